@@ -1,0 +1,1 @@
+//! The `lossfeed` command line as one library function.

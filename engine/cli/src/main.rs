@@ -1,0 +1,3 @@
+//! The `lossfeed` program.
+
+fn main() {}

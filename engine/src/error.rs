@@ -1,0 +1,98 @@
+//! One error type: a prescriptive kind, a message with numbers and the remedy, and the cause.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// What the reader should do about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// A setting or argument is wrong: change it.
+    Settings,
+    /// The source could not be read: check the path or the network, then retry.
+    Source,
+    /// A sample is bad (corrupt, ragged, wrong label): fix the data or choose `on_error`.
+    Sample,
+    /// Not enough memory under the configured limits: raise the limit or hold fewer batches.
+    Memory,
+    /// The device or its driver refused: see the message; `lossfeed doctor` tells more.
+    Device,
+    /// The API was called in a way it does not allow (closed loader, scores for an unknown batch, after fork).
+    Usage,
+    /// Something took longer than the configured `timeout`.
+    Timeout,
+    /// An invariant of the engine broke: report a bug.
+    Internal,
+}
+
+/// The engine's error: [`ErrorKind`] tells what to do, the message tells what happened, with numbers.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    cause: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// The engine's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// A new error of `kind`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), cause: None }
+    }
+    /// The same error with its cause attached; the cause is shown after the message.
+    pub fn because(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.cause = Some(cause.into());
+        self
+    }
+    /// What the reader should do.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+    /// Wrong setting.
+    pub fn settings(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Settings, message)
+    }
+    /// Unreadable source.
+    pub fn unreadable(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Source, message)
+    }
+    /// Bad sample.
+    pub fn sample(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Sample, message)
+    }
+    /// Out of configured memory.
+    pub fn memory(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Memory, message)
+    }
+    /// Device trouble.
+    pub fn device(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Device, message)
+    }
+    /// Misuse.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Usage, message)
+    }
+    /// Too slow.
+    pub fn timeout(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Timeout, message)
+    }
+    /// A broken invariant.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        let mut cause: Option<&(dyn StdError + 'static)> = self.cause.as_ref().map(|c| &**c as _);
+        while let Some(c) = cause {
+            write!(f, ": {c}")?;
+            cause = c.source();
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Error {}

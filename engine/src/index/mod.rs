@@ -1,0 +1,7 @@
+//! Who matters: the score table, the indexed priority queue, the ghost.
+
+pub mod queue;
+pub mod table;
+
+pub use queue::PriorityQueue;
+pub use table::ScoreTable;

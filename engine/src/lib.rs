@@ -1,0 +1,33 @@
+//! lossfeed: an engine that feeds a training run by its own losses.
+//!
+//! Two halves. The *pure half* decides (who matters, who stays, who is next): it reads no clock, starts no thread, owns
+//! no byte and has no `unsafe`. The *effect half* moves (bytes, memory, devices, threads). `engine/ARCHITECTURE.md` draws
+//! the house; `tests/house.rs` checks its arrows.
+
+pub mod error;
+pub mod random;
+pub mod settings;
+pub mod types;
+
+// The pure half.
+pub mod index;
+pub mod ledger;
+pub mod policy;
+pub mod sampler;
+pub mod sim;
+
+// The effect half.
+pub mod arena;
+pub mod cache;
+pub mod device;
+pub mod engine;
+pub mod loader;
+pub mod scoring;
+pub mod source;
+pub mod staging;
+pub mod stats;
+
+
+pub use error::{Error, ErrorKind, Result};
+
+pub use types::{Dtype, SampleId, TensorSpec};

@@ -1,0 +1,53 @@
+//! Who is next: samplers, one file each.
+
+use crate::error::Result;
+use crate::index::ScoreTable;
+use crate::types::SampleId;
+
+/// What a sampler may look at when it draws an epoch.
+pub struct Outlook<'a> {
+    /// The ids this rank may draw, ascending. `uniform` ignores it (it shards a global permutation), all others draw
+    /// from it; with one rank it is every id.
+    pub owned: &'a [SampleId],
+    /// Samples in the whole dataset.
+    pub samples: u32,
+    /// Epoch to draw.
+    pub epoch: u64,
+    /// The run's seed.
+    pub seed: u64,
+    /// This rank.
+    pub rank: u32,
+    /// Number of ranks.
+    pub world_size: u32,
+    /// Beliefs about all samples.
+    pub scores: &'a ScoreTable,
+    /// Whether an id is in the cache now.
+    pub resident: &'a dyn Fn(SampleId) -> bool,
+}
+
+/// An epoch's draws for one rank, in the order of delivery.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Order {
+    /// The samples; an id may come more than once.
+    pub ids: Vec<SampleId>,
+    /// `weights[k]` makes the mean over the epoch of weight × anything an unbiased estimate of that thing's mean over
+    /// the dataset (over all ranks). 1 for uniform; as the paper has it (1) for samplers that say they are biased.
+    pub weights: Vec<f32>,
+}
+
+/// Draws an epoch. Pure: the same outlook gives the same order.
+pub trait Sampler: Send + Sync {
+    /// The name users type.
+    fn name(&self) -> &'static str;
+    /// Whether the mean it induces is biased on purpose. Such samplers must be asked for by name.
+    fn biased(&self) -> bool {
+        false
+    }
+    /// Whether the order depends on anything but (seed, epoch, rank, world size). If not, a resumed run draws it again
+    /// instead of storing it.
+    fn adaptive(&self) -> bool {
+        true
+    }
+    /// Draws the epoch.
+    fn draw(&self, outlook: &Outlook<'_>) -> Result<Order>;
+}

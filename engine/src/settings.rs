@@ -1,0 +1,1 @@
+//! Everything a user tunes, as plain values.

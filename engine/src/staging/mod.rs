@@ -1,0 +1,1 @@
+//! (this room is being built)

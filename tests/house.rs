@@ -1,0 +1,1 @@
+//! The allowed arrows of the house, as a test.
