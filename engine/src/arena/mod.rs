@@ -66,7 +66,7 @@ impl Arena {
     /// What `bytes` take in the arena: rounded up to granules, at least one.
     pub const fn footprint(bytes: usize) -> u64 {
         let granules = (bytes as u64).div_ceil(GRANULE_BYTES);
-        if granules == 0 { GRANULE_BYTES } else { granules * GRANULE_BYTES }
+        if granules == 0 { GRANULE_BYTES } else { granules.saturating_mul(GRANULE_BYTES) }
     }
 
     /// A slot of exactly `bytes`, or `None` if no free piece is large enough (all in use, or fragmented). Its content is

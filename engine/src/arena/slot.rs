@@ -249,7 +249,8 @@ fn fork_word() -> Option<&'static AtomicU32> {
     let len = 4096;
     // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
     let page =
-        unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }.ok()?;
+        unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
+            .ok()?;
     // SAFETY: the range is the private anonymous mapping just made.
     if unsafe { madvise(page, len, Advice::LinuxWipeOnFork) }.is_err() {
         // SAFETY: as above; nobody has its address.

@@ -98,7 +98,10 @@ fn under_random_use_by_threads_the_count_is_exact_the_limit_holds_and_no_slot_ov
                         }
                         assert!(arena.used_bytes() <= arena.limit_bytes());
                     }
-                    assert!(given > 0 && refused > 0, "the test must press against the limit: {given} given, {refused} refused");
+                    assert!(
+                        given > 0 && refused > 0,
+                        "the test must press against the limit: {given} given, {refused} refused"
+                    );
                     for (mark, slot) in &held {
                         assert!(slot.iter().all(|b| b == mark), "another slot wrote here");
                     }
@@ -124,10 +127,10 @@ fn under_random_use_by_threads_the_count_is_exact_the_limit_holds_and_no_slot_ov
         kept.iter().map(|s| (s.as_ptr() as usize, s.as_ptr() as usize + s.footprint_bytes() as usize)).collect();
     ranges.sort_unstable();
     assert!(ranges.windows(2).all(|w| w[0].1 <= w[1].0));
-    arena.books.lock().check();
+    arena.books.lock().check(256 * 1024 / 64);
     drop(kept);
     assert_eq!(arena.used_bytes(), 0);
-    arena.books.lock().check();
+    arena.books.lock().check(256 * 1024 / 64);
     assert!(arena.allocate(256 * 1024).is_some(), "all free again, in one piece");
 }
 

@@ -132,7 +132,10 @@ fn aligned(offset: usize) -> Option<usize> {
 fn row_bytes(what: &str, spec: &TensorSpec) -> Result<usize> {
     let bytes = spec.shape.iter().try_fold(spec.dtype.size_bytes(), |product, &n| product.checked_mul(n));
     match bytes {
-        Some(0) => Err(Error::settings(format!("a {what} of shape {:?} has no elements: nothing to put into a batch", spec.shape))),
+        Some(0) => Err(Error::settings(format!(
+            "a {what} of shape {:?} has no elements: nothing to put into a batch",
+            spec.shape
+        ))),
         Some(bytes) => Ok(bytes),
         None => Err(Error::settings(format!("a {what} of shape {:?} is larger than the address space", spec.shape))),
     }

@@ -1,6 +1,5 @@
 //! The pool: a few slots at first, more on demand, never more than its bound.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -244,14 +243,15 @@ impl Shared {
 
     fn make(&self) -> Result<Descriptor> {
         let bytes = self.layout.total_bytes() as u64;
-        let mapping = Mapping::new(bytes, &*self.device, "a batch slot", "lower batch_size, prefetch_factor or max_slots")?;
+        let mapping =
+            Mapping::new(bytes, &*self.device, "a batch slot", "lower batch_size, prefetch_factor or max_slots")?;
         Ok(Descriptor::new(mapping))
     }
 
     /// Address of a descriptor, for tests.
     #[cfg(test)]
     pub(super) fn address(&self, index: usize) -> usize {
-        self.inside.lock().descriptors.get(index).map_or(0, |d: Pin<&Descriptor>| std::ptr::from_ref(d.get_ref()) as usize)
+        self.inside.lock().descriptors.get(index).map_or(0, |d| std::ptr::from_ref(d.get_ref()) as usize)
     }
 }
 

@@ -203,6 +203,10 @@ impl Drop for BatchSlot {
 
 impl fmt::Debug for BatchSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BatchSlot").field("index", &self.index).field("rows", &self.rows).field("state", &self.state).finish()
+        f.debug_struct("BatchSlot")
+            .field("index", &self.index)
+            .field("rows", &self.rows)
+            .field("state", &self.state)
+            .finish()
     }
 }

@@ -48,7 +48,8 @@ fn parts_written_together_are_read_back_apart() {
 #[test]
 fn states_follow_a_slot_round_and_always_add_up() {
     let pool = pool(2, 3);
-    let gauges = |free, filling, ready, lent| SlotGauges { total: free + filling + ready + lent, free, filling, ready, lent };
+    let gauges =
+        |free, filling, ready, lent| SlotGauges { total: free + filling + ready + lent, free, filling, ready, lent };
     assert_eq!(pool.gauges(), gauges(2, 0, 0, 0));
     let mut a = pool.acquire(NOW).unwrap().unwrap();
     assert_eq!(a.state(), SlotState::Filling);
