@@ -54,7 +54,7 @@ impl Granules {
     /// Books for `total` granules, all free.
     pub(super) fn new(total: u32) -> Self {
         let mut books =
-            Self { blocks: Vec::new(), spare: Vec::new(), heads: [NONE; BINS], filled: [0; BINS / 64], used: 0, total };
+            Self { blocks: Vec::new(), spare: Vec::new(), heads: [NONE; BINS], filled: [0; BINS / 64], used: 0 };
         if total > 0 {
             let all =
                 books.describe(Block { offset: 0, size: total, before: NONE, after: NONE, prev: NONE, next: NONE });
