@@ -188,6 +188,16 @@ impl Engine {
         }
     }
 
+    /// The next batch if it is ready now, else None; tells the end no earlier than `next_batch` does.
+    fn poll_batch(&self, py: Python<'_>, iteration: u64) -> PyResult<Option<(Slot, Ticket)>> {
+        Ok(match outside(py, || self.core.next_batch(iteration, Duration::ZERO))? {
+            Next::Batch(batch) => {
+                Some((Slot { slot: Arc::new(batch.slot), pid: self.pid }, Ticket(batch.ticket)))
+            }
+            Next::End | Next::Pending => None,
+        })
+    }
+
     /// Ends an iteration whose consumer let go of it.
     fn abandon(&self, py: Python<'_>, iteration: u64) -> PyResult<()> {
         if self.pid != std::process::id() {
@@ -245,9 +255,9 @@ impl Engine {
         outside(py, || Ok(self.core.stats()))
     }
 
-    /// The run's state.
-    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let state = outside(py, || self.core.state())?;
+    /// The run's state, as of `held` batches ago: those were taken but their consumer has not seen them.
+    fn state<'py>(&self, py: Python<'py>, held: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let state = outside(py, || self.core.state_held(held))?;
         Ok(PyBytes::new(py, &state))
     }
 
