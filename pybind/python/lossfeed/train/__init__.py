@@ -51,14 +51,10 @@ def _complain(text: str, code: int) -> int:
 
 
 def _compare(options: Any, out: TextIO) -> int:
-    import torch
-
     import lossfeed as lf
 
     from . import data, job, progress, run
 
-    if options.threads:
-        torch.set_num_threads(options.threads)
     reporter = progress.choose(out, options.json, options.quiet)
     seeds = range(options.seed, options.seed + options.seeds)
     planned = len(options.compare) * len(seeds)

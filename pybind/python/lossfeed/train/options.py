@@ -126,7 +126,7 @@ class Options:
             seeds=_at_least(1, "--seeds", take("seeds", 3)),
             seed=_at_least(0, "--seed", take("seed", 0)),
             latency_s=_optional(parse_duration, "--latency", take("latency", None)),
-            bandwidth_bytes_per_s=_optional(parse_bytes, "--bandwidth", take("bandwidth", None)),
+            bandwidth_bytes_per_s=_optional(parse_bandwidth, "--bandwidth", take("bandwidth", None)),
             workers=_at_least(0, "--workers", take("workers", None)),
             lr=_positive("--lr", take("lr", 0.05)),
             width=_at_least(1, "--width", take("width", None)),
@@ -138,7 +138,7 @@ class Options:
             threads=_at_least(1, "--threads", take("threads", None)),
         )
         if left:
-            known = sorted({f.name for f in fields(cls)} - {"cache_fraction", "cache_bytes"} | {"cache"})
+            known = sorted({f.name for f in fields(cls)} - {"cache_fraction", "cache_bytes", "latency_s", "bandwidth_bytes_per_s"} | {"cache", "latency", "bandwidth"})
             raise OptionError(f"unknown option {sorted(left)[0]!r}; there are {', '.join(known)}")
         return options
 
@@ -173,6 +173,11 @@ def parse_bytes(name: str, value: Any) -> int:
     if not 1 <= size < 2**63:
         raise OptionError(f"{name}: {size:g} bytes is not a positive 64-bit size")
     return int(size)
+
+
+def parse_bandwidth(name: str, value: Any) -> int:
+    """Bytes a second, as :func:`parse_bytes`; 0 is unlimited."""
+    return 0 if str(value).strip() in ("0", "0.0") else parse_bytes(name, value)
 
 
 def parse_cache(value: Any) -> tuple[float | None, int | None]:

@@ -55,10 +55,11 @@ class PlainReporter(Reporter):
         store = f"store latency {1e3 * d['latency_s']:g} ms" if d["latency_s"] else "local store"
         if d["bandwidth_bytes_per_s"]:
             store += f", {d['bandwidth_bytes_per_s'] / 1e6:g} MB/s"
+        cache = f"{100 * d['cache']:g} % of the data" if isinstance(d["cache"], float) else f"{d['cache']:,} bytes"
         size = "×".join(map(str, d["shape"]))
         self._line(
             f"{d['data']}: {d['train_samples']:,} training and {d['held_out_samples']:,} held-out images of {size}, {d['classes']} classes · "
-            f"{store} · cache {100 * d['cache_fraction']:.0f} % ({d['cache_bytes']:,} bytes)\n"
+            f"{store} · cache {cache}\n"
             f"{len(recipes)} × {len(seeds)} runs of {d['steps']:,} steps of {d['batch_size']} ({d['epochs']} epochs) on {d['device']}: {', '.join(recipes)}"
         )
 

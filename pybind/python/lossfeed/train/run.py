@@ -126,18 +126,17 @@ class _Tally:
 
 
 def make_loader(job: Job, recipe: Recipe, seed: int) -> Any:
-    """The loader of one run: cold cache, ``job.cache_bytes`` of decoded samples."""
+    """The loader of one run, with a cold cache of decoded samples."""
     workers = {} if job.workers is None else {"num_workers": job.workers}
     return lf.Loader(
         job.open_train(),
         batch_size=job.batch_size,
         drop_last=True,
         device=job.device,
-        cache=job.cache_bytes,
+        cache=job.cache,
         cache_form="decoded",
         policy=recipe.policy,
-        sampler=recipe.sampler,
-        sampler_options=dict(recipe.sampler_options),
+        sampler={"name": recipe.sampler, **recipe.sampler_options},
         seed=seed,
         job=f"train {recipe.label} seed {seed}",
         **recipe.loader_options,

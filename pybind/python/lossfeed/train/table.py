@@ -105,5 +105,6 @@ def _recipe_cells(row: dict[str, Any]) -> list[str]:
 
 def _cell(value: dict[str, float | None], digits: int, sign: str = "") -> str:
     mean, sd = value["mean"], value["sd"]
-    text = f"{mean:{sign},.{digits}f}"
+    # Rounded first, plus zero: a difference of -0.04 is not "-0.0".
+    text = f"{round(mean, digits) + 0.0:{sign},.{digits}f}"
     return text if sd is None else f"{text} ± {sd:,.{digits}f}"
