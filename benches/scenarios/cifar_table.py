@@ -88,7 +88,6 @@ def main() -> int:
 def work(record: Record, folder: Path, given: dict, sharing: dict) -> None:
     """Takes (recipe, seed) pairs that nobody has finished or is working on until there are none left."""
     import torch
-
     from lossfeed.train import data, job, run
     from lossfeed.train.options import Options
 

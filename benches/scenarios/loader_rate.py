@@ -21,8 +21,9 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any
 
 from record import Record, cifar_folder
 
@@ -189,7 +190,9 @@ def main() -> int:
     print()
     for name, values in results.items():
         print(f"{name:<14} median {median[name]:>12,.0f}   best {max(values):>12,.0f} samples/s")
-        record.add({"what": name, "median_samples_per_s": round(median[name]), "best_samples_per_s": round(max(values)), "rounds": len(values)})
+        record.add(
+            {"what": name, "median_samples_per_s": round(median[name]), "best_samples_per_s": round(max(values)), "rounds": len(values)}
+        )
     for (name, value), goal in zip(ratios.items(), (5.0, 0.5)):
         print(f"{name}: {value:.2f} (goal {goal:g})")
         record.add({"what": name, "ratio": round(value, 3), "goal": goal, "rounds": args.rounds})

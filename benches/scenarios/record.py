@@ -9,15 +9,18 @@ from __future__ import annotations
 import csv
 import datetime
 import fcntl
+import hashlib
 import io
 import json
 import os
 import platform
 import re
+import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 RECORD = Path(__file__).resolve().parent.parent / "record"
 
@@ -64,14 +67,18 @@ class Record:
         with self.locked():
             if self.json.exists() and (old := json.loads(self.json.read_text()))["settings"] != settings:
                 changed = sorted(k for k in {*settings, *old["settings"]} if settings.get(k) != old["settings"].get(k))
-                raise SystemExit(f"{self.json} was begun with other settings ({', '.join(changed)}): move it away or give --date another name")
+                raise SystemExit(
+                    f"{self.json} was begun with other settings ({', '.join(changed)}): move it away or give --date another name"
+                )
 
     @contextmanager
     def locked(self, what: str = "file", wait: bool = True) -> Iterator[bool]:
-        """Holds a lock named ``what`` beside the file; yields whether it was got. A dead process holds none."""
-        folder = self.folder / ".locks"
-        folder.mkdir(exist_ok=True)
-        with open(folder / f"{self.stem}-{re.sub('[^A-Za-z0-9]+', '-', what)}", "w") as handle:
+        """Holds the lock named ``what`` of this record; yields whether it was got. A dead process holds none."""
+        # Not beside the record: locks are this machine's business, records are everybody's.
+        folder = Path(tempfile.gettempdir()) / f"lossfeed-record-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        name = hashlib.sha256(f"{self.json.resolve()}\0{what}".encode()).hexdigest()[:32]
+        with open(folder / name, "w") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
@@ -86,7 +93,7 @@ class Record:
     def add(self, run: dict[str, Any]) -> None:
         """Adds one run (flat values; lists and dicts go into the JSON only)."""
         with self.locked():
-            runs = [*self.runs(), {**run, "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}]
+            runs = [*self.runs(), {**run, "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}]
             self._write(self.json, json.dumps({**self._head, "runs": runs}, indent=1) + "\n")
             text = io.StringIO()
             host = self._head["machine"]
@@ -111,5 +118,7 @@ def cifar_folder(given: str | None) -> Path | None:
     folder = Path(text).expanduser()
     if text and sorted(folder.glob("train-*.tar")):
         return folder
-    print(f"skipped: no CIFAR-10 shards {f'in {folder}' if text else 'given'}; set LOSSFEED_CIFAR to a folder of train-*.tar and test-*.tar")
+    print(
+        f"skipped: no CIFAR-10 shards {f'in {folder}' if text else 'given'}; set LOSSFEED_CIFAR to a folder of train-*.tar and test-*.tar"
+    )
     return None

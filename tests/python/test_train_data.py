@@ -6,7 +6,6 @@ import tarfile
 import threading
 
 import pytest
-
 from lossfeed.train import data, digits
 from lossfeed.train.files import once, write_tar
 from lossfeed.train.options import OptionError

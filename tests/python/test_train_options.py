@@ -1,7 +1,6 @@
 """`lossfeed train`: what it can be asked for, and what it answers to what it cannot."""
 
 import pytest
-
 from lossfeed.train import main
 from lossfeed.train.options import DEFAULT_COMPARE, OptionError, Options, Recipe
 

@@ -11,8 +11,10 @@ torch is imported when a run begins, not before.
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Any, Mapping, TextIO
+from collections.abc import Mapping
+from typing import Any, TextIO
 
 __all__ = ["main"]
 
@@ -40,8 +42,9 @@ def main(options: Mapping[str, Any] | None = None, out: TextIO | None = None) ->
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has seen enough (`| head`): that is no failure.
-        sys.stdout = None
+        # The reader of our output has seen enough (`| head`): that is no failure. Python flushes standard output once more
+        # on its way out; let that go nowhere instead of failing again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
@@ -74,10 +77,12 @@ def _compare(options: Any, out: TextIO) -> int:
     except KeyboardInterrupt:
         reporter.finish(runs, planned)
         return _INTERRUPTED
+    except BrokenPipeError:
+        raise
     except (lf.Error, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        reporter.finish(runs, planned)
-        return _complain(str(error), 1)
+        reporter.interrupted()
+        if runs:
+            reporter.finish(runs, planned)
+        return _complain(str(error), 2 if isinstance(error, lf.SettingsError) else 1)
     reporter.finish(runs, planned)
     return 0

@@ -11,9 +11,9 @@ import os
 import random
 import re
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Sequence
 
 from .digits import digits_folder
 from .files import once, write_tar
@@ -116,8 +116,10 @@ def _hold_out_tars(name: str, tars: Sequence[Path], work_dir: Path) -> Splits:
                     if member.isfile() and (pick.random() < _HELD_OUT) == held_out:
                         yield member.name, archive.extractfile(member).read()  # type: ignore[union-attr]
 
-    folder = once(work_dir / f"split-{_fingerprint(tars)}", lambda draft: [
-        write_tar(draft / "train.tar", members(False)), write_tar(draft / "test.tar", members(True))])
+    folder = once(
+        work_dir / f"split-{_fingerprint(tars)}",
+        lambda draft: [write_tar(draft / "train.tar", members(False)), write_tar(draft / "test.tar", members(True))],
+    )
     return Splits(name, str(folder / "train.tar"), str(folder / "test.tar"), f"held out a tenth of the samples, split once in {folder}")
 
 

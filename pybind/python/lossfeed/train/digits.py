@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Sequence
 
 from .files import once, write_tar
 

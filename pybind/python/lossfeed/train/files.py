@@ -7,8 +7,9 @@ import os
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Callable, Iterable
+from typing import Any
 
 
 def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 import lossfeed as lf
+import torch
 
 from .data import Splits
 from .options import OptionError, Options
@@ -28,10 +27,9 @@ class HeldOut:
     def __init__(self, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         self._batches = batches
         self.samples = sum(len(target) for _, target in batches)
-        self.shape = tuple(batches[0][0].shape[1:])
 
     @classmethod
-    def read(cls, dataset: Any) -> "HeldOut":
+    def read(cls, dataset: Any) -> HeldOut:
         """Reads and decodes every sample of ``dataset`` once (it stays in host memory, one byte a pixel channel)."""
         size = min(_EVALUATION_BATCH, len(dataset))
         loader = lf.Loader(dataset, batch_size=size, drop_last=False, sampler="uniform", device="cpu")
@@ -127,6 +125,12 @@ def prepare(options: Options, splits: Splits) -> Job:
     if list(train.classes) != list(test.classes):
         odd = sorted(set(train.classes) ^ set(test.classes))
         raise OptionError(f"--data: the training and the held-out set differ in their classes; in only one of them: {odd[:5]}")
+    if train.spec != test.spec:
+        raise OptionError(
+            f"--data: training samples are {_words(train.spec)}, held-out ones {_words(test.spec)}; make them alike with --resize"
+        )
+    if train.spec[0] != "uint8" or len(train.spec[1]) != 3:
+        raise OptionError(f"--data: samples are {_words(train.spec)}; the demonstration job trains on images")
     samples, batch_size = len(train), settled("batch_size")
     if batch_size > samples:
         raise OptionError(f"--batch-size {batch_size} is above the {samples} training samples; use at most {samples}")
@@ -137,7 +141,7 @@ def prepare(options: Options, splits: Splits) -> Job:
     return Job(
         splits=splits,
         samples=samples,
-        shape=held_out.shape,
+        shape=train.spec[1],
         # Shards with numbers for labels name no classes.
         classes=len(train.classes) or 1 + int(max(train.labels)),
         mean=mean,
@@ -155,6 +159,10 @@ def prepare(options: Options, splits: Splits) -> Job:
         device=options.device or ("cuda" if torch.cuda.is_available() else "cpu"),
         resize=options.resize,
     )
+
+
+def _words(spec: tuple[str, tuple[int, ...]]) -> str:
+    return f"{spec[0]} {'×'.join(map(str, spec[1])) or 'scalars'}"
 
 
 def channel_constants(train: Any, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any
 
 SAMPLERS: dict[str, str] = {
     # Name a user types → the policy that goes with it when none is named.
@@ -44,7 +45,7 @@ class Recipe:
     loader_options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, text: str) -> "Recipe":
+    def parse(cls, text: str) -> Recipe:
         """Reads ``SAMPLER[+POLICY][:key=value…]``, for example ``shade:repeats=2`` or ``uniform+lru``.
 
         ``shade`` is the ``pads`` sampler with the ``shade`` policy, as in the paper.
@@ -97,7 +98,7 @@ class Options:
     threads: int | None = None
 
     @classmethod
-    def from_mapping(cls, given: Mapping[str, Any]) -> "Options":
+    def from_mapping(cls, given: Mapping[str, Any]) -> Options:
         """Checks and converts what the command line gathered. Missing and ``None`` entries take the default.
 
         Raises :class:`OptionError` for an unknown name or a value out of range.
@@ -138,7 +139,10 @@ class Options:
             threads=_at_least(1, "--threads", take("threads", None)),
         )
         if left:
-            known = sorted({f.name for f in fields(cls)} - {"cache_fraction", "cache_bytes", "latency_s", "bandwidth_bytes_per_s"} | {"cache", "latency", "bandwidth"})
+            known = sorted(
+                {f.name for f in fields(cls)} - {"cache_fraction", "cache_bytes", "latency_s", "bandwidth_bytes_per_s"}
+                | {"cache", "latency", "bandwidth"}
+            )
             raise OptionError(f"unknown option {sorted(left)[0]!r}; there are {', '.join(known)}")
         return options
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from typing import Any, Sequence, TextIO
+from collections.abc import Sequence
+from typing import Any, TextIO
 
 from . import table
 from .run import EpochResult, Progress, RunResult
@@ -31,6 +32,9 @@ class Reporter:
 
     def run(self, result: RunResult) -> None:
         """A run has ended."""
+
+    def interrupted(self) -> None:
+        """An error is about to be told: leave the cursor on a line of its own."""
 
     def finish(self, runs: Sequence[RunResult], planned: int) -> None:
         """The end, or an interruption after ``len(runs)`` of ``planned`` runs."""
@@ -84,6 +88,9 @@ class TerminalReporter(PlainReporter):
 
     def epoch(self, recipe: str, seed: int, epochs: int, result: EpochResult) -> None:
         self._draw(_who(recipe, seed, result.epoch, epochs), 1.0, _epoch_text(result))
+        self._end_bar()
+
+    def interrupted(self) -> None:
         self._end_bar()
 
     def _draw(self, head: str, share: float, text: str) -> None:

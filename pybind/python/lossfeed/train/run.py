@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Callable
-
-import torch
+from typing import Any
 
 import lossfeed as lf
+import torch
 
 from . import model as models
 from .job import Job
@@ -180,7 +180,8 @@ class _Run:
         self.model = model.to(job.device)
         # SGD with a one-cycle schedule: the shortest recipe that reaches the accuracy this network is good for.
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=job.lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, job.lr, total_steps=job.steps, pct_start=0.2)
+        # A fifth of the steps is warm-up; a run of fewer than ten cannot be divided so and ends in mid-cycle.
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, job.lr, total_steps=max(job.steps, 10), pct_start=0.2)
         self.tally = _Tally(job.samples, job.device)
         self.accuracy = math.nan
         self.steps_left = job.steps
