@@ -32,7 +32,7 @@ const RING_AT: usize = LIVE_AT + size_of::<Live>();
 pub(super) const PAGE_BYTES: usize = RING_AT + RING * size_of::<Second>();
 
 // Atomic words must not straddle a cache line, and bytemuck casts need alignment.
-const _: () = assert!(LIVE_AT % 8 == 0 && RING_AT % 8 == 0);
+const _: () = assert!(LIVE_AT.is_multiple_of(8) && RING_AT.is_multiple_of(8));
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -250,7 +250,7 @@ fn names_hash() -> u64 {
 /// Text cut at a character boundary, zero-filled.
 fn text<const N: usize>(s: &str) -> [u8; N] {
     let mut field = [0; N];
-    let end = s.floor_char_boundary(N);
+    let end = (0..=N.min(s.len())).rev().find(|&end| s.is_char_boundary(end)).unwrap_or(0);
     field[..end].copy_from_slice(&s.as_bytes()[..end]);
     field
 }
