@@ -11,6 +11,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
 
 /// A block of memory that Python sees through the buffer protocol without a copy: writable, one dimension of bytes.
 ///
@@ -85,7 +86,8 @@ pub(crate) struct Input(PyBuffer<u8>);
 impl Input {
     /// Borrows the bytes of `object`, which must be contiguous.
     pub(crate) fn get(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let buffer = PyBuffer::<u8>::get(object)?;
+        // Some exporters (ctypes) leave out what the C API lets them leave out; a memoryview fills it in.
+        let buffer = PyBuffer::<u8>::get(PyMemoryView::from(object)?.as_any())?;
         if buffer.is_c_contiguous() { Ok(Self(buffer)) } else { Err(PyBufferError::new_err("the buffer is not contiguous")) }
     }
 
