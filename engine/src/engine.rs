@@ -363,7 +363,7 @@ impl Engine {
         let c = &self.feed.counters;
         {
             let state = self.feed.cache.lock();
-            c.score_age_steps.store(mean_age(&state.scores, state.step), Relaxed);
+            c.score_age_steps.store(state.scores.mean_age(state.step).unwrap_or(0.0) as u64, Relaxed);
         }
         let mut all: Vec<(String, f64)> =
             c.snapshot().into_iter().map(|(name, value)| (name.to_string(), value as f64)).collect();
@@ -500,15 +500,6 @@ fn effective_sample_size(weights: &[f32]) -> f64 {
     let (sum, squares) =
         weights.iter().fold((0.0, 0.0), |(s, q), &w| (s + f64::from(w), q + f64::from(w) * f64::from(w)));
     if squares > 0.0 { sum * sum / (squares * weights.len() as f64) } else { 1.0 }
-}
-
-fn mean_age(scores: &ScoreTable, step: u32) -> u64 {
-    if scores.seen() == 0 {
-        return 0;
-    }
-    let stamps = scores.as_slice().iter().zip(scores.stamps()).filter(|(b, _)| !b.is_nan());
-    let total: u64 = stamps.map(|(_, &stamp)| u64::from(step.saturating_sub(stamp))).sum();
-    total / scores.seen() as u64
 }
 
 /// A cache that cannot hold one sample is a mistake, not a small cache.
