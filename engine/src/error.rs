@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 /// What the reader should do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,13 +87,39 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
-        let mut cause: Option<&(dyn StdError + 'static)> = self.cause.as_ref().map(|c| &**c as _);
+        let mut cause = self.source();
         while let Some(c) = cause {
-            write!(f, ": {c}")?;
+            // Our own errors say their causes themselves; said by both, every cause would come twice.
+            match c.downcast_ref::<Error>().or_else(|| c.downcast_ref::<Arc<Error>>().map(|e| &**e)) {
+                Some(ours) => write!(f, ": {}", ours.message)?,
+                None => write!(f, ": {c}")?,
+            }
             cause = c.source();
         }
         Ok(())
     }
 }
 
-impl StdError for Error {}
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.cause.as_ref().map(|c| &**c as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_is_told_once_and_stays_reachable() {
+        let io = std::io::Error::other("disk on fire");
+        let inner = Arc::new(Error::unreadable("sample 3 (cat/3.png)").because(io));
+        let outer = Error::unreadable("batch 0 of epoch 1").because(inner);
+        assert_eq!(outer.to_string(), "batch 0 of epoch 1: sample 3 (cat/3.png): disk on fire");
+        let mut deepest: &dyn StdError = &outer;
+        while let Some(cause) = deepest.source() {
+            deepest = cause;
+        }
+        assert!(deepest.downcast_ref::<std::io::Error>().is_some());
+    }
+}

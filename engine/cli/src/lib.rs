@@ -1,1 +1,37 @@
-//! The `lossfeed` command line as one library function.
+//! The `lossfeed` command line as one library function, behind both the cargo binary and the Python wheel's entry point.
+//!
+//! [`run`] parses the arguments, does what they say and returns the exit code. Training is PyTorch's business, so the
+//! caller hands in how to start it: the wheel calls back into Python, the plain binary looks for a Python that has
+//! lossfeed. Nothing else here touches Python.
+//!
+//! Exit codes: 0 done (a broken pipe counts as done, and so does a table without rows) · 1 it failed · 2 wrong
+//! arguments · 6 the job asked for was not found · 9 the NVIDIA driver is not loaded and 12 NVML is missing, both only
+//! under `--require-gpu`.
+
+pub mod args;
+pub mod train;
+
+mod term;
+
+use std::ffi::OsString;
+
+use clap::Parser;
+
+pub use args::TrainArgs;
+
+/// Runs `args` (without the program's name) and returns the exit code. `train` starts a training run and returns its
+/// exit code; it is called at most once and only by the `train` command.
+pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
+    let name = OsString::from("lossfeed");
+    let cli = match args::Cli::try_parse_from(std::iter::once(&name).chain(args)) {
+        Ok(cli) => cli,
+        Err(e) => {
+            // `--help` and `--version` arrive here too, with exit code 0; a closed pipe is nobody's mistake.
+            let _ = e.print();
+            return e.exit_code();
+        }
+    };
+    match cli.command {
+        args::Command::Train(options) => train(&options),
+    }
+}

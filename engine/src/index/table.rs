@@ -94,6 +94,10 @@ impl ScoreTable {
     pub fn stamps(&self) -> &[u32] {
         &self.stamp
     }
+    /// Heap bytes held.
+    pub fn metadata_bytes(&self) -> usize {
+        (self.importance.capacity() + self.stamp.capacity()) * 4
+    }
     /// Puts back what [`Self::as_slice`] and [`Self::stamps`] gave, for resuming a run. Both must have `len()` items.
     pub fn restore(&mut self, importance: &[f32], stamps: &[u32]) {
         self.importance.copy_from_slice(importance);

@@ -1,7 +1,44 @@
 //! Who stays: cache policies, one file each.
 
+mod belady;
+mod fifo;
+mod importance;
+mod list;
+mod lru;
+mod minio;
+mod shade;
+
+pub use belady::Belady;
+pub use fifo::Fifo;
+pub use importance::Importance;
+pub use lru::Lru;
+pub use minio::MinIo;
+pub use shade::Shade;
+
+use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::types::SampleId;
+
+/// The names [`from_name`] knows.
+pub const NAMES: [&str; 6] = ["lru", "fifo", "minio", "shade", "belady", "importance"];
+
+/// The policy of that name, empty, for ids `0..samples`.
+///
+/// # Errors
+/// `Settings` if there is no such policy.
+pub fn from_name(name: &str, samples: usize) -> Result<Box<dyn Policy>> {
+    Ok(match name {
+        "lru" => Box::new(Lru::new(samples)),
+        "fifo" => Box::new(Fifo::new(samples)),
+        "minio" => Box::new(MinIo::default()),
+        "shade" => Box::new(Shade::new(samples)),
+        "belady" => Box::new(Belady::new(samples)),
+        "importance" => Box::new(Importance::new(samples)),
+        _ => {
+            return Err(Error::settings(format!("there is no cache policy {name:?}: choose one of {}", NAMES.join(", "))));
+        }
+    })
+}
 
 /// A cache policy: it orders residents and says who gives way. It owns no byte and does not count: the
 /// [`Ledger`](crate::ledger::Ledger) does, and calls it in this order.
@@ -33,4 +70,26 @@ pub trait Policy: Send {
     fn plan(&mut self, _order: &[SampleId]) {}
     /// Heap bytes of this policy's own state, for honest metadata accounting.
     fn metadata_bytes(&self) -> usize;
+    /// Recounts this policy's state from scratch: it must hold exactly the `count` ids that `resident` answers true
+    /// for. O(samples), for tests.
+    fn check(&self, resident: &dyn Fn(SampleId) -> bool, count: usize) -> Result<(), String>;
+}
+
+/// The part of [`Policy::check`] that every policy shares.
+fn check_members(
+    ids: impl Iterator<Item = SampleId>,
+    resident: &dyn Fn(SampleId) -> bool,
+    count: usize,
+) -> Result<(), String> {
+    let mut ids: Vec<_> = ids.collect();
+    ids.sort_unstable();
+    let members = ids.len();
+    ids.dedup();
+    if ids.len() != members || members != count {
+        return Err(format!("the policy holds {members} ids ({} distinct) of {count} residents", ids.len()));
+    }
+    match ids.into_iter().find(|&id| !resident(id)) {
+        Some(id) => Err(format!("the policy holds {id}, which is no resident")),
+        None => Ok(()),
+    }
 }

@@ -1,5 +1,23 @@
 //! Who is next: samplers, one file each.
 
+pub mod batches;
+mod cost_aware;
+mod importance;
+mod ownership;
+mod pads;
+mod settings;
+mod tilt;
+mod uniform;
+
+pub use batches::Batches;
+pub use cost_aware::CostAware;
+pub use importance::Importance;
+pub use ownership::owned_ids;
+pub use pads::Pads;
+pub use settings::{NAMES, SamplerSettings};
+pub use tilt::random_belief;
+pub use uniform::Uniform;
+
 use crate::error::Result;
 use crate::index::ScoreTable;
 use crate::types::SampleId;
@@ -30,8 +48,8 @@ pub struct Outlook<'a> {
 pub struct Order {
     /// The samples; an id may come more than once.
     pub ids: Vec<SampleId>,
-    /// `weights[k]` makes the mean over the epoch of weight × anything an unbiased estimate of that thing's mean over
-    /// the dataset (over all ranks). 1 for uniform; as the paper has it (1) for samplers that say they are biased.
+    /// `weights[k]` makes the mean over the epoch of weight × anything, averaged over the ranks, an unbiased estimate of that
+    /// thing's mean over the dataset. 1 for uniform; as the paper has it (1) for samplers that say they are biased.
     pub weights: Vec<f32>,
 }
 

@@ -1,1 +1,5 @@
-//! (this room is being built)
+//! What the engine counts, and how other processes see it.
+
+mod counters;
+
+pub use counters::{Counters, Snapshot};

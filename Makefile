@@ -1,0 +1,54 @@
+# lossfeed: every command does its own set-up. `make help` lists them.
+# Fresh machine: cargo (with rustc), Python >= 3.11, g++ and the package registries; no GPU, no CUDA toolkit.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# JOBS   build and test processes at a time
+# DATA   `make run`: a class-per-folder directory, a tar, or "shard-{000..007}.tar"; empty = bundled handwritten digits
+# ARGS   `make run`: further options of `lossfeed train` (see `lossfeed train --help`)
+# TORCH  how pip names PyTorch; a smaller one without CUDA: TORCH="torch --extra-index-url https://download.pytorch.org/whl/cpu"
+# PYTHON the interpreter to make .venv from; empty = the newest python3 >= 3.11 that is found
+JOBS   ?= 2
+DATA   ?=
+ARGS   ?=
+TORCH  ?= torch
+PYTHON ?=
+
+export CARGO_BUILD_JOBS := $(JOBS)
+export JOBS TORCH PYTHON
+VENV := .venv
+
+.PHONY: help run test bench gpu gpu-bundle lint venv wheel clean
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: venv wheel ## train on digits (or DATA=PATH), policies side by side; ARGS="--help" for its options
+	@$(VENV)/bin/lossfeed train $(if $(DATA),--data '$(DATA)') $(ARGS)
+
+test: ## everything: format, lints, cargo tests, wheel, Python tests, kernels, Dockerfile
+	@.ci/test
+
+lint: ## only the checks that run nothing: format, clippy, the house's arrows, Dockerfile
+	@.ci/test lint
+
+bench: venv wheel ## what it costs: micro benchmarks and scenarios, results in benches/record
+	@.ci/bench $(ARGS)
+
+gpu-bundle: venv ## test binaries and wheel in .gpu-bundle, for a GPU machine without cargo or network
+	@.ci/gpu-bundle
+
+gpu: ## the correctness tests on this machine's GPU, from .gpu-bundle; JSON under $$OUT (or dist/gpu)
+	@.ci/gpu
+
+venv: ## .venv with PyTorch and the build tools
+	@.ci/venv run
+
+wheel: venv ## the release wheel, built and installed into .venv (nothing happens when nothing changed)
+	@.ci/wheel release
+
+clean: ## forget .venv, wheels, bundles and cargo's output
+	rm -rf $(VENV) dist .gpu-bundle
+	cargo clean

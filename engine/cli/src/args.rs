@@ -1,0 +1,173 @@
+//! Every option, defined once: help, parsing and (later) completions come from here.
+
+use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
+
+/// Trains models faster when the data is the bottleneck: samples are cached, chosen and weighted by their own losses.
+#[derive(Debug, Parser)]
+#[command(name = "lossfeed", version, about, disable_help_subcommand = true, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train one small model under several policies at equal steps and print them side by side
+    Train(TrainArgs),
+}
+
+/// `lossfeed train`: the demonstration job. An option left out is `None` (JSON `null`): the job picks its default by
+/// the data it finds. The field names are the keys the job receives.
+#[derive(Debug, Clone, PartialEq, Args, Serialize)]
+pub struct TrainArgs {
+    /// Samplers and cache policies to compare, comma-separated: SAMPLER+POLICY or a known pair's name (shade = pads+shade, importance, cost-aware), each with options after ":"
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "uniform+minio,shade,cost-aware", help_heading = "What")]
+    pub compare: Vec<String>,
+    /// Class-per-folder directory, tar, "shard-{000..007}.tar" or URL [default: scikit-learn's handwritten digits]
+    #[arg(long, value_name = "PATH", help_heading = "What")]
+    pub data: Option<String>,
+    /// Epochs; one epoch is as many steps as the data has batches, whatever the policy repeats or skips
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "What")]
+    pub epochs: Option<u32>,
+    /// Stop every run after N optimizer steps
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "What")]
+    pub steps: Option<u64>,
+    /// Runs per policy, each with its own seed; the seeds are the same for every policy
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "What")]
+    pub seeds: Option<u32>,
+
+    /// Samples in a batch
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Model")]
+    pub batch_size: Option<u32>,
+    /// Peak learning rate
+    #[arg(long, value_name = "X", value_parser = positive, help_heading = "Model")]
+    pub lr: Option<f64>,
+    /// Channels of the network's first layer
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Model")]
+    pub width: Option<u32>,
+    /// Where the model runs: cpu, cuda or cuda:N [default: cuda if there is one]
+    #[arg(long, value_name = "DEVICE", help_heading = "Model")]
+    pub device: Option<String>,
+
+    /// Cache size: a share of the data ("20%") or bytes ("64MiB")
+    #[arg(long, value_name = "SIZE", help_heading = "Data path")]
+    pub cache: Option<String>,
+    /// Delay of every request to the store, as a remote one would have ("2ms"); 0 for none
+    #[arg(long, value_name = "TIME", value_parser = seconds, help_heading = "Data path")]
+    pub latency: Option<f64>,
+    /// Bandwidth of the store, per second ("20MB", "1GiB"); 0 for unlimited
+    #[arg(long, value_name = "SIZE", value_parser = bytes, help_heading = "Data path")]
+    pub bandwidth: Option<u64>,
+    /// Loader threads; 0 works in the training thread
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024), help_heading = "Data path")]
+    pub workers: Option<u32>,
+    /// Where the digits' shards are written [default: .data]
+    #[arg(long, value_name = "DIR", help_heading = "Data path")]
+    pub work_dir: Option<String>,
+
+    /// One JSON object a line instead of bars and a table
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+    /// Only the final table
+    #[arg(long, short, help_heading = "Output")]
+    pub quiet: bool,
+}
+
+impl TrainArgs {
+    /// The options as one flat JSON object. `latency` is in seconds, `bandwidth` in bytes per second, an option left
+    /// out is `null`.
+    pub fn to_json(&self) -> String {
+        // Numbers, strings, booleans and lists of them: serialising cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// A finite number above zero.
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
+        _ => Err("must be a number above 0".to_owned()),
+    }
+}
+
+/// "250us", "2ms", "1.5s" or plain seconds → seconds.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    let (number, unit) = split_unit(text);
+    let scale = match unit {
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "s" | "" => 1.0,
+        "min" => 60.0,
+        _ => return Err(format!("unit {unit:?} is not one of us, ms, s, min")),
+    };
+    match number.parse::<f64>() {
+        Ok(x) if x >= 0.0 && x.is_finite() => Ok(x * scale),
+        _ => Err("must be a time such as 2ms or 0.5s".to_owned()),
+    }
+}
+
+/// "64KiB", "20MB", "1.5GiB" or plain bytes → bytes.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = split_unit(text);
+    let scale = match unit.trim_end_matches("/s").to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "kb" | "k" => 1e3,
+        "mb" | "m" => 1e6,
+        "gb" | "g" => 1e9,
+        "tb" | "t" => 1e12,
+        "kib" => 1024.0,
+        "mib" => 1024.0 * 1024.0,
+        "gib" => 1024.0 * 1024.0 * 1024.0,
+        "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        _ => return Err(format!("unit {unit:?} is not one of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB")),
+    };
+    match number.parse::<f64>() {
+        Ok(x) if x >= 0.0 && x * scale < u64::MAX as f64 => Ok((x * scale).round() as u64),
+        _ => Err("must be a size such as 64MiB or 20MB".to_owned()),
+    }
+}
+
+fn split_unit(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let cut = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(cut);
+    (number, unit.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn units_become_base_units() {
+        assert_eq!(seconds("2ms"), Ok(0.002));
+        assert_eq!(seconds("1.5"), Ok(1.5));
+        assert_eq!(bytes("20MB"), Ok(20_000_000));
+        assert_eq!(bytes("1.5 GiB/s"), Ok(1_610_612_736));
+        for bad in ["", "-1", "2parsec", "nan", "1e400", "."] {
+            assert!(seconds(bad).is_err() && bytes(bad).is_err(), "{bad:?} went through");
+        }
+    }
+
+    #[test]
+    fn train_options_become_one_flat_object_with_null_for_what_was_left_out() {
+        let cli = Cli::parse_from(["lossfeed", "train", "--latency", "2ms", "--compare", "shade,cost-aware", "--seeds", "2"]);
+        let Command::Train(options) = cli.command else { panic!("not train") };
+        let json: serde_json::Value = serde_json::from_str(&options.to_json()).unwrap();
+        assert_eq!(json["latency"], 0.002);
+        assert_eq!(json["compare"], serde_json::json!(["shade", "cost-aware"]));
+        assert_eq!(json["seeds"], 2);
+        assert!(json["bandwidth"].is_null() && json["batch_size"].is_null());
+        assert_eq!(json["json"], false);
+        assert_eq!(json.as_object().unwrap().len(), 16);
+    }
+}

@@ -1,0 +1,99 @@
+//! What the terminal can do: colour, width, a screen to draw on; and writing that takes a closed pipe for an end.
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::ValueEnum;
+
+/// `--color`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless `NO_COLOR` is set or `TERM` is dumb.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// The facts a decision about colour needs; read once, so that the decision is testable.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Environment {
+    pub(crate) tty: bool,
+    pub(crate) no_color: bool,
+    pub(crate) force_color: bool,
+    pub(crate) dumb: bool,
+}
+
+impl Environment {
+    pub(crate) fn of_stdout() -> Self {
+        // https://no-color.org: present and not empty. CLICOLOR_FORCE and FORCE_COLOR: anything but empty and 0.
+        let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
+        let forced = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty() && v != "0");
+        Self {
+            tty: io::stdout().is_terminal(),
+            no_color: set("NO_COLOR"),
+            force_color: forced("CLICOLOR_FORCE") || forced("FORCE_COLOR"),
+            dumb: std::env::var_os("TERM").is_some_and(|v| v == "dumb"),
+        }
+    }
+}
+
+impl Color {
+    /// The user's word first, then `NO_COLOR`, then force, then whether anybody looks.
+    pub(crate) fn decide(self, env: Environment) -> bool {
+        match self {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => !env.no_color && (env.force_color || (env.tty && !env.dumb)),
+        }
+    }
+}
+
+/// Columns to draw: the terminal's, else `COLUMNS`, else 100; never under 60 nor over 160.
+pub(crate) fn width() -> u16 {
+    let tty = io::stdout().is_terminal().then(|| ratatui::crossterm::terminal::size().ok()).flatten().map(|(w, _)| w);
+    let told = || std::env::var("COLUMNS").ok().and_then(|v| v.parse().ok());
+    tty.or_else(told).unwrap_or(100).clamp(60, 160)
+}
+
+/// How a command ended, as an exit code; a closed pipe is an end like any other.
+pub(crate) fn exit_code(written: io::Result<i32>) -> i32 {
+    match written {
+        Ok(code) => code,
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => 0,
+        Err(e) => {
+            complain(&e.to_string());
+            1
+        }
+    }
+}
+
+/// One line on standard error.
+pub(crate) fn complain(message: &str) {
+    let _ = writeln!(io::stderr(), "lossfeed: {message}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_word_beats_the_environment_and_no_color_beats_force() {
+        let tty = Environment { tty: true, ..Default::default() };
+        assert!(Color::Auto.decide(tty));
+        assert!(!Color::Auto.decide(Environment::default()));
+        assert!(!Color::Auto.decide(Environment { no_color: true, force_color: true, ..tty }));
+        assert!(!Color::Auto.decide(Environment { dumb: true, ..tty }));
+        assert!(Color::Auto.decide(Environment { force_color: true, ..Default::default() }));
+        assert!(Color::Always.decide(Environment { no_color: true, ..Default::default() }));
+        assert!(!Color::Never.decide(tty));
+    }
+
+    #[test]
+    fn a_closed_pipe_is_a_quiet_end() {
+        assert_eq!(exit_code(Err(io::ErrorKind::BrokenPipe.into())), 0);
+        assert_eq!(exit_code(Err(io::ErrorKind::StorageFull.into())), 1);
+        assert_eq!(exit_code(Ok(6)), 6);
+    }
+}

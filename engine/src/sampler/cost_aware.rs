@@ -1,0 +1,50 @@
+//! Least gradient variance per byte fetched.
+//!
+//! Drawing i with chance q_i and weight 1/(N q_i), the estimate's second moment is Σ g_i²/q_i (over N²), g_i bounding the
+//! gradient's norm, and a draw costs Σ q_i c_i. By Cauchy–Schwarz their product is least at q_i ∝ g_i/√c_i: what is in the
+//! cache may be drawn more often, and its smaller weight pays for it.
+
+use serde::{Deserialize, Serialize};
+
+use super::tilt::{self, random_belief};
+use super::{Order, Outlook, Sampler};
+use crate::error::Result;
+
+/// q ∝ g/√c over the rank's own samples: g as in [`Importance`](super::Importance), c = 1 for residents and κ for the
+/// rest. Systematic resampling, weights W/(N q). While nothing is scored: one shuffled pass.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CostAware {
+    /// Share of the gains that is spread evenly, in (0, 1]. Default 0.2.
+    pub floor: f32,
+    /// What fetching a sample costs, in uses of a resident; at least 1. 1 ignores the cache; the chances of residents rise
+    /// with its square root, and with them the variance. Default 16.
+    pub kappa: f32,
+    /// Replaces every belief by noise fixed by (seed, id): the control that tells what the cost tilt does alone.
+    pub random_scores: bool,
+}
+
+impl Default for CostAware {
+    fn default() -> Self {
+        Self { floor: 0.2, kappa: 16.0, random_scores: false }
+    }
+}
+
+impl Sampler for CostAware {
+    fn name(&self) -> &'static str {
+        "cost-aware"
+    }
+    fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
+        let gains = tilt::gains(outlook, self.floor, |id| {
+            outlook.scores.importance(id).map(|b| if self.random_scores { random_belief(outlook.seed, id) } else { b })
+        });
+        let Some(mut chances) = gains else { return Ok(tilt::first_pass(outlook)) };
+        let discount = 1.0 / self.kappa.sqrt();
+        for (chance, &id) in chances.iter_mut().zip(outlook.owned) {
+            if !(outlook.resident)(id) {
+                *chance *= discount;
+            }
+        }
+        Ok(tilt::weighted_order(outlook, &chances))
+    }
+}

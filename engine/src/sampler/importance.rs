@@ -1,0 +1,33 @@
+//! Who matters more comes more often, unbiased.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Order, Outlook, Sampler, tilt};
+use crate::error::Result;
+
+/// q ∝ floor + (1 − floor) × importance / mean importance over the rank's own samples, as many draws as it owns, by
+/// systematic resampling; weights W/(N q), at most about 1/floor. While nothing is scored: one shuffled pass.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Importance {
+    /// Share of the chances that is spread evenly, in (0, 1]: 1 is a uniform order, near 0 trusts beliefs blindly. Default 0.2.
+    pub floor: f32,
+}
+
+impl Default for Importance {
+    fn default() -> Self {
+        Self { floor: 0.2 }
+    }
+}
+
+impl Sampler for Importance {
+    fn name(&self) -> &'static str {
+        "importance"
+    }
+    fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
+        Ok(match tilt::gains(outlook, self.floor, |id| outlook.scores.importance(id)) {
+            Some(chances) => tilt::weighted_order(outlook, &chances),
+            None => tilt::first_pass(outlook),
+        })
+    }
+}

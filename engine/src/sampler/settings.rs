@@ -1,0 +1,113 @@
+//! Samplers as plain values a user chooses and tunes.
+
+use serde::{Deserialize, Serialize};
+
+use super::{CostAware, Importance, Pads, Sampler, Uniform};
+use crate::error::{Error, Result};
+
+/// The names [`SamplerSettings::from_name`] knows.
+pub const NAMES: [&str; 4] = ["uniform", "pads", "importance", "cost-aware"];
+
+/// A sampler and its options. As JSON: `{"name": "cost-aware", "kappa": 16.0}`; options left out keep their defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "name", rename_all = "kebab-case")]
+pub enum SamplerSettings {
+    /// Every sample alike.
+    Uniform(Uniform),
+    /// SHADE's.
+    Pads(Pads),
+    /// Unbiased, by importance.
+    Importance(Importance),
+    /// Unbiased, by importance and what a fetch costs. The recommended one.
+    CostAware(CostAware),
+}
+
+impl Default for SamplerSettings {
+    fn default() -> Self {
+        Self::CostAware(CostAware::default())
+    }
+}
+
+impl SamplerSettings {
+    /// The sampler of that name with its default options.
+    ///
+    /// # Errors
+    /// `Settings` if there is no such sampler.
+    pub fn from_name(name: &str) -> Result<Self> {
+        Ok(match name {
+            "uniform" => Self::Uniform(Uniform::default()),
+            "pads" => Self::Pads(Pads::default()),
+            "importance" => Self::Importance(Importance::default()),
+            "cost-aware" => Self::CostAware(CostAware::default()),
+            _ => {
+                return Err(Error::settings(format!("there is no sampler {name:?}: choose one of {}", NAMES.join(", "))));
+            }
+        })
+    }
+    /// The name users type.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Uniform(sampler) => sampler.name(),
+            Self::Pads(sampler) => sampler.name(),
+            Self::Importance(sampler) => sampler.name(),
+            Self::CostAware(sampler) => sampler.name(),
+        }
+    }
+    /// Checks the options and makes the sampler.
+    ///
+    /// # Errors
+    /// `Settings`, with the value, the range and what it means, if an option is out of range or not a number.
+    pub fn build(&self) -> Result<Box<dyn Sampler>> {
+        match *self {
+            Self::Uniform(sampler) => Ok(Box::new(sampler)),
+            Self::Pads(sampler) => {
+                let Pads { repeats, miss_quota, unseen, corrected, .. } = sampler;
+                if !(1.0..=64.0).contains(&repeats) || (repeats * 2.0).fract() != 0.0 {
+                    return Err(Error::settings(format!(
+                        "pads: repeats is {repeats}: give 1 (no repeats) to 64 in steps of 0.5"
+                    )));
+                }
+                if !(0.0..1.0).contains(&miss_quota) {
+                    return Err(Error::settings(format!(
+                        "pads: miss_quota is {miss_quota}: give the part of an epoch kept for samples that are not cached, 0 up to but not including 1"
+                    )));
+                }
+                if unseen.is_some_and(|u| !u.is_finite() || u <= 0.0) {
+                    return Err(Error::settings(format!(
+                        "pads: unseen is {}: give a belief above 0, or leave it out for the largest one held",
+                        unseen.unwrap_or_default()
+                    )));
+                }
+                if corrected && miss_quota == 0.0 {
+                    return Err(Error::settings(
+                        "pads: corrected weights need misses to weigh, and miss_quota is 0: give a miss_quota above 0",
+                    ));
+                }
+                Ok(Box::new(sampler))
+            }
+            Self::Importance(sampler) => {
+                check_floor("importance", sampler.floor)?;
+                Ok(Box::new(sampler))
+            }
+            Self::CostAware(sampler) => {
+                check_floor("cost-aware", sampler.floor)?;
+                if !(1.0..=1e6).contains(&sampler.kappa) {
+                    return Err(Error::settings(format!(
+                        "cost-aware: kappa is {}: give what a fetch costs in uses of a cached sample, 1 to 1000000",
+                        sampler.kappa
+                    )));
+                }
+                Ok(Box::new(sampler))
+            }
+        }
+    }
+}
+
+fn check_floor(name: &str, floor: f32) -> Result<()> {
+    if floor > 0.0 && floor <= 1.0 {
+        return Ok(());
+    }
+    Err(Error::settings(format!(
+        "{name}: floor is {floor}: give the share of chances spread evenly, above 0 (every sample must keep a chance) and at most 1"
+    )))
+}

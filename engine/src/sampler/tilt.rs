@@ -1,0 +1,134 @@
+//! From beliefs to chances: the tilt shared by the unbiased samplers.
+
+use super::{Order, Outlook};
+use crate::random::{Purpose, generator, shuffle, unit};
+use crate::types::SampleId;
+
+/// How much every owned sample is worth a draw, relative to the average one:
+/// `floor + (1 − floor) × belief / mean belief`, so at least `floor`. A belief below 0 counts as 0. An unseen sample is worth as
+/// much as the best seen one: it must be met soon, and its worth is found out by meeting it. `None` if nothing was seen.
+pub(super) fn gains(outlook: &Outlook<'_>, floor: f32, belief: impl Fn(SampleId) -> Option<f32>) -> Option<Vec<f32>> {
+    let mut gains = Vec::with_capacity(outlook.owned.len());
+    let (mut sum, mut seen, mut largest) = (0.0f64, 0usize, 0.0f32);
+    for &id in outlook.owned {
+        let value = match belief(id) {
+            Some(value) => {
+                let value = value.max(0.0);
+                sum += f64::from(value);
+                seen += 1;
+                largest = largest.max(value);
+                value
+            }
+            None => f32::NAN,
+        };
+        gains.push(value);
+    }
+    if seen == 0 {
+        return None;
+    }
+    let mean = (sum / seen as f64) as f32;
+    for gain in &mut gains {
+        let value = if gain.is_nan() { largest } else { *gain };
+        // All beliefs 0 (everything learnt): nothing to prefer.
+        *gain = if mean > 0.0 { floor + (1.0 - floor) * (value / mean) } else { 1.0 };
+    }
+    Some(gains)
+}
+
+/// One shuffled pass over the owned samples: what to do while nothing is known.
+pub(super) fn first_pass(outlook: &Outlook<'_>) -> Order {
+    let mut ids = outlook.owned.to_vec();
+    shuffle(&mut ids, &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order));
+    let weight = share_weight(outlook);
+    Order { weights: vec![weight as f32; ids.len()], ids }
+}
+
+/// The weight of a draw that is as likely as any other of this rank: 1 where shares are equal.
+///
+/// Ranks average their gradients with equal say (each step is the mean over ranks of batch means), so what must be unbiased
+/// is the mean over ranks of each rank's mean. A rank that owns n of N samples stands for W·n/N of an average rank.
+pub(super) fn share_weight(outlook: &Outlook<'_>) -> f64 {
+    f64::from(outlook.world_size) * outlook.owned.len() as f64 / f64::from(outlook.samples)
+}
+
+/// As many draws as there are owned samples, q ∝ `chances`, shuffled, with the weights that undo the tilt: W/(N q).
+pub(super) fn weighted_order(outlook: &Outlook<'_>, chances: &[f32]) -> Order {
+    let start = unit(&mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Draw));
+    let mut draws: Vec<u32> = Vec::with_capacity(chances.len());
+    systematic(chances, chances.len(), start, |index, times| {
+        draws.extend(std::iter::repeat_n(index as u32, times));
+    });
+    shuffle(&mut draws, &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order));
+    let weigh = weigher(outlook, chances);
+    Order {
+        ids: draws.iter().map(|&index| outlook.owned[index as usize]).collect(),
+        weights: draws.iter().map(|&index| weigh(index as usize) as f32).collect(),
+    }
+}
+
+/// The weight of a draw of the index-th owned sample at chances ∝ `chances`.
+pub(super) fn weigher<'a>(outlook: &Outlook<'_>, chances: &'a [f32]) -> impl Fn(usize) -> f64 + use<'a> {
+    // Share weight × (1/n)/q.
+    let scale = share_weight(outlook) * total(chances) / chances.len() as f64;
+    move |index| scale / f64::from(chances[index])
+}
+
+pub(super) fn total(chances: &[f32]) -> f64 {
+    chances.iter().map(|&c| f64::from(c)).sum()
+}
+
+/// Systematic resampling (Kitagawa 1996): lay the chances end to end on [0, draws) and count the marks start, start + 1, …
+/// in each. `take(index, times)` is called for every index with times ≥ 1; times is ⌊draws·q⌋ or ⌈draws·q⌉, its mean
+/// over `start` in [0, 1) is draws·q, and all add up to `draws`.
+pub(super) fn systematic(chances: &[f32], draws: usize, start: f64, mut take: impl FnMut(usize, usize)) {
+    let scale = draws as f64 / total(chances);
+    let (mut sum, mut taken) = (0.0f64, 0usize);
+    for (index, &chance) in chances.iter().enumerate() {
+        sum += f64::from(chance);
+        // Marks below this chance's end. The last end is `draws` whatever the rounding.
+        let end = if index + 1 == chances.len() { draws as f64 } else { sum * scale };
+        let below = ((end - start).ceil().max(0.0) as usize).clamp(taken, draws);
+        if below > taken {
+            take(index, below - taken);
+        }
+        taken = below;
+    }
+}
+
+/// A belief that knows nothing: skewed like real ones (density falling from 0, mean 1, at most 4), fixed by (seed, id). The
+/// control of every claim about scores: whatever it achieves was not achieved by them.
+pub fn random_belief(seed: u64, id: SampleId) -> f32 {
+    // SplitMix64's finaliser (Steele, Lea, Flood 2014).
+    let mut z = seed ^ u64::from(id).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^= z >> 31;
+    let u = (z >> 40) as f32 / (1 << 24) as f32;
+    4.0 * u * u * u
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systematic_resampling_counts_are_the_floor_or_the_ceiling_and_add_up() {
+        let chances: Vec<f32> = (0..997).map(|i| 0.2 + random_belief(3, i)).collect();
+        let all = total(&chances);
+        for start in [0.0, 1e-9, 0.3, 0.999_999] {
+            let mut counts = vec![0; chances.len()];
+            systematic(&chances, 5000, start, |index, times| counts[index] = times);
+            assert_eq!(counts.iter().sum::<usize>(), 5000);
+            for (&count, &chance) in counts.iter().zip(&chances) {
+                let mean = 5000.0 * f64::from(chance) / all;
+                assert!((mean - 1e-9).floor() <= count as f64 && count as f64 <= (mean + 1e-9).ceil());
+            }
+        }
+    }
+
+    #[test]
+    fn random_beliefs_have_mean_one() {
+        let mean = (0..100_000).map(|id| f64::from(random_belief(5, id))).sum::<f64>() / 1e5;
+        assert!((mean - 1.0).abs() < 0.02, "{mean}");
+    }
+}

@@ -1,0 +1,212 @@
+//! A batch slot: one owner at a time, from the loader to the consumer and back.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::layout::BatchLayout;
+use super::pool::Shared;
+use crate::arena::Mapping;
+use crate::types::SampleId;
+
+/// Where a slot is in its round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotState {
+    /// In the pool.
+    Free = 0,
+    /// Being written by the loader.
+    Filling = 1,
+    /// Complete, waiting for the consumer.
+    Ready = 2,
+    /// In the consumer's hands.
+    Lent = 3,
+}
+
+impl SlotState {
+    pub(super) const COUNT: usize = 4;
+}
+
+/// A slot's memory; it stays at its address as long as the pool lives.
+pub(super) struct Descriptor {
+    mapping: Mapping,
+}
+
+impl Descriptor {
+    pub(super) fn new(mapping: Mapping) -> Self {
+        Self { mapping }
+    }
+}
+
+/// One batch's memory, owned. Dropping it returns it to its pool, on any thread.
+pub struct BatchSlot {
+    /// Keeps the descriptor alive.
+    shared: Arc<Shared>,
+    descriptor: NonNull<Descriptor>,
+    index: u32,
+    rows: usize,
+    state: SlotState,
+}
+
+// SAFETY: a batch slot is the only owner of its memory (see `bytes`), which is plain bytes; the descriptor is only read.
+unsafe impl Send for BatchSlot {}
+// SAFETY: through `&BatchSlot` memory and descriptor are only read.
+unsafe impl Sync for BatchSlot {}
+
+/// All parts of a batch at once, for its first rows: row k of each part belongs to the same sample.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// Samples, `data_row_bytes` each.
+    pub data: &'a mut [u8],
+    /// Targets, `target_row_bytes` each.
+    pub target: &'a mut [u8],
+    /// Ids.
+    pub ids: &'a mut [i64],
+    /// Weights.
+    pub weight: &'a mut [f32],
+}
+
+impl BatchSlot {
+    /// The slot of a descriptor that the pool has just taken out of its free list.
+    pub(super) fn new(shared: Arc<Shared>, descriptor: Pin<&Descriptor>, index: u32) -> Self {
+        let rows = shared.layout().rows();
+        Self { shared, descriptor: NonNull::from(descriptor.get_ref()), index, rows, state: SlotState::Filling }
+    }
+
+    fn mapping(&self) -> &Mapping {
+        // SAFETY: the descriptor is an element of the pool's `PinnedVec`, whose elements never move and are never removed,
+        // replaced or borrowed mutably; `shared` keeps the vector alive.
+        unsafe { &self.descriptor.as_ref().mapping }
+    }
+
+    /// The whole slot.
+    pub fn bytes(&self) -> &[u8] {
+        let mapping = self.mapping();
+        // SAFETY:
+        // - the mapping has `len` readable bytes, zeroed by the kernel when it was made, and lives in the descriptor;
+        // - its index was popped from the free list for this value and is pushed back only in Drop, so no other slot
+        //   refers to these bytes, and they are written only through `&mut self`.
+        unsafe { std::slice::from_raw_parts(mapping.base().as_ptr(), mapping.len()) }
+    }
+
+    /// The whole slot, for writing.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let (base, len) = (self.mapping().base(), self.mapping().len());
+        // SAFETY: as in `bytes`; `&mut self` makes this the only borrow.
+        unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), len) }
+    }
+
+    /// Address of the first byte, for tensors that keep the slot alive beside them. The memory belongs to the slot's
+    /// owner, who may write through it.
+    pub fn base(&self) -> NonNull<u8> {
+        self.mapping().base()
+    }
+
+    /// What lies where.
+    pub fn layout(&self) -> &BatchLayout {
+        self.shared.layout()
+    }
+
+    /// How many samples the batch has.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Says how many samples the batch has; more than the layout has room for counts as that many.
+    pub fn set_rows(&mut self, rows: usize) {
+        self.rows = rows.min(self.layout().rows());
+    }
+
+    /// The samples: rows × `data_row_bytes`.
+    pub fn data(&self) -> &[u8] {
+        &self.bytes()[self.layout().data_range(self.rows)]
+    }
+    /// The targets: rows × `target_row_bytes`.
+    pub fn target(&self) -> &[u8] {
+        &self.bytes()[self.layout().target_range(self.rows)]
+    }
+    /// The ids that are really in it.
+    pub fn ids(&self) -> &[i64] {
+        // Cannot fail: the part starts at a multiple of 64 of a page-aligned mapping and is a multiple of 8 long.
+        bytemuck::cast_slice(&self.bytes()[self.layout().ids_range(self.rows)])
+    }
+    /// The weights.
+    pub fn weight(&self) -> &[f32] {
+        bytemuck::cast_slice(&self.bytes()[self.layout().weight_range(self.rows)])
+    }
+
+    /// All parts for writing, side by side.
+    pub fn parts_mut(&mut self) -> Parts<'_> {
+        let layout = self.layout();
+        let (target_at, ids_at, weight_at) = (layout.target_offset(), layout.ids_offset(), layout.weight_offset());
+        let (data, target) = (layout.data_range(self.rows).len(), layout.target_range(self.rows).len());
+        let (ids, weight) = (layout.ids_range(self.rows).len(), layout.weight_range(self.rows).len());
+        let (data_part, rest) = self.bytes_mut().split_at_mut(target_at);
+        let (target_part, rest) = rest.split_at_mut(ids_at - target_at);
+        let (ids_part, weight_part) = rest.split_at_mut(weight_at - ids_at);
+        Parts {
+            data: &mut data_part[..data],
+            target: &mut target_part[..target],
+            ids: bytemuck::cast_slice_mut(&mut ids_part[..ids]),
+            weight: bytemuck::cast_slice_mut(&mut weight_part[..weight]),
+        }
+    }
+
+    /// Row `k`'s sample and target, for writing. `k` must be below the layout's rows.
+    pub fn row_mut(&mut self, k: usize) -> (&mut [u8], &mut [u8]) {
+        let (data, target) = (self.layout().data_row_bytes(), self.layout().target_row_bytes());
+        let target_at = self.layout().target_offset();
+        let (data_part, rest) = self.bytes_mut().split_at_mut(target_at);
+        (&mut data_part[k * data..][..data], &mut rest[k * target..][..target])
+    }
+
+    /// Puts ids and weights in place; both as long as the batch has rows (what is longer is left out).
+    pub fn set_ids(&mut self, ids: &[SampleId], weight: &[f32]) {
+        let parts = self.parts_mut();
+        for (place, &id) in parts.ids.iter_mut().zip(ids) {
+            *place = i64::from(id);
+        }
+        for (place, &w) in parts.weight.iter_mut().zip(weight) {
+            *place = w;
+        }
+    }
+
+    /// Where the slot is in its round.
+    pub fn state(&self) -> SlotState {
+        self.state
+    }
+    /// The loader is done: the batch waits for its consumer.
+    pub fn ready(&mut self) {
+        self.enter(SlotState::Ready);
+    }
+    /// The consumer has it.
+    pub fn lend(&mut self) {
+        self.enter(SlotState::Lent);
+    }
+
+    fn enter(&mut self, state: SlotState) {
+        if self.state != state {
+            self.shared.moved(self.state, state);
+            self.state = state;
+        }
+    }
+}
+
+impl Drop for BatchSlot {
+    fn drop(&mut self) {
+        if !self.shared.forked() {
+            self.shared.take_back(self.index, self.state);
+        }
+    }
+}
+
+impl fmt::Debug for BatchSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BatchSlot")
+            .field("index", &self.index)
+            .field("rows", &self.rows)
+            .field("state", &self.state)
+            .finish()
+    }
+}

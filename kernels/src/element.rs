@@ -1,0 +1,148 @@
+//! Element types and the precision they are scored in.
+
+use std::fmt::Debug;
+use std::ops::{Add, Div, Mul, Sub};
+
+/// The precision scores are computed in: f32 or f64.
+pub(crate) trait Real:
+    Copy + Debug + PartialOrd + Send + Sync + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
+{
+    const ZERO: Self;
+    const NAN: Self;
+    const NEG_INFINITY: Self;
+    /// exp() of anything at or below this is zero or a rounding error of zero.
+    const EXP_ZERO: Self;
+    fn exp(self) -> Self;
+    fn ln(self) -> Self;
+    fn ln_1p(self) -> Self;
+    fn sqrt(self) -> Self;
+    /// The value ranks are taken on; rounds an f64.
+    fn to_f32(self) -> f32;
+    /// `exp` for arguments that are zero, negative or NaN, written so that a loop of it vectorises.
+    fn exp_lane(self) -> Self;
+}
+
+macro_rules! real {
+    ($t:ty, $exp_zero:expr, $exp_lane:path) => {
+        impl Real for $t {
+            const ZERO: Self = 0.0;
+            const NAN: Self = <$t>::NAN;
+            const NEG_INFINITY: Self = <$t>::NEG_INFINITY;
+            const EXP_ZERO: Self = $exp_zero;
+            #[inline(always)]
+            fn exp(self) -> Self {
+                <$t>::exp(self)
+            }
+            #[inline(always)]
+            fn ln(self) -> Self {
+                <$t>::ln(self)
+            }
+            #[inline(always)]
+            fn ln_1p(self) -> Self {
+                <$t>::ln_1p(self)
+            }
+            #[inline(always)]
+            fn sqrt(self) -> Self {
+                <$t>::sqrt(self)
+            }
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                self as f32
+            }
+            #[inline(always)]
+            fn exp_lane(self) -> Self {
+                $exp_lane(self)
+            }
+        }
+    };
+}
+
+real!(f32, -104.0, crate::fast::exp::exp_f32);
+real!(f64, -746.0, crate::fast::exp::exp_f64);
+
+/// The larger one; a NaN loses, so that it cannot hide in a running maximum (it shows up in the sums instead).
+#[inline(always)]
+pub(crate) fn larger<R: Real>(a: R, b: R) -> R {
+    if b > a { b } else { a }
+}
+
+/// A logit as it lies in memory.
+pub(crate) trait Element: Copy + Sync {
+    type Real: Real;
+    const BYTES: usize;
+    /// The first element of `bytes`, widened exactly. The caller hands in at least `BYTES` bytes, at any address.
+    fn read(bytes: &[u8]) -> Self::Real;
+}
+
+/// IEEE half, by name only.
+#[derive(Clone, Copy)]
+pub(crate) struct F16;
+/// Brain float, by name only.
+#[derive(Clone, Copy)]
+pub(crate) struct BF16;
+
+/// f16 to f32 in six integer and float operations without a branch or a table, so that loops of it vectorise on every
+/// target (the F16C instructions are not in the x86-64 baseline). Moving the exponent field up by 13 leaves it 112
+/// short; multiplying by 2^112 repairs normals and renormalises subnormals, exactly. Infinity and NaN keep their mantissa.
+#[inline(always)]
+pub(crate) fn f16_to_f32(bits: u16) -> f32 {
+    let magnitude = u32::from(bits & 0x7fff) << 13;
+    let finite = (f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23)).to_bits();
+    let special = magnitude | 0x7f80_0000;
+    let chosen = if bits & 0x7c00 == 0x7c00 { special } else { finite };
+    f32::from_bits(chosen | (u32::from(bits & 0x8000) << 16))
+}
+
+impl Element for F16 {
+    type Real = f32;
+    const BYTES: usize = 2;
+    #[inline(always)]
+    fn read(bytes: &[u8]) -> f32 {
+        f16_to_f32(u16::from_ne_bytes([bytes[0], bytes[1]]))
+    }
+}
+
+impl Element for BF16 {
+    type Real = f32;
+    const BYTES: usize = 2;
+    #[inline(always)]
+    fn read(bytes: &[u8]) -> f32 {
+        f32::from_bits(u32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) << 16)
+    }
+}
+
+impl Element for f32 {
+    type Real = f32;
+    const BYTES: usize = 4;
+    #[inline(always)]
+    fn read(b: &[u8]) -> f32 {
+        f32::from_ne_bytes([b[0], b[1], b[2], b[3]])
+    }
+}
+
+impl Element for f64 {
+    type Real = f64;
+    const BYTES: usize = 8;
+    #[inline(always)]
+    fn read(b: &[u8]) -> f64 {
+        f64::from_ne_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::f16_to_f32;
+
+    #[test]
+    fn every_half_widens_exactly() {
+        for bits in 0..=u16::MAX {
+            let expected = half::f16::from_bits(bits).to_f32();
+            let actual = f16_to_f32(bits);
+            if expected.is_nan() {
+                assert!(actual.is_nan(), "{bits:#06x}");
+            } else {
+                assert_eq!(actual.to_bits(), expected.to_bits(), "{bits:#06x}");
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What scoring returns, and why it may refuse.
+
+use thiserror::Error;
+
+use crate::Rows;
+use crate::element::Real;
+
+/// `correct` of a row that was not scored (ignored).
+pub const NOT_SCORED: u8 = 255;
+
+/// Scores of a batch, one entry a row in every column.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scores<R> {
+    /// Cross entropy in nats; never negative. 0 for an ignored row, NaN for a row without a softmax, +∞ for a masked target.
+    pub loss: Vec<R>,
+    /// Log-sum-exp of the row.
+    pub lse: Vec<R>,
+    /// ‖softmax − onehot(target)‖, in 0..=√2.
+    pub grad_norm: Vec<R>,
+    /// Entropy of the softmax in nats, in 0..=ln(classes).
+    pub entropy: Vec<R>,
+    /// 1 when the target is the first maximum of the row, else 0; [`NOT_SCORED`] for an ignored row.
+    pub correct: Vec<u8>,
+    /// Rows of the batch with a strictly smaller loss; −1 for a row without a rank.
+    pub count: Vec<i32>,
+    /// ln(count + b0); NaN for a row without a rank.
+    pub rank_score: Vec<f32>,
+}
+
+impl<R> Scores<R> {
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.loss.len()
+    }
+
+    /// Whether the batch had no rows.
+    pub fn is_empty(&self) -> bool {
+        self.loss.is_empty()
+    }
+}
+
+/// Scores in the precision of their logits.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AnyScores {
+    /// Of f16, bf16 or f32 logits.
+    F32(Scores<f32>),
+    /// Of f64 logits.
+    F64(Scores<f64>),
+}
+
+impl AnyScores {
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        match self {
+            AnyScores::F32(s) => s.len(),
+            AnyScores::F64(s) => s.len(),
+        }
+    }
+
+    /// Whether the batch had no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The scores as f32 columns; rounds those of f64 logits.
+    pub fn into_f32(self) -> Scores<f32> {
+        match self {
+            AnyScores::F32(s) => s,
+            AnyScores::F64(s) => {
+                let narrow = |column: Vec<f64>| column.into_iter().map(|v| v as f32).collect();
+                Scores {
+                    loss: narrow(s.loss),
+                    lse: narrow(s.lse),
+                    grad_norm: narrow(s.grad_norm),
+                    entropy: narrow(s.entropy),
+                    correct: s.correct,
+                    count: s.count,
+                    rank_score: s.rank_score,
+                }
+            }
+        }
+    }
+}
+
+/// Why a batch cannot be scored. Nothing is scored then.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+pub enum ScoreError {
+    /// One target a row.
+    #[error("{targets} targets for {rows} rows of logits; give one target a row")]
+    TargetCount {
+        /// Rows of logits.
+        rows: usize,
+        /// Targets given.
+        targets: usize,
+    },
+    /// The first target that names no class.
+    #[error(
+        "target {target} of row {row} is outside 0..{classes}; fix the label, or pass it as ignore_index to leave such rows out"
+    )]
+    TargetOutOfRange {
+        /// Row, from 0.
+        row: usize,
+        /// Its target.
+        target: i64,
+        /// Number of classes.
+        classes: usize,
+    },
+    /// The offset inside the rank score's logarithm.
+    #[error("b0 is {b0}; ln(count + b0) needs a finite b0 above 0 (10 in SHADE's code)")]
+    Base {
+        /// The offset given.
+        b0: f32,
+    },
+}
+
+/// Everything of a row except its rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowScore<R> {
+    pub(crate) loss: R,
+    pub(crate) lse: R,
+    pub(crate) grad_norm: R,
+    pub(crate) entropy: R,
+    pub(crate) correct: u8,
+}
+
+impl<R: Real> RowScore<R> {
+    pub(crate) fn ignored() -> Self {
+        RowScore { loss: R::ZERO, lse: R::NAN, grad_norm: R::NAN, entropy: R::NAN, correct: NOT_SCORED }
+    }
+
+    /// A row without a softmax.
+    pub(crate) fn undefined() -> Self {
+        RowScore { loss: R::NAN, lse: R::NAN, grad_norm: R::NAN, entropy: R::NAN, correct: 0 }
+    }
+
+    /// The loss as ranks see it: NaN when the row takes no part.
+    pub(crate) fn key(&self) -> f32 {
+        if self.correct == NOT_SCORED { f32::NAN } else { self.loss.to_f32() }
+    }
+}
+
+/// Refuses what cannot be scored, naming the first offence.
+pub(crate) fn check(rows: &Rows<'_>, targets: &[i64], ignore_index: i64, b0: f32) -> Result<(), ScoreError> {
+    if targets.len() != rows.rows() {
+        return Err(ScoreError::TargetCount { rows: rows.rows(), targets: targets.len() });
+    }
+    if !(b0.is_finite() && b0 > 0.0) {
+        return Err(ScoreError::Base { b0 });
+    }
+    let classes = rows.classes();
+    match targets.iter().position(|&t| t != ignore_index && !(0..classes as i64).contains(&t)) {
+        Some(row) => Err(ScoreError::TargetOutOfRange { row, target: targets[row], classes }),
+        None => Ok(()),
+    }
+}
+
+/// Columns from rows, ranked by `counts`.
+pub(crate) fn columns<R: Real>(rows: &[RowScore<R>], b0: f32, counts: impl Fn(&[f32]) -> Vec<i32>) -> Scores<R> {
+    let keys: Vec<f32> = rows.iter().map(RowScore::key).collect();
+    let count = counts(&keys);
+    let rank_score = crate::rank::scores(&count, b0);
+    Scores {
+        loss: rows.iter().map(|r| r.loss).collect(),
+        lse: rows.iter().map(|r| r.lse).collect(),
+        grad_norm: rows.iter().map(|r| r.grad_norm).collect(),
+        entropy: rows.iter().map(|r| r.entropy).collect(),
+        correct: rows.iter().map(|r| r.correct).collect(),
+        count,
+        rank_score,
+    }
+}
