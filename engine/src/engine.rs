@@ -9,7 +9,7 @@ use crate::ledger::Ledger;
 use crate::loader::checkpoint::{Checkpoint, Header};
 use crate::loader::{BadSample, Coverage, Feed, Iteration, Next, Ticket};
 use crate::policy;
-use crate::sampler::{self, Order, Outlook, Sampler};
+use crate::sampler::{self, Batches, Order, Outlook, Sampler};
 use crate::scoring::{self, Measured};
 use crate::settings::{CacheForm, Settings};
 use crate::source::{Decoder, Form, ImageMode, Source};
@@ -35,7 +35,7 @@ pub struct Dataset {
 
 impl Dataset {
     /// Finds out what a sample of `source` looks like (images: by decoding the first one).
-    pub fn new(source: Arc<dyn Source>, mode: ImageMode, resize: Option<(u32, u32)>) -> Result<Self> {
+    pub fn new(source: Arc<dyn Source>, mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Self> {
         let decoder = match source.form() {
             Form::Images => Some(Decoder::for_source(&*source, mode, resize)?),
             Form::Rows(_) if resize.is_some() => {
@@ -77,6 +77,7 @@ pub struct Engine {
     settings: Settings,
     sampler: Box<dyn Sampler>,
     owned: Vec<SampleId>,
+    batches: Batches,
     device: Arc<dyn Device>,
     clock: Mutex<Clock>,
     coverage: Mutex<Coverage>,
@@ -97,12 +98,13 @@ impl Engine {
         settings.validate(samples)?;
         let sampler = settings.sampler.build()?;
         let device = device::open(&settings.device)?;
-        let layout =
-            Arc::new(BatchLayout::new(settings.batch_size, dataset.spec().clone(), source.target_spec().clone())?);
+        let batches =
+            Batches::new(samples, settings.batch_size, settings.drop_last, settings.rank, settings.world_size)?;
+        let layout = BatchLayout::new(settings.batch_size, dataset.spec().clone(), source.target_spec().clone())?;
         let counters = Arc::new(Counters::default());
         counters.samples_in_dataset.store(samples as u64, Relaxed);
         let max_slots = settings.max_slots.unwrap_or(settings.depth() + 64);
-        let pool = SlotPool::new(Arc::clone(&layout), settings.depth(), max_slots, Arc::clone(&device))?;
+        let pool = SlotPool::new(layout, settings.depth(), max_slots, Arc::clone(&device))?;
         let arena = Arena::new(settings.cache_bytes, &*device)?;
         let scores = ScoreTable::new(samples, settings.smoothing_weight());
         let ledger =
@@ -120,13 +122,12 @@ impl Engine {
             decoder,
             cache,
             pool,
-            layout,
             Arc::clone(&counters),
             settings.cache_form,
             settings.on_error,
         );
         check_cache_holds_a_sample(&feed, &settings)?;
-        let owned = sampler::owned_ids(samples as u32, settings.seed, settings.rank, settings.world_size);
+        let owned = sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size);
         let publisher = settings.stats.then(|| Publisher::start(identity(&settings, &feed, &*device), counters));
         // A run must not fail because nobody can watch it.
         let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
@@ -136,6 +137,7 @@ impl Engine {
             settings,
             sampler,
             owned,
+            batches,
             device,
             clock: Mutex::new(clock),
             coverage: Mutex::new(Coverage::new(samples)),
@@ -144,14 +146,13 @@ impl Engine {
             closed: AtomicBool::new(false),
             pid: std::process::id(),
         };
-        let batches = engine.batches_per_epoch()?;
-        engine.feed.counters.batches_per_epoch.store(batches as u64, Relaxed);
+        engine.feed.counters.batches_per_epoch.store(batches.len() as u64, Relaxed);
         Ok(engine)
     }
 
     /// Where things lie in a batch slot.
-    pub fn layout(&self) -> &Arc<BatchLayout> {
-        &self.feed.layout
+    pub fn layout(&self) -> &BatchLayout {
+        self.feed.layout()
     }
 
     /// The settings this engine was made with.
@@ -170,19 +171,8 @@ impl Engine {
     }
 
     /// Batches an epoch, the same on every rank.
-    pub fn batches_per_epoch(&self) -> Result<usize> {
-        self.batches(self.draws()).map(|b| b.len())
-    }
-
-    /// Draws of this rank in an epoch.
-    fn draws(&self) -> usize {
-        let (n, w, r) = (self.feed.source.len(), self.settings.world_size as usize, self.settings.rank as usize);
-        n / w + usize::from(r < n % w)
-    }
-
-    fn batches(&self, draws: usize) -> Result<Vec<std::ops::Range<usize>>> {
-        let s = &self.settings;
-        sampler::batches(draws, self.feed.source.len(), s.batch_size, s.drop_last, s.world_size)
+    pub fn batches_per_epoch(&self) -> usize {
+        self.batches.len()
     }
 
     fn usable(&self) -> Result<()> {
@@ -228,8 +218,8 @@ impl Engine {
             _ => (0, None),
         };
         let order = self.draw(epoch, stored)?;
-        let batches = self.batches(order.ids.len())?;
-        let iteration = Arc::new(Iteration::new(Arc::clone(&self.feed), epoch, order, batches, first));
+        let window = self.settings.depth();
+        let iteration = Arc::new(Iteration::new(Arc::clone(&self.feed), epoch, order, self.batches, first, window));
         let mut threads = self.threads.lock();
         threads.retain(|t| !t.is_finished());
         for worker in 0..self.settings.worker_count() {
@@ -304,8 +294,8 @@ impl Engine {
             Ok(Next::Pending) => {}
             Ok(Next::End) | Err(_) => self.finish(&current),
         }
-        self.feed.counters.slots_total.store(self.feed.pool.slots() as u64, Relaxed);
-        self.feed.counters.slots_lent.store(self.feed.pool.lent() as u64, Relaxed);
+        self.feed.counters.slots_total.store(self.feed.pool.gauges().total as u64, Relaxed);
+        self.feed.counters.slots_lent.store(self.feed.pool.gauges().lent as u64, Relaxed);
         next
     }
 
@@ -365,8 +355,7 @@ impl Engine {
             let state = self.feed.cache.lock();
             c.score_age_steps.store(state.scores.mean_age(state.step).unwrap_or(0.0) as u64, Relaxed);
         }
-        let mut all: Vec<(String, f64)> =
-            c.snapshot().into_iter().map(|(name, value)| (name.to_string(), value as f64)).collect();
+        let mut all = c.snapshot().flat();
         let get = |name: &str| all.iter().find(|(n, _)| n == name).map_or(0.0, |(_, v)| *v);
         let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
         let (wait, busy) = (get("wait_us_total"), get("busy_us_total"));
@@ -439,10 +428,15 @@ impl Engine {
                 "the state was taken with {name} {was}, this loader has {is}: make the loader as it was, or start an epoch afresh"
             )));
         }
-        let planned = checkpoint.order.as_ref().map_or(self.draws(), |o| o.ids.len());
-        let batches = self.batches(planned)?.len();
-        if h.delivered > batches {
-            return Err(Error::settings(format!("the state names batch {} of {batches}", h.delivered)));
+        if h.delivered > self.batches.len() {
+            return Err(Error::settings(format!("the state names batch {} of {}", h.delivered, self.batches.len())));
+        }
+        if let Some(order) = checkpoint.order.as_ref().filter(|o| o.ids.len() != self.batches.share()) {
+            return Err(Error::settings(format!(
+                "the state holds a plan of {} draws where an epoch has {}",
+                order.ids.len(),
+                self.batches.share()
+            )));
         }
         let mut clock = self.clock.lock();
         if let Some(old) = clock.current.take() {
@@ -509,7 +503,7 @@ fn check_cache_holds_a_sample(feed: &Feed, settings: &Settings) -> Result<()> {
         CacheForm::Encoded => (0..feed.source.len() as SampleId).map(|id| feed.record_bytes(id)).min(),
         CacheForm::Decoded => Some(feed.record_bytes(0)),
     };
-    let needed = Arena::footprint(smallest.unwrap_or(0));
+    let needed = Arena::footprint(smallest.unwrap_or(0) as usize);
     if limit > 0 && limit < needed {
         return Err(Error::settings(format!(
             "cache of {limit} bytes is smaller than one sample ({needed} bytes as kept): raise it, or set it to 0 for none"

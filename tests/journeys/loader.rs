@@ -72,7 +72,7 @@ fn uniform_delivers_every_id_once_and_resumes_with_exactly_the_rest() {
                     whole.set_epoch(3).unwrap();
                     let mut batches = Vec::new();
                     epoch(&whole, |b| batches.push(b.ticket.ids.to_vec()));
-                    assert_eq!(batches.len(), whole.batches_per_epoch().unwrap());
+                    assert_eq!(batches.len(), whole.batches_per_epoch());
                     lengths.insert(batches.len());
                     all.extend(batches.iter().flatten().copied());
 

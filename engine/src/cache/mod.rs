@@ -99,7 +99,7 @@ impl Cache {
         let lookups = ids
             .iter()
             .map(|&id| {
-                let access = ledger.access(id, Arena::footprint(record_bytes(id)), scores, &mut evicted);
+                let access = ledger.access(id, Arena::footprint(record_bytes(id) as usize), scores, &mut evicted);
                 retired.extend(evicted.drain(..).filter_map(|victim| slots.remove(&victim)));
                 if access == Access::Hit
                     && let Some(slot) = slots.get(&id)

@@ -1,21 +1,27 @@
 //! Batches finish in any order and leave in theirs.
 
 use super::Batch;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// The ordered hand-over between workers and the consumer. Bounded by the slot pool: a batch in here holds a slot.
+/// The ordered hand-over between workers and the consumer, at most `window` batches deep.
 pub(super) struct Delivery {
     state: Mutex<State>,
     changed: Condvar,
+    room: Condvar,
     total: usize,
+    window: usize,
 }
 
 struct State {
     ready: BTreeMap<usize, Result<Batch>>,
     next: usize,
+    /// Batches promised by workers and not taken yet; never above `window`.
+    claimed: usize,
+    /// What ended the pass, outside any batch.
+    fatal: Option<Error>,
 }
 
 /// What the consumer finds.
@@ -27,8 +33,34 @@ pub(super) enum Turn {
 
 impl Delivery {
     /// For batches `first..total`.
-    pub(super) fn new(first: usize, total: usize) -> Self {
-        Self { state: Mutex::new(State { ready: BTreeMap::new(), next: first }), changed: Condvar::new(), total }
+    pub(super) fn new(first: usize, total: usize, window: usize) -> Self {
+        let state = State { ready: BTreeMap::new(), next: first, claimed: 0, fatal: None };
+        Self { state: Mutex::new(state), changed: Condvar::new(), room: Condvar::new(), total, window }
+    }
+
+    /// A worker promises a batch, as soon as the window has room; false if it has none within `wait`.
+    pub(super) fn claim(&self, wait: Duration) -> bool {
+        let mut state = self.state.lock();
+        let deadline = Instant::now() + wait;
+        while state.claimed >= self.window {
+            if self.room.wait_until(&mut state, deadline).timed_out() && state.claimed >= self.window {
+                return false;
+            }
+        }
+        state.claimed += 1;
+        true
+    }
+
+    /// The promise is not kept: there was nothing left to fill, or no slot to fill it into.
+    pub(super) fn unclaim(&self) {
+        self.state.lock().claimed -= 1;
+        self.room.notify_one();
+    }
+
+    /// Ends the pass with an error that belongs to no batch. The first one counts.
+    pub(super) fn fail(&self, error: Error) {
+        self.state.lock().fatal.get_or_insert(error);
+        self.changed.notify_all();
     }
 
     /// A worker hands in batch `number`.
@@ -50,9 +82,14 @@ impl Delivery {
             let next = state.next;
             if let Some(batch) = state.ready.remove(&next) {
                 state.next += 1;
+                state.claimed = state.claimed.saturating_sub(1);
+                self.room.notify_one();
                 return Turn::Ready(Box::new(batch));
             }
-            if self.changed.wait_until(&mut state, deadline).timed_out() && !state.ready.contains_key(&next) {
+            if let Some(error) = state.fatal.take() {
+                return Turn::Ready(Box::new(Err(error)));
+            }
+            if self.changed.wait_until(&mut state, deadline).timed_out() && !state.ready.contains_key(&next) && state.fatal.is_none() {
                 return Turn::Timeout;
             }
         }

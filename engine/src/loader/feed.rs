@@ -37,8 +37,6 @@ pub struct Feed {
     pub cache: Cache,
     /// Batch slots.
     pub pool: SlotPool,
-    /// Where things lie in a slot.
-    pub layout: Arc<BatchLayout>,
     /// Counters of the stats page.
     pub counters: Arc<Counters>,
     /// Form of cached records.
@@ -57,12 +55,16 @@ impl Feed {
         decoder: Option<Decoder>,
         cache: Cache,
         pool: SlotPool,
-        layout: Arc<BatchLayout>,
         counters: Arc<Counters>,
         cache_form: CacheForm,
         on_error: OnError,
     ) -> Self {
-        Self { engine, source, decoder, cache, pool, layout, counters, cache_form, on_error, bad: Mutex::default() }
+        Self { engine, source, decoder, cache, pool, counters, cache_form, on_error, bad: Mutex::default() }
+    }
+
+    /// Where things lie in a slot.
+    pub fn layout(&self) -> &BatchLayout {
+        self.pool.layout()
     }
 
     /// Whether cached records are decoded again on every use.
@@ -73,8 +75,8 @@ impl Feed {
     /// What a sample takes in the cache: its payload in the form it is kept, followed by its target.
     pub fn record_bytes(&self, id: SampleId) -> u64 {
         let payload =
-            if self.keeps_encoded() { self.source.payload_bytes(id) } else { self.layout.data.bytes() as u64 };
-        payload + self.layout.target.bytes() as u64
+            if self.keeps_encoded() { self.source.payload_bytes(id) } else { self.layout().data_row_bytes() as u64 };
+        payload + self.layout().target_row_bytes() as u64
     }
 
     /// Lists a bad sample (once) and counts it.

@@ -94,6 +94,14 @@ fn pack(mut slot: SlotMut, payload: &[u8], target: &[u8]) -> Fetched {
     Fetched::Kept(slot.freeze())
 }
 
+/// Copies a sample and its target from one row to another.
+fn copy_row(slot: &mut BatchSlot, from: usize, to: usize) {
+    let (data, target) = (slot.layout().data_row_bytes(), slot.layout().target_row_bytes());
+    let parts = slot.parts_mut();
+    parts.data.copy_within(from * data..(from + 1) * data, to * data);
+    parts.target.copy_within(from * target..(from + 1) * target, to * target);
+}
+
 impl Feed {
     /// Fills `slot` with the planned batch. `lookups` are the cache's decisions for its ids, in order.
     pub(super) fn fill(
@@ -104,13 +112,14 @@ impl Feed {
         scratch: &mut Scratch,
     ) -> Result<Batch> {
         let count = planned.ids.len();
-        let (data, target) = slot.data_and_target_mut();
+        slot.set_rows(count);
+        let parts = slot.parts_mut();
         let mut rows = Rows {
             feed: self,
-            data,
-            target,
-            data_bytes: self.layout.data.bytes(),
-            target_bytes: self.layout.target.bytes(),
+            data: parts.data,
+            target: parts.target,
+            data_bytes: self.layout().data_row_bytes(),
+            target_bytes: self.layout().target_row_bytes(),
             decode_time: Duration::ZERO,
         };
         let mut failures: Vec<Option<Arc<Error>>> = vec![None; count];
@@ -249,7 +258,7 @@ impl Feed {
             match self.on_error {
                 OnError::Skip => {
                     for (to, &from) in good.iter().enumerate() {
-                        slot.copy_row(from, to);
+                        copy_row(&mut slot, from, to);
                         (ids[to], weights[to]) = (ids[from], weights[from]);
                     }
                     ids.truncate(good.len());
@@ -259,16 +268,15 @@ impl Feed {
                     let bad = (0..ids.len()).filter(|&r| failures[r].is_some());
                     for (k, to) in bad.enumerate() {
                         let from = good[k % good.len()];
-                        slot.copy_row(from, to);
+                        copy_row(&mut slot, from, to);
                         (ids[to], weights[to]) = (ids[from], weights[from]);
                         self.counters.substituted_total.fetch_add(1, Relaxed);
                     }
                 }
             }
         }
-        slot.set_ids(&ids);
-        slot.set_weights(&weights);
         slot.set_rows(ids.len());
+        slot.set_ids(&ids, &weights);
         let rows = ids.len();
         let ticket = Ticket {
             engine: self.engine,

@@ -4,10 +4,9 @@ use super::delivery::{Delivery, Turn};
 use super::fill::Planned;
 use super::{Batch, Feed, Next};
 use crate::error::{Error, Result};
-use crate::sampler::Order;
+use crate::sampler::{Batches, Order};
 use crate::source::Scratch;
 use crate::staging::BatchSlot;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,7 +22,7 @@ pub struct Iteration {
     feed: Arc<Feed>,
     epoch: u64,
     order: Order,
-    batches: Vec<Range<usize>>,
+    batches: Batches,
     /// The next batch to decide. Advanced only under the cache's lock, so that decisions are made in plan order
     /// whatever the number of workers.
     undecided: AtomicUsize,
@@ -34,8 +33,8 @@ pub struct Iteration {
 
 impl Iteration {
     /// A pass over `order`, cut into `batches`, beginning with batch `first` (0, or where a resumed run goes on).
-    pub fn new(feed: Arc<Feed>, epoch: u64, order: Order, batches: Vec<Range<usize>>, first: usize) -> Self {
-        let delivery = Delivery::new(first, batches.len());
+    pub fn new(feed: Arc<Feed>, epoch: u64, order: Order, batches: Batches, first: usize, window: usize) -> Self {
+        let delivery = Delivery::new(first, batches.len(), window);
         Self {
             feed,
             epoch,
@@ -88,14 +87,23 @@ impl Iteration {
     pub fn work(&self) {
         let mut scratch = Scratch::default();
         while !self.stopped.load(Acquire) && self.undecided.load(Relaxed) < self.batches.len() {
+            if !self.delivery.claim(SLOT_WAIT) {
+                continue;
+            }
             match self.feed.pool.acquire(SLOT_WAIT) {
                 Ok(Some(slot)) => {
                     if !self.produce(slot, &mut scratch) {
+                        self.delivery.unclaim();
                         return;
                     }
                 }
                 // All slots are lent or in work; the consumer is told if they are all lent (see `next`).
-                Ok(None) | Err(_) => {}
+                Ok(None) => self.delivery.unclaim(),
+                Err(error) => {
+                    self.delivery.unclaim();
+                    self.delivery.fail(error);
+                    return;
+                }
             }
         }
     }
@@ -111,11 +119,11 @@ impl Iteration {
                 return false;
             }
             self.undecided.store(number + 1, Relaxed);
-            let ids = &self.order.ids[self.batches[number].clone()];
+            let ids = &self.order.ids[self.batches.range(number)];
             (number, feed.cache.decide(&mut state, ids, &|id| feed.record_bytes(id), &mut retired))
         };
         drop(retired);
-        let range = self.batches[number].clone();
+        let range = self.batches.range(number);
         let planned = Planned {
             epoch: self.epoch,
             number,
@@ -130,6 +138,10 @@ impl Iteration {
         if batch.is_err() {
             self.failed.store(true, Release);
         }
+        let batch = batch.map(|mut batch| {
+            batch.slot.ready();
+            batch
+        });
         self.delivery.put(number, batch);
         if self.stopped.load(Acquire) {
             self.delivery.clear();
@@ -143,12 +155,13 @@ impl Iteration {
             return Ok(Next::End);
         }
         if inline && self.delivery.taken() < self.batches.len() {
-            let slot = self.feed.pool.acquire(wait)?.ok_or_else(|| self.all_lent())?;
+            let slot = self.feed.pool.acquire(wait)?.ok_or_else(|| self.feed.pool.exhausted(wait))?;
             self.produce(slot, &mut Scratch::default());
         }
         match self.delivery.take(Instant::now() + wait) {
             Turn::Ready(batch) => match *batch {
-                Ok(batch) => {
+                Ok(mut batch) => {
+                    batch.slot.lend();
                     self.account(&batch);
                     Ok(Next::Batch(batch))
                 }
@@ -159,7 +172,9 @@ impl Iteration {
             },
             Turn::End => Ok(Next::End),
             // Nothing came; if every slot is in the consumer's hands nothing ever will.
-            Turn::Timeout if self.feed.pool.exhausted() => Err(self.all_lent()),
+            Turn::Timeout if self.feed.pool.gauges().lent >= self.feed.pool.max_slots() => {
+                Err(self.feed.pool.exhausted(wait))
+            }
             Turn::Timeout => Ok(Next::Pending),
         }
     }
@@ -170,16 +185,5 @@ impl Iteration {
         c.samples_total.fetch_add(batch.rows as u64, Relaxed);
         c.batch.store(batch.ticket.number as u64 + 1, Relaxed);
         c.slots_ready.store(self.delivery.ready() as u64, Relaxed);
-    }
-
-    fn all_lent(&self) -> Error {
-        let pool = &self.feed.pool;
-        Error::memory(format!(
-            "all {} batch slots ({} bytes each) are held by the caller: drop batches you no longer need, clone what you keep, \
-             or raise max_slots (now {})",
-            pool.lent(),
-            self.feed.layout.total_bytes(),
-            pool.max_slots()
-        ))
     }
 }
