@@ -292,7 +292,10 @@ impl Engine {
                 self.clock.lock().last_return = Some(Instant::now());
             }
             Ok(Next::Pending) => {}
-            Ok(Next::End) | Err(_) => self.finish(&current),
+            Ok(Next::End) => self.finish(&current),
+            // Running out of slots ends nothing: the caller may let go of batches and ask again.
+            Err(_) if current.stopped() => self.finish(&current),
+            Err(_) => {}
         }
         self.feed.counters.slots_total.store(self.feed.pool.gauges().total as u64, Relaxed);
         self.feed.counters.slots_lent.store(self.feed.pool.gauges().lent as u64, Relaxed);

@@ -11,25 +11,25 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Bytes of one sample.
-pub const SAMPLE_BYTES: usize = 48;
+pub(crate) const SAMPLE_BYTES: usize = 48;
 
 /// Sample `id` is `SAMPLE_BYTES` bytes of a pattern that no other sample has; its target is `id % 10`.
-pub struct Patterned {
+pub(crate) struct Patterned {
     samples: usize,
     form: Form,
     target: TensorSpec,
-    pub fetches: AtomicU64,
-    pub delay: Duration,
-    pub bad: HashSet<SampleId>,
+    pub(crate) fetches: AtomicU64,
+    pub(crate) delay: Duration,
+    pub(crate) bad: HashSet<SampleId>,
     in_the_air: Mutex<HashSet<SampleId>>,
 }
 
-pub fn pattern(id: SampleId) -> [u8; SAMPLE_BYTES] {
+pub(crate) fn pattern(id: SampleId) -> [u8; SAMPLE_BYTES] {
     std::array::from_fn(|k| (id.wrapping_mul(2_654_435_761).rotate_left(k as u32 % 32) ^ k as u32) as u8)
 }
 
 impl Patterned {
-    pub fn new(samples: usize) -> Self {
+    pub(crate) fn new(samples: usize) -> Self {
         Self {
             samples,
             form: Form::Rows(TensorSpec::new(Dtype::U8, [SAMPLE_BYTES])),
@@ -89,17 +89,17 @@ impl Source for Patterned {
     }
 }
 
-pub fn settings(batch_size: usize) -> Settings {
+pub(crate) fn settings(batch_size: usize) -> Settings {
     Settings { batch_size, stats: false, workers: Some(2), ..Settings::default() }
 }
 
-pub fn engine(source: Patterned, settings: Settings) -> Engine {
+pub(crate) fn engine(source: Patterned, settings: Settings) -> Engine {
     let dataset = Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap();
     Engine::new(dataset, settings).unwrap()
 }
 
 /// The next batch, checked byte by byte against its own ids.
-pub fn next(engine: &Engine, iteration: u64) -> Result<Option<Batch>> {
+pub(crate) fn next(engine: &Engine, iteration: u64) -> Result<Option<Batch>> {
     for _ in 0..600 {
         match engine.next_batch(iteration, Duration::from_millis(100))? {
             Next::Pending => continue,
@@ -113,7 +113,7 @@ pub fn next(engine: &Engine, iteration: u64) -> Result<Option<Batch>> {
     panic!("no batch within a minute");
 }
 
-pub fn check(engine: &Engine, batch: &Batch) {
+pub(crate) fn check(engine: &Engine, batch: &Batch) {
     let layout = engine.layout();
     let bytes = batch.slot.bytes();
     for (row, &id) in batch.ticket.ids.iter().enumerate() {
@@ -127,7 +127,7 @@ pub fn check(engine: &Engine, batch: &Batch) {
 }
 
 /// All ids of the next epoch, batch by batch; every batch is handed to `each`.
-pub fn epoch(engine: &Engine, mut each: impl FnMut(&Batch)) -> Vec<SampleId> {
+pub(crate) fn epoch(engine: &Engine, mut each: impl FnMut(&Batch)) -> Vec<SampleId> {
     let iteration = engine.start_epoch().unwrap();
     let mut ids = Vec::new();
     while let Some(batch) = next(engine, iteration).unwrap() {

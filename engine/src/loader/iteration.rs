@@ -77,6 +77,11 @@ impl Iteration {
         self.delivery.ready()
     }
 
+    /// Whether the pass was ended before its last batch, by the consumer or by an error.
+    pub fn stopped(&self) -> bool {
+        self.stopped.load(Acquire)
+    }
+
     /// Ends the pass: workers stop at their next batch, waiting batches give their slots back.
     pub fn stop(&self) {
         self.stopped.store(true, Release);
