@@ -1,1 +1,8 @@
-//! (this room is being built)
+//! The pure half run alone: a recorded run's accesses through the *same ledger* that keeps the live cache's books, so that
+//! a simulated hit ratio cannot drift from a real one.
+
+mod replay;
+mod trace;
+
+pub use replay::{Replay, replay};
+pub use trace::{ROWS_MAX, Trace};

@@ -1,0 +1,223 @@
+//! A recorded run: who was delivered when, and at what loss.
+//!
+//! CSV, plain or gzip, header `epoch,step,id,loss` or `epoch,step,id,loss,bytes`; one row a delivered sample, in order. The rows
+//! of one (epoch, step) are a batch and stand together; (epoch, step) never goes back. `bytes` (1 to 4294967295) is the
+//! sample's size, the same in every row of an id. A loss may be `nan` or `inf`: such a row is an access without a score.
+//!
+//! A trace comes from anywhere, so reading one is bounded in every direction: by rows, by bytes a line, and ids are numbered
+//! densely (in their own order), so that one huge id costs nothing.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::ops::Range;
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+
+use crate::error::{Error, Result};
+use crate::types::SampleId;
+
+/// Rows [`Trace::open`] accepts: 2 GiB of memory.
+pub const ROWS_MAX: usize = 1 << 28;
+/// The longest row with every number at its widest is well below this.
+const LINE_BYTES_MAX: usize = 256;
+
+/// A recorded run in memory: 8 bytes a row and 4 to 8 an id.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trace {
+    pub(super) ids: Vec<SampleId>,
+    pub(super) losses: Vec<f32>,
+    /// The first row of each batch.
+    starts: Vec<u32>,
+    /// The first batch of each epoch.
+    epochs: Vec<u32>,
+    samples: usize,
+    /// By dense id; `None` without a bytes column.
+    bytes: Option<Vec<u32>>,
+}
+
+impl Trace {
+    /// Reads a file, gzip or not (told by its first bytes, not by its name), of at most [`ROWS_MAX`] rows.
+    ///
+    /// # Errors
+    /// `Source`, with the file and the line, if it cannot be read or a row is not as the format says.
+    pub fn open(path: &Path) -> Result<Self> {
+        let told = |e: Error| Error::unreadable(format!("trace {}", path.display())).because(e);
+        let file = File::open(path).map_err(|e| told(Error::unreadable("cannot open it").because(e)))?;
+        Self::read(file, ROWS_MAX).map_err(told)
+    }
+
+    /// Reads a trace, gzip or not, of at most `rows_max` rows (never more than 2³² − 2).
+    ///
+    /// # Errors
+    /// `Source`, with the line, if it cannot be read or a row is not as the format says.
+    pub fn read(reader: impl Read, rows_max: usize) -> Result<Self> {
+        let mut reader = BufReader::with_capacity(1 << 16, reader);
+        let head = reader.fill_buf().map_err(|e| Error::unreadable("cannot read it").because(e))?;
+        if head.starts_with(&[0x1f, 0x8b]) {
+            parse(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(reader)), rows_max)
+        } else {
+            parse(reader, rows_max)
+        }
+    }
+    /// Accesses, all epochs together.
+    pub fn requests(&self) -> usize {
+        self.ids.len()
+    }
+    /// Distinct samples.
+    pub fn samples(&self) -> usize {
+        self.samples
+    }
+    /// Batches, all epochs together.
+    pub fn batches(&self) -> usize {
+        self.starts.len()
+    }
+    /// Bytes of all distinct samples, or their number if the trace has no sizes: every sample then counts as 1.
+    pub fn total_bytes(&self) -> u64 {
+        self.bytes.as_ref().map_or(self.samples as u64, |b| b.iter().map(|&b| u64::from(b)).sum())
+    }
+    pub(super) fn bytes(&self, id: SampleId) -> u64 {
+        self.bytes.as_ref().map_or(1, |b| u64::from(b[id as usize]))
+    }
+    /// The rows of each batch, epoch by epoch.
+    pub(super) fn epochs(&self) -> impl Iterator<Item = Vec<Range<usize>>> + '_ {
+        let edge = |starts: &[u32], k: usize, end: usize| starts.get(k).map_or(end, |&s| s as usize);
+        (0..self.epochs.len()).map(move |epoch| {
+            (self.epochs[epoch] as usize..edge(&self.epochs, epoch + 1, self.starts.len()))
+                .map(|batch| self.starts[batch] as usize..edge(&self.starts, batch + 1, self.ids.len()))
+                .collect()
+        })
+    }
+}
+
+fn parse(mut reader: impl BufRead, rows_max: usize) -> Result<Trace> {
+    let rows_max = rows_max.min(u32::MAX as usize - 1);
+    let mut line = Vec::new();
+    let mut number = 1u64;
+    if !next_line(&mut reader, &mut line, number)? {
+        return Err(Error::unreadable("it is empty: the first line must be epoch,step,id,loss or epoch,step,id,loss,bytes"));
+    }
+    let columns = match line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&line) {
+        b"epoch,step,id,loss" => 4,
+        b"epoch,step,id,loss,bytes" => 5,
+        other => {
+            return Err(Error::unreadable(format!(
+                "line 1: the header is {:?}: it must be epoch,step,id,loss or epoch,step,id,loss,bytes",
+                String::from_utf8_lossy(other)
+            )));
+        }
+    };
+    let mut trace =
+        Trace { ids: Vec::new(), losses: Vec::new(), starts: Vec::new(), epochs: Vec::new(), samples: 0, bytes: None };
+    let mut sizes: HashMap<u32, u32> = HashMap::new();
+    let mut at: Option<(u32, u32)> = None;
+    loop {
+        number += 1;
+        if !next_line(&mut reader, &mut line, number)? {
+            break;
+        }
+        if trace.ids.len() == rows_max {
+            return Err(Error::unreadable(format!("line {number}: it has more than {rows_max} rows: replay a part of it")));
+        }
+        let row = Row::parse(&line, columns).map_err(|what| Error::unreadable(format!("line {number}: {what}")))?;
+        let here = (row.epoch, row.step);
+        if at != Some(here) {
+            if let Some(before) = at.filter(|&before| before > here) {
+                return Err(Error::unreadable(format!(
+                    "line {number}: epoch {} step {} comes after epoch {} step {}: a batch's rows must stand together and in order",
+                    here.0, here.1, before.0, before.1
+                )));
+            }
+            if at.is_none_or(|before| before.0 != here.0) {
+                trace.epochs.push(trace.starts.len() as u32);
+            }
+            trace.starts.push(trace.ids.len() as u32);
+            at = Some(here);
+        }
+        if let Some(bytes) = row.bytes {
+            let before = *sizes.entry(row.id).or_insert(bytes);
+            if before != bytes {
+                return Err(Error::unreadable(format!(
+                    "line {number}: sample {} takes {bytes} bytes here and {before} before: a sample has one size",
+                    row.id
+                )));
+            }
+        }
+        trace.ids.push(row.id);
+        trace.losses.push(row.loss);
+    }
+    if trace.ids.is_empty() {
+        return Err(Error::unreadable("it has a header and no rows: there is nothing to replay"));
+    }
+    let mut distinct = trace.ids.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    // Dense and in the same order, because ties are broken by id.
+    for id in &mut trace.ids {
+        *id = distinct.partition_point(|d| d < id) as u32;
+    }
+    trace.samples = distinct.len();
+    if columns == 5 {
+        trace.bytes = Some(distinct.iter().map(|id| sizes.get(id).copied().unwrap_or(1)).collect());
+    }
+    Ok(trace)
+}
+
+/// The next line without its end; `false` at the end of the file.
+fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>, number: u64) -> Result<bool> {
+    line.clear();
+    let read = reader
+        .by_ref()
+        .take(LINE_BYTES_MAX as u64 + 1)
+        .read_until(b'\n', line)
+        .map_err(|e| Error::unreadable(format!("line {number}: cannot read on (is the file cut short?)")).because(e))?;
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    } else if read > LINE_BYTES_MAX {
+        return Err(Error::unreadable(format!("line {number}: it is longer than {LINE_BYTES_MAX} bytes")));
+    }
+    if line.last() == Some(&b'\r') {
+        line.pop();
+    }
+    Ok(read > 0)
+}
+
+struct Row {
+    epoch: u32,
+    step: u32,
+    id: u32,
+    loss: f32,
+    bytes: Option<u32>,
+}
+
+impl Row {
+    fn parse(line: &[u8], columns: usize) -> Result<Self, String> {
+        let line = std::str::from_utf8(line).map_err(|_| "it is not text".to_string())?;
+        let mut fields = line.split(',');
+        let found = fields.clone().count();
+        if found != columns {
+            return Err(format!("{found} columns where the header has {columns}: {line:?}"));
+        }
+        let mut next = || fields.next().unwrap_or_default().trim();
+        let row = Self {
+            epoch: whole("epoch", next())?,
+            step: whole("step", next())?,
+            id: whole("id", next())?,
+            loss: real("loss", next())?,
+            bytes: if columns == 5 { Some(whole("bytes", next())?) } else { None },
+        };
+        if row.bytes == Some(0) {
+            return Err("bytes is 0: a sample takes at least 1".into());
+        }
+        Ok(row)
+    }
+}
+
+fn whole(name: &str, text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("{name} is {text:?}: a whole number from 0 to {} is needed", u32::MAX))
+}
+
+fn real(name: &str, text: &str) -> Result<f32, String> {
+    text.parse().map_err(|_| format!("{name} is {text:?}: a number is needed"))
+}

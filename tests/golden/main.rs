@@ -1,0 +1,4 @@
+//! Counts and orders that must not change.
+
+mod order;
+mod replay;
