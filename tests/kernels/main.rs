@@ -1,0 +1,7 @@
+//! The arithmetic on the CPU: the plain reference against the textbook, everything else against the reference.
+
+mod cases;
+mod compare;
+mod fast;
+mod rank;
+mod reference;
