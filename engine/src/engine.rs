@@ -14,7 +14,7 @@ use crate::scoring::{self, Measured};
 use crate::settings::{CacheForm, Settings};
 use crate::source::{Decoder, Form, ImageMode, Source};
 use crate::staging::{BatchLayout, SlotPool};
-use crate::stats::{Counters, Identity, Publisher};
+use crate::stats::Counters;
 use crate::types::{SampleId, TensorSpec};
 use lossfeed_kernels::rank;
 use parking_lot::Mutex;
@@ -82,7 +82,6 @@ pub struct Engine {
     clock: Mutex<Clock>,
     coverage: Mutex<Coverage>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    publisher: Mutex<Option<Publisher>>,
     closed: AtomicBool,
     pid: u32,
 }
@@ -128,9 +127,6 @@ impl Engine {
         );
         check_cache_holds_a_sample(&feed, &settings)?;
         let owned = sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size);
-        let publisher = settings.stats.then(|| Publisher::start(identity(&settings, &feed, &*device), counters));
-        // A run must not fail because nobody can watch it.
-        let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
         let clock = Clock { next_epoch: 0, resume: None, iteration: 0, current: None, last_return: None };
         let engine = Self {
             feed: Arc::new(feed),
@@ -142,7 +138,6 @@ impl Engine {
             clock: Mutex::new(clock),
             coverage: Mutex::new(Coverage::new(samples)),
             threads: Mutex::default(),
-            publisher: Mutex::new(publisher),
             closed: AtomicBool::new(false),
             pid: std::process::id(),
         };
@@ -472,7 +467,6 @@ impl Engine {
         for thread in threads {
             drop(thread.join());
         }
-        drop(self.publisher.lock().take());
     }
 
     fn signal_close(&self) {
@@ -513,16 +507,4 @@ fn check_cache_holds_a_sample(feed: &Feed, settings: &Settings) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-fn identity(settings: &Settings, feed: &Feed, device: &dyn Device) -> Identity {
-    Identity {
-        job: settings.job.clone().unwrap_or_else(|| "lossfeed".into()),
-        rank: settings.rank,
-        world_size: settings.world_size,
-        policy: settings.policy_name().to_string(),
-        sampler: settings.sampler.name().to_string(),
-        device: device.name(),
-        source: feed.source.describe(),
-    }
 }

@@ -47,10 +47,11 @@ fn live_hits_equal_simulated_hits_to_the_last_one() {
                     live.apply_losses(&batch.ticket, &losses).unwrap();
                 });
             }
-            let trace = Trace::parse(csv.as_bytes()).unwrap();
+            let trace = Trace::read(csv.as_bytes(), 1 << 20).unwrap();
             let simulated = replay(&trace, policy, fraction).unwrap();
             assert_eq!(stat(&live, "hits_total") as u64, simulated.hits, "{policy} at {fraction}");
             assert!(simulated.hits > 0);
+            assert_eq!(stat(&live, "admission_cancelled_total"), 0.0, "alone, an admission always finds its memory");
         }
     }
 }

@@ -96,7 +96,7 @@ impl Cache {
         let before = ledger.counts();
         let mut evicted = Vec::new();
         let mut coalesced = 0;
-        let lookups = ids
+        let mut lookups: Vec<Lookup> = ids
             .iter()
             .map(|&id| {
                 let access = ledger.access(id, Arena::footprint(record_bytes(id) as usize), scores, &mut evicted);
@@ -117,6 +117,12 @@ impl Cache {
                 Lookup::Owned { flight, admitted: access != Access::Bypassed }
             })
             .collect();
+        // Admitted and evicted again within this batch: keeping it would take the memory promised to its successor.
+        for (&id, lookup) in ids.iter().zip(&mut lookups) {
+            if let Lookup::Owned { admitted, .. } = lookup {
+                *admitted &= ledger.contains(id);
+            }
+        }
         let after = ledger.counts();
         let c = &self.counters;
         c.requests_total.fetch_add(ids.len() as u64, Relaxed);
