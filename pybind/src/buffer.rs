@@ -80,7 +80,7 @@ impl Buffer {
     }
 }
 
-/// Contiguous bytes of a Python object, borrowed for the length of one call.
+/// Contiguous bytes of a Python object, borrowed as long as this lives.
 pub(crate) struct Input(PyBuffer<u8>);
 
 impl Input {
@@ -106,5 +106,11 @@ impl Input {
     /// The same memory as values of `T`, copied if it is not aligned for them.
     pub(crate) fn to_vec<T: bytemuck::Pod>(&self) -> Vec<T> {
         bytemuck::pod_collect_to_vec(self.bytes())
+    }
+}
+
+impl AsRef<[u8]> for Input {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
     }
 }

@@ -137,7 +137,7 @@ impl Engine {
 
     /// Batches an epoch, the same on every rank.
     fn batches_per_epoch(&self, py: Python<'_>) -> PyResult<usize> {
-        outside(py, || self.core.batches_per_epoch())
+        outside(py, || Ok(self.core.batches_per_epoch()))
     }
 
     /// Bytes of one batch slot.
