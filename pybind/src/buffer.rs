@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lossfeed::staging::BatchSlot;
-use pyo3::buffer::PyBuffer;
+use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -81,13 +81,13 @@ impl Buffer {
 }
 
 /// Contiguous bytes of a Python object, borrowed as long as this lives.
-pub(crate) struct Input(PyBuffer<u8>);
+pub(crate) struct Input(PyUntypedBuffer);
 
 impl Input {
-    /// Borrows the bytes of `object`, which must be contiguous.
+    /// Borrows the bytes of `object`, which must be contiguous; what its elements are is the caller's affair.
     pub(crate) fn get(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         // Some exporters (ctypes) leave out what the C API lets them leave out; a memoryview fills it in.
-        let buffer = PyBuffer::<u8>::get(PyMemoryView::from(object)?.as_any())?;
+        let buffer = PyUntypedBuffer::get(PyMemoryView::from(object)?.as_any())?;
         if buffer.is_c_contiguous() { Ok(Self(buffer)) } else { Err(PyBufferError::new_err("the buffer is not contiguous")) }
     }
 

@@ -49,7 +49,7 @@ def is_array(value: Any) -> bool:
 
 def dtype_name(value: Any) -> str:
     """The dtype of a tensor or array as the name both libraries share."""
-    return str(value.dtype).removeprefix("torch.")
+    return str(value.dtype).removeprefix("torch.") if is_tensor(value) else value.dtype.name
 
 
 def span(tensor: Any) -> ctypes.Array:
