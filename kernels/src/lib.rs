@@ -34,9 +34,9 @@
 
 mod element;
 pub mod fast;
+pub mod launch;
 pub mod rank;
 pub mod reference;
-pub mod launch;
 mod rows;
 mod scores;
 

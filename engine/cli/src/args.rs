@@ -24,7 +24,13 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 pub struct TrainArgs {
     /// Samplers and cache policies to compare, comma-separated: SAMPLER+POLICY or a known pair's name (shade = pads+shade, importance, cost-aware), each with options after ":"
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "uniform+minio,shade,cost-aware", help_heading = "What")]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "uniform+minio,shade,cost-aware",
+        help_heading = "What"
+    )]
     pub compare: Vec<String>,
     /// Class-per-folder directory, tar, "shard-{000..007}.tar" or URL [default: scikit-learn's handwritten digits]
     #[arg(long, value_name = "PATH", help_heading = "What")]
@@ -160,7 +166,8 @@ mod tests {
 
     #[test]
     fn train_options_become_one_flat_object_with_null_for_what_was_left_out() {
-        let cli = Cli::parse_from(["lossfeed", "train", "--latency", "2ms", "--compare", "shade,cost-aware", "--seeds", "2"]);
+        let cli =
+            Cli::parse_from(["lossfeed", "train", "--latency", "2ms", "--compare", "shade,cost-aware", "--seeds", "2"]);
         let Command::Train(options) = cli.command else { panic!("not train") };
         let json: serde_json::Value = serde_json::from_str(&options.to_json()).unwrap();
         assert_eq!(json["latency"], 0.002);
