@@ -35,6 +35,7 @@
 mod element;
 pub mod fast;
 pub mod launch;
+pub mod ptx;
 pub mod rank;
 pub mod reference;
 mod rows;
