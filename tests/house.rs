@@ -47,7 +47,8 @@ fn the_house_keeps_its_rules() {
 #[test]
 fn the_walk_sees_the_house() {
     let tree = workspace();
-    for known in ["engine/src/policy/mod.rs", "engine/src/error.rs", "kernels/src/lib.rs", "tests/house.rs", "Makefile"] {
+    for known in ["engine/src/policy/mod.rs", "engine/src/error.rs", "kernels/src/lib.rs", "tests/house.rs", "Makefile"]
+    {
         assert!(tree.contains_key(known), "{known} was not seen");
     }
 }
@@ -102,7 +103,8 @@ fn the_pure_half_is_kept_from_effects() {
 fn unsafe_code_is_found_outside_the_named_files_and_not_in_words_about_it() {
     assert_found("engine/src/ledger/planted.rs", "//! Head.\nfn f() { unsafe { g() } }\n", "unsafe");
     assert_found("engine/src/loader/planted.rs", "//! Head.\n#![allow(unsafe_code)]\n", "unsafe");
-    let words = "//! Head: no unsafe here.\n/* unsafe */ const A: &str = \"unsafe { }\";\nconst B: &str = r#\"unsafe\"#;\n";
+    let words =
+        "//! Head: no unsafe here.\n/* unsafe */ const A: &str = \"unsafe { }\";\nconst B: &str = r#\"unsafe\"#;\n";
     assert_eq!(planted("engine/src/ledger/planted.rs", words), Vec::<String>::new());
 }
 

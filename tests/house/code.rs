@@ -15,7 +15,8 @@ pub(crate) fn code_of(source: &str) -> String {
             ['b' | 'c', '"', ..] if !at_word(at) => end_of_string(&text, at + 2),
             ['r', '"' | '#', ..] if !at_word(at) => end_of_raw_string(&text, at + 1),
             ['b' | 'c', 'r', '"' | '#', ..] if !at_word(at) => end_of_raw_string(&text, at + 2),
-            ['\'', '\\', ..] => at + 3 + rest[3.min(rest.len())..].iter().position(|&c| c == '\'').unwrap_or(0),
+            // An escape: its quote comes after the escaped character, which may itself be a quote.
+            ['\'', '\\', ..] => at + 4 + rest.iter().skip(3).position(|&c| c == '\'').unwrap_or(0),
             // A character, and not a lifetime.
             ['\'', _, '\'', ..] => at + 3,
             [c, ..] => {
@@ -72,9 +73,9 @@ fn end_of_raw_string(text: &[char], start: usize) -> usize {
 
 /// Code without its test module, which by convention ends the file.
 pub(crate) fn without_tests(code: &str) -> &str {
-    let cut = code.match_indices("#[cfg(test)]").find(|(at, attribute)| {
-        code[at + attribute.len()..].trim_start().starts_with("mod tests {")
-    });
+    let cut = code
+        .match_indices("#[cfg(test)]")
+        .find(|(at, attribute)| code[at + attribute.len()..].trim_start().starts_with("mod tests {"));
     cut.map_or(code, |(at, _)| &code[..at])
 }
 
@@ -112,9 +113,8 @@ fn ends_a_word(before: &str) -> bool {
 
 /// The first identifiers of a path: one, or those of a braced list's members.
 fn heads(path: &str) -> Vec<String> {
-    let identifier = |text: &str| -> String {
-        text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
-    };
+    let identifier =
+        |text: &str| -> String { text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
     let Some(list) = path.strip_prefix('{') else { return vec![identifier(path)] };
     let (mut depth, mut member, mut found) = (0, String::new(), Vec::new());
     for c in list.chars() {
@@ -137,15 +137,16 @@ fn heads(path: &str) -> Vec<String> {
 /// The first segments of what is named below `std::`.
 pub(crate) fn std_paths(code: &str) -> Vec<String> {
     let flat: String = code.split_whitespace().collect::<Vec<_>>().join(" ");
-    flat.match_indices("std::").filter(|(at, _)| !ends_a_word(&flat[..*at])).flat_map(|(at, s)| heads(&flat[at + s.len()..])).collect()
+    flat.match_indices("std::")
+        .filter(|(at, _)| !ends_a_word(&flat[..*at]))
+        .flat_map(|(at, s)| heads(&flat[at + s.len()..]))
+        .collect()
 }
 
 /// Whether `word` stands in the code as a word of its own.
 pub(crate) fn has_word(code: &str, word: &str) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_';
-    code.match_indices(word).any(|(at, _)| {
-        !code[..at].ends_with(part) && !code[at + word.len()..].starts_with(part)
-    })
+    code.match_indices(word).any(|(at, _)| !code[..at].ends_with(part) && !code[at + word.len()..].starts_with(part))
 }
 
 #[test]
@@ -157,7 +158,8 @@ fn comments_and_literals_are_no_code() {
 
 #[test]
 fn paths_are_read_in_every_spelling() {
-    let code = "use crate::{a::b, c::{d, e}};\nfn f(x: crate::g::H, y: super::k::L, z: super::super::m::N) { my_crate::n(); }";
+    let code =
+        "use crate::{a::b, c::{d, e}};\nfn f(x: crate::g::H, y: super::k::L, z: super::super::m::N) { my_crate::n(); }";
     assert_eq!(crate_paths(code, &["policy", "lru"]), ["a", "c", "g", "m"]);
     assert_eq!(crate_paths(code, &["policy"]), ["a", "c", "g", "k", "m"]);
     assert_eq!(std_paths("use std::{thread, mem::take}; std::fs::read()"), ["thread", "mem", "fs"]);

@@ -9,8 +9,21 @@ pub(crate) type Tree = BTreeMap<String, String>;
 
 /// What may lie at the top level besides dot-files: the rooms, and what tools demand to find there.
 const TOP_LEVEL: &[&str] = &[
-    "Cargo.toml", "Cargo.lock", "kernels", "engine", "pybind", "tests", "benches", "docker", "README.md", "Makefile",
-    "LICENSE-MIT", "LICENSE-APACHE", "CHANGELOG.md", "rustfmt.toml", "clippy.toml",
+    "Cargo.toml",
+    "Cargo.lock",
+    "kernels",
+    "engine",
+    "pybind",
+    "tests",
+    "benches",
+    "docker",
+    "README.md",
+    "Makefile",
+    "LICENSE-MIT",
+    "LICENSE-APACHE",
+    "CHANGELOG.md",
+    "rustfmt.toml",
+    "clippy.toml",
 ];
 
 /// Words everybody may use.
@@ -21,8 +34,15 @@ const PURE: &[(&str, u32)] = &[("index", 0), ("policy", 1), ("ledger", 2), ("sam
 
 /// The effect half by rank. It may use all of the pure half. `stats` counts for everyone, so it stands at the bottom.
 const EFFECT: &[(&str, u32)] = &[
-    ("stats", 0), ("device", 1), ("arena", 2), ("staging", 3), ("cache", 3), ("source", 3), ("loader", 4),
-    ("scoring", 5), ("engine", 6),
+    ("stats", 0),
+    ("device", 1),
+    ("arena", 2),
+    ("staging", 3),
+    ("cache", 3),
+    ("source", 3),
+    ("loader", 4),
+    ("scoring", 5),
+    ("engine", 6),
 ];
 
 /// Settings are plain values; some of them are the pure half's and the source's own. Rooms that only move bytes get
@@ -32,7 +52,8 @@ const USES_SETTINGS: &[&str] = &["loader", "scoring", "engine"];
 
 /// Parts of std that the pure half has no use for: it reads no clock, starts no thread, opens nothing.
 const IMPURE_STD: &[&str] = &["time", "thread", "fs", "net", "process", "env"];
-const IMPURE_CRATES: &[&str] = &["parking_lot", "tokio", "rustix", "memmap2", "object_store", "cudarc", "pinned_vec", "rayon"];
+const IMPURE_CRATES: &[&str] =
+    &["parking_lot", "tokio", "rustix", "memmap2", "object_store", "cudarc", "pinned_vec", "rayon"];
 
 /// The files that may contain `unsafe`, each for one reason.
 const UNSAFE: &[(&str, &str)] = &[
@@ -66,7 +87,11 @@ pub(crate) fn violations(tree: &Tree) -> Vec<String> {
         if ["rs", "py", "pyi", "cu", "cuh"].contains(&extension) && text.lines().count() > LINES_MAX {
             found.push(format!("{path}: {} lines, {LINES_MAX} are the most", text.lines().count()));
         }
-        if extension == "py" && path.starts_with("pybind/") && !text.starts_with("\"\"\"") && !text.starts_with("r\"\"\"") {
+        if extension == "py"
+            && path.starts_with("pybind/")
+            && !text.starts_with("\"\"\"")
+            && !text.starts_with("r\"\"\"")
+        {
             found.push(format!("{path}: no head: the file starts with a docstring that says what it is for"));
         }
         if extension == "rs" {
@@ -139,9 +164,7 @@ fn arrows(path: &str, file: &str, code: &str, found: &mut Vec<String>) {
         if used == room || COMMON.contains(&used.as_str()) || used.starts_with(char::is_uppercase) {
             continue;
         }
-        let below = |table: &[(&str, u32)], mine: Option<u32>| {
-            matches!((rank(table, &used), mine), (Some(theirs), Some(mine)) if theirs < mine)
-        };
+        let below = |table: &[(&str, u32)], mine: Option<u32>| matches!((rank(table, &used), mine), (Some(theirs), Some(mine)) if theirs < mine);
         let allowed = match (pure, effect) {
             (Some(_), _) => below(PURE, pure),
             (None, Some(_)) if used == "settings" => USES_SETTINGS.contains(&room),
