@@ -14,7 +14,7 @@ use crate::scoring::{self, Measured};
 use crate::settings::{CacheForm, Settings};
 use crate::source::{Decoder, Form, ImageMode, Source};
 use crate::staging::{BatchLayout, SlotPool};
-use crate::stats::Counters;
+use crate::stats::{Counters, Identity, Publisher};
 use crate::types::{SampleId, TensorSpec};
 use lossfeed_kernels::rank;
 use parking_lot::Mutex;
@@ -39,7 +39,9 @@ impl Dataset {
         let decoder = match source.form() {
             Form::Images => Some(Decoder::for_source(&*source, mode, resize)?),
             Form::Rows(_) if resize.is_some() => {
-                return Err(Error::settings("resize is for images; this dataset holds tensors, which travel as they are"));
+                return Err(Error::settings(
+                    "resize is for images; this dataset holds tensors, which travel as they are",
+                ));
             }
             Form::Rows(_) => None,
         };
@@ -82,6 +84,7 @@ pub struct Engine {
     clock: Mutex<Clock>,
     coverage: Mutex<Coverage>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    publisher: Mutex<Option<Publisher>>,
     closed: AtomicBool,
     pid: u32,
 }
@@ -106,8 +109,7 @@ impl Engine {
         let pool = SlotPool::new(layout, settings.depth(), max_slots, Arc::clone(&device))?;
         let arena = Arena::new(settings.cache_bytes, &*device)?;
         let scores = ScoreTable::new(samples, settings.smoothing_weight());
-        let ledger =
-            Ledger::new(settings.cache_bytes, samples, policy::from_name(settings.policy_name(), samples)?);
+        let ledger = Ledger::new(settings.cache_bytes, samples, policy::from_name(settings.policy_name(), samples)?);
         if settings.policy_name() == "belady" {
             return Err(Error::settings(
                 "policy belady needs the whole future and exists for `lossfeed replay` only: use minio, importance, shade, lru or fifo",
@@ -127,6 +129,9 @@ impl Engine {
         );
         check_cache_holds_a_sample(&feed, &settings)?;
         let owned = sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size);
+        let publisher = settings.stats.then(|| Publisher::start(identity(&settings, &feed, &*device), counters));
+        // A run must not fail because nobody can watch it.
+        let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
         let clock = Clock { next_epoch: 0, resume: None, iteration: 0, current: None, last_return: None };
         let engine = Self {
             feed: Arc::new(feed),
@@ -138,6 +143,7 @@ impl Engine {
             clock: Mutex::new(clock),
             coverage: Mutex::new(Coverage::new(samples)),
             threads: Mutex::default(),
+            publisher: Mutex::new(publisher),
             closed: AtomicBool::new(false),
             pid: std::process::id(),
         };
@@ -473,6 +479,7 @@ impl Engine {
         for thread in threads {
             drop(thread.join());
         }
+        drop(self.publisher.lock().take());
     }
 
     fn signal_close(&self) {
@@ -513,4 +520,17 @@ fn check_cache_holds_a_sample(feed: &Feed, settings: &Settings) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+fn identity(settings: &Settings, feed: &Feed, device: &dyn Device) -> Identity {
+    Identity {
+        job: settings.job.clone().unwrap_or_else(|| "lossfeed".into()),
+        rank: settings.rank,
+        world_size: settings.world_size,
+        policy: settings.policy_name().to_string(),
+        sampler: settings.sampler.name().to_string(),
+        device: device.name(),
+        gpu_uuid: device.uuid(),
+        source: feed.source.describe(),
+    }
 }

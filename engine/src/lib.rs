@@ -27,7 +27,6 @@ pub mod source;
 pub mod staging;
 pub mod stats;
 
-
 pub use engine::{Dataset, Engine};
 pub use error::{Error, ErrorKind, Result};
 

@@ -154,13 +154,17 @@ impl Settings {
             )));
         }
         if let Some(workers) = self.workers.filter(|&w| w > MAX_WORKERS) {
-            return Err(Error::settings(format!("num_workers {workers} is above {MAX_WORKERS}: threads, not samples, are meant")));
+            return Err(Error::settings(format!(
+                "num_workers {workers} is above {MAX_WORKERS}: threads, not samples, are meant"
+            )));
         }
         if self.prefetch_factor == 0 || self.prefetch_factor > 1024 {
             return Err(Error::settings(format!("prefetch_factor {} must be 1 to 1024", self.prefetch_factor)));
         }
         if let Some(s) = self.smoothing.filter(|s| !(0.0..1.0).contains(s)) {
-            return Err(Error::settings(format!("smoothing {s} must be at least 0 and below 1 (0 keeps the newest score)")));
+            return Err(Error::settings(format!(
+                "smoothing {s} must be at least 0 and below 1 (0 keeps the newest score)"
+            )));
         }
         if self.max_slots.is_some_and(|m| m < self.depth()) {
             return Err(Error::settings(format!(
@@ -188,7 +192,11 @@ impl Settings {
     /// The measurement that becomes importance.
     pub fn score_kind(&self) -> ScoreKind {
         self.score.unwrap_or_else(|| {
-            if self.policy_name() == "shade" || self.sampler.name() == "pads" { ScoreKind::Rank } else { ScoreKind::GradientNorm }
+            if self.policy_name() == "shade" || self.sampler.name() == "pads" {
+                ScoreKind::Rank
+            } else {
+                ScoreKind::GradientNorm
+            }
         })
     }
 

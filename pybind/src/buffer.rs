@@ -88,7 +88,11 @@ impl Input {
     pub(crate) fn get(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         // Some exporters (ctypes) leave out what the C API lets them leave out; a memoryview fills it in.
         let buffer = PyUntypedBuffer::get(PyMemoryView::from(object)?.as_any())?;
-        if buffer.is_c_contiguous() { Ok(Self(buffer)) } else { Err(PyBufferError::new_err("the buffer is not contiguous")) }
+        if buffer.is_c_contiguous() {
+            Ok(Self(buffer))
+        } else {
+            Err(PyBufferError::new_err("the buffer is not contiguous"))
+        }
     }
 
     /// The bytes. The exporter may not move or free them while the borrow lasts; that no other thread writes them

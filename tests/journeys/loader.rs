@@ -34,8 +34,7 @@ fn live_hits_equal_simulated_hits_to_the_last_one() {
     for policy in ["lru", "fifo", "minio", "shade"] {
         for fraction in [0.1, 0.2, 0.5] {
             let cache_bytes = (fraction * SAMPLES as f64) as u64 * RECORD_BYTES;
-            let settings =
-                Settings { workers: Some(0), policy: Some(policy.into()), cache_bytes, ..settings(32) };
+            let settings = Settings { workers: Some(0), policy: Some(policy.into()), cache_bytes, ..settings(32) };
             let live = engine(Patterned::new(SAMPLES), settings);
             let mut csv = String::from("epoch,step,id,loss\n");
             for e in 0..4 {

@@ -26,7 +26,15 @@ pub struct ScoreTable {
 impl ScoreTable {
     /// A table of `samples` unseen samples. `smoothing` in [0, 1): 0 keeps the newest score, 0.5 halves its news.
     pub fn new(samples: usize, smoothing: f32) -> Self {
-        Self { importance: vec![f32::NAN; samples], stamp: vec![0; samples], smoothing, seen: 0, stamp_sum: 0, sum: 0.0, max: 0.0 }
+        Self {
+            importance: vec![f32::NAN; samples],
+            stamp: vec![0; samples],
+            smoothing,
+            seen: 0,
+            stamp_sum: 0,
+            sum: 0.0,
+            max: 0.0,
+        }
     }
     /// Number of samples.
     pub fn len(&self) -> usize {

@@ -116,10 +116,11 @@ impl Checkpoint {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= header.samples) {
             return Err(bad(format!("its plan names sample {id} of {}", header.samples)));
         }
-        let scores =
-            header.scored.then(|| (words(beliefs).map(f32::from_le_bytes).collect(), words(stamps).map(u32::from_le_bytes).collect()));
-        let order = (header.planned > 0)
-            .then(|| Order { ids, weights: words(weights).map(f32::from_le_bytes).collect() });
+        let scores = header.scored.then(|| {
+            (words(beliefs).map(f32::from_le_bytes).collect(), words(stamps).map(u32::from_le_bytes).collect())
+        });
+        let order =
+            (header.planned > 0).then(|| Order { ids, weights: words(weights).map(f32::from_le_bytes).collect() });
         Ok(Self { header, scores, order })
     }
 }

@@ -89,7 +89,10 @@ impl Delivery {
             if let Some(error) = state.fatal.take() {
                 return Turn::Ready(Box::new(Err(error)));
             }
-            if self.changed.wait_until(&mut state, deadline).timed_out() && !state.ready.contains_key(&next) && state.fatal.is_none() {
+            if self.changed.wait_until(&mut state, deadline).timed_out()
+                && !state.ready.contains_key(&next)
+                && state.fatal.is_none()
+            {
                 return Turn::Timeout;
             }
         }

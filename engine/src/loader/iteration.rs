@@ -136,10 +136,11 @@ impl Iteration {
             weights: &self.order.weights[range],
         };
         // A panic would leave the consumer waiting for this batch for ever; `Owed` has landed its flights by then.
-        let batch = catch_unwind(AssertUnwindSafe(|| feed.fill(&planned, lookups, slot, scratch))).unwrap_or_else(|p| {
-            let what = p.downcast_ref::<String>().map(String::as_str).or(p.downcast_ref::<&str>().copied());
-            Err(Error::internal(format!("a loader thread panicked: {}; please report this", what.unwrap_or("?"))))
-        });
+        let batch =
+            catch_unwind(AssertUnwindSafe(|| feed.fill(&planned, lookups, slot, scratch))).unwrap_or_else(|p| {
+                let what = p.downcast_ref::<String>().map(String::as_str).or(p.downcast_ref::<&str>().copied());
+                Err(Error::internal(format!("a loader thread panicked: {}; please report this", what.unwrap_or("?"))))
+            });
         if batch.is_err() {
             self.failed.store(true, Release);
         }

@@ -27,7 +27,13 @@ pub struct Measured<'a> {
 ///
 /// Rows without a rank never enter the table; they are counted. A batch is scored once: a second call (a recomputed
 /// forward pass, a second head) returns 0 and is counted. Never waits for I/O.
-pub fn credit(cache: &Cache, counters: &Counters, kind: ScoreKind, ticket: &Ticket, measured: &Measured<'_>) -> Result<usize> {
+pub fn credit(
+    cache: &Cache,
+    counters: &Counters,
+    kind: ScoreKind,
+    ticket: &Ticket,
+    measured: &Measured<'_>,
+) -> Result<usize> {
     let rows = ticket.ids.len();
     let lengths = [
         measured.loss.len(),
