@@ -86,18 +86,13 @@ pub(crate) struct Input(PyUntypedBuffer);
 impl Input {
     /// Borrows the bytes of `object`, which must be contiguous; what its elements are is the caller's affair.
     pub(crate) fn get(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-<<<<<<< HEAD
-        let buffer = PyBuffer::<u8>::get(object)?;
+        // Some exporters (ctypes) leave out what the C API lets them leave out; a memoryview fills it in.
+        let buffer = PyUntypedBuffer::get(PyMemoryView::from(object)?.as_any())?;
         if buffer.is_c_contiguous() {
             Ok(Self(buffer))
         } else {
             Err(PyBufferError::new_err("the buffer is not contiguous"))
         }
-=======
-        // Some exporters (ctypes) leave out what the C API lets them leave out; a memoryview fills it in.
-        let buffer = PyUntypedBuffer::get(PyMemoryView::from(object)?.as_any())?;
-        if buffer.is_c_contiguous() { Ok(Self(buffer)) } else { Err(PyBufferError::new_err("the buffer is not contiguous")) }
->>>>>>> pyface
     }
 
     /// The bytes. The exporter may not move or free them while the borrow lasts; that no other thread writes them

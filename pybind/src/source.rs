@@ -145,10 +145,6 @@ pub(crate) fn array_source(
 ) -> PyResult<Source> {
     let (data, target) = (Input::get(data)?, Input::get(target)?);
     let (data_spec, target_spec) = (spec::from_python(data_spec)?, spec::from_python(target_spec)?);
-<<<<<<< HEAD
-    let arrays = outside(py, || Arrays::new(data.bytes().to_vec(), data_spec, target.bytes().to_vec(), target_spec))?;
-=======
     let arrays = outside(py, || Arrays::new(data, data_spec, target, target_spec, samples))?;
->>>>>>> pyface
     Source::wrap(py, Arc::new(arrays), "auto", None)
 }
