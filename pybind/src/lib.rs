@@ -1,1 +1,29 @@
-//! The Python face: translation only.
+//! The Python face: translation only. Decisions live in the engine, conveniences in `python/lossfeed`.
+
+mod buffer;
+mod cli;
+mod dataset;
+mod engine;
+mod errors;
+mod scores;
+mod source;
+mod spec;
+
+use pyo3::prelude::*;
+
+#[pymodule(name = "_native")]
+fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<buffer::Buffer>()?;
+    module.add_class::<source::Source>()?;
+    module.add_class::<engine::Engine>()?;
+    module.add_class::<engine::Slot>()?;
+    module.add_class::<engine::Ticket>()?;
+    module.add_function(wrap_pyfunction!(source::open_source, module)?)?;
+    module.add_function(wrap_pyfunction!(source::array_source, module)?)?;
+    module.add_function(wrap_pyfunction!(dataset::dataset_source, module)?)?;
+    module.add_function(wrap_pyfunction!(scores::score_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(scores::rank_counts, module)?)?;
+    module.add_function(wrap_pyfunction!(cli::cli_main, module)?)?;
+    Ok(())
+}

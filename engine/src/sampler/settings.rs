@@ -40,7 +40,10 @@ impl SamplerSettings {
             "importance" => Self::Importance(Importance::default()),
             "cost-aware" => Self::CostAware(CostAware::default()),
             _ => {
-                return Err(Error::settings(format!("there is no sampler {name:?}: choose one of {}", NAMES.join(", "))));
+                return Err(Error::settings(format!(
+                    "there is no sampler {name:?}: choose one of {}",
+                    NAMES.join(", ")
+                )));
             }
         })
     }
@@ -59,6 +62,9 @@ impl SamplerSettings {
     /// `Settings`, with the value, the range and what it means, if an option is out of range or not a number.
     pub fn build(&self) -> Result<Box<dyn Sampler>> {
         match *self {
+            Self::Uniform(Uniform { replacement: true, in_order: true }) => Err(Error::settings(
+                "uniform: replacement and in_order are both set: draws with replacement have no order to keep, so leave one out",
+            )),
             Self::Uniform(sampler) => Ok(Box::new(sampler)),
             Self::Pads(sampler) => {
                 let Pads { repeats, miss_quota, unseen, corrected, .. } = sampler;

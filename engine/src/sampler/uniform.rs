@@ -16,6 +16,8 @@ use crate::random::{Purpose, below, generator, shuffle};
 pub struct Uniform {
     /// Draw with replacement.
     pub replacement: bool,
+    /// Walk the ids in ascending order instead of permuting them (evaluation, debugging). Not with `replacement`.
+    pub in_order: bool,
 }
 
 impl Sampler for Uniform {
@@ -34,8 +36,14 @@ impl Sampler for Uniform {
         } else {
             // Rank 0's stream on every rank: all must see one permutation to share it.
             let mut all: Vec<_> = (0..samples).collect();
-            shuffle(&mut all, &mut generator(seed, epoch, 0, Purpose::Order));
-            if world_size == 1 { all } else { all.into_iter().skip(rank as usize).step_by(world_size as usize).collect() }
+            if !self.in_order {
+                shuffle(&mut all, &mut generator(seed, epoch, 0, Purpose::Order));
+            }
+            if world_size == 1 {
+                all
+            } else {
+                all.into_iter().skip(rank as usize).step_by(world_size as usize).collect()
+            }
         };
         Ok(Order { weights: vec![1.0; share], ids })
     }

@@ -1,0 +1,59 @@
+"""The exceptions of lossfeed.
+
+Each derives from :class:`Error` and from the built-in that fits, so ``except ValueError`` and ``except lf.Error`` both
+work. The message says what was wrong, with numbers, and what to do.
+"""
+
+import builtins as _builtins
+
+__all__ = [
+    "Error",
+    "SettingsError",
+    "SourceError",
+    "SampleError",
+    "MemoryLimitError",
+    "DeviceError",
+    "UsageError",
+    "TimeoutError",
+    "InternalError",
+]
+
+
+class Error(Exception):
+    """Base of every exception that lossfeed raises on purpose."""
+
+
+class SettingsError(Error, ValueError):
+    """A setting or argument is wrong: change it."""
+
+
+class SourceError(Error, OSError):
+    """The source could not be read: check the path or the network, then retry."""
+
+
+class SampleError(Error, ValueError):
+    """A sample is bad (corrupt, ragged, wrong label): mend the data, or choose ``on_error``."""
+
+
+class MemoryLimitError(Error, MemoryError):
+    """Not enough memory under the configured limits: raise the limit or hold fewer batches."""
+
+
+class DeviceError(Error, RuntimeError):
+    """The device or its driver refused; ``lossfeed doctor`` tells more."""
+
+
+class UsageError(Error, RuntimeError):
+    """The call is not allowed now (closed loader, scores for an unknown batch, a forked child)."""
+
+
+class TimeoutError(Error, _builtins.TimeoutError):
+    """A batch took longer than the loader's ``timeout``."""
+
+
+class InternalError(Error, RuntimeError):
+    """An invariant of the engine broke: please report it."""
+
+
+for _name in __all__:
+    globals()[_name].__module__ = "lossfeed"

@@ -1,0 +1,200 @@
+"""Every keyword of :class:`torch.utils.data.DataLoader`: honoured, or refused with the reason. None is ignored.
+
+``HONOURED`` and ``REFUSED`` together name all of them; a test holds that against torch's own signature.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from typing import Any
+
+from ._errors import SettingsError, UsageError
+from ._memory import torch_loaded
+
+#: Keyword -> what it means here.
+HONOURED = {
+    "dataset": "the first argument, here called data: what lf.open returns, or anything lf.open takes",
+    "batch_size": "samples a batch and rank",
+    "shuffle": "False walks the ids in order; True, or nothing, permutes them by (seed, epoch)",
+    "num_workers": "loader threads, not processes; None is one a core, 0 works in the calling thread",
+    "collate_fn": "called with the list of (x, y) rows of a delivered batch; must return (data, target)",
+    "pin_memory": "with a CUDA device batches are always page-locked; without one True is refused",
+    "drop_last": "leaves out the batch that would be short",
+    "timeout": "seconds to wait for a batch; 0 waits for ever",
+    "generator": "the seed is drawn from it, once, when no seed is given",
+    "prefetch_factor": "batches prepared ahead by each worker; None is 2",
+    "persistent_workers": "True keeps nothing that would otherwise be lost: caches and scores live as long as the loader",
+    "in_order": "batches always come in order",
+}
+
+#: Keyword -> why it cannot be honoured, and what to do instead.
+REFUSED = {
+    "sampler": "an order made in Python cannot see the scores and the cache; name one of lossfeed's samplers "
+    "(uniform, pads, importance, cost-aware), or stage a torch DataLoader with lf.stage",
+    "batch_sampler": "batches are cut by the engine, so that every rank gets equally many; use batch_size and drop_last",
+    "worker_init_fn": "workers are threads of the engine and run no Python of yours; prepare the dataset before, or transform "
+    "batch.data after",
+    "multiprocessing_context": "workers are threads, no process is started",
+    "pin_memory_device": "deprecated in torch too; use device='cuda:N'",
+    "in_order=False": "delivering batches as they finish would make runs irreproducible and checkpoints wrong",
+}
+
+
+def refuse(name: str, value: Any, reason: str | None = None) -> None:
+    """Raises for a keyword that cannot be honoured."""
+    raise SettingsError(f"{name}={value!r} is refused: {reason or REFUSED[name]}")
+
+
+def refuse_unhonourable(
+    batch_sampler: Any, worker_init_fn: Any, multiprocessing_context: Any, pin_memory_device: str, in_order: bool
+) -> None:
+    """Refuses what torch's loader takes and this one cannot."""
+    if batch_sampler is not None:
+        refuse("batch_sampler", batch_sampler)
+    if worker_init_fn is not None:
+        refuse("worker_init_fn", worker_init_fn)
+    if multiprocessing_context is not None:
+        refuse("multiprocessing_context", multiprocessing_context)
+    if pin_memory_device:
+        refuse("pin_memory_device", pin_memory_device)
+    if not flag("in_order", in_order):
+        refuse("in_order", in_order, REFUSED["in_order=False"])
+
+
+def flag(name: str, value: Any) -> bool:
+    """A bool; nothing is taken for true by accident."""
+    if value is True or value is False:
+        return value
+    raise SettingsError(f"{name}={value!r} must be True or False")
+
+
+def whole(name: str, value: Any, least: int, most: int = 2**63 - 1, hint: str = "") -> int:
+    """An int in range; bools and floats are refused."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise SettingsError(f"{name}={value!r} must be an int{hint}")
+    if not least <= number <= most:
+        bounds = f"at least {least}" if most == 2**63 - 1 else f"{least} to {most}"
+        raise SettingsError(f"{name}={number} must be {bounds}{hint}")
+    return number
+
+
+def real(name: str, value: Any, least: float = 0.0, most: float = math.inf) -> float:
+    """A finite float in range."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, (bool, str)) or not math.isfinite(number) or not least <= number <= most:
+        bounds = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
+        raise SettingsError(f"{name}={value!r} must be a finite number, {bounds}")
+    return number
+
+
+def choice(name: str, value: Any, *allowed: str) -> str:
+    """One of a few words."""
+    if value not in allowed:
+        raise SettingsError(f"{name}={value!r} is unknown: use {', '.join(allowed[:-1])} or {allowed[-1]}")
+    return value
+
+
+def workers(num_workers: Any, prefetch_factor: Any) -> tuple[int | None, int]:
+    """(threads or None, batches ahead per thread)."""
+    count = None if num_workers is None else whole("num_workers", num_workers, 0, 1024)
+    if prefetch_factor is None:
+        return count, 2
+    if count == 0:
+        raise SettingsError(
+            f"prefetch_factor={prefetch_factor!r} with num_workers=0: the calling thread prepares each batch when it is asked for, "
+            "nothing runs ahead; leave it out, or use num_workers=1 or more"
+        )
+    return count, whole("prefetch_factor", prefetch_factor, 1, 1024)
+
+
+def sampler(value: Any, shuffle: Any) -> dict[str, Any]:
+    """The engine's sampler settings, from a name or a dict with "name" and options."""
+    if shuffle is not None:
+        shuffle = flag("shuffle", shuffle)
+    if value is None:
+        return {"name": "uniform", "in_order": shuffle is False}
+    if isinstance(value, str):
+        settings: dict[str, Any] = {"name": value}
+    elif isinstance(value, dict):
+        settings = dict(value)
+        if not isinstance(settings.get("name"), str):
+            raise SettingsError(f"sampler={value!r} has no name: write {{'name': 'cost-aware', 'kappa': 16}}")
+    else:
+        refuse("sampler", value)
+    names = ("uniform", "pads", "importance", "cost-aware")
+    if settings["name"] not in names:
+        raise SettingsError(f"sampler {settings['name']!r} is unknown: use {', '.join(names)}")
+    for option, setting in settings.items():
+        if isinstance(setting, float) and not math.isfinite(setting):
+            raise SettingsError(f"sampler {settings['name']}: {option}={setting} must be a finite number")
+    if shuffle is False:
+        if settings["name"] != "uniform":
+            raise SettingsError(f"shuffle=False with sampler {settings['name']!r}: it draws at random; leave one of them out")
+        settings.setdefault("in_order", True)
+    return settings
+
+
+def seed(value: Any, generator: Any) -> int:
+    """The seed: given, drawn from a torch generator, or 0."""
+    if generator is None:
+        return 0 if value is None else whole("seed", value, 0, 2**64 - 1)
+    if value is not None:
+        raise SettingsError("seed and generator both given: leave one out")
+    torch = torch_loaded()
+    if torch is None or not isinstance(generator, torch.Generator):
+        raise SettingsError(f"generator={generator!r} must be a torch.Generator; with NumPy pass seed=")
+    return int(torch.randint(0, 2**62, (), generator=generator, dtype=torch.int64, device=generator.device).item())
+
+
+def ranks(rank: Any, world_size: Any) -> tuple[int, int]:
+    """(rank, world size): given, or those of torch.distributed where it is initialised, or (0, 1)."""
+    if (rank is None) != (world_size is None):
+        raise SettingsError(f"rank={rank!r} and world_size={world_size!r}: give both or neither")
+    if rank is None:
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return distributed.get_rank(), distributed.get_world_size()
+        return 0, 1
+    size = whole("world_size", world_size, 1, 2**32 - 1)
+    return whole("rank", rank, 0, size - 1, " (ranks count from 0 to world_size - 1)"), size
+
+
+def device(value: Any, pin_memory: Any) -> str:
+    """The device as "cpu", "cuda" or "cuda:N"."""
+    name = str(value)
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdigit()) or (kind == "cpu" and index not in ("", "0")):
+        raise SettingsError(f"device={name!r} is unknown: use cpu, cuda or cuda:N")
+    if flag("pin_memory", pin_memory) and kind == "cpu":
+        raise SettingsError(
+            "pin_memory=True with device='cpu': there is no copy that would gain by it; pass device='cuda', where batches are "
+            "page-locked and arrive on the device by themselves"
+        )
+    return "cpu" if kind == "cpu" else name
+
+
+def framework(value: Any, on_device: str) -> str:
+    """"torch" or "numpy": asked for, or torch if this process has imported it."""
+    name = choice("framework", value, "auto", "torch", "numpy")
+    if on_device != "cpu":
+        if name == "numpy":
+            raise SettingsError(f"framework='numpy' with device={on_device!r}: NumPy arrays live in host memory; use device='cpu'")
+        name = "torch"
+    if name == "auto":
+        name = "torch" if torch_loaded() is not None else "numpy"
+    try:
+        __import__(name)
+    except ImportError as cause:
+        raise UsageError(
+            f"batches as {name} need it installed: pip install 'lossfeed[{name}]', or choose framework='torch' or 'numpy'"
+        ) from cause
+    return name

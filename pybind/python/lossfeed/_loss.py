@@ -1,0 +1,43 @@
+"""The cross entropy that reads the logits once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._memory import require_torch
+
+
+def cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """Equals :func:`torch.nn.functional.cross_entropy` in value and gradient, with half the reads of the logits.
+
+    Args:
+        input: logits ``(C,)``, ``(B, C)`` or ``(B, C, d1, …)``; float16, bfloat16, float32, float64. Rows with unit stride
+            between classes are read in place, any other layout (``(B, C, d1, …)`` among them) is copied once.
+        target: class indices in the shape of ``input`` without the class dimension (int64), or class probabilities in
+            the shape of ``input``.
+        weight: ``(C,)`` rescaling weight per class, in the dtype of ``input``.
+        ignore_index: rows with this target count for nothing.
+        reduction: ``"mean"`` (over the class weights of the rows that count), ``"sum"`` or ``"none"``.
+        label_smoothing: in ``[0, 1]``.
+
+    Returns:
+        A tensor in the dtype of ``input`` (float32 under autocast): a scalar, or the shape of a class-index target for
+        ``"none"``. Arithmetic is float32 inside (float64 for float64). Gradients of gradients work.
+
+    CPU logits with class indices take the native forward. CUDA tensors, probability targets, ``torch.compile``,
+    ``torch.func`` transforms and anything unusual take torch's own, on the current stream, with torch's own errors.
+
+    Raises:
+        SampleError: a target outside ``[0, C)`` that is not ``ignore_index``, with the row, the target and C.
+    """
+    require_torch("cross_entropy")
+    from . import _autograd
+
+    return _autograd.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)

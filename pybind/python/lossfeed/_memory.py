@@ -1,0 +1,93 @@
+"""Memory shared with NumPy and torch, without copies. Each library is imported only where it is used."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+from ._errors import SettingsError, UsageError
+
+#: Element types that travel in batches. NumPy has no bfloat16.
+DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+
+
+def torch_loaded() -> Any | None:
+    """torch if this process has imported it, else None. Never imports it."""
+    return sys.modules.get("torch")
+
+
+def require_torch(what: str) -> Any:
+    """Imports torch, or says what needs it and how to get it."""
+    try:
+        import torch
+    except ImportError as cause:
+        raise UsageError(f"{what} needs PyTorch: pip install 'lossfeed[torch]'") from cause
+    return torch
+
+
+def require_numpy(what: str) -> Any:
+    """Imports NumPy, or says what needs it and how to get it."""
+    try:
+        import numpy
+    except ImportError as cause:
+        raise UsageError(f"{what} needs NumPy: pip install 'lossfeed[numpy]'") from cause
+    return numpy
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether `value` is a torch tensor, without importing torch."""
+    torch = torch_loaded()
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_array(value: Any) -> bool:
+    """Whether `value` is a NumPy array, without importing NumPy."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def dtype_name(value: Any) -> str:
+    """The dtype of a tensor or array as the name both libraries share."""
+    return str(value.dtype).removeprefix("torch.")
+
+
+def span(tensor: Any) -> ctypes.Array:
+    """The bytes from a CPU tensor's first element to the end of its last, as an object with the buffer protocol.
+
+    It borrows: the caller keeps `tensor` alive for as long as the span is in use. Strides must not be negative, which
+    torch guarantees.
+    """
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.numel() == 0:
+        elements = 0
+    return (ctypes.c_ubyte * (elements * tensor.element_size())).from_address(tensor.data_ptr() or ctypes.addressof(_NOTHING))
+
+
+_NOTHING = ctypes.c_ubyte()
+
+
+def as_bytes(value: Any) -> Any:
+    """The elements of a C-contiguous array or CPU tensor as an object with the buffer protocol."""
+    if is_tensor(value):
+        return span(value.detach().contiguous())
+    numpy = require_numpy("an array")
+    return memoryview(numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8))
+
+
+def to_torch(buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    """`buffer` as a torch tensor; the tensor keeps the buffer alive."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    if len(buffer) == 0:
+        return torch.empty(shape, dtype=kind)
+    return torch.frombuffer(buffer, dtype=kind).view(shape)
+
+
+def to_numpy(buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    """`buffer` as a NumPy array; the array keeps the buffer alive."""
+    numpy = require_numpy("a batch as arrays")
+    if dtype == "bfloat16":
+        raise SettingsError("NumPy has no bfloat16: use framework='torch', or convert the data to float32")
+    return numpy.frombuffer(buffer, dtype=dtype).reshape(shape)

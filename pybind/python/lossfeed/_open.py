@@ -1,0 +1,197 @@
+"""Opening a dataset, wherever it lies."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from . import _native
+from ._dataset import Adaptor
+from ._errors import SettingsError
+from ._keywords import choice, real, whole
+from ._memory import DTYPES, as_bytes, dtype_name, is_array, is_tensor, require_numpy, to_numpy
+from ._sizes import parse_bytes
+
+Spec = tuple[str, tuple[int, ...]]
+
+
+class Data:
+    """An opened dataset: what :func:`lossfeed.open` returns and :class:`lossfeed.Loader` reads.
+
+    Opening reads an index and at most one sample. Ids are ``0 .. len(data) - 1`` and keep their meaning as long as the
+    data lies unchanged.
+    """
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _native.Source) -> None:
+        self._native = native
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self._native)
+
+    @property
+    def spec(self) -> Spec:
+        """``(dtype, shape)`` of one delivered sample: images are ``("uint8", (height, width, channels))``."""
+        dtype, shape = self._native.spec
+        return dtype, tuple(shape)
+
+    @property
+    def target_spec(self) -> Spec:
+        """``(dtype, shape)`` of one target: class labels are ``("int64", ())``."""
+        dtype, shape = self._native.target_spec
+        return dtype, tuple(shape)
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names by label; empty when labels are plain numbers."""
+        return self._native.classes
+
+    @property
+    def labels(self) -> Any:
+        """int64 array of all labels where they are known without reading samples, else None. Needs NumPy."""
+        labels = self._native.labels
+        return None if labels is None else to_numpy(labels, "int64", (len(self),))
+
+    def name(self, id: int) -> str:
+        """What a person would call sample `id`: its path, or its row."""
+        return self._native.name(whole("id", id, 0, len(self) - 1))
+
+    def cache_bytes(self, form: str = "encoded") -> int:
+        """Host memory in bytes that caching every sample would take, in the form ``"encoded"`` or ``"decoded"``."""
+        return self._native.cache_bytes(form)
+
+    def __repr__(self) -> str:
+        dtype, shape = self.spec
+        return f"<lossfeed.Data {self._native.describe()}: {len(self)} samples of {dtype} {shape}>"
+
+
+def open(
+    data: Any,
+    *,
+    mode: str = "auto",
+    resize: tuple[int, int] | int | None = None,
+    latency: float = 0.0,
+    bandwidth: int | str | None = None,
+    connections: int = 64,
+    timeout: float | None = None,
+    index_cache: str | os.PathLike[str] | None = None,
+    store_options: dict[str, str] | None = None,
+) -> Data:
+    """Opens a dataset.
+
+    Args:
+        data: one of
+
+            * a path or URL: a class-per-folder directory, a tar shard, shards as ``"train-{0000..0146}.tar"`` or
+              ``"train-*.tar"``; ``file://``, ``s3://``, ``gs://``, ``az://``, ``http(s)://``. Images (JPEG, PNG) are delivered as
+              uint8 (height, width, channels), labels as int64;
+            * ``(x, y)``: two arrays or CPU tensors of equal length; both are copied once and delivered in their own
+              dtypes;
+            * a map-style Dataset (``__len__`` and ``__getitem__``, ``__getitems__`` if it has one) of pairs ``(x, y)``, all of
+              one dtype and shape; PIL images become uint8 (height, width, channels). It is called from loader
+              threads, so what it touches must bear that.
+        mode: ``"auto"`` (channels as the first image has them), ``"rgb"`` or ``"gray"``.
+        resize: ``(height, width)``, or one int for both: every image is resized to it. Without it all images must have one
+            size.
+        latency: seconds every request to the source takes at least; makes a local source behave like a remote one.
+        bandwidth: bytes per second the source gives at most, as an int or text (``"100MB"``).
+        connections: requests in flight at most.
+        timeout: seconds one request may take; None for the store's own limit.
+        index_cache: directory that keeps the index of tar shards between runs.
+        store_options: options of the object store (region, endpoint, credentials) by their object_store names.
+
+    Raises:
+        SourceError: nothing is there, or it cannot be read.
+        SampleError: the first sample cannot be decoded, or a dataset's item is not a pair of arrays of one shape.
+        SettingsError: an option makes no sense, or not for this kind of data.
+    """
+    if isinstance(data, Data):
+        return data
+    mode = choice("mode", mode, "auto", "rgb", "gray")
+    size = _size(resize)
+    if isinstance(data, (str, os.PathLike)):
+        return Data(
+            _native.open_source(
+                os.fspath(data),
+                mode=mode,
+                resize=size,
+                latency_s=real("latency", latency),
+                bandwidth_bytes_per_s=None if bandwidth is None else (parse_bytes("bandwidth", bandwidth) or None),
+                connections=whole("connections", connections, 1, 65536),
+                index_cache=None if index_cache is None else os.fspath(index_cache),
+                store_options=[(str(k), str(v)) for k, v in (store_options or {}).items()],
+                timeout_s=None if timeout is None else real("timeout", timeout),
+            )
+        )
+    for name, value, default in (
+        ("latency", latency, 0.0),
+        ("bandwidth", bandwidth, None),
+        ("connections", connections, 64),
+        ("timeout", timeout, None),
+        ("index_cache", index_cache, None),
+        ("store_options", store_options, None),
+    ):
+        if value != default:
+            raise SettingsError(f"{name}={value!r} is for paths and URLs; this data is in memory or a Python dataset: leave it out")
+    if isinstance(data, tuple) and len(data) == 2 and all(is_array(a) or is_tensor(a) for a in data):
+        if size is not None or mode != "auto":
+            raise SettingsError("mode and resize are for images; arrays are delivered as they are: leave them out")
+        return _arrays(*data)
+    return _dataset(data, mode, size)
+
+
+def _size(resize: Any) -> tuple[int, int] | None:
+    if resize is None:
+        return None
+    pair = (resize, resize) if not isinstance(resize, (tuple, list)) else tuple(resize)
+    if len(pair) != 2:
+        raise SettingsError(f"resize={resize!r} must be (height, width) or one int")
+    return whole("resize", pair[0], 1, 65535), whole("resize", pair[1], 1, 65535)
+
+
+def _arrays(x: Any, y: Any) -> Data:
+    parts = []
+    for name, value in (("x", x), ("y", y)):
+        if value.ndim == 0:
+            raise SettingsError(f"{name} is a scalar: its first dimension must count the samples")
+        if is_tensor(value) and value.device.type != "cpu":
+            raise SettingsError(f"{name} is on {value.device}: pass CPU tensors, the loader brings batches to the device")
+        if is_array(value) and not value.dtype.isnative:
+            value = value.astype(value.dtype.newbyteorder("="))
+        if dtype_name(value) not in DTYPES:
+            raise SettingsError(f"{name} has dtype {dtype_name(value)}, which cannot travel in a batch: use one of {', '.join(DTYPES)}")
+        parts.append(value)
+    x, y = parts
+    if len(x) != len(y):
+        raise SettingsError(f"x has {len(x)} samples and y has {len(y)}: they must have equally many")
+    if len(x) == 0:
+        raise SettingsError("the dataset is empty: x and y have 0 samples")
+    specs = [(dtype_name(v), tuple(int(n) for n in v.shape[1:])) for v in (x, y)]
+    if is_tensor(x):
+        x = x.detach().contiguous()
+    if is_tensor(y):
+        y = y.detach().contiguous()
+    return Data(_native.array_source(as_bytes(x), specs[0], as_bytes(y), specs[1]))
+
+
+def _dataset(data: Any, mode: str, size: tuple[int, int] | None) -> Data:
+    if not callable(getattr(data, "__getitem__", None)) or not callable(getattr(data, "__len__", None)) or isinstance(data, (dict, bytes)):
+        iterable = " (iterable datasets have no ids to score: stage their DataLoader with lf.stage)" if hasattr(data, "__iter__") else ""
+        raise SettingsError(
+            f"{type(data).__name__} cannot be opened: give a path or URL, a pair (x, y) of arrays, or a map-style Dataset with __len__ "
+            f"and __getitem__{iterable}"
+        )
+    if len(data) == 0:
+        raise SettingsError(f"the dataset is empty: {type(data).__name__} has 0 items")
+    require_numpy("a Python dataset")
+    adaptor = Adaptor(data, mode, size)
+    if mode != "auto" or size is not None:
+        if adaptor.data_spec[0] != "uint8" or len(adaptor.data_spec[1]) != 3:
+            raise SettingsError("mode and resize are for datasets of PIL images: leave them out")
+    classes = getattr(data, "classes", None)
+    named = [str(c) for c in classes] if isinstance(classes, (list, tuple)) else []
+    return Data(
+        _native.dataset_source(adaptor, len(data), adaptor.data_spec, adaptor.target_spec, f"dataset {type(data).__name__}", named)
+    )

@@ -1,0 +1,112 @@
+//! Memory that crosses the border: ours seen by Python ([`Buffer`]), Python's seen by us ([`Input`]). All `unsafe` of
+//! this crate is here.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::ops::Range;
+use std::sync::Arc;
+
+use lossfeed::staging::BatchSlot;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// A block of memory that Python sees through the buffer protocol without a copy: writable, one dimension of bytes.
+///
+/// The block lives exactly as long as this object: `torch.frombuffer` and `numpy.frombuffer` keep the object and so the
+/// block. What owns it (a vector, a batch slot) is dropped with the last view, on whichever thread that happens.
+#[pyclass(frozen, module = "lossfeed._native")]
+pub(crate) struct Buffer {
+    address: *mut u8,
+    bytes: usize,
+    owner: Option<Box<dyn Send + Sync>>,
+    /// The process that made it: a forked child must not run the owner's destructor, whose locks may be held for ever.
+    pid: u32,
+}
+
+// SAFETY: `address` points into memory that `owner` keeps and that has no other owner in Rust; the object itself never
+// reads or writes it, it only hands the address to Python, whose consumers order their accesses themselves.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; the object is frozen.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Shows `values` to Python, without a copy.
+    pub(crate) fn from_vec<T: bytemuck::Pod + Send + Sync>(mut values: Vec<T>) -> Self {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
+        let (address, bytes) = (bytes.as_mut_ptr(), bytes.len());
+        // Moving a vector does not move its heap block, so `address` stays good.
+        Self { address, bytes, owner: Some(Box::new(values)), pid: std::process::id() }
+    }
+
+    /// Shows the bytes `range` of a batch slot to Python, without a copy.
+    pub(crate) fn of_slot(slot: &Arc<BatchSlot>, range: Range<usize>) -> Self {
+        let start = range.start.min(slot.layout().total_bytes());
+        let bytes = range.end.clamp(start, slot.layout().total_bytes()) - start;
+        // SAFETY: `start` is at most the slot's length (the line above), so the address stays inside its mapping or one
+        // past its end. The slot keeps the mapping in place until the last owner is gone, and nothing in Rust reads or
+        // writes a lent slot: it is reused only after that drop.
+        let address = unsafe { slot.base().as_ptr().add(start) };
+        Self { address, bytes, owner: Some(Box::new(Arc::clone(slot))), pid: std::process::id() }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.pid != std::process::id() {
+            std::mem::forget(self.owner.take());
+        }
+    }
+}
+
+#[pymethods]
+impl Buffer {
+    /// Size in bytes.
+    fn __len__(&self) -> usize {
+        self.bytes
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view to fill"));
+        }
+        let (address, bytes) = (slf.get().address, slf.get().bytes as ffi::Py_ssize_t);
+        // SAFETY: `view` is not null and comes from the interpreter; the range is valid while `slf` lives, and
+        // PyBuffer_FillInfo takes a new reference to it for the view.
+        let code = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address.cast(), bytes, 0, flags) };
+        if code == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+}
+
+/// Contiguous bytes of a Python object, borrowed for the length of one call.
+pub(crate) struct Input(PyBuffer<u8>);
+
+impl Input {
+    /// Borrows the bytes of `object`, which must be contiguous.
+    pub(crate) fn get(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let buffer = PyBuffer::<u8>::get(object)?;
+        if buffer.is_c_contiguous() {
+            Ok(Self(buffer))
+        } else {
+            Err(PyBufferError::new_err("the buffer is not contiguous"))
+        }
+    }
+
+    /// The bytes. The exporter may not move or free them while the borrow lasts; that no other thread writes them
+    /// meanwhile is the user's side of the bargain, as with every NumPy or torch call.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let length = self.0.len_bytes();
+        if length == 0 {
+            return &[];
+        }
+        // SAFETY: the buffer is contiguous (checked in `get`), not null for a positive length, and the export keeps it
+        // allocated and in place until `self` is dropped.
+        unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast::<u8>().cast_const(), length) }
+    }
+
+    /// The same memory as values of `T`, copied if it is not aligned for them.
+    pub(crate) fn to_vec<T: bytemuck::Pod>(&self) -> Vec<T> {
+        bytemuck::pod_collect_to_vec(self.bytes())
+    }
+}

@@ -1,0 +1,286 @@
+//! The engine as Python holds it: every call leaves the interpreter lock, every wait looks for signals.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lossfeed::engine::Engine as Core;
+use lossfeed::loader::{Next, Ticket as CoreTicket};
+use lossfeed::scoring::Measured;
+use lossfeed::settings::{CacheForm, Settings};
+use lossfeed::staging::BatchSlot;
+use lossfeed::{Error, Result};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::buffer::{Buffer, Input};
+use crate::errors::{outside, raise};
+use crate::source::Source;
+
+/// Longest wait before signals are looked at.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// (sample id, name, reason).
+type BadSample = (u32, String, String);
+
+/// "encoded" or "decoded".
+pub(crate) fn cache_form(name: &str) -> PyResult<CacheForm> {
+    match name {
+        "encoded" => Ok(CacheForm::Encoded),
+        "decoded" => Ok(CacheForm::Decoded),
+        other => Err(raise(Error::settings(format!("cache_form {other:?} is unknown: use encoded or decoded")))),
+    }
+}
+
+/// Which samples a batch delivers; scores are credited to exactly these.
+#[pyclass(frozen, module = "lossfeed._native")]
+pub(crate) struct Ticket(CoreTicket);
+
+#[pymethods]
+impl Ticket {
+    /// The epoch the batch belongs to.
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.0.epoch
+    }
+
+    /// Its position in the epoch, from 0.
+    #[getter]
+    fn number(&self) -> usize {
+        self.0.number
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.ids.len()
+    }
+}
+
+/// A filled batch slot. It returns to its pool when this object and every view of it are gone.
+#[pyclass(frozen, module = "lossfeed._native")]
+pub(crate) struct Slot {
+    slot: Arc<BatchSlot>,
+    pid: u32,
+}
+
+impl Slot {
+    fn view(&self, range: std::ops::Range<usize>) -> Buffer {
+        Buffer::of_slot(&self.slot, range)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if self.pid != std::process::id() {
+            std::mem::forget(Arc::clone(&self.slot));
+        }
+    }
+}
+
+#[pymethods]
+impl Slot {
+    /// Rows filled.
+    #[getter]
+    fn rows(&self) -> usize {
+        self.slot.rows()
+    }
+
+    /// The bytes of data, target, ids (int64) and weight (float32), without a copy.
+    fn fields(&self) -> (Buffer, Buffer, Buffer, Buffer) {
+        let (layout, rows) = (self.slot.layout(), self.slot.rows());
+        (
+            self.view(layout.data_range(rows)),
+            self.view(layout.target_range(rows)),
+            self.view(layout.ids_range(rows)),
+            self.view(layout.weight_range(rows)),
+        )
+    }
+
+    /// The slot as one block, for one copy to a device.
+    fn block(&self) -> Buffer {
+        self.view(0..self.slot.layout().total_bytes())
+    }
+
+    /// (start, end) of data, target, ids and weight in the block.
+    fn ranges(&self) -> [(usize, usize); 4] {
+        let (layout, rows) = (self.slot.layout(), self.slot.rows());
+        [layout.data_range(rows), layout.target_range(rows), layout.ids_range(rows), layout.weight_range(rows)]
+            .map(|r| (r.start, r.end))
+    }
+}
+
+/// One rank's engine.
+#[pyclass(frozen, module = "lossfeed._native")]
+pub(crate) struct Engine {
+    core: Arc<Core>,
+    pid: u32,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // A forked child inherits locks that nobody will ever release and threads that do not exist: leak.
+        if self.pid != std::process::id() {
+            std::mem::forget(Arc::clone(&self.core));
+        }
+    }
+}
+
+#[pymethods]
+impl Engine {
+    /// `settings` is the engine's `Settings` as JSON.
+    #[new]
+    fn new(py: Python<'_>, source: &Source, settings: &str) -> PyResult<Self> {
+        let settings: Settings =
+            serde_json::from_str(settings).map_err(|e| raise(Error::settings(format!("settings: {e}"))))?;
+        let dataset = source.dataset.clone();
+        let core = outside(py, || Core::new(dataset, settings))?;
+        Ok(Self { core: Arc::new(core), pid: std::process::id() })
+    }
+
+    /// Batches an epoch, the same on every rank.
+    fn batches_per_epoch(&self, py: Python<'_>) -> PyResult<usize> {
+        outside(py, || self.core.batches_per_epoch())
+    }
+
+    /// Bytes of one batch slot.
+    fn slot_bytes(&self) -> usize {
+        self.core.layout().total_bytes()
+    }
+
+    /// The policy and the score in force: (policy, score, smoothing).
+    fn describe(&self) -> (String, &'static str, f32) {
+        let settings = self.core.settings();
+        (settings.policy_name().to_owned(), settings.score_kind().name(), settings.smoothing_weight())
+    }
+
+    /// Chooses the epoch that starts next.
+    fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        outside(py, || self.core.set_epoch(epoch))
+    }
+
+    /// The epoch under way, or the next one.
+    fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        outside(py, || Ok(self.core.epoch()))
+    }
+
+    /// Starts the next epoch and ends the one under way; returns the iteration's number.
+    fn start_epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        outside(py, || self.core.start_epoch())
+    }
+
+    /// The next batch of an iteration, or None at its end. `timeout_s` 0 waits for ever. Ctrl-C ends the wait.
+    fn next_batch(&self, py: Python<'_>, iteration: u64, timeout_s: f64) -> PyResult<Option<(Slot, Ticket)>> {
+        let started = Instant::now();
+        let limit = (timeout_s > 0.0).then(|| Duration::try_from_secs_f64(timeout_s).unwrap_or(Duration::MAX));
+        loop {
+            let patience = limit.map_or(PATIENCE, |l| PATIENCE.min(l.saturating_sub(started.elapsed())));
+            match outside(py, || self.core.next_batch(iteration, patience))? {
+                Next::Batch(batch) => {
+                    let slot = Slot { slot: Arc::new(batch.slot), pid: self.pid };
+                    return Ok(Some((slot, Ticket(batch.ticket))));
+                }
+                Next::End => return Ok(None),
+                Next::Pending => py.check_signals()?,
+            }
+            if limit.is_some_and(|l| started.elapsed() >= l) {
+                return Err(raise(Error::timeout(format!(
+                    "no batch came within timeout={timeout_s} s: the source is slower than that; raise timeout, or add num_workers or connections"
+                ))));
+            }
+        }
+    }
+
+    /// Ends an iteration whose consumer let go of it.
+    fn abandon(&self, py: Python<'_>, iteration: u64) -> PyResult<()> {
+        if self.pid != std::process::id() {
+            return Ok(());
+        }
+        outside(py, || {
+            self.core.abandon(iteration);
+            Ok(())
+        })
+    }
+
+    /// Credits a batch's scores: float32 loss, grad_norm, entropy (the latter two or None) and int32 counts. Returns how many samples
+    /// were scored; 0 if the batch had been scored before.
+    fn apply_scores(
+        &self,
+        py: Python<'_>,
+        ticket: &Ticket,
+        loss: &Bound<'_, PyAny>,
+        grad_norm: Option<Bound<'_, PyAny>>,
+        entropy: Option<Bound<'_, PyAny>>,
+        count: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let column = |object: Option<Bound<'_, PyAny>>| -> PyResult<Option<Vec<f32>>> {
+            object.map(|o| Ok(Input::get(&o)?.to_vec::<f32>())).transpose()
+        };
+        let loss = Input::get(loss)?.to_vec::<f32>();
+        let (grad_norm, entropy) = (column(grad_norm)?, column(entropy)?);
+        let count = Input::get(count)?.to_vec::<i32>();
+        outside(py, || {
+            let measured =
+                Measured { loss: &loss, grad_norm: grad_norm.as_deref(), entropy: entropy.as_deref(), count: &count };
+            self.core.apply_scores(&ticket.0, &measured)
+        })
+    }
+
+    /// Credits float32 per-sample losses; ranks are counted from them.
+    fn apply_losses(&self, py: Python<'_>, ticket: &Ticket, losses: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let losses = Input::get(losses)?.to_vec::<f32>();
+        outside(py, || self.core.apply_losses(&ticket.0, &losses))
+    }
+
+    /// float32[N]: what is believed about every sample now; NaN = unseen.
+    fn importance(&self, py: Python<'_>) -> PyResult<Buffer> {
+        self.same_process()?;
+        outside(py, || Ok(self.core.importance())).map(Buffer::from_vec)
+    }
+
+    /// All counters, gauges and ratios.
+    fn stats(&self, py: Python<'_>) -> PyResult<Vec<(String, f64)>> {
+        self.same_process()?;
+        outside(py, || Ok(self.core.stats()))
+    }
+
+    /// The run's state.
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let state = outside(py, || self.core.state())?;
+        Ok(PyBytes::new(py, &state))
+    }
+
+    /// Goes on from a state.
+    fn load_state(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
+        outside(py, || self.core.load_state(state))
+    }
+
+    /// Bad samples met so far.
+    fn bad_samples(&self, py: Python<'_>) -> PyResult<Vec<BadSample>> {
+        self.same_process()?;
+        outside(py, || Ok(self.core.bad_samples().into_iter().map(|b| (b.id, b.name, b.reason)).collect()))
+    }
+
+    /// Ends everything and waits for the loader threads; twice is fine.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.pid != std::process::id() {
+            return Ok(());
+        }
+        outside(py, || {
+            self.core.close();
+            Ok(())
+        })
+    }
+}
+
+impl Engine {
+    /// For calls that the engine itself does not check: its locks may be held for ever in a forked child.
+    fn same_process(&self) -> PyResult<()> {
+        let pid = std::process::id();
+        if pid == self.pid {
+            return Ok(());
+        }
+        let refused: Result<()> = Err(Error::usage(format!(
+            "this loader was made in process {} and is used in its fork {pid}: make a loader in the child",
+            self.pid
+        )));
+        refused.map_err(raise)
+    }
+}

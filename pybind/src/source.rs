@@ -1,0 +1,149 @@
+//! Sources as Python holds them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lossfeed::engine::Dataset;
+use lossfeed::settings::CacheForm;
+use lossfeed::source::{self, Arrays, Form, ImageMode, OpenOptions, Throttle};
+use lossfeed::{Error, SampleId};
+use pyo3::prelude::*;
+
+use crate::buffer::{Buffer, Input};
+use crate::errors::{outside, raise};
+use crate::spec::{self, PySpec};
+
+/// An opened dataset and how its samples are decoded. Cheap to share; it keeps nothing in memory but the index.
+#[pyclass(frozen, module = "lossfeed._native")]
+pub(crate) struct Source {
+    pub(crate) dataset: Dataset,
+}
+
+impl Source {
+    /// Looks at the first sample, if need be, to know the shape of all.
+    pub(crate) fn wrap(
+        py: Python<'_>,
+        source: Arc<dyn source::Source>,
+        mode: &str,
+        resize: Option<(u32, u32)>,
+    ) -> PyResult<Self> {
+        let mode = match mode {
+            "auto" => ImageMode::Auto,
+            "rgb" => ImageMode::Rgb,
+            "gray" => ImageMode::Gray,
+            other => return Err(raise(Error::settings(format!("mode {other:?} is unknown: use auto, rgb or gray")))),
+        };
+        let dataset = outside(py, move || Dataset::new(source, mode, resize))?;
+        Ok(Self { dataset })
+    }
+}
+
+#[pymethods]
+impl Source {
+    fn __len__(&self) -> usize {
+        self.dataset.source.len()
+    }
+
+    /// The dataset in words: its URL without secrets, or what it is made of.
+    fn describe(&self) -> String {
+        self.dataset.source.describe()
+    }
+
+    /// What a person would call sample `id`.
+    fn name(&self, id: SampleId) -> String {
+        self.dataset.source.name(id)
+    }
+
+    /// Class names by label; empty when labels are plain numbers.
+    #[getter]
+    fn classes(&self) -> Vec<String> {
+        self.dataset.source.classes().to_vec()
+    }
+
+    /// int64 labels of all samples, where they are known without reading any.
+    #[getter]
+    fn labels(&self) -> Option<Buffer> {
+        self.dataset.source.labels().map(|labels| Buffer::from_vec(labels.to_vec()))
+    }
+
+    /// (dtype, shape) of one delivered sample.
+    #[getter]
+    fn spec(&self) -> PySpec {
+        spec::to_python(self.dataset.spec())
+    }
+
+    /// (dtype, shape) of one target.
+    #[getter]
+    fn target_spec(&self) -> PySpec {
+        spec::to_python(self.dataset.source.target_spec())
+    }
+
+    /// Cache bytes that every sample together would take, in `form` ("encoded" or "decoded").
+    fn cache_bytes(&self, py: Python<'_>, form: &str) -> PyResult<u64> {
+        let form = crate::engine::cache_form(form)?;
+        let (source, decoder) = (&self.dataset.source, &self.dataset.decoder);
+        let data_bytes = self.dataset.spec().bytes() as u64;
+        let target_bytes = source.target_spec().bytes() as u64;
+        outside(py, || {
+            let one = |id: SampleId| match form {
+                CacheForm::Decoded => data_bytes,
+                CacheForm::Encoded if decoder.is_none() => data_bytes,
+                CacheForm::Encoded => source.payload_bytes(id),
+            };
+            let footprint = |id| lossfeed::arena::Arena::footprint(one(id) + target_bytes);
+            Ok((0..source.len() as SampleId).map(footprint).sum())
+        })
+    }
+
+    /// Whether samples are encoded images.
+    #[getter]
+    fn images(&self) -> bool {
+        matches!(self.dataset.source.form(), Form::Images)
+    }
+}
+
+/// Opens a directory, tar shards or a URL.
+#[pyfunction]
+#[pyo3(signature = (url, *, mode, resize, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s))]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn open_source(
+    py: Python<'_>,
+    url: &str,
+    mode: &str,
+    resize: Option<(u32, u32)>,
+    latency_s: f64,
+    bandwidth_bytes_per_s: Option<u64>,
+    connections: usize,
+    index_cache: Option<PathBuf>,
+    store_options: Vec<(String, String)>,
+    timeout_s: Option<f64>,
+) -> PyResult<Source> {
+    let seconds = |name: &str, s: f64| {
+        Duration::try_from_secs_f64(s).map_err(|_| {
+            raise(Error::settings(format!("{name} {s} is no time in seconds: give a number of at least 0")))
+        })
+    };
+    let latency = seconds("latency", latency_s)?;
+    let throttle =
+        (!latency.is_zero() || bandwidth_bytes_per_s.is_some()).then_some(Throttle { latency, bandwidth_bytes_per_s });
+    let timeout = timeout_s.map(|s| seconds("timeout", s)).transpose()?;
+    let options = OpenOptions { throttle, connections, index_cache, store_options, timeout };
+    let opened = outside(py, || source::open(url, &options))?;
+    Source::wrap(py, opened, mode, resize)
+}
+
+/// A dataset of two arrays in memory; both are copied once.
+#[pyfunction]
+pub(crate) fn array_source(
+    py: Python<'_>,
+    data: &Bound<'_, PyAny>,
+    data_spec: PySpec,
+    target: &Bound<'_, PyAny>,
+    target_spec: PySpec,
+) -> PyResult<Source> {
+    let (data, target) = (Input::get(data)?, Input::get(target)?);
+    let (data_spec, target_spec) = (spec::from_python(data_spec)?, spec::from_python(target_spec)?);
+    let arrays = outside(py, || Arrays::new(data.bytes().to_vec(), data_spec, target.bytes().to_vec(), target_spec))?;
+    Source::wrap(py, Arc::new(arrays), "auto", None)
+}
