@@ -29,7 +29,7 @@ fn hit_ratios(policy: &str, sampler: &dyn Sampler, samples: u32, fraction: f64, 
 }
 
 fn uniform(replacement: bool) -> Box<dyn Sampler> {
-    SamplerSettings::Uniform(Uniform { replacement }).build().unwrap()
+    SamplerSettings::Uniform(Uniform { replacement, ..Default::default() }).build().unwrap()
 }
 
 fn mean(values: &[f64]) -> f64 {

@@ -164,7 +164,10 @@ fn run_with_ids_right(repeats: f64) -> Outcome {
 fn shade_as_coded_hits_71_7_percent_and_just_so_with_random_scores() {
     for noise_only in [false, true] {
         let run = run_as_coded(3.0, noise_only);
-        println!("rep 3, noise {noise_only}: {:.4}, distinct {:.3}, corr {:.3}", run.hit_ratio, run.distinct, run.correlation);
+        println!(
+            "rep 3, noise {noise_only}: {:.4}, distinct {:.3}, corr {:.3}",
+            run.hit_ratio, run.distinct, run.correlation
+        );
         assert!((run.hit_ratio - 0.717).abs() < 0.03, "{}", run.hit_ratio);
         assert!((run.first_epoch_hit_ratio - 0.16).abs() < 0.01, "{}", run.first_epoch_hit_ratio);
         assert!((run.distinct - 0.41).abs() < 0.03, "{}", run.distinct);
@@ -177,7 +180,10 @@ fn shade_as_coded_hits_71_7_percent_and_just_so_with_random_scores() {
 #[test]
 fn with_ids_right_beliefs_recover_the_planted_difficulty_and_repeats_blur_them() {
     let (once, thrice) = (run_with_ids_right(1.0), run_with_ids_right(3.0));
-    println!("ids right: {:.3} {:.3}; {:.3} {:.3}", once.hit_ratio, once.correlation, thrice.hit_ratio, thrice.correlation);
+    println!(
+        "ids right: {:.3} {:.3}; {:.3} {:.3}",
+        once.hit_ratio, once.correlation, thrice.hit_ratio, thrice.correlation
+    );
     assert!(once.correlation > 0.6, "{}", once.correlation);
     assert!(thrice.correlation < once.correlation - 0.1, "{}", thrice.correlation);
     assert!(thrice.hit_ratio > 0.8, "{}", thrice.hit_ratio);

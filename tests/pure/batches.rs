@@ -41,7 +41,10 @@ fn uniform_delivers_every_id_exactly_once_over_all_ranks() {
                 assert_eq!(steps.len(), 1, "{samples} samples, {world} ranks, batches of {batch}: {steps:?}");
                 let mut all: Vec<u32> = ranks.into_iter().flatten().flatten().collect();
                 all.sort();
-                assert!(all.iter().copied().eq(0..samples as u32), "{samples} samples, {world} ranks, batches of {batch}");
+                assert!(
+                    all.iter().copied().eq(0..samples as u32),
+                    "{samples} samples, {world} ranks, batches of {batch}"
+                );
             }
         }
     }

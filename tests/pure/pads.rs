@@ -24,12 +24,16 @@ fn misses_keep_their_quota_however_much_is_cached_and_repeated() {
     for cached in [0.05, 0.2, 0.5, 0.8, 0.95] {
         let resident = |id: u32| f64::from(id) < cached * 2000.0;
         for repeats in [1.0, 1.5, 2.0, 3.0, 10.0] {
-            let share = |pads| draw(pads, &scores, 1, &resident).ids.iter().filter(|&&id| resident(id)).count() as f64 / 2000.0;
+            let share =
+                |pads| draw(pads, &scores, 1, &resident).ids.iter().filter(|&&id| resident(id)).count() as f64 / 2000.0;
             let drawn = share(Pads { repeats: 1.0, ..Default::default() });
             let replayed = share(Pads { repeats, ..Default::default() });
             // Never fewer hits than were drawn, never more than leaves misses a tenth (unless fewer were drawn).
             let expected = (repeats * drawn).min(0.9).max(drawn);
-            assert!((replayed - expected).abs() < 0.001, "cached {cached}, repeats {repeats}: {replayed}, not {expected}");
+            assert!(
+                (replayed - expected).abs() < 0.001,
+                "cached {cached}, repeats {repeats}: {replayed}, not {expected}"
+            );
         }
     }
 }
@@ -46,7 +50,8 @@ fn unclamped_as_coded_half_a_cache_leaves_no_miss_at_all() {
 fn repeats_are_mixed_with_misses_unless_as_coded() {
     let scores = all_seen(2000);
     let resident = |id: u32| id < 400;
-    let hits_in = |order: &Order, half: std::ops::Range<usize>| order.ids[half].iter().filter(|&&id| resident(id)).count();
+    let hits_in =
+        |order: &Order, half: std::ops::Range<usize>| order.ids[half].iter().filter(|&&id| resident(id)).count();
     let mixed = draw(Pads::default(), &scores, 1, &resident);
     assert!(hits_in(&mixed, 0..1000).abs_diff(hits_in(&mixed, 1000..2000)) < 100);
     let coded = draw(Pads::as_coded(2.0), &scores, 1, &resident);

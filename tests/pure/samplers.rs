@@ -61,7 +61,8 @@ impl Run<'_> {
                 assert_eq!(order.ids.len(), owned.len());
                 assert_eq!(order.weights.len(), owned.len());
                 let weighted = order.ids.iter().zip(&order.weights);
-                weighted.map(|(&id, &w)| quantity(id) * if weigh { f64::from(w) } else { 1.0 }).sum::<f64>() / owned.len() as f64
+                weighted.map(|(&id, &w)| quantity(id) * if weigh { f64::from(w) } else { 1.0 }).sum::<f64>()
+                    / owned.len() as f64
             };
             owned.iter().enumerate().map(rank_mean).sum::<f64>() / f64::from(self.world)
         };
@@ -78,15 +79,21 @@ fn plain_mean() -> f64 {
 
 fn unbiased() -> Vec<(&'static str, SamplerSettings)> {
     vec![
-        ("uniform", SamplerSettings::Uniform(Uniform { replacement: false })),
-        ("uniform with replacement", SamplerSettings::Uniform(Uniform { replacement: true })),
+        ("uniform", SamplerSettings::Uniform(Uniform::default())),
+        ("uniform with replacement", SamplerSettings::Uniform(Uniform { replacement: true, ..Default::default() })),
         ("importance", SamplerSettings::Importance(Importance::default())),
         ("importance with a low floor", SamplerSettings::Importance(Importance { floor: 0.05 })),
         ("cost-aware", SamplerSettings::CostAware(CostAware::default())),
         ("cost-aware, costly", SamplerSettings::CostAware(CostAware { kappa: 64.0, ..Default::default() })),
-        ("cost-aware, random scores", SamplerSettings::CostAware(CostAware { random_scores: true, ..Default::default() })),
+        (
+            "cost-aware, random scores",
+            SamplerSettings::CostAware(CostAware { random_scores: true, ..Default::default() }),
+        ),
         ("pads, corrected", SamplerSettings::Pads(Pads { corrected: true, ..Default::default() })),
-        ("pads, corrected, clamped", SamplerSettings::Pads(Pads { corrected: true, repeats: 3.5, miss_quota: 0.3, ..Default::default() })),
+        (
+            "pads, corrected, clamped",
+            SamplerSettings::Pads(Pads { corrected: true, repeats: 3.5, miss_quota: 0.3, ..Default::default() }),
+        ),
     ]
 }
 

@@ -29,7 +29,11 @@ fn every_malformed_row_is_an_error_that_names_its_line() {
     }
     let long = format!("{good}0,1,9,{},1\n", "1".repeat(5000));
     assert!(read(&long).unwrap_err().contains("line 4: it is longer than 256 bytes"));
-    assert!(read(&format!("{good}1,0,7,1,100\n0,1,7,1,100\n")).unwrap_err().contains("line 5: epoch 0 step 1 comes after epoch 1"));
+    assert!(
+        read(&format!("{good}1,0,7,1,100\n0,1,7,1,100\n"))
+            .unwrap_err()
+            .contains("line 5: epoch 0 step 1 comes after epoch 1")
+    );
 }
 
 #[test]
