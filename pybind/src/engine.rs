@@ -191,9 +191,7 @@ impl Engine {
     /// The next batch if it is ready now, else None; tells the end no earlier than `next_batch` does.
     fn poll_batch(&self, py: Python<'_>, iteration: u64) -> PyResult<Option<(Slot, Ticket)>> {
         Ok(match outside(py, || self.core.next_batch(iteration, Duration::ZERO))? {
-            Next::Batch(batch) => {
-                Some((Slot { slot: Arc::new(batch.slot), pid: self.pid }, Ticket(batch.ticket)))
-            }
+            Next::Batch(batch) => Some((Slot { slot: Arc::new(batch.slot), pid: self.pid }, Ticket(batch.ticket))),
             Next::End | Next::Pending => None,
         })
     }
