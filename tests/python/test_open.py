@@ -46,9 +46,9 @@ def shards(tmp_path):
     return tmp_path
 
 
-def all_rows(data, **keywords):
+def all_rows(data, batch_size=4, **keywords):
     rows = {}
-    for batch in lf.Loader(data, 5, **keywords):
+    for batch in lf.Loader(data, batch_size, **keywords):
         for i, x, y in zip(batch.ids.tolist(), batch.data.numpy(), batch.target.tolist()):
             rows[i] = (x.copy(), y)
     return rows
@@ -136,7 +136,7 @@ def test_items_of_a_dataset_arrive_in_their_dtype_and_shape(make, data, target):
     for batch in lf.Loader(opened, 4, num_workers=2):
         for k, i in enumerate(batch.ids.tolist()):
             x, y = make(i)
-            x = np.asarray(x).reshape(data[1]) if not isinstance(x, torch.Tensor) else x
+            x = np.array(x).reshape(data[1]) if not isinstance(x, torch.Tensor) else x
             assert torch.equal(batch.data[k], torch.as_tensor(x).to(batch.data.dtype))
             assert torch.equal(batch.target[k], torch.as_tensor(y).to(batch.target.dtype))
 
@@ -155,7 +155,7 @@ def test_getitems_is_used_where_there_is_one():
 
     dataset = Batched(lambda i: (np.float32(i), i))
     assert {i: y for i, (_, y) in all_rows(dataset).items()} == {i: i for i in range(10)}
-    assert Batched.batches == 2 and dataset.calls == 1
+    assert Batched.batches == 3 and dataset.calls == 1
 
 
 def test_images_of_a_dataset_can_be_resized_and_other_items_cannot():
@@ -351,3 +351,20 @@ def test_arrays_are_read_where_they_lie():
     assert rows[2][0].tolist() == [7.0, 7.0] and rows[1][0].tolist() == [0.0, 0.0]
     strided = np.arange(16, dtype=">i4").reshape(4, 4)[:, ::2]
     assert all_rows((strided, y))[1][0].tolist() == [4, 6]
+
+
+def write_tar(path, members):
+    with tarfile.open(path, "w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def test_labels_that_are_missing_or_no_numbers_are_named(tmp_path):
+    pair = [("000.png", encoded(0)), ("000.cls", b"1")]
+    with pytest.raises(lf.SampleError, match="001.png.*001.cls"):
+        lf.open(write_tar(tmp_path / "lacks.tar", [*pair, ("001.png", encoded(1))]))
+    with pytest.raises(lf.SampleError, match="001"):
+        lf.open(write_tar(tmp_path / "word.tar", [*pair, ("001.png", encoded(1)), ("001.cls", b"cat")]))
