@@ -56,7 +56,11 @@ fn hostile_shards_are_refused_with_a_reason() {
 fn members_that_lead_elsewhere_are_ignored_and_counted() {
     for (name, samples, words) in [
         ("links.tar", vec!["links.tar/cat/ok.png"], "2 links ignored"),
-        ("climbing-names.tar", vec!["climbing-names.tar/cat/ok.png", "climbing-names.tar/dog/absolute.png"], "2 names with '..' ignored"),
+        (
+            "climbing-names.tar",
+            vec!["climbing-names.tar/cat/ok.png", "climbing-names.tar/dog/absolute.png"],
+            "2 names with '..' ignored",
+        ),
         ("devices.tar", vec!["devices.tar/cat/ok.png"], "2 other files ignored"),
     ] {
         let source = open_shard(name).unwrap();
@@ -96,7 +100,8 @@ fn hostile_images_are_bad_samples_with_a_reason() {
 }
 
 fn golden_images() -> Vec<Vec<u8>> {
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(here(&["golden", "images"])).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(here(&["golden", "images"])).unwrap().map(|e| e.unwrap().path()).collect();
     paths.retain(|p| p.extension().is_some_and(|e| e == "png" || e == "jpg"));
     paths.sort();
     assert!(paths.len() >= 12);

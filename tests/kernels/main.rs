@@ -3,5 +3,7 @@
 mod cases;
 mod compare;
 mod fast;
+mod fiber;
+mod prebuilt;
 mod rank;
 mod reference;

@@ -96,7 +96,9 @@ fn parse(mut reader: impl BufRead, rows_max: usize) -> Result<Trace> {
     let mut line = Vec::new();
     let mut number = 1u64;
     if !next_line(&mut reader, &mut line, number)? {
-        return Err(Error::unreadable("it is empty: the first line must be epoch,step,id,loss or epoch,step,id,loss,bytes"));
+        return Err(Error::unreadable(
+            "it is empty: the first line must be epoch,step,id,loss or epoch,step,id,loss,bytes",
+        ));
     }
     let columns = match line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&line) {
         b"epoch,step,id,loss" => 4,
@@ -118,7 +120,9 @@ fn parse(mut reader: impl BufRead, rows_max: usize) -> Result<Trace> {
             break;
         }
         if trace.ids.len() == rows_max {
-            return Err(Error::unreadable(format!("line {number}: it has more than {rows_max} rows: replay a part of it")));
+            return Err(Error::unreadable(format!(
+                "line {number}: it has more than {rows_max} rows: replay a part of it"
+            )));
         }
         let row = Row::parse(&line, columns).map_err(|what| Error::unreadable(format!("line {number}: {what}")))?;
         let here = (row.epoch, row.step);
@@ -167,11 +171,10 @@ fn parse(mut reader: impl BufRead, rows_max: usize) -> Result<Trace> {
 /// The next line without its end; `false` at the end of the file.
 fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>, number: u64) -> Result<bool> {
     line.clear();
-    let read = reader
-        .by_ref()
-        .take(LINE_BYTES_MAX as u64 + 1)
-        .read_until(b'\n', line)
-        .map_err(|e| Error::unreadable(format!("line {number}: cannot read on (is the file cut short?)")).because(e))?;
+    let read =
+        reader.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', line).map_err(|e| {
+            Error::unreadable(format!("line {number}: cannot read on (is the file cut short?)")).because(e)
+        })?;
     if line.last() == Some(&b'\n') {
         line.pop();
     } else if read > LINE_BYTES_MAX {

@@ -27,23 +27,30 @@ pub(super) struct Target {
 pub(super) fn connect(url: &str, options: &OpenOptions) -> Result<Target> {
     let mut target: Option<Target> = None;
     for name in pattern::braces(url)? {
-        let parsed = Url::parse(&name).map_err(|e| Error::settings(format!("{} is no valid URL", without_secrets(&name))).because(e))?;
+        let parsed = Url::parse(&name)
+            .map_err(|e| Error::settings(format!("{} is no valid URL", without_secrets(&name))).because(e))?;
         let shown = without_secrets(&name);
         if parsed.query().is_some() || parsed.fragment().is_some() {
             return Err(Error::settings(format!(
                 "{shown} has a query or fragment, which shards and folders cannot use: pass credentials as store options or in the environment"
             )));
         }
-        let (scheme, path) = ObjectStoreScheme::parse(&parsed).map_err(|e| Error::settings(format!("{shown} names no store this engine knows")).because(e))?;
+        let (scheme, path) = ObjectStoreScheme::parse(&parsed)
+            .map_err(|e| Error::settings(format!("{shown} names no store this engine knows")).because(e))?;
         let base = base(&parsed, path.as_ref());
         match &mut target {
             Some(target) if target.base == base => target.paths.push(path.to_string()),
             Some(target) => {
-                return Err(Error::settings(format!("{} and {base} are two stores: open them as two datasets", target.base)));
+                return Err(Error::settings(format!(
+                    "{} and {base} are two stores: open them as two datasets",
+                    target.base
+                )));
             }
             None => {
                 let settings = settings(&scheme, &parsed, options)?;
-                let (store, _) = parse_url_opts(&parsed, settings).map_err(|e| Error::settings(format!("{shown} cannot be opened: check the store options")).because(e))?;
+                let (store, _) = parse_url_opts(&parsed, settings).map_err(|e| {
+                    Error::settings(format!("{shown} cannot be opened: check the store options")).because(e)
+                })?;
                 target = Some(Target { store: store.into(), base, paths: vec![path.to_string()] });
             }
         }
@@ -84,7 +91,12 @@ fn settings(scheme: &ObjectStoreScheme, url: &Url, options: &OpenOptions) -> Res
         ObjectStoreScheme::GoogleCloudStorage => ("GOOGLE_", |k| GoogleConfigKey::from_str(k).is_ok()),
         ObjectStoreScheme::MicrosoftAzure => ("AZURE_", |k| AzureConfigKey::from_str(k).is_ok()),
         ObjectStoreScheme::Http => ("\0", |k| ClientConfigKey::from_str(k).is_ok()),
-        _ => return Err(Error::settings(format!("{}:// is no store this engine reads: use s3, gs, az, http, https or file", url.scheme()))),
+        _ => {
+            return Err(Error::settings(format!(
+                "{}:// is no store this engine reads: use s3, gs, az, http, https or file",
+                url.scheme()
+            )));
+        }
     };
     let mut settings: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
@@ -97,7 +109,10 @@ fn settings(scheme: &ObjectStoreScheme, url: &Url, options: &OpenOptions) -> Res
     }
     for (key, value) in &options.store_options {
         if !known(&key.to_ascii_lowercase()) {
-            return Err(Error::settings(format!("store option {key:?} is not known for {}://: see object_store's configuration keys", url.scheme())));
+            return Err(Error::settings(format!(
+                "store option {key:?} is not known for {}://: see object_store's configuration keys",
+                url.scheme()
+            )));
         }
         settings.push((key.to_ascii_lowercase(), value.clone()));
     }

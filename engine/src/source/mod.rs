@@ -37,9 +37,9 @@ mod ranged;
 mod runtime;
 mod store;
 mod store_open;
-mod tar;
 #[cfg(test)]
 mod store_tests;
+mod tar;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -25,7 +25,9 @@ impl Pacer {
 
     /// Reserves the link for `bytes` from `now` on; the time to wait until they are through.
     pub(super) fn reserve(&self, bytes: u64, now: Instant) -> Duration {
-        let takes = Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s.max(1))).min(u128::from(u64::MAX)) as u64);
+        let takes = Duration::from_nanos(
+            (u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s.max(1))).min(u128::from(u64::MAX)) as u64,
+        );
         let mut free = self.free.lock();
         let end = free.map_or(now, |f| f.max(now)).checked_add(takes).unwrap_or(now);
         *free = Some(end);

@@ -62,7 +62,10 @@ impl<F: FnMut(Range<u64>) -> Result<Vec<u8>>> Read for Ranged<F> {
             })?;
             self.held_from = self.at;
             if (self.held.len() as u64) < wanted {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("wanted {wanted} bytes at offset {}, got {}", self.at, self.held.len())));
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    format!("wanted {wanted} bytes at offset {}, got {}", self.at, self.held.len()),
+                ));
             }
         }
         let from = (self.at - self.held_from) as usize;

@@ -28,7 +28,10 @@ pub(super) fn shared() -> Result<Arc<Runtime>> {
         .thread_name("lossfeed-io")
         .enable_all()
         .build()
-        .map_err(|e| Error::unreadable("threads for reading from the store could not be started: raise the process limit").because(e))?;
+        .map_err(|e| {
+            Error::unreadable("threads for reading from the store could not be started: raise the process limit")
+                .because(e)
+        })?;
     let runtime = Arc::new(runtime);
     if let Some(orphan) = shared.replace((process, runtime.clone())) {
         mem::forget(orphan);

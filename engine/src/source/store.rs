@@ -50,7 +50,10 @@ impl Store {
         let samples: Arc<dyn ObjectStore> = if latency.is_zero() {
             plain.clone()
         } else {
-            Arc::new(ThrottledStore::new(plain.clone(), ThrottleConfig { wait_get_per_call: latency, ..ThrottleConfig::default() }))
+            Arc::new(ThrottledStore::new(
+                plain.clone(),
+                ThrottleConfig { wait_get_per_call: latency, ..ThrottleConfig::default() },
+            ))
         };
         Ok(Self {
             runtime: runtime::shared()?,
@@ -76,7 +79,13 @@ impl Store {
     }
 
     /// A range of an object, whole or an error. `what` names it in errors.
-    pub(super) async fn range(&self, key: &Path, range: Range<u64>, etag: Option<&str>, what: &dyn Fn() -> String) -> Result<Bytes> {
+    pub(super) async fn range(
+        &self,
+        key: &Path,
+        range: Range<u64>,
+        etag: Option<&str>,
+        what: &dyn Fn() -> String,
+    ) -> Result<Bytes> {
         retried(|| async {
             let _permit = self.permits.acquire().await.map_err(|e| Failure::Final(Error::internal("the store's permits are closed").because(e)))?;
             let answer = match self.timeout {
@@ -111,7 +120,8 @@ impl Store {
             let mut got = self.samples.get_ranges(key, std::slice::from_ref(&range)).await?;
             return Ok(got.pop().unwrap_or_default());
         }
-        let options = GetOptions { range: Some(range.into()), if_match: etag.map(str::to_owned), ..GetOptions::default() };
+        let options =
+            GetOptions { range: Some(range.into()), if_match: etag.map(str::to_owned), ..GetOptions::default() };
         self.samples.get_opts(key, options).await?.bytes().await
     }
 
@@ -147,8 +157,9 @@ impl Store {
 
     fn limited<T>(&self, work: impl Future<Output = T>, key: &Path) -> Result<T> {
         let limit = self.timeout.unwrap_or(Duration::MAX);
-        self.wait(async { tokio::time::timeout(limit, work).await })?
-            .map_err(|_| Error::timeout(format!("{key}: no answer within {limit:?}: check the network or raise timeout")))
+        self.wait(async { tokio::time::timeout(limit, work).await })?.map_err(|_| {
+            Error::timeout(format!("{key}: no answer within {limit:?}: check the network or raise timeout"))
+        })
     }
 }
 
@@ -160,7 +171,9 @@ pub(super) async fn retried<T, F: Future<Output = Result<T, Failure>>>(mut attem
         match attempt().await {
             Ok(answer) => return Ok(answer),
             Err(Failure::Final(e)) => return Err(e),
-            Err(Failure::Retry(e)) if made >= ATTEMPTS => return Err(Error::new(e.kind(), format!("{e} ({ATTEMPTS} attempts)"))),
+            Err(Failure::Retry(e)) if made >= ATTEMPTS => {
+                return Err(Error::new(e.kind(), format!("{e} ({ATTEMPTS} attempts)")));
+            }
             Err(Failure::Retry(e)) => {
                 tracing::debug!(error = %e, made, "retrying");
                 tokio::time::sleep(BACKOFF * 4u32.pow(made - 1)).await;
@@ -181,11 +194,16 @@ impl Failure {
         use object_store::Error as E;
         let (retry, remedy) = match &e {
             E::NotFound { .. } => (false, "does not exist: check the URL"),
-            E::PermissionDenied { .. } | E::Unauthenticated { .. } => (false, "may not be read: check the credentials and their permissions"),
-            E::Precondition { .. } | E::NotModified { .. } => (false, "changed since it was indexed: open the dataset again"),
-            E::InvalidPath { .. } | E::NotSupported { .. } | E::NotImplemented { .. } | E::UnknownConfigurationKey { .. } => {
-                (false, "cannot be read from this store")
+            E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
+                (false, "may not be read: check the credentials and their permissions")
             }
+            E::Precondition { .. } | E::NotModified { .. } => {
+                (false, "changed since it was indexed: open the dataset again")
+            }
+            E::InvalidPath { .. }
+            | E::NotSupported { .. }
+            | E::NotImplemented { .. }
+            | E::UnknownConfigurationKey { .. } => (false, "cannot be read from this store"),
             _ => (true, "could not be read: check the network"),
         };
         let error = Error::unreadable(format!("{what} {remedy}")).because(e);
@@ -231,7 +249,12 @@ pub(super) fn below(root: &Path, name: &str) -> Result<Path> {
 }
 
 impl Reader for StoreReader {
-    fn read(&self, catalog: &Catalog, wanted: &[(usize, SampleId)], sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>)) {
+    fn read(
+        &self,
+        catalog: &Catalog,
+        wanted: &[(usize, SampleId)],
+        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>),
+    ) {
         let mut answered = 0;
         let work = async {
             let mut answers = stream::iter(wanted)

@@ -35,7 +35,8 @@ pub(super) fn local(path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
     let store = Store::new(Arc::new(LocalFileSystem::new()), true, options)?;
     let key = |path: &str| -> Result<Path> {
         let absolute = std::path::absolute(path).map_err(|e| local::failed(path, e))?;
-        Path::from_absolute_path(&absolute).map_err(|e| Error::unreadable(format!("{path} is no valid path for a store")).because(e))
+        Path::from_absolute_path(&absolute)
+            .map_err(|e| Error::unreadable(format!("{path} is no valid path for a store")).because(e))
     };
     match open::find(path)? {
         Found::Folder(root, listed) => {
@@ -193,8 +194,12 @@ fn shards(store: Store, url: String, objects: Vec<Object>, options: &OpenOptions
     let (next, indexed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let cache: Option<PathBuf> = options.index_cache.clone();
     let walks = || {
-        while let Some((n, object)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, objects.get(n)?))) {
-            let result = index_cache::through(cache.as_deref(), &object.url, object.bytes, &object.stamp, || walk(&store, object));
+        while let Some((n, object)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, objects.get(n)?)))
+        {
+            let result = index_cache::through(cache.as_deref(), &object.url, object.bytes, &object.stamp, || {
+                walk(&store, object)
+            });
             let failed = result.is_err();
             indexed.lock().push((n, result));
             if failed {
@@ -228,4 +233,3 @@ fn walk(store: &Store, object: &Object) -> Result<(Shard, ShardIndex)> {
     let index = tar::walk(reader, object.bytes, &object.url).map_err(|e| failure.lock().take().unwrap_or(e))?;
     Ok((Shard { path: object.url.clone(), bytes: object.bytes, stamp: object.stamp.clone() }, index))
 }
-

@@ -15,7 +15,10 @@ use super::*;
 use crate::error::{Error, ErrorKind};
 
 fn throttled() -> OpenOptions {
-    OpenOptions { throttle: Some(Throttle { latency: Duration::from_millis(1), bandwidth_bytes_per_s: Some(50 << 20) }), ..OpenOptions::default() }
+    OpenOptions {
+        throttle: Some(Throttle { latency: Duration::from_millis(1), bandwidth_bytes_per_s: Some(50 << 20) }),
+        ..OpenOptions::default()
+    }
 }
 
 /// A store that holds these objects.
@@ -38,9 +41,14 @@ fn a_throttled_path_gives_what_the_plain_path_gives() {
     fs::create_dir(&shards).unwrap();
     for n in 0..3u8 {
         let (a, b) = (png(n), png(n + 10));
-        fs::write(shards.join(format!("{n}.tar")), archive(&[("x/a.png", &a), ("y/b.png", &b), ("y/empty.png", b"")])).unwrap();
+        fs::write(shards.join(format!("{n}.tar")), archive(&[("x/a.png", &a), ("y/b.png", &b), ("y/empty.png", b"")]))
+            .unwrap();
     }
-    for path in [folder.to_str().unwrap().to_owned(), shards.to_str().unwrap().to_owned(), format!("{}/{{2,0}}.tar", shards.display())] {
+    for path in [
+        folder.to_str().unwrap().to_owned(),
+        shards.to_str().unwrap().to_owned(),
+        format!("{}/{{2,0}}.tar", shards.display()),
+    ] {
         let plain = open(&path, &OpenOptions::default()).unwrap();
         let far = open(&path, &throttled()).unwrap();
         assert_eq!(all(&*far), all(&*plain), "{path}");
@@ -70,7 +78,10 @@ fn a_store_gives_folders_and_shards_as_a_directory_does() {
     for path in ["shards/s-{0..1}.tar", "shards/*.tar"] {
         let shards = open(path).unwrap();
         assert_eq!(shards.classes(), ["cat", "dog"], "{path}");
-        let expected = [("s-0.tar/dog/1.png".to_owned(), Ok((a.clone(), 1))), ("s-1.tar/cat/1.png".to_owned(), Ok((b.clone(), 0)))];
+        let expected = [
+            ("s-0.tar/dog/1.png".to_owned(), Ok((a.clone(), 1))),
+            ("s-1.tar/cat/1.png".to_owned(), Ok((b.clone(), 0))),
+        ];
         assert_eq!(all(&*shards), expected, "{path}");
     }
     assert_eq!(open("shards/s-1.tar").unwrap().len(), 1);
@@ -148,7 +159,8 @@ fn latency_and_bandwidth_take_at_least_their_time() {
     let store = holding(&[("c/1.png", png(1)), ("c/2.png", png(2))]);
     let bytes = 2 * png(1).len() as u64;
     let timed = |throttle| {
-        let source = open_in(store.clone(), "", &OpenOptions { throttle: Some(throttle), ..OpenOptions::default() }).unwrap();
+        let source =
+            open_in(store.clone(), "", &OpenOptions { throttle: Some(throttle), ..OpenOptions::default() }).unwrap();
         let start = Instant::now();
         assert!(all(&*source).iter().all(|(_, r)| r.is_ok()));
         start.elapsed()
@@ -156,7 +168,9 @@ fn latency_and_bandwidth_take_at_least_their_time() {
     let latency = Duration::from_millis(30);
     assert!(timed(Throttle { latency, bandwidth_bytes_per_s: None }) >= latency);
     let rate = bytes * 20;
-    assert!(timed(Throttle { latency: Duration::ZERO, bandwidth_bytes_per_s: Some(rate) }) >= Duration::from_millis(49));
+    assert!(
+        timed(Throttle { latency: Duration::ZERO, bandwidth_bytes_per_s: Some(rate) }) >= Duration::from_millis(49)
+    );
 }
 
 #[test]

@@ -36,7 +36,9 @@ fn braces_expand_as_shells_do() {
 fn matches_naively(pattern: &[char], name: &[char]) -> bool {
     match (pattern.first(), name.first()) {
         (None, None) => true,
-        (Some('*'), _) => matches_naively(&pattern[1..], name) || (!name.is_empty() && matches_naively(pattern, &name[1..])),
+        (Some('*'), _) => {
+            matches_naively(&pattern[1..], name) || (!name.is_empty() && matches_naively(pattern, &name[1..]))
+        }
         (Some('?'), Some(_)) => matches_naively(&pattern[1..], &name[1..]),
         (Some(p), Some(n)) => p == n && matches_naively(&pattern[1..], &name[1..]),
         _ => false,
@@ -134,8 +136,9 @@ proptest! {
 fn any_index() -> impl Strategy<Value = ShardIndex> {
     let member = ("[a-zé/]{0,12}", 0u64..1 << 19, 0u64..1 << 19, prop::option::of(any::<i64>()))
         .prop_map(|(name, offset, bytes, label)| Member { name, offset, bytes, label });
-    (prop::collection::vec(member, 0..20), any::<(u64, u64, u64)>())
-        .prop_map(|(members, (links, escaping, others))| ShardIndex { members, ignored: Ignored { links, escaping, others } })
+    (prop::collection::vec(member, 0..20), any::<(u64, u64, u64)>()).prop_map(|(members, (links, escaping, others))| {
+        ShardIndex { members, ignored: Ignored { links, escaping, others } }
+    })
 }
 
 #[test]

@@ -99,6 +99,8 @@ counters! {
     ess_ppm,
     /// Mean age of the beliefs, in steps.
     score_age_steps,
+    /// Times the stats page could not be written. The run goes on; its numbers grow stale on the page.
+    stats_failures_total,
 }
 
 impl Counters {

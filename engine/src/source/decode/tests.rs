@@ -67,7 +67,9 @@ fn distance(a: &[u8], b: &[u8]) -> u8 {
 
 #[test]
 fn png_pixels_equal_pillows() {
-    for name in ["rgb.png", "rgba.png", "gray.png", "gray-alpha.png", "palette.png", "palette-transparent.png", "one-bit.png"] {
+    for name in
+        ["rgb.png", "rgba.png", "gray.png", "gray-alpha.png", "palette.png", "palette-transparent.png", "one-bit.png"]
+    {
         let encoded = golden(name);
         let rgb = decoder(&encoded, ImageMode::Rgb, None).unwrap();
         assert_eq!(rgb.spec(), &TensorSpec::new(Dtype::U8, [HEIGHT, WIDTH, 3]));
@@ -137,7 +139,11 @@ fn auto_follows_the_first_image_and_never_drops_colour() {
 #[test]
 fn ragged_images_are_refused_with_both_shapes_and_the_remedy() {
     let decoder = decoder(&golden("rgb.png"), ImageMode::Auto, None).unwrap();
-    refusal(decode(&decoder, &crate::source::tests::png(1)), ErrorKind::Sample, &["2 × 3", "13 × 17", "resize=(13, 17)"]);
+    refusal(
+        decode(&decoder, &crate::source::tests::png(1)),
+        ErrorKind::Sample,
+        &["2 × 3", "13 × 17", "resize=(13, 17)"],
+    );
 }
 
 #[test]
@@ -168,12 +174,17 @@ fn the_shape_comes_from_the_first_image_that_decodes() {
     let images = Images(vec![b"junk".to_vec(), golden("rgb.png")]);
     assert_eq!(Decoder::for_source(&images, ImageMode::Auto, None).unwrap().spec().shape, [HEIGHT, WIDTH, 3]);
     let junk = Images(vec![b"junk".to_vec(); 20]);
-    refusal(Decoder::for_source(&junk, ImageMode::Auto, None), ErrorKind::Sample, &["first 16 samples", "image 0", "6a 75 6e 6b"]);
+    refusal(
+        Decoder::for_source(&junk, ImageMode::Auto, None),
+        ErrorKind::Sample,
+        &["first 16 samples", "image 0", "6a 75 6e 6b"],
+    );
 }
 
 #[test]
 fn what_cannot_be_decoded_is_refused_at_construction() {
-    let rows = Arrays::new(vec![0; 4], TensorSpec::new(Dtype::U8, [4]), vec![0; 8], TensorSpec::class_index(), 1).unwrap();
+    let rows =
+        Arrays::new(vec![0; 4], TensorSpec::new(Dtype::U8, [4]), vec![0; 8], TensorSpec::class_index(), 1).unwrap();
     refusal(Decoder::for_source(&rows, ImageMode::Auto, None), ErrorKind::Usage, &["rows"]);
     for resize in [(0, 5), (5, 0), (1 << 20, 1 << 20), (usize::MAX, usize::MAX)] {
         refusal(decoder(&golden("rgb.png"), ImageMode::Auto, Some(resize)), ErrorKind::Settings, &["resize="]);

@@ -1,0 +1,227 @@
+//! The reader of stats pages: who runs, who ran. It trusts nothing it reads.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, FlockOperation, Stat};
+use rustix::io::Errno;
+
+use super::counters::Snapshot;
+use super::directory::{Directory, candidates};
+use super::page::{self, Contents, Identity, PAGE_BYTES, Process, SEQUENCE_AT, Sample};
+use super::publisher::{start_ticks, unix_ms};
+
+/// How long the page of a dead engine is kept, so that its last numbers can be read.
+const KEEP_DEAD_MS: u64 = 15 * 60 * 1000;
+/// More entries than this in one directory are not looked at.
+const MOST_PAGES: usize = 4096;
+/// Attempts to catch a page between two updates (one takes microseconds, and there is one a second).
+const ATTEMPTS: usize = 20;
+
+/// An engine, as its page tells.
+#[derive(Debug, Clone)]
+pub struct JobPage {
+    /// The page's file.
+    pub path: PathBuf,
+    /// What the engine says about itself.
+    pub identity: Identity,
+    /// Its process, in its own pid namespace.
+    pub pid: u32,
+    /// That process's start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Version of the program that wrote the page.
+    pub version: String,
+    /// When the engine started, in milliseconds since 1970 UTC.
+    pub started_unix_ms: u64,
+    /// When the page was last written. More than a few seconds ago on a live engine: the process is stopped.
+    pub updated_unix_ms: u64,
+    /// False when the process has ended and left its page behind.
+    pub alive: bool,
+    /// The counters at the last update.
+    pub snapshot: Snapshot,
+    /// Up to 600 samples, one a second, oldest first.
+    pub history: Vec<Sample>,
+}
+
+/// A file that looks like a stats page and cannot be read as one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The file, or the directory if that itself cannot be trusted.
+    pub path: PathBuf,
+    /// Why, in one line.
+    pub reason: String,
+}
+
+/// All that was found.
+#[derive(Debug, Clone, Default)]
+pub struct Discovery {
+    /// Pages, by process and start.
+    pub jobs: Vec<JobPage>,
+    /// What could not be read, and why.
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// The engines of this user on this machine, alive or lately ended, by pid and start.
+pub fn discover() -> Vec<JobPage> {
+    discover_all().jobs
+}
+
+/// As [`discover`], with what could not be read.
+pub fn discover_all() -> Discovery {
+    discover_in(&candidates())
+}
+
+/// As [`discover_all`], in `directories`. Removes pages of engines that have been dead for a quarter of an hour.
+pub fn discover_in(directories: &[PathBuf]) -> Discovery {
+    let mut found = Discovery::default();
+    let mut seen: Vec<(u64, u64)> = Vec::new();
+    for path in directories {
+        let directory = match Directory::open(path) {
+            Ok(Some(directory)) => directory,
+            Ok(None) => continue,
+            Err(reason) => {
+                found.unreadable.push(Unreadable { path: path.clone(), reason });
+                continue;
+            }
+        };
+        // Two candidates may be one directory.
+        let inode = rustix::fs::fstat(&directory.fd).map(|s| (s.st_dev, s.st_ino)).unwrap_or_default();
+        if seen.contains(&inode) {
+            continue;
+        }
+        seen.push(inode);
+        sweep(&directory);
+        let names = match directory.pages(MOST_PAGES) {
+            Ok(names) => names,
+            Err(reason) => {
+                found.unreadable.push(Unreadable { path: path.clone(), reason });
+                continue;
+            }
+        };
+        for name in names.into_iter().filter(|name| name.ends_with(".page")) {
+            match read(&directory, &name) {
+                Ok(Some(job)) => found.jobs.push(job),
+                Ok(None) => {}
+                Err(reason) => found.unreadable.push(Unreadable { path: path.join(name), reason }),
+            }
+        }
+    }
+    found.jobs.sort_by(|a, b| (a.pid, a.started_unix_ms, &a.path).cmp(&(b.pid, b.started_unix_ms, &b.path)));
+    found
+}
+
+/// One page; `None` if it vanished meanwhile.
+fn read(directory: &Directory, name: &str) -> Result<Option<JobPage>, String> {
+    let (file, stat) = match directory.read(name) {
+        Ok(opened) => opened,
+        Err(reason) if reason == Errno::NOENT.to_string() => return Ok(None),
+        Err(reason) => return Err(reason),
+    };
+    if stat.st_size != PAGE_BYTES as i64 {
+        return Err(format!("{} bytes long, a stats page of this version has {PAGE_BYTES}", stat.st_size));
+    }
+    // Before reading: a page that is read after its engine was seen dead cannot change any more.
+    let locked = is_locked(&file);
+    let Contents { identity, process, version, started_unix_ms, updated_unix_ms, snapshot, history } = contents(&file)?;
+    Ok(Some(JobPage {
+        path: directory.path.join(name),
+        identity,
+        pid: process.pid,
+        start_ticks: process.start_ticks,
+        version,
+        started_unix_ms,
+        updated_unix_ms,
+        alive: locked && !is_gone(process),
+        snapshot,
+        history,
+    }))
+}
+
+/// The page between two updates.
+fn contents(file: &OwnedFd) -> Result<Contents, String> {
+    let mut bytes = vec![0; PAGE_BYTES];
+    let mut last = String::new();
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut before = [0; 8];
+        read_exact(file, &mut before, SEQUENCE_AT as u64)?;
+        // The three reads must happen in this order; a system call alone does not promise it on every machine.
+        fence(Ordering::SeqCst);
+        read_exact(file, &mut bytes, 0)?;
+        fence(Ordering::SeqCst);
+        let mut after = [0; 8];
+        read_exact(file, &mut after, SEQUENCE_AT as u64)?;
+        let same = before == after && page::sequence(&bytes) == Some(u64::from_ne_bytes(before));
+        match page::parse(&bytes) {
+            Ok(contents) if same => return Ok(contents),
+            Ok(_) => last = "changes faster than it can be read".to_owned(),
+            // A head that is wrong stays wrong; only an update under way passes.
+            Err(reason) if !reason.starts_with("half-written") => return Err(reason),
+            Err(reason) => last = reason,
+        }
+    }
+    Err(last)
+}
+
+fn read_exact(file: &OwnedFd, mut bytes: &mut [u8], mut at: u64) -> Result<(), String> {
+    while !bytes.is_empty() {
+        match rustix::io::pread(file, &mut *bytes, at) {
+            Ok(0) => return Err("shorter than it was a moment ago".to_owned()),
+            Ok(n) => {
+                bytes = &mut bytes[n..];
+                at += n as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.to_string()),
+        }
+    }
+    Ok(())
+}
+
+/// Whether an engine holds the page's lock. Trying for a shared lock disturbs nobody: writers take theirs before the page
+/// has its name, and other readers share.
+fn is_locked(file: &OwnedFd) -> bool {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => {
+            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+            false
+        }
+        Err(errno) => errno == Errno::WOULDBLOCK,
+    }
+}
+
+/// Whether the process is known to be gone although the lock is held: a forked child inherits the lock of its parent and
+/// may outlive it. Only processes of this boot and pid namespace can be looked up.
+fn is_gone(process: Process) -> bool {
+    let here = Process::current();
+    let comparable = process.boot == here.boot
+        && process.pid_namespace == here.pid_namespace
+        && here.pid_namespace != 0
+        && process.start_ticks != 0;
+    comparable && start_ticks(process.pid) != Some(process.start_ticks)
+}
+
+/// Removes pages in our directory whose engines have been dead for a while, and half-made ones that were left behind.
+pub(super) fn sweep(directory: &Directory) {
+    let now = unix_ms();
+    for name in directory.pages(MOST_PAGES).unwrap_or_default() {
+        let Ok((file, stat)) = directory.read(&name) else { continue };
+        if now.saturating_sub(modified_ms(&stat)) < KEEP_DEAD_MS || is_locked(&file) {
+            continue;
+        }
+        // The name must still mean the file that was looked at.
+        let same = rustix::fs::statat(&directory.fd, &name, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|s| (s.st_dev, s.st_ino) == (stat.st_dev, stat.st_ino));
+        if same {
+            let _ = rustix::fs::unlinkat(&directory.fd, &name, AtFlags::empty());
+        }
+    }
+}
+
+fn modified_ms(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_mtime).unwrap_or(0).saturating_mul(1000)
+}

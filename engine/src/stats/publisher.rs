@@ -1,0 +1,242 @@
+//! The writer of a stats page.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::counters::Counters;
+use super::directory::{Directory, candidates};
+use super::discover::sweep;
+use super::page::{self, Identity, Process};
+use crate::error::{Error, Result};
+
+/// Publishes an engine's counters once a second until it is dropped.
+///
+/// The page's file is locked (`flock`) as long as the publisher lives; the kernel lets go when the process dies, however
+/// it dies, and so readers know. Dropping publishes once more and removes the page. In a forked child dropping does nothing.
+#[derive(Debug)]
+pub struct Publisher {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    born_in: u32,
+}
+
+#[derive(Debug)]
+struct Shared {
+    directory: Directory,
+    name: String,
+    file: OwnedFd,
+    counters: Arc<Counters>,
+    stopped: Mutex<bool>,
+    wake: Condvar,
+    /// Updates written so far: gives the sequence and the place in the ring.
+    seconds: Mutex<u64>,
+}
+
+/// How often the page is rewritten.
+const PERIOD: Duration = Duration::from_secs(1);
+
+impl Publisher {
+    /// Publishes in the first of [`candidates`] that works.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Usage`] with one line per directory tried, if none works. The caller should warn and go on:
+    /// a run that nobody can watch is still a run. The failure is counted in `stats_failures_total`.
+    pub fn start(identity: Identity, counters: Arc<Counters>) -> Result<Self> {
+        Self::start_in(&candidates(), identity, counters)
+    }
+
+    /// Publishes in the first of `directories` that works.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_in(directories: &[PathBuf], identity: Identity, counters: Arc<Counters>) -> Result<Self> {
+        let mut refused = Vec::new();
+        for directory in directories {
+            match Self::start_at(directory, &identity, &counters) {
+                Ok(publisher) => return Ok(publisher),
+                Err(why) => refused.push(why),
+            }
+        }
+        Counters::add(&counters.stats_failures_total, 1);
+        Err(Error::usage(format!(
+            "no directory for the stats page, so `lossfeed smi` will not see this run; set LOSSFEED_RUNTIME_DIR to a private directory ({})",
+            refused.join("; ")
+        )))
+    }
+
+    fn start_at(path: &Path, identity: &Identity, counters: &Arc<Counters>) -> std::result::Result<Self, String> {
+        let directory = Directory::create(path)?;
+        sweep(&directory);
+        let process = Process::current();
+        let (name, file) = make_page(&directory, identity, process)?;
+        let shared = Arc::new(Shared {
+            directory,
+            name,
+            file,
+            counters: counters.clone(),
+            stopped: Mutex::new(false),
+            wake: Condvar::new(),
+            seconds: Mutex::new(0),
+        });
+        shared.publish();
+        let for_thread = shared.clone();
+        let thread = std::thread::Builder::new().name("lossfeed-stats".to_owned()).spawn(move || for_thread.run());
+        match thread {
+            Ok(thread) => Ok(Self { shared, thread: Some(thread), born_in: process.pid }),
+            Err(error) => {
+                shared.remove();
+                Err(format!("{}: no thread for it: {error}", path.display()))
+            }
+        }
+    }
+
+    /// The page's file.
+    pub fn path(&self) -> PathBuf {
+        self.shared.directory.path.join(&self.shared.name)
+    }
+
+    /// Publishes now, besides the regular updates.
+    pub fn publish(&self) {
+        if self.born_in == std::process::id() {
+            self.shared.publish();
+        }
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        if self.born_in != std::process::id() {
+            // A forked child: the thread is not here, a lock may be held by nobody, and the page is the parent's.
+            std::mem::forget(self.thread.take());
+            return;
+        }
+        *self.shared.stopped.lock() = true;
+        self.shared.wake.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.shared.publish();
+        self.shared.remove();
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut stopped = self.stopped.lock();
+        while !*stopped {
+            if self.wake.wait_for(&mut stopped, PERIOD).timed_out() {
+                parking_lot::MutexGuard::unlocked(&mut stopped, || self.publish());
+            }
+        }
+    }
+
+    fn publish(&self) {
+        let mut seconds = self.seconds.lock();
+        // Two writes of the sequence an update, so it is even at 2 × updates.
+        let pieces = page::update(2 * *seconds, *seconds, unix_ms(), &self.counters.snapshot());
+        let written = pieces.iter().try_for_each(|(at, bytes)| write_all(&self.file, bytes, *at as u64));
+        match written {
+            Ok(()) => *seconds += 1,
+            Err(errno) => {
+                // The sequence may be left odd; the next update that succeeds makes it even.
+                if self.counters.stats_failures_total.fetch_add(1, Ordering::Relaxed) == 0 {
+                    tracing::warn!(page = self.name, %errno, "the stats page cannot be written; further failures are only counted");
+                }
+            }
+        }
+    }
+
+    fn remove(&self) {
+        let _ = rustix::fs::unlinkat(&self.directory.fd, &self.name, AtFlags::empty());
+    }
+}
+
+/// Makes a page complete and locked under a passing name, then gives it its own: nobody ever sees a part of it.
+fn make_page(
+    directory: &Directory,
+    identity: &Identity,
+    process: Process,
+) -> std::result::Result<(String, OwnedFd), String> {
+    static PAGES: AtomicU64 = AtomicU64::new(0);
+    let number = PAGES.fetch_add(1, Ordering::Relaxed);
+    let Process { pid, start_ticks, pid_namespace, boot } = process;
+    // Unique on the machine, also where containers share the directory and count their pids alike.
+    let name = format!("{boot:08x}-{pid_namespace}-{pid}-{start_ticks}-{number}.page");
+    let passing = format!("{name}.new");
+    let path = directory.path.join(&passing);
+    let failed = |what: &str, errno: Errno| format!("{}: {what}: {errno}", path.display());
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = || rustix::fs::openat(directory.fd.as_fd(), &passing, flags, Mode::RUSR | Mode::WUSR);
+    let file = open().map_err(|errno| failed("cannot be made", errno))?;
+    let filled = (|| {
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|errno| failed("cannot be locked", errno))?;
+        // Room for all of it now, so that a full file system shows here and not in mid-run.
+        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, page::PAGE_BYTES as u64) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(errno) => return Err(failed("no room", errno)),
+        }
+        write_all(&file, &page::fresh(identity, process, unix_ms()), 0)
+            .map_err(|errno| failed("cannot be written", errno))?;
+        rustix::fs::renameat(&directory.fd, &passing, &directory.fd, &name)
+            .map_err(|errno| failed("cannot be renamed", errno))
+    })();
+    match filled {
+        Ok(()) => Ok((name, file)),
+        Err(why) => {
+            let _ = rustix::fs::unlinkat(&directory.fd, &passing, AtFlags::empty());
+            Err(why)
+        }
+    }
+}
+
+fn write_all(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> std::result::Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(file, bytes, at) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Ok(n) => {
+                bytes = &bytes[n..];
+                at += n as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}
+
+impl Process {
+    /// This process. What the system will not tell is 0.
+    pub(super) fn current() -> Self {
+        let pid = std::process::id();
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+            .ok()
+            .and_then(|id| u32::from_str_radix(id.get(..8)?, 16).ok())
+            .unwrap_or(0);
+        Self { pid, start_ticks: start_ticks(pid).unwrap_or(0), pid_namespace: pid_namespace().unwrap_or(0), boot }
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`. The second field, the program's name, may hold spaces and parentheses: count from the
+/// last one.
+pub(super) fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+fn pid_namespace() -> Option<u64> {
+    let link = std::fs::read_link("/proc/self/ns/pid").ok()?;
+    link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+}

@@ -1,0 +1,279 @@
+//! Pages from writer to reader, and files that try to hurt the reader.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::*;
+
+struct Place {
+    root: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { root: tempfile::tempdir().unwrap() }
+    }
+    fn dir(&self) -> PathBuf {
+        self.root.path().join("pages")
+    }
+    fn dirs(&self) -> [PathBuf; 1] {
+        [self.dir()]
+    }
+    fn start(&self, job: &str) -> (Publisher, Arc<Counters>) {
+        let counters = Arc::new(Counters::default());
+        (Publisher::start_in(&self.dirs(), identity(job), counters.clone()).unwrap(), counters)
+    }
+    /// The bytes of a real page, under another name and without its lock: what a dead engine leaves behind.
+    fn leave_behind(&self, name: &str) -> PathBuf {
+        let (publisher, counters) = self.start("dead");
+        Counters::set(&counters.hits_total, 99);
+        publisher.publish();
+        let path = self.dir().join(name);
+        std::fs::copy(publisher.path(), &path).unwrap();
+        path
+    }
+    fn discover(&self) -> Discovery {
+        discover_in(&self.dirs())
+    }
+}
+
+fn identity(job: &str) -> Identity {
+    Identity {
+        job: job.to_owned(),
+        rank: 1,
+        world_size: 2,
+        policy: "importance".to_owned(),
+        sampler: "cost-aware".to_owned(),
+        source: "file:///data/train-{000..146}.tar".to_owned(),
+        device: "CPU".to_owned(),
+        gpu_uuid: Some("GPU-0123".to_owned()),
+    }
+}
+
+fn age(path: &Path, minutes: u64) {
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(60 * minutes)).unwrap();
+}
+
+#[test]
+fn a_reader_sees_who_runs_with_its_numbers_and_history_until_it_ends() {
+    let place = Place::new();
+    let (publisher, counters) = place.start("resnet");
+    Counters::add(&counters.requests_total, 10);
+    Counters::add(&counters.hits_total, 4);
+    publisher.publish();
+    Counters::add(&counters.hits_total, 2);
+    publisher.publish();
+
+    let found = place.discover();
+    assert_eq!(found.unreadable, []);
+    let [job] = &found.jobs[..] else { panic!("{found:?}") };
+    assert_eq!(job.identity, identity("resnet"));
+    assert_eq!((job.pid, job.alive, job.version.as_str()), (std::process::id(), true, env!("CARGO_PKG_VERSION")));
+    assert_ne!(job.start_ticks, 0);
+    assert_eq!(job.snapshot.get("hits_total"), Some(6));
+    assert_eq!(job.snapshot.hit_ratio(), Some(0.6));
+    let hits: Vec<_> = job.history.iter().map(|s| s.snapshot.get("hits_total").unwrap()).collect();
+    assert!(hits.starts_with(&[0, 4, 6]), "{hits:?}");
+    assert!(job.history.windows(2).all(|w| w[0].unix_ms <= w[1].unix_ms));
+    assert!(job.started_unix_ms <= job.updated_unix_ms);
+
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&place.dir()), mode(&publisher.path())), (0o700, 0o600));
+    let path = publisher.path();
+    drop(publisher);
+    assert!(!path.exists() && place.discover().jobs.is_empty());
+}
+
+#[test]
+fn the_thread_publishes_without_being_asked() {
+    let place = Place::new();
+    let (_publisher, counters) = place.start("watched");
+    Counters::set(&counters.epoch, 7);
+    // No upper bound on time is asserted: it just has to happen.
+    while place.discover().jobs[0].snapshot.get("epoch") != Some(7) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn two_engines_in_one_process_have_a_page_each() {
+    let place = Place::new();
+    let (a, ca) = place.start("a");
+    let (b, cb) = place.start("b");
+    Counters::set(&ca.epoch, 1);
+    Counters::set(&cb.epoch, 2);
+    a.publish();
+    b.publish();
+    let of = |found: Discovery| {
+        found.jobs.into_iter().map(|j| (j.identity.job, j.snapshot.get("epoch").unwrap(), j.alive)).collect::<Vec<_>>()
+    };
+    let mut both = of(place.discover());
+    both.sort();
+    assert_eq!(both, [("a".to_owned(), 1, true), ("b".to_owned(), 2, true)]);
+    drop(a);
+    assert_eq!(of(place.discover()), [("b".to_owned(), 2, true)]);
+}
+
+#[test]
+fn a_dead_engine_is_seen_as_dead_and_its_page_goes_only_after_a_while() {
+    let place = Place::new();
+    let dead = place.leave_behind("0-0-1-1-0.page");
+    let found = place.discover();
+    let [job] = &found.jobs[..] else { panic!("{found:?}") };
+    assert_eq!((job.alive, job.snapshot.get("hits_total")), (false, Some(99)), "its last numbers can be read");
+    age(&dead, 14);
+    assert_eq!(place.discover().jobs.len(), 1);
+    age(&dead, 16);
+    assert_eq!(place.discover().jobs.len(), 0);
+    assert!(!dead.exists());
+}
+
+#[test]
+fn a_live_engines_page_is_never_swept_however_old() {
+    let place = Place::new();
+    let (publisher, _counters) = place.start("stopped");
+    age(&publisher.path(), 600);
+    assert!(place.discover().jobs[0].alive);
+    assert!(publisher.path().exists());
+}
+
+#[test]
+fn a_lock_held_by_the_orphan_of_a_dead_process_does_not_make_it_alive() {
+    let place = Place::new();
+    let path = place.leave_behind("orphan.page");
+    // A child that inherited the lock: the lock is held, but no process with this pid and start exists.
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[40..44].copy_from_slice(&(u32::MAX / 2).to_ne_bytes());
+    std::fs::write(&path, bytes).unwrap();
+    let holder = std::fs::File::open(&path).unwrap();
+    rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let found = place.discover();
+    assert_eq!((found.jobs[0].pid, found.jobs[0].alive), (u32::MAX / 2, false));
+}
+
+#[test]
+fn hostile_files_are_reported_or_skipped_and_the_good_page_is_still_found() {
+    let place = Place::new();
+    let (publisher, _counters) = place.start("good");
+    let good = std::fs::read(publisher.path()).unwrap();
+    let put = |name: &str, bytes: &[u8]| std::fs::write(place.dir().join(name), bytes).unwrap();
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    put("empty.page", b"");
+    put("short.page", &good[..good.len() - 1]);
+    put("long.page", &[&good[..], b"x"].concat());
+    put("magic.page", &changed(0, b'X'));
+    put("version.page", &changed(8, 200));
+    put("half.page", &changed(page::SEQUENCE_AT, 3));
+    put("noise.page", &vec![0xa5; good.len()]);
+    put("notes.txt", b"not a page at all");
+    put("halfmade.page.new", &good[..100]);
+    symlink(publisher.path(), place.dir().join("link.page")).unwrap();
+    std::fs::create_dir(place.dir().join("folder.page")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        place.dir().join("pipe.page"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+
+    let found = place.discover();
+    assert_eq!(found.jobs.iter().map(|j| j.identity.job.as_str()).collect::<Vec<_>>(), ["good"]);
+    let reason = |name: &str| {
+        let path = place.dir().join(name);
+        found.unreadable.iter().find(|u| u.path == path).map(|u| u.reason.clone()).unwrap_or_default()
+    };
+    for (name, says) in [
+        ("empty.page", "0 bytes long"),
+        ("short.page", "bytes long"),
+        ("long.page", "bytes long"),
+        ("magic.page", "magic"),
+        ("version.page", "layout version 200"),
+        ("half.page", "half-written"),
+        ("noise.page", "magic"),
+        ("link.page", "a link"),
+        ("folder.page", "no regular file"),
+        ("pipe.page", "no regular file"),
+    ] {
+        assert!(reason(name).contains(says), "{name}: {:?}", reason(name));
+    }
+    assert_eq!(found.unreadable.len(), 10);
+}
+
+#[test]
+fn a_directory_that_cannot_be_trusted_is_reported_and_the_next_one_is_used() {
+    let place = Place::new();
+    let root = place.root.path();
+    let (linked, open, last) = (root.join("linked"), root.join("open"), root.join("last"));
+    let target = root.join("target");
+    std::fs::create_dir(&target).unwrap();
+    symlink(&target, &linked).unwrap();
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).unwrap();
+    let all = [linked, open, root.join("no/parent"), last.clone()];
+    let publisher = Publisher::start_in(&all, identity("x"), Arc::default()).unwrap();
+    assert_eq!(publisher.path().parent(), Some(&*last));
+    assert_eq!(std::fs::read_dir(&target).unwrap().count(), 0, "nothing was written through the link");
+    let found = discover_in(&all);
+    assert_eq!((found.jobs.len(), found.unreadable.len()), (1, 2));
+}
+
+#[test]
+fn where_nothing_can_be_published_the_error_names_every_place_and_the_failure_is_counted() {
+    let place = Place::new();
+    let file = place.root.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let counters = Arc::new(Counters::default());
+    let all = [file.clone(), place.root.path().join("no/parent")];
+    let error = Publisher::start_in(&all, identity("x"), counters.clone()).unwrap_err();
+    for path in &all {
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+    }
+    assert!(error.to_string().contains("LOSSFEED_RUNTIME_DIR"));
+    assert_eq!(Counters::get(&counters.stats_failures_total), 1);
+}
+
+#[test]
+fn readers_that_hammer_a_page_under_constant_update_never_see_a_mixture() {
+    let place = Place::new();
+    let (publisher, counters) = place.start("busy");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (place, done) = (&place, &done);
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(move || {
+                    let mut read = 0;
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) || read == 0 {
+                        for job in place.discover().jobs {
+                            let last = job.history.last().unwrap();
+                            assert_eq!(last.snapshot, job.snapshot, "ring and live values of different updates");
+                            read += 1;
+                        }
+                    }
+                })
+            })
+            .collect();
+        for n in 0..2000 {
+            // First and last of the page, and different every time.
+            Counters::set(&counters.requests_total, n);
+            Counters::set(&counters.score_age_steps, n);
+            publisher.publish();
+            if n % 16 == 0 {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        for reader in readers {
+            reader.join().unwrap();
+        }
+    });
+}
