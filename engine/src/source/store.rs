@@ -93,15 +93,17 @@ impl Store {
                 Some(limit) => tokio::time::timeout(limit, self.once(key, range.clone(), etag)).await,
             };
             let (wanted, offset) = (range.end - range.start, range.start);
-            let bytes = answer
-                .map_err(|_| {
-                    Failure::Retry(Error::timeout(format!(
-                        "{}: no answer for {wanted} bytes at offset {offset} within {:?}: check the network or raise timeout",
-                        what(),
-                        self.timeout.unwrap_or_default()
-                    )))
-                })?
-                .map_err(|e| Failure::of(e, &what()))?;
+            let answer = answer.map_err(|_| {
+                Failure::Retry(Error::timeout(format!(
+                    "{}: no answer for {wanted} bytes at offset {offset} within {:?}: check the network or raise timeout",
+                    what(),
+                    self.timeout.unwrap_or_default()
+                )))
+            })?;
+            let bytes = match answer {
+                Ok(bytes) => bytes,
+                Err(e) => return Err(self.diagnosed(Failure::of(e, &what()), key, &range, &what()).await),
+            };
             let got = bytes.len() as u64;
             if got != wanted {
                 return Err(Failure::Final(short_read(&what(), key.as_ref(), offset, wanted, got)));
@@ -113,6 +115,19 @@ impl Store {
             Ok(bytes)
         })
         .await
+    }
+
+    /// A range beyond an object's end is refused by stores in words of their own: the object's size tells it apart from
+    /// trouble that passes.
+    async fn diagnosed(&self, failure: Failure, key: &Path, range: &Range<u64>, what: &str) -> Failure {
+        let Failure::Retry(_) = &failure else { return failure };
+        match tokio::time::timeout(self.timeout.unwrap_or(Duration::MAX), self.plain.head(key)).await {
+            Ok(Ok(meta)) if meta.size < range.end => {
+                let got = meta.size.saturating_sub(range.start);
+                Failure::Final(short_read(what, key.as_ref(), range.start, range.end - range.start, got))
+            }
+            _ => failure,
+        }
     }
 
     async fn once(&self, key: &Path, range: Range<u64>, etag: Option<&str>) -> object_store::Result<Bytes> {

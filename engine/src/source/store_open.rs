@@ -1,5 +1,6 @@
 //! Stores opened: what a URL or a throttled path stands for.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -126,35 +127,38 @@ fn prefix(store: Store, base: &str, key: &Path, options: &OpenOptions) -> Result
     let listed = store.list(key)?;
     let direct = if key.as_ref().is_empty() { 0 } else { key.as_ref().len() + 1 };
     let mut catalog = Catalog { url: url.clone(), ..Catalog::default() };
+    let below_key = |object: &'_ str| object.get(direct..).unwrap_or("").to_owned();
+    let listed: Vec<(String, u64)> = listed.into_iter().map(|(object, bytes)| (below_key(&object), bytes)).collect();
+    let folders: BTreeSet<&str> =
+        listed.iter().filter_map(|(name, _)| Some(name.split_once('/')?.0)).filter(|f| !is_hidden(f)).collect();
+    let mut images = vec![0u64; folders.len()];
+    let labels: BTreeMap<&str, usize> = folders.iter().copied().zip(0..).collect();
     let mut top = Vec::new();
-    for (object, bytes) in &listed {
-        let name = object.get(direct..).unwrap_or("");
-        match name.split_once('/') {
-            None if is_hidden(name) => {}
-            None => top.push(name),
-            Some((class, _)) if !is_hidden(class) && !is_hidden(name) && is_image(name) => {
-                // Keys come sorted, so a class's images lie together; "a/x" and "a-b/x" may not be adjacent by bytes of
-                // the class alone, hence the search.
-                let label = match catalog.classes.iter().rposition(|c| c == class) {
-                    Some(label) => label,
-                    None => {
-                        catalog.classes.push(class.to_owned());
-                        catalog.classes.len() - 1
-                    }
-                };
+    for (name, bytes) in &listed {
+        let label = name.split_once('/').map(|(class, _)| labels.get(class).copied());
+        match label {
+            None if !is_hidden(name) => top.push(name.as_str()),
+            Some(Some(label)) if !is_hidden(name) && is_image(name) => {
                 catalog.push(name, Place::OWN_FILE, 0, *bytes)?;
                 catalog.labels.push(label as i64);
+                if let Some(images) = images.get_mut(label) {
+                    *images += 1;
+                }
             }
-            Some(_) => catalog.ignored.others += 1,
+            Some(Some(_)) if !is_hidden(name) => catalog.ignored.others += 1,
+            _ => {}
         }
     }
+    catalog.classes = folders.iter().map(|&f| f.to_owned()).collect();
     let names = open::shards_among(&top);
     catalog.ignored.others += (top.len() - names.len()) as u64;
     if listed.is_empty() {
         return Err(Error::unreadable(format!("{url} does not exist or is empty: check the URL")));
     }
     if names.is_empty() {
-        sort_classes(&mut catalog);
+        if let Some((class, _)) = catalog.classes.iter().zip(&images).find(|(_, images)| **images == 0) {
+            return Err(folder::empty_class(class, &url));
+        }
         return files(store, catalog, key.clone());
     }
     if !catalog.classes.is_empty() {
@@ -166,23 +170,6 @@ fn prefix(store: Store, base: &str, key: &Path, options: &OpenOptions) -> Result
         objects.extend(object(&store, key.as_ref(), format!("{url}/{name}"))?);
     }
     shards(store, url, objects, options)
-}
-
-/// Numbers classes in the order of their names, as a local folder does; keys sort by bytes of the whole key ("a-b/x"
-/// before "a/x").
-fn sort_classes(catalog: &mut Catalog) {
-    let mut order: Vec<usize> = (0..catalog.classes.len()).collect();
-    order.sort_unstable_by(|&a, &b| catalog.classes.get(a).cmp(&catalog.classes.get(b)));
-    let mut rank = vec![0i64; order.len()];
-    for (new, &old) in order.iter().enumerate() {
-        if let Some(rank) = rank.get_mut(old) {
-            *rank = new as i64;
-        }
-    }
-    for label in &mut catalog.labels {
-        *label = rank.get(*label as usize).copied().unwrap_or(*label);
-    }
-    catalog.classes.sort_unstable();
 }
 
 fn files(store: Store, catalog: Catalog, root: Path) -> Result<Arc<dyn Source>> {
