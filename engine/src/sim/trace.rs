@@ -8,17 +8,15 @@
 //! densely (in their own order), so that one huge id costs nothing.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
-use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 
 use crate::error::{Error, Result};
 use crate::types::SampleId;
 
-/// Rows [`Trace::open`] accepts: 2 GiB of memory.
+/// Rows worth reading from an unknown file: 2 GiB of memory.
 pub const ROWS_MAX: usize = 1 << 28;
 /// The longest row with every number at its widest is well below this.
 const LINE_BYTES_MAX: usize = 256;
@@ -38,17 +36,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Reads a file, gzip or not (told by its first bytes, not by its name), of at most [`ROWS_MAX`] rows.
-    ///
-    /// # Errors
-    /// `Source`, with the file and the line, if it cannot be read or a row is not as the format says.
-    pub fn open(path: &Path) -> Result<Self> {
-        let told = |e: Error| Error::unreadable(format!("trace {}", path.display())).because(e);
-        let file = File::open(path).map_err(|e| told(Error::unreadable("cannot open it").because(e)))?;
-        Self::read(file, ROWS_MAX).map_err(told)
-    }
-
-    /// Reads a trace, gzip or not, of at most `rows_max` rows (never more than 2³² − 2).
+    /// Reads a trace, gzip or not (told by its first bytes, not by a name), of at most `rows_max` rows (never more than 2³² − 2).
     ///
     /// # Errors
     /// `Source`, with the line, if it cannot be read or a row is not as the format says.
