@@ -5,7 +5,15 @@ use std::ops::{Add, Div, Mul, Sub};
 
 /// The precision scores are computed in: f32 or f64.
 pub(crate) trait Real:
-    Copy + Debug + PartialOrd + Send + Sync + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
+    Copy
+    + Debug
+    + PartialOrd
+    + Send
+    + Sync
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
 {
     const ZERO: Self;
     const NAN: Self;

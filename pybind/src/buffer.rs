@@ -86,7 +86,11 @@ impl Input {
     /// Borrows the bytes of `object`, which must be contiguous.
     pub(crate) fn get(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = PyBuffer::<u8>::get(object)?;
-        if buffer.is_c_contiguous() { Ok(Self(buffer)) } else { Err(PyBufferError::new_err("the buffer is not contiguous")) }
+        if buffer.is_c_contiguous() {
+            Ok(Self(buffer))
+        } else {
+            Err(PyBufferError::new_err("the buffer is not contiguous"))
+        }
     }
 
     /// The bytes. The exporter may not move or free them while the borrow lasts; that no other thread writes them

@@ -217,12 +217,8 @@ impl Engine {
         let (grad_norm, entropy) = (column(grad_norm)?, column(entropy)?);
         let count = Input::get(count)?.to_vec::<i32>();
         outside(py, || {
-            let measured = Measured {
-                loss: &loss,
-                grad_norm: grad_norm.as_deref(),
-                entropy: entropy.as_deref(),
-                count: &count,
-            };
+            let measured =
+                Measured { loss: &loss, grad_norm: grad_norm.as_deref(), entropy: entropy.as_deref(), count: &count };
             self.core.apply_scores(&ticket.0, &measured)
         })
     }

@@ -120,12 +120,13 @@ pub(crate) fn open_source(
     timeout_s: Option<f64>,
 ) -> PyResult<Source> {
     let seconds = |name: &str, s: f64| {
-        Duration::try_from_secs_f64(s)
-            .map_err(|_| raise(Error::settings(format!("{name} {s} is no time in seconds: give a number of at least 0"))))
+        Duration::try_from_secs_f64(s).map_err(|_| {
+            raise(Error::settings(format!("{name} {s} is no time in seconds: give a number of at least 0")))
+        })
     };
     let latency = seconds("latency", latency_s)?;
-    let throttle = (!latency.is_zero() || bandwidth_bytes_per_s.is_some())
-        .then_some(Throttle { latency, bandwidth_bytes_per_s });
+    let throttle =
+        (!latency.is_zero() || bandwidth_bytes_per_s.is_some()).then_some(Throttle { latency, bandwidth_bytes_per_s });
     let timeout = timeout_s.map(|s| seconds("timeout", s)).transpose()?;
     let options = OpenOptions { throttle, connections, index_cache, store_options, timeout };
     let opened = outside(py, || source::open(url, &options))?;
@@ -143,7 +144,6 @@ pub(crate) fn array_source(
 ) -> PyResult<Source> {
     let (data, target) = (Input::get(data)?, Input::get(target)?);
     let (data_spec, target_spec) = (spec::from_python(data_spec)?, spec::from_python(target_spec)?);
-    let arrays =
-        outside(py, || Arrays::new(data.bytes().to_vec(), data_spec, target.bytes().to_vec(), target_spec))?;
+    let arrays = outside(py, || Arrays::new(data.bytes().to_vec(), data_spec, target.bytes().to_vec(), target_spec))?;
     Source::wrap(py, Arc::new(arrays), "auto", None)
 }

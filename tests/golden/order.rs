@@ -40,7 +40,8 @@ fn a_seed_gives_the_same_epoch_for_ever() {
 fn weights_are_pinned_with_the_order() {
     // Owned by rank 1: 1 3 4 5 7 8 with beliefs a quarter of that, mean 7/6; residents 3. g = 0.2 + 0.8 belief / mean.
     let weights = draw("importance", 3, 1, true).weights;
-    for (weight, expected) in weights.iter().zip([0.636_363_6, 0.945_945_9, 0.714_285_7, 1.129_032_3, 1.4, 0.636_363_6]) {
+    for (weight, expected) in weights.iter().zip([0.636_363_6, 0.945_945_9, 0.714_285_7, 1.129_032_3, 1.4, 0.636_363_6])
+    {
         assert!((weight - expected).abs() < 1e-6, "{weights:?}");
     }
     let weights = draw("cost-aware", 3, 1, true).weights;

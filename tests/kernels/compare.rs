@@ -38,7 +38,12 @@ fn column<R: Copy + Into<f64>>(name: &str, a: &[R], b: &[R], scale: f64, toleran
     Ok(())
 }
 
-fn scores<R: Copy + Into<f64>>(expected: &Scores<R>, actual: &Scores<R>, b0: f32, tolerance: &Tolerance) -> Result<(), String> {
+fn scores<R: Copy + Into<f64>>(
+    expected: &Scores<R>,
+    actual: &Scores<R>,
+    b0: f32,
+    tolerance: &Tolerance,
+) -> Result<(), String> {
     column("loss", &expected.loss, &actual.loss, 0.0, tolerance)?;
     // lse = max + ln(sum): opposite signs cancel.
     column("lse", &expected.lse, &actual.lse, 10.0, tolerance)?;
@@ -55,7 +60,13 @@ fn scores<R: Copy + Into<f64>>(expected: &Scores<R>, actual: &Scores<R>, b0: f32
     if counts != actual.count {
         return Err(format!("count: expected {counts:?}, got {:?}", actual.count));
     }
-    column("rank_score", &rank::scores(&counts, b0), &actual.rank_score, 0.0, &Tolerance { relative: 1e-7, absolute: 0.0 })
+    column(
+        "rank_score",
+        &rank::scores(&counts, b0),
+        &actual.rank_score,
+        0.0,
+        &Tolerance { relative: 1e-7, absolute: 0.0 },
+    )
 }
 
 /// Describes the first difference, if there is one.

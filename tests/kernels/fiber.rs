@@ -40,7 +40,11 @@ fn driver() -> Option<&'static PathBuf> {
             .arg(&program)
             .output()
             .unwrap();
-        assert!(done.status.success(), "{compiler} refuses the CUDA sources:\n{}", String::from_utf8_lossy(&done.stderr));
+        assert!(
+            done.status.success(),
+            "{compiler} refuses the CUDA sources:\n{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
         Some(program)
     };
     DRIVER.get_or_init(compile).as_ref()
@@ -270,7 +274,10 @@ fn the_cuda_text_ranks_losses_bit_for_bit_as_their_definition() {
             let expected: Vec<u32> = rank::scores(&scores.count, B0).iter().map(|s| s.to_bits()).collect();
             let ranked = |bits: &u32| !f32::from_bits(*bits).is_nan();
             let actual: Vec<u32> = scores.rank_score.iter().map(|s| s.to_bits()).collect();
-            assert_eq!(actual.iter().filter(|b| ranked(b)).collect::<Vec<_>>(), expected.iter().filter(|b| ranked(b)).collect::<Vec<_>>());
+            assert_eq!(
+                actual.iter().filter(|b| ranked(b)).collect::<Vec<_>>(),
+                expected.iter().filter(|b| ranked(b)).collect::<Vec<_>>()
+            );
             assert_eq!((answer.done, answer.ticket, answer.batches), (2, 0, 2));
         }
     }
@@ -326,7 +333,12 @@ fn the_fibers_find_planted_bugs() {
     assert!(machine.planted("planted_unwritten_shared_memory", 0).unwrap().iter().all(|v| v.is_nan()));
     let orders: Vec<_> = SCHEDULES
         .iter()
-        .map(|&seed| machine.planted("planted_missing_barrier", seed).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>())
+        .map(|&seed| {
+            machine.planted("planted_missing_barrier", seed).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+        })
         .collect();
-    assert!(orders[0] != orders[1] && orders[1] != orders[2], "a missing barrier shows as a result that depends on the order");
+    assert!(
+        orders[0] != orders[1] && orders[1] != orders[2],
+        "a missing barrier shows as a result that depends on the order"
+    );
 }

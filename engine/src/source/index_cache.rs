@@ -70,7 +70,9 @@ fn key(url: &str, bytes: u64, stamp: &Stamp) -> String {
 
 /// FNV-1a, for file names only; the key itself is in the file.
 fn fnv(text: &str, variant: u8) -> u64 {
-    std::iter::once(variant).chain(text.bytes()).fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
+    std::iter::once(variant)
+        .chain(text.bytes())
+        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 fn encode(key: &str, index: &ShardIndex) -> Vec<u8> {

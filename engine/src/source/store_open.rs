@@ -1,7 +1,7 @@
 //! Stores.
-use std::sync::Arc;
 use super::{OpenOptions, Source};
 use crate::error::{Error, Result};
+use std::sync::Arc;
 pub(super) fn remote(url: &str, _: &OpenOptions) -> Result<Arc<dyn Source>> {
     Err(Error::settings(format!("{url}: stores are not built in")))
 }

@@ -41,7 +41,12 @@ impl Level {
 }
 
 #[inline]
-pub(super) fn row<E: Element>(level: Level, logits: &[u8], y: usize, scratch: &mut Scratch<E::Real>) -> RowScore<E::Real> {
+pub(super) fn row<E: Element>(
+    level: Level,
+    logits: &[u8],
+    y: usize,
+    scratch: &mut Scratch<E::Real>,
+) -> RowScore<E::Real> {
     match level {
         Level::Baseline => score_row::<E>(logits, y, scratch),
         #[cfg(target_arch = "x86_64")]
