@@ -33,7 +33,11 @@ impl Gpu {
 
     /// Scores a case `launches` times over with the same workspace.
     fn score(&self, case: &Case, launches: u32) -> Answer {
-        if case.dtype == Dtype::F64 { self.run(case, launches, f64::from_ne_bytes, AnyScores::F64) } else { self.run(case, launches, f32::from_ne_bytes, AnyScores::F32) }
+        if case.dtype == Dtype::F64 {
+            self.run(case, launches, f64::from_ne_bytes, AnyScores::F64)
+        } else {
+            self.run(case, launches, f32::from_ne_bytes, AnyScores::F32)
+        }
     }
 
     fn run<const N: usize, R>(
@@ -45,7 +49,8 @@ impl Gpu {
     ) -> Answer {
         let rows = case.rows;
         // Every output in one allocation, 256 bytes apart as separate allocations would be, red where nothing is written yet.
-        let sizes = [N * rows, N * rows, N * rows, N * rows, rows, 4 * rows, 4 * rows, launch::workspace_bytes(rows), 8];
+        let sizes =
+            [N * rows, N * rows, N * rows, N * rows, rows, 4 * rows, 4 * rows, launch::workspace_bytes(rows), 8];
         let mut at = [0usize; 9];
         let mut image = Vec::new();
         for (at, bytes) in at.iter_mut().zip(sizes) {
@@ -71,7 +76,14 @@ impl Gpu {
             let plan = launch::plan(rows, case.classes, case.dtype);
             let function = self.module.load_function(plan.kernel).unwrap();
             let mut arguments = self.stream.launch_builder(&function);
-            arguments.arg(&first).arg(&targets).arg(&rows_i32).arg(&classes).arg(&stride).arg(&case.ignore_index).arg(&B0);
+            arguments
+                .arg(&first)
+                .arg(&targets)
+                .arg(&rows_i32)
+                .arg(&classes)
+                .arg(&stride)
+                .arg(&case.ignore_index)
+                .arg(&B0);
             arguments.arg(&loss).arg(&lse).arg(&grad_norm).arg(&entropy).arg(&correct).arg(&count).arg(&rank_score);
             arguments.arg(&workspace).arg(&error).arg(&done);
             // SAFETY: arguments are in the documented order; every pointer lies in an allocation of the documented size that outlives
@@ -89,7 +101,9 @@ impl Gpu {
         let image = self.stream.clone_dtoh(&outputs).unwrap();
         self.stream.synchronize().unwrap();
 
-        let floats = |k: usize| -> Vec<R> { image[at[k]..][..N * rows].chunks_exact(N).map(|b| from(b.try_into().unwrap())).collect() };
+        let floats = |k: usize| -> Vec<R> {
+            image[at[k]..][..N * rows].chunks_exact(N).map(|b| from(b.try_into().unwrap())).collect()
+        };
         let word = |offset: usize| u32::from_ne_bytes(image[offset..][..4].try_into().unwrap());
         let scores = Scores {
             loss: floats(0),
@@ -100,7 +114,13 @@ impl Gpu {
             count: (0..rows).map(|i| word(at[5] + 4 * i) as i32).collect(),
             rank_score: (0..rows).map(|i| f32::from_bits(word(at[6] + 4 * i))).collect(),
         };
-        Answer { scores: wrap(scores), error: word(at[8]), done: word(at[8] + 4), ticket: word(at[7]), batches: word(at[7] + 4) }
+        Answer {
+            scores: wrap(scores),
+            error: word(at[8]),
+            done: word(at[8] + 4),
+            ticket: word(at[7]),
+            batches: word(at[7] + 4),
+        }
     }
 
     fn check(&self, case: &Case) -> Result<(), String> {
@@ -110,7 +130,11 @@ impl Gpu {
 }
 
 fn shape(launch: Launch) -> LaunchConfig {
-    LaunchConfig { grid_dim: (launch.grid, 1, 1), block_dim: (launch.block.0, launch.block.1, 1), shared_mem_bytes: launch.shared_bytes }
+    LaunchConfig {
+        grid_dim: (launch.grid, 1, 1),
+        block_dim: (launch.block.0, launch.block.1, 1),
+        shared_mem_bytes: launch.shared_bytes,
+    }
 }
 
 #[test]
@@ -129,9 +153,12 @@ fn the_gpu_equals_the_reference_on_any_batch() {
 fn the_gpu_equals_the_reference_on_the_shapes_of_real_training() {
     let Some(gpu) = Gpu::open() else { return };
     for dtype in Dtype::ALL {
-        for (rows, classes) in [(128, 10), (512, 100), (513, 100), (1024, 1000), (64, 21_843), (16, 50_257), (4, 128_256)] {
+        for (rows, classes) in
+            [(128, 10), (512, 100), (513, 100), (1024, 1000), (64, 21_843), (16, 50_257), (4, 128_256)]
+        {
             for flavour in [Flavour::Plain, Flavour::Confident, Flavour::Tied, Flavour::Nasty] {
-                gpu.check(&case(dtype, rows, classes, classes + 1, dtype.bytes(), flavour, 11)).unwrap_or_else(|e| panic!("{e}"));
+                gpu.check(&case(dtype, rows, classes, classes + 1, dtype.bytes(), flavour, 11))
+                    .unwrap_or_else(|e| panic!("{e}"));
             }
         }
     }

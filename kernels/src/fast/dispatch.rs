@@ -27,7 +27,8 @@ impl Level {
         #[cfg(target_arch = "x86_64")]
         let wide = [
             is_x86_feature_detected!("avx2").then_some(Level::Avx2(Seen(()))),
-            (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")).then_some(Level::Avx512(Seen(()))),
+            (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw"))
+                .then_some(Level::Avx512(Seen(()))),
         ];
         #[cfg(not(target_arch = "x86_64"))]
         let wide: [Option<Level>; 0] = [];
