@@ -378,13 +378,19 @@ impl Engine {
 
     /// The run's state: position, beliefs and, where it cannot be drawn again, the epoch's order.
     pub fn state(&self) -> Result<Vec<u8>> {
+        self.state_held(0)
+    }
+
+    /// As [`Self::state`], as of `held` batches ago: a consumer that prefetches has taken batches which nobody has seen.
+    pub fn state_held(&self, held: usize) -> Result<Vec<u8>> {
         self.usable()?;
         let clock = self.clock.lock();
         let s = &self.settings;
+        let seen = |i: &Iteration| i.taken().saturating_sub(held);
         // An epoch whose last batch was delivered is over, also if nobody asked for the end yet.
-        let live = clock.current.as_ref().filter(|i| i.taken() < i.len());
+        let live = clock.current.as_ref().filter(|i| seen(i) < i.len());
         let (epoch, delivered) = match (&live, &clock.resume) {
-            (Some(i), _) => (i.epoch(), i.taken()),
+            (Some(i), _) => (i.epoch(), seen(i)),
             (None, Some(c)) => return c.to_bytes(),
             (None, None) => (clock.next_epoch, 0),
         };
