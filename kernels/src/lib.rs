@@ -34,6 +34,7 @@
 
 mod element;
 pub mod fast;
+pub mod ptx;
 pub mod rank;
 pub mod reference;
 pub mod launch;

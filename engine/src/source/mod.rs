@@ -1,1 +1,104 @@
-//! (this room is being built)
+//! Where the truth lies: a dataset's bytes and labels, read on demand and by id.
+//!
+//! A [`Source`] knows how many samples it holds, what each is called and how large it is, and hands out their *payloads*:
+//! the bytes as they are stored (an encoded image, or a row of an array) and the target beside them. It keeps nothing:
+//! what stays in memory is the cache's decision. A [`Decoder`] turns encoded images into pixels.
+//!
+//! ```text
+//! open.rs     a URL or path becomes a Source          pattern.rs      {0000..0146} and *
+//! folder.rs   a class-per-folder directory            tar.rs          one shard's members, by walking its headers
+//! catalog.rs  names, places, labels of all samples    label.rs        classes from folders or from key.cls members
+//! files.rs    the Source made of a catalog and a reader:
+//! local.rs    files on this machine: positioned reads, no runtime
+//! store.rs    everything else, through object_store: bounded connections, timeouts, retries, a throttle
+//! arrays.rs   two buffers in memory                   index_cache.rs  a shard's index kept on disk
+//! decode/     JPEG and PNG to u8, height × width × channels
+//! ```
+//!
+//! Reading goes through positioned reads and not through a memory map on purpose: a file that is truncated while it is
+//! mapped kills the process with SIGBUS, a short read is an error with a name. The price was measured on a warm page
+//! cache (one EPYC core): 0.6 µs for a 921-byte member, against 10 µs to decode it.
+
+mod arrays;
+mod catalog;
+mod decode;
+mod files;
+mod folder;
+mod index_cache;
+mod label;
+mod local;
+mod open;
+mod pacer;
+mod pattern;
+mod ranged;
+mod runtime;
+mod store;
+mod store_open;
+mod tar;
+#[cfg(test)]
+mod tests;
+
+pub use arrays::Arrays;
+pub use decode::{Decoder, ImageMode, MAX_PIXELS, Scratch};
+pub use open::{OpenOptions, Throttle, open};
+
+use crate::error::Result;
+use crate::types::{SampleId, TensorSpec};
+
+/// What a source's payloads are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Form {
+    /// Encoded images (JPEG or PNG) of any size; [`Decoder`] makes pixels of them.
+    Images,
+    /// Rows of one shape, ready to travel: [`Payload::data`] has exactly the spec's bytes.
+    Rows(TensorSpec),
+}
+
+/// One sample as it is stored, borrowed for the length of a sink call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Payload<'a> {
+    /// The encoded image or the row.
+    pub data: &'a [u8],
+    /// `target_spec().bytes()` bytes, native endian.
+    pub target: &'a [u8],
+}
+
+/// A dataset that can be read by id. Ids are `0..len()` and never change their meaning while the source is open; opening
+/// the same data again gives the same ids.
+///
+/// An implementation must be callable from several threads at once, and must answer every position it was asked for: a
+/// sample that cannot be read is an `Err` handed to the sink, never a panic and never a position left out.
+pub trait Source: Send + Sync {
+    /// Number of samples.
+    fn len(&self) -> usize;
+
+    /// Whether there is no sample (a source refuses to open when empty, so this is false).
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The dataset in words for people: its URL without credentials or query, or what it is made of.
+    fn describe(&self) -> String;
+
+    /// Size of the stored sample in bytes, without its target; 0 for an id out of range.
+    fn payload_bytes(&self, id: SampleId) -> u64;
+
+    /// What a person would call the sample: a path, a member of a shard, a row.
+    fn name(&self, id: SampleId) -> String;
+
+    /// What [`Payload::data`] is.
+    fn form(&self) -> &Form;
+
+    /// Element type and shape of every target.
+    fn target_spec(&self) -> &TensorSpec;
+
+    /// Class names, indexed by label; empty when labels are plain numbers.
+    fn classes(&self) -> &[String];
+
+    /// The label of every sample where the source knows them without reading samples.
+    fn labels(&self) -> Option<&[i64]>;
+
+    /// Reads the samples `ids` (without duplicates). `sink(k, result)` is called exactly once for every position `k` of
+    /// `ids`, in any order, on the calling thread; the payload lives until the sink returns.
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>));
+}

@@ -1,0 +1,130 @@
+"""The table of ``lossfeed train`` on CIFAR-10: what each way of feeding costs and what it does to accuracy.
+
+    python benches/scenarios/cifar_table.py [FOLDER] [--processes 2 --threads 1]
+
+Ten ways, 10 epochs at equal steps, a cache for 20 % of the samples, 3 paired seeds. Every finished run goes into the
+record at once, and runs that are there already are not repeated: stop and resume at will. Several processes share the
+work, on one machine, each with its own torch threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from record import Record, cifar_folder
+
+RECIPES = (
+    "uniform+lru",
+    "uniform+minio",
+    "shade:repeats=1",
+    "shade:repeats=2",
+    "shade:repeats=3",
+    "importance",
+    "cost-aware:kappa=4",
+    "cost-aware",
+    "cost-aware:kappa=64",
+    # The control: the same tilt towards cached samples, steered by noise.
+    "cost-aware:random_scores=1",
+)
+# The order in which runs are worth having when there is no time for all of them.
+FIRST = ("uniform+minio", "cost-aware", "shade:repeats=1", "shade:repeats=3", "cost-aware:random_scores=1")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", help="CIFAR-10 as train-*.tar and test-*.tar (default: $LOSSFEED_CIFAR)")
+    parser.add_argument("--recipes", default=",".join(RECIPES), help="comma-separated, as for lossfeed train --compare")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--steps", type=int, help="stop every run after so many steps (default: all epochs)")
+    parser.add_argument("--cache", default="20%")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--threads", type=int, help="torch threads a process (default: torch's)")
+    parser.add_argument("--workers", type=int, default=1, help="loader threads a process")
+    parser.add_argument("--date", help="name of the record, if not today's date")
+    parser.add_argument("--record", type=Path, help="folder of the records")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = arguments()
+    folder = cifar_folder(args.folder)
+    if folder is None:
+        return 0
+    given = {
+        "compare": args.recipes,
+        "epochs": args.epochs,
+        "steps": args.steps,
+        "cache": args.cache,
+        "seeds": args.seeds,
+        "workers": args.workers,
+    }
+    # Wall times depend on how the cores are shared, the other columns do not; both are settings of the record.
+    sharing = {"processes": args.processes, "threads": args.threads}
+    settings = {**{k: v for k, v in given.items() if k not in ("compare", "seeds")}, "batch_size": 128, "lr": 0.05, "width": 24}
+    where = {} if args.record is None else {"root": args.record}
+    record = Record("cifar", settings, args.date, **where)
+    if not args.child and args.processes > 1:
+        children = [subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--child"]) for _ in range(args.processes)]
+        try:
+            failed = [child.wait() for child in children]
+        finally:
+            for child in children:
+                child.terminate()
+        if any(failed):
+            return 1
+    else:
+        work(record, folder, given, sharing)
+    if not args.child:
+        show(record)
+    return 0
+
+
+def work(record: Record, folder: Path, given: dict, sharing: dict) -> None:
+    """Takes (recipe, seed) pairs that nobody has finished or is working on until there are none left."""
+    import torch
+    from lossfeed.train import data, job, run
+    from lossfeed.train.options import Options
+
+    if sharing["threads"]:
+        torch.set_num_threads(sharing["threads"])
+    options = Options.from_mapping({**given, "data": str(folder), "batch_size": 128, "lr": 0.05, "width": 24, "device": "cpu"})
+    recipes = sorted(options.compare, key=lambda r: FIRST.index(r.label) if r.label in FIRST else len(FIRST))
+    shared = None
+    for seed in range(options.seeds):
+        for recipe in recipes:
+            with record.locked(f"{recipe.label} {seed}", wait=False) as mine:
+                if not mine or any((r["recipe"], r["seed"]) == (recipe.label, seed) for r in record.runs()):
+                    continue
+                shared = shared or job.prepare(options, data.find(str(folder), options.work_dir))
+                started = time.time()
+                result = run.train(shared, recipe, seed)
+                record.add({**result.as_dict(), **sharing})
+                print(
+                    f"{recipe.label} seed {seed}: accuracy {100 * result.accuracy:.2f} %, {result.fetched_samples:,} fetched, "
+                    f"hits {100 * result.hit_ratio:.1f} % ({100 * result.hit_ratio_last:.1f} % in the last epoch), "
+                    f"seen {100 * result.coverage:.1f} % an epoch ({time.time() - started:.0f} s)",
+                    flush=True,
+                )
+
+
+def show(record: Record) -> None:
+    """Prints the table of everything recorded, recipes in their usual order."""
+    from lossfeed.train import table
+    from lossfeed.train.run import RunResult
+
+    order = {name: i for i, name in enumerate(RECIPES)}
+    fields = RunResult.__dataclass_fields__
+    runs = [RunResult(**{k: v for k, v in r.items() if k in fields}) for r in record.runs()]
+    runs.sort(key=lambda r: (r.recipe != "uniform+minio", order.get(r.recipe, len(order)), r.seed))
+    print(table.render(runs, 140))
+    print(f"\n{record.csv}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+//! Samples that already lie in memory: rows of one array, targets in another.
+
+use super::{Form, Payload, Source};
+use crate::error::{Error, Result};
+use crate::types::{Dtype, MAX_SAMPLES, SampleId, TensorSpec};
+
+type Buffer = Box<dyn AsRef<[u8]> + Send + Sync>;
+
+/// A dataset of two C-contiguous buffers: `samples` rows of `data` and as many targets. The buffers may be owned vectors
+/// or anything that keeps foreign memory alive and unchanged (a NumPy array's holder).
+pub struct Arrays {
+    data: Buffer,
+    target: Buffer,
+    form: Form,
+    row_bytes: usize,
+    target_spec: TensorSpec,
+    target_bytes: usize,
+    samples: usize,
+    labels: Option<Vec<i64>>,
+    classes: Vec<String>,
+}
+
+impl Arrays {
+    /// `data` holds `samples` rows of `data_spec`, `target` as many of `target_spec`, native endian.
+    ///
+    /// # Errors
+    /// `Settings` when there is no sample or too many, when a row has no bytes, or when a buffer's length is not
+    /// `samples` rows.
+    pub fn new(
+        data: impl AsRef<[u8]> + Send + Sync + 'static,
+        data_spec: TensorSpec,
+        target: impl AsRef<[u8]> + Send + Sync + 'static,
+        target_spec: TensorSpec,
+        samples: usize,
+    ) -> Result<Self> {
+        if samples == 0 {
+            return Err(Error::settings("the arrays hold 0 samples: pass at least one row"));
+        }
+        if samples > MAX_SAMPLES {
+            return Err(Error::settings(format!(
+                "the arrays hold {samples} samples, one dataset may have at most {MAX_SAMPLES}: split them"
+            )));
+        }
+        let row_bytes = checked("data", &data_spec, samples, data.as_ref().len())?;
+        let target_bytes = checked("target", &target_spec, samples, target.as_ref().len())?;
+        let labels = (target_spec.dtype == Dtype::I64 && target_spec.shape.is_empty())
+            .then(|| bytemuck::pod_collect_to_vec::<u8, i64>(target.as_ref()));
+        Ok(Self {
+            data: Box::new(data),
+            target: Box::new(target),
+            form: Form::Rows(data_spec),
+            row_bytes,
+            target_spec,
+            target_bytes,
+            samples,
+            labels,
+            classes: Vec::new(),
+        })
+    }
+
+    /// The same arrays with names for their labels.
+    pub fn with_classes(mut self, classes: Vec<String>) -> Self {
+        self.classes = classes;
+        self
+    }
+
+    fn row(&self, id: SampleId) -> Option<Payload<'_>> {
+        let at = id as usize;
+        if at >= self.samples {
+            return None;
+        }
+        Some(Payload {
+            data: (*self.data).as_ref().get(at * self.row_bytes..(at + 1) * self.row_bytes)?,
+            target: (*self.target).as_ref().get(at * self.target_bytes..(at + 1) * self.target_bytes)?,
+        })
+    }
+}
+
+/// Bytes of one row, once `rows` of them are known to fill `len` exactly.
+fn checked(what: &str, spec: &TensorSpec, rows: usize, len: usize) -> Result<usize> {
+    let row = spec.shape.iter().try_fold(spec.dtype.size_bytes(), |a, &b| a.checked_mul(b));
+    match row {
+        Some(0) => Err(Error::settings(format!("{what} has shape {:?}: a sample must have at least one element", spec.shape))),
+        Some(row) if row.checked_mul(rows) == Some(len) => Ok(row),
+        _ => Err(Error::settings(format!(
+            "{what}: {rows} rows of shape {:?} and {} do not make {len} bytes: pass arrays whose first dimension is the number of samples",
+            spec.shape,
+            spec.dtype.name()
+        ))),
+    }
+}
+
+impl Source for Arrays {
+    fn len(&self) -> usize {
+        self.samples
+    }
+    fn describe(&self) -> String {
+        match &self.form {
+            Form::Rows(spec) => format!("arrays: {} rows of {} {:?}", self.samples, spec.dtype.name(), spec.shape),
+            Form::Images => format!("arrays: {} images", self.samples),
+        }
+    }
+    fn payload_bytes(&self, id: SampleId) -> u64 {
+        if (id as usize) < self.samples { self.row_bytes as u64 } else { 0 }
+    }
+    fn name(&self, id: SampleId) -> String {
+        format!("row {id}")
+    }
+    fn form(&self) -> &Form {
+        &self.form
+    }
+    fn target_spec(&self) -> &TensorSpec {
+        &self.target_spec
+    }
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+    fn labels(&self) -> Option<&[i64]> {
+        self.labels.as_deref()
+    }
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>)) {
+        for (k, &id) in ids.iter().enumerate() {
+            sink(k, self.row(id).ok_or_else(|| super::files::out_of_range(id, self.samples)));
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What a dataset made of files holds: every sample's name, place and label, in the order of ids.
+
+use crate::error::{Error, Result};
+use crate::types::{MAX_SAMPLES, SampleId};
+
+/// Members and files that were seen and left out, by reason. Nothing is left out silently: the counts are part of
+/// [`describe`](super::Source::describe).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Ignored {
+    /// Symbolic and hard links in archives: their target may lie anywhere, so they are not followed.
+    pub(super) links: u64,
+    /// Names with `..` in them.
+    pub(super) escaping: u64,
+    /// Hidden files, files that are neither images nor labels, devices, sparse members.
+    pub(super) others: u64,
+}
+
+impl Ignored {
+    pub(super) fn add(&mut self, other: Ignored) {
+        self.links += other.links;
+        self.escaping += other.escaping;
+        self.others += other.others;
+    }
+}
+
+/// A file that holds many samples.
+#[derive(Debug, Clone)]
+pub(super) struct Shard {
+    /// Local path, or key in the store.
+    pub(super) path: String,
+    /// Size when it was indexed.
+    pub(super) bytes: u64,
+    /// What must not have changed since: see [`Stamp`].
+    pub(super) stamp: Stamp,
+}
+
+/// How a file is recognised as the one that was indexed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Stamp {
+    /// The store's entity tag, where it has one.
+    pub(super) etag: Option<String>,
+    /// Time of the last change, nanoseconds since 1970.
+    pub(super) modified_ns: i128,
+}
+
+/// Where a sample lies. 16 bytes, because there may be a hundred million of them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// First byte within the shard; 0 for a file of its own.
+    pub(super) offset: u64,
+    pub(super) bytes: u32,
+    /// Position in [`Catalog::shards`], or [`Place::OWN_FILE`].
+    pub(super) shard: u32,
+}
+
+impl Place {
+    /// The sample is a whole file, called as its name says.
+    pub(super) const OWN_FILE: u32 = u32::MAX;
+}
+
+/// Names of all samples in one allocation.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    text: String,
+    ends: Vec<usize>,
+}
+
+impl Names {
+    pub(super) fn push(&mut self, name: &str) {
+        self.text.push_str(name);
+        self.ends.push(self.text.len());
+    }
+    pub(super) fn get(&self, at: usize) -> &str {
+        let start = if at == 0 { 0 } else { self.ends.get(at - 1).copied().unwrap_or(0) };
+        self.ends.get(at).and_then(|&end| self.text.get(start..end)).unwrap_or("")
+    }
+}
+
+/// All samples of a dataset made of files.
+#[derive(Debug, Default)]
+pub(super) struct Catalog {
+    /// For people; carries no credentials.
+    pub(super) url: String,
+    pub(super) shards: Vec<Shard>,
+    pub(super) places: Vec<Place>,
+    pub(super) names: Names,
+    pub(super) labels: Vec<i64>,
+    pub(super) classes: Vec<String>,
+    pub(super) ignored: Ignored,
+}
+
+impl Catalog {
+    /// Adds a sample. `shard` is [`Place::OWN_FILE`] for a file of its own.
+    pub(super) fn push(&mut self, name: &str, shard: u32, offset: u64, bytes: u64) -> Result<()> {
+        if self.places.len() >= MAX_SAMPLES {
+            return Err(Error::settings(format!(
+                "{} holds more than {MAX_SAMPLES} samples, the most one dataset may have: open fewer shards",
+                self.url
+            )));
+        }
+        let bytes = u32::try_from(bytes).map_err(|_| {
+            Error::sample(format!(
+                "{name} in {} has {bytes} bytes; one sample may have at most {}: split it or leave it out",
+                self.url,
+                u32::MAX
+            ))
+        })?;
+        self.places.push(Place { offset, bytes, shard });
+        self.names.push(name);
+        Ok(())
+    }
+
+    pub(super) fn place(&self, id: SampleId) -> Option<Place> {
+        self.places.get(id as usize).copied()
+    }
+
+    /// The sample's name with its shard's file name before it.
+    pub(super) fn name(&self, id: SampleId) -> String {
+        let name = self.names.get(id as usize);
+        match self.place(id).and_then(|p| self.shards.get(p.shard as usize)) {
+            Some(shard) => format!("{}/{name}", file_name(&shard.path)),
+            None => name.to_owned(),
+        }
+    }
+}
+
+/// The last component of a path or key.
+pub(super) fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Whether a name says it is an image this engine decodes. Content decides at decode time; the name decides what is a
+/// sample at all.
+pub(super) fn is_image(name: &str) -> bool {
+    let extension = file_name(name).rsplit_once('.').map(|(_, e)| e).unwrap_or("");
+    ["jpg", "jpeg", "png"].iter().any(|e| extension.eq_ignore_ascii_case(e))
+}
+
+/// Files nobody means as samples: dot files, among them the `._x.jpg` that macOS writes beside `x.jpg`.
+pub(super) fn is_hidden(name: &str) -> bool {
+    file_name(name).starts_with('.')
+}

@@ -1,0 +1,71 @@
+//! JPEG, baseline and progressive, gray, YCbCr, RGB, CMYK and YCCK.
+
+use zune_core::bytestream::ZCursor;
+use zune_core::colorspace::ColorSpace;
+use zune_core::options::DecoderOptions;
+use zune_jpeg::JpegDecoder;
+
+use super::{Head, Image, to_gray};
+use crate::error::{Error, Result};
+
+/// The format's own limit on either side.
+const SIDE_MAX: usize = 65_535;
+
+pub(super) struct Jpeg<'a> {
+    encoded: &'a [u8],
+    decoder: JpegDecoder<ZCursor<&'a [u8]>>,
+    head: Head,
+}
+
+impl<'a> Jpeg<'a> {
+    /// Reads the header. `channels` says what will be asked for: the decoder wants to know before it begins.
+    pub(super) fn open(encoded: &'a [u8], channels: usize) -> Result<Self> {
+        let decoder = decoder(encoded, if channels == 1 { ColorSpace::Luma } else { ColorSpace::RGB })?;
+        let (width, height) = decoder.dimensions().ok_or_else(|| Error::internal("a JPEG header without dimensions"))?;
+        let color = decoder.input_colorspace() != Some(ColorSpace::Luma);
+        let jpeg = Self { encoded, decoder, head: Head { height, width, color } };
+        Ok(jpeg)
+    }
+}
+
+impl Image for Jpeg<'_> {
+    fn head(&self) -> Head {
+        self.head
+    }
+
+    fn write(mut self, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
+        whole(self.encoded)?;
+        let direct = matches!(self.decoder.input_colorspace(), Some(ColorSpace::YCbCr | ColorSpace::Luma));
+        if channels == 3 || direct {
+            return self.decoder.decode_into(out).map_err(|e| corrupt(self.encoded, e));
+        }
+        // Gray from anything but YCbCr, whose first component it is, goes through RGB.
+        spare.resize(self.head.height * self.head.width * 3, 0);
+        decoder(self.encoded, ColorSpace::RGB)?.decode_into(spare).map_err(|e| corrupt(self.encoded, e))?;
+        to_gray(spare, out);
+        Ok(())
+    }
+}
+
+fn decoder(encoded: &[u8], to: ColorSpace) -> Result<JpegDecoder<ZCursor<&[u8]>>> {
+    // Strict: the lenient mode paints what is missing gray and calls it success.
+    let options =
+        DecoderOptions::default().jpeg_set_out_colorspace(to).set_strict_mode(true).set_max_width(SIDE_MAX).set_max_height(SIDE_MAX);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(encoded), options);
+    decoder.decode_headers().map_err(|e| corrupt(encoded, e))?;
+    Ok(decoder)
+}
+
+/// Refuses a file without an end marker in its last bytes. The decoder accepts some of them: it pads missing bits with
+/// zeros and looks only at the end of each row of blocks. Writers may pad the file after the marker, so all of it is
+/// searched, from the end: one step on whole files.
+fn whole(encoded: &[u8]) -> Result<()> {
+    if encoded.windows(2).rev().any(|w| w == [0xff, 0xd9]) {
+        return Ok(());
+    }
+    Err(Error::sample(format!("the JPEG of {} bytes is truncated (it has no end marker): copy it again or remove it", encoded.len())))
+}
+
+fn corrupt(encoded: &[u8], e: zune_jpeg::errors::DecodeErrors) -> Error {
+    Error::sample(format!("the JPEG of {} bytes is corrupt: copy it again or remove it", encoded.len())).because(e)
+}

@@ -1,0 +1,122 @@
+//! A dataset made of files: a catalog says what there is, a reader brings the bytes.
+
+use super::catalog::Catalog;
+use super::{Form, Payload, Source};
+use crate::error::{Error, Result};
+use crate::types::{SampleId, TensorSpec};
+
+/// Brings the bytes of catalogued samples.
+pub(super) trait Reader: Send + Sync {
+    /// As [`Source::fetch`], with data only. Ids are in range and no sample is empty: [`Files`] has seen to it.
+    fn read(&self, catalog: &Catalog, wanted: &[(usize, SampleId)], sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>));
+}
+
+/// The [`Source`] of folders and shards, local or remote.
+pub(super) struct Files<R> {
+    catalog: Catalog,
+    reader: R,
+    target_spec: TensorSpec,
+}
+
+impl<R: Reader> Files<R> {
+    /// # Errors
+    /// `Source` when the catalog is empty.
+    pub(super) fn new(catalog: Catalog, reader: R) -> Result<Self> {
+        if catalog.places.is_empty() {
+            let seen = catalog.ignored;
+            return Err(Error::unreadable(format!(
+                "{} holds no samples: expected class folders of .jpg, .jpeg or .png files, or tar shards of them ({} other files, {} links, \
+                 {} names with '..' were ignored); check the path",
+                catalog.url, seen.others, seen.links, seen.escaping
+            )));
+        }
+        if catalog.labels.len() != catalog.places.len() {
+            return Err(Error::internal(format!("{} labels for {} samples", catalog.labels.len(), catalog.places.len())));
+        }
+        Ok(Self { catalog, reader, target_spec: TensorSpec::class_index() })
+    }
+}
+
+impl<R: Reader> Source for Files<R> {
+    fn len(&self) -> usize {
+        self.catalog.places.len()
+    }
+    fn describe(&self) -> String {
+        let c = &self.catalog;
+        let mut text = format!("{}: {} samples", c.url, c.places.len());
+        for (count, one, many) in [
+            (c.shards.len() as u64, "shard", "shards"),
+            (c.classes.len() as u64, "class", "classes"),
+            (c.ignored.others, "other file ignored", "other files ignored"),
+            (c.ignored.links, "link ignored", "links ignored"),
+            (c.ignored.escaping, "name with '..' ignored", "names with '..' ignored"),
+        ] {
+            if count > 0 {
+                text.push_str(&format!(", {count} {}", if count == 1 { one } else { many }));
+            }
+        }
+        text
+    }
+    fn payload_bytes(&self, id: SampleId) -> u64 {
+        self.catalog.place(id).map_or(0, |p| u64::from(p.bytes))
+    }
+    fn name(&self, id: SampleId) -> String {
+        self.catalog.name(id)
+    }
+    fn form(&self) -> &Form {
+        &Form::Images
+    }
+    fn target_spec(&self) -> &TensorSpec {
+        &self.target_spec
+    }
+    fn classes(&self) -> &[String] {
+        &self.catalog.classes
+    }
+    fn labels(&self) -> Option<&[i64]> {
+        Some(&self.catalog.labels)
+    }
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>)) {
+        let mut wanted = Vec::with_capacity(ids.len());
+        for (k, &id) in ids.iter().enumerate() {
+            match self.catalog.place(id) {
+                None => sink(k, Err(out_of_range(id, self.len()))),
+                Some(p) if p.bytes == 0 => sink(
+                    k,
+                    Err(Error::sample(format!(
+                        "{} is empty (0 bytes): remove it or choose on_error=\"skip\" or \"substitute\"",
+                        self.catalog.name(id)
+                    ))),
+                ),
+                Some(_) => wanted.push((k, id)),
+            }
+        }
+        let labels = &self.catalog.labels;
+        self.reader.read(&self.catalog, &wanted, &mut |k, id, data| {
+            let payload = data.and_then(|data| match labels.get(id as usize) {
+                Some(label) => Ok(Payload { data, target: bytemuck::bytes_of(label) }),
+                None => Err(out_of_range(id, labels.len())),
+            });
+            sink(k, payload);
+        });
+    }
+}
+
+/// An id that names no sample.
+pub(super) fn out_of_range(id: SampleId, samples: usize) -> Error {
+    Error::usage(format!("sample {id} does not exist: ids of this dataset are 0 to {}", samples.saturating_sub(1)))
+}
+
+/// Fewer bytes than the index promised.
+pub(super) fn short_read(name: &str, file: &str, offset: u64, wanted: u64, got: u64) -> Error {
+    Error::unreadable(format!(
+        "{name}: wanted {wanted} bytes at offset {offset} of {file}, got {got}: the file was truncated after it was indexed; \
+         restore it and open the dataset again"
+    ))
+}
+
+/// A file that is not the one that was indexed.
+pub(super) fn changed(name: &str, file: &str, was_bytes: u64, is_bytes: u64) -> Error {
+    Error::unreadable(format!(
+        "{name}: {file} changed since it was indexed (it had {was_bytes} bytes, now {is_bytes}, or its time differs): open the dataset again"
+    ))
+}

@@ -1,0 +1,184 @@
+//! Shard indexes kept on disk, so that opening a dataset again reads no headers. A cache: whatever is wrong with a file of
+//! it, the shard is walked instead, and nobody is told.
+//!
+//! A file is trusted by nobody: it must belong to this user and be writable by nobody else, its key (URL, entity tag,
+//! size, time) must be the shard's, its checksum must hold, and every extent must lie within the shard. It is written
+//! under another name and renamed, so readers see whole files only.
+//!
+//! ```text
+//! 0   8  "lfindex\0"          little endian throughout
+//! 8   4  version (1)
+//! 12  4  CRC-32 of everything after it
+//! 16  -  key: u32 length, UTF-8
+//!        ignored: links, escaping, others (u64 each)
+//!        u32 members, then each: offset u64, bytes u64, flag u8 (1: labelled), label i64, name u32 length + UTF-8
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::catalog::{Ignored, Shard, Stamp};
+use super::tar::{Member, ShardIndex};
+use crate::error::Result;
+
+const MAGIC: &[u8; 8] = b"lfindex\0";
+const VERSION: u32 = 1;
+/// No index is larger: a hundred million members of a shard would be.
+const FILE_BYTES_MAX: u64 = 4 << 30;
+/// The fixed part of a member, for bounding a declared count by the bytes that are there.
+const MEMBER_BYTES_MIN: usize = 8 + 8 + 1 + 8 + 4;
+
+/// The index of the shard at `url` (without credentials): from `directory` if it is there and whole, otherwise from
+/// `walk`, whose result is kept there.
+pub(super) fn through(
+    directory: Option<&Path>,
+    url: &str,
+    bytes: u64,
+    stamp: &Stamp,
+    walk: impl FnOnce() -> Result<(Shard, ShardIndex)>,
+) -> Result<(Shard, ShardIndex)> {
+    let Some(directory) = directory else { return walk() };
+    let key = key(url, bytes, stamp);
+    if let Some(index) = read(&path(directory, &key), &key, bytes) {
+        return Ok((Shard { path: url.to_owned(), bytes, stamp: stamp.clone() }, index));
+    }
+    let (shard, index) = walk()?;
+    // The walk may have seen a newer file than `stamp` describes: keep only what belongs to the key.
+    if shard.bytes == bytes && shard.stamp == *stamp {
+        let kept = keep(directory, url, bytes, stamp, &index);
+        tracing::debug!(shard = url, kept = kept.is_ok(), "indexed a shard");
+    }
+    Ok((shard, index))
+}
+
+/// Writes an index for the shard at `url` as it is now.
+pub(super) fn keep(directory: &Path, url: &str, bytes: u64, stamp: &Stamp, index: &ShardIndex) -> std::io::Result<()> {
+    let key = key(url, bytes, stamp);
+    write(directory, &path(directory, &key), &encode(&key, index))
+}
+
+fn path(directory: &Path, key: &str) -> PathBuf {
+    directory.join(format!("{:016x}{:016x}.idx", fnv(key, 0), fnv(key, 1)))
+}
+
+fn key(url: &str, bytes: u64, stamp: &Stamp) -> String {
+    format!("{url}\n{}\n{bytes}\n{}", stamp.etag.as_deref().unwrap_or(""), stamp.modified_ns)
+}
+
+/// FNV-1a, for file names only; the key itself is in the file.
+fn fnv(text: &str, variant: u8) -> u64 {
+    std::iter::once(variant).chain(text.bytes()).fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+fn encode(key: &str, index: &ShardIndex) -> Vec<u8> {
+    let mut body = Vec::new();
+    let text = |body: &mut Vec<u8>, t: &str| {
+        body.extend_from_slice(&(t.len() as u32).to_le_bytes());
+        body.extend_from_slice(t.as_bytes());
+    };
+    text(&mut body, key);
+    for count in [index.ignored.links, index.ignored.escaping, index.ignored.others] {
+        body.extend_from_slice(&count.to_le_bytes());
+    }
+    body.extend_from_slice(&(index.members.len() as u32).to_le_bytes());
+    for m in &index.members {
+        body.extend_from_slice(&m.offset.to_le_bytes());
+        body.extend_from_slice(&m.bytes.to_le_bytes());
+        body.push(u8::from(m.label.is_some()));
+        body.extend_from_slice(&m.label.unwrap_or(0).to_le_bytes());
+        text(&mut body, &m.name);
+    }
+    let mut file = Vec::with_capacity(16 + body.len());
+    file.extend_from_slice(MAGIC);
+    file.extend_from_slice(&VERSION.to_le_bytes());
+    file.extend_from_slice(&crc(&body).to_le_bytes());
+    file.extend_from_slice(&body);
+    file
+}
+
+fn crc(bytes: &[u8]) -> u32 {
+    let mut crc = flate2::Crc::new();
+    crc.update(bytes);
+    crc.sum()
+}
+
+/// The index in `file` if it is whole, is for `key`, and fits a shard of `shard_bytes`.
+pub(super) fn decode(file: &[u8], key: &str, shard_bytes: u64) -> Option<ShardIndex> {
+    let mut at = Cursor(file);
+    if at.take(8)? != MAGIC || at.u32()? != VERSION || at.u32()? != crc(at.0) || at.text()? != key {
+        return None;
+    }
+    let ignored = Ignored { links: at.u64()?, escaping: at.u64()?, others: at.u64()? };
+    let count = at.u32()? as usize;
+    if count.checked_mul(MEMBER_BYTES_MIN)? > at.0.len() {
+        return None;
+    }
+    let mut members = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (offset, bytes, flag, label) = (at.u64()?, at.u64()?, at.take(1)?, at.u64()? as i64);
+        let name = at.text()?.to_owned();
+        offset.checked_add(bytes).filter(|&end| end <= shard_bytes)?;
+        let label = match flag {
+            [0] => None,
+            [1] => Some(label),
+            _ => return None,
+        };
+        members.push(Member { name, offset, bytes, label });
+    }
+    at.0.is_empty().then_some(ShardIndex { members, ignored })
+}
+
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        Some(head)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        self.take(4)?.try_into().ok().map(u32::from_le_bytes)
+    }
+    fn u64(&mut self) -> Option<u64> {
+        self.take(8)?.try_into().ok().map(u64::from_le_bytes)
+    }
+    fn text(&mut self) -> Option<&'a str> {
+        let n = self.u32()?;
+        std::str::from_utf8(self.take(n as usize)?).ok()
+    }
+}
+
+fn read(path: &Path, key: &str, shard_bytes: u64) -> Option<ShardIndex> {
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let mut file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
+    let meta = file.metadata().ok()?;
+    let ours = meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o022 == 0;
+    if !ours || meta.len() > FILE_BYTES_MAX {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(meta.len() as usize);
+    Read::by_ref(&mut file).take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    decode(&bytes, key, shard_bytes)
+}
+
+fn write(directory: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let unique = format!(".{}.{}.tmp", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    let temporary: PathBuf = directory.join(unique);
+    let written = create(&temporary)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // The first error is the one worth telling.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn create(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}

@@ -1,0 +1,71 @@
+//! Labels of shards: from `key.cls` members where there are any (the webdataset convention), otherwise from the
+//! directory an image lies in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::catalog::{Catalog, Shard};
+use super::tar::ShardIndex;
+use crate::error::{Error, Result};
+
+/// Adds the members of all shards to `catalog`, in order, with their labels.
+///
+/// # Errors
+/// `Sample` when some images have a `.cls` and others none, or when an image lies in no directory and has none.
+pub(super) fn assemble(catalog: &mut Catalog, shards: Vec<(Shard, ShardIndex)>) -> Result<()> {
+    let images: usize = shards.iter().map(|(_, i)| i.members.len()).sum();
+    let labelled: usize = shards.iter().map(|(_, i)| i.members.iter().filter(|m| m.label.is_some()).count()).sum();
+    let mut classes = BTreeMap::new();
+    if labelled == 0 {
+        let names: BTreeSet<&str> = shards.iter().flat_map(|(_, i)| &i.members).filter_map(|m| directory(&m.name)).collect();
+        catalog.classes = names.iter().map(|&n| n.to_owned()).collect();
+        classes = names.into_iter().map(str::to_owned).zip(0i64..).collect();
+    }
+    catalog.places.reserve(images);
+    catalog.labels.reserve(images);
+    for (number, (shard, index)) in shards.into_iter().enumerate() {
+        let number = u32::try_from(number).map_err(|_| Error::settings("more than four billion shards"))?;
+        for member in &index.members {
+            let label = match (member.label, labelled) {
+                (Some(label), _) => label,
+                (None, 0) => directory(&member.name).and_then(|d| classes.get(d)).copied().ok_or_else(|| {
+                    Error::sample(format!(
+                        "{} in {} has no label: put it into a folder named after its class, or a file {} with its class number beside it",
+                        member.name,
+                        shard.path,
+                        label_name(&member.name)
+                    ))
+                })?,
+                (None, _) => {
+                    return Err(Error::sample(format!(
+                        "{} in {} has no label file {}, while {labelled} of the {images} images have one: add it or remove the image",
+                        member.name,
+                        shard.path,
+                        label_name(&member.name)
+                    )));
+                }
+            };
+            catalog.push(&member.name, number, member.offset, member.bytes)?;
+            catalog.labels.push(label);
+        }
+        catalog.ignored.add(index.ignored);
+        catalog.shards.push(shard);
+    }
+    Ok(())
+}
+
+/// The directory an image lies in: `b` of `a/b/c.jpg`.
+fn directory(name: &str) -> Option<&str> {
+    let (path, _) = name.rsplit_once('/')?;
+    Some(path.rsplit('/').next().unwrap_or(path))
+}
+
+/// webdataset's key: everything before the first dot of the last component.
+pub(super) fn key(name: &str) -> &str {
+    let start = name.rfind('/').map_or(0, |s| s + 1);
+    let end = name.get(start..).and_then(|base| base.find('.')).map_or(name.len(), |dot| start + dot);
+    name.get(..end).unwrap_or(name)
+}
+
+fn label_name(name: &str) -> String {
+    format!("{}.cls", key(name))
+}

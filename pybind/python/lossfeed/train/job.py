@@ -1,0 +1,176 @@
+"""What every run of a comparison shares: the data, its shape and constants, the held-out set, the number of steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import lossfeed as lf
+import torch
+
+from .data import Splits
+from .options import OptionError, Options
+
+# Defaults that depend on the data. The digits job is sized so that nine runs take about a minute on two cores. Its store
+# is as slow for 140-byte images as a remote one is for photographs: bytes, not arithmetic, are what a step waits for.
+# Torch gets one thread there: on batches this small, more of them only wait for each other.
+_DIGITS = {"epochs": 12, "batch_size": 32, "width": 16, "latency_s": 0.005, "bandwidth_bytes_per_s": 200_000, "threads": 1}
+_OTHERS = {"epochs": 10, "batch_size": 128, "width": 24, "latency_s": 0.0, "bandwidth_bytes_per_s": 0, "threads": 0}
+
+_NORMALISE_BATCHES = 8
+_EVALUATION_BATCH = 500
+
+
+class HeldOut:
+    """The held-out set, decoded once. It judges; nothing that steers a run ever sees it."""
+
+    def __init__(self, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        self._batches = batches
+        self.samples = sum(len(target) for _, target in batches)
+
+    @classmethod
+    def read(cls, dataset: Any) -> HeldOut:
+        """Reads and decodes every sample of ``dataset`` once (it stays in host memory, one byte a pixel channel)."""
+        size = min(_EVALUATION_BATCH, len(dataset))
+        loader = lf.Loader(dataset, batch_size=size, drop_last=False, sampler="uniform", device="cpu")
+        # A batch's memory goes back to the loader when the batch does: keep a copy.
+        return cls([(batch.data.clone(), batch.target.clone()) for batch in loader])
+
+    def accuracy(self, model: torch.nn.Module, device: str) -> float:
+        """Share of held-out samples the model gets right, in 0 … 1. Leaves the model in training mode."""
+        model.eval()
+        right = 0
+        with torch.inference_mode():
+            for images, target in self._batches:
+                right += int((model(images.to(device)).argmax(1) == target.to(device)).sum())
+        model.train()
+        return right / self.samples
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that is the same for all recipes and seeds."""
+
+    splits: Splits
+    samples: int
+    shape: tuple[int, int, int]
+    classes: int
+    mean: torch.Tensor
+    std: torch.Tensor
+    held_out: HeldOut
+    steps: int
+    steps_per_epoch: int
+    batch_size: int
+    width: int
+    lr: float
+    cache: float | int
+    """A share of the decoded data as a float, or bytes as an int: what :class:`lossfeed.Loader` takes."""
+    latency_s: float
+    bandwidth_bytes_per_s: int
+    """0 is unlimited."""
+    workers: int | None
+    device: str
+    resize: tuple[int, int] | None
+
+    @property
+    def epochs(self) -> int:
+        """Epochs begun; the last may end early, at ``steps``."""
+        return -(-self.steps // self.steps_per_epoch)
+
+    def open_train(self) -> Any:
+        """The training set behind its (possibly throttled) store, opened afresh so that every run starts cold."""
+        return open_set(self.splits.train, self.resize, self.latency_s, self.bandwidth_bytes_per_s)
+
+    def describe(self) -> dict[str, Any]:
+        """The settings a reader needs beside the results."""
+        return {
+            "data": self.splits.name,
+            "train_samples": self.samples,
+            "held_out_samples": self.held_out.samples,
+            "shape": list(self.shape),
+            "classes": self.classes,
+            "batch_size": self.batch_size,
+            "epochs": self.epochs,
+            "steps": self.steps,
+            "width": self.width,
+            "lr": self.lr,
+            "cache": self.cache,
+            "latency_s": self.latency_s,
+            "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
+            "device": self.device,
+        }
+
+
+def open_set(url: str, resize: tuple[int, int] | None = None, latency_s: float = 0, bandwidth: int = 0) -> Any:
+    """Opens a set through the engine; with a latency or a bandwidth the store behaves like a remote one."""
+    given: dict[str, Any] = {"resize": resize, "latency": latency_s or None, "bandwidth": bandwidth or None}
+    return lf.open(url, **{name: value for name, value in given.items() if value is not None})
+
+
+def prepare(options: Options, splits: Splits) -> Job:
+    """Opens both sets, decodes the held-out one, and settles what the options left to the data.
+
+    Raises :class:`OptionError` where the data and the options contradict each other, and the engine's own errors where
+    the data cannot be read.
+    """
+    usual = _DIGITS if options.data is None else _OTHERS
+
+    def settled(name: str) -> Any:
+        value = getattr(options, name)
+        return usual[name] if value is None else value
+
+    if threads := settled("threads"):
+        torch.set_num_threads(threads)
+    train, test = open_set(splits.train, options.resize), open_set(splits.test, options.resize)
+    if list(train.classes) != list(test.classes):
+        odd = sorted(set(train.classes) ^ set(test.classes))
+        raise OptionError(f"--data: the training and the held-out set differ in their classes; in only one of them: {odd[:5]}")
+    if train.spec != test.spec:
+        raise OptionError(
+            f"--data: training samples are {_words(train.spec)}, held-out ones {_words(test.spec)}; make them alike with --resize"
+        )
+    if train.spec[0] != "uint8" or len(train.spec[1]) != 3:
+        raise OptionError(f"--data: samples are {_words(train.spec)}; the demonstration job trains on images")
+    samples, batch_size = len(train), settled("batch_size")
+    if batch_size > samples:
+        raise OptionError(f"--batch-size {batch_size} is above the {samples} training samples; use at most {samples}")
+    held_out = HeldOut.read(test)
+    mean, std = channel_constants(train, batch_size)
+    # Every sampler draws as many samples an epoch as there are, and short batches are dropped: epochs are equally long.
+    steps_per_epoch = samples // batch_size
+    return Job(
+        splits=splits,
+        samples=samples,
+        shape=train.spec[1],
+        # Shards with numbers for labels name no classes.
+        classes=len(train.classes) or 1 + int(max(train.labels)),
+        mean=mean,
+        std=std,
+        held_out=held_out,
+        steps=options.steps or settled("epochs") * steps_per_epoch,
+        steps_per_epoch=steps_per_epoch,
+        batch_size=batch_size,
+        width=settled("width"),
+        lr=options.lr,
+        cache=options.cache_fraction if options.cache_bytes is None else options.cache_bytes,
+        latency_s=settled("latency_s"),
+        bandwidth_bytes_per_s=settled("bandwidth_bytes_per_s"),
+        workers=options.workers,
+        device=options.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        resize=options.resize,
+    )
+
+
+def _words(spec: tuple[str, tuple[int, ...]]) -> str:
+    return f"{spec[0]} {'×'.join(map(str, spec[1])) or 'scalars'}"
+
+
+def channel_constants(train: Any, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and standard deviation per channel (0 … 255) over the first shuffled batches of the training set."""
+    loader = lf.Loader(train, batch_size=batch_size, drop_last=True, sampler="uniform", seed=0, device="cpu")
+    count, total, squares = 0, 0.0, 0.0
+    for batch, _ in zip(loader, range(_NORMALISE_BATCHES)):
+        pixels = batch.data.flatten(0, 2).double()
+        count, total, squares = count + len(pixels), total + pixels.sum(0), squares + (pixels * pixels).sum(0)
+    mean = total / count
+    return mean.float(), (squares / count - mean * mean).clamp_min(1.0).sqrt().float()

@@ -1,0 +1,111 @@
+"""The side-by-side table. Pure: results in, text or plain values out."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .run import RunResult
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One line of the table: its name for programs, its words for people, where it comes from."""
+
+    name: str
+    words: str
+    value: Callable[[RunResult], float]
+    digits: int
+
+
+def _percent(field: str) -> Callable[[RunResult], float]:
+    return lambda run: 100 * getattr(run, field)
+
+
+# A hit ratio means nothing by itself: what it cost in accuracy and coverage stands right above it.
+MEASURES = (
+    Measure("accuracy_percent", "held-out accuracy, %", _percent("accuracy"), 1),
+    Measure("fetched_samples", "fetched from the source", lambda run: run.fetched_samples, 0),
+    Measure("fetched_mb", "fetched, MB", lambda run: run.fetched_bytes / 1e6, 2),
+    Measure("seen_epoch_percent", "distinct seen an epoch, %", _percent("coverage"), 1),
+    Measure("seen_ever_percent", "distinct seen ever, %", _percent("coverage_ever"), 1),
+    Measure("hit_percent", "hit ratio, %", _percent("hit_ratio"), 1),
+    Measure("stall_percent", "waiting for data, %", _percent("stall_share"), 1),
+    Measure("ess_percent", "ESS of the weights, %", _percent("ess"), 1),
+    Measure("samples_per_s", "samples/s", lambda run: run.samples_per_s, 0),
+)
+
+
+def mean_sd(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and sample standard deviation; the latter is ``None`` for a single value (unknown is not zero)."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def rows(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
+    """One row a recipe, in order of first appearance: mean and sd over its seeds for every measure.
+
+    ``accuracy_difference`` compares in pairs with the first recipe, over the seeds both have finished, in points.
+    """
+    recipes = list(dict.fromkeys(run.recipe for run in runs))
+    first = {run.seed: run.accuracy for run in runs if run.recipe == recipes[0]} if recipes else {}
+    table = []
+    for recipe in recipes:
+        mine = [run for run in runs if run.recipe == recipe]
+        row: dict[str, Any] = {"recipe": recipe, "seeds": [run.seed for run in mine], "steps": mine[0].steps}
+        for measure in MEASURES:
+            mean, sd = mean_sd([measure.value(run) for run in mine])
+            row[measure.name] = {"mean": mean, "sd": sd}
+        pairs = [100 * (run.accuracy - first[run.seed]) for run in mine if run.seed in first]
+        if recipe != recipes[0] and pairs:
+            mean, sd = mean_sd(pairs)
+            row["accuracy_difference"] = {"mean": mean, "sd": sd}
+        table.append(row)
+    return table
+
+
+def render(runs: Sequence[RunResult], columns: int = 120) -> str:
+    """The table as aligned text, recipes side by side, in as many blocks as ``columns`` characters ask for.
+
+    Empty if nothing has finished.
+    """
+    if not runs:
+        return ""
+    table = rows(runs)
+    first = table[0]["recipe"]
+    words = [m.words for m in MEASURES]
+    labels = ["", words[0], f"  against {first}", *words[1:]]
+    width = max(map(len, labels))
+    cells = [_recipe_cells(row) for row in table]
+    cell_widths = [max(map(len, cell)) + 2 for cell in cells]
+    blocks: list[list[int]] = [[]]
+    for i, cell_width in enumerate(cell_widths):
+        if blocks[-1] and width + sum(cell_widths[j] for j in blocks[-1]) + cell_width > columns:
+            blocks.append([])
+        blocks[-1].append(i)
+    lines: list[str] = []
+    for block in blocks:
+        for n, label in enumerate(labels):
+            lines.append((label.ljust(width) + "".join(cells[i][n].rjust(cell_widths[i]) for i in block)).rstrip())
+            if n == 0:
+                lines.append("─" * (width + sum(cell_widths[i] for i in block)))
+        lines.append("")
+    counts = sorted({len(row["seeds"]) for row in table})
+    seeds = "one seed, so no spread" if counts == [1] else f"mean ± sd over {' to '.join(map(str, counts))} seeds, compared in pairs"
+    steps = " or ".join(f"{n:,}" for n in sorted({row["steps"] for row in table}))
+    return "\n".join([*lines, f"{seeds}; {steps} steps each. distinct seen: different samples trained on ÷ samples in the set.",
+                      "ESS: effective sample size, 100 % when all weights are equal."])  # fmt: skip
+
+
+def _recipe_cells(row: dict[str, Any]) -> list[str]:
+    values = [_cell(row[m.name], m.digits) for m in MEASURES]
+    difference = _cell(row["accuracy_difference"], 1, "+") if "accuracy_difference" in row else ""
+    return [row["recipe"], values[0], difference, *values[1:]]
+
+
+def _cell(value: dict[str, float | None], digits: int, sign: str = "") -> str:
+    mean, sd = value["mean"], value["sd"]
+    # Rounded first, plus zero: a difference of -0.04 is not "-0.0".
+    text = f"{round(mean, digits) + 0.0:{sign},.{digits}f}"
+    return text if sd is None else f"{text} ± {sd:,.{digits}f}"

@@ -1,0 +1,87 @@
+"""`lossfeed train`: what it can be asked for, and what it answers to what it cannot."""
+
+import pytest
+from lossfeed.train import main
+from lossfeed.train.options import DEFAULT_COMPARE, OptionError, Options, Recipe
+
+
+def test_nothing_given_compares_the_three_ways_over_three_seeds():
+    options = Options.from_mapping({})
+    assert ",".join(r.label for r in options.compare) == DEFAULT_COMPARE
+    assert (options.seeds, options.cache_fraction, options.cache_bytes) == (3, 0.2, None)
+
+
+def test_none_means_the_default():
+    names = ("epochs", "cache", "seeds", "latency", "bandwidth", "compare", "work_dir", "data")
+    assert Options.from_mapping(dict.fromkeys(names)) == Options.from_mapping({})
+
+
+@pytest.mark.parametrize(
+    ("text", "sampler", "policy", "sampler_options", "loader_options"),
+    [
+        ("uniform", "uniform", "minio", {}, {}),
+        ("uniform+lru", "uniform", "lru", {}, {}),
+        ("shade", "pads", "shade", {}, {}),
+        ("shade:repeats=2", "pads", "shade", {"repeats": 2.0}, {}),
+        ("pads+minio:interleave=0:miss_quota=0.3", "pads", "minio", {"interleave": False, "miss_quota": 0.3}, {}),
+        ("importance:floor=0.5", "importance", "importance", {"floor": 0.5}, {}),
+        ("cost-aware:kappa=64", "cost-aware", "importance", {"kappa": 64.0}, {}),
+        ("cost-aware+lru:random_scores=1:smoothing=0", "cost-aware", "lru", {"random_scores": True}, {"smoothing": 0.0}),
+    ],
+)
+def test_a_recipe_reads_as_sampler_policy_and_settings(text, sampler, policy, sampler_options, loader_options):
+    recipe = Recipe.parse(text)
+    assert (recipe.label, recipe.sampler, recipe.policy) == (text, sampler, policy)
+    assert (recipe.sampler_options, recipe.loader_options) == (sampler_options, loader_options)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"compare": "unifrom"}, "no sampler is called 'unifrom'"),
+        ({"compare": "uniform+lfru"}, "no cache policy is called 'lfru'"),
+        ({"compare": "uniform:kappa=4"}, "'kappa=4' is not KEY=VALUE"),
+        ({"compare": "cost-aware:kappa=many"}, "'many' is not a number"),
+        ({"compare": "cost-aware:kappa=nan"}, "not a finite number"),
+        ({"compare": "cost-aware:random_scores=maybe"}, "neither 1 nor 0"),
+        ({"compare": "shade,shade"}, "shade more than once"),
+        ({"compare": ""}, "names no sampler"),
+        ({"epochs": 0}, "--epochs: 0 must be a whole number of at least 1"),
+        ({"seeds": 1.5}, "--seeds: 1.5 must be a whole number"),
+        ({"batch_size": 1}, "--batch-size: 1 must be a whole number of at least 2"),
+        ({"lr": -1}, "--lr: -1 must be above 0"),
+        ({"lr": float("nan")}, "not a finite number"),
+        ({"cache": "0%"}, "outside 0 … 100 %"),
+        ({"cache": "120%"}, "outside 0 … 100 %"),
+        ({"cache": "-5"}, "negative"),
+        ({"cache": "lots"}, "not a number of bytes"),
+        ({"latency": "soon"}, "not a duration"),
+        ({"latency": 61.0}, "outside 0 … 60 s"),
+        ({"bandwidth": "-1"}, "not a number of bytes"),
+        ({"resize": "8x8x8"}, "not HEIGHTxWIDTH"),
+        ({"epoch": 3}, "unknown option 'epoch'"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(given, said, capsys):
+    with pytest.raises(OptionError) as refusal:
+        Options.from_mapping(given)
+    assert said in str(refusal.value)
+    assert main(given) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "fraction", "size"),
+    [("20%", 0.2, None), ("0.5", 0.5, None), (1, 1.0, None), ("64MiB", None, 64 << 20), ("3kB", None, 3000), (5000, None, 5000)],
+)
+def test_a_cache_is_a_share_or_a_size(text, fraction, size):
+    options = Options.from_mapping({"cache": text})
+    assert (options.cache_fraction, options.cache_bytes) == (fraction, size)
+
+
+def test_times_and_rates_have_units():
+    options = Options.from_mapping({"latency": "150us", "bandwidth": "2MB/s"})
+    assert options.latency_s == pytest.approx(150e-6)
+    assert options.bandwidth_bytes_per_s == 2_000_000
+    assert Options.from_mapping({"latency": 0.25, "bandwidth": 0}).latency_s == 0.25
+    assert Options.from_mapping({"bandwidth": 0}).bandwidth_bytes_per_s == 0
