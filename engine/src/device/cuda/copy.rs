@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use cudarc::driver::result::DriverError;
 use cudarc::driver::{CudaStream, sys};
 
-use super::driver::Driver;
+use super::driver::{Driver, is_capturing};
 use crate::error::{Error, Result};
 
 /// All streams share one host-to-device engine, first come first served: a small copy of someone else's must not wait for
@@ -77,9 +77,7 @@ impl Copies {
             // SAFETY: `after` is 0 or a live stream (the caller's promise); events and the copy stream are ours and alive.
             // An event that is destroyed after the wait was queued stays valid for that wait (cuEventDestroy).
             unsafe {
-                let mut capture = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-                sys::cuStreamIsCapturing(after, &raw mut capture).result()?;
-                if capture != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+                if is_capturing(after)? {
                     return Ok(false);
                 }
                 sys::cuEventRecord(ready.raw(), after).result()?;
@@ -222,7 +220,8 @@ unsafe impl Sync for Event {}
 
 impl Event {
     pub(super) fn new(driver: Arc<Driver>) -> Result<Self> {
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32 | sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
+        let flags =
+            sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32 | sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
         let raw = driver.call("making an event", || {
             let mut raw = std::ptr::null_mut();
             // SAFETY: the pointer is to a local.

@@ -129,21 +129,35 @@ fn pop() {
     let _ = unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) };
 }
 
+/// Whether `stream` is capturing a graph.
+///
+/// # Safety
+/// Inside [`Driver::call`]; `stream` is null or a live stream of the device.
+pub(super) unsafe fn is_capturing(stream: sys::CUstream) -> Result<bool, DriverError> {
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the stream is by the caller's promise; the pointer is to a local.
+    match unsafe { sys::cuStreamIsCapturing(stream, &raw mut status) }.result() {
+        Ok(()) => Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE),
+        // What the driver says of the legacy default stream while a blocking stream captures.
+        Err(DriverError(sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 /// Page-locks `memory`, in pieces.
 pub(super) fn register(driver: &Arc<Driver>, memory: &mut [u8]) -> Result<Registration> {
     let bytes = memory.len() as u64;
+    let what = format!("page-locking {bytes} bytes of host memory (lower `cache` or batch_size if they do not fit)");
     let mut pinned = Pinned { driver: driver.clone(), pieces: Vec::new() };
     for piece in memory.chunks_mut(REGISTER_PIECE_BYTES) {
         let start = piece.as_mut_ptr().cast::<c_void>();
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        driver
-            .call("page-locking memory (lower `cache` or batch_size if it does not fit)", || {
-                // SAFETY: the piece is mapped memory of that length (it is a live borrow). That it stays mapped until
-                // `Pinned` is dropped is the caller's duty; the driver's own hold on the pages keeps them from being reused
-                // for anything else even if it were not.
-                unsafe { sys::cuMemHostRegister_v2(start, piece.len(), flags) }.result()
-            })
-            .map_err(|error| Error::device(format!("{bytes} bytes asked for")).because(error))?;
+        driver.call(&what, || {
+            // SAFETY: the piece is mapped memory of that length (it is a live borrow). That it stays mapped until `Pinned`
+            // is dropped is the caller's duty; the driver's own hold on the pages keeps them from being reused for anything
+            // else even if it were not.
+            unsafe { sys::cuMemHostRegister_v2(start, piece.len(), flags) }.result()
+        })?;
         // On an error above, dropping `pinned` takes the earlier pieces back.
         pinned.pieces.push(Address(start));
     }

@@ -134,8 +134,14 @@ impl<T: Send + 'static> Mailbox<T> {
         let free = Arc::new(AtomicU64::new(u64::MAX >> (64 - slots)));
         let (away, arriving) = channel();
         let closing = Arc::new(AtomicBool::new(false));
-        let reader =
-            Reader { memory: memory.clone(), places, closing: closing.clone(), sink, narrowed: Default::default() };
+        let reader = Reader {
+            memory: memory.clone(),
+            places,
+            closing: closing.clone(),
+            deadline: None,
+            sink,
+            narrowed: Default::default(),
+        };
         let thread = std::thread::Builder::new()
             .name("lossfeed-scores".to_owned())
             .spawn(move || reader.run(arriving))
@@ -237,6 +243,8 @@ struct Reader<F> {
     memory: Arc<dyn Shared>,
     places: Places,
     closing: Arc<AtomicBool>,
+    /// When closing stops waiting, for all that is away together.
+    deadline: Option<Instant>,
     sink: F,
     /// Room for double-precision scores, narrowed.
     narrowed: [Vec<f32>; 3],
@@ -265,15 +273,14 @@ impl<F> Reader<F> {
     }
 
     /// Looks at the sequence word until the batch is home; gives up only when closing.
-    fn wait_for<T>(&self, away: &Away<T>) -> bool {
+    fn wait_for<T>(&mut self, away: &Away<T>) -> bool {
         let done = word(&*self.memory, away.claim.slot * self.places.slot_bytes + self.places.done);
         let mut pause = LOOK_FIRST;
-        let mut deadline = None;
         // Acquire: pairs with the kernel's system-wide fence before it writes the word; the scores are visible with it.
         while done.load(Ordering::Acquire) != away.expected {
             if self.closing.load(Ordering::Relaxed) {
                 let now = Instant::now();
-                if now >= *deadline.get_or_insert(now + CLOSE_WAIT) {
+                if now >= *self.deadline.get_or_insert(now + CLOSE_WAIT) {
                     return false;
                 }
             }
@@ -482,7 +489,11 @@ mod tests {
                 (p.done, 4),
             ];
             assert!(parts.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
-            assert!(parts.iter().all(|part| part.0 % 64 == 0) && p.done + 4 <= p.slot_bytes && p.slot_bytes % 64 == 0);
+            assert!(
+                parts.iter().all(|part| part.0.is_multiple_of(64))
+                    && p.done + 4 <= p.slot_bytes
+                    && p.slot_bytes.is_multiple_of(64)
+            );
         }
     }
 }

@@ -47,7 +47,9 @@ pub fn probe() -> Probe {
         _ => {
             // A missing function of the driver is a panic in the bindings.
             let found = catch_unwind(ask).unwrap_or_else(|_| Probe {
-                problem: Some("the NVIDIA driver library lacks a function that CUDA 11 has: update the driver".to_owned()),
+                problem: Some(
+                    "the NVIDIA driver library lacks a function that CUDA 11 has: update the driver".to_owned(),
+                ),
                 ..Probe::default()
             });
             *cache = Some((pid, found.clone()));
@@ -83,7 +85,8 @@ fn ask_driver(found: &mut Probe) -> Result<(), DriverError> {
             unsafe { result::device::get_attribute(device, which) }
         };
         use sys::CUdevice_attribute_enum::{
-            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
         };
         found.gpus.push(Gpu {
             ordinal: ordinal as usize,

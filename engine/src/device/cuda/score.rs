@@ -11,7 +11,7 @@ use lossfeed_kernels::launch::{self, FUSED_RANK_ROWS, Launch, workspace_bytes};
 use lossfeed_kernels::{Dtype, Rows, ptx};
 use parking_lot::Mutex;
 
-use super::driver::{Driver, Mapped};
+use super::driver::{Driver, Mapped, is_capturing};
 use super::mailbox::{HostScores, Mailbox, Places, SLOTS_MAX, Shared};
 use crate::error::{Error, Result};
 
@@ -99,10 +99,8 @@ impl<T: Send + 'static> Scorer<T> {
             return Ok(self.drop_one());
         };
         let capturing = self.driver.call("asking whether a graph is being captured", || {
-            let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-            // SAFETY: the stream is by the caller's promise; the pointer is to a local.
-            unsafe { sys::cuStreamIsCapturing(stream as sys::CUstream, &raw mut status) }.result()?;
-            Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+            // SAFETY: the stream is by the caller's promise.
+            unsafe { is_capturing(stream as sys::CUstream) }
         })?;
         if capturing {
             return Ok(self.drop_one());
@@ -158,7 +156,10 @@ impl<T: Send + 'static> Scorer<T> {
 
     fn check(&self, args: &ScoreArgs) -> Result<()> {
         if args.rows > self.rows_max {
-            return Err(Error::usage(format!("{} rows, the loader's batches have at most {}", args.rows, self.rows_max)));
+            return Err(Error::usage(format!(
+                "{} rows, the loader's batches have at most {}",
+                args.rows, self.rows_max
+            )));
         }
         if args.classes == 0 || args.classes > Rows::MAX {
             return Err(Error::usage(format!("{} classes: need 1 to {}", args.classes, Rows::MAX)));
@@ -290,7 +291,8 @@ unsafe impl Sync for Kernels {}
 
 impl Kernels {
     fn load(driver: Arc<Driver>) -> Result<Self> {
-        let image = CString::new(ptx::module()).map_err(|nul| Error::internal("the shipped PTX holds a zero").because(nul))?;
+        let image =
+            CString::new(ptx::module()).map_err(|nul| Error::internal("the shipped PTX holds a zero").because(nul))?;
         let mut log = vec![0u8; LOG_BYTES];
         let mut options =
             [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
@@ -306,12 +308,14 @@ impl Kernels {
         let module = loaded.map_err(|error| {
             let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
             let said = String::from_utf8_lossy(&log[..end]).trim().to_owned();
-            Error::device(if said.is_empty() { "the GPU's driver refuses the kernels".to_owned() } else { said }).because(error)
+            Error::device(if said.is_empty() { "the GPU's driver refuses the kernels".to_owned() } else { said })
+                .because(error)
         })?;
         // From here on Drop unloads.
         let mut kernels = Self { driver, module, functions: Vec::with_capacity(ptx::KERNELS.len()) };
         for name in ptx::KERNELS {
-            let c_name = CString::new(name).map_err(|nul| Error::internal("a kernel's name holds a zero").because(nul))?;
+            let c_name =
+                CString::new(name).map_err(|nul| Error::internal("a kernel's name holds a zero").because(nul))?;
             let function = kernels.driver.call(name, || {
                 let mut function = std::ptr::null_mut();
                 // SAFETY: the module is loaded; the name ends with a zero; the pointer is to a local.
