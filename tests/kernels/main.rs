@@ -4,6 +4,7 @@ mod cases;
 mod compare;
 mod fast;
 mod fiber;
+mod gpu;
 mod prebuilt;
 mod rank;
 mod reference;

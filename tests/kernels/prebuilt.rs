@@ -19,10 +19,8 @@ fn the_prebuilt_ptx_is_isa_8_0_for_compute_75() {
 
 #[test]
 fn every_launch_names_a_kernel_of_the_module() {
-    let entries: Vec<&str> = ptx::module()
-        .lines()
-        .filter_map(|l| l.trim().strip_prefix(".visible .entry ")?.strip_suffix('('))
-        .collect();
+    let entries: Vec<&str> =
+        ptx::module().lines().filter_map(|l| l.trim().strip_prefix(".visible .entry ")?.strip_suffix('(')).collect();
     for kernel in ptx::KERNELS {
         assert!(entries.contains(&kernel), "{kernel} is not in the PTX");
     }

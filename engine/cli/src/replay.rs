@@ -1,9 +1,10 @@
 //! `lossfeed replay`: a recorded run through cache policies, on the same ledger the live cache uses.
 
+use std::fs::File;
 use std::io::{self, Write};
 
-use lossfeed::sim::{Replay, Trace, replay};
-use lossfeed::{ErrorKind, Result};
+use lossfeed::sim::{ROWS_MAX, Replay, Trace, replay};
+use lossfeed::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::args::ReplayArgs;
@@ -31,7 +32,9 @@ pub(crate) fn run(args: &ReplayArgs) -> i32 {
 
 /// Every policy at every size, in the order asked for.
 fn results(args: &ReplayArgs) -> Result<Report> {
-    let trace = Trace::open(&args.trace)?;
+    let told = |e: Error| Error::unreadable(format!("trace {}", args.trace.display())).because(e);
+    let file = File::open(&args.trace).map_err(|e| told(Error::unreadable("cannot open it").because(e)))?;
+    let trace = Trace::read(file, ROWS_MAX).map_err(told)?;
     let mut results = Vec::with_capacity(args.policy.len() * args.capacity_fraction.len());
     for policy in &args.policy {
         for &fraction in &args.capacity_fraction {
