@@ -34,8 +34,8 @@ test: ## everything: format, lints, cargo tests, wheel, Python tests, kernels, D
 lint: ## only the checks that run nothing: format, clippy, the house's arrows, Dockerfile
 	@.ci/test lint
 
-bench: venv wheel ## what it costs: micro benchmarks and scenarios, results in benches/record
-	@.ci/bench $(ARGS)
+bench: venv wheel ## what it costs: micro benchmarks and, with DATA=CIFAR_FOLDER, scenarios; results in benches/record
+	@DATA=$(DATA) .ci/bench $(ARGS)
 
 gpu-bundle: venv ## test binaries and wheel in .gpu-bundle, for a GPU machine without cargo or network
 	@.ci/gpu-bundle

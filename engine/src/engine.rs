@@ -1,1 +1,536 @@
-//! The wiring.
+//! The wiring: one engine feeds one rank of one run.
+
+use crate::arena::Arena;
+use crate::cache::Cache;
+use crate::device::{self, Device};
+use crate::error::{Error, Result};
+use crate::index::ScoreTable;
+use crate::ledger::Ledger;
+use crate::loader::checkpoint::{Checkpoint, Header};
+use crate::loader::{BadSample, Coverage, Feed, Iteration, Next, Ticket};
+use crate::policy;
+use crate::sampler::{self, Batches, Order, Outlook, Sampler};
+use crate::scoring::{self, Measured};
+use crate::settings::{CacheForm, Settings};
+use crate::source::{Decoder, Form, ImageMode, Source};
+use crate::staging::{BatchLayout, SlotPool};
+use crate::stats::{Counters, Identity, Publisher};
+use crate::types::{SampleId, TensorSpec};
+use lossfeed_kernels::rank;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A source and how its samples are decoded.
+#[derive(Clone)]
+pub struct Dataset {
+    /// Where the truth lies.
+    pub source: Arc<dyn Source>,
+    /// For sources of images.
+    pub decoder: Option<Decoder>,
+}
+
+impl Dataset {
+    /// Finds out what a sample of `source` looks like (images: by decoding the first one).
+    pub fn new(source: Arc<dyn Source>, mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Self> {
+        let decoder = match source.form() {
+            Form::Images => Some(Decoder::for_source(&*source, mode, resize)?),
+            Form::Rows(_) if resize.is_some() => {
+                return Err(Error::settings(
+                    "resize is for images; this dataset holds tensors, which travel as they are",
+                ));
+            }
+            Form::Rows(_) => None,
+        };
+        Ok(Self { source, decoder })
+    }
+    /// Element type and shape of one delivered sample.
+    pub fn spec(&self) -> &TensorSpec {
+        match (&self.decoder, self.source.form()) {
+            (Some(decoder), _) => decoder.spec(),
+            (None, Form::Rows(spec)) => spec,
+            (None, Form::Images) => self.source.target_spec(), // unreachable by construction: images have a decoder
+        }
+    }
+}
+
+/// Where the run is.
+struct Clock {
+    /// The epoch that starts next.
+    next_epoch: u64,
+    /// A restored position, until its epoch starts or another epoch is asked for.
+    resume: Option<Checkpoint>,
+    /// Number of passes begun; a stale iterator is recognised by it.
+    iteration: u64,
+    current: Option<Arc<Iteration>>,
+    /// When the consumer got its last batch; `None` outside a pass.
+    last_return: Option<Instant>,
+}
+
+/// One rank's engine: it draws epochs, fills batches, keeps what matters and takes scores home.
+///
+/// All methods may be called from any thread; one consumer at a time takes batches. After `fork` a child must make its
+/// own engine: every call there is refused.
+pub struct Engine {
+    feed: Arc<Feed>,
+    settings: Settings,
+    sampler: Box<dyn Sampler>,
+    owned: Vec<SampleId>,
+    batches: Batches,
+    device: Arc<dyn Device>,
+    clock: Mutex<Clock>,
+    coverage: Mutex<Coverage>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    publisher: Mutex<Option<Publisher>>,
+    closed: AtomicBool,
+    pid: u32,
+}
+
+static ENGINES: AtomicU64 = AtomicU64::new(0);
+
+impl Engine {
+    /// Validates everything, reserves the memory and publishes the stats page. No sample is read yet (images: one was,
+    /// by [`Dataset::new`]).
+    pub fn new(dataset: Dataset, settings: Settings) -> Result<Self> {
+        let Dataset { source, decoder } = dataset.clone();
+        let samples = source.len();
+        settings.validate(samples)?;
+        let sampler = settings.sampler.build()?;
+        let device = device::open(&settings.device)?;
+        let batches =
+            Batches::new(samples, settings.batch_size, settings.drop_last, settings.rank, settings.world_size)?;
+        let layout = BatchLayout::new(settings.batch_size, dataset.spec().clone(), source.target_spec().clone())?;
+        let counters = Arc::new(Counters::default());
+        counters.samples_in_dataset.store(samples as u64, Relaxed);
+        let max_slots = settings.max_slots.unwrap_or(settings.depth() + 64);
+        let pool = SlotPool::new(layout, settings.depth(), max_slots, Arc::clone(&device))?;
+        let arena = Arena::new(settings.cache_bytes, &*device)?;
+        let scores = ScoreTable::new(samples, settings.smoothing_weight());
+        let ledger = Ledger::new(settings.cache_bytes, samples, policy::from_name(settings.policy_name(), samples)?);
+        if settings.policy_name() == "belady" {
+            return Err(Error::settings(
+                "policy belady needs the whole future and exists for `lossfeed replay` only: use minio, importance, shade, lru or fifo",
+            ));
+        }
+        let cache = Cache::new(scores, ledger, arena, Arc::clone(&counters));
+        let number = ENGINES.fetch_add(1, Relaxed) + 1;
+        let feed = Feed::new(
+            number,
+            source,
+            decoder,
+            cache,
+            pool,
+            Arc::clone(&counters),
+            settings.cache_form,
+            settings.on_error,
+        );
+        check_cache_holds_a_sample(&feed, &settings)?;
+        let owned = sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size);
+        let publisher = settings.stats.then(|| Publisher::start(identity(&settings, &feed, &*device), counters));
+        // A run must not fail because nobody can watch it.
+        let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
+        let clock = Clock { next_epoch: 0, resume: None, iteration: 0, current: None, last_return: None };
+        let engine = Self {
+            feed: Arc::new(feed),
+            settings,
+            sampler,
+            owned,
+            batches,
+            device,
+            clock: Mutex::new(clock),
+            coverage: Mutex::new(Coverage::new(samples)),
+            threads: Mutex::default(),
+            publisher: Mutex::new(publisher),
+            closed: AtomicBool::new(false),
+            pid: std::process::id(),
+        };
+        engine.feed.counters.batches_per_epoch.store(batches.len() as u64, Relaxed);
+        Ok(engine)
+    }
+
+    /// Where things lie in a batch slot.
+    pub fn layout(&self) -> &BatchLayout {
+        self.feed.layout()
+    }
+
+    /// The settings this engine was made with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The device batches go to.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// The source behind it.
+    pub fn source(&self) -> &Arc<dyn Source> {
+        &self.feed.source
+    }
+
+    /// Batches an epoch, the same on every rank.
+    pub fn batches_per_epoch(&self) -> usize {
+        self.batches.len()
+    }
+
+    fn usable(&self) -> Result<()> {
+        let pid = std::process::id();
+        if pid != self.pid {
+            return Err(Error::usage(format!(
+                "this loader was made in process {} and is used in its fork {pid}: threads and device memory do not survive a fork; make a loader in the child",
+                self.pid
+            )));
+        }
+        if self.closed.load(Relaxed) {
+            return Err(Error::usage("this loader is closed: make a new one"));
+        }
+        Ok(())
+    }
+
+    /// Chooses the epoch that starts next. Without it epochs count up from 0.
+    pub fn set_epoch(&self, epoch: u64) -> Result<()> {
+        self.usable()?;
+        let mut clock = self.clock.lock();
+        clock.next_epoch = epoch;
+        clock.resume.take_if(|c| c.header.epoch != epoch);
+        Ok(())
+    }
+
+    /// The epoch under way, or the next one if none is.
+    pub fn epoch(&self) -> u64 {
+        let clock = self.clock.lock();
+        clock.current.as_ref().map_or(clock.next_epoch, |i| i.epoch())
+    }
+
+    /// Draws the next epoch and starts filling it. An iteration under way ends. Returns the new iteration's number.
+    pub fn start_epoch(&self) -> Result<u64> {
+        self.usable()?;
+        let mut clock = self.clock.lock();
+        if let Some(old) = clock.current.take() {
+            old.stop();
+        }
+        let epoch = clock.next_epoch;
+        let resume = clock.resume.take();
+        let (first, stored) = match resume {
+            Some(c) if c.header.epoch == epoch => (c.header.delivered, c.order),
+            _ => (0, None),
+        };
+        let order = self.draw(epoch, stored)?;
+        let window = self.settings.depth();
+        let iteration = Arc::new(Iteration::new(Arc::clone(&self.feed), epoch, order, self.batches, first, window));
+        let mut threads = self.threads.lock();
+        threads.retain(|t| !t.is_finished());
+        for worker in 0..self.settings.worker_count() {
+            let shared = Arc::clone(&iteration);
+            let thread = std::thread::Builder::new()
+                .name(format!("lossfeed-{worker}"))
+                .spawn(move || shared.work())
+                .map_err(|e| Error::memory("a loader thread could not be started: lower num_workers").because(e))
+                .inspect_err(|_| iteration.stop())?;
+            threads.push(thread);
+        }
+        clock.next_epoch = epoch + 1;
+        clock.iteration += 1;
+        clock.current = Some(iteration);
+        clock.last_return = None;
+        self.feed.counters.epoch.store(epoch, Relaxed);
+        self.feed.counters.batch.store(first as u64, Relaxed);
+        Ok(clock.iteration)
+    }
+
+    /// Draws an epoch (or takes the stored one) and tells the policy what is to come.
+    fn draw(&self, epoch: u64, stored: Option<Order>) -> Result<Order> {
+        let mut guard = self.feed.cache.lock();
+        let state = &mut *guard;
+        let order = match stored {
+            Some(order) => order,
+            None => self.sampler.draw(&Outlook {
+                owned: &self.owned,
+                samples: self.feed.source.len() as u32,
+                epoch,
+                seed: self.settings.seed,
+                rank: self.settings.rank,
+                world_size: self.settings.world_size,
+                scores: &state.scores,
+                resident: &|id| state.ledger.contains(id),
+            })?,
+        };
+        state.ledger.plan(&order.ids);
+        let ess = effective_sample_size(&order.weights);
+        self.feed.counters.ess_ppm.store((ess * 1e6) as u64, Relaxed);
+        Ok(order)
+    }
+
+    /// The next batch of `iteration`, within `wait`; [`Next::Pending`] if it is not there by then.
+    pub fn next_batch(&self, iteration: u64, wait: Duration) -> Result<Next> {
+        self.usable()?;
+        let entered = Instant::now();
+        let current = {
+            let mut clock = self.clock.lock();
+            if clock.iteration != iteration {
+                return Err(Error::usage(
+                    "this iterator ended when a newer one over the same loader began: one pass at a time",
+                ));
+            }
+            let Some(current) = clock.current.clone() else { return Ok(Next::End) };
+            if let Some(last) = clock.last_return.take() {
+                self.feed.counters.busy_us_total.fetch_add((entered - last).as_micros() as u64, Relaxed);
+            }
+            current
+        };
+        let next = current.next(wait, self.settings.worker_count() == 0);
+        self.feed.counters.wait_us_total.fetch_add(entered.elapsed().as_micros() as u64, Relaxed);
+        match &next {
+            Ok(Next::Batch(batch)) => {
+                let mut coverage = self.coverage.lock();
+                coverage.deliver(batch.ticket.epoch, &batch.ticket.ids);
+                let (epoch, ever) = coverage.distinct();
+                self.feed.counters.distinct_epoch.store(epoch, Relaxed);
+                self.feed.counters.distinct_ever.store(ever, Relaxed);
+                self.clock.lock().last_return = Some(Instant::now());
+            }
+            Ok(Next::Pending) => {}
+            Ok(Next::End) => self.finish(&current),
+            // Running out of slots ends nothing: the caller may let go of batches and ask again.
+            Err(_) if current.stopped() => self.finish(&current),
+            Err(_) => {}
+        }
+        self.feed.counters.slots_total.store(self.feed.pool.gauges().total as u64, Relaxed);
+        self.feed.counters.slots_lent.store(self.feed.pool.gauges().lent as u64, Relaxed);
+        next
+    }
+
+    fn finish(&self, iteration: &Arc<Iteration>) {
+        let mut clock = self.clock.lock();
+        if clock.current.as_ref().is_some_and(|c| Arc::ptr_eq(c, iteration)) {
+            iteration.stop();
+            clock.current = None;
+            clock.last_return = None;
+        }
+    }
+
+    /// Ends iteration `iteration` if it is still under way (its consumer let go of it).
+    pub fn abandon(&self, iteration: u64) {
+        let current = {
+            let clock = self.clock.lock();
+            if clock.iteration == iteration { clock.current.clone() } else { None }
+        };
+        if let Some(current) = current {
+            self.finish(&current);
+        }
+    }
+
+    /// Credits measured scores to exactly the samples of the ticket's batch. Returns how many were scored (0 if the
+    /// batch had been scored before). Never blocks on I/O.
+    pub fn apply_scores(&self, ticket: &Ticket, measured: &Measured<'_>) -> Result<usize> {
+        self.usable()?;
+        if ticket.engine != self.feed.engine {
+            return Err(Error::usage(format!(
+                "scores for batch {} of epoch {} of another loader: score a batch on the loader that delivered it",
+                ticket.number, ticket.epoch
+            )));
+        }
+        scoring::credit(&self.feed.cache, &self.feed.counters, self.settings.score_kind(), ticket, measured)
+    }
+
+    /// Credits per-sample losses you hold already; ranks are counted here.
+    pub fn apply_losses(&self, ticket: &Ticket, losses: &[f32]) -> Result<usize> {
+        let count = rank::counts(losses);
+        self.apply_scores(ticket, &Measured { loss: losses, grad_norm: None, entropy: None, count: &count })
+    }
+
+    /// What is believed about every sample now; NaN = unseen.
+    pub fn importance(&self) -> Vec<f32> {
+        self.feed.cache.lock().scores.as_slice().to_vec()
+    }
+
+    /// The bad samples met so far.
+    pub fn bad_samples(&self) -> Vec<BadSample> {
+        self.feed.bad_samples()
+    }
+
+    /// All counters, gauges and the ratios people ask for. Ratios are 0 to 1.
+    pub fn stats(&self) -> Vec<(String, f64)> {
+        let c = &self.feed.counters;
+        {
+            let state = self.feed.cache.lock();
+            c.score_age_steps.store(state.scores.mean_age(state.step).unwrap_or(0.0) as u64, Relaxed);
+        }
+        let mut all = c.snapshot().flat();
+        let get = |name: &str| all.iter().find(|(n, _)| n == name).map_or(0.0, |(_, v)| *v);
+        let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        let (wait, busy) = (get("wait_us_total"), get("busy_us_total"));
+        let n = get("samples_in_dataset");
+        let derived = [
+            ("hit_ratio", ratio(get("hits_total"), get("requests_total"))),
+            ("stall_fraction", ratio(wait, wait + busy)),
+            ("coverage_epoch", ratio(get("distinct_epoch"), n / f64::from(self.settings.world_size))),
+            ("coverage_ever", ratio(get("distinct_ever"), n)),
+            ("ess_fraction", get("ess_ppm") / 1e6),
+            ("arena_used_bytes", self.feed.cache.arena().used_bytes() as f64),
+        ];
+        all.extend(derived.map(|(name, value)| (name.to_string(), value)));
+        all
+    }
+
+    /// The run's state: position, beliefs and, where it cannot be drawn again, the epoch's order.
+    pub fn state(&self) -> Result<Vec<u8>> {
+        self.state_held(0)
+    }
+
+    /// As [`Self::state`], as of `held` batches ago: a consumer that prefetches has taken batches which nobody has seen.
+    pub fn state_held(&self, held: usize) -> Result<Vec<u8>> {
+        self.usable()?;
+        let clock = self.clock.lock();
+        let s = &self.settings;
+        let seen = |i: &Iteration| i.taken().saturating_sub(held);
+        // An epoch whose last batch was delivered is over, also if nobody asked for the end yet.
+        let live = clock.current.as_ref().filter(|i| seen(i) < i.len());
+        let (epoch, delivered) = match (&live, &clock.resume) {
+            (Some(i), _) => (i.epoch(), seen(i)),
+            (None, Some(c)) => return c.to_bytes(),
+            (None, None) => (clock.next_epoch, 0),
+        };
+        let order = live.filter(|_| self.sampler.adaptive()).map(|i| i.order().clone());
+        let state = self.feed.cache.lock();
+        let scored = state.scores.seen() > 0;
+        Checkpoint {
+            header: Header {
+                samples: self.feed.source.len(),
+                batch_size: s.batch_size,
+                drop_last: s.drop_last,
+                seed: s.seed,
+                rank: s.rank,
+                world_size: s.world_size,
+                sampler: s.sampler.name().to_string(),
+                epoch,
+                delivered,
+                step: state.step,
+                scored,
+                planned: order.as_ref().map_or(0, |o| o.ids.len()),
+            },
+            scores: scored.then(|| (state.scores.as_slice().to_vec(), state.scores.stamps().to_vec())),
+            order,
+        }
+        .to_bytes()
+    }
+
+    /// Goes on where [`Self::state`] was taken: the next epoch started delivers exactly the batches that were left.
+    /// An iteration under way ends.
+    pub fn load_state(&self, bytes: &[u8]) -> Result<()> {
+        self.usable()?;
+        let checkpoint = Checkpoint::from_bytes(bytes)?;
+        let (h, s) = (&checkpoint.header, &self.settings);
+        let same = [
+            ("samples", h.samples.to_string(), self.feed.source.len().to_string()),
+            ("batch_size", h.batch_size.to_string(), s.batch_size.to_string()),
+            ("drop_last", h.drop_last.to_string(), s.drop_last.to_string()),
+            ("seed", h.seed.to_string(), s.seed.to_string()),
+            ("rank", h.rank.to_string(), s.rank.to_string()),
+            ("world_size", h.world_size.to_string(), s.world_size.to_string()),
+            ("sampler", h.sampler.clone(), s.sampler.name().to_string()),
+        ];
+        if let Some((name, was, is)) = same.iter().find(|(_, was, is)| was != is) {
+            return Err(Error::settings(format!(
+                "the state was taken with {name} {was}, this loader has {is}: make the loader as it was, or start an epoch afresh"
+            )));
+        }
+        if h.delivered > self.batches.len() {
+            return Err(Error::settings(format!("the state names batch {} of {}", h.delivered, self.batches.len())));
+        }
+        if let Some(order) = checkpoint.order.as_ref().filter(|o| o.ids.len() != self.batches.share()) {
+            return Err(Error::settings(format!(
+                "the state holds a plan of {} draws where an epoch has {}",
+                order.ids.len(),
+                self.batches.share()
+            )));
+        }
+        let mut clock = self.clock.lock();
+        if let Some(old) = clock.current.take() {
+            old.stop();
+        }
+        {
+            let mut state = self.feed.cache.lock();
+            state.step = h.step;
+            if let Some((beliefs, stamps)) = &checkpoint.scores {
+                let crate::cache::State { scores, ledger, .. } = &mut *state;
+                scores.restore(beliefs, stamps);
+                for (id, &belief) in beliefs.iter().enumerate().filter(|(_, b)| !b.is_nan()) {
+                    ledger.rescore(id as SampleId, belief);
+                }
+            }
+        }
+        clock.next_epoch = h.epoch;
+        clock.iteration += 1;
+        clock.resume = Some(checkpoint);
+        Ok(())
+    }
+
+    /// Ends everything and waits for the loader threads. Calls after it are refused; calling it twice is fine.
+    pub fn close(&self) {
+        if self.pid != std::process::id() {
+            return;
+        }
+        self.signal_close();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            drop(thread.join());
+        }
+        drop(self.publisher.lock().take());
+    }
+
+    fn signal_close(&self) {
+        self.closed.store(true, Relaxed);
+        if let Some(current) = self.clock.lock().current.take() {
+            current.stop();
+        }
+    }
+}
+
+impl Drop for Engine {
+    /// Signals the end but does not wait: a loader thread may be inside a callback that needs what the caller holds.
+    fn drop(&mut self) {
+        if self.pid == std::process::id() {
+            self.signal_close();
+        }
+    }
+}
+
+/// (Σw)² / (n Σw²): 1 when all weights are equal, small when few samples carry the epoch.
+fn effective_sample_size(weights: &[f32]) -> f64 {
+    let (sum, squares) =
+        weights.iter().fold((0.0, 0.0), |(s, q), &w| (s + f64::from(w), q + f64::from(w) * f64::from(w)));
+    if squares > 0.0 { sum * sum / (squares * weights.len() as f64) } else { 1.0 }
+}
+
+/// A cache that cannot hold one sample is a mistake, not a small cache.
+fn check_cache_holds_a_sample(feed: &Feed, settings: &Settings) -> Result<()> {
+    let limit = settings.cache_bytes;
+    let smallest = match feed.cache_form {
+        CacheForm::Encoded => (0..feed.source.len() as SampleId).map(|id| feed.record_bytes(id)).min(),
+        CacheForm::Decoded => Some(feed.record_bytes(0)),
+    };
+    let needed = Arena::footprint(smallest.unwrap_or(0) as usize);
+    if limit > 0 && limit < needed {
+        return Err(Error::settings(format!(
+            "cache of {limit} bytes is smaller than one sample ({needed} bytes as kept): raise it, or set it to 0 for none"
+        )));
+    }
+    Ok(())
+}
+
+fn identity(settings: &Settings, feed: &Feed, device: &dyn Device) -> Identity {
+    Identity {
+        job: settings.job.clone().unwrap_or_else(|| "lossfeed".into()),
+        rank: settings.rank,
+        world_size: settings.world_size,
+        policy: settings.policy_name().to_string(),
+        sampler: settings.sampler.name().to_string(),
+        device: device.name(),
+        gpu_uuid: device.uuid(),
+        source: feed.source.describe(),
+    }
+}

@@ -27,7 +27,8 @@ pub mod source;
 pub mod staging;
 pub mod stats;
 
-
+pub use engine::{Dataset, Engine};
 pub use error::{Error, ErrorKind, Result};
 
+pub use settings::Settings;
 pub use types::{Dtype, SampleId, TensorSpec};

@@ -1,1 +1,216 @@
-//! Everything a user tunes, as plain values.
+//! Everything a user tunes, as plain values. Components (a source, a decoder, a device) are handed in beside them.
+
+use crate::error::{Error, Result};
+use crate::sampler::SamplerSettings;
+use crate::types::MAX_SAMPLES;
+
+/// In which form a sample is kept in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheForm {
+    /// The source's own bytes: small, decoded on every use.
+    Encoded,
+    /// The decoded fixed-shape tensor: larger, and a hit costs one copy.
+    Decoded,
+}
+
+/// What happens to a sample that cannot be fetched or decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnError {
+    /// The epoch ends with the sample's error.
+    Raise,
+    /// The batch is one row shorter; the sample is counted and listed.
+    Skip,
+    /// Another sample of the same batch takes the row, under its own id and weight; counted and listed.
+    Substitute,
+}
+
+/// Which measurement becomes importance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScoreKind {
+    /// The per-sample loss.
+    Loss,
+    /// √(Σp² − 2p_y + 1), the gradient's norm at the logits (Katharopoulos & Fleuret 2018).
+    GradientNorm,
+    /// The entropy of the prediction.
+    Entropy,
+    /// ln(rank count + 10), SHADE's in-batch rank score.
+    Rank,
+}
+
+impl ScoreKind {
+    /// The name users type.
+    pub fn name(self) -> &'static str {
+        match self {
+            ScoreKind::Loss => "loss",
+            ScoreKind::GradientNorm => "gradient_norm",
+            ScoreKind::Entropy => "entropy",
+            ScoreKind::Rank => "rank",
+        }
+    }
+    /// The inverse of [`ScoreKind::name`].
+    pub fn from_name(name: &str) -> Result<Self> {
+        [Self::Loss, Self::GradientNorm, Self::Entropy, Self::Rank].into_iter().find(|k| k.name() == name).ok_or_else(
+            || Error::settings(format!("score {name:?} is unknown: use loss, gradient_norm, entropy or rank")),
+        )
+    }
+}
+
+/// How an engine feeds a run.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Settings {
+    /// Samples a batch, per rank. At least 1, at most the dataset.
+    pub batch_size: usize,
+    /// Drop the last batch if it would be short.
+    pub drop_last: bool,
+    /// One seed reproduces every order, on any machine and any number of workers.
+    pub seed: u64,
+    /// This rank, below `world_size`.
+    pub rank: u32,
+    /// Number of ranks.
+    pub world_size: u32,
+    /// Threads that fetch, decode and fill batches. `None`: one a core. 0: the calling thread does it all, so that
+    /// cache decisions and scores interleave exactly as in the simulator.
+    pub workers: Option<usize>,
+    /// Batches in preparation per worker, beside the one it fills. Default 2.
+    pub prefetch_factor: usize,
+    /// Host memory for cached samples, in bytes. 0: no cache.
+    pub cache_bytes: u64,
+    /// Form of the cached samples.
+    pub cache_form: CacheForm,
+    /// Cache policy by name; `None`: the one that suits the sampler.
+    pub policy: Option<String>,
+    /// Who comes next.
+    pub sampler: SamplerSettings,
+    /// What becomes importance; `None`: the rank for `shade` and `pads`, the gradient norm otherwise.
+    pub score: Option<ScoreKind>,
+    /// Weight of the old belief when a new score comes, in [0, 1). `None`: 0 for ranks, 0.5 otherwise.
+    pub smoothing: Option<f32>,
+    /// What happens to bad samples.
+    pub on_error: OnError,
+    /// Bound on batch slots, lent ones included. `None`: prefetch depth + 64.
+    pub max_slots: Option<usize>,
+    /// `cpu`, `cuda` or `cuda:N`.
+    pub device: String,
+    /// Name shown by `lossfeed smi`.
+    pub job: Option<String>,
+    /// Publish a stats page.
+    pub stats: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            batch_size: 1,
+            drop_last: false,
+            seed: 0,
+            rank: 0,
+            world_size: 1,
+            workers: None,
+            prefetch_factor: 2,
+            cache_bytes: 0,
+            cache_form: CacheForm::Encoded,
+            policy: None,
+            sampler: SamplerSettings::default(),
+            score: None,
+            smoothing: None,
+            on_error: OnError::Raise,
+            max_slots: None,
+            device: "cpu".into(),
+            job: None,
+            stats: true,
+        }
+    }
+}
+
+/// Largest number of loader threads: beyond it a typo is likelier than a wish.
+const MAX_WORKERS: usize = 1024;
+
+impl Settings {
+    /// Checks everything that can be checked before a byte moves, for a dataset of `samples` samples.
+    pub fn validate(&self, samples: usize) -> Result<()> {
+        if samples == 0 {
+            return Err(Error::settings("the dataset is empty: there is nothing to load"));
+        }
+        if samples > MAX_SAMPLES {
+            return Err(Error::settings(format!("{samples} samples are more than ids can name ({MAX_SAMPLES})")));
+        }
+        if self.batch_size == 0 {
+            return Err(Error::settings("batch_size is 0: it must be at least 1"));
+        }
+        if self.world_size == 0 || self.rank >= self.world_size {
+            return Err(Error::settings(format!(
+                "rank {} of world_size {} does not exist: ranks count from 0 to world_size - 1",
+                self.rank, self.world_size
+            )));
+        }
+        let per_rank = samples / self.world_size as usize;
+        if self.batch_size > per_rank {
+            return Err(Error::settings(format!(
+                "batch_size {} is above the {per_rank} samples of a rank ({samples} samples, world_size {}): use at most {per_rank}",
+                self.batch_size, self.world_size
+            )));
+        }
+        if let Some(workers) = self.workers.filter(|&w| w > MAX_WORKERS) {
+            return Err(Error::settings(format!(
+                "num_workers {workers} is above {MAX_WORKERS}: threads, not samples, are meant"
+            )));
+        }
+        if self.prefetch_factor == 0 || self.prefetch_factor > 1024 {
+            return Err(Error::settings(format!("prefetch_factor {} must be 1 to 1024", self.prefetch_factor)));
+        }
+        if let Some(s) = self.smoothing.filter(|s| !(0.0..1.0).contains(s)) {
+            return Err(Error::settings(format!(
+                "smoothing {s} must be at least 0 and below 1 (0 keeps the newest score)"
+            )));
+        }
+        if self.max_slots.is_some_and(|m| m < self.depth()) {
+            return Err(Error::settings(format!(
+                "max_slots {} is below the {} slots that num_workers and prefetch_factor keep busy",
+                self.max_slots.unwrap_or(0),
+                self.depth()
+            )));
+        }
+        if self.device != "cpu" && self.device != "cuda" && !self.device.starts_with("cuda:") {
+            return Err(Error::settings(format!("device {:?} is unknown: use cpu, cuda or cuda:N", self.device)));
+        }
+        self.sampler.build().map(drop)
+    }
+
+    /// Threads to start; 0 = inline.
+    pub fn worker_count(&self) -> usize {
+        self.workers.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    /// Batch slots kept busy: one per worker being filled, `prefetch_factor` more each, and one being handed over.
+    pub fn depth(&self) -> usize {
+        self.worker_count() * (1 + self.prefetch_factor) + 1
+    }
+
+    /// The measurement that becomes importance.
+    pub fn score_kind(&self) -> ScoreKind {
+        self.score.unwrap_or_else(|| {
+            if self.policy_name() == "shade" || self.sampler.name() == "pads" {
+                ScoreKind::Rank
+            } else {
+                ScoreKind::GradientNorm
+            }
+        })
+    }
+
+    /// The weight of the old belief.
+    pub fn smoothing_weight(&self) -> f32 {
+        self.smoothing.unwrap_or(if self.score_kind() == ScoreKind::Rank { 0.0 } else { 0.5 })
+    }
+
+    /// The cache policy: the one asked for, or the one that suits the sampler.
+    pub fn policy_name(&self) -> &str {
+        self.policy.as_deref().unwrap_or(match self.sampler.name() {
+            "pads" => "shade",
+            "uniform" => "minio",
+            _ => "importance",
+        })
+    }
+}

@@ -91,7 +91,11 @@ mod tests {
                     let (lanes, block_rows) = (launch.block.0 as usize, launch.block.1 as usize);
                     assert!(launch.grid as usize * block_rows >= rows, "{launch:?} misses rows of {rows}");
                     assert!((launch.grid as usize - 1) * block_rows < rows, "{launch:?} has an idle block for {rows}");
-                    assert!(lanes.is_power_of_two() && (lanes * block_rows).is_multiple_of(32) && lanes * block_rows <= 1024);
+                    assert!(
+                        lanes.is_power_of_two()
+                            && (lanes * block_rows).is_multiple_of(32)
+                            && lanes * block_rows <= 1024
+                    );
                     assert!(launch.kernel.ends_with(dtype.name()));
                 }
             }

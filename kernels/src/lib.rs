@@ -34,9 +34,10 @@
 
 mod element;
 pub mod fast;
+pub mod launch;
+pub mod ptx;
 pub mod rank;
 pub mod reference;
-pub mod launch;
 mod rows;
 mod scores;
 

@@ -89,7 +89,13 @@ impl<'a> Rows<'a> {
 
     /// Checks that the view stays inside `bytes`. `row_stride` counts elements; 0 repeats the first row and a stride below
     /// `classes` overlaps rows, both allowed since nothing is written.
-    pub fn new(bytes: &'a [u8], dtype: Dtype, rows: usize, classes: usize, row_stride: usize) -> Result<Rows<'a>, ShapeError> {
+    pub fn new(
+        bytes: &'a [u8],
+        dtype: Dtype,
+        rows: usize,
+        classes: usize,
+        row_stride: usize,
+    ) -> Result<Rows<'a>, ShapeError> {
         if classes == 0 {
             return Err(ShapeError::NoClasses);
         }
@@ -100,7 +106,13 @@ impl<'a> Rows<'a> {
             let elements = (rows as u128 - 1) * row_stride as u128 + classes as u128;
             let needed_bytes = elements * dtype.bytes() as u128;
             if needed_bytes > bytes.len() as u128 {
-                return Err(ShapeError::TooShort { rows, classes, row_stride, needed_bytes, actual_bytes: bytes.len() });
+                return Err(ShapeError::TooShort {
+                    rows,
+                    classes,
+                    row_stride,
+                    needed_bytes,
+                    actual_bytes: bytes.len(),
+                });
             }
         }
         Ok(Rows { bytes, dtype, rows, classes, row_stride })

@@ -7,10 +7,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lossfeed::staging::BatchSlot;
-use pyo3::buffer::PyBuffer;
+use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
 
 /// A block of memory that Python sees through the buffer protocol without a copy: writable, one dimension of bytes.
 ///
@@ -79,14 +80,19 @@ impl Buffer {
     }
 }
 
-/// Contiguous bytes of a Python object, borrowed for the length of one call.
-pub(crate) struct Input(PyBuffer<u8>);
+/// Contiguous bytes of a Python object, borrowed as long as this lives.
+pub(crate) struct Input(PyUntypedBuffer);
 
 impl Input {
-    /// Borrows the bytes of `object`, which must be contiguous.
+    /// Borrows the bytes of `object`, which must be contiguous; what its elements are is the caller's affair.
     pub(crate) fn get(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let buffer = PyBuffer::<u8>::get(object)?;
-        if buffer.is_c_contiguous() { Ok(Self(buffer)) } else { Err(PyBufferError::new_err("the buffer is not contiguous")) }
+        // Some exporters (ctypes) leave out what the C API lets them leave out; a memoryview fills it in.
+        let buffer = PyUntypedBuffer::get(PyMemoryView::from(object)?.as_any())?;
+        if buffer.is_c_contiguous() {
+            Ok(Self(buffer))
+        } else {
+            Err(PyBufferError::new_err("the buffer is not contiguous"))
+        }
     }
 
     /// The bytes. The exporter may not move or free them while the borrow lasts; that no other thread writes them
@@ -104,5 +110,11 @@ impl Input {
     /// The same memory as values of `T`, copied if it is not aligned for them.
     pub(crate) fn to_vec<T: bytemuck::Pod>(&self) -> Vec<T> {
         bytemuck::pod_collect_to_vec(self.bytes())
+    }
+}
+
+impl AsRef<[u8]> for Input {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
     }
 }

@@ -106,7 +106,10 @@ impl EngineSource for Callback {
             Err(raised) => {
                 let raised = Arc::new(raised);
                 for k in 0..ids.len() {
-                    sink(k, Err(Error::unreadable("the dataset could not be read").because(Shared(Arc::clone(&raised)))));
+                    sink(
+                        k,
+                        Err(Error::unreadable("the dataset could not be read").because(Shared(Arc::clone(&raised)))),
+                    );
                 }
             }
         }

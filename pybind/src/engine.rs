@@ -137,7 +137,7 @@ impl Engine {
 
     /// Batches an epoch, the same on every rank.
     fn batches_per_epoch(&self, py: Python<'_>) -> PyResult<usize> {
-        outside(py, || self.core.batches_per_epoch())
+        outside(py, || Ok(self.core.batches_per_epoch()))
     }
 
     /// Bytes of one batch slot.
@@ -188,6 +188,14 @@ impl Engine {
         }
     }
 
+    /// The next batch if it is ready now, else None; tells the end no earlier than `next_batch` does.
+    fn poll_batch(&self, py: Python<'_>, iteration: u64) -> PyResult<Option<(Slot, Ticket)>> {
+        Ok(match outside(py, || self.core.next_batch(iteration, Duration::ZERO))? {
+            Next::Batch(batch) => Some((Slot { slot: Arc::new(batch.slot), pid: self.pid }, Ticket(batch.ticket))),
+            Next::End | Next::Pending => None,
+        })
+    }
+
     /// Ends an iteration whose consumer let go of it.
     fn abandon(&self, py: Python<'_>, iteration: u64) -> PyResult<()> {
         if self.pid != std::process::id() {
@@ -217,12 +225,8 @@ impl Engine {
         let (grad_norm, entropy) = (column(grad_norm)?, column(entropy)?);
         let count = Input::get(count)?.to_vec::<i32>();
         outside(py, || {
-            let measured = Measured {
-                loss: &loss,
-                grad_norm: grad_norm.as_deref(),
-                entropy: entropy.as_deref(),
-                count: &count,
-            };
+            let measured =
+                Measured { loss: &loss, grad_norm: grad_norm.as_deref(), entropy: entropy.as_deref(), count: &count };
             self.core.apply_scores(&ticket.0, &measured)
         })
     }
@@ -245,9 +249,9 @@ impl Engine {
         outside(py, || Ok(self.core.stats()))
     }
 
-    /// The run's state.
-    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let state = outside(py, || self.core.state())?;
+    /// The run's state, as of `held` batches ago: those were taken but their consumer has not seen them.
+    fn state<'py>(&self, py: Python<'py>, held: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let state = outside(py, || self.core.state_held(held))?;
         Ok(PyBytes::new(py, &state))
     }
 

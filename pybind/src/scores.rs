@@ -44,8 +44,8 @@ pub(crate) fn score_rows(
 ) -> PyResult<Columns> {
     let (logits, targets, dtype) = (Input::get(logits)?, Input::get(targets)?.to_vec::<i64>(), dtype(dtype_name)?);
     let scores = outside(py, || -> Result<AnyScores> {
-        let rows = Rows::new(logits.bytes(), dtype, rows, classes, row_stride)
-            .map_err(|e| Error::settings(e.to_string()))?;
+        let rows =
+            Rows::new(logits.bytes(), dtype, rows, classes, row_stride).map_err(|e| Error::settings(e.to_string()))?;
         fast::score(&rows, &targets, ignore_index, b0).map_err(refused)
     })?;
     Ok(match scores {

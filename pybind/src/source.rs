@@ -26,7 +26,7 @@ impl Source {
         py: Python<'_>,
         source: Arc<dyn source::Source>,
         mode: &str,
-        resize: Option<(u32, u32)>,
+        resize: Option<(usize, usize)>,
     ) -> PyResult<Self> {
         let mode = match mode {
             "auto" => ImageMode::Auto,
@@ -83,13 +83,13 @@ impl Source {
     fn cache_bytes(&self, py: Python<'_>, form: &str) -> PyResult<u64> {
         let form = crate::engine::cache_form(form)?;
         let (source, decoder) = (&self.dataset.source, &self.dataset.decoder);
-        let data_bytes = self.dataset.spec().bytes() as u64;
-        let target_bytes = source.target_spec().bytes() as u64;
+        let data_bytes = self.dataset.spec().bytes();
+        let target_bytes = source.target_spec().bytes();
         outside(py, || {
             let one = |id: SampleId| match form {
                 CacheForm::Decoded => data_bytes,
                 CacheForm::Encoded if decoder.is_none() => data_bytes,
-                CacheForm::Encoded => source.payload_bytes(id),
+                CacheForm::Encoded => source.payload_bytes(id) as usize,
             };
             let footprint = |id| lossfeed::arena::Arena::footprint(one(id) + target_bytes);
             Ok((0..source.len() as SampleId).map(footprint).sum())
@@ -111,7 +111,7 @@ pub(crate) fn open_source(
     py: Python<'_>,
     url: &str,
     mode: &str,
-    resize: Option<(u32, u32)>,
+    resize: Option<(usize, usize)>,
     latency_s: f64,
     bandwidth_bytes_per_s: Option<u64>,
     connections: usize,
@@ -120,19 +120,20 @@ pub(crate) fn open_source(
     timeout_s: Option<f64>,
 ) -> PyResult<Source> {
     let seconds = |name: &str, s: f64| {
-        Duration::try_from_secs_f64(s)
-            .map_err(|_| raise(Error::settings(format!("{name} {s} is no time in seconds: give a number of at least 0"))))
+        Duration::try_from_secs_f64(s).map_err(|_| {
+            raise(Error::settings(format!("{name} {s} is no time in seconds: give a number of at least 0")))
+        })
     };
     let latency = seconds("latency", latency_s)?;
-    let throttle = (!latency.is_zero() || bandwidth_bytes_per_s.is_some())
-        .then_some(Throttle { latency, bandwidth_bytes_per_s });
+    let throttle =
+        (!latency.is_zero() || bandwidth_bytes_per_s.is_some()).then_some(Throttle { latency, bandwidth_bytes_per_s });
     let timeout = timeout_s.map(|s| seconds("timeout", s)).transpose()?;
     let options = OpenOptions { throttle, connections, index_cache, store_options, timeout };
     let opened = outside(py, || source::open(url, &options))?;
     Source::wrap(py, opened, mode, resize)
 }
 
-/// A dataset of two arrays in memory; both are copied once.
+/// A dataset of two arrays in memory; both are borrowed, not copied, for as long as the source lives.
 #[pyfunction]
 pub(crate) fn array_source(
     py: Python<'_>,
@@ -140,10 +141,10 @@ pub(crate) fn array_source(
     data_spec: PySpec,
     target: &Bound<'_, PyAny>,
     target_spec: PySpec,
+    samples: usize,
 ) -> PyResult<Source> {
     let (data, target) = (Input::get(data)?, Input::get(target)?);
     let (data_spec, target_spec) = (spec::from_python(data_spec)?, spec::from_python(target_spec)?);
-    let arrays =
-        outside(py, || Arrays::new(data.bytes().to_vec(), data_spec, target.bytes().to_vec(), target_spec))?;
+    let arrays = outside(py, || Arrays::new(data, data_spec, target, target_spec, samples))?;
     Source::wrap(py, Arc::new(arrays), "auto", None)
 }

@@ -2,10 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use lossfeed::sim::{Trace, replay};
+use lossfeed::sim::{ROWS_MAX, Trace, replay};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &Path) -> Trace {
+    Trace::read(std::fs::File::open(path).unwrap(), ROWS_MAX).unwrap()
 }
 
 /// Where an expectation contradicts the rules it comes with: (trace, policy, fraction, expected, counted by the rules).
@@ -17,7 +21,7 @@ const RECOUNTED: [(&str, &str, f64, u64, u64); 1] = [("cifar10-uniform", "app", 
 
 /// Replays `folder/name.csv.gz` and holds it to `folder/name.expected.json`; answers how many counts were compared.
 fn hold_to_expected(folder: &Path, name: &str) -> usize {
-    let trace = Trace::open(&folder.join(format!("{name}.csv.gz"))).unwrap();
+    let trace = read(&folder.join(format!("{name}.csv.gz")));
     let text = std::fs::read_to_string(folder.join(format!("{name}.expected.json"))).unwrap();
     let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(trace.requests() as u64, expected["requests"].as_u64().unwrap());
@@ -56,13 +60,13 @@ fn the_cifar10_trace_gives_the_expected_hits() {
 
 #[test]
 fn shade_answers_to_the_papers_name_for_it() {
-    let trace = Trace::open(&repository().join("tests/golden/small.csv.gz")).unwrap();
+    let trace = read(&repository().join("tests/golden/small.csv.gz"));
     assert_eq!(replay(&trace, "shade", 0.2).unwrap().hits, replay(&trace, "app", 0.2).unwrap().hits);
 }
 
 #[test]
 fn an_unknown_policy_and_an_impossible_size_are_refused_with_the_remedy() {
-    let trace = Trace::open(&repository().join("tests/golden/small.csv.gz")).unwrap();
+    let trace = read(&repository().join("tests/golden/small.csv.gz"));
     assert!(replay(&trace, "clock", 0.2).unwrap_err().to_string().contains("lru, fifo, minio"));
     for fraction in [-0.1, 1.5, f64::NAN] {
         assert!(replay(&trace, "lru", fraction).unwrap_err().to_string().contains("from 0 to 1"));

@@ -95,7 +95,15 @@ fn push(bytes: &mut Vec<u8>, dtype: Dtype, value: f64) {
 }
 
 /// A case of exactly this shape.
-pub(crate) fn case(dtype: Dtype, rows: usize, classes: usize, row_stride: usize, offset_bytes: usize, flavour: Flavour, seed: u64) -> Case {
+pub(crate) fn case(
+    dtype: Dtype,
+    rows: usize,
+    classes: usize,
+    row_stride: usize,
+    offset_bytes: usize,
+    flavour: Flavour,
+    seed: u64,
+) -> Case {
     let mut rng = Lcg::new(seed);
     let elements = if rows == 0 { 0 } else { (rows - 1) * row_stride + classes };
     let mut bytes = vec![0xff; offset_bytes];
@@ -120,7 +128,11 @@ pub(crate) fn any_flavour() -> impl Strategy<Value = Flavour> {
 }
 
 /// Any batch of up to `max_rows` rows, at offsets of `unit` elements' worth of bytes (0: any byte).
-pub(crate) fn any_case(max_rows: usize, classes: impl Strategy<Value = usize>, aligned: bool) -> impl Strategy<Value = Case> {
+pub(crate) fn any_case(
+    max_rows: usize,
+    classes: impl Strategy<Value = usize>,
+    aligned: bool,
+) -> impl Strategy<Value = Case> {
     (any_dtype(), 0..=max_rows, classes, 0..4usize, 0..16usize, any_flavour(), any::<u64>()).prop_map(
         move |(dtype, rows, classes, stride, offset, flavour, seed)| {
             let row_stride = [classes, classes + 1, classes + 7, 0][stride];

@@ -38,7 +38,12 @@ fn column<R: Copy + Into<f64>>(name: &str, a: &[R], b: &[R], scale: f64, toleran
     Ok(())
 }
 
-fn scores<R: Copy + Into<f64>>(expected: &Scores<R>, actual: &Scores<R>, b0: f32, tolerance: &Tolerance) -> Result<(), String> {
+fn scores<R: Copy + Into<f64>>(
+    expected: &Scores<R>,
+    actual: &Scores<R>,
+    b0: f32,
+    tolerance: &Tolerance,
+) -> Result<(), String> {
     column("loss", &expected.loss, &actual.loss, 0.0, tolerance)?;
     // lse = max + ln(sum): opposite signs cancel.
     column("lse", &expected.lse, &actual.lse, 10.0, tolerance)?;
@@ -55,7 +60,13 @@ fn scores<R: Copy + Into<f64>>(expected: &Scores<R>, actual: &Scores<R>, b0: f32
     if counts != actual.count {
         return Err(format!("count: expected {counts:?}, got {:?}", actual.count));
     }
-    column("rank_score", &rank::scores(&counts, b0), &actual.rank_score, 0.0, &Tolerance { relative: 1e-7, absolute: 0.0 })
+    column(
+        "rank_score",
+        &rank::scores(&counts, b0),
+        &actual.rank_score,
+        0.0,
+        &Tolerance { relative: 1e-7, absolute: 0.0 },
+    )
 }
 
 /// Describes the first difference, if there is one.
@@ -64,5 +75,27 @@ pub(crate) fn same(expected: &AnyScores, actual: &AnyScores, b0: f32) -> Result<
         (AnyScores::F32(e), AnyScores::F32(a)) => scores(e, a, b0, &SINGLE),
         (AnyScores::F64(e), AnyScores::F64(a)) => scores(e, a, b0, &DOUBLE),
         _ => Err("precisions differ".to_owned()),
+    }
+}
+
+/// What a pair of launches left behind: the scores and the words of `kernels/README.md`.
+pub(crate) struct Answer {
+    pub(crate) scores: AnyScores,
+    pub(crate) error: u32,
+    pub(crate) done: u32,
+    pub(crate) ticket: u32,
+    pub(crate) batches: u32,
+}
+
+impl Answer {
+    /// The scores are `expected`, no target was bad, and the words say `launches`.
+    pub(crate) fn check(&self, expected: &AnyScores, b0: f32, launches: u32) -> Result<(), String> {
+        same(expected, &self.scores, b0)?;
+        let words = (self.error, self.done, self.ticket, self.batches);
+        if words == (u32::MAX, launches, 0, launches) {
+            Ok(())
+        } else {
+            Err(format!("error, done, ticket, batches are {words:?} after {launches} launches"))
+        }
     }
 }

@@ -39,7 +39,8 @@ fn the_number_of_threads_does_not_change_a_bit() {
     let case = case(Dtype::BF16, 700, 333, 333, 0, Flavour::Plain, 3);
     let on = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let scores = pool.install(|| fast::score(&case.view(), &case.targets, case.ignore_index, 10.0)).unwrap().into_f32();
+        let scores =
+            pool.install(|| fast::score(&case.view(), &case.targets, case.ignore_index, 10.0)).unwrap().into_f32();
         let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         (bits(&scores.loss), bits(&scores.lse), bits(&scores.grad_norm), bits(&scores.entropy), scores.count)
     };

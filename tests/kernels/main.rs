@@ -3,5 +3,8 @@
 mod cases;
 mod compare;
 mod fast;
+mod fiber;
+mod gpu;
+mod prebuilt;
 mod rank;
 mod reference;

@@ -18,7 +18,8 @@ fn score(values: &[f32], classes: usize, targets: &[i64], ignore_index: i64) -> 
 fn double_precision_scores_equal_the_textbook_formulas() {
     for seed in 0..20 {
         let case = case(Dtype::F64, 16, 37, 40, 0, Flavour::Plain, seed);
-        let AnyScores::F64(scores) = reference::score(&case.view(), &case.targets, case.ignore_index, 10.0).unwrap() else {
+        let AnyScores::F64(scores) = reference::score(&case.view(), &case.targets, case.ignore_index, 10.0).unwrap()
+        else {
             panic!("f64 logits are scored in f64");
         };
         for (row, &target) in case.targets.iter().enumerate() {

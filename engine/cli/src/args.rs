@@ -3,6 +3,8 @@
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
+use crate::term::Color;
+
 /// Trains models faster when the data is the bottleneck: samples are cached, chosen and weighted by their own losses.
 #[derive(Debug, Parser)]
 #[command(name = "lossfeed", version, about, disable_help_subcommand = true, max_term_width = 110)]
@@ -17,14 +19,74 @@ pub struct Cli {
 pub enum Command {
     /// Train one small model under several policies at equal steps and print them side by side
     Train(TrainArgs),
+    /// Show running engines and GPUs: one table and exit
+    Smi(SmiArgs),
+    /// Replay a recorded run through cache policies and count hits
+    Replay(ReplayArgs),
+    /// Tell what this machine can and cannot do, with a remedy for each shortcoming
+    Doctor(DoctorArgs),
+}
+
+/// `lossfeed smi`.
+#[derive(Debug, Clone, Args)]
+pub struct SmiArgs {
+    /// Show again every SEC seconds: a full screen on a terminal, repeated tables or JSON lines elsewhere
+    #[arg(short, long, short_alias = 'l', value_name = "SEC", num_args = 0..=1, default_missing_value = "1", value_parser = interval, help_heading = "What")]
+    pub watch: Option<f64>,
+    /// Only the engines of this job name or pid; exit code 6 if there is none
+    #[arg(long, value_name = "NAME|PID", help_heading = "What")]
+    pub job: Option<String>,
+    /// Fail without a readable GPU: exit code 9 no driver, 12 no NVML, 15 GPU lost, 6 no GPU
+    #[arg(long, help_heading = "What")]
+    pub require_gpu: bool,
+    /// One JSON document, in base units, null for unknown; with --watch one a line
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+    /// When to use colour; NO_COLOR, CLICOLOR_FORCE and FORCE_COLOR are honoured
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Output")]
+    pub color: Color,
+    /// Draw with plain ASCII
+    #[arg(long, help_heading = "Output")]
+    pub ascii: bool,
+}
+
+/// `lossfeed replay`.
+#[derive(Debug, Clone, Args)]
+pub struct ReplayArgs {
+    /// The recorded run: CSV with the columns epoch,step,id,loss[,bytes], plain or gzipped
+    #[arg(long, value_name = "FILE")]
+    pub trace: std::path::PathBuf,
+    /// Cache policies, comma-separated
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "lru,fifo,minio,shade,belady")]
+    pub policy: Vec<String>,
+    /// Cache sizes as shares of the dataset (of its bytes, if the trace has them), comma-separated
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = fraction, default_value = "0.1,0.2,0.5")]
+    pub capacity_fraction: Vec<f64>,
+    /// One JSON document instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `lossfeed doctor`.
+#[derive(Debug, Clone, Args)]
+pub struct DoctorArgs {
+    /// One JSON document instead of lines
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `lossfeed train`: the demonstration job. An option left out is `None` (JSON `null`): the job picks its default by
 /// the data it finds. The field names are the keys the job receives.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 pub struct TrainArgs {
-    /// Samplers and cache policies to compare, comma-separated: SAMPLER+POLICY or a known pair's name (shade = pads+shade, importance, cost-aware), each with options after ":"
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "uniform+minio,shade,cost-aware", help_heading = "What")]
+    /// What to compare, comma-separated: SAMPLER[+POLICY][:key=value…], for example "uniform+lru" or "shade:repeats=2"
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "uniform+minio,shade,cost-aware",
+        help_heading = "What"
+    )]
     pub compare: Vec<String>,
     /// Class-per-folder directory, tar, "shard-{000..007}.tar" or URL [default: scikit-learn's handwritten digits]
     #[arg(long, value_name = "PATH", help_heading = "What")]
@@ -38,9 +100,12 @@ pub struct TrainArgs {
     /// Runs per policy, each with its own seed; the seeds are the same for every policy
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "What")]
     pub seeds: Option<u32>,
+    /// The first seed; the others follow it
+    #[arg(long, value_name = "N", help_heading = "What")]
+    pub seed: Option<u64>,
 
     /// Samples in a batch
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Model")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..), help_heading = "Model")]
     pub batch_size: Option<u32>,
     /// Peak learning rate
     #[arg(long, value_name = "X", value_parser = positive, help_heading = "Model")]
@@ -51,6 +116,9 @@ pub struct TrainArgs {
     /// Where the model runs: cpu, cuda or cuda:N [default: cuda if there is one]
     #[arg(long, value_name = "DEVICE", help_heading = "Model")]
     pub device: Option<String>,
+    /// Threads PyTorch computes with
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Model")]
+    pub threads: Option<u32>,
 
     /// Cache size: a share of the data ("20%") or bytes ("64MiB")
     #[arg(long, value_name = "SIZE", help_heading = "Data path")]
@@ -58,13 +126,16 @@ pub struct TrainArgs {
     /// Delay of every request to the store, as a remote one would have ("2ms"); 0 for none
     #[arg(long, value_name = "TIME", value_parser = seconds, help_heading = "Data path")]
     pub latency: Option<f64>,
-    /// Bandwidth of the store, per second ("20MB", "1GiB"); 0 for unlimited
+    /// Bandwidth of the store, per second ("20MB", "1GiB")
     #[arg(long, value_name = "SIZE", value_parser = bytes, help_heading = "Data path")]
     pub bandwidth: Option<u64>,
     /// Loader threads; 0 works in the training thread
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024), help_heading = "Data path")]
     pub workers: Option<u32>,
-    /// Where the digits' shards are written [default: .data]
+    /// Bring every image to HEIGHTxWIDTH; needed where their sizes differ
+    #[arg(long, value_name = "HxW", help_heading = "Data path")]
+    pub resize: Option<String>,
+    /// Where the digits' shards are written [default: ~/.cache/lossfeed]
     #[arg(long, value_name = "DIR", help_heading = "Data path")]
     pub work_dir: Option<String>,
 
@@ -90,6 +161,22 @@ pub(crate) fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
         _ => Err("must be a number above 0".to_owned()),
+    }
+}
+
+/// Seconds between screens: at least 0.1, as gpustat has it.
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if (0.1..=86_400.0).contains(&x) => Ok(x),
+        _ => Err("must be between 0.1 and 86400 seconds".to_owned()),
+    }
+}
+
+/// A share from 0 to 1.
+fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if (0.0..=1.0).contains(&x) => Ok(x),
+        _ => Err("must be from 0 to 1".to_owned()),
     }
 }
 
@@ -160,7 +247,8 @@ mod tests {
 
     #[test]
     fn train_options_become_one_flat_object_with_null_for_what_was_left_out() {
-        let cli = Cli::parse_from(["lossfeed", "train", "--latency", "2ms", "--compare", "shade,cost-aware", "--seeds", "2"]);
+        let cli =
+            Cli::parse_from(["lossfeed", "train", "--latency", "2ms", "--compare", "shade,cost-aware", "--seeds", "2"]);
         let Command::Train(options) = cli.command else { panic!("not train") };
         let json: serde_json::Value = serde_json::from_str(&options.to_json()).unwrap();
         assert_eq!(json["latency"], 0.002);
@@ -168,6 +256,6 @@ mod tests {
         assert_eq!(json["seeds"], 2);
         assert!(json["bandwidth"].is_null() && json["batch_size"].is_null());
         assert_eq!(json["json"], false);
-        assert_eq!(json.as_object().unwrap().len(), 16);
+        assert_eq!(json.as_object().unwrap().len(), 19);
     }
 }

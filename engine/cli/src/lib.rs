@@ -9,9 +9,12 @@
 //! under `--require-gpu`.
 
 pub mod args;
+pub mod smi;
+pub mod term;
 pub mod train;
 
-mod term;
+mod doctor;
+mod replay;
 
 use std::ffi::OsString;
 
@@ -33,5 +36,8 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
     };
     match cli.command {
         args::Command::Train(options) => train(&options),
+        args::Command::Smi(options) => smi::run(&options),
+        args::Command::Replay(options) => replay::run(&options),
+        args::Command::Doctor(options) => doctor::run(&options),
     }
 }

@@ -182,7 +182,11 @@ impl<K: Key> PriorityQueue<K> {
             }
         }
         let members = self.positions.iter().filter(|&&p| p != ABSENT).count();
-        if members == self.heap.len() { Ok(()) } else { Err(format!("{members} positions for {} entries", self.heap.len())) }
+        if members == self.heap.len() {
+            Ok(())
+        } else {
+            Err(format!("{members} positions for {} entries", self.heap.len()))
+        }
     }
 
     #[inline]

@@ -16,6 +16,8 @@ pub struct ScoreTable {
     /// Weight of the newest score: belief = (1 − smoothing) × score + smoothing × belief.
     smoothing: f32,
     seen: u32,
+    /// Σ stamps over the seen samples, for the mean age.
+    stamp_sum: u64,
     /// Kept in f64 and by difference: a mean over millions of beliefs must cost nothing per batch.
     sum: f64,
     max: f32,
@@ -24,7 +26,15 @@ pub struct ScoreTable {
 impl ScoreTable {
     /// A table of `samples` unseen samples. `smoothing` in [0, 1): 0 keeps the newest score, 0.5 halves its news.
     pub fn new(samples: usize, smoothing: f32) -> Self {
-        Self { importance: vec![f32::NAN; samples], stamp: vec![0; samples], smoothing, seen: 0, sum: 0.0, max: 0.0 }
+        Self {
+            importance: vec![f32::NAN; samples],
+            stamp: vec![0; samples],
+            smoothing,
+            seen: 0,
+            stamp_sum: 0,
+            sum: 0.0,
+            max: 0.0,
+        }
     }
     /// Number of samples.
     pub fn len(&self) -> usize {
@@ -57,6 +67,7 @@ impl ScoreTable {
             self.sum += f64::from(score);
             score
         } else {
+            self.stamp_sum -= u64::from(self.stamp[id as usize]);
             let new = score + self.smoothing * (old - score);
             self.sum += f64::from(new) - f64::from(old);
             new
@@ -64,6 +75,7 @@ impl ScoreTable {
         self.max = self.max.max(new);
         self.importance[id as usize] = new;
         self.stamp[id as usize] = step;
+        self.stamp_sum += u64::from(step);
         Some(new)
     }
     /// How many samples have been scored at least once.
@@ -73,6 +85,10 @@ impl ScoreTable {
     /// Mean belief over the seen samples, or `None` if nothing was seen.
     pub fn mean(&self) -> Option<f64> {
         (self.seen > 0).then(|| self.sum / f64::from(self.seen))
+    }
+    /// Mean age in steps over the seen samples, or `None` if nothing was seen.
+    pub fn mean_age(&self, step: u32) -> Option<f64> {
+        (self.seen > 0).then(|| f64::from(step) - self.stamp_sum as f64 / f64::from(self.seen))
     }
     /// The largest belief ever held (a bound on all beliefs), 0 if nothing was seen.
     pub fn ceiling(&self) -> f32 {
@@ -94,9 +110,10 @@ impl ScoreTable {
     pub fn restore(&mut self, importance: &[f32], stamps: &[u32]) {
         self.importance.copy_from_slice(importance);
         self.stamp.copy_from_slice(stamps);
-        (self.seen, self.sum, self.max) = (0, 0.0, 0.0);
-        for &value in importance.iter().filter(|v| !v.is_nan()) {
+        (self.seen, self.stamp_sum, self.sum, self.max) = (0, 0, 0.0, 0.0);
+        for (&value, &stamp) in importance.iter().zip(stamps).filter(|(v, _)| !v.is_nan()) {
             self.seen += 1;
+            self.stamp_sum += u64::from(stamp);
             self.sum += f64::from(value);
             self.max = self.max.max(value);
         }

@@ -1,1 +1,54 @@
-//! (this room is being built)
+//! The loader: threads that turn an epoch's order into filled batches, handed over in order.
+
+pub mod checkpoint;
+mod coverage;
+mod delivery;
+mod feed;
+mod fill;
+mod iteration;
+
+pub use coverage::Coverage;
+pub use feed::{BadSample, Feed};
+pub use iteration::Iteration;
+
+use crate::staging::BatchSlot;
+use crate::types::SampleId;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// What a batch remembers of itself: which samples it really delivers, in row order. Scores are credited to these.
+#[derive(Debug, Clone)]
+pub struct Ticket {
+    /// The engine that made it; scores for another engine's batch are refused.
+    pub engine: u64,
+    /// Epoch.
+    pub epoch: u64,
+    /// Position in the epoch, from 0.
+    pub number: usize,
+    /// The delivered samples, one a row.
+    pub ids: Arc<[SampleId]>,
+    /// A batch is scored once, whoever holds a copy of its ticket.
+    pub(crate) scored: Arc<AtomicBool>,
+}
+
+/// A filled batch.
+#[derive(Debug)]
+pub struct Batch {
+    /// The bytes; the slot returns to its pool when this is dropped.
+    pub slot: BatchSlot,
+    /// Who is in it.
+    pub ticket: Ticket,
+    /// Rows filled, at most the batch size.
+    pub rows: usize,
+}
+
+/// The answer to "the next batch, please".
+#[derive(Debug)]
+pub enum Next {
+    /// Here it is.
+    Batch(Batch),
+    /// The epoch is over.
+    End,
+    /// Not within the wait asked for; ask again.
+    Pending,
+}

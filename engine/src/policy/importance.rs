@@ -15,8 +15,8 @@ use crate::types::SampleId;
 /// Evicts the least believed resident that the rest of the plan does not need, for a candidate that is strictly more
 /// important; ties leave things as they are, and between equals the smallest id goes.
 ///
-/// A candidate nobody scored yet enters only while there is room. It is then as important as the largest belief ever
-/// held, until its score comes. 8⅛ bytes a sample, and 8 a resident (4 while the plan needs it).
+/// A candidate nobody scored yet enters only while there is room. It then gives way to nobody until its score comes:
+/// samplers draw the unseen like the most important ones. 8⅛ bytes a sample, and 8 a resident (4 while the plan needs it).
 #[derive(Debug)]
 pub struct Importance {
     /// Planned uses still to come, by id.
@@ -59,7 +59,7 @@ impl Importance {
 }
 
 fn belief(id: SampleId, scores: &ScoreTable) -> f32 {
-    scores.importance(id).unwrap_or(scores.ceiling())
+    scores.importance(id).unwrap_or(f32::INFINITY)
 }
 
 impl Policy for Importance {

@@ -29,6 +29,10 @@ impl Policy for MinIo {
         0
     }
     fn check(&self, _resident: &dyn Fn(SampleId) -> bool, count: usize) -> Result<(), String> {
-        if self.residents == count { Ok(()) } else { Err(format!("{} residents of {count} were inserted", self.residents)) }
+        if self.residents == count {
+            Ok(())
+        } else {
+            Err(format!("{} residents of {count} were inserted", self.residents))
+        }
     }
 }

@@ -35,7 +35,10 @@ pub fn from_name(name: &str, samples: usize) -> Result<Box<dyn Policy>> {
         "belady" => Box::new(Belady::new(samples)),
         "importance" => Box::new(Importance::new(samples)),
         _ => {
-            return Err(Error::settings(format!("there is no cache policy {name:?}: choose one of {}", NAMES.join(", "))));
+            return Err(Error::settings(format!(
+                "there is no cache policy {name:?}: choose one of {}",
+                NAMES.join(", ")
+            )));
         }
     })
 }

@@ -40,7 +40,10 @@ impl SamplerSettings {
             "importance" => Self::Importance(Importance::default()),
             "cost-aware" => Self::CostAware(CostAware::default()),
             _ => {
-                return Err(Error::settings(format!("there is no sampler {name:?}: choose one of {}", NAMES.join(", "))));
+                return Err(Error::settings(format!(
+                    "there is no sampler {name:?}: choose one of {}",
+                    NAMES.join(", ")
+                )));
             }
         })
     }

@@ -53,11 +53,17 @@ pub(super) fn share_weight(outlook: &Outlook<'_>) -> f64 {
 
 /// As many draws as there are owned samples, q ∝ `chances`, shuffled, with the weights that undo the tilt: W/(N q).
 pub(super) fn weighted_order(outlook: &Outlook<'_>, chances: &[f32]) -> Order {
-    let start = unit(&mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Draw));
+    let rng = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Draw);
+    let start = unit(rng);
+    // Marks are evenly spaced: laid in the order of ids, chances that vary periodically with it (every fifth sample resident)
+    // would meet all marks alike, and a whole group would get its floor or its ceiling together.
+    let mut laid: Vec<u32> = (0..chances.len() as u32).collect();
+    shuffle(&mut laid, rng);
     let mut draws: Vec<u32> = Vec::with_capacity(chances.len());
-    systematic(chances, chances.len(), start, |index, times| {
-        draws.extend(std::iter::repeat_n(index as u32, times));
+    systematic(chances, &laid, chances.len(), start, |index, times| {
+        draws.extend(std::iter::repeat_n(index, times));
     });
+    drop(laid);
     shuffle(&mut draws, &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order));
     let weigh = weigher(outlook, chances);
     Order {
@@ -77,16 +83,16 @@ pub(super) fn total(chances: &[f32]) -> f64 {
     chances.iter().map(|&c| f64::from(c)).sum()
 }
 
-/// Systematic resampling (Kitagawa 1996): lay the chances end to end on [0, draws) and count the marks start, start + 1, …
-/// in each. `take(index, times)` is called for every index with times ≥ 1; times is ⌊draws·q⌋ or ⌈draws·q⌉, its mean
-/// over `start` in [0, 1) is draws·q, and all add up to `draws`.
-pub(super) fn systematic(chances: &[f32], draws: usize, start: f64, mut take: impl FnMut(usize, usize)) {
+/// Systematic resampling (Kitagawa 1996): lay the chances end to end on [0, draws), in the order of the indices `laid`, and
+/// count the marks start, start + 1, … in each. `take(index, times)` is called for every index with times ≥ 1; times is
+/// ⌊draws·q⌋ or ⌈draws·q⌉, its mean over `start` in [0, 1) is draws·q, and all add up to `draws`.
+fn systematic(chances: &[f32], laid: &[u32], draws: usize, start: f64, mut take: impl FnMut(u32, usize)) {
     let scale = draws as f64 / total(chances);
     let (mut sum, mut taken) = (0.0f64, 0usize);
-    for (index, &chance) in chances.iter().enumerate() {
-        sum += f64::from(chance);
+    for (place, &index) in laid.iter().enumerate() {
+        sum += f64::from(chances[index as usize]);
         // Marks below this chance's end. The last end is `draws` whatever the rounding.
-        let end = if index + 1 == chances.len() { draws as f64 } else { sum * scale };
+        let end = if place + 1 == laid.len() { draws as f64 } else { sum * scale };
         let below = ((end - start).ceil().max(0.0) as usize).clamp(taken, draws);
         if below > taken {
             take(index, below - taken);
@@ -115,9 +121,10 @@ mod tests {
     fn systematic_resampling_counts_are_the_floor_or_the_ceiling_and_add_up() {
         let chances: Vec<f32> = (0..997).map(|i| 0.2 + random_belief(3, i)).collect();
         let all = total(&chances);
+        let laid: Vec<u32> = (0..997).rev().collect();
         for start in [0.0, 1e-9, 0.3, 0.999_999] {
             let mut counts = vec![0; chances.len()];
-            systematic(&chances, 5000, start, |index, times| counts[index] = times);
+            systematic(&chances, &laid, 5000, start, |index, times| counts[index as usize] = times);
             assert_eq!(counts.iter().sum::<usize>(), 5000);
             for (&count, &chance) in counts.iter().zip(&chances) {
                 let mean = 5000.0 * f64::from(chance) / all;

@@ -39,7 +39,11 @@ impl Sampler for Uniform {
             if !self.in_order {
                 shuffle(&mut all, &mut generator(seed, epoch, 0, Purpose::Order));
             }
-            if world_size == 1 { all } else { all.into_iter().skip(rank as usize).step_by(world_size as usize).collect() }
+            if world_size == 1 {
+                all
+            } else {
+                all.into_iter().skip(rank as usize).step_by(world_size as usize).collect()
+            }
         };
         Ok(Order { weights: vec![1.0; share], ids })
     }

@@ -1,1 +1,79 @@
-//! (this room is being built)
+//! Scores come home: measurements of a batch become importance of exactly the samples it delivered.
+
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::loader::Ticket;
+use crate::settings::ScoreKind;
+use crate::stats::Counters;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+
+/// SHADE's b0: the authors' code uses 10, the paper leaves it open.
+pub const RANK_OFFSET: f32 = 10.0;
+
+/// What was measured of a batch, one value a row.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured<'a> {
+    /// Losses, float32.
+    pub loss: &'a [f32],
+    /// Gradient-norm bounds, or `None` where only losses are known (then the loss stands for it).
+    pub grad_norm: Option<&'a [f32]>,
+    /// Entropies, or `None` where only losses are known.
+    pub entropy: Option<&'a [f32]>,
+    /// In-batch rank counts; negative = no rank (NaN, infinite or ignored row).
+    pub count: &'a [i32],
+}
+
+/// Credits the scores of one batch, under one lock. Returns how many samples were scored.
+///
+/// Rows without a rank never enter the table; they are counted. A batch is scored once: a second call (a recomputed
+/// forward pass, a second head) returns 0 and is counted. Never waits for I/O.
+pub fn credit(
+    cache: &Cache,
+    counters: &Counters,
+    kind: ScoreKind,
+    ticket: &Ticket,
+    measured: &Measured<'_>,
+) -> Result<usize> {
+    let rows = ticket.ids.len();
+    let lengths = [
+        measured.loss.len(),
+        measured.grad_norm.map_or(rows, <[f32]>::len),
+        measured.entropy.map_or(rows, <[f32]>::len),
+        measured.count.len(),
+    ];
+    if let Some(length) = lengths.into_iter().find(|&l| l != rows) {
+        return Err(Error::usage(format!(
+            "{length} scores for a batch of {rows} samples (batch {} of epoch {}): score the logits of this very batch, one row a sample",
+            ticket.number, ticket.epoch
+        )));
+    }
+    if ticket.scored.swap(true, AcqRel) {
+        counters.scores_repeated_total.fetch_add(1, Relaxed);
+        return Ok(0);
+    }
+    let value = |row: usize| match kind {
+        ScoreKind::Loss => measured.loss[row],
+        ScoreKind::GradientNorm => measured.grad_norm.map_or(measured.loss[row], |g| g[row]),
+        ScoreKind::Entropy => measured.entropy.map_or(measured.loss[row], |e| e[row]),
+        ScoreKind::Rank => (measured.count[row] as f32 + RANK_OFFSET).ln(),
+    };
+    let mut scored = 0;
+    {
+        let mut guard = cache.lock();
+        let state = &mut *guard;
+        let step = state.step;
+        for (row, &id) in ticket.ids.iter().enumerate() {
+            if measured.count[row] < 0 {
+                continue;
+            }
+            if let Some(importance) = state.scores.record(id, value(row), step) {
+                state.ledger.rescore(id, importance);
+                scored += 1;
+            }
+        }
+        state.step = step.wrapping_add(1);
+    }
+    counters.scores_total.fetch_add(scored as u64, Relaxed);
+    counters.scores_unranked_total.fetch_add((rows - scored) as u64, Relaxed);
+    Ok(scored)
+}

@@ -8,17 +8,15 @@
 //! densely (in their own order), so that one huge id costs nothing.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
-use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 
 use crate::error::{Error, Result};
 use crate::types::SampleId;
 
-/// Rows [`Trace::open`] accepts: 2 GiB of memory.
+/// Rows worth reading from an unknown file: 2 GiB of memory.
 pub const ROWS_MAX: usize = 1 << 28;
 /// The longest row with every number at its widest is well below this.
 const LINE_BYTES_MAX: usize = 256;
@@ -38,17 +36,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Reads a file, gzip or not (told by its first bytes, not by its name), of at most [`ROWS_MAX`] rows.
-    ///
-    /// # Errors
-    /// `Source`, with the file and the line, if it cannot be read or a row is not as the format says.
-    pub fn open(path: &Path) -> Result<Self> {
-        let told = |e: Error| Error::unreadable(format!("trace {}", path.display())).because(e);
-        let file = File::open(path).map_err(|e| told(Error::unreadable("cannot open it").because(e)))?;
-        Self::read(file, ROWS_MAX).map_err(told)
-    }
-
-    /// Reads a trace, gzip or not, of at most `rows_max` rows (never more than 2³² − 2).
+    /// Reads a trace, gzip or not (told by its first bytes, not by a name), of at most `rows_max` rows (never more than 2³² − 2).
     ///
     /// # Errors
     /// `Source`, with the line, if it cannot be read or a row is not as the format says.
@@ -96,7 +84,9 @@ fn parse(mut reader: impl BufRead, rows_max: usize) -> Result<Trace> {
     let mut line = Vec::new();
     let mut number = 1u64;
     if !next_line(&mut reader, &mut line, number)? {
-        return Err(Error::unreadable("it is empty: the first line must be epoch,step,id,loss or epoch,step,id,loss,bytes"));
+        return Err(Error::unreadable(
+            "it is empty: the first line must be epoch,step,id,loss or epoch,step,id,loss,bytes",
+        ));
     }
     let columns = match line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&line) {
         b"epoch,step,id,loss" => 4,
@@ -118,7 +108,9 @@ fn parse(mut reader: impl BufRead, rows_max: usize) -> Result<Trace> {
             break;
         }
         if trace.ids.len() == rows_max {
-            return Err(Error::unreadable(format!("line {number}: it has more than {rows_max} rows: replay a part of it")));
+            return Err(Error::unreadable(format!(
+                "line {number}: it has more than {rows_max} rows: replay a part of it"
+            )));
         }
         let row = Row::parse(&line, columns).map_err(|what| Error::unreadable(format!("line {number}: {what}")))?;
         let here = (row.epoch, row.step);
@@ -167,11 +159,10 @@ fn parse(mut reader: impl BufRead, rows_max: usize) -> Result<Trace> {
 /// The next line without its end; `false` at the end of the file.
 fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>, number: u64) -> Result<bool> {
     line.clear();
-    let read = reader
-        .by_ref()
-        .take(LINE_BYTES_MAX as u64 + 1)
-        .read_until(b'\n', line)
-        .map_err(|e| Error::unreadable(format!("line {number}: cannot read on (is the file cut short?)")).because(e))?;
+    let read =
+        reader.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', line).map_err(|e| {
+            Error::unreadable(format!("line {number}: cannot read on (is the file cut short?)")).because(e)
+        })?;
     if line.last() == Some(&b'\n') {
         line.pop();
     } else if read > LINE_BYTES_MAX {

@@ -80,7 +80,9 @@ impl Arrays {
 fn checked(what: &str, spec: &TensorSpec, rows: usize, len: usize) -> Result<usize> {
     let row = spec.shape.iter().try_fold(spec.dtype.size_bytes(), |a, &b| a.checked_mul(b));
     match row {
-        Some(0) => Err(Error::settings(format!("{what} has shape {:?}: a sample must have at least one element", spec.shape))),
+        Some(0) => {
+            Err(Error::settings(format!("{what} has shape {:?}: a sample must have at least one element", spec.shape)))
+        }
         Some(row) if row.checked_mul(rows) == Some(len) => Ok(row),
         _ => Err(Error::settings(format!(
             "{what}: {rows} rows of shape {:?} and {} do not make {len} bytes: pass arrays whose first dimension is the number of samples",

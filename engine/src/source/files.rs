@@ -8,7 +8,12 @@ use crate::types::{SampleId, TensorSpec};
 /// Brings the bytes of catalogued samples.
 pub(super) trait Reader: Send + Sync {
     /// As [`Source::fetch`], with data only. Ids are in range and no sample is empty: [`Files`] has seen to it.
-    fn read(&self, catalog: &Catalog, wanted: &[(usize, SampleId)], sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>));
+    fn read(
+        &self,
+        catalog: &Catalog,
+        wanted: &[(usize, SampleId)],
+        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>),
+    );
 }
 
 /// The [`Source`] of folders and shards, local or remote.
@@ -31,7 +36,11 @@ impl<R: Reader> Files<R> {
             )));
         }
         if catalog.labels.len() != catalog.places.len() {
-            return Err(Error::internal(format!("{} labels for {} samples", catalog.labels.len(), catalog.places.len())));
+            return Err(Error::internal(format!(
+                "{} labels for {} samples",
+                catalog.labels.len(),
+                catalog.places.len()
+            )));
         }
         Ok(Self { catalog, reader, target_spec: TensorSpec::class_index() })
     }

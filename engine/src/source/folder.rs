@@ -69,7 +69,9 @@ pub(super) fn catalog(root: &Path, listed: Contents) -> Result<Catalog> {
 
 /// A class nobody can learn: most likely a wrong directory or a broken copy.
 pub(super) fn empty_class(class: &str, root: &str) -> Error {
-    Error::sample(format!("the class folder {class} in {root} holds no .jpg, .jpeg or .png files: add some or remove the folder"))
+    Error::sample(format!(
+        "the class folder {class} in {root} holds no .jpg, .jpeg or .png files: add some or remove the folder"
+    ))
 }
 
 struct Walk<'a> {

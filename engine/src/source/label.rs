@@ -16,7 +16,8 @@ pub(super) fn assemble(catalog: &mut Catalog, shards: Vec<(Shard, ShardIndex)>) 
     let labelled: usize = shards.iter().map(|(_, i)| i.members.iter().filter(|m| m.label.is_some()).count()).sum();
     let mut classes = BTreeMap::new();
     if labelled == 0 {
-        let names: BTreeSet<&str> = shards.iter().flat_map(|(_, i)| &i.members).filter_map(|m| directory(&m.name)).collect();
+        let names: BTreeSet<&str> =
+            shards.iter().flat_map(|(_, i)| &i.members).filter_map(|m| directory(&m.name)).collect();
         catalog.classes = names.iter().map(|&n| n.to_owned()).collect();
         classes = names.into_iter().map(str::to_owned).zip(0i64..).collect();
     }

@@ -62,7 +62,14 @@ impl LocalReader {
         Ok(into)
     }
 
-    fn whole_file<'b>(&self, catalog: &Catalog, id: SampleId, place: Place, path: &mut PathBuf, buf: &'b mut Vec<u8>) -> Result<&'b [u8]> {
+    fn whole_file<'b>(
+        &self,
+        catalog: &Catalog,
+        id: SampleId,
+        place: Place,
+        path: &mut PathBuf,
+        buf: &'b mut Vec<u8>,
+    ) -> Result<&'b [u8]> {
         path.clone_from(&self.root);
         path.push(catalog.names.get(id as usize));
         let file = File::open(&*path).map_err(|e| failed(&path.display().to_string(), e))?;
@@ -82,13 +89,20 @@ impl LocalReader {
 }
 
 impl Reader for LocalReader {
-    fn read(&self, catalog: &Catalog, wanted: &[(usize, SampleId)], sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>)) {
+    fn read(
+        &self,
+        catalog: &Catalog,
+        wanted: &[(usize, SampleId)],
+        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>),
+    ) {
         // Both grow to the largest sample once and serve the whole call.
         let (mut buf, mut path) = (Vec::new(), PathBuf::new());
         for &(k, id) in wanted {
             let data = match catalog.place(id) {
                 None => Err(super::files::out_of_range(id, catalog.places.len())),
-                Some(place) if place.shard == Place::OWN_FILE => self.whole_file(catalog, id, place, &mut path, &mut buf),
+                Some(place) if place.shard == Place::OWN_FILE => {
+                    self.whole_file(catalog, id, place, &mut path, &mut buf)
+                }
                 Some(place) => self.member(catalog, id, place, &mut buf),
             };
             sink(k, id, data);

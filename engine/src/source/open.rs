@@ -40,22 +40,30 @@ pub struct OpenOptions {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { throttle: None, connections: 64, index_cache: None, store_options: Vec::new(), timeout: Some(Duration::from_secs(30)) }
+        Self {
+            throttle: None,
+            connections: 64,
+            index_cache: None,
+            store_options: Vec::new(),
+            timeout: Some(Duration::from_secs(30)),
+        }
     }
 }
 
 impl OpenOptions {
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         if !(1..=4096).contains(&self.connections) {
             return Err(Error::settings(format!("connections={} is not possible: use 1 to 4096", self.connections)));
         }
         if self.timeout == Some(Duration::ZERO) {
-            return Err(Error::settings("timeout=0 would let no request finish: use a positive time, or None to wait for ever"));
+            return Err(Error::settings(
+                "timeout=0 would let no request finish: use a positive time, or None to wait for ever",
+            ));
         }
         match self.throttle {
-            Some(Throttle { bandwidth_bytes_per_s: Some(0), .. }) => {
-                Err(Error::settings("a bandwidth of 0 bytes a second would deliver nothing: use a positive number, or none for no limit"))
-            }
+            Some(Throttle { bandwidth_bytes_per_s: Some(0), .. }) => Err(Error::settings(
+                "a bandwidth of 0 bytes a second would deliver nothing: use a positive number, or none for no limit",
+            )),
             Some(Throttle { latency, .. }) if latency > Duration::from_secs(3600) => {
                 Err(Error::settings(format!("a latency of {latency:?} is not possible: use at most an hour")))
             }
@@ -86,7 +94,11 @@ pub fn open(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>>
     let local = match url_or_path.split_once("://") {
         None => url_or_path,
         Some(("file", path)) if path.starts_with('/') => path,
-        Some(("file", _)) => return Err(Error::settings(format!("{url_or_path} is no file URL of this machine: write file:///absolute/path"))),
+        Some(("file", _)) => {
+            return Err(Error::settings(format!(
+                "{url_or_path} is no file URL of this machine: write file:///absolute/path"
+            )));
+        }
         Some(_) => return store_open::remote(url_or_path, options),
     };
     if options.throttle.is_some() {
@@ -141,7 +153,10 @@ pub(super) fn find(name: &str) -> Result<Found> {
                     shards.push(local::utf8(&parent.join(file))?.to_owned());
                 }
                 if shards.len() == before {
-                    return Err(Error::unreadable(format!("no file in {} matches {wanted:?}: check the pattern", parent.display())));
+                    return Err(Error::unreadable(format!(
+                        "no file in {} matches {wanted:?}: check the pattern",
+                        parent.display()
+                    )));
                 }
             }
         }
@@ -154,7 +169,11 @@ fn directory(path: &Path) -> Result<Found> {
     let shards = shards_among(&listed.files);
     match (shards.is_empty(), listed.directories.is_empty()) {
         (true, _) => Ok(Found::Folder(path.to_owned(), listed)),
-        (false, true) => shards.into_iter().map(|s| Ok(local::utf8(&path.join(s))?.to_owned())).collect::<Result<_>>().map(Found::Shards),
+        (false, true) => shards
+            .into_iter()
+            .map(|s| Ok(local::utf8(&path.join(s))?.to_owned()))
+            .collect::<Result<_>>()
+            .map(Found::Shards),
         (false, false) => Err(ambiguous(&path.display().to_string(), shards.len(), listed.directories.len())),
     }
 }
@@ -166,5 +185,7 @@ pub(super) fn shards_among<S: AsRef<str>>(files: &[S]) -> Vec<&str> {
 
 /// Both layouts in one place.
 pub(super) fn ambiguous(what: &str, shards: usize, directories: usize) -> Error {
-    Error::settings(format!("{what} holds {shards} tar files and {directories} folders: say which is meant, for example {what}/*.tar"))
+    Error::settings(format!(
+        "{what} holds {shards} tar files and {directories} folders: say which is meant, for example {what}/*.tar"
+    ))
 }

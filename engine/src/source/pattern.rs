@@ -51,7 +51,9 @@ impl Choices<'_> {
     fn count(&self) -> usize {
         match self {
             Choices::Words(words) => words.split(',').count(),
-            Choices::Numbers { from, to, .. } => usize::try_from(from.abs_diff(*to)).unwrap_or(usize::MAX).saturating_add(1),
+            Choices::Numbers { from, to, .. } => {
+                usize::try_from(from.abs_diff(*to)).unwrap_or(usize::MAX).saturating_add(1)
+            }
         }
     }
     fn each(&self, mut f: impl FnMut(String)) {

@@ -43,7 +43,12 @@ pub(super) struct ShardIndex {
 pub(super) fn walk<R: Read + Seek>(reader: R, len: u64, what: &str) -> Result<ShardIndex> {
     let mut reader = Budgeted { inner: reader, left: HEADER_BYTES_MAX };
     refuse_compressed(&mut reader, len, what)?;
-    let broken = |e: io::Error| Error::unreadable(format!("{what} ({len} bytes) cannot be read as a tar archive: re-create or download it again")).because(e);
+    let broken = |e: io::Error| {
+        Error::unreadable(format!(
+            "{what} ({len} bytes) cannot be read as a tar archive: re-create or download it again"
+        ))
+        .because(e)
+    };
     let mut archive = ::tar::Archive::new(reader);
     let mut found = ShardIndex::default();
     let mut seen = HashSet::new();
@@ -128,10 +133,16 @@ fn plain(name: &str) -> Option<String> {
 
 fn number(entry: &mut impl Read, bytes: u64, what: &str, name: &str) -> Result<i64> {
     let mut text = Vec::new();
-    entry.take(LABEL_BYTES_MAX).read_to_end(&mut text).map_err(|e| Error::unreadable(format!("{name} in {what} cannot be read")).because(e))?;
+    entry
+        .take(LABEL_BYTES_MAX)
+        .read_to_end(&mut text)
+        .map_err(|e| Error::unreadable(format!("{name} in {what} cannot be read")).because(e))?;
     let text = String::from_utf8_lossy(&text);
     text.trim().parse().ok().filter(|_| bytes <= LABEL_BYTES_MAX).ok_or_else(|| {
-        Error::sample(format!("{name} in {what} should hold a class number, it holds {:?} ({bytes} bytes): write an integer there", text.trim()))
+        Error::sample(format!(
+            "{name} in {what} should hold a class number, it holds {:?} ({bytes} bytes): write an integer there",
+            text.trim()
+        ))
     })
 }
 

@@ -54,7 +54,11 @@ pub(super) fn all(source: &dyn Source) -> Vec<(String, std::result::Result<(Vec<
     let mut seen = vec![None; ids.len()];
     source.fetch(&ids, &mut |k, payload| {
         assert!(seen[k].is_none(), "position {k} was answered twice");
-        seen[k] = Some(payload.map(|p| (p.data.to_vec(), i64::from_ne_bytes(p.target.try_into().unwrap()))).map_err(|e| e.to_string()));
+        seen[k] = Some(
+            payload
+                .map(|p| (p.data.to_vec(), i64::from_ne_bytes(p.target.try_into().unwrap())))
+                .map_err(|e| e.to_string()),
+        );
     });
     ids.iter().map(|&id| (source.name(id), seen[id as usize].take().expect("every position is answered"))).collect()
 }
@@ -83,8 +87,9 @@ fn a_class_folder_gives_its_images_in_the_order_of_their_names() {
     let source = open_path(dir.path()).unwrap();
     assert_eq!(source.classes(), ["cat", "dog"]);
     assert_eq!(source.labels().unwrap(), [0, 0, 1]);
-    let expected: Vec<_> =
-        [("cat/a.png", 1, 0), ("cat/deeper/b.png", 2, 0), ("dog/a.PNG", 3, 1)].map(|(n, v, l)| (n.to_owned(), Ok((png(v), l)))).into();
+    let expected: Vec<_> = [("cat/a.png", 1, 0), ("cat/deeper/b.png", 2, 0), ("dog/a.PNG", 3, 1)]
+        .map(|(n, v, l)| (n.to_owned(), Ok((png(v), l))))
+        .into();
     assert_eq!(all(&*source), expected);
     assert_eq!(source.payload_bytes(2), png(3).len() as u64);
     assert!(source.describe().contains("2 other files ignored"), "{}", source.describe());
@@ -95,12 +100,14 @@ fn a_shard_gives_its_members_in_order_with_classes_from_their_directories() {
     let dir = tempfile::tempdir().unwrap();
     let (one, two) = (png(7), png(8));
     fs::write(dir.path().join("x-1.tar"), archive(&[("./dog/1.png", &one)])).unwrap();
-    fs::write(dir.path().join("x-0.tar"), archive(&[("cat/2.png", &two), ("info.txt", b"hello"), ("dog/9.png", &one)])).unwrap();
+    fs::write(dir.path().join("x-0.tar"), archive(&[("cat/2.png", &two), ("info.txt", b"hello"), ("dog/9.png", &one)]))
+        .unwrap();
     for name in ["", "/x-{0..1}.tar", "/x-*.tar", "/x-?.tar"] {
         let source = open(&format!("{}{name}", dir.path().display()), &OpenOptions::default()).unwrap();
-        let expected: Vec<_> = [("x-0.tar/cat/2.png", &two, 0), ("x-0.tar/dog/9.png", &one, 1), ("x-1.tar/dog/1.png", &one, 1)]
-            .map(|(n, v, l)| (n.to_owned(), Ok((v.clone(), l))))
-            .into();
+        let expected: Vec<_> =
+            [("x-0.tar/cat/2.png", &two, 0), ("x-0.tar/dog/9.png", &one, 1), ("x-1.tar/dog/1.png", &one, 1)]
+                .map(|(n, v, l)| (n.to_owned(), Ok((v.clone(), l))))
+                .into();
         assert_eq!(all(&*source), expected, "{name}");
         assert_eq!(source.classes(), ["cat", "dog"]);
     }
@@ -113,7 +120,8 @@ fn labels_beside_images_win_over_directories() {
     let image = png(1);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("w.tar");
-    fs::write(&path, archive(&[("d/0.cls", b"7\n"), ("d/0.png", &image), ("d/1.png", &image), ("d/1.cls", b" -1 ")])).unwrap();
+    fs::write(&path, archive(&[("d/0.cls", b"7\n"), ("d/0.png", &image), ("d/1.png", &image), ("d/1.cls", b" -1 ")]))
+        .unwrap();
     let source = open_path(&path).unwrap();
     assert_eq!(source.labels().unwrap(), [7, -1]);
     assert!(source.classes().is_empty());
@@ -125,13 +133,18 @@ fn arrays_hand_out_their_rows_and_labels() {
     let target: Vec<u8> = [5i64, -6].iter().flat_map(|v| v.to_ne_bytes()).collect();
     let source = Arrays::new(data, TensorSpec::new(Dtype::U8, [2, 3]), target, TensorSpec::class_index(), 2).unwrap();
     assert_eq!(source.labels().unwrap(), [5, -6]);
-    assert_eq!(all(&source), [("row 0".to_owned(), Ok(((0..6).collect(), 5))), ("row 1".to_owned(), Ok(((6..12).collect(), -6)))]);
+    assert_eq!(
+        all(&source),
+        [("row 0".to_owned(), Ok(((0..6).collect(), 5))), ("row 1".to_owned(), Ok(((6..12).collect(), -6)))]
+    );
 }
 
 #[test]
 fn arrays_that_do_not_fit_their_shape_are_refused() {
     let spec = || TensorSpec::new(Dtype::F32, [3]);
-    let build = |data: usize, spec, target: usize, n| Arrays::new(vec![0; data], spec, vec![0; target], TensorSpec::class_index(), n);
+    let build = |data: usize, spec, target: usize, n| {
+        Arrays::new(vec![0; data], spec, vec![0; target], TensorSpec::class_index(), n)
+    };
     refusal(build(24, spec(), 15, 2), ErrorKind::Settings, &["target", "15 bytes"]);
     refusal(build(23, spec(), 16, 2), ErrorKind::Settings, &["data", "2 rows", "[3]", "23 bytes"]);
     refusal(build(0, spec(), 0, 0), ErrorKind::Settings, &["0 samples"]);
@@ -180,7 +193,11 @@ fn an_unlabelled_image_is_named() {
         open_path(&path)
     };
     refusal(open_with(&[("a.png", &image)]), ErrorKind::Sample, &["a.png", "no label", "a.cls"]);
-    refusal(open_with(&[("a.png", &image), ("b.png", &image), ("b.cls", b"1")]), ErrorKind::Sample, &["a.png", "1 of the 2 images", "a.cls"]);
+    refusal(
+        open_with(&[("a.png", &image), ("b.png", &image), ("b.cls", b"1")]),
+        ErrorKind::Sample,
+        &["a.png", "1 of the 2 images", "a.cls"],
+    );
 }
 
 #[test]
@@ -207,7 +224,13 @@ fn a_file_cut_after_indexing_is_a_short_read_with_its_numbers() {
     let seen = all(&*source);
     assert!(seen[0].1.is_ok());
     let message = seen[1].1.as_ref().unwrap_err();
-    for word in ["c/b.png", &format!("wanted {} bytes at offset 1536", image.len()), "got 10", "s.tar", "open the dataset again"] {
+    for word in [
+        "c/b.png",
+        &format!("wanted {} bytes at offset 1536", image.len()),
+        "got 10",
+        "s.tar",
+        "open the dataset again",
+    ] {
         assert!(message.contains(word), "{word:?} is missing from: {message}");
     }
 
@@ -267,11 +290,10 @@ fn links_to_class_folders_and_images_are_followed() {
     std::os::unix::fs::symlink(dir.path().join("real/cat"), view.join("cat")).unwrap();
     std::os::unix::fs::symlink(dir.path().join("real/dog/a.PNG"), view.join("own/x.png")).unwrap();
     let source = open_path(&view).unwrap();
-    assert_eq!(all(&*source).iter().map(|(n, r)| (n.as_str(), r.as_ref().unwrap().1)).collect::<Vec<_>>(), [
-        ("cat/a.png", 0),
-        ("cat/deeper/b.png", 0),
-        ("own/x.png", 1)
-    ]);
+    assert_eq!(
+        all(&*source).iter().map(|(n, r)| (n.as_str(), r.as_ref().unwrap().1)).collect::<Vec<_>>(),
+        [("cat/a.png", 0), ("cat/deeper/b.png", 0), ("own/x.png", 1)]
+    );
 }
 
 #[test]
@@ -289,7 +311,9 @@ fn options_out_of_range_are_refused() {
         &["bandwidth"],
     );
     refusal(
-        with(|o| o.throttle = Some(Throttle { latency: std::time::Duration::from_secs(9999), bandwidth_bytes_per_s: None })),
+        with(|o| {
+            o.throttle = Some(Throttle { latency: std::time::Duration::from_secs(9999), bandwidth_bytes_per_s: None })
+        }),
         ErrorKind::Settings,
         &["latency", "hour"],
     );

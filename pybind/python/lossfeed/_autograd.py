@@ -140,7 +140,7 @@ def device_rows(rows: torch.Tensor, labels: torch.Tensor, ignore_index: int) -> 
     nan = torch.full_like(lse, math.nan)
     loss = torch.where(inside, lse - z.gather(1, index).squeeze(1), torch.where(valid, nan, torch.zeros_like(lse)))
     grad_norm = torch.where(inside, (p.square().sum(-1) - 2.0 * p_y + 1.0).clamp_min(0.0).sqrt(), nan)
-    entropy = torch.where(inside, lse - torch.where(p > 0, p * z, torch.zeros_like(p)).sum(-1), nan)
+    entropy = torch.where(inside, lse - torch.where(p == 0, torch.zeros_like(p), p * z).sum(-1), nan)
     hit = (z.argmax(-1) == labels).to(torch.uint8)
     correct = torch.where(valid, hit, torch.full_like(hit, 255))
     count = rank_counts(torch.where(inside, loss, nan))

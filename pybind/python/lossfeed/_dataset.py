@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._errors import SampleError, SettingsError
-from ._memory import DTYPES, as_bytes, dtype_name, is_array, is_tensor, require_numpy
+from ._memory import DTYPES, as_bytes, dtype_name, is_tensor, require_numpy
 
 Spec = tuple[str, tuple[int, ...]]
 
@@ -89,7 +89,9 @@ class Adaptor:
     def _array(self, value: Any, name: str, i: int) -> Any:
         """`value` as a CPU tensor or a native-endian array of a dtype that travels."""
         if is_tensor(value):
-            if value.device.type != "cpu" or value.layout is not _strided(value):
+            import torch
+
+            if value.device.type != "cpu" or value.layout is not torch.strided:
                 raise SampleError(f"dataset item {i}: {name} is a {value.layout} tensor on {value.device}: return dense CPU tensors")
             result = value.detach()
         elif _is_image(value):
@@ -110,12 +112,6 @@ class Adaptor:
                 f"one of {', '.join(DTYPES)}, fixed in shape"
             )
         return result
-
-
-def _strided(tensor: Any) -> Any:
-    import torch
-
-    return torch.strided if tensor.layout is torch.strided else None
 
 
 def _is_image(value: Any) -> bool:

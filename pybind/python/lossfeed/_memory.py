@@ -49,22 +49,18 @@ def is_array(value: Any) -> bool:
 
 def dtype_name(value: Any) -> str:
     """The dtype of a tensor or array as the name both libraries share."""
-    return str(value.dtype).removeprefix("torch.")
+    return str(value.dtype).removeprefix("torch.") if is_tensor(value) else value.dtype.name
 
 
 def span(tensor: Any) -> ctypes.Array:
-    """The bytes from a CPU tensor's first element to the end of its last, as an object with the buffer protocol.
-
-    It borrows: the caller keeps `tensor` alive for as long as the span is in use. Strides must not be negative, which
-    torch guarantees.
-    """
-    elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    """The bytes from a CPU tensor's first element to the end of its last, as an object with the buffer protocol that
+    keeps the tensor alive. Strides must not be negative, which torch guarantees."""
     if tensor.numel() == 0:
-        elements = 0
-    return (ctypes.c_ubyte * (elements * tensor.element_size())).from_address(tensor.data_ptr() or ctypes.addressof(_NOTHING))
-
-
-_NOTHING = ctypes.c_ubyte()
+        return (ctypes.c_ubyte * 0)()
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    borrowed = (ctypes.c_ubyte * (elements * tensor.element_size())).from_address(tensor.data_ptr())
+    borrowed.owner = tensor
+    return borrowed
 
 
 def as_bytes(value: Any) -> Any:

@@ -87,8 +87,8 @@ def open(
             * a path or URL: a class-per-folder directory, a tar shard, shards as ``"train-{0000..0146}.tar"`` or
               ``"train-*.tar"``; ``file://``, ``s3://``, ``gs://``, ``az://``, ``http(s)://``. Images (JPEG, PNG) are delivered as
               uint8 (height, width, channels), labels as int64;
-            * ``(x, y)``: two arrays or CPU tensors of equal length; both are copied once and delivered in their own
-              dtypes;
+            * ``(x, y)``: two arrays or CPU tensors of equal length, delivered in their own dtypes. Contiguous ones are
+              read where they lie, without a copy: leave them as they are while a loader reads them;
             * a map-style Dataset (``__len__`` and ``__getitem__``, ``__getitems__`` if it has one) of pairs ``(x, y)``, all of
               one dtype and shape; PIL images become uint8 (height, width, channels). It is called from loader
               threads, so what it touches must bear that.
@@ -173,7 +173,7 @@ def _arrays(x: Any, y: Any) -> Data:
         x = x.detach().contiguous()
     if is_tensor(y):
         y = y.detach().contiguous()
-    return Data(_native.array_source(as_bytes(x), specs[0], as_bytes(y), specs[1]))
+    return Data(_native.array_source(as_bytes(x), specs[0], as_bytes(y), specs[1], len(x)))
 
 
 def _dataset(data: Any, mode: str, size: tuple[int, int] | None) -> Data:

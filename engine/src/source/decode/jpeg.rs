@@ -21,7 +21,8 @@ impl<'a> Jpeg<'a> {
     /// Reads the header. `channels` says what will be asked for: the decoder wants to know before it begins.
     pub(super) fn open(encoded: &'a [u8], channels: usize) -> Result<Self> {
         let decoder = decoder(encoded, if channels == 1 { ColorSpace::Luma } else { ColorSpace::RGB })?;
-        let (width, height) = decoder.dimensions().ok_or_else(|| Error::internal("a JPEG header without dimensions"))?;
+        let (width, height) =
+            decoder.dimensions().ok_or_else(|| Error::internal("a JPEG header without dimensions"))?;
         let color = decoder.input_colorspace() != Some(ColorSpace::Luma);
         let jpeg = Self { encoded, decoder, head: Head { height, width, color } };
         Ok(jpeg)
@@ -49,8 +50,11 @@ impl Image for Jpeg<'_> {
 
 fn decoder(encoded: &[u8], to: ColorSpace) -> Result<JpegDecoder<ZCursor<&[u8]>>> {
     // Strict: the lenient mode paints what is missing gray and calls it success.
-    let options =
-        DecoderOptions::default().jpeg_set_out_colorspace(to).set_strict_mode(true).set_max_width(SIDE_MAX).set_max_height(SIDE_MAX);
+    let options = DecoderOptions::default()
+        .jpeg_set_out_colorspace(to)
+        .set_strict_mode(true)
+        .set_max_width(SIDE_MAX)
+        .set_max_height(SIDE_MAX);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(encoded), options);
     decoder.decode_headers().map_err(|e| corrupt(encoded, e))?;
     Ok(decoder)
@@ -63,7 +67,10 @@ fn whole(encoded: &[u8]) -> Result<()> {
     if encoded.windows(2).rev().any(|w| w == [0xff, 0xd9]) {
         return Ok(());
     }
-    Err(Error::sample(format!("the JPEG of {} bytes is truncated (it has no end marker): copy it again or remove it", encoded.len())))
+    Err(Error::sample(format!(
+        "the JPEG of {} bytes is truncated (it has no end marker): copy it again or remove it",
+        encoded.len()
+    )))
 }
 
 fn corrupt(encoded: &[u8], e: zune_jpeg::errors::DecodeErrors) -> Error {

@@ -78,7 +78,10 @@ impl Decoder {
     /// first 16 samples decodes.
     pub fn for_source(source: &dyn Source, mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Self> {
         if let Form::Rows(_) = source.form() {
-            return Err(Error::usage(format!("{} holds rows, not images: there is nothing to decode", source.describe())));
+            return Err(Error::usage(format!(
+                "{} holds rows, not images: there is nothing to decode",
+                source.describe()
+            )));
         }
         if let Some((height, width)) = resize
             && (height == 0 || width == 0 || height.saturating_mul(width) > MAX_PIXELS)
@@ -98,7 +101,11 @@ impl Decoder {
             }
         }
         let (id, e) = failure.ok_or_else(|| Error::unreadable(format!("{} holds no samples", source.describe())))?;
-        Err(Error::new(e.kind(), format!("none of the first {} samples could be decoded; {}", source.len().min(PROBES), source.name(id))).because(e))
+        Err(Error::new(
+            e.kind(),
+            format!("none of the first {} samples could be decoded; {}", source.len().min(PROBES), source.name(id)),
+        )
+        .because(e))
     }
 
     fn new(first: Head, mode: ImageMode, resize: Option<(usize, usize)>) -> Self {
@@ -131,7 +138,10 @@ impl Decoder {
     pub fn decode(&self, encoded: &[u8], out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
         let wanted = self.height * self.width * self.channels;
         if out.len() != wanted {
-            return Err(Error::usage(format!("an image of this dataset needs a buffer of {wanted} bytes, got {}", out.len())));
+            return Err(Error::usage(format!(
+                "an image of this dataset needs a buffer of {wanted} bytes, got {}",
+                out.len()
+            )));
         }
         match Format::of(encoded)? {
             Format::Jpeg => self.place(jpeg::Jpeg::open(encoded, self.channels)?, out, scratch),
@@ -158,7 +168,13 @@ impl Decoder {
         head.check_size()?;
         scratch.pixels.resize(head.height * head.width * self.channels, 0);
         image.write(self.channels, &mut scratch.pixels, &mut scratch.spare)?;
-        scratch.resizer.resize(&scratch.pixels, (head.height, head.width), out, (self.height, self.width), self.channels)
+        scratch.resizer.resize(
+            &scratch.pixels,
+            (head.height, head.width),
+            out,
+            (self.height, self.width),
+            self.channels,
+        )
     }
 }
 

@@ -75,5 +75,6 @@ fn drop_alpha<'p>(rgba: impl Iterator<Item = &'p [u8; 4]>, out: &mut [[u8; 3]]) 
 }
 
 fn corrupt(encoded: &[u8], e: DecodingError) -> Error {
-    Error::sample(format!("the PNG of {} bytes is corrupt or truncated: copy it again or remove it", encoded.len())).because(e)
+    Error::sample(format!("the PNG of {} bytes is corrupt or truncated: copy it again or remove it", encoded.len()))
+        .because(e)
 }

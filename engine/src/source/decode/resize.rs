@@ -11,7 +11,14 @@ pub(super) struct Resizer(fast_image_resize::Resizer);
 
 impl Resizer {
     /// Resizes `from` to `to`, both (height, width), 1 or 3 channels of u8. The aspect ratio is not kept.
-    pub(super) fn resize(&mut self, pixels: &[u8], from: (usize, usize), out: &mut [u8], to: (usize, usize), channels: usize) -> Result<()> {
+    pub(super) fn resize(
+        &mut self,
+        pixels: &[u8],
+        from: (usize, usize),
+        out: &mut [u8],
+        to: (usize, usize),
+        channels: usize,
+    ) -> Result<()> {
         let kind = if channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
         let failed = |e: &dyn std::fmt::Display| Error::internal(format!("resizing {from:?} to {to:?}: {e}"));
         let side = |n: usize| u32::try_from(n).map_err(|e| failed(&e));

@@ -1,0 +1,255 @@
+//! Snapshot → screen. Pure: same snapshot, same style, same width, same cells.
+
+use ratatui::buffer::Buffer;
+use ratatui::style::{Color, Modifier, Style};
+
+use super::layout::{ASCII, Cell, Column, Screen, UNICODE, number, text};
+use super::snapshot::{Engine, Gpu, NvmlStatus, Snapshot};
+
+/// How to draw.
+#[derive(Debug, Clone, Copy)]
+pub struct Look {
+    /// Columns, 60 and more.
+    pub width: u16,
+    /// Plain ASCII instead of box characters.
+    pub ascii: bool,
+    /// Footer of the frame (the keys of `--watch`), empty for none.
+    pub footer: &'static str,
+}
+
+const GPU_COLUMNS: [Column; 9] = [
+    number("id", 2, 0),
+    text("name", 14, 0),
+    number("temp", 5, 0),
+    number("power", 9, 90),
+    number("util", 5, 0),
+    number("memory", 17, 0),
+    number("pcie rx", 10, 80),
+    number("pcie tx", 10, 80),
+    number("link", 5, 90),
+];
+
+/// Hit ratio and coverage share their condition: the one is never shown without the other.
+const ENGINE_COLUMNS: [Column; 13] = [
+    number("pid", 7, 0),
+    text("job", 9, 0),
+    number("rank", 5, 110),
+    number("gpu", 3, 100),
+    text("state", 6, 0),
+    number("epoch", 5, 80),
+    number("batch", 11, 80),
+    number("sample/s", 8, 0),
+    number("hit%", 5, 0),
+    number("cover%", 6, 0),
+    number("ever%", 5, 90),
+    number("stall%", 6, 0),
+    number("ESS", 4, 100),
+];
+
+/// Draws the whole screen.
+pub fn draw(snapshot: &Snapshot, look: Look) -> Buffer {
+    let mut screen = Screen::new(look.width, if look.ascii { ASCII } else { UNICODE });
+    screen.rule(&format!("lossfeed {}", snapshot.version));
+    let mut head = vec![snapshot.host.clone().unwrap_or_else(|| "-".to_owned()), snapshot.time.clone()];
+    head.extend(snapshot.nvml.driver.as_ref().map(|d| format!("driver {d}")));
+    head.extend(snapshot.nvml.cuda.as_ref().map(|c| format!("CUDA {c}")));
+    screen.line([head.join("   ").into()]);
+
+    screen.rule("GPU");
+    gpus(&mut screen, snapshot);
+
+    screen.rule("ENGINES");
+    if snapshot.engines.is_empty() {
+        screen.line(["running engines: none".into()]);
+    } else {
+        let rows = snapshot.engines.iter().map(|engine| engine_row(engine, &snapshot.gpus)).collect();
+        screen.table(&ENGINE_COLUMNS, rows);
+    }
+    for engine in snapshot.engines.iter().filter(|e| e.alive) {
+        details(&mut screen, engine, if look.ascii { ASCII.levels } else { UNICODE.levels });
+    }
+    screen.close(look.footer);
+    screen.into_buffer()
+}
+
+fn gpus(screen: &mut Screen, snapshot: &Snapshot) {
+    if snapshot.nvml.status != NvmlStatus::Ok {
+        let why = snapshot.nvml.detail.as_deref().unwrap_or("no reason given");
+        screen.line([format!("NVML not available: {why} (engine rows do not need it)").into()]);
+        return;
+    }
+    if snapshot.gpus.is_empty() {
+        let why = snapshot.nvml.detail.as_deref().unwrap_or("NVML answers and knows none");
+        screen.line([format!("no device: {why}").into()]);
+        return;
+    }
+    // A device that cannot be read keeps its place among the rows, with the reason in place of the numbers.
+    let (mut rows, mut broken) = (Vec::new(), Vec::new());
+    for gpu in &snapshot.gpus {
+        match &gpu.error {
+            Some(why) => broken.push(format!("{:>2} not readable: {why}", gpu.index)),
+            None => rows.push(gpu_row(gpu)),
+        }
+    }
+    if !rows.is_empty() {
+        screen.table(&GPU_COLUMNS, rows);
+    }
+    for line in broken {
+        screen.line([Cell(line, Style::new().fg(Color::Red))]);
+    }
+}
+
+fn gpu_row(gpu: &Gpu) -> Vec<Cell> {
+    let power = match (gpu.power_watts, gpu.power_limit_watts) {
+        (Some(now), Some(limit)) => format!("{now:.0}/{limit:.0}W"),
+        (Some(now), None) => format!("{now:.0}W"),
+        _ => UNKNOWN.to_owned(),
+    };
+    let link = match (gpu.pcie_generation, gpu.pcie_lanes) {
+        (Some(generation), Some(lanes)) => format!("{generation}x{lanes}"),
+        _ => UNKNOWN.to_owned(),
+    };
+    vec![
+        gpu.index.to_string().into(),
+        gpu.name.as_deref().map_or(UNKNOWN, |n| n.trim_start_matches("NVIDIA ")).into(),
+        known(gpu.temperature_celsius, |t| format!("{t}C")),
+        power.into(),
+        known(gpu.utilization_ratio, |u| format!("{:.0}%", u * 100.0)),
+        pair(gpu.memory_used_bytes, gpu.memory_total_bytes).into(),
+        known(gpu.pcie_rx_bytes_per_s, |b| format!("{}/s", decimal(b as f64, "B"))),
+        known(gpu.pcie_tx_bytes_per_s, |b| format!("{}/s", decimal(b as f64, "B"))),
+        link.into(),
+    ]
+}
+
+fn engine_row(engine: &Engine, gpus: &[Gpu]) -> Vec<Cell> {
+    // By NVML's id and never by pid: NVML reports the host's pids, a container has its own.
+    let gpu = engine.gpu_uuid.as_ref().and_then(|uuid| gpus.iter().find(|g| g.uuid.as_ref() == Some(uuid)));
+    let percent = |ratio: Option<f64>| known(ratio, |r| format!("{:.1}", r * 100.0));
+    let batch = match (engine.counter("batch"), engine.counter("batches_per_epoch")) {
+        (Some(batch), Some(of)) if of > 0 => format!("{batch}/{of}"),
+        _ => UNKNOWN.to_owned(),
+    };
+    let mut stall = percent(engine.stall_ratio);
+    stall.1 = match engine.stall_ratio {
+        Some(s) if s >= 0.75 => Style::new().fg(Color::Red),
+        Some(s) if s >= 0.10 => Style::new().fg(Color::Yellow),
+        Some(_) => Style::new().fg(Color::Green),
+        None => Style::new(),
+    };
+    let mut row = vec![
+        engine.pid.to_string().into(),
+        engine.job.as_str().into(),
+        format!("{}/{}", engine.rank, engine.world_size).into(),
+        gpu.map_or(UNKNOWN.into(), |g| g.index.to_string().into()),
+        engine.state().into(),
+        known(engine.counter("epoch"), |e| e.to_string()),
+        batch.into(),
+        known(engine.samples_per_s, |s| format!("{s:.0}")),
+        percent(engine.hit_ratio),
+        percent(engine.coverage_epoch_ratio),
+        percent(engine.coverage_ever_ratio),
+        stall,
+        known(engine.ess_ratio, |e| format!("{e:.2}")),
+    ];
+    if !engine.alive {
+        for cell in &mut row {
+            cell.1 = Style::new().add_modifier(Modifier::DIM);
+        }
+    }
+    row
+}
+
+fn details(screen: &mut Screen, engine: &Engine, levels: [&'static str; 8]) {
+    let count = |name: &str| engine.counter(name).map_or(UNKNOWN.to_owned(), |n| decimal(n as f64, ""));
+    screen.rule(&format!("{} {}   {} + {}   {}", engine.pid, engine.job, engine.sampler, engine.policy, engine.device));
+    screen.line([format!("source  {}", engine.source).into()]);
+    let rate = engine.fetched_bytes_per_s.map(|b| format!("   {}/s", decimal(b, "B"))).unwrap_or_default();
+    screen.line([format!(
+        "fetched {} samples   {}{rate}   joined {}   bad {}",
+        count("fetched_samples_total"),
+        engine.counter("fetched_bytes_total").map_or(UNKNOWN.to_owned(), |b| decimal(b as f64, "B")),
+        count("coalesced_total"),
+        count("bad_samples_total"),
+    )
+    .into()]);
+    screen.line([format!(
+        "cache   {}   {} of {} samples   evicted {}   passed by {}",
+        pair(engine.counter("cache_bytes"), engine.counter("cache_capacity_bytes")),
+        count("residents"),
+        count("samples_in_dataset"),
+        count("evicted_total"),
+        count("bypassed_total"),
+    )
+    .into()]);
+    screen.line([format!(
+        "slots   {}: ready {}  lent {}   scores {}   dropped {}   age {} steps",
+        count("slots_total"),
+        count("slots_ready"),
+        count("slots_lent"),
+        count("scores_total"),
+        count("scores_dropped_total"),
+        count("score_age_steps"),
+    )
+    .into()]);
+    if !engine.stall_history.is_empty() {
+        let room = screen.inner().saturating_sub(24);
+        let from = engine.stall_history.len().saturating_sub(room);
+        let recent = &engine.stall_history[from..];
+        let bars: String = recent.iter().map(|s| levels[((s * 8.0) as usize).min(7)]).collect();
+        screen.line([format!("stall   {bars} last {} s", recent.len()).into()]);
+    }
+}
+
+/// What is drawn where nobody knows.
+const UNKNOWN: &str = "-";
+
+fn known<T>(value: Option<T>, show: impl Fn(T) -> String) -> Cell {
+    value.map_or_else(|| UNKNOWN.into(), |v| show(v).into())
+}
+
+/// "6.0/8.0 GiB": both in the unit of the larger.
+fn pair(used: Option<u64>, total: Option<u64>) -> String {
+    let (Some(used), Some(total)) = (used, total) else { return UNKNOWN.to_owned() };
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let step = (0..units.len() - 1).take_while(|&k| total as f64 >= 1024f64.powi(k as i32 + 1)).count();
+    let scale = 1024f64.powi(step as i32);
+    let digits = usize::from(step > 0);
+    format!("{:.digits$}/{:.digits$} {}", used as f64 / scale, total as f64 / scale, units[step])
+}
+
+/// Three digits and a decimal prefix: 1234567 → "1.23 M" followed by the unit.
+fn decimal(value: f64, unit: &str) -> String {
+    let prefixes = ["", "k", "M", "G", "T", "P"];
+    // 999.5 would be written as 1000 of the smaller prefix.
+    let step = (0..prefixes.len() - 1).take_while(|&k| value >= 999.5 * 1000f64.powi(k as i32)).count();
+    let scaled = value / 1000f64.powi(step as i32);
+    let digits = match () {
+        () if step == 0 => 0,
+        () if scaled < 9.995 => 2,
+        () if scaled < 99.95 => 1,
+        () => 0,
+    };
+    format!("{scaled:.digits$} {}{unit}", prefixes[step]).trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_three_digits_and_roll_over_to_the_next_prefix() {
+        assert_eq!(decimal(0.0, ""), "0");
+        assert_eq!(decimal(999.0, "B"), "999 B");
+        assert_eq!(decimal(999.6, "B"), "1.00 kB");
+        assert_eq!(decimal(41_234.0, ""), "41.2 k");
+        assert_eq!(decimal(6_320_000_000.0, "B"), "6.32 GB");
+    }
+
+    #[test]
+    fn a_pair_of_sizes_shares_the_unit_of_the_larger() {
+        assert_eq!(pair(Some(6 << 30), Some(8 << 30)), "6.0/8.0 GiB");
+        assert_eq!(pair(Some(10), Some(1000)), "10/1000 B");
+        assert_eq!(pair(None, Some(1)), "-");
+    }
+}

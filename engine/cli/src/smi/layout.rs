@@ -1,0 +1,191 @@
+//! Boxes and columns: lines of text that fit a width, in Unicode or plain ASCII.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Span};
+
+/// The characters a screen is drawn with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Glyphs {
+    corners: [&'static str; 6],
+    across: &'static str,
+    down: &'static str,
+    pub(super) cut: &'static str,
+    /// Eight rising levels.
+    pub(super) levels: [&'static str; 8],
+}
+
+pub(super) const UNICODE: Glyphs = Glyphs {
+    corners: ["╭", "╮", "├", "┤", "╰", "╯"],
+    across: "─",
+    down: "│",
+    cut: "…",
+    levels: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
+};
+
+pub(super) const ASCII: Glyphs = Glyphs {
+    corners: ["+", "+", "+", "+", "+", "+"],
+    across: "-",
+    down: "|",
+    cut: "~",
+    levels: ["_", ".", "-", "=", "+", "*", "%", "#"],
+};
+
+/// A cell of a table.
+#[derive(Debug, Clone)]
+pub(super) struct Cell(pub(super) String, pub(super) Style);
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self(text, Style::new())
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned(), Style::new())
+    }
+}
+
+/// A column: its head, its width, whether its right edge is the straight one, and the narrowest screen that shows it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Column {
+    pub(super) head: &'static str,
+    pub(super) width: usize,
+    pub(super) right: bool,
+    pub(super) from_width: usize,
+}
+
+pub(super) const fn text(head: &'static str, width: usize, from_width: usize) -> Column {
+    Column { head, width, right: false, from_width }
+}
+
+pub(super) const fn number(head: &'static str, width: usize, from_width: usize) -> Column {
+    Column { head, width, right: true, from_width }
+}
+
+/// A framed screen, built from top to bottom.
+pub(super) struct Screen {
+    glyphs: Glyphs,
+    width: usize,
+    lines: Vec<Line<'static>>,
+}
+
+impl Screen {
+    pub(super) fn new(width: u16, glyphs: Glyphs) -> Self {
+        Self { glyphs, width: usize::from(width), lines: Vec::new() }
+    }
+
+    /// Columns inside the frame and its margins.
+    pub(super) fn inner(&self) -> usize {
+        self.width.saturating_sub(4)
+    }
+
+    /// A frame line with a title; the first one opens the box.
+    pub(super) fn rule(&mut self, title: &str) {
+        let at = if self.lines.is_empty() { 0 } else { 2 };
+        self.edge(at, title);
+    }
+
+    /// Closes the box.
+    pub(super) fn close(&mut self, footer: &str) {
+        self.edge(4, footer);
+    }
+
+    fn edge(&mut self, at: usize, title: &str) {
+        let (left, right, across) = (self.glyphs.corners[at], self.glyphs.corners[at + 1], self.glyphs.across);
+        let title =
+            if title.is_empty() { String::new() } else { format!(" {} ", clip(title, self.inner() - 2, self.glyphs)) };
+        let rest = self.width.saturating_sub(3 + Span::raw(title.as_str()).width());
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        self.lines.push(Line::from(vec![
+            Span::raw(format!("{left}{across}")),
+            Span::styled(title, bold),
+            Span::raw(format!("{}{right}", across.repeat(rest))),
+        ]));
+    }
+
+    /// A line of cells inside the frame, cut at its right edge.
+    pub(super) fn line(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        let mut room = self.inner();
+        let mut spans = vec![Span::raw(format!("{} ", self.glyphs.down))];
+        for Cell(text, style) in cells {
+            let text = clip(&text, room, self.glyphs);
+            let span = Span::styled(text, style);
+            room -= span.width().min(room);
+            spans.push(span);
+        }
+        spans.push(Span::raw(format!("{} {}", " ".repeat(room), self.glyphs.down)));
+        self.lines.push(Line::from(spans));
+    }
+
+    /// A table: the columns this width has room for, the first one widened by what is left over.
+    pub(super) fn table(&mut self, columns: &[Column], rows: Vec<Vec<Cell>>) {
+        let shown: Vec<usize> = (0..columns.len()).filter(|&c| columns[c].from_width <= self.width).collect();
+        let fixed: usize = shown.iter().map(|&c| columns[c].width + 1).sum::<usize>().saturating_sub(1);
+        let slack = self.inner().saturating_sub(fixed);
+        let flexible = shown.iter().copied().find(|&c| !columns[c].right);
+        let width = |c: usize| columns[c].width + if Some(c) == flexible { slack } else { 0 };
+        let dim = Style::new().add_modifier(Modifier::DIM);
+        let head = columns.iter().map(|c| Cell(c.head.to_owned(), dim)).collect();
+        for row in std::iter::once(head).chain(rows) {
+            let row: Vec<Cell> = row;
+            let mut cells = Vec::with_capacity(2 * shown.len());
+            for (k, &c) in shown.iter().enumerate() {
+                let Some(Cell(text, style)) = row.get(c) else { continue };
+                let text = clip(text, width(c), self.glyphs);
+                let pad = " ".repeat(width(c) - Span::raw(text.as_str()).width());
+                if k > 0 {
+                    cells.push(" ".into());
+                }
+                cells.push(Cell(if columns[c].right { pad + &text } else { text + &pad }, *style));
+            }
+            self.line(cells);
+        }
+    }
+
+    /// The finished screen.
+    pub(super) fn into_buffer(self) -> Buffer {
+        let area = Rect::new(0, 0, self.width as u16, self.lines.len().min(usize::from(u16::MAX)) as u16);
+        let mut buffer = Buffer::empty(area);
+        for (y, line) in (0..area.height).zip(&self.lines) {
+            buffer.set_line(0, y, line, area.width);
+        }
+        buffer
+    }
+}
+
+/// `text` cut to `width` columns. Names come from other processes: control characters, escape sequences among them,
+/// become `?` instead of reaching the terminal.
+pub(super) fn clip(text: &str, width: usize, glyphs: Glyphs) -> String {
+    let mut clean: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    if Span::raw(clean.as_str()).width() <= width {
+        return clean;
+    }
+    while !clean.is_empty() && Span::raw(clean.as_str()).width() + 1 > width {
+        clean.pop();
+    }
+    if width > 0 {
+        clean.push_str(glyphs.cut);
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_from_another_process_cannot_steer_the_terminal() {
+        assert_eq!(clip("\u{1b}[2Jjob\n", 20, UNICODE), "?[2Jjob?");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut_at_the_column_even_with_wide_characters() {
+        assert_eq!(clip("resnet50", 8, UNICODE), "resnet50");
+        assert_eq!(clip("resnet50", 6, UNICODE), "resne…");
+        assert_eq!(clip("訓練ジョブ", 6, UNICODE), "訓練…");
+        assert_eq!(clip("x", 0, UNICODE), "");
+    }
+}

@@ -1,0 +1,66 @@
+//! One fetch in the air, and everyone who waits for it.
+
+use crate::arena::Slot;
+use crate::error::Error;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+
+/// How a fetch ended.
+#[derive(Clone)]
+pub enum Landing {
+    /// The record is in the cache.
+    Stored(Arc<Slot>),
+    /// The record is not kept, but somebody was waiting for it.
+    Loose(Arc<[u8]>),
+    /// The sample is bad or unreachable.
+    Failed(Arc<Error>),
+}
+
+/// A fetch in the air: one owner lands it, any number of joiners wait. Two requests for one sample at one time never
+/// read it twice.
+#[derive(Default)]
+pub struct Flight {
+    state: Mutex<FlightState>,
+    landed: Condvar,
+}
+
+#[derive(Default)]
+struct FlightState {
+    landing: Option<Landing>,
+    joiners: usize,
+    closed: bool,
+}
+
+impl Flight {
+    /// Joins, unless the owner has already closed the flight because nobody was waiting.
+    pub(super) fn try_join(&self) -> bool {
+        let mut state = self.state.lock();
+        state.joiners += usize::from(!state.closed);
+        !state.closed
+    }
+
+    /// Closes a flight that nobody joined, so that its owner need not copy a record it does not keep.
+    pub fn close_if_alone(&self) -> bool {
+        let mut state = self.state.lock();
+        state.closed |= state.joiners == 0;
+        state.closed
+    }
+
+    /// Ends the flight. Called once, by the owner, on every path (an owner that fails lands `Failed`), so that joiners
+    /// cannot wait for ever.
+    pub(super) fn land(&self, landing: Landing) {
+        self.state.lock().landing = Some(landing);
+        self.landed.notify_all();
+    }
+
+    /// Waits for the owner. Owners land their own flights before they join others', so waits form no cycle.
+    pub fn join(&self) -> Landing {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(landing) = &state.landing {
+                return landing.clone();
+            }
+            self.landed.wait(&mut state);
+        }
+    }
+}

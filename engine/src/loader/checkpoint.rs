@@ -1,0 +1,126 @@
+//! The state of a run as bytes: enough to deliver exactly the rest of an epoch on another process.
+//!
+//! Layout, all little-endian: magic `LFCK` · version u32 · header length u32 · header (JSON, [`Header`]) · beliefs
+//! f32 × samples · stamps u32 × samples · ids u32 × planned · weights f32 × planned · FNV-1a 64 of everything before.
+//! Beliefs are there only if anything was scored, the plan only if the epoch is under way and its order depends on more
+//! than the seed. The parser trusts nothing: every length is checked before it is used.
+
+use crate::error::{Error, Result};
+use crate::sampler::Order;
+use serde::{Deserialize, Serialize};
+
+const MAGIC: &[u8; 4] = b"LFCK";
+const VERSION: u32 = 1;
+
+/// What must agree before a state is taken, and where it goes on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// Samples in the dataset.
+    pub samples: usize,
+    /// Samples a batch.
+    pub batch_size: usize,
+    /// Whether short last batches are dropped.
+    pub drop_last: bool,
+    /// Seed.
+    pub seed: u64,
+    /// Rank.
+    pub rank: u32,
+    /// Number of ranks.
+    pub world_size: u32,
+    /// Sampler.
+    pub sampler: String,
+    /// Epoch to go on with.
+    pub epoch: u64,
+    /// Batches of it already delivered.
+    pub delivered: usize,
+    /// Batches scored so far.
+    pub step: u32,
+    /// Whether beliefs follow.
+    pub scored: bool,
+    /// Draws of the stored plan, 0 if none is stored.
+    pub planned: usize,
+}
+
+/// A parsed state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint {
+    /// Identity and position.
+    pub header: Header,
+    /// Beliefs and stamps by id, if anything was scored.
+    pub scores: Option<(Vec<f32>, Vec<u32>)>,
+    /// The epoch's order, if it cannot be drawn again.
+    pub order: Option<Order>,
+}
+
+fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> + '_ {
+    bytes.as_chunks::<N>().0.iter().copied()
+}
+
+impl Checkpoint {
+    /// Serialises.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let header = serde_json::to_vec(&self.header)
+            .map_err(|e| Error::internal("the state's header could not be written").because(e))?;
+        let mut out = Vec::with_capacity(64 + header.len() + 8 * (self.header.samples + self.header.planned));
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&(header.len() as u32).to_le_bytes());
+        out.extend_from_slice(&header);
+        if let Some((beliefs, stamps)) = &self.scores {
+            out.extend(beliefs.iter().flat_map(|v| v.to_le_bytes()));
+            out.extend(stamps.iter().flat_map(|v| v.to_le_bytes()));
+        }
+        if let Some(order) = &self.order {
+            out.extend(order.ids.iter().flat_map(|v| v.to_le_bytes()));
+            out.extend(order.weights.iter().flat_map(|v| v.to_le_bytes()));
+        }
+        let digest = digest(&out);
+        out.extend_from_slice(&digest.to_le_bytes());
+        Ok(out)
+    }
+
+    /// Parses what [`Self::to_bytes`] made. Anything else is an error that says where it stopped.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let bad = |what: String| Error::settings(format!("this is not a loader state of this version: {what}"));
+        let short = || bad(format!("{} bytes are too few", bytes.len()));
+        let (body, tail) = bytes.split_last_chunk::<8>().ok_or_else(short)?;
+        if digest(body) != u64::from_le_bytes(*tail) {
+            return Err(bad("its checksum does not match (truncated or changed)".into()));
+        }
+        let rest = body.strip_prefix(MAGIC).ok_or_else(|| bad("it does not begin with LFCK".into()))?;
+        let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(short)?;
+        if u32::from_le_bytes(*version) != VERSION {
+            return Err(bad(format!("version {} where {VERSION} is understood", u32::from_le_bytes(*version))));
+        }
+        let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(short)?;
+        let (header, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(short)?;
+        let header: Header = serde_json::from_slice(header).map_err(|e| bad(format!("its header: {e}")))?;
+        let scored = if header.scored { header.samples } else { 0 };
+        let wanted = scored.checked_add(header.planned).and_then(|n| n.checked_mul(8));
+        if wanted != Some(rest.len()) {
+            return Err(bad(format!(
+                "{} bytes follow the header of {} samples and {} draws",
+                rest.len(),
+                scored,
+                header.planned
+            )));
+        }
+        let (beliefs, rest) = rest.split_at(4 * scored);
+        let (stamps, rest) = rest.split_at(4 * scored);
+        let (ids, weights) = rest.split_at(4 * header.planned);
+        let ids: Vec<u32> = words(ids).map(u32::from_le_bytes).collect();
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= header.samples) {
+            return Err(bad(format!("its plan names sample {id} of {}", header.samples)));
+        }
+        let scores = header.scored.then(|| {
+            (words(beliefs).map(f32::from_le_bytes).collect(), words(stamps).map(u32::from_le_bytes).collect())
+        });
+        let order =
+            (header.planned > 0).then(|| Order { ids, weights: words(weights).map(f32::from_le_bytes).collect() });
+        Ok(Self { header, scores, order })
+    }
+}

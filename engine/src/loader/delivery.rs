@@ -1,0 +1,116 @@
+//! Batches finish in any order and leave in theirs.
+
+use super::Batch;
+use crate::error::{Error, Result};
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The ordered hand-over between workers and the consumer, at most `window` batches deep.
+pub(super) struct Delivery {
+    state: Mutex<State>,
+    changed: Condvar,
+    room: Condvar,
+    total: usize,
+    window: usize,
+}
+
+struct State {
+    ready: BTreeMap<usize, Result<Batch>>,
+    next: usize,
+    /// Batches promised by workers and not taken yet; never above `window`.
+    claimed: usize,
+    /// What ended the pass, outside any batch.
+    fatal: Option<Error>,
+}
+
+/// What the consumer finds.
+pub(super) enum Turn {
+    Ready(Box<Result<Batch>>),
+    End,
+    Timeout,
+}
+
+impl Delivery {
+    /// For batches `first..total`.
+    pub(super) fn new(first: usize, total: usize, window: usize) -> Self {
+        let state = State { ready: BTreeMap::new(), next: first, claimed: 0, fatal: None };
+        Self { state: Mutex::new(state), changed: Condvar::new(), room: Condvar::new(), total, window }
+    }
+
+    /// A worker promises a batch, as soon as the window has room; false if it has none within `wait`.
+    pub(super) fn claim(&self, wait: Duration) -> bool {
+        let mut state = self.state.lock();
+        let deadline = Instant::now() + wait;
+        while state.claimed >= self.window {
+            if self.room.wait_until(&mut state, deadline).timed_out() && state.claimed >= self.window {
+                return false;
+            }
+        }
+        state.claimed += 1;
+        true
+    }
+
+    /// The promise is not kept: there was nothing left to fill, or no slot to fill it into.
+    pub(super) fn unclaim(&self) {
+        self.state.lock().claimed -= 1;
+        self.room.notify_one();
+    }
+
+    /// Ends the pass with an error that belongs to no batch. The first one counts.
+    pub(super) fn fail(&self, error: Error) {
+        self.state.lock().fatal.get_or_insert(error);
+        self.changed.notify_all();
+    }
+
+    /// A worker hands in batch `number`.
+    pub(super) fn put(&self, number: usize, batch: Result<Batch>) {
+        let mut state = self.state.lock();
+        state.ready.insert(number, batch);
+        if number == state.next {
+            self.changed.notify_one();
+        }
+    }
+
+    /// The consumer takes the next batch in order, waiting until `deadline`.
+    pub(super) fn take(&self, deadline: Instant) -> Turn {
+        let mut state = self.state.lock();
+        loop {
+            if state.next >= self.total {
+                return Turn::End;
+            }
+            let next = state.next;
+            if let Some(batch) = state.ready.remove(&next) {
+                state.next += 1;
+                state.claimed = state.claimed.saturating_sub(1);
+                self.room.notify_one();
+                return Turn::Ready(Box::new(batch));
+            }
+            if let Some(error) = state.fatal.take() {
+                return Turn::Ready(Box::new(Err(error)));
+            }
+            if self.changed.wait_until(&mut state, deadline).timed_out()
+                && !state.ready.contains_key(&next)
+                && state.fatal.is_none()
+            {
+                return Turn::Timeout;
+            }
+        }
+    }
+
+    /// Batches the consumer has taken, counted from the epoch's start.
+    pub(super) fn taken(&self) -> usize {
+        self.state.lock().next
+    }
+
+    /// Finished batches that wait for the consumer.
+    pub(super) fn ready(&self) -> usize {
+        self.state.lock().ready.len()
+    }
+
+    /// Lets go of everything that waits.
+    pub(super) fn clear(&self) {
+        let drained = std::mem::take(&mut self.state.lock().ready);
+        drop(drained);
+    }
+}

@@ -1,0 +1,290 @@
+//! Filling one batch: decide, gather, fetch, publish, join.
+
+use super::{Batch, Feed, Ticket};
+use crate::arena::SlotMut;
+use crate::cache::{Fetched, Flight, Landing, Lookup};
+use crate::error::{Error, Result};
+use crate::settings::OnError;
+use crate::source::{Payload, Scratch};
+use crate::staging::BatchSlot;
+use crate::types::SampleId;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// One batch as planned.
+pub(super) struct Planned<'a> {
+    pub(super) epoch: u64,
+    pub(super) number: usize,
+    pub(super) ids: &'a [SampleId],
+    pub(super) weights: &'a [f32],
+}
+
+/// Flights this batch owes to others. Whatever happens, they land: a joiner must not wait for ever.
+struct Owed<'a> {
+    feed: &'a Feed,
+    flights: Vec<(SampleId, Arc<Flight>, Fetched)>,
+}
+
+impl Drop for Owed<'_> {
+    fn drop(&mut self) {
+        self.feed.cache.publish(std::mem::take(&mut self.flights));
+    }
+}
+
+/// The rows of a batch while they are being filled.
+struct Rows<'a> {
+    feed: &'a Feed,
+    data: &'a mut [u8],
+    target: &'a mut [u8],
+    data_bytes: usize,
+    target_bytes: usize,
+    decode_time: Duration,
+}
+
+impl Rows<'_> {
+    fn at(&mut self, row: usize) -> (&mut [u8], &mut [u8]) {
+        let (d, t) = (self.data_bytes, self.target_bytes);
+        (&mut self.data[row * d..(row + 1) * d], &mut self.target[row * t..(row + 1) * t])
+    }
+
+    /// Fills a row from a cached record.
+    fn unpack(&mut self, row: usize, record: &[u8], scratch: &mut Scratch) -> Result<()> {
+        let (payload, target) = record.split_at(record.len() - self.target_bytes);
+        let encoded = self.feed.keeps_encoded();
+        self.write(row, &Payload { data: payload, target }, encoded, scratch)
+    }
+
+    /// Fills a row from a payload, decoding it if it is encoded.
+    fn write(&mut self, row: usize, payload: &Payload<'_>, encoded: bool, scratch: &mut Scratch) -> Result<()> {
+        let feed = self.feed;
+        if payload.target.len() != self.target_bytes {
+            return Err(Error::sample(format!(
+                "target has {} bytes, the dataset's targets have {}",
+                payload.target.len(),
+                self.target_bytes
+            )));
+        }
+        let started = Instant::now();
+        let (data, target) = self.at(row);
+        target.copy_from_slice(payload.target);
+        match (&feed.decoder, encoded) {
+            (Some(decoder), true) => {
+                decoder.decode(payload.data, data, scratch)?;
+                self.decode_time += started.elapsed();
+            }
+            _ if payload.data.len() == data.len() => data.copy_from_slice(payload.data),
+            _ => {
+                return Err(Error::sample(format!(
+                    "sample has {} bytes, the dataset's samples have {}",
+                    payload.data.len(),
+                    data.len()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies a record (payload, then target) into arena memory.
+fn pack(mut slot: SlotMut, payload: &[u8], target: &[u8]) -> Fetched {
+    slot[..payload.len()].copy_from_slice(payload);
+    slot[payload.len()..].copy_from_slice(target);
+    Fetched::Kept(slot.freeze())
+}
+
+/// Copies a sample and its target from one row to another.
+fn copy_row(slot: &mut BatchSlot, from: usize, to: usize) {
+    let (data, target) = (slot.layout().data_row_bytes(), slot.layout().target_row_bytes());
+    let parts = slot.parts_mut();
+    parts.data.copy_within(from * data..(from + 1) * data, to * data);
+    parts.target.copy_within(from * target..(from + 1) * target, to * target);
+}
+
+impl Feed {
+    /// Fills `slot` with the planned batch. `lookups` are the cache's decisions for its ids, in order.
+    pub(super) fn fill(
+        &self,
+        planned: &Planned<'_>,
+        lookups: Vec<Lookup>,
+        mut slot: BatchSlot,
+        scratch: &mut Scratch,
+    ) -> Result<Batch> {
+        let count = planned.ids.len();
+        slot.set_rows(count);
+        let parts = slot.parts_mut();
+        let mut rows = Rows {
+            feed: self,
+            data: parts.data,
+            target: parts.target,
+            data_bytes: self.layout().data_row_bytes(),
+            target_bytes: self.layout().target_row_bytes(),
+            decode_time: Duration::ZERO,
+        };
+        let mut failures: Vec<Option<Arc<Error>>> = vec![None; count];
+        let named = |id: SampleId, e: Error| {
+            let kind = e.kind();
+            Arc::new(Error::new(kind, format!("sample {id} ({})", self.source.name(id))).because(e))
+        };
+
+        // Residents first: their pins are short, and memory that evictions promised comes back before it is needed.
+        let mut joined = Vec::new();
+        let (mut missing, mut missing_rows, mut owned) = (Vec::new(), Vec::new(), Vec::new());
+        for (row, lookup) in lookups.into_iter().enumerate() {
+            match lookup {
+                Lookup::Resident(record) => {
+                    if let Err(e) = rows.unpack(row, &record, scratch) {
+                        failures[row] = Some(named(planned.ids[row], e));
+                    }
+                }
+                Lookup::Joined(flight) => joined.push((row, flight)),
+                Lookup::Owned { flight, admitted } => {
+                    missing.push(planned.ids[row]);
+                    missing_rows.push(row);
+                    owned.push((flight, admitted));
+                }
+            }
+        }
+
+        if !missing.is_empty() {
+            let unfetched = Arc::new(Error::internal("the source did not answer for this sample"));
+            let mut owed = Owed {
+                feed: self,
+                flights: missing
+                    .iter()
+                    .zip(&owned)
+                    .map(|(&id, (flight, _))| (id, Arc::clone(flight), Fetched::Failed(Arc::clone(&unfetched))))
+                    .collect(),
+            };
+            let mut answered = vec![false; missing.len()];
+            let started = Instant::now();
+            let decode_before = rows.decode_time;
+            let mut fetched_bytes = 0;
+            self.source.fetch(&missing, &mut |k, payload| {
+                let (id, row, (flight, admitted)) = (missing[k], missing_rows[k], &owned[k]);
+                answered[k] = true;
+                let landed = payload.and_then(|payload| {
+                    fetched_bytes += payload.data.len() as u64;
+                    self.land_one(id, row, &payload, *admitted, flight, &mut rows, scratch)
+                });
+                owed.flights[k].2 = landed.unwrap_or_else(|e| {
+                    let e = named(id, e);
+                    failures[row] = Some(Arc::clone(&e));
+                    Fetched::Failed(e)
+                });
+            });
+            let decoding = rows.decode_time - decode_before;
+            let c = &self.counters;
+            c.source_us_total.fetch_add(started.elapsed().saturating_sub(decoding).as_micros() as u64, Relaxed);
+            c.fetched_samples_total.fetch_add(missing.len() as u64, Relaxed);
+            c.fetched_bytes_total.fetch_add(fetched_bytes, Relaxed);
+            for k in (0..missing.len()).filter(|&k| !answered[k]) {
+                failures[missing_rows[k]] =
+                    Some(named(missing[k], Error::internal("the source did not answer for this sample")));
+            }
+            drop(owed); // publishes
+        }
+
+        for (row, flight) in joined {
+            let unpacked = match flight.join() {
+                Landing::Stored(record) => rows.unpack(row, &record, scratch).map_err(|e| named(planned.ids[row], e)),
+                Landing::Loose(record) => rows.unpack(row, &record, scratch).map_err(|e| named(planned.ids[row], e)),
+                Landing::Failed(e) => Err(e),
+            };
+            failures[row] = unpacked.err();
+        }
+        self.counters.decode_us_total.fetch_add(rows.decode_time.as_micros() as u64, Relaxed);
+        self.finish(planned, failures, slot)
+    }
+
+    /// One fetched payload: into its row, and into the cache if it was admitted and there is memory.
+    #[allow(clippy::too_many_arguments)]
+    fn land_one(
+        &self,
+        id: SampleId,
+        row: usize,
+        payload: &Payload<'_>,
+        admitted: bool,
+        flight: &Flight,
+        rows: &mut Rows<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<Fetched> {
+        let stored = self.source.payload_bytes(id);
+        if payload.data.len() as u64 != stored {
+            return Err(Error::sample(format!(
+                "the source gave {} bytes where {stored} were announced: it changed since it was opened; open it again",
+                payload.data.len()
+            )));
+        }
+        rows.write(row, payload, self.decoder.is_some(), scratch)?;
+        let encoded = self.keeps_encoded();
+        if admitted && let Some(slot) = self.cache.reserve(self.record_bytes(id) as usize) {
+            let kept = if encoded { payload.data } else { rows.at(row).0 };
+            return Ok(pack(slot, kept, payload.target));
+        }
+        if flight.close_if_alone() {
+            return Ok(Fetched::Passed(None));
+        }
+        let kept = if encoded { payload.data } else { rows.at(row).0 };
+        Ok(Fetched::Passed(Some([kept, payload.target].concat().into())))
+    }
+
+    /// Applies the bad-sample policy and writes ids and weights.
+    fn finish(&self, planned: &Planned<'_>, failures: Vec<Option<Arc<Error>>>, mut slot: BatchSlot) -> Result<Batch> {
+        let mut ids = planned.ids.to_vec();
+        let mut weights = planned.weights.to_vec();
+        if failures.iter().any(Option::is_some) {
+            for (row, error) in failures.iter().enumerate() {
+                let Some(error) = error else { continue };
+                if self.on_error == OnError::Raise || error.kind() == crate::error::ErrorKind::Internal {
+                    return Err(Error::new(
+                        error.kind(),
+                        format!("batch {} of epoch {}: {error}", planned.number, planned.epoch),
+                    ));
+                }
+                self.report_bad(ids[row], error);
+            }
+            let good: Vec<usize> = (0..ids.len()).filter(|&r| failures[r].is_none()).collect();
+            if good.is_empty() {
+                return Err(Error::sample(format!(
+                    "batch {} of epoch {}: all {} samples are bad; the first: {}",
+                    planned.number,
+                    planned.epoch,
+                    ids.len(),
+                    failures.iter().flatten().next().map_or_else(String::new, |e| e.to_string())
+                )));
+            }
+            match self.on_error {
+                OnError::Skip => {
+                    for (to, &from) in good.iter().enumerate() {
+                        copy_row(&mut slot, from, to);
+                        (ids[to], weights[to]) = (ids[from], weights[from]);
+                    }
+                    ids.truncate(good.len());
+                    weights.truncate(good.len());
+                }
+                _ => {
+                    let bad = (0..ids.len()).filter(|&r| failures[r].is_some());
+                    for (k, to) in bad.enumerate() {
+                        let from = good[k % good.len()];
+                        copy_row(&mut slot, from, to);
+                        (ids[to], weights[to]) = (ids[from], weights[from]);
+                        self.counters.substituted_total.fetch_add(1, Relaxed);
+                    }
+                }
+            }
+        }
+        slot.set_rows(ids.len());
+        slot.set_ids(&ids, &weights);
+        let rows = ids.len();
+        let ticket = Ticket {
+            engine: self.engine,
+            epoch: planned.epoch,
+            number: planned.number,
+            ids: ids.into(),
+            scored: Arc::new(AtomicBool::new(false)),
+        };
+        Ok(Batch { slot, ticket, rows })
+    }
+}

@@ -1,0 +1,195 @@
+//! One pass over one epoch's order: who takes which batch, and how it ends.
+
+use super::delivery::{Delivery, Turn};
+use super::fill::Planned;
+use super::{Batch, Feed, Next};
+use crate::error::{Error, Result};
+use crate::sampler::{Batches, Order};
+use crate::source::Scratch;
+use crate::staging::BatchSlot;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+/// How long a worker waits for a slot before it looks whether it should stop.
+const SLOT_WAIT: Duration = Duration::from_millis(50);
+
+/// One pass over an epoch. Workers share it; it ends when every batch was taken, on the first error, or when stopped.
+pub struct Iteration {
+    feed: Arc<Feed>,
+    epoch: u64,
+    order: Order,
+    batches: Batches,
+    /// The next batch to decide. Advanced only under the cache's lock, so that decisions are made in plan order
+    /// whatever the number of workers.
+    undecided: AtomicUsize,
+    delivery: Delivery,
+    stopped: AtomicBool,
+    failed: AtomicBool,
+}
+
+impl Iteration {
+    /// A pass over `order`, cut into `batches`, beginning with batch `first` (0, or where a resumed run goes on).
+    pub fn new(feed: Arc<Feed>, epoch: u64, order: Order, batches: Batches, first: usize, window: usize) -> Self {
+        let delivery = Delivery::new(first, batches.len(), window);
+        Self {
+            feed,
+            epoch,
+            order,
+            undecided: AtomicUsize::new(first),
+            batches,
+            delivery,
+            stopped: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    /// The epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The epoch's order.
+    pub fn order(&self) -> &Order {
+        &self.order
+    }
+
+    /// Batches in the epoch.
+    pub fn len(&self) -> usize {
+        self.batches.len()
+    }
+
+    /// Whether the epoch has no batch at all.
+    pub fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// Batches the consumer has taken, counted from the epoch's start.
+    pub fn taken(&self) -> usize {
+        self.delivery.taken()
+    }
+
+    /// Finished batches that wait for the consumer.
+    pub fn ready(&self) -> usize {
+        self.delivery.ready()
+    }
+
+    /// Whether the pass was ended before its last batch, by the consumer or by an error.
+    pub fn stopped(&self) -> bool {
+        self.stopped.load(Acquire)
+    }
+
+    /// Ends the pass: workers stop at their next batch, waiting batches give their slots back.
+    pub fn stop(&self) {
+        self.stopped.store(true, Release);
+        self.delivery.clear();
+    }
+
+    /// A worker's life: batches until there are none, or the pass is stopped.
+    pub fn work(&self) {
+        let mut scratch = Scratch::default();
+        while !self.stopped.load(Acquire) && self.undecided.load(Relaxed) < self.batches.len() {
+            if !self.delivery.claim(SLOT_WAIT) {
+                continue;
+            }
+            match self.feed.pool.acquire(SLOT_WAIT) {
+                Ok(Some(slot)) => {
+                    if !self.produce(slot, &mut scratch) {
+                        self.delivery.unclaim();
+                        return;
+                    }
+                }
+                // All slots are lent or in work; the consumer is told if they are all lent (see `next`).
+                Ok(None) => self.delivery.unclaim(),
+                Err(error) => {
+                    self.delivery.unclaim();
+                    self.delivery.fail(error);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Decides and fills the next batch. False when there is none left.
+    fn produce(&self, slot: BatchSlot, scratch: &mut Scratch) -> bool {
+        let feed = &self.feed;
+        let mut retired = Vec::new();
+        let (number, lookups) = {
+            let mut state = feed.cache.lock();
+            let number = self.undecided.load(Relaxed);
+            if number >= self.batches.len() || self.failed.load(Acquire) {
+                return false;
+            }
+            self.undecided.store(number + 1, Relaxed);
+            let ids = &self.order.ids[self.batches.range(number)];
+            (number, feed.cache.decide(&mut state, ids, &|id| feed.record_bytes(id), &mut retired))
+        };
+        drop(retired);
+        let range = self.batches.range(number);
+        let planned = Planned {
+            epoch: self.epoch,
+            number,
+            ids: &self.order.ids[range.clone()],
+            weights: &self.order.weights[range],
+        };
+        // A panic would leave the consumer waiting for this batch for ever; `Owed` has landed its flights by then.
+        let batch =
+            catch_unwind(AssertUnwindSafe(|| feed.fill(&planned, lookups, slot, scratch))).unwrap_or_else(|p| {
+                let what = p.downcast_ref::<String>().map(String::as_str).or(p.downcast_ref::<&str>().copied());
+                Err(Error::internal(format!("a loader thread panicked: {}; please report this", what.unwrap_or("?"))))
+            });
+        if batch.is_err() {
+            self.failed.store(true, Release);
+        }
+        let batch = batch.map(|mut batch| {
+            batch.slot.ready();
+            batch
+        });
+        self.delivery.put(number, batch);
+        if self.stopped.load(Acquire) {
+            self.delivery.clear();
+        }
+        true
+    }
+
+    /// The next batch in order, within `wait`. `inline`: no workers, the caller fills it now.
+    pub fn next(&self, wait: Duration, inline: bool) -> Result<Next> {
+        if self.stopped.load(Acquire) {
+            return Ok(Next::End);
+        }
+        if inline && self.delivery.taken() < self.batches.len() {
+            let slot = self.feed.pool.acquire(wait)?.ok_or_else(|| self.feed.pool.exhausted(wait))?;
+            self.produce(slot, &mut Scratch::default());
+        }
+        match self.delivery.take(Instant::now() + wait) {
+            Turn::Ready(batch) => match *batch {
+                Ok(mut batch) => {
+                    batch.slot.lend();
+                    self.account(&batch);
+                    Ok(Next::Batch(batch))
+                }
+                Err(e) => {
+                    self.stop();
+                    Err(e)
+                }
+            },
+            Turn::End => Ok(Next::End),
+            // Nothing came; if every slot is in the consumer's hands nothing ever will.
+            Turn::Timeout if self.feed.pool.gauges().lent >= self.feed.pool.max_slots() => {
+                Err(self.feed.pool.exhausted(wait))
+            }
+            Turn::Timeout => Ok(Next::Pending),
+        }
+    }
+
+    fn account(&self, batch: &Batch) {
+        let c = &self.feed.counters;
+        c.batches_total.fetch_add(1, Relaxed);
+        c.samples_total.fetch_add(batch.rows as u64, Relaxed);
+        c.batch.store(batch.ticket.number as u64 + 1, Relaxed);
+        c.slots_ready.store(self.delivery.ready() as u64, Relaxed);
+    }
+}

@@ -1,0 +1,29 @@
+//! The shipped kernels: PTX text that every driver from 525 on compiles for its GPU, and where it came from.
+//!
+//! `kernels/README.md` documents entry points and arguments, [`crate::launch`] the launch shapes.
+
+/// PTX ISA 8.0 for compute_75 and newer, one module with every entry point of [`KERNELS`].
+pub fn module() -> &'static str {
+    include_str!("../prebuilt/lossfeed.ptx")
+}
+
+/// SHA-256 of [`sources`], in hexadecimal, as it was when [`module`] was built (it is in the module's first line too).
+pub const SOURCE_SHA256: &str = include_str!("../prebuilt/lossfeed.sha256");
+
+/// The CUDA C++ of the module as one translation unit: header-free, for NVRTC or any other compiler.
+pub fn sources() -> &'static str {
+    concat!(include_str!("../cuda/prelude.cu"), include_str!("../cuda/rank.cu"), include_str!("../cuda/score.cu"))
+}
+
+/// Every entry point: load them all when the module is loaded, so that none is first met in a training step.
+pub const KERNELS: [&str; 9] = [
+    "lossfeed_score_warp_f16",
+    "lossfeed_score_warp_bf16",
+    "lossfeed_score_warp_f32",
+    "lossfeed_score_warp_f64",
+    "lossfeed_score_block_f16",
+    "lossfeed_score_block_bf16",
+    "lossfeed_score_block_f32",
+    "lossfeed_score_block_f64",
+    "lossfeed_rank",
+];

@@ -1,0 +1,63 @@
+"""lossfeed feeds a training run by its own losses.
+
+The GPU already computes every sample's loss. lossfeed reads the logits once, turns them into per-sample scores, and
+lets the scores decide which samples stay in host memory, which come next, and with what weight::
+
+    import lossfeed as lf
+
+    data   = lf.open("train-{0000..0146}.tar")
+    loader = lf.Loader(data, batch_size=256, device="cuda", cache="32GiB", policy="importance", sampler="cost-aware", seed=0)
+
+    for epoch in range(90):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            loss = loader.cross_entropy(model(batch.data), batch)
+            loss.backward(); optimizer.step(); optimizer.zero_grad()
+
+* :func:`open` a directory, tar shards, a URL, arrays or a torch Dataset.
+* :class:`Loader` iterates it; ``score``, ``cross_entropy`` and ``score_losses`` take scores home.
+* :func:`stage` prefetches any iterable of batches to a device.
+* :func:`cross_entropy`, :func:`sample_scores`: the pieces alone.
+
+torch and NumPy are imported when they are used; neither is required to import this.
+"""
+
+from ._batch import Batch
+from ._errors import (
+    DeviceError,
+    Error,
+    InternalError,
+    MemoryLimitError,
+    SampleError,
+    SettingsError,
+    SourceError,
+    TimeoutError,
+    UsageError,
+)
+from ._loader import Loader
+from ._loss import cross_entropy
+from ._native import __version__
+from ._open import Data, open
+from ._scores import SampleScores, sample_scores
+from ._stage import stage
+
+__all__ = [
+    "Batch",
+    "Data",
+    "DeviceError",
+    "Error",
+    "InternalError",
+    "Loader",
+    "MemoryLimitError",
+    "SampleError",
+    "SampleScores",
+    "SettingsError",
+    "SourceError",
+    "TimeoutError",
+    "UsageError",
+    "__version__",
+    "cross_entropy",
+    "open",
+    "sample_scores",
+    "stage",
+]

@@ -1,0 +1,31 @@
+"""``python -m lossfeed``, ``lossfeed`` and ``lossfeed-smi``: the command line. Imports no torch unless it trains."""
+
+import os
+import signal
+import sys
+from typing import Any
+
+from lossfeed import _native
+
+
+def _train(options: dict[str, Any]) -> int:
+    """Starts the demonstration job; called by the command line with its options."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    from lossfeed.train import main as train
+
+    return train(options)
+
+
+def main() -> int:
+    """Runs the command line and returns its exit code."""
+    program = os.path.basename(sys.argv[0])
+    argv = sys.argv[1:]
+    if program.startswith("lossfeed-smi"):
+        argv = ["smi", *argv]
+    # The command line waits outside the interpreter, where Python's own handler would never run.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return _native.cli_main(argv, _train)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

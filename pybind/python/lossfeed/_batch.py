@@ -1,0 +1,102 @@
+"""A delivered batch."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator
+
+from . import _native
+from ._errors import SettingsError
+from ._memory import to_numpy, to_torch
+
+
+class Batch:
+    """Samples, targets, and who they are.
+
+    On the CPU the four fields are views of one batch slot, without a copy: they stay valid as long as any of them (or a
+    view of one) lives, and the slot goes back to the loader when the last is gone, on whichever thread. Holding many
+    batches therefore holds many slots; ``clone()`` what must stay long. On a CUDA device they are views of one tensor
+    on the device, ready on the stream that was current when the batch was handed out.
+
+    ``x, y = batch`` unpacks data and target.
+    """
+
+    __slots__ = ("data", "target", "ids", "weight", "_ticket", "__weakref__")
+
+    data: Any
+    """``(B,)`` + the sample's shape, in the source's dtype; images are uint8 ``(B, height, width, channels)``."""
+    target: Any
+    """``(B,)`` + the target's shape, in the source's dtype; class labels are int64 ``(B,)``."""
+    ids: Any
+    """int64 ``(B,)``: the samples that are really in it, in row order."""
+    weight: Any
+    """float32 ``(B,)``: multiplied with the per-sample losses it makes their mean an unbiased estimate of the mean over
+    the dataset; 1 for samplers that draw uniformly, and for those that are biased by name."""
+
+    def __init__(self, data: Any, target: Any, ids: Any, weight: Any, ticket: _native.Ticket) -> None:
+        self.data = data
+        self.target = target
+        self.ids = ids
+        self.weight = weight
+        self._ticket = ticket
+
+    def __len__(self) -> int:
+        """Number of samples; the last batch of an epoch and one with skipped samples are shorter than ``batch_size``."""
+        return len(self._ticket)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch it belongs to."""
+        return self._ticket.epoch
+
+    @property
+    def number(self) -> int:
+        """Its position in the epoch, from 0."""
+        return self._ticket.number
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.data, self.target))
+
+    def pin_memory(self) -> Batch:
+        """Itself: a slot is page-locked already where that helps."""
+        return self
+
+    def __repr__(self) -> str:
+        return (
+            f"<lossfeed.Batch {self.number} of epoch {self.epoch}: {len(self)} samples, data {tuple(self.data.shape)} {self.data.dtype}>"
+        )
+
+
+class Views:
+    """Makes the fields of a slot tensors or arrays."""
+
+    def __init__(self, framework: str, data: tuple[str, list[int]], target: tuple[str, list[int]]) -> None:
+        self._convert = to_torch if framework == "torch" else to_numpy
+        self._data = (data[0], tuple(data[1]))
+        self._target = (target[0], tuple(target[1]))
+        if framework == "numpy" and "bfloat16" in (data[0], target[0]):
+            raise SettingsError("NumPy has no bfloat16: use framework='torch', or convert the data to float32")
+
+    def kinds(self, rows: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(dtype, shape) of data, target, ids and weight."""
+        return (
+            (self._data[0], (rows, *self._data[1])),
+            (self._target[0], (rows, *self._target[1])),
+            ("int64", (rows,)),
+            ("float32", (rows,)),
+        )
+
+    def of(self, slot: _native.Slot) -> tuple[Any, Any, Any, Any]:
+        """data, target, ids and weight, each keeping the slot alive."""
+        fields = (self._convert(field, *kind) for field, kind in zip(slot.fields(), self.kinds(slot.rows), strict=True))
+        return tuple(fields)  # type: ignore[return-value]
+
+
+def collated(fields: tuple[Any, Any, Any, Any], collate_fn: Any) -> tuple[Any, Any, Any, Any]:
+    """The fields with data and target replaced by what the user's `collate_fn` makes of the rows."""
+    data, target, ids, weight = fields
+    result = collate_fn([(data[i], target[i]) for i in range(len(ids))])
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
+        raise SettingsError(
+            f"collate_fn returned {type(result).__name__}: it must return a pair (data, target); ids and weight travel beside them"
+        )
+    return result[0], result[1], ids, weight

@@ -1,0 +1,107 @@
+"""Batches on their way to a CUDA device."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from . import _native
+from ._batch import Views
+from ._errors import DeviceError
+from ._memory import require_torch, to_torch
+
+
+class Courier:
+    """Copies whole batch slots to one device on a stream of its own.
+
+    One copy a batch, out of page-locked memory. The copy waits for what the consumer's stream has queued so far, since
+    the allocator may hand out memory that this work still reads; the consumer's stream waits for the copy; the CPU
+    waits for neither. A slot is let go of when the event behind its copy has passed.
+    """
+
+    def __init__(self, device: str, views: Views) -> None:
+        torch = require_torch(f"device={device!r}")
+        if not torch.cuda.is_available():
+            raise DeviceError(
+                f"device={device!r}, but this PyTorch ({torch.__version__}) sees no CUDA device: use device='cpu', or look at `lossfeed doctor`"
+            )
+        self._torch = torch
+        self._device = torch.device(device) if ":" in device else torch.device("cuda", torch.cuda.current_device())
+        self._stream = torch.cuda.Stream(self._device)
+        self._views = views
+        self._underway: deque[tuple[Any, _native.Slot]] = deque()
+
+    def send(self, slot: _native.Slot) -> tuple[Any, Any, Any]:
+        """Queues the copy; returns (device block, event behind the copy, ranges and rows)."""
+        torch = self._torch
+        while self._underway and self._underway[0][0].query():
+            self._underway.popleft()
+        buffer = slot.block()
+        host = to_torch(buffer, "uint8", (len(buffer),))
+        with torch.cuda.device(self._device):
+            block = torch.empty(len(buffer), dtype=torch.uint8, device=self._device)
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                block.copy_(host, non_blocking=True)
+                event = torch.cuda.Event()
+                event.record(self._stream)
+        # Should the block die before anyone waits for the event, its memory must not be reused under the copy.
+        block.record_stream(self._stream)
+        self._underway.append((event, slot))
+        return block, event, (slot.ranges(), slot.rows)
+
+    def receive(self, sent: tuple[Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
+        """The fields of a sent batch; the current stream waits for its copy."""
+        torch = self._torch
+        block, event, (ranges, rows) = sent
+        torch.cuda.current_stream(self._device).wait_event(event)
+        kinds = self._views.kinds(rows)
+        fields = (
+            block[start:end].view(getattr(torch, dtype)).view(shape)
+            for (start, end), (dtype, shape) in zip(ranges, kinds, strict=True)
+        )
+        return tuple(fields)  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Waits for the copies under way: their slots are about to be unmapped."""
+        while self._underway:
+            self._underway.popleft()[0].synchronize()
+
+
+class Mail:
+    """Scores on their way home from a device, without a wait: copied to page-locked memory and taken up when their event
+    has passed. Bounded; what finds no room is dropped and counted."""
+
+    def __init__(self, engine: _native.Engine, capacity: int = 64) -> None:
+        self._engine = engine
+        self._capacity = capacity
+        self._waiting: deque[tuple[Any, Any, Any, _native.Ticket]] = deque()
+        self.dropped_total = 0
+
+    def post(self, ticket: _native.Ticket, floats: Any, counts: Any) -> None:
+        """Queues the copy of float32 ``(k, B)`` scores (loss, and maybe grad_norm and entropy) and int32 counts."""
+        import torch
+
+        self.deliver()
+        if len(self._waiting) >= self._capacity:
+            self.dropped_total += 1
+            return
+        home = torch.empty(floats.shape, dtype=torch.float32, pin_memory=True)
+        home_counts = torch.empty(counts.shape, dtype=torch.int32, pin_memory=True)
+        with torch.cuda.device(floats.device):
+            home.copy_(floats, non_blocking=True)
+            home_counts.copy_(counts, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+        self._waiting.append((event, home, home_counts, ticket))
+
+    def deliver(self, wait: bool = False) -> None:
+        """Takes up what has arrived; all of it if `wait`."""
+        from ._memory import span
+
+        while self._waiting and (wait or self._waiting[0][0].query()):
+            event, floats, counts, ticket = self._waiting.popleft()
+            if wait:
+                event.synchronize()
+            columns = [span(floats[k]) for k in range(len(floats))]
+            self._engine.apply_scores(ticket, *columns, *([None] * (3 - len(columns))), span(counts))

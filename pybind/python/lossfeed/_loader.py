@@ -1,0 +1,427 @@
+"""The loader: epochs of batches, and the scores' way home."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import weakref
+from typing import Any, Iterator
+
+from . import _hook, _keywords, _native
+from ._batch import Batch, Views, collated
+from ._errors import SettingsError, UsageError
+from ._memory import to_numpy, to_torch
+from ._open import Data, open as open_data
+from ._sizes import parse_cache
+
+_STATE_VERSION = 1
+
+#: Loaders that still have threads; closed before the interpreter goes, since a thread could otherwise call into it.
+_live: weakref.WeakSet[Loader] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for loader in list(_live):
+        loader.close()
+
+
+class Loader:
+    """Feeds a training run: iterating it gives one epoch of :class:`Batch`, in an order that scores may steer.
+
+    ``data`` is what :func:`lossfeed.open` returns or takes. The keywords up to ``in_order`` are those of
+    :class:`torch.utils.data.DataLoader` in its order; each is honoured, or refused with the reason:
+
+    Args:
+        batch_size: samples a batch and rank, at least 1 and at most a rank's share of the dataset.
+        shuffle: None or True permutes by ``(seed, epoch)``; False walks the ids in order.
+        sampler: who comes next, by name or as a dict with options (``{"name": "cost-aware", "kappa": 16}``):
+            ``"uniform"`` (default; every id once an epoch), ``"cost-aware"`` (least gradient variance per byte fetched, the
+            one to use with a cache and :meth:`cross_entropy`), ``"importance"``, ``"pads"`` (SHADE's, biased). All but
+            ``uniform`` draw some ids more often than others; ``batch.weight`` makes the loss unbiased again.
+        num_workers: threads; None is one a core, 0 prepares each batch in the calling thread, deterministically.
+        collate_fn: called with the list of ``(x, y)`` rows of a batch; returns ``(data, target)``.
+        timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.
+        generator: the seed is drawn from it once.
+        prefetch_factor: batches each worker prepares ahead, default 2.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are, ready on the current stream.
+        cache: host memory for samples: bytes, text (``"2GiB"``), or a share of the dataset (``"20%"`` or a float up to 1.0). None
+            or 0: no cache. The limit is never exceeded.
+        cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` the pixels.
+        policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``; None takes the one that suits the
+            sampler (minio, shade for pads, else importance).
+        seed: reproduces every order, on any machine and with any ``num_workers``.
+        rank, world_size: this rank of how many; None takes torch.distributed's where it is initialised.
+        on_error: bad samples: ``"raise"``, ``"skip"`` (the batch is shorter) or ``"substitute"`` (another sample of the batch, under its
+            own id). Counted, and listed by :meth:`bad_samples`.
+        score: what becomes importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or ``"rank"``; None suits policy and sampler.
+        smoothing: weight of the old belief when a new score comes, in [0, 1).
+        max_slots: bound on batch slots, those you hold included; None is the prefetch depth + 64.
+        job: name shown by ``lossfeed smi``. stats: publish a page for it.
+        framework: ``"torch"``, ``"numpy"``, or ``"auto"``: torch if this process has imported it.
+
+    One pass at a time: a second ``iter(loader)`` ends the first, whose next batch then raises :class:`UsageError`.
+    Dropping an iterator in mid-epoch stops its work. After ``fork`` a child must make a loader of its own. Waits
+    release the interpreter lock and answer Ctrl-C within a tenth of a second.
+
+    Raises:
+        SettingsError: a setting is wrong, with its value and what to do.
+        DeviceError: the device cannot be used.
+        MemoryLimitError: the cache or the batch slots cannot be had.
+    """
+
+    def __init__(
+        self,
+        data: Any = None,
+        batch_size: int = 1,
+        shuffle: bool | None = None,
+        sampler: str | dict[str, Any] | None = None,
+        batch_sampler: None = None,
+        num_workers: int | None = None,
+        collate_fn: Any = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0.0,
+        worker_init_fn: None = None,
+        multiprocessing_context: None = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        dataset: Any = None,
+        device: Any = "cpu",
+        cache: int | float | str | None = None,
+        cache_form: str = "encoded",
+        policy: str | None = None,
+        seed: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        on_error: str = "raise",
+        score: str | None = None,
+        smoothing: float | None = None,
+        max_slots: int | None = None,
+        job: str | None = None,
+        stats: bool = True,
+        framework: str = "auto",
+    ) -> None:
+        self._engine: _native.Engine | None = None
+        self._courier: Any = None
+        self._mail: Any = None
+        _keywords.refuse_unhonourable(batch_sampler, worker_init_fn, multiprocessing_context, pin_memory_device, in_order)
+        _keywords.flag("persistent_workers", persistent_workers)
+        if (data is None) == (dataset is None):
+            raise SettingsError("give the dataset once: lf.Loader(data, …), where torch's name for it, dataset=, works too")
+        if batch_size is None:
+            raise SettingsError("batch_size=None is refused: scores are counted in a batch; use batch_size=1 for single samples")
+        if collate_fn is not None and not callable(collate_fn):
+            raise SettingsError(f"collate_fn={collate_fn!r} must be callable")
+        on_device = _keywords.device(device, pin_memory)
+        self._framework = _keywords.framework(framework, on_device)
+        self._data = data if isinstance(data, Data) else open_data(dataset if data is None else data)
+        self._collate_fn = collate_fn
+        self._timeout_s = _keywords.real("timeout", timeout)
+        self._rank, self._world_size = _keywords.ranks(rank, world_size)
+        form = _keywords.choice("cache_form", cache_form, "encoded", "decoded")
+        num_workers, ahead = _keywords.workers(num_workers, prefetch_factor)
+        sampler_settings = _keywords.sampler(sampler, shuffle)
+        settings = {
+            "batch_size": _keywords.whole("batch_size", batch_size, 1),
+            "drop_last": _keywords.flag("drop_last", drop_last),
+            "seed": _keywords.seed(seed, generator),
+            "rank": self._rank,
+            "world_size": self._world_size,
+            "workers": num_workers,
+            "prefetch_factor": ahead,
+            "cache_bytes": parse_cache(cache, lambda: self._data.cache_bytes(form)),
+            "cache_form": form,
+            "policy": None if policy is None else str(policy),
+            "sampler": sampler_settings,
+            "score": None
+            if score is None
+            else _keywords.choice("score", score, "gradient_norm", "loss", "entropy", "rank"),
+            "smoothing": None if smoothing is None else _keywords.real("smoothing", smoothing),
+            "on_error": _keywords.choice("on_error", on_error, "raise", "skip", "substitute"),
+            "max_slots": None if max_slots is None else _keywords.whole("max_slots", max_slots, 1),
+            "device": on_device,
+            "job": None if job is None else str(job),
+            "stats": _keywords.flag("stats", stats),
+        }
+        try:
+            text = json.dumps(settings, allow_nan=False)
+        except (TypeError, ValueError) as cause:
+            raise SettingsError(f"sampler={sampler!r} holds an option that is neither a number, a bool nor text") from cause
+        views = Views(self._framework, self._data._native.spec, self._data._native.target_spec)
+        if on_device != "cpu":
+            from ._device import Courier
+
+            self._courier = Courier(on_device, views)
+        self._views = views
+        self._settings = settings
+        self._engine = _native.Engine(self._data._native, text)
+        self._batches = self._engine.batches_per_epoch()
+        if on_device != "cpu":
+            from ._device import Mail
+
+            self._mail = Mail(self._engine)
+        self._pass: weakref.ref[Pass] | None = None
+        self._pid = os.getpid()
+        _live.add(self)
+
+    # ---- epochs ----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Batches an epoch and rank; the same on every rank. A resumed pass has fewer left."""
+        return self._batches
+
+    @property
+    def data(self) -> Data:
+        """The dataset."""
+        return self._data
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, or the next one if none is."""
+        return self._open_engine().epoch()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch that the next ``iter(loader)`` delivers. Without it epochs count up from 0 by themselves.
+
+        After :meth:`load_state_dict` the epoch it names keeps its resumed position; any other starts from its beginning.
+        """
+        self._open_engine().set_epoch(_keywords.whole("epoch", epoch, 0))
+
+    def __iter__(self) -> Pass:
+        """Starts an epoch: draws its order and lets the workers run ahead. Ends an earlier pass."""
+        engine = self._open_engine()
+        if self._mail is not None:
+            self._mail.deliver()
+        started = Pass(self, engine, engine.start_epoch())
+        self._pass = weakref.ref(started)
+        return started
+
+    # ---- scores ----------------------------------------------------------------------------------------------------
+
+    def score(self, logits: Any, batch: Batch, ignore_index: int = -100) -> None:
+        """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing.
+
+        Args:
+            logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch, rows in its order; torch or NumPy, on any device.
+            batch: the batch as delivered. It is scored once; scoring it again changes nothing and is counted
+                (``scores_repeated_total``).
+            ignore_index: rows with this target get no score.
+
+        Raises:
+            SettingsError: logits of another length or shape. SampleError: a target outside the classes.
+            UsageError: a batch of another loader.
+        """
+        _hook.score(self, logits, self._own(batch), ignore_index)
+
+    def cross_entropy(
+        self,
+        logits: Any,
+        batch: Batch,
+        *,
+        target: Any = None,
+        weight: Any = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        weighted: bool = True,
+    ) -> Any:
+        """The loss of a batch, with the keywords of :func:`torch.nn.functional.cross_entropy`, and its scores for free.
+
+        Unbiased: with row losses l_i, class weights c_i and the batch's weights w_i, ``"mean"`` is sum(w_i c_i l_i) / sum(c_i) over
+        rows that are not ignored, ``"sum"`` is sum(w_i c_i l_i), ``"none"`` is w_i c_i l_i.
+
+        Args:
+            logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch.
+            target: other targets than ``batch.target``, of the same samples: class indices, or probabilities in the shape
+                of ``logits`` (mixing, distillation; their cross entropy is then the score).
+            weighted: False leaves the batch's weights out: a biased mean, as plain training on these draws would have.
+
+        Returns:
+            A tensor like :func:`lossfeed.cross_entropy`'s. The batch's scores are taken up by the way, once a batch;
+            scores are those of the plain loss, without class weights and smoothing.
+        """
+        return _hook.cross_entropy(
+            self, logits, self._own(batch), target, weight, ignore_index, reduction, label_smoothing, weighted
+        )
+
+    def score_losses(self, losses: Any, batch: Batch) -> None:
+        """Scores a batch from per-sample losses you hold already (regression, sequences, objectives of your own).
+
+        Args:
+            losses: ``(B,)`` floats of this very batch, torch (any device) or NumPy. They become importance as they are;
+                NaN and infinite ones are no scores and are counted (``scores_unranked_total``).
+        """
+        _hook.score_losses(self, losses, self._own(batch))
+
+    def importance(self) -> Any:
+        """float32 ``(N,)``: what is believed about every sample now; NaN where it was never scored. A copy."""
+        engine = self._open_engine()
+        if self._mail is not None:
+            self._mail.deliver()
+        convert = to_torch if self._framework == "torch" else to_numpy
+        return convert(engine.importance(), "float32", (len(self._data),))
+
+    # ---- what is going on ------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, float]:
+        """All counters (``_total``), gauges and ratios (0 to 1) as one flat dict. Never look at ``hit_ratio`` without
+        ``coverage_epoch`` beside it."""
+        engine = self._open_engine()
+        flat = dict(engine.stats())
+        if self._mail is not None:
+            flat["scores_dropped_total"] = flat.get("scores_dropped_total", 0.0) + self._mail.dropped_total
+        return flat
+
+    def bad_samples(self) -> list[dict[str, Any]]:
+        """The bad samples met so far: ``{"id", "name", "reason"}``, the first hundred or so of what ``bad_samples_total`` counts."""
+        return [{"id": i, "name": name, "reason": reason} for i, name, reason in self._open_engine().bad_samples()]
+
+    # ---- state -----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run is: epoch, batches handed out, beliefs about all samples, and the epoch's order if scores made it.
+        Plain ints and bytes (8 bytes a scored sample), for :func:`torch.save` or pickle."""
+        engine = self._open_engine()
+        if self._mail is not None:
+            self._mail.deliver(wait=True)
+        under_way = self._pass() if self._pass is not None else None
+        held = under_way._held() if under_way is not None else 0
+        return {"version": _STATE_VERSION, "engine": engine.state(held)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the batches that were left of that
+        epoch, in their order. The loader must be made as the saved one was."""
+        if not isinstance(state, dict) or not isinstance(state.get("engine"), bytes):
+            raise SettingsError("this is no loader state: pass what state_dict() returned")
+        if state.get("version") != _STATE_VERSION:
+            raise SettingsError(
+                f"the state has version {state.get('version')!r}, this lossfeed reads {_STATE_VERSION}: load it with the version that saved it"
+            )
+        self._open_engine().load_state(state["engine"])
+
+    def close(self) -> None:
+        """Ends the workers and gives the memory back. Batches you hold stay valid. Calling it again does nothing."""
+        engine, self._engine = self._engine, None
+        if engine is None or self._pid != os.getpid():
+            return
+        if self._courier is not None:
+            self._courier.close()
+        engine.close()
+        _live.discard(self)
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Signals the end without waiting: a worker may be inside a callback that needs what we hold.
+        courier = getattr(self, "_courier", None)
+        if courier is not None and getattr(self, "_pid", None) == os.getpid():
+            courier.close()
+
+    def __repr__(self) -> str:
+        s = self._settings
+        policy = self._engine.describe()[0] if self._engine is not None else s["policy"]
+        state = "" if self._engine is not None else ", closed"
+        return (
+            f"<lossfeed.Loader {len(self._data)} samples in {len(self)} batches of {s['batch_size']}, sampler {s['sampler']['name']}, "
+            f"policy {policy}, cache {s['cache_bytes']} bytes, rank {self._rank} of {self._world_size}, {s['device']}{state}>"
+        )
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _open_engine(self) -> _native.Engine:
+        if self._engine is None:
+            raise UsageError("this loader is closed: make a new one")
+        return self._engine
+
+    def _own(self, batch: Any) -> Batch:
+        if not isinstance(batch, Batch):
+            raise UsageError(f"{type(batch).__name__} is no batch of this loader: pass the batch as the loop variable gave it")
+        return batch
+
+
+class Pass(Iterator[Batch]):
+    """One pass over one epoch. Dropping it ends the pass."""
+
+    def __init__(self, loader: Loader, engine: _native.Engine, iteration: int) -> None:
+        self._loader = loader
+        self._engine = engine
+        self._iteration = iteration
+        self._ahead: Any = None
+        self._over = False
+
+    def __iter__(self) -> Pass:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._over:
+            raise StopIteration
+        loader = self._loader
+        if loader._engine is None:
+            raise UsageError("this loader is closed: make a new one")
+        try:
+            found = self._next_on_device() if loader._courier is not None else self._next_on_host()
+        except BaseException as error:
+            # A batch that is late may still come, and Ctrl-C may be caught; any other error ends the pass.
+            self._over = not isinstance(error, (TimeoutError, KeyboardInterrupt))
+            raise
+        if found is None:
+            self._over = True
+            raise StopIteration
+        fields, ticket = found
+        if loader._collate_fn is not None:
+            fields = collated(fields, loader._collate_fn)
+        return Batch(*fields, ticket)
+
+    def _next_on_host(self) -> Any:
+        if self._loader._mail is not None:
+            self._loader._mail.deliver()
+        found = self._engine.next_batch(self._iteration, self._loader._timeout_s)
+        if found is None:
+            return None
+        slot, ticket = found
+        return self._loader._views.of(slot), ticket
+
+    def _next_on_device(self) -> Any:
+        """Hands out the batch sent last time and sends the one after it if it is ready, so that its copy runs while the
+        consumer works. What goes wrong with that one is told when its turn comes."""
+        loader = self._loader
+        loader._mail.deliver()
+        ahead, self._ahead = self._ahead, None
+        if isinstance(ahead, BaseException):
+            raise ahead
+        if ahead is None:
+            found = self._engine.next_batch(self._iteration, loader._timeout_s)
+            if found is None:
+                return None
+            ahead = loader._courier.send(found[0]), found[1]
+        fields = loader._courier.receive(ahead[0])
+        try:
+            found = self._engine.poll_batch(self._iteration)
+            if found is not None:
+                self._ahead = loader._courier.send(found[0]), found[1]
+        except Exception as error:
+            self._ahead = error
+        return fields, ahead[1]
+
+    def _held(self) -> int:
+        """Batches taken from the engine that the consumer has not seen."""
+        return 1 if isinstance(self._ahead, tuple) and not self._over else 0
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return len(self._loader)
+
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None and not self._over:
+            engine.abandon(self._iteration)

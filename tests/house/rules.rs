@@ -1,0 +1,200 @@
+//! The rules themselves, as tables, and one function that holds a tree to them.
+
+use std::collections::BTreeMap;
+
+use super::code::{code_of, crate_paths, has_word, std_paths, without_tests};
+
+/// Paths from the workspace's root, and the files' texts.
+pub(crate) type Tree = BTreeMap<String, String>;
+
+/// What may lie at the top level besides dot-files: the rooms, and what tools demand to find there.
+const TOP_LEVEL: &[&str] = &[
+    "Cargo.toml",
+    "Cargo.lock",
+    "kernels",
+    "engine",
+    "pybind",
+    "tests",
+    "benches",
+    "docker",
+    "README.md",
+    "Makefile",
+    "LICENSE-MIT",
+    "LICENSE-APACHE",
+    "CHANGELOG.md",
+    "rustfmt.toml",
+    "clippy.toml",
+];
+
+/// Words everybody may use.
+const COMMON: &[&str] = &["error", "types", "random"];
+
+/// The pure half by rank: a room may use rooms of a lower rank.
+const PURE: &[(&str, u32)] = &[("index", 0), ("policy", 1), ("ledger", 2), ("sampler", 2), ("sim", 3)];
+
+/// The effect half by rank. It may use all of the pure half. `stats` counts for everyone, so it stands at the bottom.
+const EFFECT: &[(&str, u32)] = &[
+    ("stats", 0),
+    ("device", 1),
+    ("arena", 2),
+    ("staging", 3),
+    ("cache", 3),
+    ("source", 3),
+    ("loader", 4),
+    ("scoring", 5),
+    ("engine", 6),
+];
+
+/// Settings are plain values; some of them are the pure half's and the source's own. Rooms that only move bytes get
+/// what they need handed in.
+const SETTINGS_USES: &[&str] = &["sampler", "policy", "source"];
+const USES_SETTINGS: &[&str] = &["loader", "scoring", "engine"];
+
+/// Parts of std that the pure half has no use for: it reads no clock, starts no thread, opens nothing.
+const IMPURE_STD: &[&str] = &["time", "thread", "fs", "net", "process", "env"];
+const IMPURE_CRATES: &[&str] =
+    &["parking_lot", "tokio", "rustix", "memmap2", "object_store", "cudarc", "pinned_vec", "rayon"];
+
+/// The files that may contain `unsafe`, each for one reason.
+const UNSAFE: &[(&str, &str)] = &[
+    ("engine/src/arena/slot.rs", "a slot is a part of the arena's mapping"),
+    ("engine/src/staging/slot.rs", "a batch slot is a part of the pool's mapping"),
+    ("engine/src/device/cuda.rs", "the CUDA driver"),
+    ("engine/src/stats/page.rs", "the mapped stats page"),
+    ("kernels/src/fast/dispatch.rs", "functions compiled for a vector unit"),
+    ("pybind/src/buffer.rs", "memory lent by Python"),
+];
+
+/// Dependencies on our own crates and on what a layer must not know.
+const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
+    ("kernels/Cargo.toml", &["lossfeed", "lossfeed-cli", "pyo3", "clap", "ratatui", "tokio", "object_store", "cudarc"]),
+    ("engine/Cargo.toml", &["lossfeed-cli", "pyo3", "clap", "ratatui", "candle-core"]),
+    ("engine/cli/Cargo.toml", &["pyo3", "lossfeed-python"]),
+];
+
+/// Longest file a person should have to read.
+const LINES_MAX: usize = 500;
+
+/// Everything in the tree that breaks a rule, a line each: path, then reason.
+pub(crate) fn violations(tree: &Tree) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, text) in tree {
+        let top = path.split('/').next().unwrap_or(path);
+        if !TOP_LEVEL.contains(&top) {
+            found.push(format!("{path}: {top} is not one of the top level's {}", TOP_LEVEL.join(" ")));
+        }
+        let extension = path.rsplit('.').next().unwrap_or("");
+        if ["rs", "py", "pyi", "cu", "cuh"].contains(&extension) && text.lines().count() > LINES_MAX {
+            found.push(format!("{path}: {} lines, {LINES_MAX} are the most", text.lines().count()));
+        }
+        if extension == "py"
+            && path.starts_with("pybind/")
+            && !text.starts_with("\"\"\"")
+            && !text.starts_with("r\"\"\"")
+        {
+            found.push(format!("{path}: no head: the file starts with a docstring that says what it is for"));
+        }
+        if extension == "rs" {
+            rust(path, text, &mut found);
+        }
+        if let Some((_, banned)) = MAY_NOT_DEPEND.iter().find(|(manifest, _)| manifest == path) {
+            dependencies(path, text, banned, &mut found);
+        }
+    }
+    found
+}
+
+fn rust(path: &str, text: &str, found: &mut Vec<String>) {
+    let head = text.lines().find(|line| !line.starts_with("#!["));
+    if !head.is_some_and(|line| line.starts_with("//! ")) {
+        found.push(format!("{path}: no head: the file starts with //! and what it is for"));
+    }
+    let all = code_of(text);
+    let is_test = path.starts_with("tests/") || path.ends_with("/tests.rs") || path.contains("/tests/");
+    let product = ["engine/", "kernels/", "pybind/"].iter().any(|room| path.starts_with(room)) && !is_test;
+    if !is_test {
+        unsafe_code(path, text, &all, found);
+    }
+    if product {
+        let code = without_tests(&all);
+        for call in [".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!("] {
+            if code.contains(call) {
+                found.push(format!("{path}: {call} panics; return an error that says what to do"));
+            }
+        }
+        if let Some(file) = path.strip_prefix("engine/src/") {
+            arrows(path, file, code, found);
+        }
+    }
+}
+
+fn unsafe_code(path: &str, text: &str, code: &str, found: &mut Vec<String>) {
+    if !has_word(code, "unsafe") && !has_word(code, "unsafe_code") {
+        return;
+    }
+    if !UNSAFE.iter().any(|(named, _)| *named == path) {
+        found.push(format!("{path}: unsafe outside the named files"));
+        return;
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    for (k, line) in code.lines().enumerate() {
+        let needs_proof = line.contains("unsafe {") || line.contains("unsafe impl");
+        let above = lines[..k].iter().rev().take(12).take_while(|l| !l.trim().is_empty());
+        let proven = std::iter::once(&lines[k]).chain(above).any(|l| l.contains("SAFETY"));
+        if needs_proof && !proven {
+            found.push(format!("{path}: line {}: unsafe without a SAFETY proof above it", k + 1));
+        }
+    }
+}
+
+fn arrows(path: &str, file: &str, code: &str, found: &mut Vec<String>) {
+    let module: Vec<&str> = file.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
+    let room = module[0];
+    if room == "lib" {
+        return;
+    }
+    let rank = |table: &[(&str, u32)], name: &str| table.iter().find(|(n, _)| *n == name).map(|(_, r)| *r);
+    let (pure, effect) = (rank(PURE, room), rank(EFFECT, room));
+    if pure.is_none() && effect.is_none() && !COMMON.contains(&room) && room != "settings" {
+        found.push(format!("{path}: the room {room} has no rank in tests/house/rules.rs"));
+        return;
+    }
+    for used in crate_paths(code, &module) {
+        // The root re-exports common words (`crate::Error`); macros and the room itself are at home.
+        if used == room || COMMON.contains(&used.as_str()) || used.starts_with(char::is_uppercase) {
+            continue;
+        }
+        let below = |table: &[(&str, u32)], mine: Option<u32>| matches!((rank(table, &used), mine), (Some(theirs), Some(mine)) if theirs < mine);
+        let allowed = match (pure, effect) {
+            (Some(_), _) => below(PURE, pure),
+            (None, Some(_)) if used == "settings" => USES_SETTINGS.contains(&room),
+            (None, Some(_)) => rank(PURE, &used).is_some() || below(EFFECT, effect),
+            (None, None) => room == "settings" && SETTINGS_USES.contains(&used.as_str()),
+        };
+        if !allowed {
+            found.push(format!("{path}: {room} may not use {used}: arrows go down only"));
+        }
+    }
+    if pure.is_some() || COMMON.contains(&room) {
+        for used in std_paths(code).iter().filter(|used| IMPURE_STD.contains(&used.as_str())) {
+            found.push(format!("{path}: the pure half may not use std::{used}"));
+        }
+        for used in IMPURE_CRATES.iter().filter(|name| has_word(code, name)) {
+            found.push(format!("{path}: the pure half may not use {used}"));
+        }
+    }
+}
+
+fn dependencies(path: &str, text: &str, banned: &[&str], found: &mut Vec<String>) {
+    let mut section = "";
+    for line in text.lines().map(str::trim) {
+        if line.starts_with('[') {
+            section = line.trim_matches(['[', ']']);
+            continue;
+        }
+        let name = line.split(['.', '=', ' ']).next().unwrap_or("");
+        if section.ends_with("dependencies") && section != "dev-dependencies" && banned.contains(&name) {
+            found.push(format!("{path}: may not depend on {name}"));
+        }
+    }
+}

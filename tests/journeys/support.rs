@@ -1,0 +1,138 @@
+//! A source whose every byte is known, with faults on request.
+
+use lossfeed::engine::Dataset;
+use lossfeed::error::{Error, Result};
+use lossfeed::loader::{Batch, Next};
+use lossfeed::source::{Form, ImageMode, Payload, Source};
+use lossfeed::{Dtype, Engine, SampleId, Settings, TensorSpec};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Bytes of one sample.
+pub(crate) const SAMPLE_BYTES: usize = 48;
+
+/// Sample `id` is `SAMPLE_BYTES` bytes of a pattern that no other sample has; its target is `id % 10`.
+pub(crate) struct Patterned {
+    samples: usize,
+    form: Form,
+    target: TensorSpec,
+    pub(crate) fetches: AtomicU64,
+    pub(crate) delay: Duration,
+    pub(crate) bad: HashSet<SampleId>,
+    in_the_air: Mutex<HashSet<SampleId>>,
+}
+
+pub(crate) fn pattern(id: SampleId) -> [u8; SAMPLE_BYTES] {
+    std::array::from_fn(|k| (id.wrapping_mul(2_654_435_761).rotate_left(k as u32 % 32) ^ k as u32) as u8)
+}
+
+impl Patterned {
+    pub(crate) fn new(samples: usize) -> Self {
+        Self {
+            samples,
+            form: Form::Rows(TensorSpec::new(Dtype::U8, [SAMPLE_BYTES])),
+            target: TensorSpec::class_index(),
+            fetches: AtomicU64::new(0),
+            delay: Duration::ZERO,
+            bad: HashSet::new(),
+            in_the_air: Mutex::default(),
+        }
+    }
+}
+
+impl Source for Patterned {
+    fn len(&self) -> usize {
+        self.samples
+    }
+    fn describe(&self) -> String {
+        "patterned".into()
+    }
+    fn payload_bytes(&self, _: SampleId) -> u64 {
+        SAMPLE_BYTES as u64
+    }
+    fn name(&self, id: SampleId) -> String {
+        format!("pattern-{id}")
+    }
+    fn form(&self) -> &Form {
+        &self.form
+    }
+    fn target_spec(&self) -> &TensorSpec {
+        &self.target
+    }
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+    fn labels(&self) -> Option<&[i64]> {
+        None
+    }
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>)) {
+        {
+            let mut air = self.in_the_air.lock().unwrap();
+            for &id in ids {
+                assert!(air.insert(id), "sample {id} is being fetched twice at one time");
+            }
+        }
+        std::thread::sleep(self.delay);
+        // Backwards: sinks must not rely on an order.
+        for (k, &id) in ids.iter().enumerate().rev() {
+            self.fetches.fetch_add(1, Relaxed);
+            self.in_the_air.lock().unwrap().remove(&id);
+            if self.bad.contains(&id) {
+                sink(k, Err(Error::sample("it is bad on purpose")));
+            } else {
+                let target = i64::from(id % 10).to_ne_bytes();
+                sink(k, Ok(Payload { data: &pattern(id), target: &target }));
+            }
+        }
+    }
+}
+
+pub(crate) fn settings(batch_size: usize) -> Settings {
+    Settings { batch_size, stats: false, workers: Some(2), ..Settings::default() }
+}
+
+pub(crate) fn engine(source: Patterned, settings: Settings) -> Engine {
+    let dataset = Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap();
+    Engine::new(dataset, settings).unwrap()
+}
+
+/// The next batch, checked byte by byte against its own ids.
+pub(crate) fn next(engine: &Engine, iteration: u64) -> Result<Option<Batch>> {
+    for _ in 0..600 {
+        match engine.next_batch(iteration, Duration::from_millis(100))? {
+            Next::Pending => continue,
+            Next::End => return Ok(None),
+            Next::Batch(batch) => {
+                check(engine, &batch);
+                return Ok(Some(batch));
+            }
+        }
+    }
+    panic!("no batch within a minute");
+}
+
+pub(crate) fn check(engine: &Engine, batch: &Batch) {
+    let layout = engine.layout();
+    let bytes = batch.slot.bytes();
+    for (row, &id) in batch.ticket.ids.iter().enumerate() {
+        let at = layout.data_offset() + row * SAMPLE_BYTES;
+        assert_eq!(bytes[at..at + SAMPLE_BYTES], pattern(id), "row {row} does not hold sample {id}");
+        let at = layout.target_offset() + 8 * row;
+        assert_eq!(bytes[at..at + 8], i64::from(id % 10).to_ne_bytes());
+        let at = layout.ids_offset() + 8 * row;
+        assert_eq!(bytes[at..at + 8], i64::from(id).to_ne_bytes());
+    }
+}
+
+/// All ids of the next epoch, batch by batch; every batch is handed to `each`.
+pub(crate) fn epoch(engine: &Engine, mut each: impl FnMut(&Batch)) -> Vec<SampleId> {
+    let iteration = engine.start_epoch().unwrap();
+    let mut ids = Vec::new();
+    while let Some(batch) = next(engine, iteration).unwrap() {
+        ids.extend_from_slice(&batch.ticket.ids);
+        each(&batch);
+    }
+    ids
+}

@@ -1,0 +1,9 @@
+//! The pure half held to things simpler than itself.
+
+mod batches;
+mod pads;
+mod policies;
+mod queue;
+mod samplers;
+mod trace;
+mod twins;

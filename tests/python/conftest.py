@@ -1,0 +1,50 @@
+"""Shared pieces of the Python tests."""
+
+import numpy as np
+import pytest
+import torch
+
+import lossfeed as lf
+
+
+@pytest.fixture(autouse=True)
+def _two_threads():
+    torch.set_num_threads(2)
+
+
+@pytest.fixture
+def numbers():
+    """64 samples whose data tell their id: x[i] = [i, i + 0.5, …], y[i] = i mod 4."""
+    n = 64
+    x = np.arange(n, dtype=np.float32)[:, None] + np.array([0.0, 0.5, 0.25], dtype=np.float32)
+    return x, np.arange(n, dtype=np.int64) % 4
+
+
+def epoch_ids(loader):
+    """The ids of one pass, batch by batch."""
+    return [np.asarray(batch.ids).copy() for batch in loader]
+
+
+def logits_with_loss(losses, classes=4, target=None):
+    """Logits (B, C) float32 whose cross entropy at `target` is exactly what was planted, to float precision."""
+    losses = np.asarray(losses, dtype=np.float64)
+    target = np.zeros(len(losses), dtype=np.int64) if target is None else np.asarray(target)
+    p = np.exp(-losses)
+    rest = (1.0 - p) / (classes - 1)
+    logits = np.repeat(np.log(rest)[:, None], classes, axis=1)
+    logits[np.arange(len(losses)), target] = np.log(p)
+    return torch.from_numpy(logits.astype(np.float32))
+
+
+@pytest.fixture
+def native_calls(monkeypatch):
+    """Counts calls of the native forward, so that a test cannot pass by falling back to torch."""
+    from lossfeed import _native, _scores
+
+    calls = []
+    real = _native.score_rows
+    monkeypatch.setattr(_scores._native, "score_rows", lambda *a: (calls.append(a[1]), real(*a))[1])
+    return calls
+
+
+__all__ = ["epoch_ids", "lf", "logits_with_loss"]
