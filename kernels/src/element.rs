@@ -24,6 +24,7 @@ pub(crate) trait Real:
     fn ln(self) -> Self;
     fn ln_1p(self) -> Self;
     fn sqrt(self) -> Self;
+    fn is_nan(self) -> bool;
     /// The value ranks are taken on; rounds an f64.
     fn to_f32(self) -> f32;
     /// `exp` for arguments that are zero, negative or NaN, written so that a loop of it vectorises.
@@ -52,6 +53,10 @@ macro_rules! real {
             #[inline(always)]
             fn sqrt(self) -> Self {
                 <$t>::sqrt(self)
+            }
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                <$t>::is_nan(self)
             }
             #[inline(always)]
             fn to_f32(self) -> f32 {

@@ -55,7 +55,7 @@ fn score_row<R: Real>(z: &[R], y: usize) -> RowScore<R> {
         sum_de = sum_de + e * larger(R::EXP_ZERO, d);
     }
     let sum = others + (z[y] - max).exp();
-    if !(sum > R::ZERO) {
+    if sum.is_nan() {
         return RowScore::undefined(); // a NaN, or +∞ − +∞
     }
     let ln_sum = if z[y] == max { others.ln_1p() } else { sum.ln() };

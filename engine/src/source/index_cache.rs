@@ -75,7 +75,8 @@ fn fnv(text: &str, variant: u8) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-fn encode(key: &str, index: &ShardIndex) -> Vec<u8> {
+/// The bytes of an index file.
+pub(super) fn encode(key: &str, index: &ShardIndex) -> Vec<u8> {
     let mut body = Vec::new();
     let text = |body: &mut Vec<u8>, t: &str| {
         body.extend_from_slice(&(t.len() as u32).to_le_bytes());
@@ -96,9 +97,19 @@ fn encode(key: &str, index: &ShardIndex) -> Vec<u8> {
     let mut file = Vec::with_capacity(16 + body.len());
     file.extend_from_slice(MAGIC);
     file.extend_from_slice(&VERSION.to_le_bytes());
-    file.extend_from_slice(&crc(&body).to_le_bytes());
+    file.extend_from_slice(&[0; 4]);
     file.extend_from_slice(&body);
+    seal(&mut file);
     file
+}
+
+/// Writes the checksum of what follows it.
+pub(super) fn seal(file: &mut [u8]) {
+    if let Some((head, body)) = file.split_at_mut_checked(16)
+        && let Some(sum) = head.get_mut(12..)
+    {
+        sum.copy_from_slice(&crc(body).to_le_bytes());
+    }
 }
 
 fn crc(bytes: &[u8]) -> u32 {

@@ -11,6 +11,7 @@
 //! files.rs    the Source made of a catalog and a reader:
 //! local.rs    files on this machine: positioned reads, no runtime
 //! store.rs    everything else, through object_store: bounded connections, timeouts, retries, a throttle
+//! store_open.rs, cloud.rs  what a URL stands for and how its store is reached
 //! arrays.rs   two buffers in memory                   index_cache.rs  a shard's index kept on disk
 //! decode/     JPEG and PNG to u8, height × width × channels
 //! ```
@@ -21,6 +22,8 @@
 
 mod arrays;
 mod catalog;
+#[cfg(feature = "cloud")]
+mod cloud;
 mod decode;
 mod files;
 mod folder;
@@ -34,13 +37,18 @@ mod ranged;
 mod runtime;
 mod store;
 mod store_open;
+#[cfg(test)]
+mod store_tests;
 mod tar;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod walk_tests;
 
 pub use arrays::Arrays;
 pub use decode::{Decoder, ImageMode, MAX_PIXELS, Scratch};
 pub use open::{OpenOptions, Throttle, open};
+pub use store_open::open_in;
 
 use crate::error::Result;
 use crate::types::{SampleId, TensorSpec};

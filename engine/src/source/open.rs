@@ -51,7 +51,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         if !(1..=4096).contains(&self.connections) {
             return Err(Error::settings(format!("connections={} is not possible: use 1 to 4096", self.connections)));
         }

@@ -1,10 +1,222 @@
-//! Stores.
-use super::{OpenOptions, Source};
-use crate::error::{Error, Result};
+//! Stores opened: what a URL or a throttled path stands for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
-pub(super) fn remote(url: &str, _: &OpenOptions) -> Result<Arc<dyn Source>> {
-    Err(Error::settings(format!("{url}: stores are not built in")))
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use parking_lot::Mutex;
+
+use super::catalog::{Catalog, Place, Shard, Stamp, is_hidden, is_image};
+use super::files::Files;
+use super::open::{self, Found};
+use super::ranged::Ranged;
+use super::store::{Store, StoreReader, below};
+use super::tar::{self, ShardIndex};
+use super::{OpenOptions, Source, folder, index_cache, label, local, pattern};
+use crate::error::{Error, Result};
+
+/// Shards walked at once; each has one request in flight.
+const WALKS_MAX: usize = 16;
+
+/// A shard in a store: its key, its name for people and the index cache, its size and stamp.
+struct Object {
+    key: Path,
+    url: String,
+    bytes: u64,
+    stamp: Stamp,
 }
-pub(super) fn local(path: &str, _: &OpenOptions) -> Result<Arc<dyn Source>> {
-    Err(Error::settings(format!("{path}: throttling is not built in")))
+
+/// A local path read as if it were far away.
+pub(super) fn local(path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
+    let store = Store::new(Arc::new(LocalFileSystem::new()), true, options)?;
+    let key = |path: &str| -> Result<Path> {
+        let absolute = std::path::absolute(path).map_err(|e| local::failed(path, e))?;
+        Path::from_absolute_path(&absolute)
+            .map_err(|e| Error::unreadable(format!("{path} is no valid path for a store")).because(e))
+    };
+    match open::find(path)? {
+        Found::Folder(root, listed) => {
+            let root_key = key(local::utf8(&root)?)?;
+            files(store, folder::catalog(&root, listed)?, root_key)
+        }
+        Found::Shards(paths) => {
+            let objects = paths
+                .into_iter()
+                .map(|path| {
+                    let (_, bytes, stamp) = local::open_file(&path)?;
+                    Ok(Object { key: key(&path)?, url: path, bytes, stamp })
+                })
+                .collect::<Result<_>>()?;
+            shards(store, path.to_owned(), objects, options)
+        }
+    }
+}
+
+/// A dataset behind a URL.
+#[cfg(feature = "cloud")]
+pub(super) fn remote(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
+    let target = super::cloud::connect(url, options)?;
+    in_store(Store::new(target.store, false, options)?, &target.base, &target.paths, options)
+}
+
+/// A dataset behind a URL.
+#[cfg(not(feature = "cloud"))]
+pub(super) fn remote(url: &str, _: &OpenOptions) -> Result<Arc<dyn Source>> {
+    let scheme = url.split("://").next().unwrap_or(url);
+    Err(Error::settings(format!(
+        "{scheme}:// is not built in: build lossfeed with the feature \"cloud\" (s3, gs, az, http, https), or pass a local path or a file:// URL"
+    )))
+}
+
+/// Opens a dataset in an object store of the caller's own: any implementation of `object_store`, configured at will.
+/// `path` is a key, a prefix, or a pattern as for [`open`](super::open).
+///
+/// # Errors
+/// As [`open`](super::open).
+pub fn open_in(store: Arc<dyn ObjectStore>, path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
+    options.check()?;
+    let base = store.to_string();
+    in_store(Store::new(store, false, options)?, &base, &pattern::braces(path)?, options)
+}
+
+/// A dataset in `store`: `paths` are keys below `base`, which names the store for people.
+pub(super) fn in_store(store: Store, base: &str, paths: &[String], options: &OpenOptions) -> Result<Arc<dyn Source>> {
+    let url = |key: &str| format!("{base}/{key}");
+    let mut objects = Vec::new();
+    for path in paths {
+        let key = below(&Path::default(), path)?;
+        if pattern::has_wildcard(path) {
+            let (parent, wanted) = path.rsplit_once('/').unwrap_or(("", path));
+            let before = objects.len();
+            for (found, _) in store.list(&below(&Path::default(), parent)?)? {
+                let direct = below(&Path::default(), parent)?.as_ref().len();
+                let name = found.get(direct..).unwrap_or("").trim_start_matches('/');
+                if !name.contains('/') && pattern::matches(wanted, name) {
+                    objects.extend(object(&store, &found, url(&found))?);
+                }
+            }
+            if objects.len() == before {
+                return Err(Error::unreadable(format!("no object matches {}: check the pattern", url(path))));
+            }
+        } else if let Some(object) = object(&store, key.as_ref(), url(path))? {
+            objects.push(object);
+        } else if paths.len() == 1 {
+            return prefix(store, base, &key, options);
+        } else {
+            return Err(Error::unreadable(format!("{} does not exist: check the URL", url(path))));
+        }
+    }
+    let named = paths.first().map(|p| url(p)).unwrap_or_default();
+    let named = if paths.len() > 1 { format!("{named} and {} more", paths.len() - 1) } else { named };
+    shards(store, named, objects, options)
+}
+
+fn object(store: &Store, key: &str, url: String) -> Result<Option<Object>> {
+    let key = below(&Path::default(), key)?;
+    Ok(store.head(&key)?.map(|(bytes, stamp)| Object { key, url, bytes, stamp }))
+}
+
+/// A prefix in a store: tar shards directly below it, or class folders.
+fn prefix(store: Store, base: &str, key: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>> {
+    let url = format!("{base}/{key}");
+    let listed = store.list(key)?;
+    let direct = if key.as_ref().is_empty() { 0 } else { key.as_ref().len() + 1 };
+    let mut catalog = Catalog { url: url.clone(), ..Catalog::default() };
+    let below_key = |object: &'_ str| object.get(direct..).unwrap_or("").to_owned();
+    let listed: Vec<(String, u64)> = listed.into_iter().map(|(object, bytes)| (below_key(&object), bytes)).collect();
+    let folders: BTreeSet<&str> =
+        listed.iter().filter_map(|(name, _)| Some(name.split_once('/')?.0)).filter(|f| !is_hidden(f)).collect();
+    let mut images = vec![0u64; folders.len()];
+    let labels: BTreeMap<&str, usize> = folders.iter().copied().zip(0..).collect();
+    let mut top = Vec::new();
+    for (name, bytes) in &listed {
+        let label = name.split_once('/').map(|(class, _)| labels.get(class).copied());
+        match label {
+            None if !is_hidden(name) => top.push(name.as_str()),
+            Some(Some(label)) if !is_hidden(name) && is_image(name) => {
+                catalog.push(name, Place::OWN_FILE, 0, *bytes)?;
+                catalog.labels.push(label as i64);
+                if let Some(images) = images.get_mut(label) {
+                    *images += 1;
+                }
+            }
+            Some(Some(_)) if !is_hidden(name) => catalog.ignored.others += 1,
+            _ => {}
+        }
+    }
+    catalog.classes = folders.iter().map(|&f| f.to_owned()).collect();
+    let names = open::shards_among(&top);
+    catalog.ignored.others += (top.len() - names.len()) as u64;
+    if listed.is_empty() {
+        return Err(Error::unreadable(format!("{url} does not exist or is empty: check the URL")));
+    }
+    if names.is_empty() {
+        if let Some((class, _)) = catalog.classes.iter().zip(&images).find(|(_, images)| **images == 0) {
+            return Err(folder::empty_class(class, &url));
+        }
+        return files(store, catalog, key.clone());
+    }
+    if !catalog.classes.is_empty() {
+        return Err(open::ambiguous(&url, names.len(), catalog.classes.len()));
+    }
+    let mut objects = Vec::new();
+    for name in names {
+        let key = below(key, name)?;
+        objects.extend(object(&store, key.as_ref(), format!("{url}/{name}"))?);
+    }
+    shards(store, url, objects, options)
+}
+
+fn files(store: Store, catalog: Catalog, root: Path) -> Result<Arc<dyn Source>> {
+    Ok(Arc::new(Files::new(catalog, StoreReader { store, shards: Vec::new(), root })?))
+}
+
+/// Indexes shards, several at once, and opens them.
+fn shards(store: Store, url: String, objects: Vec<Object>, options: &OpenOptions) -> Result<Arc<dyn Source>> {
+    let (next, indexed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let cache: Option<PathBuf> = options.index_cache.clone();
+    let walks = || {
+        while let Some((n, object)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, objects.get(n)?)))
+        {
+            let result = index_cache::through(cache.as_deref(), &object.url, object.bytes, &object.stamp, || {
+                walk(&store, object)
+            });
+            let failed = result.is_err();
+            indexed.lock().push((n, result));
+            if failed {
+                // No use in reading on: the first failure is what the caller gets.
+                next.store(objects.len(), Ordering::Relaxed);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..objects.len().min(WALKS_MAX).min(options.connections) {
+            scope.spawn(walks);
+        }
+        walks();
+    });
+    let mut indexed = indexed.into_inner();
+    indexed.sort_unstable_by_key(|(n, _)| *n);
+    let indexed = indexed.into_iter().map(|(_, r)| r).collect::<Result<Vec<_>>>()?;
+    let mut catalog = Catalog { url, ..Catalog::default() };
+    label::assemble(&mut catalog, indexed)?;
+    let keys = objects.into_iter().map(|o| o.key).collect();
+    Ok(Arc::new(Files::new(catalog, StoreReader { store, shards: keys, root: Path::default() })?))
+}
+
+fn walk(store: &Store, object: &Object) -> Result<(Shard, ShardIndex)> {
+    let what = || object.url.clone();
+    let reader = Ranged::new(object.bytes, |range| {
+        let bytes = store.wait(store.range(&object.key, range, object.stamp.etag.as_deref(), &what))??;
+        Ok(bytes.as_ref().to_vec())
+    });
+    let failure = reader.failure();
+    let index = tar::walk(reader, object.bytes, &object.url).map_err(|e| failure.lock().take().unwrap_or(e))?;
+    Ok((Shard { path: object.url.clone(), bytes: object.bytes, stamp: object.stamp.clone() }, index))
 }

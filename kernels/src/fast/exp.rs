@@ -13,7 +13,7 @@ const MIN_F64: f64 = -708.396_418_532_264_1;
 #[inline(always)]
 pub(crate) fn exp_f32(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23
-    const LN2_HI: f32 = 0.693_359_375; // 9 bits, so that n · LN2_HI is exact
+    const LN2_HI: f32 = 355.0 / 512.0; // 9 bits, so that n · LN2_HI is exact
     const LN2_LO: f32 = -2.121_944_4e-4;
     let c = if x < MIN_F32 { MIN_F32 } else { x };
     let shifted = c * std::f32::consts::LOG2_E + ROUND;

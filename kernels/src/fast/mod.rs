@@ -11,7 +11,7 @@
 //! 3. *The target's slot* is overwritten with −∞ (which adds exactly 0) and its term is merged at the end.
 //! 4. Whether the target is the *first* maximum needs a second look only when another class ties with it.
 //!
-//! Left on the table: f16 and f32 sums could use FMA and 512-bit vectors at the price of 2.
+//! Left on the table: fused multiply-add (about a fifth of the arithmetic), at the price of 2.
 
 mod dispatch;
 pub(crate) mod exp;

@@ -39,8 +39,8 @@ impl<R: Real> Sums<R> {
         let (chunks, _) = block.as_chunks::<LANES>();
         let mut lane_max = [R::NEG_INFINITY; LANES];
         for chunk in chunks {
-            for i in 0..LANES {
-                lane_max[i] = larger(lane_max[i], chunk[i]);
+            for (top, &z) in lane_max.iter_mut().zip(chunk) {
+                *top = larger(*top, z);
             }
         }
         let block_max = lane_max.into_iter().fold(R::NEG_INFINITY, larger);
@@ -50,8 +50,8 @@ impl<R: Real> Sums<R> {
         // Nothing but −∞ (or NaN) so far: any finite reference keeps −∞ − −∞ from making a NaN.
         let reference = if self.max == R::NEG_INFINITY { R::ZERO } else { self.max };
         for chunk in chunks {
-            for i in 0..LANES {
-                let d = chunk[i] - reference;
+            for (i, &z) in chunk.iter().enumerate() {
+                let d = z - reference;
                 let e = d.exp_lane();
                 self.e[i] = self.e[i] + e;
                 self.ee[i] = self.ee[i] + e * e;
@@ -129,7 +129,7 @@ fn finish<R: Real>(sums: &Sums<R>, target: R, correct: bool) -> RowScore<R> {
     let own_d = target - max;
     let own = own_d.exp();
     let sum = others + own;
-    if !(sum > R::ZERO) {
+    if sum.is_nan() {
         return RowScore::undefined(); // a NaN, or +∞ − +∞
     }
     let sum_de = factor * (de + shift * e) + own * larger(R::EXP_ZERO, own_d);

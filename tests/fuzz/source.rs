@@ -1,0 +1,147 @@
+//! Files that try to hurt the readers: the named ones of `corpus/`, and random damage to good ones.
+
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+
+use lossfeed::ErrorKind;
+use lossfeed::source::{Decoder, ImageMode, OpenOptions, Scratch, Source, open};
+use proptest::prelude::*;
+
+fn here(parts: &[&str]) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR")].iter().chain(parts).collect()
+}
+
+fn corpus(name: &str) -> Vec<u8> {
+    std::fs::read(here(&["fuzz", "corpus", name])).unwrap()
+}
+
+fn open_shard(name: &str) -> lossfeed::Result<Arc<dyn Source>> {
+    open(here(&["fuzz", "corpus", name]).to_str().unwrap(), &OpenOptions::default())
+}
+
+#[test]
+fn hostile_shards_are_refused_with_a_reason() {
+    use ErrorKind::{Sample, Source};
+    for (name, kind, word) in [
+        ("cut-in-member.tar", Source, "truncated"),
+        ("cut-in-header.tar", Source, "cannot be read as a tar archive"),
+        ("no-end-mark.tar", Source, "no end mark"),
+        ("two-archives.tar", Source, "goes on after its end mark"),
+        ("gzip.tar", Source, "gzip"),
+        ("text.tar", Source, "cannot be read as a tar archive"),
+        ("bad-checksum.tar", Source, "checksum"),
+        ("size-beyond-file.tar", Source, "wants 8589934591 bytes"),
+        ("size-negative.tar", Source, "size-negative.tar"),
+        ("size-2-to-63.tar", Source, "size-2-to-63.tar"),
+        ("size-not-octal.tar", Source, "cannot be read as a tar archive"),
+        ("long-name-beyond-file.tar", Source, "long-name-beyond-file.tar"),
+        ("long-name-of-nothing.tar", Source, "no future member"),
+        ("name-twice.tar", Sample, "cat/ok.png twice"),
+        ("two-images-one-key.tar", Sample, "share the key a"),
+        ("label-in-words.tar", Sample, "holds \"cat\""),
+        ("label-too-large.tar", Sample, "99999999999999999999"),
+        ("label-too-long.tar", Sample, "5001 bytes"),
+    ] {
+        match open_shard(name) {
+            Ok(source) => panic!("{name} was opened: {}", source.describe()),
+            Err(e) => {
+                assert_eq!(e.kind(), kind, "{name}: {e}");
+                assert!(e.to_string().contains(word), "{word:?} is missing from: {e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn members_that_lead_elsewhere_are_ignored_and_counted() {
+    for (name, samples, words) in [
+        ("links.tar", vec!["links.tar/cat/ok.png"], "2 links ignored"),
+        (
+            "climbing-names.tar",
+            vec!["climbing-names.tar/cat/ok.png", "climbing-names.tar/dog/absolute.png"],
+            "2 names with '..' ignored",
+        ),
+        ("devices.tar", vec!["devices.tar/cat/ok.png"], "2 other files ignored"),
+    ] {
+        let source = open_shard(name).unwrap();
+        let names: Vec<String> = (0..source.len() as u32).map(|id| source.name(id)).collect();
+        assert_eq!(names, samples);
+        assert!(source.describe().contains(words), "{}", source.describe());
+    }
+}
+
+/// A decoder that resizes, so that nothing but the image itself can be a reason to refuse.
+static DECODER: LazyLock<Decoder> = LazyLock::new(|| {
+    let shard = open_shard("links.tar").unwrap();
+    Decoder::for_source(&*shard, ImageMode::Rgb, Some((8, 8))).unwrap()
+});
+
+fn decode(encoded: &[u8]) -> lossfeed::Result<()> {
+    let mut out = vec![0; DECODER.spec().bytes()];
+    DECODER.decode(encoded, &mut out, &mut Scratch::default())
+}
+
+#[test]
+fn hostile_images_are_bad_samples_with_a_reason() {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(here(&["fuzz", "corpus"])).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if !name.ends_with(".png") && !name.ends_with(".jpg") {
+            continue;
+        }
+        seen += 1;
+        if name == "scan-ends-early.jpg" {
+            // Well-formed to its end marker: libjpeg shows what there is, and so do we.
+            decode(&corpus(&name)).unwrap();
+            continue;
+        }
+        let error = decode(&corpus(&name)).expect_err(&name);
+        assert_eq!(error.kind(), ErrorKind::Sample, "{name}: {error}");
+        if name.starts_with("huge-dimensions") {
+            assert!(error.to_string().contains("at most 67108864"), "{name}: {error}");
+        }
+    }
+    assert!(seen >= 17, "{seen} images");
+}
+
+fn golden_images() -> Vec<Vec<u8>> {
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(here(&["golden", "images"])).unwrap().map(|e| e.unwrap().path()).collect();
+    paths.retain(|p| p.extension().is_some_and(|e| e == "png" || e == "jpg"));
+    paths.sort();
+    assert!(paths.len() >= 12);
+    paths.iter().map(|p| std::fs::read(p).unwrap()).collect()
+}
+
+static IMAGES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(golden_images);
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #[test]
+    fn damaged_images_are_an_error_or_pixels_and_never_a_panic(
+        which in any::<prop::sample::Index>(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut encoded = which.get(&IMAGES).clone();
+        for (at, value) in damage {
+            let at = at.index(encoded.len());
+            encoded[at] = value;
+        }
+        if let Some(cut) = cut {
+            encoded.truncate(cut.index(encoded.len()));
+        }
+        if let Err(e) = decode(&encoded) {
+            prop_assert_eq!(e.kind(), ErrorKind::Sample, "{}", e);
+        }
+    }
+
+    #[test]
+    fn random_bytes_after_a_good_beginning_never_panic(jpeg in any::<bool>(), rest in prop::collection::vec(any::<u8>(), 0..400)) {
+        let mut encoded = if jpeg { vec![0xff, 0xd8, 0xff] } else { b"\x89PNG\r\n\x1a\n".to_vec() };
+        encoded.extend(rest);
+        if let Err(e) = decode(&encoded) {
+            prop_assert_eq!(e.kind(), ErrorKind::Sample, "{}", e);
+        }
+    }
+}
