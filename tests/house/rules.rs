@@ -63,6 +63,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/stats/page.rs", "the mapped stats page"),
     ("kernels/src/fast/dispatch.rs", "functions compiled for a vector unit"),
     ("pybind/src/buffer.rs", "memory lent by Python"),
+    ("tests/kernels/gpu.rs", "kernel launches on a GPU"),
 ];
 
 /// Dependencies on our own crates and on what a layer must not know.
