@@ -80,7 +80,8 @@ fn main() {
         epoch(0, sampler, &owned, &mut scores, &mut ledger);
         let (started, cpu_before) = (Instant::now(), cpu_ns());
         let spent = epoch(1, sampler, &owned, &mut scores, &mut ledger);
-        let cpu_share = cpu_before.zip(cpu_ns()).map_or(f64::NAN, |(a, b)| (b - a) / started.elapsed().as_nanos() as f64);
+        let cpu_share =
+            cpu_before.zip(cpu_ns()).map_or(f64::NAN, |(a, b)| (b - a) / started.elapsed().as_nanos() as f64);
         let rate = |time: Duration| spent.count as f64 / time.as_secs_f64();
         println!(
             "{{\"bench\":\"index\",\"policy\":\"{name}\",\"sampler\":\"{sampler}\",\"samples\":{samples},\"accesses_per_s\":{:.0},\
