@@ -50,8 +50,11 @@ def test_recipes_are_compared_at_equal_steps_from_equal_weights(comparison):
 
 def test_hits_and_fetches_add_up_to_what_was_delivered(comparison):
     for e in of("epoch", comparison):
-        # Prefetch never crosses an epoch that is drained, so every request belongs to a delivered sample.
-        assert e["fetched_samples"] == e["samples"] - round(e["hit_ratio"] * e["samples"]), e
+        # An epoch is drained before the next begins, so every request belongs to a delivered sample. A sample that is missed
+        # twice in a batch is fetched once; under uniform no sample comes twice.
+        misses = e["samples"] - round(e["hit_ratio"] * e["samples"])
+        assert 0.8 * misses <= e["fetched_samples"] <= misses, e
+        assert e["fetched_samples"] == misses or e["recipe"] != "uniform+minio", e
         assert e["fetched_bytes"] == 140 * e["fetched_samples"], "every digit's PNG has 140 bytes"
 
 
