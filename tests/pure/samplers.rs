@@ -25,11 +25,11 @@ fn scores() -> ScoreTable {
 
 /// What is averaged: correlated with the beliefs, and with who is resident, so that a wrong weight shows.
 fn quantity(id: u32) -> f64 {
-    1.0 + ((id * 37) % 101) as f64 / 30.0 + if id % 4 == 0 { 2.0 } else { 0.0 }
+    1.0 + ((id * 37) % 101) as f64 / 30.0 + if id.is_multiple_of(4) { 2.0 } else { 0.0 }
 }
 
 fn resident(id: u32) -> bool {
-    id % 4 == 0
+    id.is_multiple_of(4)
 }
 
 struct Run<'a> {
@@ -181,7 +181,7 @@ fn every_owned_id_keeps_a_chance_even_a_belief_of_zero() {
     for name in ["importance", "cost-aware", "pads"] {
         let sampler = build(SamplerSettings::from_name(name).unwrap());
         let run = Run { scores: &scores, world: 1, resident: &resident };
-        let mut met = vec![false; SAMPLES];
+        let mut met = [false; SAMPLES];
         for epoch in 0..2000 {
             run.draw(&*sampler, epoch, 0, &owned).ids.iter().for_each(|&id| met[id as usize] = true);
         }

@@ -93,6 +93,7 @@ mod tests {
         let (_file, wrong) = args(&["lru", "magic"], true);
         assert_eq!(run(&wrong), 2);
         let missing = ReplayArgs { trace: "/nonexistent/trace.csv".into(), ..wrong };
+        assert!(results(&missing).unwrap_err().to_string().contains("/nonexistent/trace.csv"));
         assert_eq!(run(&missing), 1);
     }
 }

@@ -17,6 +17,8 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use granules::Granules;
 
+#[cfg(test)]
+pub(crate) use slot::in_forked_child;
 pub use slot::{Mapping, Slot, SlotMut, pid};
 
 /// What an allocation is rounded to: a cache line, so that no two samples share one and every slot is aligned for any

@@ -260,3 +260,35 @@ fn fork_word() -> Option<&'static AtomicU32> {
     // SAFETY: the page is aligned, zeroed (a valid atomic), never unmapped, and only ever used as this atomic.
     Some(unsafe { &*page.cast::<AtomicU32>() })
 }
+
+/// Runs `f` in a forked child; what it returned, or an error if the child hung or died.
+#[cfg(test)]
+pub(crate) fn in_forked_child(f: impl FnOnce() -> bool) -> std::result::Result<bool, &'static str> {
+    unsafe extern "C" {
+        fn fork() -> i32;
+        fn _exit(status: i32) -> !;
+    }
+    // SAFETY: the child runs `f`, which tests keep to code that must be fit for this (that is what they test), and leaves
+    // without running anybody's destructors.
+    let child = unsafe { fork() };
+    if child == 0 {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+        // SAFETY: ends this process only.
+        unsafe { _exit(outcome.map_or(2, |passed| if passed { 0 } else { 1 })) }
+    }
+    let child = rustix::process::Pid::from_raw(child).ok_or("no child")?;
+    for _ in 0..1000 {
+        let status = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::NOHANG).map_err(|_| "lost")?;
+        if let Some((_, status)) = status {
+            return match status.exit_status() {
+                Some(0) => Ok(true),
+                Some(1) => Ok(false),
+                _ => Err("the child panicked or was killed"),
+            };
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let _ = rustix::process::kill_process(child, rustix::process::Signal::KILL);
+    let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+    Err("the child hung")
+}

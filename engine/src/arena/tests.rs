@@ -138,3 +138,20 @@ fn under_random_use_by_threads_the_count_is_exact_the_limit_holds_and_no_slot_ov
 fn the_cached_process_id_is_the_real_one() {
     assert_eq!((pid(), pid()), (std::process::id(), std::process::id()));
 }
+
+#[test]
+fn a_forked_child_knows_that_it_is_one_and_never_waits_for_a_lock_held_at_the_fork() {
+    let parent = pid();
+    let arena = arena(4096);
+    let mut slot = arena.allocate(64);
+    let held = arena.books.lock();
+    let outcome = slot::in_forked_child(|| {
+        let knows = pid() != parent && pid() == std::process::id();
+        let refused = arena.allocate(64).is_none();
+        drop(slot.take());
+        knows && refused
+    });
+    assert_eq!(outcome, Ok(true));
+    drop((held, slot));
+    assert_eq!((pid(), arena.used_bytes()), (parent, 0), "the parent's own slot was freed by the parent");
+}

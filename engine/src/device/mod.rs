@@ -4,11 +4,13 @@
 //! a driver; nothing above it names one.
 
 mod cpu;
+pub mod cuda;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub use cpu::Cpu;
+pub use cuda::{Cuda, Probe, probe};
 
 use crate::error::{Error, Result};
 
@@ -48,6 +50,10 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// a private page that moves (copy on write after a fork) would leave the device reading the old one.
     fn pins(&self) -> bool {
         false
+    }
+    /// The CUDA device behind the trait, for the calls that only a GPU has.
+    fn cuda(&self) -> Option<&Cuda> {
+        None
     }
     /// Makes `memory` fit for asynchronous copies (page-locks it); nothing to do on a CPU.
     ///
@@ -115,7 +121,7 @@ pub fn parse(spec: &str) -> Result<DeviceKind> {
 pub fn open(spec: &str) -> Result<Arc<dyn Device>> {
     match parse(spec)? {
         DeviceKind::Cpu => Ok(Arc::new(Cpu)),
-        DeviceKind::Cuda(_) => Err(Error::device("this build has no CUDA device: use device=\"cpu\"")),
+        DeviceKind::Cuda(ordinal) => Ok(Arc::new(Cuda::open(ordinal)?)),
     }
 }
 

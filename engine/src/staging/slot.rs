@@ -193,6 +193,13 @@ impl BatchSlot {
     }
 }
 
+/// The whole slot: what a copy to a device takes.
+impl AsRef<[u8]> for BatchSlot {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
 impl Drop for BatchSlot {
     fn drop(&mut self) {
         if !self.shared.forked() {

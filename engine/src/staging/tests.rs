@@ -211,3 +211,19 @@ fn a_device_that_refuses_more_memory_leaves_the_slots_there_are_in_service() {
     let none = SlotPool::new(layout(), 1, 4, Arc::new(Stingy(AtomicUsize::new(0)))).unwrap_err();
     assert_eq!(none.kind(), ErrorKind::Device);
 }
+
+#[test]
+fn a_forked_child_is_refused_slots_and_drops_its_copies_without_waiting() {
+    let pool = pool(1, 2);
+    let mut slot = pool.acquire(NOW).unwrap();
+    let held = pool.0.inside.lock();
+    let outcome = crate::arena::in_forked_child(|| {
+        let refused = pool.acquire(LONG).is_err_and(|error| error.kind() == ErrorKind::Usage);
+        pool.close();
+        drop(slot.take());
+        refused
+    });
+    assert_eq!(outcome, Ok(true));
+    drop(held);
+    assert!(pool.acquire(NOW).is_ok(), "the child closed nothing here");
+}

@@ -1,0 +1,247 @@
+//! Host-to-device copies on a stream of our own.
+//!
+//! ```text
+//! consumer's stream   ── … allocates dst ──►● after                    ┌─wait─► reads dst
+//!                                           │                          │
+//! copy stream                               └─wait─► copy, copy, … ───►● done
+//!                                                                      │
+//! reaper thread                                                        └─wait─► drops the source
+//! ```
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use cudarc::driver::result::DriverError;
+use cudarc::driver::{CudaStream, sys};
+
+use super::driver::{Driver, is_capturing};
+use crate::error::{Error, Result};
+
+/// All streams share one host-to-device engine, first come first served: a small copy of someone else's must not wait for
+/// a whole batch (20–75 µs a piece at PCIe 5 rates).
+const PIECE_BYTES: usize = 4 << 20;
+
+/// The copy stream, and the thread that lets go of what was copied.
+pub(super) struct Copies {
+    driver: Arc<Driver>,
+    /// Its Drop calls the driver: only in the process that made it.
+    stream: ManuallyDrop<Arc<CudaStream>>,
+    /// `None` only while dropping.
+    reaper: Option<Sender<InFlight>>,
+}
+
+/// A source that must live until its event is done. At most as many as there are batch slots.
+struct InFlight {
+    event: Arc<Event>,
+    source: Box<dyn Send>,
+}
+
+impl Copies {
+    pub(super) fn new(driver: Arc<Driver>) -> Result<Self> {
+        let stream = driver.call("making the copy stream", || driver.context().new_stream())?;
+        let (reaper, in_flight) = channel();
+        let copies = Self { driver, stream: ManuallyDrop::new(stream), reaper: Some(reaper) };
+        std::thread::Builder::new()
+            .name("lossfeed-copies".to_owned())
+            .spawn(move || reap(in_flight))
+            .map_err(|error| Error::device("no thread to watch copies with").because(error))?;
+        Ok(copies)
+    }
+
+    pub(super) fn stream(&self) -> u64 {
+        self.stream.cu_stream() as u64
+    }
+
+    /// See [`super::Cuda::copy_async`].
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn start<S>(&self, source: Box<S>, dst: u64, after_stream: u64) -> Result<CopyEvent>
+    where
+        S: AsRef<[u8]> + Send + 'static,
+    {
+        let Some(reaper) = &self.reaper else {
+            return Err(Error::internal("a copy was started on a device that is being closed"));
+        };
+        // The box is not opened again, so the bytes stay where they are even if `S` holds them itself.
+        let (host, len) = (source.as_ref().as_ref().as_ptr(), source.as_ref().as_ref().len());
+        let after = after_stream as sys::CUstream;
+        let stream = self.stream.cu_stream();
+        let (ready, done) = (Event::new(self.driver.clone())?, Event::new(self.driver.clone())?);
+        let mut started = false;
+        let queued = self.driver.call("copying a batch to the GPU", || {
+            // SAFETY: `after` is 0 or a live stream (the caller's promise); events and the copy stream are ours and alive.
+            // An event that is destroyed after the wait was queued stays valid for that wait (cuEventDestroy).
+            unsafe {
+                if is_capturing(after)? {
+                    return Ok(false);
+                }
+                sys::cuEventRecord(ready.raw(), after).result()?;
+                sys::cuStreamWaitEvent(stream, ready.raw(), 0).result()?;
+            }
+            for at in (0..len).step_by(PIECE_BYTES) {
+                let piece = PIECE_BYTES.min(len - at);
+                // SAFETY: `host..host + len` is alive until `done` (the reaper holds the source; on an error below this
+                // function waits); `dst..dst + len` is device memory that lives as long (the caller's promise).
+                unsafe {
+                    let from = host.add(at).cast::<c_void>();
+                    sys::cuMemcpyHtoDAsync_v2(dst + at as u64, from, piece, stream).result()?;
+                }
+                started = true;
+            }
+            // SAFETY: both are ours and alive.
+            unsafe { sys::cuEventRecord(done.raw(), stream) }.result()?;
+            Ok(true)
+        });
+        match queued {
+            Ok(true) => {
+                let event = Arc::new(done);
+                let in_flight = InFlight { event: event.clone(), source };
+                if let Err(refused) = reaper.send(in_flight) {
+                    // The thread is gone, which it never is while a sender lives; the source must still outlive the copy.
+                    if event.synchronize().is_err() {
+                        std::mem::forget(refused.0.source);
+                    }
+                }
+                Ok(CopyEvent { event })
+            }
+            Ok(false) => Err(Error::usage(
+                "the batch was asked for while a CUDA graph is being captured: take batches outside of the capture",
+            )),
+            Err(error) => {
+                if started {
+                    // Some pieces are on their way: the bytes may go only when they have arrived.
+                    let arrived = self.driver.call("waiting for the copy stream", || {
+                        // SAFETY: the stream is ours and alive.
+                        unsafe { sys::cuStreamSynchronize(stream) }.result()
+                    });
+                    if arrived.is_err() {
+                        std::mem::forget(source);
+                    }
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        if self.driver.forked() {
+            // The thread is not here, and nobody will ever receive.
+            std::mem::forget(self.reaper.take());
+            return;
+        }
+        // The thread ends when it has let go of what is in flight; it holds the driver until then.
+        drop(self.reaper.take());
+        let drop_stream = AssertUnwindSafe(|| {
+            // SAFETY: dropped here and nowhere else. Destroying a stream lets its work finish (cuStreamDestroy).
+            unsafe { ManuallyDrop::drop(&mut self.stream) };
+            Ok(())
+        });
+        let _ = self.driver.call("closing the copy stream", || catch_unwind(drop_stream).unwrap_or(Ok(())));
+    }
+}
+
+/// Drops sources as their copies end, in order: there is one copy stream.
+fn reap(in_flight: Receiver<InFlight>) {
+    while let Ok(InFlight { event, source }) = in_flight.recv() {
+        match event.synchronize() {
+            Ok(()) => drop(source),
+            Err(error) => {
+                // The context is lost, or the process is ending. Leaking a slot is the one answer that cannot corrupt memory.
+                tracing::error!(%error, "a copy to the GPU did not end; its batch slot is lost");
+                std::mem::forget(source);
+            }
+        }
+    }
+}
+
+/// The end of a copy. Clones refer to the same end.
+#[derive(Clone)]
+pub struct CopyEvent {
+    event: Arc<Event>,
+}
+
+impl CopyEvent {
+    /// Whether the copy has ended. Does not wait.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Usage`] in a forked child, [`crate::ErrorKind::Device`] if the context is lost.
+    pub fn is_done(&self) -> Result<bool> {
+        self.event.driver.call("asking for a copy", || {
+            // SAFETY: the event is alive as long as `self`.
+            match unsafe { sys::cuEventQuery(self.event.raw()) }.result() {
+                Ok(()) => Ok(true),
+                Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// Waits on the CPU until the copy has ended.
+    ///
+    /// # Errors
+    /// As for [`Self::is_done`].
+    pub fn wait(&self) -> Result<()> {
+        self.event.synchronize()
+    }
+
+    /// # Safety
+    /// `stream` is 0 or a live stream of the device.
+    pub(super) unsafe fn make_wait(&self, stream: u64) -> Result<()> {
+        self.event.driver.call("waiting for a batch on the consumer's stream", || {
+            // SAFETY: the event is alive; the stream is by the caller's promise.
+            unsafe { sys::cuStreamWaitEvent(stream as sys::CUstream, self.event.raw(), 0) }.result()
+        })
+    }
+}
+
+impl std::fmt::Debug for CopyEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CopyEvent").finish_non_exhaustive()
+    }
+}
+
+/// A driver event without timing, whose waiters sleep rather than spin.
+pub(super) struct Event {
+    driver: Arc<Driver>,
+    raw: sys::CUevent,
+}
+
+// SAFETY: events may be used from any thread; the handle is only passed to the driver.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    pub(super) fn new(driver: Arc<Driver>) -> Result<Self> {
+        let flags =
+            sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32 | sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
+        let raw = driver.call("making an event", || {
+            let mut raw = std::ptr::null_mut();
+            // SAFETY: the pointer is to a local.
+            unsafe { sys::cuEventCreate(&raw mut raw, flags) }.result()?;
+            Ok(raw)
+        })?;
+        Ok(Self { driver, raw })
+    }
+    pub(super) fn raw(&self) -> sys::CUevent {
+        self.raw
+    }
+    fn synchronize(&self) -> Result<()> {
+        // SAFETY: the event is alive as long as `self`.
+        self.driver.call("waiting for a copy", || unsafe { sys::cuEventSynchronize(self.raw) }.result())
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed only here; the driver frees it when work that refers to it has passed.
+        let _ = self.driver.call("dropping an event", || unsafe { sys::cuEventDestroy_v2(self.raw) }.result());
+    }
+}

@@ -1,0 +1,242 @@
+//! The one door to the driver.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use cudarc::driver::result::DriverError;
+use cudarc::driver::{CudaContext, sys};
+
+use super::probe::describe;
+use crate::device::Registration;
+use crate::error::{Error, Result};
+
+/// Larger registrations hold driver locks for long (vLLM issue 42632) and fail from 512 GiB on.
+const REGISTER_PIECE_BYTES: usize = 1 << 30;
+
+/// A device's primary context, retained.
+pub(super) struct Driver {
+    /// Its Drop calls the driver: only in the process that made it.
+    context: ManuallyDrop<Arc<CudaContext>>,
+    pid: u32,
+}
+
+impl Driver {
+    /// Retains the primary context of a device that the probe has found. The calling thread's current context stays what
+    /// it was: torch takes its current device from it.
+    pub(super) fn new(ordinal: usize) -> Result<Arc<Self>> {
+        let opened = caught(|| {
+            let mut before = std::ptr::null_mut();
+            // SAFETY: the driver is initialised (the probe found the device); the pointer is to a local.
+            unsafe { sys::cuCtxGetCurrent(&raw mut before) }.result()?;
+            let context = CudaContext::new(ordinal)?;
+            // SAFETY: none of cudarc's slices, which tracking is for, is ever made; all ordering is by our own events. Left
+            // on, it would synchronise the whole context, torch's work included, when the copy stream is made.
+            unsafe { context.disable_event_tracking() };
+            // SAFETY: `before` was the current context a moment ago, or null for none.
+            unsafe { sys::cuCtxSetCurrent(before) }.result()?;
+            Ok(context)
+        });
+        match opened {
+            Ok(context) => Ok(Arc::new(Self { context: ManuallyDrop::new(context), pid: std::process::id() })),
+            Err(why) => Err(Error::device(format!("CUDA device {ordinal} cannot be opened: {why}"))),
+        }
+    }
+
+    /// The context, for cudarc's own types. Use it inside [`Self::call`].
+    pub(super) fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
+    /// Whether this process is a child of the one that opened the device.
+    pub(super) fn forked(&self) -> bool {
+        std::process::id() != self.pid
+    }
+
+    /// Runs `f` with the device's context current and stream-capture mode relaxed, and puts both back: a capture that
+    /// torch has under way on another thread is not disturbed by our event and memory calls.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Usage`] in a forked child; [`crate::ErrorKind::Device`] with `what` failed and the driver's
+    /// words.
+    pub(super) fn call<T>(&self, what: &str, f: impl FnOnce() -> Result<T, DriverError>) -> Result<T> {
+        if self.forked() {
+            return Err(Error::usage(format!(
+                "{what}: the CUDA device was opened by process {}, and its context did not survive the fork to {}: open it in the child, or start workers with spawn",
+                self.pid,
+                std::process::id()
+            )));
+        }
+        let done = caught(|| {
+            let _current = Current::enter(self.context.cu_ctx())?;
+            f()
+        });
+        done.map_err(|why| Error::device(format!("{what}: {why}")))
+    }
+}
+
+/// Calls the driver; a panic of the bindings (a function the library lacks) is an error like any other.
+fn caught<T>(f: impl FnOnce() -> Result<T, DriverError>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(done) => done.map_err(describe),
+        Err(_) => Err("the NVIDIA driver library lacks a function: update the driver".to_owned()),
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if !self.forked() {
+            // SAFETY: dropped here and nowhere else.
+            let _ = catch_unwind(AssertUnwindSafe(|| unsafe { ManuallyDrop::drop(&mut self.context) }));
+        }
+    }
+}
+
+/// The device's context current, until dropped.
+struct Current {
+    mode: sys::CUstreamCaptureMode,
+}
+
+impl Current {
+    fn enter(context: sys::CUcontext) -> Result<Self, DriverError> {
+        // SAFETY: the context is retained by the driver value that is being called.
+        unsafe { sys::cuCtxPushCurrent_v2(context) }.result()?;
+        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the pointer is to a local; the call swaps it with the thread's mode.
+        let swapped = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) }.result();
+        if let Err(error) = swapped {
+            pop();
+            return Err(error);
+        }
+        Ok(Self { mode })
+    }
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is to a field; the mode is the one the thread had.
+        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut self.mode) };
+        pop();
+    }
+}
+
+fn pop() {
+    let mut popped = std::ptr::null_mut();
+    // SAFETY: the pointer is to a local; the context on top is the one that was pushed.
+    let _ = unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) };
+}
+
+/// Whether `stream` is capturing a graph.
+///
+/// # Safety
+/// Inside [`Driver::call`]; `stream` is null or a live stream of the device.
+pub(super) unsafe fn is_capturing(stream: sys::CUstream) -> Result<bool, DriverError> {
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the stream is by the caller's promise; the pointer is to a local.
+    match unsafe { sys::cuStreamIsCapturing(stream, &raw mut status) }.result() {
+        Ok(()) => Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE),
+        // What the driver says of the legacy default stream while a blocking stream captures.
+        Err(DriverError(sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Page-locks `memory`, in pieces.
+pub(super) fn register(driver: &Arc<Driver>, memory: &mut [u8]) -> Result<Registration> {
+    let bytes = memory.len() as u64;
+    let what = format!("page-locking {bytes} bytes of host memory (lower `cache` or batch_size if they do not fit)");
+    let mut pinned = Pinned { driver: driver.clone(), pieces: Vec::new() };
+    for piece in memory.chunks_mut(REGISTER_PIECE_BYTES) {
+        let start = piece.as_mut_ptr().cast::<c_void>();
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        driver.call(&what, || {
+            // SAFETY: the piece is mapped memory of that length (it is a live borrow). That it stays mapped until `Pinned`
+            // is dropped is the caller's duty; the driver's own hold on the pages keeps them from being reused for anything
+            // else even if it were not.
+            unsafe { sys::cuMemHostRegister_v2(start, piece.len(), flags) }.result()
+        })?;
+        // On an error above, dropping `pinned` takes the earlier pieces back.
+        pinned.pieces.push(Address(start));
+    }
+    Ok(Registration::pinned(bytes, Box::new(pinned)))
+}
+
+struct Address(*mut c_void);
+// SAFETY: a number to the driver; nothing is read through it.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
+
+struct Pinned {
+    driver: Arc<Driver>,
+    pieces: Vec<Address>,
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // In a forked child the call is refused, which is what is wanted there.
+        for piece in &self.pieces {
+            // SAFETY: registered in `register`, not unregistered since.
+            let _ = self.driver.call("unlocking memory", || unsafe { sys::cuMemHostUnregister(piece.0) }.result());
+        }
+    }
+}
+
+/// Zeroed host memory that the GPU writes and the CPU reads: page-locked, mapped, cached (not write-combined).
+pub(super) struct Mapped {
+    driver: Arc<Driver>,
+    host: NonNull<u8>,
+    device: u64,
+    len: usize,
+}
+
+// SAFETY: plain memory; readers go through atomics and volatile reads, see `mailbox`.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    pub(super) fn new(driver: Arc<Driver>, len: usize) -> Result<Self> {
+        let (host, device) = driver.call("mapping host memory for scores", || {
+            let mut host = std::ptr::null_mut();
+            let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+            // SAFETY: the pointer is to a local.
+            unsafe { sys::cuMemHostAlloc(&raw mut host, len, flags) }.result()?;
+            let mut device = 0;
+            // SAFETY: `host` was just allocated as mapped memory; the pointer is to a local.
+            let mapped = unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut device, host, 0) }.result();
+            if let Err(error) = mapped {
+                // SAFETY: just allocated, nobody has it.
+                let _ = unsafe { sys::cuMemFreeHost(host) };
+                return Err(error);
+            }
+            Ok((host, device))
+        })?;
+        let Some(host) = NonNull::new(host.cast::<u8>()) else {
+            return Err(Error::device("the driver gave host memory at address 0"));
+        };
+        // SAFETY: `len` bytes just allocated for writing; the GPU does not know of them yet.
+        unsafe { host.as_ptr().write_bytes(0, len) };
+        Ok(Self { driver, host, device, len })
+    }
+    pub(super) fn host(&self) -> NonNull<u8> {
+        self.host
+    }
+    pub(super) fn device(&self) -> u64 {
+        self.device
+    }
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let host = self.host.as_ptr().cast();
+        // SAFETY: allocated in `new`, freed only here; the mailbox drops it only when no launch can still write to it.
+        let _ = self.driver.call("freeing score memory", || unsafe { sys::cuMemFreeHost(host) }.result());
+    }
+}

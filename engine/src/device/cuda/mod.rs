@@ -1,0 +1,173 @@
+//! A CUDA GPU, through the driver API alone (no toolkit, no runtime library, libcuda loaded at run time).
+//!
+//! | file | job |
+//! | --- | --- |
+//! | `probe` | what is there; never panics, makes no context |
+//! | `driver` | the one door to the driver: fork check, context, capture mode, errors |
+//! | `copy` | host-to-device copies on our own stream, events, who keeps the source alive |
+//! | `score` | the kernels: module, launches on a borrowed stream |
+//! | `mailbox` | scores on their way home: mapped host memory and a thread that reads it |
+//!
+//! Lifetimes, once: everything holds the [`driver::Driver`], which holds the device's primary context (the one torch
+//! uses). Memory handed to the GPU is owned by whoever waits for the event (or the sequence word) that ends its use. In a
+//! forked child the context is gone: every call is refused with an error, and drops leak.
+//!
+//! **Never run on a GPU so far**: checked against the bindings and the driver's documentation line by line.
+#![allow(unsafe_code)]
+
+mod copy;
+mod driver;
+mod mailbox;
+mod probe;
+mod score;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use copy::CopyEvent;
+pub use mailbox::HostScores;
+pub use probe::{Gpu, Probe, probe};
+pub use score::{ScoreArgs, Scorer};
+
+use super::{Device, DeviceKind, Registration};
+use crate::error::{Error, Result};
+use copy::Copies;
+use driver::Driver;
+
+/// A CUDA device. Clones are handles to the same one.
+#[derive(Clone)]
+pub struct Cuda {
+    gpu: Gpu,
+    driver: Arc<Driver>,
+    copies: Arc<Copies>,
+}
+
+impl Cuda {
+    /// Opens the device of that ordinal.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Device`] if there is no such device or the driver refuses.
+    pub fn open(ordinal: usize) -> Result<Self> {
+        let found = probe();
+        let Some(gpu) = found.gpus.iter().find(|gpu| gpu.ordinal == ordinal).cloned() else {
+            let why = match (&found.problem, found.gpus.len()) {
+                (Some(problem), _) => problem.clone(),
+                (None, 0) => "the driver sees none (is CUDA_VISIBLE_DEVICES empty?)".to_owned(),
+                (None, n) => format!("the driver sees {n}, numbered from 0"),
+            };
+            return Err(Error::device(format!(
+                "no CUDA device {ordinal}: {why}. Use device=\"cpu\", or see `lossfeed doctor`"
+            )));
+        };
+        let driver = Driver::new(ordinal)?;
+        let copies = Copies::new(driver.clone())?;
+        Ok(Self { gpu, driver, copies: Arc::new(copies) })
+    }
+
+    /// What the driver says about it.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Raw handle of our copy stream, for `torch.cuda.ExternalStream`. It lives as long as the device.
+    pub fn copy_stream(&self) -> u64 {
+        self.copies.stream()
+    }
+
+    /// Starts copying all of `source` to `dst` on the copy stream, after the work that `after_stream` (a raw handle) has
+    /// been given so far. `source` is dropped, on another thread, when the copy has ended.
+    ///
+    /// Nothing here waits for the GPU.
+    ///
+    /// # Safety
+    /// - `dst` is device memory of at least as many bytes, and nobody frees it before the copy has ended. For memory of
+    ///   torch's allocator: it was allocated on `after_stream`, and [`Self::consumer_wait`] is called on that stream
+    ///   before the tensor can be dropped.
+    /// - `after_stream` is 0 or a live stream of this device.
+    /// - `source.as_ref()` gives the same bytes at the same address until `source` is dropped.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Usage`] in a forked child or if `after_stream` is capturing a graph;
+    /// [`crate::ErrorKind::Device`] if the driver refuses. Then `source` has been dropped and no copy is under way.
+    pub unsafe fn copy_async<S>(&self, source: S, dst: u64, after_stream: u64) -> Result<CopyEvent>
+    where
+        S: AsRef<[u8]> + Send + 'static,
+    {
+        // SAFETY: the caller's promises are the callee's.
+        unsafe { self.copies.start(Box::new(source), dst, after_stream) }
+    }
+
+    /// Makes `stream` (not the CPU) wait for a copy.
+    ///
+    /// # Safety
+    /// `stream` is 0 or a live stream of this device.
+    ///
+    /// # Errors
+    /// As for [`Self::copy_async`].
+    pub unsafe fn consumer_wait(&self, stream: u64, event: &CopyEvent) -> Result<()> {
+        // SAFETY: the caller's promise is the callee's.
+        unsafe { event.make_wait(stream) }
+    }
+
+    /// A scorer for batches of at most `rows_max` rows, with `slots` batches on their way home at most. `sink` is called on
+    /// a thread of its own with each batch's ticket and scores, in launch order.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Device`] if the driver refuses the kernels (with its log) or the memory.
+    pub fn scorer<T, F>(&self, rows_max: usize, slots: usize, sink: F) -> Result<Scorer<T>>
+    where
+        T: Send + 'static,
+        F: FnMut(T, &HostScores<'_>) + Send + 'static,
+    {
+        Scorer::new(self.driver.clone(), rows_max, slots, sink)
+    }
+}
+
+impl Device for Cuda {
+    fn name(&self) -> String {
+        self.gpu.name.clone()
+    }
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cuda(self.gpu.ordinal)
+    }
+    fn uuid(&self) -> Option<String> {
+        self.gpu.uuid.clone()
+    }
+    fn pins(&self) -> bool {
+        true
+    }
+    fn register(&self, memory: &mut [u8]) -> Result<Registration> {
+        driver::register(&self.driver, memory)
+    }
+    fn cuda(&self) -> Option<&Cuda> {
+        Some(self)
+    }
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cuda").field("gpu", &self.gpu).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    #[test]
+    fn probing_never_panics_and_says_what_is_missing() {
+        let found = probe();
+        assert_eq!(found, probe(), "asked once a process");
+        if found.gpus.is_empty() {
+            assert!(found.problem.is_some() || found.driver_version.is_some(), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn opening_a_device_that_is_not_there_is_an_error_that_says_what_to_do() {
+        let error = super::super::open("cuda:4096").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Device);
+        assert!(error.to_string().contains("4096") && error.to_string().contains("device=\"cpu\""), "{error}");
+    }
+}
