@@ -59,10 +59,15 @@ const IMPURE_CRATES: &[&str] =
 const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/arena/slot.rs", "a slot is a part of the arena's mapping"),
     ("engine/src/staging/slot.rs", "a batch slot is a part of the pool's mapping"),
-    ("engine/src/device/cuda.rs", "the CUDA driver"),
-    ("engine/src/stats/page.rs", "the mapped stats page"),
+    ("engine/src/device/cuda/mod.rs", "the CUDA driver: promises about raw device addresses and streams"),
+    ("engine/src/device/cuda/driver.rs", "the CUDA driver: context, registered and mapped memory"),
+    ("engine/src/device/cuda/probe.rs", "the CUDA driver: what is there"),
+    ("engine/src/device/cuda/copy.rs", "the CUDA driver: copies and events"),
+    ("engine/src/device/cuda/score.rs", "the CUDA driver: kernels"),
+    ("engine/src/device/cuda/mailbox.rs", "memory that the GPU writes and the CPU reads"),
     ("kernels/src/fast/dispatch.rs", "functions compiled for a vector unit"),
     ("pybind/src/buffer.rs", "memory lent by Python"),
+    ("tests/kernels/gpu.rs", "kernel launches on a GPU"),
 ];
 
 /// Dependencies on our own crates and on what a layer must not know.
