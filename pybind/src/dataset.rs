@@ -1,6 +1,8 @@
 //! A Python dataset behind the engine's source trait.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use lossfeed::source::{Form, Payload, Source as EngineSource};
 use lossfeed::{Error, ErrorKind, Result, SampleId, TensorSpec};
@@ -11,6 +13,40 @@ use crate::buffer::Input;
 use crate::errors::contract;
 use crate::source::Source;
 use crate::spec::{self, PySpec};
+
+/// Set when the interpreter is about to go: no thread may enter it any more.
+static LEAVING: AtomicBool = AtomicBool::new(false);
+/// Threads inside the interpreter, or about to enter it.
+static INSIDE: AtomicUsize = AtomicUsize::new(0);
+
+/// A thread's stay in the interpreter. One that is still there while the interpreter is torn down would be killed in the
+/// middle of our frames.
+struct Stay;
+
+impl Stay {
+    fn enter() -> Option<Self> {
+        INSIDE.fetch_add(1, Ordering::SeqCst);
+        let stay = Self;
+        (!LEAVING.load(Ordering::SeqCst)).then_some(stay)
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        INSIDE.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Ends all calls from loader threads into Python for good, and waits for those under way. For interpreter exit.
+#[pyfunction]
+pub(crate) fn leave(py: Python<'_>) -> PyResult<()> {
+    LEAVING.store(true, Ordering::SeqCst);
+    while INSIDE.load(Ordering::SeqCst) > 0 {
+        py.detach(|| std::thread::sleep(Duration::from_millis(2)));
+        py.check_signals()?;
+    }
+    Ok(())
+}
 
 /// Samples come from `fetch(ids)`, which returns for every id a pair of contiguous buffers, or the exception that
 /// reading it raised. Loader threads call it, one at a time as far as the interpreter lock makes them.
@@ -87,8 +123,8 @@ impl EngineSource for Callback {
     }
 
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>)) {
-        // An interpreter that is shutting down hands out no lock any more.
-        let Some(answer) = Python::try_attach(|py| self.call(py, ids)) else {
+        let answer = Stay::enter().and_then(|_stay| Python::try_attach(|py| self.call(py, ids)));
+        let Some(answer) = answer else {
             for k in 0..ids.len() {
                 sink(k, Err(Error::usage("the interpreter is shutting down: close the loader before it does")));
             }

@@ -238,10 +238,8 @@ impl Feed {
             for (row, error) in failures.iter().enumerate() {
                 let Some(error) = error else { continue };
                 if self.on_error == OnError::Raise || error.kind() == crate::error::ErrorKind::Internal {
-                    return Err(Error::new(
-                        error.kind(),
-                        format!("batch {} of epoch {}: {error}", planned.number, planned.epoch),
-                    ));
+                    let batch = format!("batch {} of epoch {}", planned.number, planned.epoch);
+                    return Err(Error::new(error.kind(), batch).because(Arc::clone(error)));
                 }
                 self.report_bad(ids[row], error);
             }

@@ -102,7 +102,7 @@ class Adaptor:
                 result = numpy.asarray(value)
             except Exception as cause:
                 raise SampleError(f"dataset item {i}: {name} ({type(value).__name__}) is ragged or no number: {cause}") from cause
-            if isinstance(value, float):
+            if type(value) is float:
                 result = result.astype(numpy.float32)
             if not result.dtype.isnative:
                 result = result.astype(result.dtype.newbyteorder("="))

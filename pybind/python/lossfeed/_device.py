@@ -26,13 +26,15 @@ class Courier:
                 f"device={device!r}, but this PyTorch ({torch.__version__}) sees no CUDA device: use device='cpu', or look at `lossfeed doctor`"
             )
         self._torch = torch
+        # "cuda" is torch's current device, which a rank may have chosen, and not the driver's first.
         self._device = torch.device(device) if ":" in device else torch.device("cuda", torch.cuda.current_device())
+        self.name = str(self._device)
         self._stream = torch.cuda.Stream(self._device)
         self._views = views
         self._underway: deque[tuple[Any, _native.Slot]] = deque()
 
     def send(self, slot: _native.Slot) -> tuple[Any, Any, Any]:
-        """Queues the copy; returns (device block, event behind the copy, ranges and rows)."""
+        """Queues the copy; what it returns is for :meth:`receive`."""
         torch = self._torch
         while self._underway and self._underway[0][0].query():
             self._underway.popleft()
@@ -40,7 +42,8 @@ class Courier:
         host = to_torch(buffer, "uint8", (len(buffer),))
         with torch.cuda.device(self._device):
             block = torch.empty(len(buffer), dtype=torch.uint8, device=self._device)
-            self._stream.wait_stream(torch.cuda.current_stream())
+            consumer = torch.cuda.current_stream()
+            self._stream.wait_stream(consumer)
             with torch.cuda.stream(self._stream):
                 block.copy_(host, non_blocking=True)
                 event = torch.cuda.Event()
@@ -48,13 +51,16 @@ class Courier:
         # Should the block die before anyone waits for the event, its memory must not be reused under the copy.
         block.record_stream(self._stream)
         self._underway.append((event, slot))
-        return block, event, (slot.ranges(), slot.rows)
+        return block, event, (consumer, slot.ranges(), slot.rows)
 
     def receive(self, sent: tuple[Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
         """The fields of a sent batch; the current stream waits for its copy."""
         torch = self._torch
-        block, event, (ranges, rows) = sent
-        torch.cuda.current_stream(self._device).wait_event(event)
+        block, event, (allocated_on, ranges, rows) = sent
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(event)
+        if stream != allocated_on:
+            block.record_stream(stream)
         kinds = self._views.kinds(rows)
         fields = (
             block[start:end].view(getattr(torch, dtype)).view(shape)
@@ -103,5 +109,6 @@ class Mail:
             event, floats, counts, ticket = self._waiting.popleft()
             if wait:
                 event.synchronize()
-            columns = [span(floats[k]) for k in range(len(floats))]
-            self._engine.apply_scores(ticket, *columns, *([None] * (3 - len(columns))), span(counts))
+            both = len(floats) == 3
+            grad_norm, entropy = (span(floats[1]), span(floats[2])) if both else (None, None)
+            self._engine.apply_scores(ticket, span(floats[0]), grad_norm, entropy, span(counts))

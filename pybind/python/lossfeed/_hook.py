@@ -24,13 +24,13 @@ def score(loader: Loader, logits: Any, batch: Batch, ignore_index: int) -> None:
         return
     numpy = require_numpy("scoring arrays")
     found = sample_scores(logits, numpy.asarray(batch.target), ignore_index)
-    columns = [found.loss, found.grad_norm, found.entropy]
-    count = found.rank_count
+    loss, grad_norm, entropy, count = found.loss, found.grad_norm, found.entropy, found.rank_count
     if logits.ndim > 2:
-        columns = _per_sample(numpy, len(batch), *columns, numpy.asarray(batch.target) != ignore_index)
-        count = to_numpy(_native.rank_counts(as_bytes(columns[0].astype(numpy.float32))), "int32", (len(batch),))
-    narrow = [as_bytes(numpy.ascontiguousarray(c, dtype=numpy.float32)) for c in columns]
-    engine.apply_scores(batch._ticket, *narrow, as_bytes(count))
+        kept = numpy.asarray(batch.target) != ignore_index
+        loss, grad_norm, entropy = _per_sample(numpy, len(batch), loss, grad_norm, entropy, kept)
+        count = to_numpy(_native.rank_counts(as_bytes(loss.astype(numpy.float32))), "int32", (len(batch),))
+    loss, grad_norm, entropy = (as_bytes(numpy.asarray(c, dtype=numpy.float32)) for c in (loss, grad_norm, entropy))
+    engine.apply_scores(batch._ticket, loss, grad_norm, entropy, as_bytes(count))
 
 
 def score_losses(loader: Loader, losses: Any, batch: Batch) -> None:
@@ -136,25 +136,22 @@ def _apply(loader: Loader, engine: _native.Engine, batch: Batch, scores: RowScor
     """Takes row scores home; rows of one sample are averaged first."""
     import torch
 
-    columns, count = (scores.loss, scores.grad_norm, scores.entropy), scores.rank_count
-    on_device = scores.loss.device.type == "cuda"
-    if scores.loss.numel() != len(batch):
-        kept = scores.correct != 255
-        columns = _per_sample(torch, len(batch), *columns, kept)
-        losses = columns[0].to(torch.float32)
+    loss, grad_norm, entropy, count = scores.loss, scores.grad_norm, scores.entropy, scores.rank_count
+    on_device = loss.device.type == "cuda"
+    if loss.numel() != len(batch):
+        loss, grad_norm, entropy = _per_sample(torch, len(batch), loss, grad_norm, entropy, scores.correct != 255)
+        loss = loss.to(torch.float32)
         if on_device:
             from ._autograd import rank_counts
 
-            count = rank_counts(losses)
+            count = rank_counts(loss)
         else:
-            count = to_torch(_native.rank_counts(span(losses.contiguous())), "int32", (len(batch),))
-    columns = tuple(c.to(torch.float32) for c in columns)
+            count = to_torch(_native.rank_counts(span(loss)), "int32", (len(batch),))
+    loss, grad_norm, entropy = (c.to(torch.float32) for c in (loss, grad_norm, entropy))
     if on_device:
-        _mail(loader).post(batch._ticket, torch.stack(columns), count)
+        _mail(loader).post(batch._ticket, torch.stack((loss, grad_norm, entropy)), count)
         return
-    columns = tuple(c.contiguous() for c in columns)
-    count = count.contiguous()
-    engine.apply_scores(batch._ticket, *(span(c) for c in columns), span(count))
+    engine.apply_scores(batch._ticket, span(loss), span(grad_norm), span(entropy), span(count))
 
 
 def _per_sample(xp: Any, samples: int, loss: Any, grad_norm: Any, entropy: Any, kept: Any) -> tuple[Any, Any, Any]:

@@ -23,8 +23,12 @@ _live: weakref.WeakSet[Loader] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    for loader in list(_live):
-        loader.close()
+    try:
+        for loader in list(_live):
+            loader.close()
+    finally:
+        # Threads of loaders that were dropped, not closed, may still be inside a dataset's code.
+        _native.leave()
 
 
 class Loader:
@@ -124,10 +128,16 @@ class Loader:
         self._collate_fn = collate_fn
         self._timeout_s = _keywords.real("timeout", timeout)
         self._rank, self._world_size = _keywords.ranks(rank, world_size)
+        self._views = Views(self._framework, self._data._native.spec, self._data._native.target_spec)
+        if on_device != "cpu":
+            from ._device import Courier
+
+            self._courier = Courier(on_device, self._views)
+            on_device = self._courier.name
         form = _keywords.choice("cache_form", cache_form, "encoded", "decoded")
         num_workers, ahead = _keywords.workers(num_workers, prefetch_factor)
         sampler_settings = _keywords.sampler(sampler, shuffle)
-        settings = {
+        settings: dict[str, Any] = {
             "batch_size": _keywords.whole("batch_size", batch_size, 1),
             "drop_last": _keywords.flag("drop_last", drop_last),
             "seed": _keywords.seed(seed, generator),
@@ -153,12 +163,6 @@ class Loader:
             text = json.dumps(settings, allow_nan=False)
         except (TypeError, ValueError) as cause:
             raise SettingsError(f"sampler={sampler!r} holds an option that is neither a number, a bool nor text") from cause
-        views = Views(self._framework, self._data._native.spec, self._data._native.target_spec)
-        if on_device != "cpu":
-            from ._device import Courier
-
-            self._courier = Courier(on_device, views)
-        self._views = views
         self._settings = settings
         self._engine = _native.Engine(self._data._native, text)
         self._batches = self._engine.batches_per_epoch()
@@ -380,7 +384,8 @@ class Pass(Iterator[Batch]):
         fields, ticket = found
         if loader._collate_fn is not None:
             fields = collated(fields, loader._collate_fn)
-        return Batch(*fields, ticket)
+        data, target, ids, weight = fields
+        return Batch(data, target, ids, weight, ticket)
 
     def _next_on_host(self) -> Any:
         if self._loader._mail is not None:

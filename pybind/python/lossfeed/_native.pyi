@@ -1,8 +1,9 @@
 """The native half. Private: its calls are what the Python layer needs, and change with it."""
 
-from collections.abc import Buffer as _Buffer  # type: ignore[attr-defined]
 from os import PathLike
 from typing import Any, Callable
+
+from typing_extensions import Buffer as _Buffer
 
 __version__: str
 
@@ -101,6 +102,7 @@ def dataset_source(
     description: str,
     classes: list[str],
 ) -> Source: ...
+def leave() -> None: ...
 def score_rows(
     logits: _Buffer,
     dtype_name: str,

@@ -33,6 +33,7 @@ def parse_bytes(name: str, value: int | str) -> int:
     """`value` in bytes: an int, or text with a unit ("64MiB"; decimal units are powers of 1000)."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise SettingsError(f"{name}={value!r} is no size: give bytes (1000000) or a size ('20MB', '1GiB')")
+    number: float
     if isinstance(value, int):
         number, unit = value, ""
     else:

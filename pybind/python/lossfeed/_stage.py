@@ -77,8 +77,9 @@ class Staged(Generic[T]):
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch on to the iterable, or to its sampler."""
         for target in (self._iterable, getattr(self._iterable, "sampler", None), getattr(self._iterable, "batch_sampler", None)):
-            if callable(getattr(target, "set_epoch", None)):
-                target.set_epoch(epoch)
+            set_epoch = getattr(target, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(epoch)
                 return
         raise UsageError(f"{type(self._iterable).__name__} has no set_epoch, and neither has its sampler")
 

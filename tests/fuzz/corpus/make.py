@@ -107,7 +107,7 @@ files = {
     "cut-in-scan.jpg": photo[: scan + (len(photo) - scan) // 2],
     "cut-in-header.jpg": photo[: scan - 20],
     "no-end-marker.jpg": photo[:-2],
-    "zeros-in-scan.jpg": photo[: scan + 100] + bytes(64) + b"\xff\xd9",
+    "scan-ends-early.jpg": photo[: scan + 40] + b"\xff\xd9",
     "start-only.jpg": b"\xff\xd8\xff",
     "text.jpg": b"<html>404 Not Found</html>",
     "nothing.jpg": b"",

@@ -1,0 +1,310 @@
+"""Every keyword of torch's DataLoader is honoured or refused with the reason; every bad setting has its name and number."""
+
+import inspect
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import epoch_ids
+
+import lossfeed as lf
+from lossfeed import _keywords
+
+
+def test_the_table_names_every_keyword_of_torchs_loader_and_the_signature_keeps_its_order():
+    torchs = list(inspect.signature(torch.utils.data.DataLoader.__init__).parameters)[1:]
+    named = set(_keywords.HONOURED) | {name.split("=")[0] for name in _keywords.REFUSED}
+    assert named == set(torchs)
+    ours = list(inspect.signature(lf.Loader.__init__).parameters)[1:]
+    assert [n if n != "data" else "dataset" for n in ours[: torchs.index("generator") + 1]] == torchs[: torchs.index("generator") + 1]
+    assert set(torchs) <= set(ours)
+
+
+@pytest.mark.parametrize(
+    "keyword,value",
+    [
+        ("sampler", torch.utils.data.SequentialSampler(range(4))),
+        ("batch_sampler", [[0, 1]]),
+        ("worker_init_fn", print),
+        ("multiprocessing_context", "spawn"),
+        ("pin_memory_device", "cuda"),
+        ("in_order", False),
+    ],
+)
+def test_refused_keywords_say_why_and_what_to_do(numbers, keyword, value):
+    with pytest.raises(lf.SettingsError) as refused:
+        lf.Loader(numbers, 8, **{keyword: value})
+    message = str(refused.value)
+    assert message.startswith(f"{keyword}=") and "is refused: " in message and len(message.split("is refused: ")[1]) > 30
+
+
+def test_batch_size_is_honoured(numbers):
+    sizes = [len(i) for i in epoch_ids(lf.Loader(numbers, batch_size=24))]
+    assert len(sizes) == 3 and sum(sizes) == 64 and max(sizes) == 24
+    assert len(lf.Loader(numbers)) == 64
+
+
+def test_drop_last_is_honoured(numbers):
+    assert [len(i) for i in epoch_ids(lf.Loader(numbers, 24, drop_last=True))] == [24, 24]
+
+
+def test_shuffle_is_honoured(numbers):
+    orders = [np.concatenate(epoch_ids(lf.Loader(numbers, 8, shuffle=s))).tolist() for s in (None, True, False)]
+    assert orders[0] == orders[1] != orders[2] == list(range(64))
+
+
+def test_dataset_is_torchs_name_for_data(numbers):
+    assert len(lf.Loader(dataset=numbers, batch_size=8)) == 8
+    for keywords in ({}, {"data": numbers, "dataset": numbers}):
+        with pytest.raises(lf.SettingsError, match="give the dataset once"):
+            lf.Loader(**keywords)
+
+
+def test_num_workers_is_honoured(numbers):
+    import threading
+
+    class Where:
+        threads = set()
+
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, i):
+            self.threads.add(threading.get_ident())
+            return np.float32(i), i
+
+    for workers, expected in ((0, {threading.get_ident()}), (2, None)):
+        loader = lf.Loader(Where(), 2, num_workers=workers)
+        Where.threads = set()
+        Where.threads.clear()
+        epoch_ids(loader)
+        if expected is None:
+            assert 1 <= len(Where.threads) <= 2 and threading.get_ident() not in Where.threads
+        else:
+            assert Where.threads == expected
+
+
+def test_prefetch_factor_bounds_how_far_workers_run_ahead():
+    class Count:
+        fetched = 0
+
+        def __len__(self):
+            return 400
+
+        def __getitem__(self, i):
+            Count.fetched += 1
+            return np.float32(i), i
+
+    import time
+
+    loader = lf.Loader(Count(), 2, num_workers=1, prefetch_factor=3, max_slots=5)
+    probed = Count.fetched
+    it = iter(loader)
+    batch = next(it)
+    time.sleep(0.5)
+    assert 2 <= Count.fetched - probed <= 2 * 5, "at most every slot is filled"
+    del batch
+
+
+def test_collate_fn_makes_data_and_target_of_the_rows(numbers):
+    def collate(rows):
+        assert all(x.shape == (3,) for x, _ in rows)
+        return torch.stack([x for x, _ in rows]).mean(1), [int(y) for _, y in rows]
+
+    loader = lf.Loader(numbers, 8, collate_fn=collate)
+    for batch in loader:
+        torch.testing.assert_close(batch.data, batch.ids.float() + 0.25)
+        assert batch.target == (batch.ids % 4).tolist() and len(batch) == 8
+        loader.score_losses(batch.data, batch)
+    with pytest.raises(lf.SettingsError, match="pair"):
+        next(iter(lf.Loader(numbers, 8, collate_fn=lambda rows: None)))
+    with pytest.raises(lf.SettingsError, match="callable"):
+        lf.Loader(numbers, 8, collate_fn=3)
+
+
+def test_generator_gives_the_seed(numbers):
+    def order(seed):
+        return np.concatenate(epoch_ids(lf.Loader(numbers, 8, generator=torch.Generator().manual_seed(seed)))).tolist()
+
+    assert order(1) == order(1) != order(2)
+    with pytest.raises(lf.SettingsError, match="leave one out"):
+        lf.Loader(numbers, 8, generator=torch.Generator(), seed=1)
+    with pytest.raises(lf.SettingsError, match="torch.Generator"):
+        lf.Loader(numbers, 8, generator=np.random.default_rng())
+
+
+def test_pin_memory_timeout_persistent_workers_and_in_order(numbers):
+    with pytest.raises(lf.SettingsError, match="pin_memory=True with device='cpu'"):
+        lf.Loader(numbers, 8, pin_memory=True)
+    loader = lf.Loader(numbers, 8, pin_memory=False, timeout=30, persistent_workers=True, in_order=True)
+    assert [len(epoch_ids(loader)) for _ in range(2)] == [8, 8]
+
+
+def test_torch_distributed_gives_rank_and_world_size(numbers, tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        loader = lf.Loader(numbers, 8)
+        assert (loader._rank, loader._world_size) == (0, 1)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert len(lf.Loader(numbers, 8, rank=1, world_size=2)) == 4
+
+
+@pytest.mark.parametrize(
+    "cache,expected",
+    [(None, 0), (0, 0), (6400, 6400), ("64kB", 64000), ("1KiB", 1024), ("0.5MiB", 524288), ("50%", 2048), (0.25, 1024), (1.0, 4096), ("100%", 4096)],
+)
+def test_cache_sizes_are_read(numbers, cache, expected):
+    loader = lf.Loader(numbers, 8, cache=cache)
+    assert loader._settings["cache_bytes"] == expected
+    assert loader.stats()["cache_capacity_bytes"] == expected
+
+
+@pytest.mark.parametrize(
+    "keywords,message",
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": -3}, "batch_size=-3"),
+        ({"batch_size": 65}, "batch_size 65 .* 64"),
+        ({"batch_size": 2.0}, "batch_size=2.0 must be an int"),
+        ({"batch_size": True}, "batch_size=True must be an int"),
+        ({"batch_size": None}, "batch_size=None"),
+        ({"batch_size": 2**70}, "batch_size"),
+        ({"cache": -1}, "cache=-1"),
+        ({"cache": 1}, "smaller than one sample"),
+        ({"cache": math.nan}, "cache=nan"),
+        ({"cache": 1.5}, "cache=1.5"),
+        ({"cache": "2 GigaBananas"}, "GigaBananas.*20%"),
+        ({"cache": "120%"}, "120%"),
+        ({"cache": [1]}, "cache="),
+        ({"cache_form": "zip"}, "encoded or decoded"),
+        ({"policy": "best"}, "best.*lru"),
+        ({"policy": "belady"}, "belady.*replay"),
+        ({"sampler": "fair"}, "fair.*cost-aware"),
+        ({"sampler": {"kappa": 2}}, "no name"),
+        ({"sampler": {"name": "cost-aware", "kappa": math.nan}}, "kappa=nan"),
+        ({"sampler": {"name": "cost-aware", "kappa": -1}}, "kappa is -1"),
+        ({"sampler": {"name": "cost-aware", "cappa": 4}}, "cappa"),
+        ({"sampler": {"name": "importance", "floor": 0.0}}, "floor is 0"),
+        ({"sampler": {"name": "pads", "repeats": 0.3}}, "repeats is 0.3"),
+        ({"sampler": {"name": "uniform", "options": object()}}, "neither a number"),
+        ({"sampler": "importance", "shuffle": False}, "shuffle=False"),
+        ({"shuffle": 1}, "shuffle=1"),
+        ({"drop_last": "yes"}, "drop_last='yes'"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": 1.5}, "seed=1.5"),
+        ({"rank": 2, "world_size": 2}, "rank=2"),
+        ({"rank": 0}, "give both or neither"),
+        ({"rank": 0, "world_size": 0}, "world_size=0"),
+        ({"num_workers": -1}, "num_workers=-1"),
+        ({"num_workers": 10**6}, "num_workers=1000000"),
+        ({"num_workers": 0, "prefetch_factor": 2}, "num_workers=0"),
+        ({"prefetch_factor": 0}, "prefetch_factor=0"),
+        ({"timeout": -1}, "timeout=-1"),
+        ({"timeout": math.nan}, "timeout=nan"),
+        ({"timeout": "5"}, "timeout='5'"),
+        ({"smoothing": 1.0}, "smoothing 1"),
+        ({"smoothing": math.nan}, "smoothing=nan"),
+        ({"smoothing": -0.1}, "smoothing=-0.1"),
+        ({"score": "vibes"}, "gradient_norm"),
+        ({"on_error": "ignore"}, "raise, skip or substitute"),
+        ({"max_slots": 1}, "max_slots 1"),
+        ({"device": "tpu"}, "device='tpu'"),
+        ({"framework": "jax"}, "torch or numpy"),
+        ({"framework": "numpy", "device": "cuda"}, "NumPy arrays live in host memory"),
+    ],
+    ids=str,
+)
+def test_a_bad_setting_is_named_with_its_value(numbers, keywords, message):
+    with pytest.raises(lf.SettingsError, match=message):
+        lf.Loader(numbers, **{"batch_size": 8, **keywords})
+
+
+def test_a_device_that_is_not_there_is_a_device_error(numbers):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    with pytest.raises(lf.DeviceError, match="device='cpu'"):
+        lf.Loader(numbers, 8, device="cuda")
+
+
+def test_an_unknown_keyword_is_a_type_error(numbers):
+    with pytest.raises(TypeError, match="batchsize"):
+        lf.Loader(numbers, batchsize=8)
+
+
+# ---- bad input of the hook -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def batch_of(numbers):
+    loader = lf.Loader(numbers, 8)
+    return loader, next(iter(loader))
+
+
+def test_logits_and_ids_of_different_length_are_refused(batch_of):
+    loader, batch = batch_of
+    for call in (loader.score, loader.cross_entropy):
+        with pytest.raises(lf.SettingsError, match=r"\(7, 4\) for a batch of 8"):
+            call(torch.randn(7, 4), batch)
+    with pytest.raises(lf.SettingsError, match="batch of 8"):
+        loader.score_losses(torch.ones(9), batch)
+    assert loader.stats()["scores_total"] == 0
+
+
+def test_a_target_out_of_range_is_named(batch_of):
+    loader, batch = batch_of
+    for call in (loader.score, loader.cross_entropy):
+        with pytest.raises(lf.SampleError, match=r"outside 0\.\.2"):
+            call(torch.randn(8, 2), batch)
+    assert loader.stats()["scores_total"] == 0, "nothing is scored by half"
+
+
+def test_scores_for_another_loaders_batch_and_for_no_batch_are_refused(batch_of, numbers):
+    loader, batch = batch_of
+    other = lf.Loader(numbers, 8)
+    with pytest.raises(lf.UsageError, match="another loader"):
+        other.score(torch.randn(8, 4), batch)
+    for wrong in (None, (batch.data, batch.target), 3):
+        with pytest.raises(lf.UsageError, match="no batch of this loader"):
+            loader.score(torch.randn(8, 4), wrong)
+
+
+def test_losses_that_are_not_one_float_a_sample_are_refused(batch_of):
+    loader, batch = batch_of
+    for losses, message in ((torch.ones(8, 2), r"\(8, 2\)"), (torch.ones(8, dtype=torch.int64), "int64"), (torch.tensor(1.0), "one row"), (3.0, "float")):
+        with pytest.raises(lf.SettingsError, match=message):
+            loader.score_losses(losses, batch)
+
+
+def test_non_contiguous_logits_and_numpy_logits_work(batch_of):
+    loader, batch = batch_of
+    wide = torch.randn(4, 16)[:, ::2].t()
+    loader.score(wide, batch)
+    it = iter(loader)
+    second = next(it)
+    loader.score(np.asfortranarray(np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)), second)
+    assert loader.stats()["scores_total"] == 16
+
+
+def test_a_wrong_reduction_is_refused(batch_of):
+    loader, batch = batch_of
+    with pytest.raises(lf.SettingsError, match="none, mean or sum"):
+        loader.cross_entropy(torch.randn(8, 4), batch, reduction="median")
+
+
+def test_every_exception_is_an_lf_error_and_the_builtin_that_fits():
+    import builtins
+
+    for name, builtin in {
+        "SettingsError": ValueError,
+        "SourceError": OSError,
+        "SampleError": ValueError,
+        "MemoryLimitError": MemoryError,
+        "DeviceError": RuntimeError,
+        "UsageError": RuntimeError,
+        "TimeoutError": builtins.TimeoutError,
+        "InternalError": RuntimeError,
+    }.items():
+        kind = getattr(lf, name)
+        assert issubclass(kind, lf.Error) and issubclass(kind, builtin) and kind.__module__ == "lossfeed"
