@@ -124,7 +124,7 @@ fn rust(path: &str, text: &str, found: &mut Vec<String>) {
         found.push(format!("{path}: no head: the file starts with //! and what it is for"));
     }
     let all = code_of(text);
-    let is_test = path.starts_with("tests/") || path.ends_with("/tests.rs") || path.contains("/tests/");
+    let is_test = path.starts_with("tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs") || path.contains("/tests/");
     let product = ["engine/", "kernels/", "pybind/"].iter().any(|room| path.starts_with(room)) && !is_test;
     if !is_test {
         unsafe_code(path, text, &all, found);
