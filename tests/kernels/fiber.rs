@@ -227,7 +227,7 @@ fn check(machine: &mut Machine, case: &Case) -> Result<(), String> {
 }
 
 #[test]
-fn the_cuda_text_equals_the_reference_on_any_batch() {
+fn the_kernel_text_equals_the_reference_on_any_batch() {
     let Some(machine) = Machine::start() else { return };
     let machine = std::cell::RefCell::new(machine);
     let classes = prop_oneof![1..48usize, 60..70usize, 250..300usize];
@@ -243,7 +243,7 @@ fn the_cuda_text_equals_the_reference_on_any_batch() {
 }
 
 #[test]
-fn the_cuda_text_equals_the_reference_with_a_block_per_row_and_with_many_rows() {
+fn the_kernel_text_equals_the_reference_with_a_block_per_row_and_with_many_rows() {
     let Some(mut machine) = Machine::start() else { return };
     for dtype in Dtype::ALL {
         for (rows, classes) in [(3, 4097), (2, 16_385), (2, 50_257), (8, 1000), (512, 10), (513, 10), (1300, 3)] {
@@ -256,7 +256,7 @@ fn the_cuda_text_equals_the_reference_with_a_block_per_row_and_with_many_rows() 
 }
 
 #[test]
-fn the_cuda_text_ranks_losses_bit_for_bit_as_their_definition() {
+fn the_kernel_text_ranks_losses_bit_for_bit_as_their_definition() {
     let Some(mut machine) = Machine::start() else { return };
     let mut rng = crate::cases::Lcg::new(5);
     for n in [1, 2, 31, 255, 256, 257, 511, 512, 513, 1025, 3000] {

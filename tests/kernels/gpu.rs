@@ -24,7 +24,10 @@ impl Gpu {
         let present = unsafe { sys::is_culib_present() };
         let context = if present { CudaContext::new(0).ok() } else { None };
         let Some(context) = context else {
-            eprintln!("the kernels were not run on a GPU: no CUDA driver, or no device");
+            let why = "the kernels were not run on a GPU: no CUDA driver, or no device";
+            // `make gpu` sets this: there, a test that finds no GPU has failed.
+            assert!(std::env::var_os("LOSSFEED_REQUIRE_GPU").is_none(), "{why}");
+            eprintln!("{why}");
             return None;
         };
         let module = context.load_module(ptx::module().into()).expect("the driver loads the prebuilt PTX");

@@ -93,6 +93,7 @@ impl Cache {
         retired: &mut Vec<Arc<Slot>>,
     ) -> Vec<Lookup> {
         let State { scores, ledger, slots, flights, .. } = state;
+        ledger.prefetch(ids, scores);
         let before = ledger.counts();
         let mut evicted = Vec::new();
         let mut coalesced = 0;

@@ -167,6 +167,10 @@ impl<K: Key> PriorityQueue<K> {
     pub fn ids(&self) -> impl Iterator<Item = SampleId> + '_ {
         self.heap.iter().map(|&entry| entry_id(entry))
     }
+    /// See [`Ledger::prefetch`](crate::ledger::Ledger::prefetch).
+    pub fn prefetch(&self, ids: &[SampleId]) {
+        std::hint::black_box(ids.iter().fold(0, |all, &id| all ^ self.positions[id as usize]));
+    }
     /// Heap bytes held.
     pub fn metadata_bytes(&self) -> usize {
         self.positions.capacity() * 4 + self.heap.capacity() * 8

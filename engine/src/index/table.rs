@@ -102,6 +102,10 @@ impl ScoreTable {
     pub fn stamps(&self) -> &[u32] {
         &self.stamp
     }
+    /// See [`Ledger::prefetch`](crate::ledger::Ledger::prefetch).
+    pub fn prefetch(&self, ids: &[SampleId]) {
+        std::hint::black_box(ids.iter().fold(0, |all, &id| all ^ self.importance[id as usize].to_bits()));
+    }
     /// Heap bytes held.
     pub fn metadata_bytes(&self) -> usize {
         (self.importance.capacity() + self.stamp.capacity()) * 4

@@ -67,6 +67,9 @@ impl Residents {
                 .map(move |b| (word * 64) as u32 + b.trailing_zeros())
         })
     }
+    pub(super) fn prefetch(&self, ids: &[SampleId]) {
+        std::hint::black_box(ids.iter().fold(0, |all, &id| all ^ self.bits[id as usize / 64]));
+    }
     pub(super) fn metadata_bytes(&self) -> usize {
         let sizes = match &self.sizes {
             Sizes::Equal(_) => 0,

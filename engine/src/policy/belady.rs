@@ -68,6 +68,10 @@ impl Policy for Belady {
         let next_use = &self.next_use;
         self.residents.rekey(|id| !next_use[id as usize]);
     }
+    fn prefetch(&self, ids: &[SampleId]) {
+        std::hint::black_box(ids.iter().fold(0, |all, &id| all ^ self.next_use[id as usize]));
+        self.residents.prefetch(ids);
+    }
     fn metadata_bytes(&self) -> usize {
         (self.next_use.capacity() + self.after.capacity()) * 4 + self.residents.metadata_bytes()
     }

@@ -32,6 +32,9 @@ impl Policy for Fifo {
     fn remove(&mut self, id: SampleId) {
         self.arrivals.remove(id);
     }
+    fn prefetch(&self, ids: &[SampleId]) {
+        self.arrivals.prefetch(ids);
+    }
     fn metadata_bytes(&self) -> usize {
         self.arrivals.metadata_bytes()
     }

@@ -125,6 +125,10 @@ impl Policy for Importance {
         self.released = self.held_ids().filter(|&id| self.remaining[id as usize] == 0).collect();
         needed.into_iter().for_each(|id| self.hold(id));
     }
+    fn prefetch(&self, ids: &[SampleId]) {
+        std::hint::black_box(ids.iter().fold(0, |all, &id| all ^ self.remaining[id as usize]));
+        self.evictable.prefetch(ids);
+    }
     fn metadata_bytes(&self) -> usize {
         (self.remaining.capacity() + self.released.capacity()) * 4
             + self.held.capacity() * 8

@@ -65,6 +65,9 @@ impl List {
         let follow = move |&id: &u32| Some(self.nodes[id as usize].newer).filter(|&next| next != ring && next != OUT);
         std::iter::successors(follow(&ring), follow)
     }
+    pub(super) fn prefetch(&self, ids: &[SampleId]) {
+        std::hint::black_box(ids.iter().fold(0, |all, &id| all ^ self.nodes[id as usize].newer));
+    }
     pub(super) fn metadata_bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<Node>()
     }

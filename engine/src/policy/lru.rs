@@ -40,6 +40,9 @@ impl Policy for Lru {
     fn remove(&mut self, id: SampleId) {
         self.uses.remove(id);
     }
+    fn prefetch(&self, ids: &[SampleId]) {
+        self.uses.prefetch(ids);
+    }
     fn metadata_bytes(&self) -> usize {
         self.uses.metadata_bytes()
     }

@@ -71,6 +71,9 @@ pub trait Policy: Send {
     fn rescore(&mut self, _id: SampleId, _importance: f32) {}
     /// The accesses to come, in order: the rest of this epoch as far as it is planned. Replaces any earlier plan.
     fn plan(&mut self, _order: &[SampleId]) {}
+    /// Reads what [`Policy::access`] and [`Policy::insert`] will need of `ids`, and does nothing with it: see
+    /// [`Ledger::prefetch`](crate::ledger::Ledger::prefetch).
+    fn prefetch(&self, _ids: &[SampleId]) {}
     /// Heap bytes of this policy's own state, for honest metadata accounting.
     fn metadata_bytes(&self) -> usize;
     /// Recounts this policy's state from scratch: it must hold exactly the `count` ids that `resident` answers true

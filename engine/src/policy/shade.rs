@@ -44,6 +44,9 @@ impl Policy for Shade {
     fn rescore(&mut self, id: SampleId, importance: f32) {
         self.residents.update(id, importance);
     }
+    fn prefetch(&self, ids: &[SampleId]) {
+        self.residents.prefetch(ids);
+    }
     fn metadata_bytes(&self) -> usize {
         self.residents.metadata_bytes()
     }
