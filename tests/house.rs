@@ -115,6 +115,11 @@ fn an_unsafe_block_without_its_proof_is_found() {
 }
 
 #[test]
+fn a_permission_for_unsafe_that_nobody_uses_is_found() {
+    assert_found("engine/src/arena/slot.rs", "//! Head.\nfn f() {}\n", "has none");
+}
+
+#[test]
 fn strangers_at_the_top_level_long_files_and_missing_heads_are_found() {
     assert_found("scripts/helper.sh", "", "top level");
     assert_found("engine/src/policy/planted.rs", &format!("//! Head.\n{}", "// line\n".repeat(500)), "lines");

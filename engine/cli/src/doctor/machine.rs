@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-use lossfeed::ErrorKind;
+use lossfeed::device::Probe;
 
 use super::Check;
 use crate::smi;
@@ -136,15 +136,22 @@ pub(super) fn nvml() -> Check {
     Check::ok("nvml", format!("driver {driver}; {}", names.join(", ")))
 }
 
+/// The driver as a process sees it that wants to compute: makes no context and touches no GPU memory.
 pub(super) fn cuda() -> Check {
-    match lossfeed::device::open("cuda") {
-        Ok(device) => Check::ok("cuda", format!("{} ({})", device.name(), device.kind())),
-        Err(e) if e.kind() == ErrorKind::Device => Check::limited(
+    judge_cuda(&lossfeed::device::probe())
+}
+
+fn judge_cuda(probe: &Probe) -> Check {
+    let driver = probe.driver_version.map(|(major, minor)| format!("driver for CUDA {major}.{minor}"));
+    let gpus: Vec<String> = probe.gpus.iter().map(|gpu| format!("cuda:{} {}", gpu.ordinal, gpu.name)).collect();
+    let found: Vec<String> = driver.into_iter().chain(gpus).collect();
+    match &probe.problem {
+        None => Check::ok("cuda", found.join(", ")),
+        Some(problem) => Check::limited(
             "cuda",
-            e.to_string(),
-            "everything runs on the CPU; a GPU needs the NVIDIA driver 525 or newer",
+            [&[problem.clone()], &found[..]].concat().join(", "),
+            "everything runs on the CPU; a GPU needs the NVIDIA driver 525 or newer, a container --gpus all",
         ),
-        Err(e) => Check::limited("cuda", e.to_string(), "everything runs on the CPU"),
     }
 }
 
@@ -214,6 +221,15 @@ mod tests {
         writable(root.path()).unwrap();
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
         assert!(writable(&root.path().join("no/parent")).is_err());
+    }
+
+    #[test]
+    fn a_driver_with_a_problem_limits_and_says_what_is_there_anyway() {
+        let healthy = Probe { driver_version: Some((13, 0)), ..Probe::default() };
+        assert_eq!(judge_cuda(&healthy), Check::ok("cuda", "driver for CUDA 13.0"));
+        let check = judge_cuda(&Probe { problem: Some("no GPU is visible".to_owned()), ..healthy });
+        assert_eq!(check.state, State::Limited);
+        assert_eq!(check.finding, "no GPU is visible, driver for CUDA 13.0");
     }
 
     #[test]
