@@ -1,6 +1,6 @@
 //! The wiring: one engine feeds one rank of one run.
 
-mod state;
+mod resume;
 
 use crate::arena::Arena;
 use crate::cache::Cache;

@@ -123,6 +123,11 @@ def test_json_is_one_object_a_line_and_knows_no_nan():
     assert events[3]["rows"][0]["recipe"] == "uniform+minio"
 
 
+def test_one_recipe_alone_is_compared_with_nothing():
+    assert "against" not in table.render([run()])
+    assert "against uniform+minio" in table.render([run(), run("shade")])
+
+
 def test_an_interrupted_comparison_says_how_far_it_came():
     out = io.StringIO()
     progress.choose(out, as_json=False, quiet=True).finish([run()], 9)

@@ -75,9 +75,10 @@ def render(runs: Sequence[RunResult], columns: int = 120) -> str:
     table = rows(runs)
     first = table[0]["recipe"]
     words = [m.words for m in MEASURES]
-    labels = ["", words[0], f"  against {first}", *words[1:]]
+    alone = len(table) == 1
+    labels = ["", words[0], *([] if alone else [f"  against {first}"]), *words[1:]]
     width = max(map(len, labels))
-    cells = [_recipe_cells(row) for row in table]
+    cells = [_recipe_cells(row, alone) for row in table]
     cell_widths = [max(map(len, cell)) + 2 for cell in cells]
     blocks: list[list[int]] = [[]]
     for i, cell_width in enumerate(cell_widths):
@@ -98,10 +99,10 @@ def render(runs: Sequence[RunResult], columns: int = 120) -> str:
                       "ESS: effective sample size, 100 % when all weights are equal."])  # fmt: skip
 
 
-def _recipe_cells(row: dict[str, Any]) -> list[str]:
+def _recipe_cells(row: dict[str, Any], alone: bool) -> list[str]:
     values = [_cell(row[m.name], m.digits) for m in MEASURES]
     difference = _cell(row["accuracy_difference"], 1, "+") if "accuracy_difference" in row else ""
-    return [row["recipe"], values[0], difference, *values[1:]]
+    return [row["recipe"], values[0], *([] if alone else [difference]), *values[1:]]
 
 
 def _cell(value: dict[str, float | None], digits: int, sign: str = "") -> str:

@@ -1,4 +1,4 @@
-//! Saving a run and going on with it: an engine's state, out and in.
+//! A run's state, taken and put back: what is left of an epoch is delivered, exactly.
 
 use super::Engine;
 use crate::error::{Error, Result};
