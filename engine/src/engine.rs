@@ -12,7 +12,7 @@ use crate::loader::checkpoint::Checkpoint;
 use crate::loader::{BadSample, Coverage, Feed, Iteration, Next, Ticket};
 use crate::policy;
 use crate::sampler::{self, Batches, Order, Outlook, Sampler};
-use crate::scoring::{self, Measured};
+use crate::scoring::{self, Belief, Measured};
 use crate::settings::{CacheForm, Settings};
 use crate::source::{Decoder, Form, ImageMode, Source};
 use crate::staging::{BatchLayout, SlotPool};
@@ -335,7 +335,11 @@ impl Engine {
                 ticket.number, ticket.epoch
             )));
         }
-        scoring::credit(&self.feed.cache, &self.feed.counters, self.settings.score_kind(), ticket, measured)
+        let belief = match self.settings.control_seed() {
+            Some(seed) => Belief::Noise(seed),
+            None => Belief::Measured(self.settings.score_kind()),
+        };
+        scoring::credit(&self.feed.cache, &self.feed.counters, belief, ticket, measured)
     }
 
     /// Credits per-sample losses you hold already; ranks are counted here.

@@ -200,6 +200,11 @@ impl Settings {
         })
     }
 
+    /// The seed of the noise that stands for every score in a control run (`random_scores`), or `None`.
+    pub fn control_seed(&self) -> Option<u64> {
+        matches!(self.sampler, SamplerSettings::CostAware(c) if c.random_scores).then_some(self.seed)
+    }
+
     /// The weight of the old belief.
     pub fn smoothing_weight(&self) -> f32 {
         self.smoothing.unwrap_or(if self.score_kind() == ScoreKind::Rank { 0.0 } else { 0.5 })

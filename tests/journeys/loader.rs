@@ -293,6 +293,24 @@ fn scores_are_refused_unless_they_belong_to_the_batch() {
 }
 
 #[test]
+fn the_random_control_lets_no_score_through() {
+    let mut sampler = SamplerSettings::from_name("cost-aware").unwrap();
+    if let SamplerSettings::CostAware(c) = &mut sampler {
+        c.random_scores = true;
+    }
+    let beliefs = |factor: f32| {
+        let e = engine(Patterned::new(64), Settings { sampler, ..settings(16) });
+        epoch(&e, |b| {
+            let losses: Vec<f32> = b.ticket.ids.iter().map(|&id| factor * id as f32).collect();
+            e.apply_losses(&b.ticket, &losses).unwrap();
+        });
+        e.importance()
+    };
+    assert_eq!(beliefs(1.0), beliefs(-3.0));
+    assert!(beliefs(1.0).iter().all(|b| b.is_finite()));
+}
+
+#[test]
 fn a_state_that_does_not_fit_is_refused() {
     let e = engine(Patterned::new(64), settings(16));
     let state = e.state().unwrap();

@@ -20,7 +20,8 @@ pub struct CostAware {
     /// What fetching a sample costs, in uses of a resident; at least 1. 1 ignores the cache; the chances of residents rise
     /// with its square root, and with them the variance. Default 16.
     pub kappa: f32,
-    /// Replaces every belief by noise fixed by (seed, id): the control that tells what the cost tilt does alone.
+    /// Replaces every belief by noise fixed by (seed, id): the control that tells what the cost tilt does alone. A live
+    /// engine then keeps the noise in its score table too, so that the cache policy knows no more than the sampler.
     pub random_scores: bool,
 }
 

@@ -3,6 +3,7 @@
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::loader::Ticket;
+use crate::sampler::random_belief;
 use crate::settings::ScoreKind;
 use crate::stats::Counters;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -23,6 +24,15 @@ pub struct Measured<'a> {
     pub count: &'a [i32],
 }
 
+/// What is written into the score table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Belief {
+    /// What was measured.
+    Measured(ScoreKind),
+    /// Noise fixed by (seed, id), for sampler and policy alike: the control of every claim about scores.
+    Noise(u64),
+}
+
 /// Credits the scores of one batch, under one lock. Returns how many samples were scored.
 ///
 /// Rows without a rank never enter the table; they are counted. A batch is scored once: a second call (a recomputed
@@ -30,7 +40,7 @@ pub struct Measured<'a> {
 pub fn credit(
     cache: &Cache,
     counters: &Counters,
-    kind: ScoreKind,
+    belief: Belief,
     ticket: &Ticket,
     measured: &Measured<'_>,
 ) -> Result<usize> {
@@ -51,7 +61,7 @@ pub fn credit(
         counters.scores_repeated_total.fetch_add(1, Relaxed);
         return Ok(0);
     }
-    let value = |row: usize| match kind {
+    let value = |kind: ScoreKind, row: usize| match kind {
         ScoreKind::Loss => measured.loss[row],
         ScoreKind::GradientNorm => measured.grad_norm.map_or(measured.loss[row], |g| g[row]),
         ScoreKind::Entropy => measured.entropy.map_or(measured.loss[row], |e| e[row]),
@@ -66,7 +76,11 @@ pub fn credit(
             if measured.count[row] < 0 {
                 continue;
             }
-            if let Some(importance) = state.scores.record(id, value(row), step) {
+            let score = match belief {
+                Belief::Measured(kind) => value(kind, row),
+                Belief::Noise(seed) => random_belief(seed, id),
+            };
+            if let Some(importance) = state.scores.record(id, score, step) {
                 state.ledger.rescore(id, importance);
                 scored += 1;
             }
