@@ -149,7 +149,7 @@ fn judge_cuda(probe: &Probe) -> Check {
         None => Check::ok("cuda", found.join(", ")),
         Some(problem) => Check::limited(
             "cuda",
-            [&[problem.clone()], &found[..]].concat().join(", "),
+            [std::slice::from_ref(problem), &found[..]].concat().join(", "),
             "everything runs on the CPU; a GPU needs the NVIDIA driver 525 or newer, a container --gpus all",
         ),
     }
