@@ -8,7 +8,7 @@ SHELL       := /bin/bash
 # JOBS   build and test processes at a time
 # DATA   `make run`: a class-per-folder directory, a tar, or "shard-{000..007}.tar"; empty = bundled handwritten digits
 # ARGS   `make run`: further options of `lossfeed train` (see `lossfeed train --help`)
-# TORCH  how pip names PyTorch; a smaller one without CUDA: TORCH="torch --extra-index-url https://download.pytorch.org/whl/cpu"
+# TORCH  how pip names PyTorch; a smaller one without CUDA: TORCH="torch --extra-index-url URL_OF_ITS_CPU_WHEELS"
 # PYTHON the interpreter to make .venv from; empty = the newest python3 >= 3.11 that is found
 JOBS   ?= 2
 DATA   ?=

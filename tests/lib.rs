@@ -1,1 +1,1 @@
-//! Shared helpers.
+//! Nothing is here: a package needs a library target, and the tests stand beside it.
