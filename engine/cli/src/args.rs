@@ -88,7 +88,7 @@ pub struct TrainArgs {
         help_heading = "What"
     )]
     pub compare: Vec<String>,
-    /// Class-per-folder directory, tar, "shard-{000..007}.tar" or URL [default: scikit-learn's handwritten digits]
+    /// Class-per-folder directory, tar or "shard-{000..007}.tar" [default: scikit-learn's handwritten digits]
     #[arg(long, value_name = "PATH", help_heading = "What")]
     pub data: Option<String>,
     /// Epochs; one epoch is as many steps as the data has batches, whatever the policy repeats or skips
