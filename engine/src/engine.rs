@@ -220,7 +220,7 @@ impl Engine {
             Some(c) if c.header.epoch == epoch => (c.header.delivered, c.order),
             _ => (0, None),
         };
-        let order = self.draw(epoch, stored)?;
+        let order = self.draw(epoch, stored, first)?;
         let window = self.settings.depth();
         let iteration = Arc::new(Iteration::new(Arc::clone(&self.feed), epoch, order, self.batches, first, window));
         let mut threads = self.threads.lock();
@@ -243,8 +243,8 @@ impl Engine {
         Ok(clock.iteration)
     }
 
-    /// Draws an epoch (or takes the stored one) and tells the policy what is to come.
-    fn draw(&self, epoch: u64, stored: Option<Order>) -> Result<Order> {
+    /// Draws an epoch (or takes the stored one) and tells the policy what is to come: batch `first` and those after it.
+    fn draw(&self, epoch: u64, stored: Option<Order>, first: usize) -> Result<Order> {
         let mut guard = self.feed.cache.lock();
         let state = &mut *guard;
         let order = match stored {
@@ -260,7 +260,8 @@ impl Engine {
                 resident: &|id| state.ledger.contains(id),
             })?,
         };
-        state.ledger.plan(&order.ids);
+        let to_come = if first < self.batches.len() { self.batches.range(first).start } else { order.ids.len() };
+        state.ledger.plan(&order.ids[to_come..]);
         let ess = effective_sample_size(&order.weights);
         self.feed.counters.ess_ppm.store((ess * 1e6) as u64, Relaxed);
         Ok(order)

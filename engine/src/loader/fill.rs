@@ -128,16 +128,11 @@ impl Feed {
             Arc::new(Error::new(kind, format!("sample {id} ({})", self.source.name(id))).because(e))
         };
 
-        // Residents first: their pins are short, and memory that evictions promised comes back before it is needed.
-        let mut joined = Vec::new();
+        let (mut resident, mut joined) = (Vec::new(), Vec::new());
         let (mut missing, mut missing_rows, mut owned) = (Vec::new(), Vec::new(), Vec::new());
         for (row, lookup) in lookups.into_iter().enumerate() {
             match lookup {
-                Lookup::Resident(record) => {
-                    if let Err(e) = rows.unpack(row, &record, scratch) {
-                        failures[row] = Some(named(planned.ids[row], e));
-                    }
-                }
+                Lookup::Resident(record) => resident.push((row, record)),
                 Lookup::Joined(flight) => joined.push((row, flight)),
                 Lookup::Owned { flight, admitted } => {
                     missing.push(planned.ids[row]);
@@ -147,16 +142,25 @@ impl Feed {
             }
         }
 
+        // From here on every flight lands, also if a decoder panics.
+        let unfetched = Arc::new(Error::internal("the source did not answer for this sample"));
+        let mut owed = Owed {
+            feed: self,
+            flights: missing
+                .iter()
+                .zip(&owned)
+                .map(|(&id, (flight, _))| (id, Arc::clone(flight), Fetched::Failed(Arc::clone(&unfetched))))
+                .collect(),
+        };
+
+        // Residents first: their pins are short, and memory that evictions promised comes back before it is needed.
+        for (row, record) in resident {
+            if let Err(e) = rows.unpack(row, &record, scratch) {
+                failures[row] = Some(named(planned.ids[row], e));
+            }
+        }
+
         if !missing.is_empty() {
-            let unfetched = Arc::new(Error::internal("the source did not answer for this sample"));
-            let mut owed = Owed {
-                feed: self,
-                flights: missing
-                    .iter()
-                    .zip(&owned)
-                    .map(|(&id, (flight, _))| (id, Arc::clone(flight), Fetched::Failed(Arc::clone(&unfetched))))
-                    .collect(),
-            };
             let mut answered = vec![false; missing.len()];
             let started = Instant::now();
             let decode_before = rows.decode_time;
@@ -183,8 +187,8 @@ impl Feed {
                 failures[missing_rows[k]] =
                     Some(named(missing[k], Error::internal("the source did not answer for this sample")));
             }
-            drop(owed); // publishes
         }
+        drop(owed); // publishes
 
         for (row, flight) in joined {
             let unpacked = match flight.join() {
