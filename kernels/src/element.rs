@@ -20,15 +20,19 @@ pub(crate) trait Real:
     const NEG_INFINITY: Self;
     /// exp() of anything at or below this is zero or a rounding error of zero.
     const EXP_ZERO: Self;
+    fn of_f64(value: f64) -> Self;
     fn exp(self) -> Self;
+    /// self · a + b, rounded once (everywhere: see [`crate::fast`]).
+    fn mul_add(self, a: Self, b: Self) -> Self;
     fn ln(self) -> Self;
     fn ln_1p(self) -> Self;
     fn sqrt(self) -> Self;
     fn is_nan(self) -> bool;
     /// The value ranks are taken on; rounds an f64.
     fn to_f32(self) -> f32;
-    /// `exp` for arguments that are zero, negative or NaN, written so that a loop of it vectorises.
-    fn exp_lane(self) -> Self;
+    /// `exp` for arguments that are negative, NaN, or at most a rounding error above zero, written so that a loop of it
+    /// vectorises; and the argument, raised to where the result is 0 (so that −∞ times 0 is 0).
+    fn exp_lane(self) -> (Self, Self);
 }
 
 macro_rules! real {
@@ -38,6 +42,14 @@ macro_rules! real {
             const NAN: Self = <$t>::NAN;
             const NEG_INFINITY: Self = <$t>::NEG_INFINITY;
             const EXP_ZERO: Self = $exp_zero;
+            #[inline(always)]
+            fn of_f64(value: f64) -> Self {
+                value as $t
+            }
+            #[inline(always)]
+            fn mul_add(self, a: Self, b: Self) -> Self {
+                <$t>::mul_add(self, a, b)
+            }
             #[inline(always)]
             fn exp(self) -> Self {
                 <$t>::exp(self)
@@ -63,7 +75,7 @@ macro_rules! real {
                 self as f32
             }
             #[inline(always)]
-            fn exp_lane(self) -> Self {
+            fn exp_lane(self) -> (Self, Self) {
                 $exp_lane(self)
             }
         }
@@ -85,6 +97,8 @@ pub(crate) trait Element: Copy + Sync {
     const BYTES: usize;
     /// The first element of `bytes`, widened exactly. The caller hands in at least `BYTES` bytes, at any address.
     fn read(bytes: &[u8]) -> Self::Real;
+    /// `value`, rounded to nearest even, into the first element of `bytes`.
+    fn write(value: Self::Real, bytes: &mut [u8]);
 }
 
 /// IEEE half, by name only.
@@ -106,12 +120,41 @@ pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     f32::from_bits(chosen | (u32::from(bits & 0x8000) << 16))
 }
 
+/// f32 to f16, to nearest even, without a branch: normals are rebiased and rounded as integers, subnormals are rounded by
+/// adding 0.5 (whose last place is theirs), from 2^16 on it is infinity or NaN.
+#[inline(always)]
+pub(crate) fn f32_to_f16(value: f32) -> u16 {
+    const HALF: u32 = 126 << 23;
+    let bits = value.to_bits();
+    let magnitude = bits & 0x7fff_ffff;
+    let odd = (magnitude >> 13) & 1;
+    let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + odd) >> 13;
+    let subnormal = (f32::from_bits(magnitude) + f32::from_bits(HALF)).to_bits().wrapping_sub(HALF);
+    let special = if magnitude > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
+    let finite = if magnitude < 113 << 23 { subnormal } else { normal };
+    let chosen = if magnitude >= 143 << 23 { special } else { finite };
+    (chosen | ((bits >> 16) & 0x8000)) as u16
+}
+
+/// f32 to bf16, to nearest even, without a branch.
+#[inline(always)]
+pub(crate) fn f32_to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+    let quiet = (bits >> 16) | 0x40;
+    (if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded }) as u16
+}
+
 impl Element for F16 {
     type Real = f32;
     const BYTES: usize = 2;
     #[inline(always)]
     fn read(bytes: &[u8]) -> f32 {
         f16_to_f32(u16::from_ne_bytes([bytes[0], bytes[1]]))
+    }
+    #[inline(always)]
+    fn write(value: f32, bytes: &mut [u8]) {
+        bytes[..2].copy_from_slice(&f32_to_f16(value).to_ne_bytes());
     }
 }
 
@@ -122,6 +165,10 @@ impl Element for BF16 {
     fn read(bytes: &[u8]) -> f32 {
         f32::from_bits(u32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) << 16)
     }
+    #[inline(always)]
+    fn write(value: f32, bytes: &mut [u8]) {
+        bytes[..2].copy_from_slice(&f32_to_bf16(value).to_ne_bytes());
+    }
 }
 
 impl Element for f32 {
@@ -130,6 +177,10 @@ impl Element for f32 {
     #[inline(always)]
     fn read(b: &[u8]) -> f32 {
         f32::from_ne_bytes([b[0], b[1], b[2], b[3]])
+    }
+    #[inline(always)]
+    fn write(value: f32, bytes: &mut [u8]) {
+        bytes[..4].copy_from_slice(&value.to_ne_bytes());
     }
 }
 
@@ -140,11 +191,16 @@ impl Element for f64 {
     fn read(b: &[u8]) -> f64 {
         f64::from_ne_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])
     }
+    #[inline(always)]
+    fn write(value: f64, bytes: &mut [u8]) {
+        bytes[..8].copy_from_slice(&value.to_ne_bytes());
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::f16_to_f32;
+    use super::{f16_to_f32, f32_to_bf16, f32_to_f16};
+    use half::{bf16, f16};
 
     #[test]
     fn every_half_widens_exactly() {
@@ -155,6 +211,24 @@ mod tests {
                 assert!(actual.is_nan(), "{bits:#06x}");
             } else {
                 assert_eq!(actual.to_bits(), expected.to_bits(), "{bits:#06x}");
+            }
+        }
+    }
+
+    #[test]
+    fn narrowing_rounds_to_nearest_even_everywhere() {
+        // Every half and what lies just around it, their midpoints included; then the whole range in steps.
+        let halves = (0..=u16::MAX).flat_map(|h| {
+            let wide = f16::from_bits(h).to_f32().to_bits();
+            [0u32, 1, 0xfff, 0x1000, 0x1001, 0x1fff, u32::MAX].map(|d| wide.wrapping_add(d))
+        });
+        for bits in halves.chain((0..=u32::MAX / 997).map(|k| k * 997)) {
+            let value = f32::from_bits(bits);
+            if value.is_nan() {
+                assert!(f16::from_bits(f32_to_f16(value)).is_nan() && bf16::from_bits(f32_to_bf16(value)).is_nan());
+            } else {
+                assert_eq!(f32_to_f16(value), f16::from_f32(value).to_bits(), "{value:e} {bits:#x}");
+                assert_eq!(f32_to_bf16(value), bf16::from_f32(value).to_bits(), "{value:e} {bits:#x}");
             }
         }
     }

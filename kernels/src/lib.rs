@@ -35,11 +35,13 @@
 mod element;
 pub mod fast;
 pub mod launch;
+mod objective;
 pub mod ptx;
 pub mod rank;
 pub mod reference;
 mod rows;
 mod scores;
 
+pub use objective::{AnyTerms, Objective, ObjectiveError, Reals, Terms, Upstream};
 pub use rows::{Dtype, Rows, ShapeError};
 pub use scores::{AnyScores, NOT_SCORED, ScoreError, Scores};

@@ -8,7 +8,7 @@
 
 use crate::element::{BF16, Element, F16, Real, larger};
 use crate::scores::{RowScore, check, columns};
-use crate::{AnyScores, Dtype, Rows, ScoreError, Scores};
+use crate::{AnyScores, Dtype, Objective, Reals, Rows, ScoreError, Scores, Upstream};
 
 /// Scores `rows` against `targets` (class indices; `ignore_index` leaves a row out, whatever else it may mean).
 ///
@@ -35,7 +35,7 @@ fn all<E: Element>(rows: &Rows<'_>, targets: &[i64], ignore_index: i64, b0: f32)
         _ => RowScore::ignored(),
     };
     let scored: Vec<_> = targets.iter().enumerate().map(row).collect();
-    columns(&scored, b0, crate::rank::naive::counts)
+    columns(scored.into_iter(), b0, crate::rank::naive::counts)
 }
 
 fn score_row<R: Real>(z: &[R], y: usize) -> RowScore<R> {
@@ -67,4 +67,77 @@ fn score_row<R: Real>(z: &[R], y: usize) -> RowScore<R> {
         entropy: ln_sum - sum_de / sum,
         correct: u8::from(z.iter().position(|&v| v == max) == Some(y)),
     }
+}
+
+/// Terms and shares in f64, from the definition (see [`crate::Objective`]).
+pub fn terms(rows: &Rows<'_>, targets: &[i64], objective: &Objective<'_>) -> (Vec<f64>, Vec<f64>) {
+    let (weights, s) = (weights(objective, rows.classes()), objective.label_smoothing);
+    let row = |(i, &target): (usize, &i64)| {
+        if target == objective.ignore_index {
+            return (0.0, 0.0);
+        }
+        let (z, own) = (wide(rows, i), weights[target as usize]);
+        let lse = log_sum_exp(&z);
+        let spread: f64 = z.iter().zip(&weights).map(|(z, w)| w * (lse - z)).sum();
+        let smooth = if s > 0.0 { s / z.len() as f64 * spread } else { 0.0 };
+        ((1.0 - s) * own * (lse - z[target as usize]) + smooth, own)
+    };
+    targets.iter().enumerate().map(row).unzip()
+}
+
+/// The gradient of Σ upstream.term · term + Σ upstream.lse · lse at the logits, in f64, row by row.
+pub fn gradient(
+    rows: &Rows<'_>,
+    targets: &[i64],
+    objective: &Objective<'_>,
+    upstream: &Upstream<'_>,
+) -> Vec<f64> {
+    let (weights, s, classes) = (weights(objective, rows.classes()), objective.label_smoothing, rows.classes());
+    let of = |reals: Reals<'_>, row: usize| {
+        let values = widen(reals);
+        values[if values.len() == 1 { 0 } else { row }]
+    };
+    let sum: f64 = weights.iter().sum();
+    let mut gradient = Vec::with_capacity(rows.rows() * classes);
+    for (i, &target) in targets.iter().enumerate() {
+        if target == objective.ignore_index {
+            gradient.resize(gradient.len() + classes, 0.0);
+            continue;
+        }
+        let (z, own) = (wide(rows, i), (1.0 - s) * weights[target as usize]);
+        let (g, h) = (of(upstream.term, i), upstream.lse.map_or(0.0, |up| of(up, i)));
+        let (lse, spread) = (log_sum_exp(&z), s / classes as f64);
+        gradient.extend(z.iter().zip(&weights).enumerate().map(|(j, (z, w))| {
+            let hit = if j as i64 == target { own } else { 0.0 };
+            (g * (own + spread * sum) + h) * (z - lse).exp() - g * (spread * w + hit)
+        }));
+    }
+    gradient
+}
+
+fn widen(reals: Reals<'_>) -> Vec<f64> {
+    match reals {
+        Reals::F32(values) => values.iter().map(|&v| f64::from(v)).collect(),
+        Reals::F64(values) => values.to_vec(),
+    }
+}
+
+fn weights(objective: &Objective<'_>, classes: usize) -> Vec<f64> {
+    objective.class_weight.map_or_else(|| vec![1.0; classes], widen)
+}
+
+fn wide(rows: &Rows<'_>, row: usize) -> Vec<f64> {
+    let elements = rows.row(row).chunks_exact(rows.dtype().bytes());
+    match rows.dtype() {
+        Dtype::F16 => elements.map(|b| f64::from(F16::read(b))).collect(),
+        Dtype::BF16 => elements.map(|b| f64::from(BF16::read(b))).collect(),
+        Dtype::F32 => elements.map(|b| f64::from(<f32 as Element>::read(b))).collect(),
+        Dtype::F64 => elements.map(<f64 as Element>::read).collect(),
+    }
+}
+
+/// NaN for a row without a softmax.
+fn log_sum_exp(z: &[f64]) -> f64 {
+    let max = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    max + z.iter().map(|z| (z - max).exp()).sum::<f64>().ln()
 }

@@ -155,16 +155,20 @@ pub(crate) fn check(rows: &Rows<'_>, targets: &[i64], ignore_index: i64, b0: f32
 }
 
 /// Columns from rows, ranked by `counts`.
-pub(crate) fn columns<R: Real>(rows: &[RowScore<R>], b0: f32, counts: impl Fn(&[f32]) -> Vec<i32>) -> Scores<R> {
-    let keys: Vec<f32> = rows.iter().map(RowScore::key).collect();
+pub(crate) fn columns<R: Real>(
+    rows: impl Iterator<Item = RowScore<R>> + Clone,
+    b0: f32,
+    counts: impl Fn(&[f32]) -> Vec<i32>,
+) -> Scores<R> {
+    let keys: Vec<f32> = rows.clone().map(|r| r.key()).collect();
     let count = counts(&keys);
     let rank_score = crate::rank::scores(&count, b0);
     Scores {
-        loss: rows.iter().map(|r| r.loss).collect(),
-        lse: rows.iter().map(|r| r.lse).collect(),
-        grad_norm: rows.iter().map(|r| r.grad_norm).collect(),
-        entropy: rows.iter().map(|r| r.entropy).collect(),
-        correct: rows.iter().map(|r| r.correct).collect(),
+        loss: rows.clone().map(|r| r.loss).collect(),
+        lse: rows.clone().map(|r| r.lse).collect(),
+        grad_norm: rows.clone().map(|r| r.grad_norm).collect(),
+        entropy: rows.clone().map(|r| r.entropy).collect(),
+        correct: rows.map(|r| r.correct).collect(),
         count,
         rank_score,
     }

@@ -1,4 +1,4 @@
-//! Memory that crosses the border: ours seen by Python ([`Buffer`]), Python's seen by us ([`Input`]). All `unsafe` of
+//! Memory that crosses the border: ours seen by Python ([`Buffer`]), Python's seen by us ([`Input`], [`Output`]). All `unsafe` of
 //! this crate is here.
 #![allow(unsafe_code)]
 
@@ -116,5 +116,39 @@ impl Input {
 impl AsRef<[u8]> for Input {
     fn as_ref(&self) -> &[u8] {
         self.bytes()
+    }
+}
+
+/// Contiguous writable bytes of a Python object, borrowed as long as this lives.
+pub(crate) struct Output(PyUntypedBuffer);
+
+impl Output {
+    /// Borrows the bytes of `object`, which must be contiguous and writable and must share none with `inputs`.
+    pub(crate) fn get(object: &Bound<'_, PyAny>, inputs: &[Input]) -> PyResult<Self> {
+        let Input(buffer) = Input::get(object)?;
+        if buffer.readonly() {
+            return Err(PyBufferError::new_err("the buffer is read-only"));
+        }
+        let range = |buffer: &PyUntypedBuffer| {
+            let start = buffer.buf_ptr() as usize;
+            start..start + buffer.len_bytes()
+        };
+        let mine = range(&buffer);
+        let shares = |other: Range<usize>| other.start < mine.end && mine.start < other.end;
+        if inputs.iter().any(|input| shares(range(&input.0))) {
+            return Err(PyBufferError::new_err("the output shares memory with an input"));
+        }
+        Ok(Self(buffer))
+    }
+
+    /// The bytes. As with [`Input::bytes`], that no other thread touches them meanwhile is the user's side of the bargain.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        let length = self.0.len_bytes();
+        if length == 0 {
+            return &mut [];
+        }
+        // SAFETY: contiguous, writable and disjoint from every input (checked in `get`), not null for a positive length,
+        // kept in place by the export until `self` is dropped; `&mut self` makes this the only slice of it in Rust.
+        unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast::<u8>(), length) }
     }
 }

@@ -23,7 +23,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(source::array_source, module)?)?;
     module.add_function(wrap_pyfunction!(dataset::dataset_source, module)?)?;
     module.add_function(wrap_pyfunction!(dataset::leave, module)?)?;
-    module.add_function(wrap_pyfunction!(scores::score_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(scores::forward_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(scores::backward_rows, module)?)?;
     module.add_function(wrap_pyfunction!(scores::rank_counts, module)?)?;
     module.add_function(wrap_pyfunction!(cli::cli_main, module)?)?;
     Ok(())

@@ -1,14 +1,16 @@
-//! The kernels on a borrowed buffer of logits.
+//! The kernels on borrowed buffers of logits.
 
 use lossfeed::{Error, Result};
-use lossfeed_kernels::{AnyScores, Dtype, Rows, ScoreError, fast, rank};
+use lossfeed_kernels::{
+    AnyScores, AnyTerms, Dtype, Objective, ObjectiveError, Reals, Rows, ScoreError, Scores, Terms, Upstream, fast, rank,
+};
 use pyo3::prelude::*;
 
-use crate::buffer::{Buffer, Input};
+use crate::buffer::{Buffer, Input, Output};
 use crate::errors::{contract, outside};
 
-/// loss, lse, grad_norm, entropy, correct, count, rank_score.
-type Columns = (Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer);
+/// Six columns of reals one after the other (term, share, loss, lse, grad_norm, entropy), correct, count, rank_score.
+type Columns = (Buffer, Buffer, Buffer, Buffer);
 
 fn dtype(name: &str) -> PyResult<Dtype> {
     match name {
@@ -20,18 +22,48 @@ fn dtype(name: &str) -> PyResult<Dtype> {
     }
 }
 
-fn refused(error: ScoreError) -> Error {
+fn refused(error: ObjectiveError) -> Error {
     match error {
-        ScoreError::TargetOutOfRange { .. } => Error::sample(error.to_string()),
+        ObjectiveError::Score(ScoreError::TargetOutOfRange { .. }) => Error::sample(error.to_string()),
         _ => Error::settings(error.to_string()),
     }
 }
 
-/// Scores `rows` × `classes` logits that start at the buffer's first byte; `row_stride` counts elements. Targets are
-/// int64. Returns seven buffers, one a column, without the interpreter lock while it computes.
+/// Numbers in the precision of the logits' arithmetic, copied out of a buffer: there are as many as rows or classes.
+enum Numbers {
+    F32(Vec<f32>),
+    F64(Vec<f64>),
+}
+
+impl Numbers {
+    fn get(object: &Bound<'_, PyAny>, dtype: Dtype) -> PyResult<Self> {
+        let input = Input::get(object)?;
+        Ok(if dtype == Dtype::F64 { Self::F64(input.to_vec()) } else { Self::F32(input.to_vec()) })
+    }
+    fn reals(&self) -> Reals<'_> {
+        match self {
+            Self::F32(values) => Reals::F32(values),
+            Self::F64(values) => Reals::F64(values),
+        }
+    }
+}
+
+fn columns<R: bytemuck::Pod + Send + Sync>(scores: Scores<R>, terms: Terms<R>) -> Columns {
+    let reals = [terms.term, terms.share, scores.loss, scores.lse, scores.grad_norm, scores.entropy].concat();
+    (
+        Buffer::from_vec(reals),
+        Buffer::from_vec(scores.correct),
+        Buffer::from_vec(scores.count),
+        Buffer::from_vec(scores.rank_score),
+    )
+}
+
+/// Scores `rows` × `classes` logits that start at the buffer's first byte, and their terms of the objective; `row_stride`
+/// counts elements. Targets are int64, class weights float32 (float64 for float64 logits). Computes without the
+/// interpreter lock.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
-pub(crate) fn score_rows(
+pub(crate) fn forward_rows(
     py: Python<'_>,
     logits: &Bound<'_, PyAny>,
     dtype_name: &str,
@@ -41,33 +73,68 @@ pub(crate) fn score_rows(
     targets: &Bound<'_, PyAny>,
     ignore_index: i64,
     b0: f32,
+    weight: Option<&Bound<'_, PyAny>>,
+    label_smoothing: f64,
 ) -> PyResult<Columns> {
-    let (logits, targets, dtype) = (Input::get(logits)?, Input::get(targets)?.to_vec::<i64>(), dtype(dtype_name)?);
-    let scores = outside(py, || -> Result<AnyScores> {
-        let rows =
-            Rows::new(logits.bytes(), dtype, rows, classes, row_stride).map_err(|e| Error::settings(e.to_string()))?;
-        fast::score(&rows, &targets, ignore_index, b0).map_err(refused)
+    let dtype = dtype(dtype_name)?;
+    let (logits, targets) = (Input::get(logits)?, Input::get(targets)?.to_vec::<i64>());
+    let weight = weight.map(|w| Numbers::get(w, dtype)).transpose()?;
+    let (scores, terms) = outside(py, || {
+        let rows = view(&logits, dtype, rows, classes, row_stride)?;
+        let objective =
+            Objective { ignore_index, class_weight: weight.as_ref().map(Numbers::reals), label_smoothing };
+        fast::forward(&rows, &targets, &objective, b0).map_err(refused)
     })?;
-    Ok(match scores {
-        AnyScores::F32(s) => (
-            Buffer::from_vec(s.loss),
-            Buffer::from_vec(s.lse),
-            Buffer::from_vec(s.grad_norm),
-            Buffer::from_vec(s.entropy),
-            Buffer::from_vec(s.correct),
-            Buffer::from_vec(s.count),
-            Buffer::from_vec(s.rank_score),
-        ),
-        AnyScores::F64(s) => (
-            Buffer::from_vec(s.loss),
-            Buffer::from_vec(s.lse),
-            Buffer::from_vec(s.grad_norm),
-            Buffer::from_vec(s.entropy),
-            Buffer::from_vec(s.correct),
-            Buffer::from_vec(s.count),
-            Buffer::from_vec(s.rank_score),
-        ),
+    match (scores, terms) {
+        (AnyScores::F32(scores), AnyTerms::F32(terms)) => Ok(columns(scores, terms)),
+        (AnyScores::F64(scores), AnyTerms::F64(terms)) => Ok(columns(scores, terms)),
+        _ => Err(contract("scores and terms differ in precision".to_owned())),
+    }
+}
+
+/// The gradient of Σ upstream · term at the logits, written to `out` (contiguous, the logits' dtype). Without `logits`, `out`
+/// holds them (contiguous) and the gradient takes their place. `upstream` has one number a row, or one for all.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn backward_rows(
+    py: Python<'_>,
+    logits: Option<&Bound<'_, PyAny>>,
+    dtype_name: &str,
+    rows: usize,
+    classes: usize,
+    row_stride: usize,
+    lse: &Bound<'_, PyAny>,
+    targets: &Bound<'_, PyAny>,
+    ignore_index: i64,
+    weight: Option<&Bound<'_, PyAny>>,
+    label_smoothing: f64,
+    upstream: &Bound<'_, PyAny>,
+    out: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let dtype = dtype(dtype_name)?;
+    let targets = Input::get(targets)?.to_vec::<i64>();
+    let (lse, upstream) = (Numbers::get(lse, dtype)?, Numbers::get(upstream, dtype)?);
+    let weight = weight.map(|w| Numbers::get(w, dtype)).transpose()?;
+    let logits = logits.map(Input::get).transpose()?;
+    let mut out = Output::get(out, logits.as_slice())?;
+    outside(py, || {
+        let objective =
+            Objective { ignore_index, class_weight: weight.as_ref().map(Numbers::reals), label_smoothing };
+        let upstream = Upstream { term: upstream.reals(), lse: None };
+        let (lse, out) = (lse.reals(), out.bytes());
+        match &logits {
+            Some(logits) => {
+                let rows = view(logits, dtype, rows, classes, row_stride)?;
+                fast::backward(&rows, lse, &targets, &objective, &upstream, out)
+            }
+            None => fast::backward_in_place(out, dtype, rows, classes, lse, &targets, &objective, &upstream),
+        }
+        .map_err(refused)
     })
+}
+
+fn view(logits: &Input, dtype: Dtype, rows: usize, classes: usize, row_stride: usize) -> Result<Rows<'_>> {
+    Rows::new(logits.bytes(), dtype, rows, classes, row_stride).map_err(|e| Error::settings(e.to_string()))
 }
 
 /// In-batch rank counts (int32) of float32 losses.

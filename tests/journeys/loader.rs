@@ -5,6 +5,9 @@
 mod support;
 
 use lossfeed::error::ErrorKind;
+use lossfeed::index::ScoreTable;
+use lossfeed::ledger::Ledger;
+use lossfeed::policy;
 use lossfeed::sampler::SamplerSettings;
 use lossfeed::scoring::Measured;
 use lossfeed::settings::OnError;
@@ -142,6 +145,56 @@ fn adaptive_samplers_resume_with_exactly_the_rest() {
     }
 }
 
+#[test]
+fn a_resumed_epoch_plans_only_what_is_left() {
+    const SAMPLES: usize = 200;
+    const BATCH: usize = 16;
+    let mut told_apart = false;
+    for stop in [1, 5, 9] {
+        let make = || {
+            let s = Settings {
+                sampler: SamplerSettings::from_name("importance").unwrap(),
+                policy: Some("importance".into()),
+                cache_bytes: 12 * RECORD_BYTES,
+                workers: Some(0),
+                ..settings(BATCH)
+            };
+            engine(Patterned::new(SAMPLES), s)
+        };
+        let first = make();
+        // A few samples come several times an epoch: those an early batch delivered must not look needed for ever.
+        epoch(&first, |b| {
+            let loss = |&id: &SampleId| if id % 9 == 0 { 20.0 + id as f32 } else { 1.0 + id as f32 / 100.0 };
+            first.apply_losses(&b.ticket, &b.ticket.ids.iter().map(loss).collect::<Vec<_>>()).unwrap();
+        });
+        let iteration = first.start_epoch().unwrap();
+        let delivered: Vec<SampleId> =
+            (0..stop).flat_map(|_| next(&first, iteration).unwrap().unwrap().ticket.ids.to_vec()).collect();
+        let second = make();
+        second.load_state(&first.state().unwrap()).unwrap();
+        let rest = epoch(&second, |_| {});
+
+        // The same accesses on the bare ledger, once with the rest for its plan and once with the whole epoch.
+        let hits = |plan: &[SampleId]| {
+            let mut beliefs = ScoreTable::new(SAMPLES, 0.0);
+            for (id, &belief) in second.importance().iter().enumerate() {
+                beliefs.record(id as SampleId, belief, 0);
+            }
+            let mut ledger =
+                Ledger::new(12 * RECORD_BYTES, SAMPLES, policy::from_name("importance", SAMPLES).unwrap());
+            ledger.plan(plan);
+            rest.iter().for_each(|&id| {
+                ledger.access(id, RECORD_BYTES, &beliefs, &mut Vec::new());
+            });
+            ledger.counts().hits
+        };
+        assert_eq!(stat(&second, "hits_total") as u64, hits(&rest), "resumed after {stop} batches");
+        let whole = [delivered, rest.clone()].concat();
+        told_apart |= hits(&whole) != hits(&rest);
+    }
+    assert!(told_apart, "none of these traces could tell the two plans apart");
+}
+
 fn score(engine: &Engine, batch: &lossfeed::loader::Batch, e: u64) {
     let losses: Vec<f32> = batch.ticket.ids.iter().map(|&id| loss_of(id, e)).collect();
     engine.apply_losses(&batch.ticket, &losses).unwrap();
@@ -228,6 +281,35 @@ fn bad_samples_are_raised_skipped_or_substituted_as_asked() {
     assert_eq!(ids.len(), 64);
     assert!(![3, 17, 40].iter().any(|b| ids.contains(b)));
     assert_eq!(stat(&substituting, "substituted_total"), 3.0);
+}
+
+#[test]
+fn a_panic_inside_a_batch_is_an_error_and_nobody_waits_for_its_samples_for_ever() {
+    for workers in [0, 4] {
+        let mut source = Patterned::new(64);
+        source.delay = Duration::from_millis(5);
+        let explosive = source.explosive.clone();
+        let s = Settings {
+            sampler: SamplerSettings::from_name("importance").unwrap(),
+            workers: Some(workers),
+            ..settings(8)
+        };
+        let e = engine(source, s);
+        // One sample believed to be all that matters: batches in work at one time wait for one fetch of it.
+        epoch(&e, |b| {
+            let losses: Vec<f32> = b.ticket.ids.iter().map(|&id| if id == 5 { 1e3 } else { 1.0 }).collect();
+            e.apply_losses(&b.ticket, &losses).unwrap();
+        });
+        for _ in 0..3 {
+            explosive.lock().unwrap().insert(5);
+            let iteration = e.start_epoch().unwrap();
+            let error = std::iter::from_fn(|| next(&e, iteration).transpose()).find_map(Result::err).unwrap();
+            assert_eq!(error.kind(), ErrorKind::Internal);
+            assert!(error.to_string().contains("it explodes on purpose"), "{error}");
+            assert!(epoch(&e, |_| {}).iter().filter(|&&id| id == 5).count() > 8, "it goes on");
+        }
+        e.close();
+    }
 }
 
 #[test]

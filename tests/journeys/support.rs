@@ -21,6 +21,8 @@ pub(crate) struct Patterned {
     pub(crate) fetches: AtomicU64,
     pub(crate) delay: Duration,
     pub(crate) bad: HashSet<SampleId>,
+    /// Fetching one of these panics, once each.
+    pub(crate) explosive: Arc<Mutex<HashSet<SampleId>>>,
     in_the_air: Mutex<HashSet<SampleId>>,
 }
 
@@ -37,6 +39,7 @@ impl Patterned {
             fetches: AtomicU64::new(0),
             delay: Duration::ZERO,
             bad: HashSet::new(),
+            explosive: Arc::default(),
             in_the_air: Mutex::default(),
         }
     }
@@ -75,6 +78,11 @@ impl Source for Patterned {
             }
         }
         std::thread::sleep(self.delay);
+        let explodes = ids.iter().any(|id| self.explosive.lock().unwrap().remove(id));
+        if explodes {
+            self.in_the_air.lock().unwrap().retain(|id| !ids.contains(id));
+            panic!("it explodes on purpose");
+        }
         // Backwards: sinks must not rely on an order.
         for (k, &id) in ids.iter().enumerate().rev() {
             self.fetches.fetch_add(1, Relaxed);

@@ -7,6 +7,7 @@ mod compare;
 mod fast;
 mod fiber;
 mod gpu;
+mod gradient;
 mod prebuilt;
 mod rank;
 mod reference;

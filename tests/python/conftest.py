@@ -39,11 +39,11 @@ def logits_with_loss(losses, classes=4, target=None):
 @pytest.fixture
 def native_calls(monkeypatch):
     """Counts calls of the native forward, so that a test cannot pass by falling back to torch."""
-    from lossfeed import _native, _scores
+    from lossfeed import _native
 
     calls = []
-    real = _native.score_rows
-    monkeypatch.setattr(_scores._native, "score_rows", lambda *a: (calls.append(a[1]), real(*a))[1])
+    real = _native.forward_rows
+    monkeypatch.setattr(_native, "forward_rows", lambda *a: (calls.append(a[1]), real(*a))[1])
     return calls
 
 

@@ -147,7 +147,7 @@ def test_autocast_promotes_the_loss_as_torch_does():
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_function_transforms_and_compiled_graphs_reach_torchs_own():
+def test_function_transforms_reach_torchs_own():
     logits, target = torch.randn(4, 5), torch.randint(5, (4,))
     gradient = torch.func.grad(lambda z: lf.cross_entropy(z, target))(logits)
     expected = torch.func.grad(lambda z: F.cross_entropy(z, target))(logits)
@@ -161,3 +161,25 @@ def test_no_gradient_is_recorded_where_none_is_wanted():
     assert not lf.cross_entropy(logits, target).requires_grad
     with torch.no_grad():
         assert not lf.cross_entropy(logits.requires_grad_(), target).requires_grad
+
+
+def test_the_gradient_takes_the_logits_place_when_asked_and_whoever_saved_them_is_told():
+    target = torch.randint(5, (4,))
+    expected = torch.randn(4, 5, requires_grad=True)
+    hidden = expected.detach().clone().requires_grad_()
+    logits = hidden * 1.0
+    before = logits.data_ptr()
+    logits.retain_grad()
+    lf.cross_entropy(logits, target, overwrite_logits=True).backward()
+    F.cross_entropy(expected, target).backward()
+    torch.testing.assert_close(hidden.grad, expected.grad)
+    torch.testing.assert_close(logits.detach(), expected.grad)
+    assert logits.data_ptr() == before
+
+    logits = hidden * 1.0
+    square = (logits * logits).sum()  # saves the logits, and its backward runs after that of what was made later
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        (square + lf.cross_entropy(logits, target, overwrite_logits=True)).backward()
+    logits = (hidden * 1.0).t().contiguous().t()
+    lf.cross_entropy(logits, target, overwrite_logits=True).backward()
+    torch.testing.assert_close(logits.detach(), expected.detach())

@@ -95,14 +95,14 @@ def test_shades_two_text_examples_have_their_second_samples_on_top_with_equal_sc
 
 def test_the_torch_twin_for_devices_agrees_with_the_kernels():
     from lossfeed._autograd import device_rows
-    from lossfeed._scores import cpu_rows
+    from lossfeed import _rows
 
     logits = torch.randn(50, 9)
     logits[3], logits[4, 2], logits[5] = float("nan"), float("-inf"), float("-inf")
     target = torch.randint(9, (50,))
     target[::7] = -100
     target[4] = 2
-    native, twin = cpu_rows(logits, target, -100), device_rows(logits, target, -100)
+    native, twin = _rows.forward(logits, target, None, -100, 0.0).scores(), device_rows(logits, target, -100)
     keep = target != -100
     torch.testing.assert_close(native.loss[keep], twin.loss[keep], equal_nan=True, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(native.grad_norm, twin.grad_norm, equal_nan=True, rtol=1e-5, atol=1e-6)

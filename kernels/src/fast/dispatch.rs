@@ -1,8 +1,11 @@
 //! Chooses the widest vectors of the machine, at run time.
 #![allow(unsafe_code)]
 
-use super::row::{Scratch, score_row};
+use super::block::Block;
+use super::gradient::gradient_row;
+use super::row::score_row;
 use crate::element::Element;
+use crate::objective::Factors;
 use crate::scores::RowScore;
 
 /// The instruction sets the row loop is compiled for. All give the same bits.
@@ -26,7 +29,7 @@ impl Level {
     fn all_of_this_machine() -> impl DoubleEndedIterator<Item = Level> {
         #[cfg(target_arch = "x86_64")]
         let wide = [
-            is_x86_feature_detected!("avx2").then_some(Level::Avx2(Seen(()))),
+            (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some(Level::Avx2(Seen(()))),
             (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw"))
                 .then_some(Level::Avx512(Seen(()))),
         ];
@@ -41,34 +44,53 @@ impl Level {
     }
 }
 
-#[inline]
-pub(super) fn row<E: Element>(
-    level: Level,
-    logits: &[u8],
-    y: usize,
-    scratch: &mut Scratch<E::Real>,
-) -> RowScore<E::Real> {
-    match level {
-        Level::Baseline => score_row::<E>(logits, y, scratch),
+/// Makes `$name`, which runs `$plain` in the widest vectors of `level`.
+macro_rules! dispatched {
+    ($(#[$doc:meta])* $name:ident = $plain:ident, $avx2:ident, $avx512:ident: ($($arg:ident: $type:ty),*) -> $out:ty) => {
+        $(#[$doc])*
+        #[inline]
+        #[allow(clippy::too_many_arguments)]
+        pub(super) fn $name<E: Element>(level: Level, $($arg: $type),*) -> $out {
+            match level {
+                Level::Baseline => $plain::<E>($($arg),*),
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: the function asks for AVX2 and FMA, no more; this Seen exists only after the running CPU reported both.
+                Level::Avx2(_) => unsafe { $avx2::<E>($($arg),*) },
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: likewise for AVX-512 F and BW, which imply AVX2 and FMA.
+                Level::Avx512(_) => unsafe { $avx512::<E>($($arg),*) },
+            }
+        }
+
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the function asks for AVX2 and nothing else; this Seen exists only after the running CPU reported AVX2.
-        Level::Avx2(_) => unsafe { row_avx2::<E>(logits, y, scratch) },
+        #[target_feature(enable = "avx2,fma")]
+        #[allow(clippy::too_many_arguments)]
+        fn $avx2<E: Element>($($arg: $type),*) -> $out {
+            $plain::<E>($($arg),*)
+        }
+
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the function asks for AVX-512 F and BW; this Seen exists only after the running CPU reported both.
-        Level::Avx512(_) => unsafe { row_avx512::<E>(logits, y, scratch) },
-    }
+        #[target_feature(enable = "avx512f,avx512bw")]
+        #[allow(clippy::too_many_arguments)]
+        fn $avx512<E: Element>($($arg: $type),*) -> $out {
+            $plain::<E>($($arg),*)
+        }
+    };
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn row_avx2<E: Element>(logits: &[u8], y: usize, scratch: &mut Scratch<E::Real>) -> RowScore<E::Real> {
-    score_row::<E>(logits, y, scratch)
+dispatched! {
+    /// See [`score_row`].
+    row = score_row, row_avx2, row_avx512: (
+        logits: &[u8], y: usize, linear: Option<Option<&[E::Real]>>, block: &mut Block<E::Real>
+    ) -> (RowScore<E::Real>, E::Real)
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn row_avx512<E: Element>(logits: &[u8], y: usize, scratch: &mut Scratch<E::Real>) -> RowScore<E::Real> {
-    score_row::<E>(logits, y, scratch)
+dispatched! {
+    /// See [`gradient_row`].
+    gradient = gradient_row, gradient_avx2, gradient_avx512: (
+        logits: Option<&[u8]>, y: usize, lse: E::Real, factors: Factors<E::Real>, weight: Option<&[E::Real]>,
+        block: &mut Block<E::Real>, out: &mut [u8]
+    ) -> ()
 }
 
 #[cfg(test)]
@@ -78,7 +100,7 @@ mod tests {
     #[test]
     fn wide_vectors_and_the_baseline_agree_bit_for_bit() {
         let mut state = 1u32;
-        let mut scratch = Scratch::new();
+        let mut block = Block::new();
         for classes in [1usize, 2, 15, 16, 17, 511, 512, 513, 3000] {
             let logits: Vec<u8> = (0..classes)
                 .flat_map(|_| {
@@ -86,13 +108,24 @@ mod tests {
                     (((state >> 8) as f32 / (1 << 20) as f32) - 8.0).to_ne_bytes()
                 })
                 .collect();
-            let bits = |level, scratch: &mut Scratch<f32>| {
-                let r = row::<f32>(level, &logits, classes / 2, scratch);
-                ([r.loss, r.lse, r.grad_norm, r.entropy].map(f32::to_bits), r.correct)
+            let y = classes / 2;
+            let scores = |level, block: &mut Block<f32>| {
+                let (r, linear) = row::<f32>(level, &logits, y, Some(None), block);
+                ([r.loss, r.lse, r.grad_norm, r.entropy, linear].map(f32::to_bits), r.correct)
             };
-            let plain = bits(Level::Baseline, &mut scratch);
+            let slope = |level, block: &mut Block<f32>| {
+                let factors = Factors { softmax: 0.7, spread: 0.01, target: 0.6 };
+                let mut out = vec![0u8; 4 * classes];
+                gradient::<f32>(level, Some(&logits), y, 9.0, factors, None, block, &mut out);
+                let mut in_place = logits.clone();
+                gradient::<f32>(level, None, y, 9.0, factors, None, block, &mut in_place);
+                assert_eq!(out, in_place);
+                out
+            };
+            let plain = (scores(Level::Baseline, &mut block), slope(Level::Baseline, &mut block));
             for level in Level::all_of_this_machine() {
-                assert_eq!(bits(level, &mut scratch), plain, "{level:?}, {classes} classes");
+                let wide = (scores(level, &mut block), slope(level, &mut block));
+                assert_eq!(wide, plain, "{level:?}, {classes} classes");
             }
         }
     }

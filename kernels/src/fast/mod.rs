@@ -5,23 +5,29 @@
 //! 1. *Online softmax.* Running sums refer to the maximum so far and are rescaled when it grows. That is done once per
 //!    512 logits, which are widened into a buffer that stays in the first-level cache: one read of memory, one exponential
 //!    per logit.
-//! 2. *Fixed lanes.* Sums are kept in 16 lanes whatever the machine's vectors are, there is no fused multiply-add, and a row is
-//!    never split over threads. So scores are the same bit for bit on every instruction set and any number of threads,
-//!    and with them the order of an epoch that depends on scores.
+//! 2. *Fixed lanes.* Sums are kept in 16 lanes whatever the machine's vectors are, multiply-adds are fused everywhere (in hardware
+//!    from AVX2 and NEON on; an older x86 calls a library for each and is slow), and a row is never split over threads. So
+//!    scores are the same bit for bit on every instruction set and any number of threads, and with them the order of an
+//!    epoch that depends on scores.
 //! 3. *The target's slot* is overwritten with −∞ (which adds exactly 0) and its term is merged at the end.
 //! 4. Whether the target is the *first* maximum needs a second look only when another class ties with it.
 //!
-//! Left on the table: fused multiply-add (about a fifth of the arithmetic), at the price of 2.
+//! The gradient ([`backward`]) reads the logits once more and writes itself once; no softmax is kept in between.
 
+mod block;
 mod dispatch;
 pub(crate) mod exp;
+mod gradient;
 mod row;
 
 use rayon::prelude::*;
 
-use crate::element::{BF16, Element, F16};
+use self::block::Block;
+use self::dispatch::Level;
+use crate::element::{BF16, Element, F16, Real};
+use crate::objective::{AnyTerms, Objective, ObjectiveError, Pick, Plan, Terms, Upstream, expect};
 use crate::scores::{RowScore, check, columns};
-use crate::{AnyScores, Dtype, Rows, ScoreError, Scores};
+use crate::{AnyScores, Dtype, Reals, Rows, ScoreError, Scores};
 
 /// Logits a task should hold at least: about 20 µs of work, well above the cost of handing it to another thread.
 const TASK_LOGITS: usize = 1 << 14;
@@ -31,23 +37,59 @@ const TASK_LOGITS: usize = 1 << 14;
 /// # Errors
 /// [`ScoreError`] when targets and rows differ in number, a target names no class, or `b0` is not above 0.
 pub fn score(rows: &Rows<'_>, targets: &[i64], ignore_index: i64, b0: f32) -> Result<AnyScores, ScoreError> {
-    check(rows, targets, ignore_index, b0)?;
+    let objective = Objective { ignore_index, ..Objective::default() };
+    match forward(rows, targets, &objective, b0) {
+        Ok((scores, _)) => Ok(scores),
+        Err(ObjectiveError::Score(error)) => Err(error),
+        // No weights and no smoothing: nothing else can be wrong.
+        Err(_) => Err(ScoreError::TargetCount { rows: rows.rows(), targets: targets.len() }),
+    }
+}
+
+/// Scores and the terms of `objective`, from the same single read.
+///
+/// # Errors
+/// As [`score`], and when the class weights do not fit or the smoothing is no share.
+pub fn forward(
+    rows: &Rows<'_>,
+    targets: &[i64],
+    objective: &Objective<'_>,
+    b0: f32,
+) -> Result<(AnyScores, AnyTerms), ObjectiveError> {
+    check(rows, targets, objective.ignore_index, b0)?;
+    let single = |(scores, terms)| (AnyScores::F32(scores), AnyTerms::F32(terms));
+    let double = |(scores, terms)| (AnyScores::F64(scores), AnyTerms::F64(terms));
     Ok(match rows.dtype() {
-        Dtype::F16 => AnyScores::F32(all::<F16>(rows, targets, ignore_index, b0)),
-        Dtype::BF16 => AnyScores::F32(all::<BF16>(rows, targets, ignore_index, b0)),
-        Dtype::F32 => AnyScores::F32(all::<f32>(rows, targets, ignore_index, b0)),
-        Dtype::F64 => AnyScores::F64(all::<f64>(rows, targets, ignore_index, b0)),
+        Dtype::F16 => single(all::<F16>(rows, targets, &Plan::new(objective, rows)?, b0)),
+        Dtype::BF16 => single(all::<BF16>(rows, targets, &Plan::new(objective, rows)?, b0)),
+        Dtype::F32 => single(all::<f32>(rows, targets, &Plan::new(objective, rows)?, b0)),
+        Dtype::F64 => double(all::<f64>(rows, targets, &Plan::new(objective, rows)?, b0)),
     })
 }
 
-fn all<E: Element>(rows: &Rows<'_>, targets: &[i64], ignore_index: i64, b0: f32) -> Scores<E::Real> {
-    let level = dispatch::Level::of_this_machine();
-    let mut scored = vec![RowScore::ignored(); targets.len()];
-    let task = |first: usize, targets: &[i64], out: &mut [RowScore<E::Real>]| {
-        let mut scratch = row::Scratch::new();
+/// What a row gives: its scores, its term, its share.
+type Row<R> = (RowScore<R>, R, R);
+
+fn all<E: Element>(
+    rows: &Rows<'_>,
+    targets: &[i64],
+    plan: &Plan<'_, E::Real>,
+    b0: f32,
+) -> (Scores<E::Real>, Terms<E::Real>)
+where
+    E::Real: Pick,
+{
+    let level = Level::of_this_machine();
+    let zero = E::Real::ZERO;
+    let mut scored: Vec<Row<E::Real>> = vec![(RowScore::ignored(), zero, zero); targets.len()];
+    let linear = plan.smooths().then_some(plan.weight);
+    let task = |first: usize, targets: &[i64], out: &mut [Row<E::Real>]| {
+        let mut block = Block::new();
         for (k, (&target, out)) in targets.iter().zip(out).enumerate() {
-            if let (true, Ok(y)) = (target != ignore_index, usize::try_from(target)) {
-                *out = dispatch::row::<E>(level, rows.row(first + k), y, &mut scratch);
+            if let (true, Ok(y)) = (target != plan.ignore_index, usize::try_from(target)) {
+                let (score, sum) = dispatch::row::<E>(level, rows.row(first + k), y, linear, &mut block);
+                let (term, share) = plan.row(y, score.loss, score.lse, sum);
+                *out = (score, term, share);
             }
         }
     };
@@ -58,5 +100,116 @@ fn all<E: Element>(rows: &Rows<'_>, targets: &[i64], ignore_index: i64, b0: f32)
         let tasks = targets.par_chunks(task_rows).zip(scored.par_chunks_mut(task_rows)).enumerate();
         tasks.for_each(|(t, (targets, out))| task(t * task_rows, targets, out));
     }
-    columns(&scored, b0, crate::rank::counts)
+    let terms =
+        Terms { term: scored.iter().map(|row| row.1).collect(), share: scored.iter().map(|row| row.2).collect() };
+    (columns(scored.iter().map(|row| row.0), b0, crate::rank::counts), terms)
+}
+
+/// The gradient of the objective's terms at the logits, into `out`: `rows` x `classes` contiguous elements of the logits' dtype.
+/// `lse` is what the forward gave. On rayon's current pool; the same bits with any number of threads.
+///
+/// # Errors
+/// [`ObjectiveError`] when an argument has the wrong length or precision. Nothing is written then.
+pub fn backward(
+    rows: &Rows<'_>,
+    lse: Reals<'_>,
+    targets: &[i64],
+    objective: &Objective<'_>,
+    upstream: &Upstream<'_>,
+    out: &mut [u8],
+) -> Result<(), ObjectiveError> {
+    check(rows, targets, objective.ignore_index, 1.0)?;
+    let wanted = rows.rows() * rows.classes() * rows.dtype().bytes();
+    if out.len() != wanted {
+        return Err(ObjectiveError::Length { what: "bytes of the gradient", actual: out.len(), wanted });
+    }
+    slope(rows.dtype(), Some(rows), rows, lse, targets, objective, upstream, out)
+}
+
+/// [`backward`] over the logits themselves: contiguous `rows` x `classes` elements of `dtype`, which the gradient replaces.
+///
+/// # Errors
+/// As [`backward`].
+#[allow(clippy::too_many_arguments)]
+pub fn backward_in_place(
+    logits: &mut [u8],
+    dtype: Dtype,
+    rows: usize,
+    classes: usize,
+    lse: Reals<'_>,
+    targets: &[i64],
+    objective: &Objective<'_>,
+    upstream: &Upstream<'_>,
+) -> Result<(), ObjectiveError> {
+    let wanted = rows.saturating_mul(classes).saturating_mul(dtype.bytes());
+    let what = "bytes of the logits";
+    if logits.len() != wanted {
+        return Err(ObjectiveError::Length { what, actual: logits.len(), wanted });
+    }
+    // A view of one row, repeated, stands for the shape; its bytes are not read.
+    let row = vec![0; classes * dtype.bytes()];
+    let shape = Rows::new(&row, dtype, rows, classes, 0)
+        .map_err(|_| ObjectiveError::Length { what, actual: logits.len(), wanted })?;
+    check(&shape, targets, objective.ignore_index, 1.0)?;
+    slope(dtype, None, &shape, lse, targets, objective, upstream, logits)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn slope(
+    dtype: Dtype,
+    source: Option<&Rows<'_>>,
+    shape: &Rows<'_>,
+    lse: Reals<'_>,
+    targets: &[i64],
+    objective: &Objective<'_>,
+    upstream: &Upstream<'_>,
+    out: &mut [u8],
+) -> Result<(), ObjectiveError> {
+    match dtype {
+        Dtype::F16 => all_slopes::<F16>(source, shape, lse, targets, objective, upstream, out),
+        Dtype::BF16 => all_slopes::<BF16>(source, shape, lse, targets, objective, upstream, out),
+        Dtype::F32 => all_slopes::<f32>(source, shape, lse, targets, objective, upstream, out),
+        Dtype::F64 => all_slopes::<f64>(source, shape, lse, targets, objective, upstream, out),
+    }
+}
+
+fn all_slopes<E: Element>(
+    source: Option<&Rows<'_>>,
+    shape: &Rows<'_>,
+    lse: Reals<'_>,
+    targets: &[i64],
+    objective: &Objective<'_>,
+    upstream: &Upstream<'_>,
+    out: &mut [u8],
+) -> Result<(), ObjectiveError>
+where
+    E::Real: Pick,
+{
+    let (rows, classes) = (shape.rows(), shape.classes());
+    let plan = Plan::<E::Real>::new(objective, shape)?;
+    let lse = expect::<E::Real>("log-sum-exps", lse, &[rows])?;
+    let term_up = expect::<E::Real>("gradients of the terms", upstream.term, &[1, rows])?;
+    let lse_up = upstream.lse.map(|up| expect::<E::Real>("gradients of the log-sum-exps", up, &[1, rows])).transpose()?;
+    if rows == 0 {
+        return Ok(());
+    }
+    let of = |values: &[E::Real], row: usize| values[if values.len() == 1 { 0 } else { row }];
+    let level = Level::of_this_machine();
+    let task_rows = TASK_LOGITS.div_ceil(classes);
+    let task = |(number, out): (usize, &mut [u8])| {
+        let mut block = Block::new();
+        for (k, out) in out.chunks_exact_mut(classes * E::BYTES).enumerate() {
+            let row = number * task_rows + k;
+            match usize::try_from(targets[row]) {
+                Ok(y) if targets[row] != plan.ignore_index => {
+                    let factors = plan.factors(y, of(term_up, row), lse_up.map_or(E::Real::ZERO, |up| of(up, row)));
+                    let logits = source.map(|rows| rows.row(row));
+                    dispatch::gradient::<E>(level, logits, y, lse[row], factors, plan.weight, &mut block, out);
+                }
+                _ => out.fill(0),
+            }
+        }
+    };
+    out.par_chunks_mut(task_rows * classes * E::BYTES).enumerate().for_each(task);
+    Ok(())
 }

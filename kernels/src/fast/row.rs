@@ -1,23 +1,8 @@
 //! One row in one read: see the parent's list of departures.
 
+use super::block::{BLOCK, Block, LANES, total};
 use crate::element::{Element, Real, larger};
 use crate::scores::RowScore;
-
-/// Sums run in this many lanes on every machine: two AVX-512, four AVX2 or eight SSE2 registers of f32.
-const LANES: usize = 16;
-/// Logits widened and rescaled together; 2 KiB of f32.
-const BLOCK: usize = 512;
-
-/// The widened logits of one block.
-pub(super) struct Scratch<R> {
-    block: [R; BLOCK],
-}
-
-impl<R: Real> Scratch<R> {
-    pub(super) fn new() -> Self {
-        Scratch { block: [R::NEG_INFINITY; BLOCK] }
-    }
-}
 
 /// Sums over the classes seen so far, the target left out, relative to their maximum.
 struct Sums<R> {
@@ -51,12 +36,10 @@ impl<R: Real> Sums<R> {
         let reference = if self.max == R::NEG_INFINITY { R::ZERO } else { self.max };
         for chunk in chunks {
             for (i, &z) in chunk.iter().enumerate() {
-                let d = z - reference;
-                let e = d.exp_lane();
+                let (e, d) = (z - reference).exp_lane();
                 self.e[i] = self.e[i] + e;
-                self.ee[i] = self.ee[i] + e * e;
-                // A masked class has d = −∞ and e = 0: its share is 0, not NaN.
-                self.de[i] = self.de[i] + e * larger(R::EXP_ZERO, d);
+                self.ee[i] = e.mul_add(e, self.ee[i]);
+                self.de[i] = e.mul_add(d, self.de[i]);
             }
         }
     }
@@ -64,11 +47,9 @@ impl<R: Real> Sums<R> {
     /// Refers the sums to a larger maximum: z − new = (z − old) + (old − new).
     #[inline(always)]
     fn rescale(&mut self, max: R) {
-        let shift = self.max - max;
-        let factor = shift.exp_lane();
-        let shift = larger(R::EXP_ZERO, shift); // −∞ at first, when the sums are 0
+        let (factor, shift) = (self.max - max).exp_lane();
         for i in 0..LANES {
-            self.de[i] = factor * (self.de[i] + shift * self.e[i]);
+            self.de[i] = factor * shift.mul_add(self.e[i], self.de[i]);
             self.e[i] = factor * self.e[i];
             self.ee[i] = factor * factor * self.ee[i];
         }
@@ -76,41 +57,48 @@ impl<R: Real> Sums<R> {
     }
 }
 
-/// Lanes to one, as a tree of fixed shape.
+/// Scores the row whose elements are `logits` (native bytes) and whose target is class `y`. With `linear`, also Σ w_c z_c of its
+/// weights (all 1 if they are `None`), else 0.
 #[inline(always)]
-fn total<R: Real>(mut lanes: [R; LANES]) -> R {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] = lanes[i] + lanes[i + width];
-        }
-        width /= 2;
-    }
-    lanes[0]
-}
-
-/// Scores the row whose elements are `logits` (native bytes) and whose target is class `y`.
-#[inline(always)]
-pub(super) fn score_row<E: Element>(logits: &[u8], y: usize, scratch: &mut Scratch<E::Real>) -> RowScore<E::Real> {
+pub(super) fn score_row<E: Element>(
+    logits: &[u8],
+    y: usize,
+    linear: Option<Option<&[E::Real]>>,
+    block: &mut Block<E::Real>,
+) -> (RowScore<E::Real>, E::Real) {
     let mut sums = Sums::new();
+    let mut weighted = [E::Real::ZERO; LANES];
     let mut start = 0;
     for raw in logits.chunks(BLOCK * E::BYTES) {
-        let classes = raw.len() / E::BYTES;
-        for (slot, raw) in scratch.block.iter_mut().zip(raw.chunks_exact(E::BYTES)) {
-            *slot = E::read(raw);
+        let classes = block.widen::<E>(raw);
+        if let Some(weights) = linear {
+            dot(&mut weighted, &block.0[..classes], weights.map(|w| &w[start..start + classes]));
         }
         let padded = classes.next_multiple_of(LANES);
-        scratch.block[classes..padded].fill(E::Real::NEG_INFINITY);
+        block.0[classes..padded].fill(E::Real::NEG_INFINITY);
         if (start..start + classes).contains(&y) {
-            scratch.block[y - start] = E::Real::NEG_INFINITY;
+            block.0[y - start] = E::Real::NEG_INFINITY;
         }
-        sums.add(&scratch.block[..padded]);
+        sums.add(&block.0[..padded]);
         start += classes;
     }
     let target = E::read(&logits[y * E::BYTES..]);
     let first = || logits.chunks_exact(E::BYTES).position(|raw| E::read(raw) == target);
     let correct = target > sums.max || (target == sums.max && first() == Some(y));
-    finish(&sums, target, correct)
+    (finish(&sums, target, correct), total(weighted))
+}
+
+/// Adds w · z (z where there are no weights) to the lanes, in an order that depends on nothing but the classes' numbers.
+#[inline(always)]
+fn dot<R: Real>(lanes: &mut [R; LANES], z: &[R], weights: Option<&[R]>) {
+    let add = |lanes: &mut [R; LANES], z: &[R], w: Option<&[R]>| {
+        for (i, &z) in z.iter().enumerate() {
+            lanes[i] = w.map_or(z + lanes[i], |w| z.mul_add(w[i], lanes[i]));
+        }
+    };
+    for (number, z) in z.chunks(LANES).enumerate() {
+        add(lanes, z, weights.map(|w| &w[number * LANES..number * LANES + z.len()]));
+    }
 }
 
 /// Merges the target's own term into the others' sums.

@@ -8,52 +8,24 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ._scores import RANK_BASE, RowScores, class_rows, cpu_rows
+from . import _rows
+from ._scores import RANK_BASE, RowScores, class_rows
 
 _NATIVE_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-class RowLosses(torch.autograd.Function):
-    """(loss, lse, then the scores) of ``(rows, C)`` logits, with a backward of plain torch ops, so that the gradient has
-    a gradient too."""
-
-    @staticmethod
-    def forward(logits: torch.Tensor, target: torch.Tensor, ignore_index: int) -> tuple[torch.Tensor, ...]:
-        return tuple(cpu_rows(logits, target, ignore_index))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        logits, target, ignore_index = inputs
-        # The logits and not the softmax: half the memory of a saved log-softmax for half-precision logits, none beyond
-        # what the caller holds anyway.
-        ctx.save_for_backward(logits, target)
-        ctx.ignore_index = ignore_index
-        ctx.mark_non_differentiable(*output[2:])
-
-    @staticmethod
-    def backward(ctx: Any, grad_loss: torch.Tensor, grad_lse: torch.Tensor, *_: Any) -> tuple:
-        logits, target = ctx.saved_tensors
-        valid = target != ctx.ignore_index
-        zero = torch.zeros((), dtype=grad_loss.dtype, device=grad_loss.device)
-        grad_loss = torch.where(valid, grad_loss, zero)
-        grad_lse = torch.where(valid, grad_lse, zero)
-        p = torch.softmax(logits, dim=-1, dtype=grad_loss.dtype)
-        # d lse / dz = p; d loss / dz = p - onehot(y). An ignored row may hold anything, NaN too: it has no gradient.
-        grad = torch.where(valid.unsqueeze(1), p * (grad_loss + grad_lse).unsqueeze(1), zero)
-        index = torch.where(valid, target, torch.zeros_like(target)).unsqueeze(1)
-        grad = grad.scatter_add(1, index, -grad_loss.unsqueeze(1))
-        return grad.to(logits.dtype), None, None
 
 
 def native_path(logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, label_smoothing: float) -> bool:
     """Whether the native forward can take this call. Everything else, wrong calls included, goes to torch, which
     computes it or says what is wrong with it."""
-    if not (isinstance(logits, torch.Tensor) and isinstance(target, torch.Tensor)) or torch.compiler.is_compiling():
+    if not (isinstance(logits, torch.Tensor) and isinstance(target, torch.Tensor)):
         return False
     plain = type(logits) in (torch.Tensor, torch.nn.Parameter) and type(target) is torch.Tensor
     if not plain or logits.device.type != "cpu" or target.device.type != "cpu" or logits.layout != torch.strided:
         return False
-    if torch._C._functorch.peek_interpreter_stack() is not None or logits.dtype not in _NATIVE_DTYPES:
+    # Inside vmap, grad and their like the tensors stand for others; a compiler only ever sees plain ones.
+    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    if logits.dtype not in _NATIVE_DTYPES:
         return False
     shape = logits.shape
     wanted = () if logits.dim() == 1 else (*shape[:1], *shape[2:])
@@ -74,31 +46,30 @@ def result_dtype(logits: torch.Tensor) -> torch.dtype:
 
 
 def row_terms(
-    logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, label_smoothing: float
-) -> tuple[torch.Tensor, torch.Tensor, RowScores]:
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    overwrite: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, _rows.Forward]:
     """Per-row terms of a class-index cross entropy on the native path.
 
     Returns, for ``R`` rows: the class-weighted, smoothed losses (0 where ignored), what each row adds to the
-    denominator of a mean, and the scores of the plain loss.
+    denominator of a mean, and everything the forward found.
     """
     rows, labels = class_rows(logits), target.reshape(-1).to(torch.int64)
-    loss, lse, *rest = RowLosses.apply(rows, labels, ignore_index)
-    valid = labels != ignore_index
-    share = valid.to(loss.dtype)
-    if weight is not None:
-        weight = weight.to(loss.dtype)
-        share = torch.where(valid, weight[torch.where(valid, labels, torch.zeros_like(labels))], share)
-    terms = loss * share
-    if label_smoothing > 0.0:
-        # sum over classes of w_c (lse - z_c): the second half of torch's definition, from the same lse.
-        if weight is None:
-            smooth = lse * rows.shape[1] - rows.sum(-1, dtype=loss.dtype)
-        else:
-            smooth = lse * weight.sum() - rows.to(loss.dtype) @ weight
-        smooth = torch.where(valid, smooth, torch.zeros_like(smooth))
-        terms = terms * (1.0 - label_smoothing) + smooth * (label_smoothing / rows.shape[1])
-    scores = RowScores(loss.detach(), lse.detach(), *rest)
-    return terms, share, scores
+    found = _rows.terms(rows, labels, weight, ignore_index, label_smoothing, overwrite)
+    return found.term, found.rest[0].detach(), found
+
+
+def reduced(terms: torch.Tensor, share: torch.Tensor, reduction: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """The mean over what the rows share, the sum, or the rows in the target's shape."""
+    if reduction == "mean":
+        return terms.sum() / share.sum()
+    if reduction == "sum":
+        return terms.sum()
+    return terms.view(shape)
 
 
 def cross_entropy(
@@ -108,20 +79,15 @@ def cross_entropy(
     ignore_index: int,
     reduction: str,
     label_smoothing: float,
+    overwrite_logits: bool,
 ) -> torch.Tensor:
     """See :func:`lossfeed.cross_entropy`."""
     if reduction not in ("none", "mean", "sum") or not native_path(logits, target, weight, label_smoothing):
         return F.cross_entropy(
             logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
         )
-    terms, share, _ = row_terms(logits, target, weight, ignore_index, label_smoothing)
-    if reduction == "mean":
-        value = terms.sum() / share.sum()
-    elif reduction == "sum":
-        value = terms.sum()
-    else:
-        value = terms.view(target.shape)
-    return value.to(result_dtype(logits))
+    terms, share, _ = row_terms(logits, target, weight, ignore_index, label_smoothing, overwrite_logits)
+    return reduced(terms, share, reduction, tuple(target.shape)).to(result_dtype(logits))
 
 
 @torch.no_grad()

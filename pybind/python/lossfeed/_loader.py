@@ -170,6 +170,10 @@ class Loader:
             from ._device import Mail
 
             self._mail = Mail(self._engine)
+        if self._framework == "torch":
+            from ._graph import Graph
+
+            self._graph = Graph(self)
         self._pass: weakref.ref[Pass] | None = None
         self._pid = os.getpid()
         _live.add(self)
@@ -208,7 +212,7 @@ class Loader:
 
     # ---- scores ----------------------------------------------------------------------------------------------------
 
-    def score(self, logits: Any, batch: Batch, ignore_index: int = -100) -> None:
+    def score(self, logits: Any, batch: Batch, ignore_index: int = -100, *, sequence: str = "mean") -> None:
         """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing.
 
         Args:
@@ -216,12 +220,15 @@ class Loader:
             batch: the batch as delivered. It is scored once; scoring it again changes nothing and is counted
                 (``scores_repeated_total``).
             ignore_index: rows with this target get no score.
+            sequence: how the losses of ``(B, C, T)`` logits become the loss of a sample: ``"mean"``, ``"max"`` or ``"sum"`` over
+                its positions that are not ignored. Logits ``(B, T, V)`` of a language model are passed as
+                ``logits.transpose(1, 2)``, without a copy.
 
         Raises:
             SettingsError: logits of another length or shape. SampleError: a target outside the classes.
             UsageError: a batch of another loader.
         """
-        _hook.score(self, logits, self._own(batch), ignore_index)
+        _hook.score(self, logits, self._own(batch), ignore_index, sequence)
 
     def cross_entropy(
         self,
@@ -234,6 +241,8 @@ class Loader:
         reduction: str = "mean",
         label_smoothing: float = 0.0,
         weighted: bool = True,
+        sequence: str = "mean",
+        overwrite_logits: bool = False,
     ) -> Any:
         """The loss of a batch, with the keywords of :func:`torch.nn.functional.cross_entropy`, and its scores for free.
 
@@ -245,23 +254,66 @@ class Loader:
             target: other targets than ``batch.target``, of the same samples: class indices, or probabilities in the shape
                 of ``logits`` (mixing, distillation; their cross entropy is then the score).
             weighted: False leaves the batch's weights out: a biased mean, as plain training on these draws would have.
+            sequence: as for :meth:`score`; it steers the scores, not the loss.
+            overwrite_logits: as for :func:`lossfeed.cross_entropy`.
+
+        Under ``torch.compile`` it is part of the graph, without a break.
 
         Returns:
             A tensor like :func:`lossfeed.cross_entropy`'s. The batch's scores are taken up by the way, once a batch;
             scores are those of the plain loss, without class weights and smoothing.
         """
         return _hook.cross_entropy(
-            self, logits, self._own(batch), target, weight, ignore_index, reduction, label_smoothing, weighted
+            self,
+            logits,
+            self._own(batch),
+            target,
+            weight,
+            ignore_index,
+            reduction,
+            label_smoothing,
+            weighted,
+            sequence,
+            overwrite_logits,
         )
 
-    def score_losses(self, losses: Any, batch: Batch) -> None:
+    def loss(
+        self,
+        kind: str,
+        prediction: Any,
+        batch: Batch,
+        *,
+        target: Any = None,
+        reduction: str = "mean",
+        weighted: bool = True,
+        **options: Any,
+    ) -> Any:
+        """The elementwise loss of a batch, differentiable, and its scores for free.
+
+        Args:
+            kind: ``"bce_with_logits"`` (binary and multi-label; option ``pos_weight``), ``"mse"``, ``"l1"``, ``"huber"`` (option
+                ``delta``) or ``"smooth_l1"`` (option ``beta``), each as in :mod:`torch.nn.functional`.
+            prediction: ``(B, …)`` of this very batch, any float dtype; half precision is computed in float32.
+            target: other targets than ``batch.target``, in the shape of ``prediction``.
+            reduction: over the ``(B,)`` sample losses, each the mean over its elements: ``"mean"``, ``"sum"``, ``"none"``.
+            weighted: multiply with the batch's weights, so that the mean is unbiased.
+
+        Returns:
+            A float32 tensor (float64 for float64). Scores are the sample losses and the norms of their gradients at the
+            prediction, which are what ``score="gradient_norm"`` believes in.
+        """
+        return _hook.loss(self, kind, prediction, self._own(batch), target, reduction, weighted, options)
+
+    def score_losses(self, losses: Any, batch: Batch, grad_norms: Any = None) -> None:
         """Scores a batch from per-sample losses you hold already (regression, sequences, objectives of your own).
 
         Args:
             losses: ``(B,)`` floats of this very batch, torch (any device) or NumPy. They become importance as they are;
                 NaN and infinite ones are no scores and are counted (``scores_unranked_total``).
+            grad_norms: ``(B,)`` floats, if you can bound each sample's gradient: with ``score="gradient_norm"`` they become the
+                importance.
         """
-        _hook.score_losses(self, losses, self._own(batch))
+        _hook.score_losses(self, losses, self._own(batch), grad_norms)
 
     def importance(self) -> Any:
         """float32 ``(N,)``: what is believed about every sample now; NaN where it was never scored. A copy."""
@@ -385,7 +437,10 @@ class Pass(Iterator[Batch]):
         if loader._collate_fn is not None:
             fields = collated(fields, loader._collate_fn)
         data, target, ids, weight = fields
-        return Batch(data, target, ids, weight, ticket)
+        batch = Batch(data, target, ids, weight, ticket)
+        if loader._framework == "torch":
+            loader._graph.lend(batch)
+        return batch
 
     def _next_on_host(self) -> Any:
         if self._loader._mail is not None:

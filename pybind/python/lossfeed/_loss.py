@@ -14,8 +14,10 @@ def cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
+    *,
+    overwrite_logits: bool = False,
 ) -> Any:
-    """Equals :func:`torch.nn.functional.cross_entropy` in value and gradient, with half the reads of the logits.
+    """Equals :func:`torch.nn.functional.cross_entropy` in value and gradient, and reads the logits once forward, once backward.
 
     Args:
         input: logits ``(C,)``, ``(B, C)`` or ``(B, C, d1, …)``; float16, bfloat16, float32, float64. Rows with unit stride
@@ -26,12 +28,16 @@ def cross_entropy(
         ignore_index: rows with this target count for nothing.
         reduction: ``"mean"`` (over the class weights of the rows that count), ``"sum"`` or ``"none"``.
         label_smoothing: in ``[0, 1]``.
+        overwrite_logits: the gradient may take the place of contiguous logits, which halves the loss's memory. Nothing
+            else may need the logits after the backward; autograd raises for whoever saved them. Eager CPU only so far;
+            elsewhere it changes nothing.
 
     Returns:
         A tensor in the dtype of ``input`` (float32 under autocast): a scalar, or the shape of a class-index target for
         ``"none"``. Arithmetic is float32 inside (float64 for float64). Gradients of gradients work.
 
-    CPU logits with class indices take the native forward. CUDA tensors, probability targets, ``torch.compile``,
+    CPU logits with class indices take the native forward and backward, which write nothing of the logits' size but the
+    gradient; so they do under ``torch.compile``, as one operator without a graph break. CUDA tensors, probability targets,
     ``torch.func`` transforms and anything unusual take torch's own, on the current stream, with torch's own errors.
 
     Raises:
@@ -40,4 +46,4 @@ def cross_entropy(
     require_torch("cross_entropy")
     from . import _autograd
 
-    return _autograd.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
+    return _autograd.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing, overwrite_logits)

@@ -35,6 +35,12 @@ def require_numpy(what: str) -> Any:
     return numpy
 
 
+def compiling() -> bool:
+    """Whether torch.compile is tracing this call."""
+    torch = torch_loaded()
+    return torch is not None and torch.compiler.is_compiling()
+
+
 def is_tensor(value: Any) -> bool:
     """Whether `value` is a torch tensor, without importing torch."""
     torch = torch_loaded()

@@ -103,7 +103,7 @@ def dataset_source(
     classes: list[str],
 ) -> Source: ...
 def leave() -> None: ...
-def score_rows(
+def forward_rows(
     logits: _Buffer,
     dtype_name: str,
     rows: int,
@@ -112,6 +112,22 @@ def score_rows(
     targets: _Buffer,
     ignore_index: int,
     b0: float,
-) -> tuple[Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer]: ...
+    weight: _Buffer | None,
+    label_smoothing: float,
+) -> tuple[Buffer, Buffer, Buffer, Buffer]: ...
+def backward_rows(
+    logits: _Buffer | None,
+    dtype_name: str,
+    rows: int,
+    classes: int,
+    row_stride: int,
+    lse: _Buffer,
+    targets: _Buffer,
+    ignore_index: int,
+    weight: _Buffer | None,
+    label_smoothing: float,
+    upstream: _Buffer,
+    out: _Buffer,
+) -> None: ...
 def rank_counts(losses: _Buffer) -> Buffer: ...
 def cli_main(argv: list[str], train: Callable[[dict[str, Any]], int]) -> int: ...

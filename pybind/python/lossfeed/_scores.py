@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from . import _native
 from ._errors import SettingsError
-from ._memory import as_bytes, dtype_name, is_tensor, require_numpy, span, to_numpy, to_torch
+from ._memory import as_bytes, dtype_name, is_tensor, require_numpy, to_numpy
 
 #: Added to a rank count before the logarithm: SHADE's published code (the paper leaves it open).
 RANK_BASE = 10.0
@@ -78,7 +78,9 @@ def sample_scores(logits: Any, target: Any, ignore_index: int = -100) -> SampleS
     rows = class_rows(logits)
     labels = target.reshape(-1)
     if logits.device.type == "cpu":
-        scores = cpu_rows(rows, labels, ignore_index)
+        from . import _rows
+
+        scores = _rows.forward(rows, labels, None, ignore_index, 0.0).scores()
     else:
         from ._autograd import device_rows
 
@@ -121,34 +123,25 @@ def class_rows(logits: Any) -> Any:
     return logits
 
 
-def cpu_rows(rows: Any, labels: Any, ignore_index: int) -> RowScores:
-    """Scores of CPU logits ``(rows, C)`` through the native kernels; tensors out."""
-    import torch
-
-    rows = rows.detach()
-    if rows.is_neg():
-        rows = rows.resolve_neg()
-    count, classes = rows.shape
-    # The kernels take any row stride but read the classes of a row side by side.
-    if (rows.stride(1) != 1 and classes > 1) or (rows.stride(0) < classes and count > 1 and rows.stride(0) != 0):
-        rows = rows.contiguous()
-    labels = labels.detach().to(dtype=torch.int64).contiguous()
-    stride = rows.stride(0) if count > 1 else classes
-    fields = _native.score_rows(
-        span(rows), dtype_name(rows), count, classes, stride, span(labels), ignore_index, RANK_BASE
-    )
-    return _wrap(fields, dtype_name(rows), to_torch)
-
-
 def _array_scores(logits: Any, target: Any, classes: int, shape: tuple[int, ...], ignore_index: int) -> SampleScores:
     numpy = require_numpy("scoring arrays")
     rows = logits if logits.ndim < 3 else numpy.moveaxis(logits, 1, -1)
     rows = numpy.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("=")).reshape(-1, classes)
     labels = numpy.ascontiguousarray(target, dtype=numpy.int64).reshape(-1)
-    fields = _native.score_rows(
-        as_bytes(rows), dtype_name(rows), len(rows), classes, classes, as_bytes(labels), ignore_index, RANK_BASE
+    reals, correct, count, rank_score = _native.forward_rows(
+        as_bytes(rows), dtype_name(rows), len(rows), classes, classes, as_bytes(labels), ignore_index, RANK_BASE, None, 0.0
     )
-    scores = _wrap(fields, dtype_name(rows), to_numpy)
+    real = "float64" if rows.dtype == numpy.float64 else "float32"
+    _, _, loss, lse, grad_norm, entropy = to_numpy(reals, real, (6, len(rows)))
+    scores = RowScores(
+        loss,
+        lse,
+        grad_norm,
+        entropy,
+        to_numpy(correct, "uint8", (len(rows),)),
+        to_numpy(count, "int32", (len(rows),)),
+        to_numpy(rank_score, "float32", (len(rows),)),
+    )
     return SampleScores(
         scores.loss.reshape(shape),
         scores.grad_norm.reshape(shape),
@@ -157,10 +150,3 @@ def _array_scores(logits: Any, target: Any, classes: int, shape: tuple[int, ...]
         scores.rank_count.reshape(shape),
         scores.rank_score.reshape(shape),
     )
-
-
-def _wrap(fields: tuple, dtype: str, convert: Any) -> RowScores:
-    real = "float64" if dtype == "float64" else "float32"
-    kinds = (real, real, real, real, "uint8", "int32", "float32")
-    sizes = {"float64": 8, "float32": 4, "uint8": 1, "int32": 4}
-    return RowScores(*(convert(f, kind, (len(f) // sizes[kind],)) for f, kind in zip(fields, kinds, strict=True)))

@@ -1,0 +1,282 @@
+"""Cross entropy of ``(R, C)`` logits against class indices: one read forward, one read and one write back.
+
+The same two functions serve eager autograd (:class:`RowTerms`) and compiled graphs (``torch.ops.lossfeed.rows_forward`` and
+``rows_backward``); imported only by functions that were handed a tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+from . import _native
+from ._memory import dtype_name, span, to_torch
+from ._scores import RANK_BASE, RowScores
+
+
+class Forward(NamedTuple):
+    """What a forward returns: the differentiable column, and the rest."""
+
+    term: torch.Tensor
+    """``(R,)``: each row's loss with class weight and smoothing; 0 where ignored."""
+    rest: torch.Tensor
+    """``(5, R)``: share (what the row adds to the denominator of a mean), loss, lse, grad_norm, entropy."""
+    correct: torch.Tensor
+    """uint8 ``(R,)``; 255 where ignored."""
+    count: torch.Tensor
+    """int32 ``(R,)``: rank counts; -1 where there is none."""
+
+    def scores(self) -> RowScores:
+        """The scores of the plain loss."""
+        _, loss, lse, grad_norm, entropy = self.rest.unbind()
+        ranked = self.count >= 0
+        rank_score = torch.where(ranked, torch.log(self.count.double() + RANK_BASE), torch.nan).float()
+        return RowScores(loss, lse, grad_norm, entropy, self.correct, self.count, rank_score)
+
+
+def real_dtype(logits: torch.Tensor) -> torch.dtype:
+    """The precision of the arithmetic: float64 for float64 logits, else float32."""
+    return torch.float64 if logits.dtype == torch.float64 else torch.float32
+
+
+def readable(rows: torch.Tensor) -> torch.Tensor:
+    """`rows` as the kernels read them: any row stride, the classes of a row side by side. Copies only what is not."""
+    rows = rows.detach()
+    if rows.is_neg():
+        rows = rows.resolve_neg()
+    count, classes = rows.shape
+    if (rows.stride(1) != 1 and classes > 1) or (rows.stride(0) < classes and count > 1 and rows.stride(0) != 0):
+        rows = rows.contiguous()
+    return rows
+
+
+def _plain(values: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    return None if values is None else values.detach().to(dtype).contiguous()
+
+
+def forward(
+    logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, label_smoothing: float
+) -> Forward:
+    """The forward of CPU logits through the native kernels. ``weight``: ``(C,)`` or None.
+
+    Raises:
+        SampleError: a target outside the classes, with its row.
+    """
+    rows, labels = readable(logits), target.detach().to(torch.int64).contiguous()
+    count, classes = rows.shape
+    stride = rows.stride(0) if count > 1 else classes
+    real = real_dtype(rows)
+    weight = _plain(weight, real)
+    fields = _native.forward_rows(
+        span(rows),
+        dtype_name(rows),
+        count,
+        classes,
+        stride,
+        span(labels),
+        ignore_index,
+        RANK_BASE,
+        None if weight is None else span(weight),
+        label_smoothing,
+    )
+    reals = to_torch(fields[0], "float64" if real == torch.float64 else "float32", (6 * count,))
+    return Forward(
+        reals[:count],
+        reals[count:].view(5, count),
+        to_torch(fields[1], "uint8", (count,)),
+        to_torch(fields[2], "int32", (count,)),
+    )
+
+
+def backward(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    lse: torch.Tensor,
+    grad_term: torch.Tensor,
+    overwrite: bool = False,
+) -> torch.Tensor:
+    """The gradient of ``(grad_term * term).sum()`` at CPU logits, contiguous, in their dtype. ``overwrite``: it takes the place
+    of the logits where those are contiguous."""
+    real = real_dtype(logits)
+    labels, lse = target.detach().to(torch.int64).contiguous(), lse.detach().contiguous()
+    # The mean and the sum hand down one number, expanded.
+    one = grad_term.dim() == 1 and len(grad_term) > 1 and grad_term.stride(0) == 0
+    upstream = _plain(grad_term[:1] if one else grad_term, real)
+    weight = _plain(weight, real)
+    overwrite = overwrite and logits.is_contiguous() and not logits.is_neg()
+    rows = logits.detach() if overwrite else readable(logits)
+    count, classes = rows.shape
+    out = rows if overwrite else torch.empty((count, classes), dtype=rows.dtype)
+    _native.backward_rows(
+        None if overwrite else span(rows),
+        dtype_name(rows),
+        count,
+        classes,
+        rows.stride(0) if count > 1 else classes,
+        span(lse),
+        span(labels),
+        ignore_index,
+        None if weight is None else span(weight),
+        label_smoothing,
+        span(upstream),
+        span(out),
+    )
+    if overwrite:
+        # Whoever saved these logits for a backward of their own is told by autograd.
+        torch.autograd.graph.increment_version(logits)
+    return out
+
+
+def composite_gradient(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    grad_term: torch.Tensor,
+) -> torch.Tensor:
+    """:func:`backward` in torch's own operators, on any device: differentiable itself, and what the native one is tested against."""
+    real, classes = real_dtype(logits), logits.shape[1]
+    valid = target != ignore_index
+    index = torch.where(valid, target, torch.zeros_like(target))
+    w = torch.ones(classes, dtype=real, device=logits.device) if weight is None else weight.to(real)
+    g = torch.where(valid, grad_term.to(real), torch.zeros((), dtype=real, device=logits.device))
+    own = g * (1.0 - label_smoothing) * w[index]
+    spread = g * (label_smoothing / classes)
+    p = torch.softmax(logits, dim=-1, dtype=real)
+    gradient = p * (own + spread * w.sum()).unsqueeze(1) - spread.unsqueeze(1) * w
+    gradient = gradient.scatter_add(1, index.unsqueeze(1), -own.unsqueeze(1))
+    # An ignored row may hold anything, NaN too: it has no gradient.
+    return torch.where(valid.unsqueeze(1), gradient, torch.zeros_like(gradient)).to(logits.dtype)
+
+
+class RowTerms(torch.autograd.Function):
+    """(term, rest, correct, count) of :class:`Forward`. The gradient has a gradient: asked for one (``create_graph``), the
+    backward is :func:`composite_gradient`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: torch.Tensor,
+        target: torch.Tensor,
+        weight: torch.Tensor | None,
+        ignore_index: int,
+        label_smoothing: float,
+        overwrite: bool,
+    ) -> tuple[torch.Tensor, ...]:
+        found = forward(logits, target, weight, ignore_index, label_smoothing)
+        # The logits and not the softmax: half the memory of a saved log-softmax for half-precision logits, none beyond
+        # what the caller holds anyway.
+        ctx.save_for_backward(logits, target, weight, found.rest[2])
+        ctx.settings = ignore_index, label_smoothing
+        ctx.overwrite = overwrite
+        ctx.mark_non_differentiable(*found[1:])
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, grad_term: torch.Tensor, *_: Any) -> tuple[Any, ...]:
+        logits, target, weight, lse = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            gradient = composite_gradient(logits, target, weight, *ctx.settings, grad_term)
+        else:
+            gradient = backward(logits, target, weight, *ctx.settings, lse, grad_term, ctx.overwrite)
+        return gradient, None, None, None, None, None
+
+
+# ---- compiled graphs -----------------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("lossfeed::rows_forward", mutates_args=())
+def rows_forward(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    weight: Optional[torch.Tensor],
+    ignore_index: int,
+    label_smoothing: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """:func:`forward` as an operator."""
+    term, *others = forward(logits, target, weight, ignore_index, label_smoothing)
+    # Outputs of an operator may not share memory.
+    return term.clone(), *others
+
+
+@rows_forward.register_fake
+def _(logits, target, weight, ignore_index, label_smoothing):  # type: ignore[no-untyped-def]
+    rows, real = logits.shape[0], real_dtype(logits)
+    return (
+        logits.new_empty((rows,), dtype=real),
+        logits.new_empty((5, rows), dtype=real),
+        logits.new_empty((rows,), dtype=torch.uint8),
+        logits.new_empty((rows,), dtype=torch.int32),
+    )
+
+
+@torch.library.custom_op("lossfeed::rows_backward", mutates_args=())
+def rows_backward(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    weight: Optional[torch.Tensor],
+    ignore_index: int,
+    label_smoothing: float,
+    lse: torch.Tensor,
+    grad_term: torch.Tensor,
+) -> torch.Tensor:
+    """:func:`backward` as an operator."""
+    return backward(logits, target, weight, ignore_index, label_smoothing, lse, grad_term)
+
+
+@rows_backward.register_fake
+def _(logits, target, weight, ignore_index, label_smoothing, lse, grad_term):  # type: ignore[no-untyped-def]
+    return torch.empty_like(logits, memory_format=torch.contiguous_format)
+
+
+def _save_forward(ctx: Any, inputs: tuple, output: tuple) -> None:
+    logits, target, weight, ignore_index, label_smoothing = inputs
+    ctx.save_for_backward(logits, target, weight, output[1])
+    ctx.settings = ignore_index, label_smoothing
+    ctx.set_materialize_grads(False)
+
+
+def _backward_of_forward(ctx: Any, grad_term: torch.Tensor | None, *_: Any) -> tuple[Any, ...]:
+    logits, target, weight, rest = ctx.saved_tensors
+    gradient = None
+    if grad_term is not None:
+        gradient = torch.ops.lossfeed.rows_backward(logits, target, weight, *ctx.settings, rest[2].detach(), grad_term)
+    return gradient, None, None, None, None
+
+
+def _save_backward(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
+    logits, target, weight, ignore_index, label_smoothing, _, grad_term = inputs
+    ctx.save_for_backward(logits, target, weight, grad_term)
+    ctx.settings = ignore_index, label_smoothing
+
+
+def _backward_of_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    logits, target, weight, grad_term = ctx.saved_tensors
+    with torch.enable_grad():
+        z, g = logits.detach().requires_grad_(), grad_term.detach().requires_grad_()
+        gradient = composite_gradient(z, target, weight, *ctx.settings, g)
+        at_logits, at_term = torch.autograd.grad(gradient, (z, g), grad)
+    return at_logits, None, None, None, None, None, at_term
+
+
+torch.library.register_autograd("lossfeed::rows_forward", _backward_of_forward, setup_context=_save_forward)
+torch.library.register_autograd("lossfeed::rows_backward", _backward_of_backward, setup_context=_save_backward)
+
+
+def terms(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    overwrite: bool = False,
+) -> Forward:
+    """:class:`Forward` with a differentiable ``term``, as suits the caller: eager, or being compiled."""
+    if torch.compiler.is_compiling():
+        return Forward(*torch.ops.lossfeed.rows_forward(logits, target, weight, ignore_index, label_smoothing))
+    return Forward(*RowTerms.apply(logits, target, weight, ignore_index, label_smoothing, overwrite))
