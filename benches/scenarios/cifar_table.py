@@ -39,6 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("folder", nargs="?", help="CIFAR-10 as train-*.tar and test-*.tar (default: $LOSSFEED_CIFAR)")
     parser.add_argument("--recipes", default=",".join(RECIPES), help="comma-separated, as for lossfeed train --compare")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0, help="begin here: the seeds before it were run on another machine")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--steps", type=int, help="stop every run after so many steps (default: all epochs)")
     parser.add_argument("--cache", default="20%")
@@ -65,7 +66,7 @@ def main() -> int:
         "workers": args.workers,
     }
     # Wall times depend on how the cores are shared, the other columns do not; both are settings of the record.
-    sharing = {"processes": args.processes, "threads": args.threads}
+    sharing = {"processes": args.processes, "threads": args.threads, "first_seed": args.first_seed}
     settings = {**{k: v for k, v in given.items() if k not in ("compare", "seeds")}, "batch_size": 128, "lr": 0.05, "width": 24}
     where = {} if args.record is None else {"root": args.record}
     record = Record("cifar", settings, args.date, **where)
@@ -96,7 +97,7 @@ def work(record: Record, folder: Path, given: dict, sharing: dict) -> None:
     options = Options.from_mapping({**given, "data": str(folder), "batch_size": 128, "lr": 0.05, "width": 24, "device": "cpu"})
     recipes = sorted(options.compare, key=lambda r: FIRST.index(r.label) if r.label in FIRST else len(FIRST))
     shared = None
-    for seed in range(options.seeds):
+    for seed in range(sharing["first_seed"], options.seeds):
         for recipe in recipes:
             with record.locked(f"{recipe.label} {seed}", wait=False) as mine:
                 if not mine or any((r["recipe"], r["seed"]) == (recipe.label, seed) for r in record.runs()):
@@ -104,7 +105,7 @@ def work(record: Record, folder: Path, given: dict, sharing: dict) -> None:
                 shared = shared or job.prepare(options, data.find(str(folder), options.work_dir))
                 started = time.time()
                 result = run.train(shared, recipe, seed)
-                record.add({**result.as_dict(), **sharing})
+                record.add({**result.as_dict(), "processes": sharing["processes"], "threads": sharing["threads"]})
                 print(
                     f"{recipe.label} seed {seed}: accuracy {100 * result.accuracy:.2f} %, {result.fetched_samples:,} fetched, "
                     f"hits {100 * result.hit_ratio:.1f} % ({100 * result.hit_ratio_last:.1f} % in the last epoch), "

@@ -37,7 +37,7 @@ def test_accumulated_gradients_are_those_of_the_whole(data):
             losses.append(F.cross_entropy(twin(batch.data), batch.target, reduction="none"))
         torch.cat(losses).mean().backward()
         torch.testing.assert_close(model.weight.grad, twin.weight.grad)
-        assert loader.stats()["scores_applied_total"] == 48
+        assert loader.stats()["scores_total"] == 48
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
