@@ -79,7 +79,9 @@ pub(crate) fn run(folder: Option<&str>, epochs: usize, sampler: &str) -> Result<
     let (dataset, classes) = match folder {
         Some(path) => {
             let source = open(path, &Default::default())?;
-            let classes = source.classes().len();
+            // Labels of shards are numbers that may have no names.
+            let labels = source.labels().and_then(|l| l.iter().max()).map_or(0, |&l| l as usize + 1);
+            let classes = source.classes().len().max(labels);
             (Dataset::new(source, ImageMode::Rgb, Some((32, 32)))?, classes)
         }
         None => (Dataset::new(Arc::new(generated()?), ImageMode::Auto, None)?, CLASSES),
