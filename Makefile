@@ -7,7 +7,7 @@ SHELL       := /bin/bash
 
 # JOBS   build and test processes at a time
 # DATA   `make run`: a class-per-folder directory, a tar, or "shard-{000..007}.tar"; empty = bundled handwritten digits
-# ARGS   `make run`: further options of `lossfeed train` (see `lossfeed train --help`)
+# ARGS   `make run`: further options of `lossfeed train` (see `lossfeed train --help`); `make gpu`: the checks to run
 # TORCH  how pip names PyTorch; a smaller one without CUDA: TORCH="torch --extra-index-url URL_OF_ITS_CPU_WHEELS"
 # PYTHON the interpreter to make .venv from; empty = the newest python3 >= 3.11 that is found
 JOBS   ?= 2
@@ -37,11 +37,11 @@ lint: ## only the checks that run nothing: format, clippy, the house's arrows, D
 bench: venv wheel ## what it costs: micro benchmarks and, with DATA=CIFAR_FOLDER, scenarios; results in benches/record
 	@DATA=$(DATA) .ci/bench $(ARGS)
 
-gpu-bundle: venv ## test binaries and wheel in .gpu-bundle, for a GPU machine without cargo or network
+gpu-bundle: venv ## test programs, wheel and peers in .gpu-bundle, for a GPU machine without cargo or network
 	@.ci/gpu-bundle
 
-gpu: ## the correctness tests on this machine's GPU, from .gpu-bundle; JSON under $$OUT (or dist/gpu)
-	@.ci/gpu
+gpu: ## what is true and what it costs on this machine's GPU, from .gpu-bundle; JSON under $$OUT (or dist/gpu); ARGS="correct timing" runs only those
+	@.ci/gpu $(ARGS)
 
 venv: ## .venv with PyTorch and the build tools
 	@.ci/venv run

@@ -132,6 +132,8 @@ fn a_dependency_that_a_crate_may_not_have_is_found() {
     assert_found("kernels/Cargo.toml", "[dependencies]\nlossfeed.workspace = true\n", "may not depend");
     assert_found("engine/Cargo.toml", "[dependencies]\nclap.workspace = true\n", "may not depend");
     assert_found("engine/Cargo.toml", "[dependencies]\npyo3 = \"0.30\"\n", "may not depend");
+    assert_found("engine/Cargo.toml", "[dependencies]\nlossfeed-candle = { path = \"candle\" }\n", "may not depend");
+    assert_found("engine/candle/Cargo.toml", "[dependencies]\npyo3.workspace = true\n", "may not depend");
 }
 
 #[test]

@@ -60,7 +60,12 @@ pub fn probe() -> Probe {
 
 fn ask() -> Probe {
     // SAFETY: loads the driver's library and lets go of it; its initialisers run, as they do in every CUDA program.
-    if !unsafe { sys::is_culib_present() } {
+    #[cfg(not(feature = "cuda-linked"))]
+    let present = unsafe { sys::is_culib_present() };
+    // A program that the library is linked to does not start without it; the bindings have no such question then.
+    #[cfg(feature = "cuda-linked")]
+    let present = true;
+    if !present {
         let problem = "no NVIDIA driver: libcuda.so.1 not found".to_owned();
         return Probe { problem: Some(problem), ..Probe::default() };
     }

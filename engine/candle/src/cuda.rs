@@ -1,0 +1,286 @@
+//! The scoring pass on a CUDA device: our PTX in candle's context, on candle's stream.
+//!
+//! Nothing here waits for the device except [`SideScores::to_host`]. Every launch goes through [`launch_pass`]: a change of the
+//! kernels' arguments is a change of that function.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaEvent, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
+};
+use candle_core::cuda_backend::{CudaDType, CudaDevice, CudaStorage, DeviceId, WrapErr};
+use candle_core::{DType, Error, Layout, Result, Shape, Storage, Tensor, WithDType};
+use half::{bf16, f16};
+use lossfeed_kernels::launch::{self, FUSED_RANK_ROWS, Launch};
+use lossfeed_kernels::{AnyScores, Dtype, ScoreError, Scores, ptx};
+use parking_lot::Mutex;
+
+use crate::op::row_shape;
+
+/// Name of our module among candle's.
+const MODULE: &str = "lossfeed";
+/// What the error word holds while no target was bad.
+const NO_ERROR: u32 = u32::MAX;
+
+/// What a pass leaves on the device beside losses and log-sum-exps.
+pub(crate) struct SideScores {
+    memory: CudaSlice<u8>,
+    places: Places,
+    rows: usize,
+    classes: usize,
+    /// The pass has ended.
+    done: CudaEvent,
+    device: CudaDevice,
+}
+
+/// Byte offsets in [`SideScores::memory`], far enough apart for any element.
+#[derive(Clone, Copy)]
+struct Places {
+    grad_norm: usize,
+    entropy: usize,
+    correct: usize,
+    count: usize,
+    rank_score: usize,
+    error: usize,
+    bytes: usize,
+}
+
+impl Places {
+    fn new(rows: usize, real_bytes: usize) -> Self {
+        let mut bytes = 0;
+        let mut place = |length: usize| {
+            let here = bytes;
+            bytes += length.next_multiple_of(256);
+            here
+        };
+        let (grad_norm, entropy) = (place(real_bytes * rows), place(real_bytes * rows));
+        let (correct, count, rank_score, error) = (place(rows), place(4 * rows), place(4 * rows), place(4));
+        Self { grad_norm, entropy, correct, count, rank_score, error, bytes }
+    }
+}
+
+/// Scores `logits` against int64 `targets`: (2, rows) of loss and lse, and the rest.
+pub(crate) fn score(
+    logits: &CudaStorage,
+    logits_layout: &Layout,
+    targets: &CudaStorage,
+    targets_layout: &Layout,
+    (ignore_index, rank_base): (i64, f32),
+) -> Result<(CudaStorage, Shape, SideScores)> {
+    let address = match logits.dtype() {
+        DType::F16 => address::<f16>,
+        DType::BF16 => address::<bf16>,
+        DType::F32 => address::<f32>,
+        DType::F64 => address::<f64>,
+        other => return Err(Error::UnsupportedDTypeForOp(other, "lossfeed-score-rows").bt()),
+    };
+    if !(rank_base > 0.0 && rank_base.is_finite()) {
+        return Err(Error::wrap(ScoreError::Base { b0: rank_base }));
+    }
+    let pass =
+        Pass { logits, logits_layout, logits_address: address, targets, targets_layout, ignore_index, rank_base };
+    if logits.dtype() == DType::F64 {
+        pass.run::<f64>(Dtype::F64)
+    } else {
+        pass.run::<f32>(narrow_dtype(logits.dtype()))
+    }
+}
+
+fn narrow_dtype(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        _ => Dtype::F32,
+    }
+}
+
+/// The device address of a layout's first element, good while the storage lives and for work on `stream`.
+fn address<T: CudaDType + candle_core::cuda_backend::cudarc::driver::DeviceRepr>(
+    storage: &CudaStorage,
+    layout: &Layout,
+    stream: &CudaStream,
+) -> Result<u64> {
+    let (base, _recorded) = storage.as_cuda_slice::<T>()?.device_ptr(stream);
+    Ok(base + (layout.start_offset() * size_of::<T>()) as u64)
+}
+
+struct Pass<'a> {
+    logits: &'a CudaStorage,
+    logits_layout: &'a Layout,
+    logits_address: fn(&CudaStorage, &Layout, &CudaStream) -> Result<u64>,
+    targets: &'a CudaStorage,
+    targets_layout: &'a Layout,
+    ignore_index: i64,
+    rank_base: f32,
+}
+
+impl Pass<'_> {
+    /// `R`: the type of loss and lse.
+    fn run<R>(&self, dtype: Dtype) -> Result<(CudaStorage, Shape, SideScores)>
+    where
+        R: CudaDType + candle_core::cuda_backend::cudarc::driver::DeviceRepr,
+    {
+        let device = self.logits.device().clone();
+        let stream = device.cuda_stream();
+        let (rows, classes, row_stride) = row_shape(self.logits_layout)?;
+        let places = Places::new(rows, size_of::<R>());
+        // SAFETY: both are written in full by the pass below (with no rows, they have no part that is read) before anything reads
+        // them on this stream; the error word is set just below.
+        let (both, mut memory) = unsafe { (device.alloc::<R>(2 * rows)?, device.alloc::<u8>(places.bytes)?) };
+        let mut error_word = memory.slice_mut(places.error..places.error + 4);
+        stream.memcpy_htod(&NO_ERROR.to_ne_bytes(), &mut error_word).w()?;
+        if rows > 0 {
+            let workspace = device.alloc_zeros::<u8>(launch::workspace_bytes(rows))?;
+            let loss = both.device_ptr(&stream).0;
+            let side = memory.device_ptr(&stream).0;
+            let at = |offset: usize| side + offset as u64;
+            let arguments = Arguments {
+                logits: (self.logits_address)(self.logits, self.logits_layout, &stream)?,
+                targets: address::<i64>(self.targets, self.targets_layout, &stream)?,
+                rows,
+                classes,
+                row_stride: row_stride as i64,
+                ignore_index: self.ignore_index,
+                b0: self.rank_base,
+                loss,
+                lse: loss + (size_of::<R>() * rows) as u64,
+                grad_norm: at(places.grad_norm),
+                entropy: at(places.entropy),
+                correct: at(places.correct),
+                count: at(places.count),
+                rank_score: at(places.rank_score),
+                workspace: workspace.device_ptr(&stream).0,
+                error: at(places.error),
+            };
+            // SAFETY: logits and targets have the extent of their layouts, which the op's caller checked against each other; the
+            // outputs were just allocated with the documented sizes; the workspace is zeroed, and freed on this stream, after the pass.
+            unsafe { launch_pass(&device, &arguments, dtype) }?;
+        }
+        let done = stream.record_event(None).w()?;
+        let storage = CudaStorage::wrap_cuda_slice(both, device.clone());
+        let side = SideScores { memory, places, rows, classes, done, device };
+        Ok((storage, Shape::from((2, rows)), side))
+    }
+}
+
+/// The kernels' arguments: device addresses and plain values, in the meaning of `kernels/README.md`.
+struct Arguments {
+    logits: u64,
+    targets: u64,
+    rows: usize,
+    classes: usize,
+    row_stride: i64,
+    ignore_index: i64,
+    b0: f32,
+    loss: u64,
+    lse: u64,
+    grad_norm: u64,
+    entropy: u64,
+    correct: u64,
+    count: u64,
+    rank_score: u64,
+    workspace: u64,
+    error: u64,
+}
+
+/// One score launch, and the rank launch behind it where the batch is too large for one.
+///
+/// # Safety
+/// Every address is good for the extent that `kernels/README.md` gives it until the work on the device's stream has ended.
+unsafe fn launch_pass(device: &CudaDevice, a: &Arguments, dtype: Dtype) -> Result<()> {
+    // `prepared` keeps both below 2³¹.
+    let (rows, classes) = (a.rows as i32, a.classes as i32);
+    let done = 0u64; // null: the event tells the end
+    let plan = launch::plan(a.rows, a.classes, dtype);
+    let kernel = device.get_or_load_custom_func(plan.kernel, MODULE, ptx::module())?;
+    let mut score = kernel.builder();
+    score.arg(&a.logits).arg(&a.targets).arg(&rows).arg(&classes).arg(&a.row_stride).arg(&a.ignore_index).arg(&a.b0);
+    score.arg(&a.loss).arg(&a.lse).arg(&a.grad_norm).arg(&a.entropy).arg(&a.correct).arg(&a.count).arg(&a.rank_score);
+    score.arg(&a.workspace).arg(&a.error).arg(&done);
+    // SAFETY: types and order are those of the entry point; the caller's promise covers the addresses.
+    unsafe { score.launch(shape(plan)) }.w()?;
+    if a.rows > FUSED_RANK_ROWS {
+        let plan = launch::rank(a.rows);
+        let kernel = device.get_or_load_custom_func(plan.kernel, MODULE, ptx::module())?;
+        let mut rank = kernel.builder();
+        rank.arg(&a.workspace).arg(&rows).arg(&a.b0).arg(&a.count).arg(&a.rank_score).arg(&done);
+        // SAFETY: as above.
+        unsafe { rank.launch(shape(plan)) }.w()?;
+    }
+    Ok(())
+}
+
+fn shape(launch: Launch) -> LaunchConfig {
+    LaunchConfig {
+        grid_dim: (launch.grid, 1, 1),
+        block_dim: (launch.block.0, launch.block.1, 1),
+        shared_mem_bytes: launch.shared_bytes,
+    }
+}
+
+impl SideScores {
+    pub(crate) fn is_ready(&self) -> Result<bool> {
+        self.done.try_is_complete().w()
+    }
+
+    /// Waits for the pass, not for what the consumer queued behind it.
+    pub(crate) fn to_host(&self, both: &Tensor) -> Result<AnyScores> {
+        self.done.synchronize().w()?;
+        let stream = copy_stream(&self.device)?;
+        let image = stream.clone_dtoh(&self.memory).w()?;
+        let (storage, _) = both.storage_and_layout();
+        let Storage::Cuda(storage) = &*storage else {
+            return Err(Error::msg("the losses are not on the device they were measured on").bt());
+        };
+        let double = both.dtype() == DType::F64;
+        let scores = if double {
+            let both = stream.clone_dtoh(storage.as_cuda_slice::<f64>()?).w()?;
+            stream.synchronize().w()?;
+            AnyScores::F64(self.columns(&both, &image))
+        } else {
+            let both = stream.clone_dtoh(storage.as_cuda_slice::<f32>()?).w()?;
+            stream.synchronize().w()?;
+            AnyScores::F32(self.columns(&both, &image))
+        };
+        match words(&image, self.places.error, 1)[0] {
+            NO_ERROR => Ok(scores),
+            row => Err(Error::msg(format!(
+                "the target of row {row} names none of the {} classes; fix the label, or pass it as ignore_index to leave such rows out",
+                self.classes
+            ))),
+        }
+    }
+
+    fn columns<R: WithDType + bytemuck::Pod>(&self, both: &[R], image: &[u8]) -> Scores<R> {
+        let (rows, p) = (self.rows, &self.places);
+        let reals = |at: usize| bytemuck::pod_collect_to_vec::<u8, R>(&image[at..at + size_of::<R>() * rows]);
+        Scores {
+            loss: both[..rows].to_vec(),
+            lse: both[rows..].to_vec(),
+            grad_norm: reals(p.grad_norm),
+            entropy: reals(p.entropy),
+            correct: image[p.correct..p.correct + rows].to_vec(),
+            count: words(image, p.count, rows).into_iter().map(|w| w as i32).collect(),
+            rank_score: words(image, p.rank_score, rows).into_iter().map(f32::from_bits).collect(),
+        }
+    }
+}
+
+fn words(image: &[u8], at: usize, n: usize) -> Vec<u32> {
+    bytemuck::pod_collect_to_vec::<u8, u32>(&image[at..at + 4 * n])
+}
+
+/// A stream for reading scores, so that reading waits for none of the consumer's work. One a device, made once: making it
+/// synchronises the device.
+fn copy_stream(device: &CudaDevice) -> Result<Arc<CudaStream>> {
+    static STREAMS: Mutex<Vec<(DeviceId, Arc<CudaStream>)>> = Mutex::new(Vec::new());
+    let mut streams = STREAMS.lock();
+    if let Some((_, stream)) = streams.iter().find(|(id, _)| *id == device.id()) {
+        return Ok(Arc::clone(stream));
+    }
+    let made = device.cuda_stream().context().new_stream().w()?;
+    streams.push((device.id(), Arc::clone(&made)));
+    Ok(made)
+}
