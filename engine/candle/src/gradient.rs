@@ -5,79 +5,11 @@
 
 use candle_core::{CpuStorage, D, DType, Error, Result, Storage, Tensor, WithDType};
 use half::{bf16, f16};
-use rayon::prelude::*;
+use lossfeed_kernels::{Objective, Reals, Upstream, fast};
 
-use crate::op::{contiguous, row_shape};
+use crate::op::{contiguous, with_rows};
 
-/// Logits a task should hold at least; below it, handing it to another thread costs more than it saves.
-const TASK_LOGITS: usize = 1 << 13;
-
-/// An element of the logits and the type its softmax is computed in.
-trait Element: WithDType {
-    type Real: WithDType + Real;
-    fn real(self) -> Self::Real;
-    fn narrow(real: Self::Real) -> Self;
-}
-
-trait Real:
-    Copy + Send + Sync + std::ops::Add<Output = Self> + std::ops::Sub<Output = Self> + std::ops::Mul<Output = Self>
-{
-    fn exp(self) -> Self;
-}
-
-impl Real for f32 {
-    fn exp(self) -> Self {
-        f32::exp(self)
-    }
-}
-
-impl Real for f64 {
-    fn exp(self) -> Self {
-        f64::exp(self)
-    }
-}
-
-impl Element for f16 {
-    type Real = f32;
-    fn real(self) -> f32 {
-        self.to_f32()
-    }
-    fn narrow(real: f32) -> Self {
-        f16::from_f32(real)
-    }
-}
-
-impl Element for bf16 {
-    type Real = f32;
-    fn real(self) -> f32 {
-        self.to_f32()
-    }
-    fn narrow(real: f32) -> Self {
-        bf16::from_f32(real)
-    }
-}
-
-impl Element for f32 {
-    type Real = f32;
-    fn real(self) -> f32 {
-        self
-    }
-    fn narrow(real: f32) -> Self {
-        real
-    }
-}
-
-impl Element for f64 {
-    type Real = f64;
-    fn real(self) -> f64 {
-        self
-    }
-    fn narrow(real: f64) -> Self {
-        real
-    }
-}
-
-/// One pass over CPU logits, on rayon's current pool. `both` and `grad_both` are (2, rows): loss, then lse.
+/// The kernels' own pass over CPU logits, on rayon's current pool. `both` and `grad_both` are (2, rows): loss, then lse.
 pub(crate) fn fused(
     logits: &Tensor,
     targets: &Tensor,
@@ -94,34 +26,37 @@ pub(crate) fn fused(
     }
 }
 
-fn rows<T: Element>(
+fn rows<T: WithDType + bytemuck::Pod>(
     logits: &Tensor,
     targets: &Tensor,
     both: &Tensor,
     grad_both: &Tensor,
     ignore_index: i64,
 ) -> Result<Tensor> {
-    let (both, grad_both) = (both.flatten_all()?.to_vec1::<T::Real>()?, grad_both.flatten_all()?.to_vec1::<T::Real>()?);
     let (storage, layout) = logits.storage_and_layout();
     let (targets_storage, targets_layout) = targets.storage_and_layout();
-    let z = cpu(&storage)?.as_slice::<T>()?.get(layout.start_offset()..).unwrap_or_default();
     let targets = contiguous::<i64>(cpu(&targets_storage)?, targets_layout)?;
-    let (rows, classes, row_stride) = row_shape(layout)?;
-
+    let (rows, classes) = logits.dims2()?;
     let mut gradient = vec![T::zero(); rows * classes];
-    gradient.par_chunks_mut(classes).with_min_len(TASK_LOGITS.div_ceil(classes)).enumerate().for_each(|(row, out)| {
-        let y = targets[row];
-        let Some(y) = usize::try_from(y).ok().filter(|&k| y != ignore_index && k < classes) else { return };
-        let z = &z[row * row_stride..][..classes];
-        let (lse, onehot) = (both[rows + row], grad_both[row]);
-        let scale = onehot + grad_both[rows + row];
-        for (out, &z) in out.iter_mut().zip(z) {
-            *out = T::narrow((z.real() - lse).exp() * scale);
+    with_rows(cpu(&storage)?, layout, |view| {
+        let out = bytemuck::cast_slice_mut(&mut gradient);
+        let objective = Objective { ignore_index, ..Objective::default() };
+        if both.dtype() == DType::F64 {
+            let (both, up) = (columns::<f64>(both)?, columns::<f64>(grad_both)?);
+            let upstream = Upstream { term: Reals::F64(&up[..rows]), lse: Some(Reals::F64(&up[rows..])) };
+            fast::backward(view, Reals::F64(&both[rows..]), targets, &objective, &upstream, out)
+        } else {
+            let (both, up) = (columns::<f32>(both)?, columns::<f32>(grad_both)?);
+            let upstream = Upstream { term: Reals::F32(&up[..rows]), lse: Some(Reals::F32(&up[rows..])) };
+            fast::backward(view, Reals::F32(&both[rows..]), targets, &objective, &upstream, out)
         }
-        // From the logit itself: the stored product may have been rounded to 8 bits.
-        out[y] = T::narrow((z[y].real() - lse).exp() * scale - onehot);
-    });
+        .map_err(Error::wrap)
+    })?;
     Tensor::from_vec(gradient, (rows, classes), logits.device())
+}
+
+fn columns<R: WithDType>(both: &Tensor) -> Result<Vec<R>> {
+    both.flatten_all()?.to_vec1()
 }
 
 fn cpu(storage: &Storage) -> Result<&CpuStorage> {

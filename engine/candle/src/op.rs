@@ -106,7 +106,7 @@ pub(crate) fn contiguous<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Lay
 }
 
 /// Calls `f` with CPU logits as the kernels see them, without a copy.
-fn with_rows<R>(storage: &CpuStorage, layout: &Layout, f: impl FnOnce(&Rows<'_>) -> Result<R>) -> Result<R> {
+pub(crate) fn with_rows<R>(storage: &CpuStorage, layout: &Layout, f: impl FnOnce(&Rows<'_>) -> Result<R>) -> Result<R> {
     fn bytes<T: WithDType + bytemuck::Pod>(storage: &CpuStorage, start: usize) -> Result<&[u8]> {
         // An empty tensor may start behind its buffer's end.
         Ok(bytemuck::cast_slice(storage.as_slice::<T>()?.get(start..).unwrap_or_default()))
