@@ -2,11 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test says what went wrong by panicking
 
+mod backward_reference;
 mod cases;
+mod checks;
 mod compare;
 mod fast;
 mod fiber;
 mod gpu;
+mod gradient_checks;
+mod mail_checks;
 mod prebuilt;
+mod program;
 mod rank;
 mod reference;
+mod shapes;
