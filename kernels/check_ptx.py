@@ -67,7 +67,7 @@ def complaints(release: str, arch: str, assembler: Path) -> tuple[list[str], dic
 
 
 def table(columns: dict[str, dict[str, int]]) -> str:
-    """Registers by family (rows: the largest of its types) and GPU."""
+    """Registers by family and GPU, a number for each type: f16, bf16, f32, f64."""
     family = re.compile(r"_(f16|bf16|f32|f64)$")
     rows: dict[str, dict[str, dict[str, int]]] = {}
     for column, registers in columns.items():
@@ -75,9 +75,13 @@ def table(columns: dict[str, dict[str, int]]) -> str:
             found = family.search(name)
             kind = found[1] if found else ""
             rows.setdefault(family.sub("", name), {}).setdefault(column, {})[kind] = used
+
+    def cell(by_type: dict[str, int]) -> str:
+        return ", ".join(str(by_type[kind]) for kind in ("", "f16", "bf16", "f32", "f64") if kind in by_type)
+
     lines = ["| kernel | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
-    for name, cells in rows.items():
-        lines.append(f"| `{name}` | " + " | ".join(", ".join(map(str, cells.get(c, {}).values())) for c in columns) + " |")
+    for name, cells in sorted(rows.items()):
+        lines.append(f"| `{name}` | " + " | ".join(cell(cells.get(c, {})) for c in columns) + " |")
     return "\n".join(lines)
 
 
@@ -95,7 +99,7 @@ def main() -> None:
     for release, (package, archs) in ASSEMBLERS.items():
         assembler = ptxas(work / release, package)
         for arch in archs:
-            more, columns[f"{arch}, ptxas {release}"] = complaints(release, arch, assembler)
+            more, columns[arch] = complaints(release, arch, assembler)  # the last release's stay
             wrong += more
     print(table(columns))
     if wrong:

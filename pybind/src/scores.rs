@@ -10,7 +10,7 @@ use crate::errors::{contract, outside};
 /// loss, lse, grad_norm, entropy, correct, count, rank_score.
 type Columns = (Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer);
 
-fn dtype(name: &str) -> PyResult<Dtype> {
+pub(crate) fn dtype(name: &str) -> PyResult<Dtype> {
     match name {
         "float16" => Ok(Dtype::F16),
         "bfloat16" => Ok(Dtype::BF16),

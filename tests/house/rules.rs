@@ -67,6 +67,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/device/cuda/mailbox.rs", "memory that the GPU writes and the CPU reads"),
     ("kernels/src/fast/dispatch.rs", "functions compiled for a vector unit"),
     ("pybind/src/buffer.rs", "memory lent by Python"),
+    ("pybind/src/cuda.rs", "device addresses lent by Python"),
     ("tests/kernels/gpu.rs", "kernel launches on a GPU"),
 ];
 

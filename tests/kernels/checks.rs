@@ -1,9 +1,9 @@
 //! What must hold of scores and ranks, whatever runs the kernels.
 
-use lossfeed_kernels::launch::{self, Home, Score};
+use lossfeed_kernels::launch::{self, Gradient, Home, Score};
 use lossfeed_kernels::{AnyScores, Dtype, NOT_SCORED, Scores, rank, reference};
 
-use crate::backward_reference::{Target, row};
+use crate::backward_reference::{Target, elements, row};
 use crate::cases::{Case, Flavour, Lcg, case};
 use crate::compare::{Answer, same};
 use crate::program::{Kind, Machine, Memory, Program};
@@ -243,5 +243,50 @@ pub(crate) fn bad_targets(machine: &mut dyn Machine) {
             }
             same(&expected, &AnyScores::F32(scores), B0).unwrap();
         }
+    }
+}
+
+/// Rows further apart than 2^31 elements: the first is left out and lies nowhere, the second is where the memory is.
+pub(crate) fn rows_far_apart(machine: &mut dyn Machine) {
+    const APART: i64 = (1 << 31) + 8;
+    for classes in [10, 5000] {
+        let one = case(Dtype::F16, 1, classes, classes, 0, Flavour::Plain, 6);
+        let expected = reference::score(&one.view(), &[3], -100, B0).unwrap().into_f32();
+        let mut two = case(Dtype::F16, 2, classes, classes, 0, Flavour::Plain, 6);
+        (two.bytes, two.targets, two.ignore_index) = (one.bytes.clone(), vec![-100, 3], -100);
+        let mut scoring = Scoring::new(&two, 132, 0);
+        // Backwards, so that no address but the last row's has to exist.
+        scoring.batch.logits += 2 * APART as u64;
+        scoring.batch.row_stride = -APART;
+        let lent = scoring.program.lend(2, classes, 132);
+        scoring.program.call(launch::score(Dtype::F16, &scoring.batch, &lent));
+        let gradient = scoring.program.output(2 * 2 * classes);
+        scoring.program.call(launch::backward(
+            Dtype::F16,
+            &Gradient {
+                logits: scoring.batch.logits,
+                targets: scoring.batch.targets,
+                lse: scoring.batch.lse,
+                upstream: scoring.batch.lse,
+                upstream_stride: 1,
+                gradient,
+                rows: 2,
+                classes,
+                row_stride: -APART,
+                gradient_stride: classes as i64,
+                ignore_index: -100,
+                ..Gradient::default()
+            },
+            132,
+        ));
+        let memory = machine.run(&scoring.program, 0).unwrap();
+        let AnyScores::F32(scores) = scoring.answer(&memory).scores else { panic!("f16 logits are scored in f32") };
+        let close = |a: f32, b: f32| assert!((a - b).abs() <= 3e-5 * b.abs(), "{a} is not {b}");
+        close(scores.loss[1], expected.loss[0]);
+        close(scores.grad_norm[1], expected.grad_norm[0]);
+        let slopes = elements(&memory.bytes(gradient)[..4 * classes], Dtype::F16);
+        assert!(slopes[..classes].iter().all(|s| *s == 0.0) && slopes[classes..].iter().all(|s| s.is_finite()));
+        let sum: f64 = slopes[classes..].iter().map(|s| s.abs()).sum();
+        assert!(sum > 0.0, "the row was read");
     }
 }

@@ -174,6 +174,12 @@ fn the_kernel_text_gives_the_same_bits_in_every_order_of_blocks_and_threads() {
 }
 
 #[test]
+fn the_kernel_text_finds_rows_more_than_2_31_elements_apart() {
+    let Some(mut machine) = Fibers::start(false) else { return };
+    checks::rows_far_apart(&mut machine);
+}
+
+#[test]
 fn the_kernel_text_smooths_and_weights_as_the_definition() {
     let Some(mut machine) = Fibers::start(false) else { return };
     checks::terms(&mut machine, &SHAPES);

@@ -134,6 +134,12 @@ fn the_gpu_gives_the_same_bits_every_time() {
 }
 
 #[test]
+fn the_gpu_finds_rows_more_than_2_31_elements_apart() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    checks::rows_far_apart(&mut gpu);
+}
+
+#[test]
 fn the_gpu_smooths_and_weights_as_the_definition() {
     let Some(mut gpu) = Gpu::open() else { return };
     checks::terms(&mut gpu, &SHAPES);
