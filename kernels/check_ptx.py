@@ -4,7 +4,8 @@
     python3 kernels/check_ptx.py WORK_DIRECTORY
 
 A driver's JIT compiler is ptxas; the ptxas of several releases, from PyPI, stands in for several drivers. Fails if one refuses
-the PTX, if a kernel spills registers to memory, or if a score kernel has no 128-bit loads. WORK_DIRECTORY keeps the downloads.
+the PTX, if a kernel spills registers to memory, or if a kernel that reads logits does so without 128-bit loads (a backward: without
+128-bit stores). Prints the table of kernels/README.md. WORK_DIRECTORY keeps the downloads.
 """
 
 import re
@@ -21,7 +22,9 @@ ASSEMBLERS = {
     "12.9": ("nvidia-cuda-nvcc-cu12==12.9.*", ["sm_80", "sm_90", "sm_100", "sm_120"]),
     "13.0": ("nvidia-cuda-nvcc==13.0.*", ["sm_80", "sm_90", "sm_100", "sm_120"]),
 }
-WIDE_LOAD = re.compile(r"ld\.global\.nc\.v4\.u32|ld\.global\.nc\.v4\.f32|ld\.global\.nc\.v2\.(f64|u64)")
+WIDE_LOAD = re.compile(r"ld\.global\.(nc|cs)\.v4\.u32")
+WIDE_STORE = re.compile(r"st\.global\.(v4\.(u32|f32)|v2\.(u64|f64))")
+READS_LOGITS = ("score_", "smooth_", "backward_", "probability_")
 
 
 def ptxas(directory: Path, package: str) -> Path:
@@ -46,21 +49,40 @@ def kernels(text: str) -> dict[str, str]:
     return dict(zip(pieces[1::2], pieces[2::2]))
 
 
-def complaints(release: str, arch: str, assembler: Path) -> tuple[list[str], str]:
-    """What is wrong on this GPU, and a line about what is used."""
+def complaints(release: str, arch: str, assembler: Path) -> tuple[list[str], dict[str, int]]:
+    """What is wrong on this GPU, and the registers that every kernel uses."""
     with tempfile.TemporaryDirectory() as scratch:
         command = [assembler, "--gpu-name", arch, "--verbose", "--output-file", Path(scratch) / "out.cubin", PTX]
         done = subprocess.run(command, capture_output=True, text=True)
     log = done.stdout + done.stderr
     if done.returncode:
-        return [f"ptxas {release} refuses the PTX for {arch}: {log.strip()[:500]}"], ""
+        return [f"ptxas {release} refuses the PTX for {arch}: {log.strip()[:500]}"], {}
     # ptxas names a function, then its spills, then its registers.
     found = re.findall(r"Compiling entry function '(\w+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", log, re.S)
     wrong = [f"{name} on {arch} (ptxas {release}): spills {stores} + {loads} bytes" for name, stores, loads, _ in found if int(stores) + int(loads)]
     missing = set(kernels(PTX.read_text())) - {name for name, *_ in found}
     wrong += [f"ptxas {release} reports nothing of {name} on {arch}" for name in sorted(missing)]
     registers = {name.removeprefix("lossfeed_"): int(used) for name, *_, used in found}
-    return wrong, f"ptxas {release} {arch}: registers {registers}"
+    return wrong, registers
+
+
+def table(columns: dict[str, dict[str, int]]) -> str:
+    """Registers by family and GPU, a number for each type: f16, bf16, f32, f64."""
+    family = re.compile(r"_(f16|bf16|f32|f64)$")
+    rows: dict[str, dict[str, dict[str, int]]] = {}
+    for column, registers in columns.items():
+        for name, used in registers.items():
+            found = family.search(name)
+            kind = found[1] if found else ""
+            rows.setdefault(family.sub("", name), {}).setdefault(column, {})[kind] = used
+
+    def cell(by_type: dict[str, int]) -> str:
+        return ", ".join(str(by_type[kind]) for kind in ("", "f16", "bf16", "f32", "f64") if kind in by_type)
+
+    lines = ["| kernel | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
+    for name, cells in sorted(rows.items()):
+        lines.append(f"| `{name}` | " + " | ".join(cell(cells.get(c, {})) for c in columns) + " |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -69,14 +91,17 @@ def main() -> None:
     work = Path(sys.argv[1]).resolve() / "ptxas"
     wrong = []
     for name, body in kernels(PTX.read_text()).items():
-        if "score" in name and not WIDE_LOAD.search(body):
+        if name.removeprefix("lossfeed_").startswith(READS_LOGITS) and not WIDE_LOAD.search(body):
             wrong.append(f"{name} has no 128-bit loads")
+        if "backward" in name and not WIDE_STORE.search(body):
+            wrong.append(f"{name} has no 128-bit stores")
+    columns = {}
     for release, (package, archs) in ASSEMBLERS.items():
         assembler = ptxas(work / release, package)
         for arch in archs:
-            more, line = complaints(release, arch, assembler)
+            more, columns[arch] = complaints(release, arch, assembler)  # the last release's stay
             wrong += more
-            print(line)
+    print(table(columns))
     if wrong:
         sys.exit("\n".join(wrong))
     print("the PTX assembles everywhere, without spills, with 128-bit loads")

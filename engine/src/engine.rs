@@ -1,6 +1,9 @@
 //! The wiring: one engine feeds one rank of one run.
 
+mod mail;
 mod resume;
+
+pub use mail::{Credits, ScoreMailbox};
 
 use crate::arena::Arena;
 use crate::cache::Cache;
@@ -336,11 +339,14 @@ impl Engine {
                 ticket.number, ticket.epoch
             )));
         }
-        let belief = match self.settings.control_seed() {
+        scoring::credit(&self.feed.cache, &self.feed.counters, self.belief(), ticket, measured)
+    }
+
+    fn belief(&self) -> Belief {
+        match self.settings.control_seed() {
             Some(seed) => Belief::Noise(seed),
             None => Belief::Measured(self.settings.score_kind()),
-        };
-        scoring::credit(&self.feed.cache, &self.feed.counters, belief, ticket, measured)
+        }
     }
 
     /// Credits per-sample losses you hold already; ranks are counted here.

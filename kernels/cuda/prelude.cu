@@ -1,8 +1,10 @@
 // Words, element types and the few functions of float and double that the kernels share.
 //
-// prelude.cu, rank.cu and score.cu are one translation unit, compiled in this order. They include no header, so that NVRTC
+// The files of this folder are one translation unit (src/ptx.rs has their order). They include no header, so that NVRTC
 // needs no toolkit and a host compiler can run the same text on the CPU behind a small fiber header (which defines
 // LOSSFEED_SHARED itself; everything else it supplies is CUDA's own names).
+//
+// Every kernel takes one structure by value; src/launch/arguments.rs mirrors them field by field.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -67,24 +69,52 @@ struct F16 {
         return __uint_as_float(bits | ((u32)(raw & 0x8000) << 16));
 #endif
     }
+    // To the nearest, ties to even.
+    static __device__ u16 narrow(float wide) {
+#ifdef __CUDA_ARCH__
+        u16 raw;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(raw) : "f"(wide));
+        return raw;
+#else
+        u32 bits = __float_as_uint(wide), magnitude = bits & 0x7fffffff;
+        u32 sign = bits >> 16 & 0x8000;
+        if (magnitude > 0x7f800000) return (u16)(sign | 0x7e00); // NaN
+        if (magnitude >= 0x47800000) return (u16)(sign | 0x7c00); // 65536 and above, infinity
+        if (magnitude < 0x38800000) {
+            // Subnormal: adding 0.5 leaves units of 2^-24 in the low bits, rounded by the addition itself.
+            float shifted = __uint_as_float(magnitude) + 0.5f;
+            return (u16)(sign | (__float_as_uint(shifted) - 0x3f000000));
+        }
+        u32 rounded = magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1);
+        return (u16)(sign | rounded >> 13); // a carry out of the mantissa is the next exponent, at the top infinity
+#endif
+    }
 };
 
 struct BF16 {
     typedef u16 Raw;
     typedef float R;
     static __device__ float widen(u16 raw) { return __uint_as_float((u32)raw << 16); }
+    // To the nearest, ties to even.
+    static __device__ u16 narrow(float wide) {
+        u32 bits = __float_as_uint(wide);
+        if ((bits & 0x7fffffff) > 0x7f800000) return (u16)(bits >> 16 | 0x40); // NaN stays NaN
+        return (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
 };
 
 struct F32 {
     typedef float Raw;
     typedef float R;
     static __device__ float widen(float raw) { return raw; }
+    static __device__ float narrow(float wide) { return wide; }
 };
 
 struct F64 {
     typedef double Raw;
     typedef double R;
     static __device__ double widen(double raw) { return raw; }
+    static __device__ double narrow(double wide) { return wide; }
 };
 
 // Elements of a 128-bit load.
@@ -96,3 +126,27 @@ template <class T> struct Vector {
         __device__ Bits() {}
     };
 };
+
+// ---- threads and rows ----------------------------------------------------------------------------------------------
+
+__device__ inline u32 thread_in_block() { return threadIdx.y * blockDim.x + threadIdx.x; }
+__device__ inline u32 block_threads() { return blockDim.x * blockDim.y; }
+
+// Elements in front of the first 16-byte boundary of a row, at most `classes`. A row may start anywhere: an odd number of 16-bit
+// classes misaligns every other one.
+template <class T> __device__ inline int head_elements(const typename T::Raw* row, int classes) {
+    int past = (int)(((u64)row & 15) / sizeof(typename T::Raw));
+    int head = past == 0 ? 0 : Vector<T>::N - past;
+    return head > classes ? classes : head;
+}
+
+// Whether 128-bit accesses to both rows can start at the same element.
+__device__ inline bool aligned_alike(const void* a, const void* b) { return (((u64)a ^ (u64)b) & 15) == 0; }
+
+// What to do with a row.
+enum Verdict { SCORE, LEAVE_OUT, REFUSE };
+
+__device__ inline Verdict judge(i64 target, i64 ignore_index, int classes) {
+    if (target == ignore_index) return LEAVE_OUT;
+    return target < 0 || target >= classes ? REFUSE : SCORE;
+}

@@ -1,29 +1,55 @@
-//! The launch shape of every kernel, as pure functions. `kernels/README.md` documents the arguments.
+//! Every CUDA launch as pure functions: which kernels, in which shapes, with which arguments. `kernels/README.md` documents them.
 //!
-//! The kernels themselves check nothing the host can check: use these shapes and no others.
+//! [`score`], [`backward`], [`probabilities`], [`backward_probabilities`], [`sequences`] and [`ranks`] turn addresses on the device into
+//! [`Step`]s, to be launched in order on one stream. The kernels themselves check nothing the host can check: use these
+//! steps and no others.
+
+pub mod arguments;
+mod gradient;
+pub mod mail;
+mod probability;
+mod rank;
+mod score;
+mod sequence;
+
+pub use gradient::{Gradient, ProbabilityGradient, backward, backward_probabilities};
+pub use probability::{Probabilities, probabilities};
+pub use rank::{FUSED_RANK_ROWS, PAIR_ROWS, SORT_ROWS, ranks};
+pub use score::{Score, score};
+pub use sequence::{RankBy, Sequences, sequences};
 
 use crate::Dtype;
+use arguments::{Arguments, Finish};
 
-/// Up to this many rows the score kernel ranks the batch itself, in its last block; above, launch [`rank`] after it.
-pub const FUSED_RANK_ROWS: usize = 512;
-
-/// Threads of every kernel that gives a row less than a block.
+/// Threads of every kernel that gives a row less than a block, and of the backward.
 const THREADS: u32 = 256;
 /// From this many classes on a row gets a block of its own.
 const BLOCK_CLASSES: usize = 4096;
-/// Shared memory in front of the per-kernel part: the flag that tells a block it is the last.
+/// Shared memory in front of the per-kernel part: words of the block that comes last.
 const HEAD_BYTES: u32 = 16;
-/// Five sums of a row, at most 8 bytes each, one set per warp.
-const PARTIAL_BYTES: u32 = 40;
-/// The keys of [`FUSED_RANK_ROWS`] rows, or one tile of the rank kernel.
+/// The keys of [`FUSED_RANK_ROWS`] rows; the sums of a row's warps (at most 16 x 64 bytes) lie over them.
 const KEY_BYTES: u32 = 4 * FUSED_RANK_ROWS as u32;
+/// Most rows whose pieces share blocks: each has a ticket of its own.
+const SPLIT_ROWS: usize = 1024;
+/// Most pieces a row is split into: a warp merges them.
+const PIECES_MAX: usize = 32;
+/// Most pieces of a batch.
+const PARTIALS_MAX: usize = 2 * SPLIT_ROWS;
+/// Six sums of at most 8 bytes.
+const PARTIAL_BYTES: usize = 48;
+/// Multiprocessors beyond this do not change a shape.
+const MULTIPROCESSORS_MAX: u32 = (SPLIT_ROWS / 2) as u32;
+
+/// Device memory for tickets, one for every stream: zeroed once, ready again after every launch, whatever its shape. Launches
+/// that may run at the same time must not share it.
+pub const TICKET_BYTES: usize = 8192;
 
 /// Grid and block of one launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// Name of the entry point in [`crate::ptx::module`].
     pub kernel: &'static str,
-    /// Blocks (x only). 0 when there are no rows: launch nothing then.
+    /// Blocks (x only).
     pub grid: u32,
     /// Threads in x (the lanes that share a row) and y (rows of a block).
     pub block: (u32, u32),
@@ -31,80 +57,166 @@ pub struct Launch {
     pub shared_bytes: u32,
 }
 
-/// The score launch for `rows` x `classes` logits (both at most [`crate::Rows::MAX`]).
-pub fn plan(rows: usize, classes: usize, dtype: Dtype) -> Launch {
-    let shared_bytes = HEAD_BYTES + KEY_BYTES;
-    if classes > BLOCK_CLASSES {
-        let lanes = if classes > 4 * BLOCK_CLASSES { 512 } else { 256 };
-        debug_assert!(lanes / 32 * PARTIAL_BYTES <= KEY_BYTES);
-        let kernel = match dtype {
-            Dtype::F16 => "lossfeed_score_block_f16",
-            Dtype::BF16 => "lossfeed_score_block_bf16",
-            Dtype::F32 => "lossfeed_score_block_f32",
-            Dtype::F64 => "lossfeed_score_block_f64",
-        };
-        return Launch { kernel, grid: rows as u32, block: (lanes, 1), shared_bytes };
+/// One launch with its argument.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// What to launch.
+    pub launch: Launch,
+    /// The structure to pass by value.
+    pub arguments: Arguments,
+}
+
+/// What the caller lends to a call: addresses on the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent {
+    /// [`TICKET_BYTES`] of the stream, zeroed before their first use.
+    pub tickets: u64,
+    /// [`scratch_bytes`] of any content, 256-aligned, nobody else's until the call's launches have ended.
+    pub scratch: u64,
+    /// Multiprocessors of the GPU: few rows are split until they fill them.
+    pub multiprocessors: u32,
+}
+
+/// Where ranks and scores of a batch go. Addresses on the device; 0 = not wanted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Home {
+    /// int32 rank counts.
+    pub count: u64,
+    /// float32 rank scores.
+    pub rank_score: u64,
+    /// Offset of the rank score, above 0.
+    pub b0: f32,
+    /// A [`mail::State`].
+    pub mail: u64,
+    /// Comes home with the mail.
+    pub tag: u64,
+    /// int64 ids, a row each, to come home with the mail.
+    pub ids: u64,
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Home { count: 0, rank_score: 0, b0: 10.0, mail: 0, tag: 0, ids: 0 }
     }
-    // A warp is more than a short row can use; fewer lanes leave room for more rows.
-    let lanes: u32 = match classes {
+}
+
+impl Home {
+    fn ranks(&self) -> bool {
+        self.count != 0 || self.rank_score != 0 || self.mail != 0
+    }
+}
+
+/// Addresses of the scratch's parts.
+#[derive(Clone, Copy, Debug)]
+struct Scratch {
+    keys: u64,
+    counts: u64,
+    /// Two buffers of keys and the offsets of the radix sort.
+    sort: [u64; 3],
+    partials: u64,
+    end: u64,
+}
+
+impl Scratch {
+    fn new(base: u64, rows: usize, classes: usize) -> Scratch {
+        let mut end = base;
+        let mut place = |bytes: usize| {
+            let here = end;
+            end += bytes.next_multiple_of(256) as u64;
+            here
+        };
+        let (keys, counts) = (place(4 * rows), place(4 * rows));
+        let sorted = if rows > PAIR_ROWS { rows } else { 0 };
+        let sort = [place(4 * sorted), place(4 * sorted), place(rank::offset_bytes(sorted))];
+        let split = rows <= SPLIT_ROWS && classes > BLOCK_CLASSES;
+        let partials = place(if split { (rows * PIECES_MAX).min(PARTIALS_MAX) * PARTIAL_BYTES } else { 0 });
+        Scratch { keys, counts, sort, partials, end }
+    }
+}
+
+/// Scratch that one call on `rows` rows (or sequences) of `classes` classes needs; its content does not matter.
+pub fn scratch_bytes(rows: usize, classes: usize) -> usize {
+    Scratch::new(0, rows, classes).end as usize
+}
+
+/// Columns that mail takes home, as addresses.
+struct Columns {
+    loss: u64,
+    grad_norm: u64,
+    entropy: u64,
+}
+
+fn finish(rows: usize, real: Dtype, home: &Home, columns: &Columns, keys: u64, counts: u64, lent: &Lent) -> Finish {
+    let count = if home.count != 0 { home.count } else { counts };
+    Finish {
+        keys,
+        count: if home.ranks() { count } else { 0 },
+        rank_score: home.rank_score,
+        loss: columns.loss,
+        grad_norm: columns.grad_norm,
+        entropy: columns.entropy,
+        ids: home.ids,
+        mail: home.mail,
+        tickets: lent.tickets,
+        tag: home.tag,
+        b0: home.b0,
+        rows: rows as i32,
+        real_bytes: real_bytes(real),
+        unused: 0,
+    }
+}
+
+/// Bytes of a score: double for f64 logits, float for others.
+fn real_bytes(dtype: Dtype) -> u32 {
+    if dtype == Dtype::F64 { 8 } else { 4 }
+}
+
+/// Lanes of a row that has less than a block. A warp is more than a short row can use; fewer lanes leave room for more rows.
+fn lanes(classes: usize) -> u32 {
+    match classes {
         0..=16 => 4,
         17..=64 => 8,
         65..=256 => 16,
         _ => 32,
-    };
-    let kernel = match dtype {
-        Dtype::F16 => "lossfeed_score_warp_f16",
-        Dtype::BF16 => "lossfeed_score_warp_bf16",
-        Dtype::F32 => "lossfeed_score_warp_f32",
-        Dtype::F64 => "lossfeed_score_warp_f64",
-    };
-    let block_rows = THREADS / lanes;
-    Launch { kernel, grid: (rows as u32).div_ceil(block_rows), block: (lanes, block_rows), shared_bytes }
-}
-
-/// The rank launch that follows a score launch of more than [`FUSED_RANK_ROWS`] rows.
-pub fn rank(rows: usize) -> Launch {
-    Launch {
-        kernel: "lossfeed_rank",
-        grid: (rows as u32).div_ceil(THREADS),
-        block: (THREADS, 1),
-        shared_bytes: HEAD_BYTES + KEY_BYTES,
     }
 }
 
-/// Device memory a stream lends to its score and rank launches. Zeroed once; the kernels leave it ready for the next launch.
-/// Launches that may run at the same time must not share one.
-pub const fn workspace_bytes(rows: usize) -> usize {
-    16 + 4 * rows
+/// Block and number of blocks that give every row `lanes(classes)` lanes.
+fn rows_per_block(rows: usize, classes: usize) -> ((u32, u32), u32) {
+    let lanes = lanes(classes);
+    let block_rows = THREADS / lanes;
+    ((lanes, block_rows), (rows as u32).div_ceil(block_rows))
 }
+
+/// How many blocks share a row, and how many classes each takes. `wanted` pieces at most, none below `smallest` classes.
+fn pieces(classes: usize, wanted: usize, smallest: usize) -> (u32, u32) {
+    let wanted = wanted.clamp(1, classes.div_ceil(smallest).max(1));
+    // A multiple of 64 elements: every piece is aligned as its row is.
+    let piece = classes.div_ceil(wanted).next_multiple_of(64);
+    (classes.div_ceil(piece) as u32, piece.min(i32::MAX as usize) as u32)
+}
+
+fn by_dtype(dtype: Dtype, names: [&'static str; 4]) -> &'static str {
+    match dtype {
+        Dtype::F16 => names[0],
+        Dtype::BF16 => names[1],
+        Dtype::F32 => names[2],
+        Dtype::F64 => names[3],
+    }
+}
+
+/// The four entry points of a family.
+macro_rules! family {
+    ($name:literal) => {
+        [
+            concat!("lossfeed_", $name, "_f16"),
+            concat!("lossfeed_", $name, "_bf16"),
+            concat!("lossfeed_", $name, "_f32"),
+            concat!("lossfeed_", $name, "_f64"),
+        ]
+    };
+}
+use family;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_row_gets_its_lanes_and_no_block_is_idle() {
-        for dtype in Dtype::ALL {
-            for classes in [1, 10, 16, 17, 64, 65, 100, 256, 257, 1000, 4096, 4097, 16_384, 16_385, 50_257] {
-                for rows in [1, 2, 31, 64, 65, 512, 513, 100_000] {
-                    let launch = plan(rows, classes, dtype);
-                    let (lanes, block_rows) = (launch.block.0 as usize, launch.block.1 as usize);
-                    assert!(launch.grid as usize * block_rows >= rows, "{launch:?} misses rows of {rows}");
-                    assert!((launch.grid as usize - 1) * block_rows < rows, "{launch:?} has an idle block for {rows}");
-                    assert!(
-                        lanes.is_power_of_two()
-                            && (lanes * block_rows).is_multiple_of(32)
-                            && lanes * block_rows <= 1024
-                    );
-                    assert!(launch.kernel.ends_with(dtype.name()));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn no_rows_is_no_launch() {
-        assert_eq!(plan(0, 10, Dtype::F32).grid, 0);
-        assert_eq!(rank(0).grid, 0);
-    }
-}
+mod tests;

@@ -12,11 +12,22 @@ pub const SOURCE_SHA256: &str = include_str!("../prebuilt/lossfeed.sha256");
 
 /// The CUDA C++ of the module as one translation unit: header-free, for NVRTC or any other compiler.
 pub fn sources() -> &'static str {
-    concat!(include_str!("../cuda/prelude.cu"), include_str!("../cuda/rank.cu"), include_str!("../cuda/score.cu"))
+    concat!(
+        include_str!("../cuda/prelude.cu"),
+        include_str!("../cuda/rank.cu"),
+        include_str!("../cuda/mail.cu"),
+        include_str!("../cuda/finish.cu"),
+        include_str!("../cuda/radix.cu"),
+        include_str!("../cuda/sums.cu"),
+        include_str!("../cuda/score.cu"),
+        include_str!("../cuda/gradient.cu"),
+        include_str!("../cuda/probability.cu"),
+        include_str!("../cuda/sequence.cu"),
+    )
 }
 
 /// Every entry point: load them all when the module is loaded, so that none is first met in a training step.
-pub const KERNELS: [&str; 9] = [
+pub const KERNELS: [&str; 36] = [
     "lossfeed_score_warp_f16",
     "lossfeed_score_warp_bf16",
     "lossfeed_score_warp_f32",
@@ -25,5 +36,32 @@ pub const KERNELS: [&str; 9] = [
     "lossfeed_score_block_bf16",
     "lossfeed_score_block_f32",
     "lossfeed_score_block_f64",
-    "lossfeed_rank",
+    "lossfeed_smooth_warp_f16",
+    "lossfeed_smooth_warp_bf16",
+    "lossfeed_smooth_warp_f32",
+    "lossfeed_smooth_warp_f64",
+    "lossfeed_smooth_block_f16",
+    "lossfeed_smooth_block_bf16",
+    "lossfeed_smooth_block_f32",
+    "lossfeed_smooth_block_f64",
+    "lossfeed_backward_f16",
+    "lossfeed_backward_bf16",
+    "lossfeed_backward_f32",
+    "lossfeed_backward_f64",
+    "lossfeed_probability_f16",
+    "lossfeed_probability_bf16",
+    "lossfeed_probability_f32",
+    "lossfeed_probability_f64",
+    "lossfeed_probability_backward_f16",
+    "lossfeed_probability_backward_bf16",
+    "lossfeed_probability_backward_f32",
+    "lossfeed_probability_backward_f64",
+    "lossfeed_sequence_f32",
+    "lossfeed_sequence_f64",
+    "lossfeed_rank_sort",
+    "lossfeed_rank_pairs",
+    "lossfeed_radix_count",
+    "lossfeed_radix_scan",
+    "lossfeed_radix_scatter",
+    "lossfeed_rank_search",
 ];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lossfeed::engine::Engine as Core;
+use lossfeed::engine::{Engine as Core, ScoreMailbox};
 use lossfeed::loader::{Next, Ticket as CoreTicket};
 use lossfeed::scoring::Measured;
 use lossfeed::settings::{CacheForm, Settings};
@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffer::{Buffer, Input};
+use crate::cuda::Mailbox;
 use crate::errors::{outside, raise};
 use crate::source::Source;
 
@@ -33,7 +34,7 @@ pub(crate) fn cache_form(name: &str) -> PyResult<CacheForm> {
 
 /// Which samples a batch delivers; scores are credited to exactly these.
 #[pyclass(frozen, module = "lossfeed._native")]
-pub(crate) struct Ticket(CoreTicket);
+pub(crate) struct Ticket(pub(crate) CoreTicket);
 
 #[pymethods]
 impl Ticket {
@@ -235,6 +236,37 @@ impl Engine {
     fn apply_losses(&self, py: Python<'_>, ticket: &Ticket, losses: &Bound<'_, PyAny>) -> PyResult<usize> {
         let losses = Input::get(losses)?.to_vec::<f32>();
         outside(py, || self.core.apply_losses(&ticket.0, &losses))
+    }
+
+    /// Credits scores to samples by their ids (int64), a row each; columns as for `apply_scores`.
+    fn apply_scores_to_ids(
+        &self,
+        py: Python<'_>,
+        ids: &Bound<'_, PyAny>,
+        loss: &Bound<'_, PyAny>,
+        grad_norm: Option<Bound<'_, PyAny>>,
+        entropy: Option<Bound<'_, PyAny>>,
+        count: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let column = |object: Option<Bound<'_, PyAny>>| -> PyResult<Option<Vec<f32>>> {
+            object.map(|o| Ok(Input::get(&o)?.to_vec::<f32>())).transpose()
+        };
+        let (ids, loss) = (Input::get(ids)?.to_vec::<i64>(), Input::get(loss)?.to_vec::<f32>());
+        let (grad_norm, entropy) = (column(grad_norm)?, column(entropy)?);
+        let count = Input::get(count)?.to_vec::<i32>();
+        outside(py, || {
+            let measured =
+                Measured { loss: &loss, grad_norm: grad_norm.as_deref(), entropy: entropy.as_deref(), count: &count };
+            self.core.apply_scores_to_ids(&ids, &measured)
+        })
+    }
+
+    /// A mailbox on CUDA device `ordinal` for batches of at most `rows_max` rows, `slots` (a power of two) on their way at
+    /// most: what kernels mail to it is credited to this engine.
+    #[pyo3(signature = (ordinal, rows_max, slots=16))]
+    fn mailbox(&self, py: Python<'_>, ordinal: usize, rows_max: usize, slots: usize) -> PyResult<Mailbox> {
+        self.same_process()?;
+        outside(py, || ScoreMailbox::open(&self.core, ordinal, rows_max, slots)).map(Mailbox::new)
     }
 
     /// float32[N]: what is believed about every sample now; NaN = unseen.

@@ -2,6 +2,7 @@
 
 mod buffer;
 mod cli;
+mod cuda;
 mod dataset;
 mod engine;
 mod errors;
@@ -19,6 +20,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::Slot>()?;
     module.add_class::<engine::Ticket>()?;
+    module.add_class::<cuda::CudaKernels>()?;
+    module.add_class::<cuda::Mailbox>()?;
     module.add_function(wrap_pyfunction!(source::open_source, module)?)?;
     module.add_function(wrap_pyfunction!(source::array_source, module)?)?;
     module.add_function(wrap_pyfunction!(dataset::dataset_source, module)?)?;
@@ -26,6 +29,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(scores::forward_rows, module)?)?;
     module.add_function(wrap_pyfunction!(scores::backward_rows, module)?)?;
     module.add_function(wrap_pyfunction!(scores::rank_counts, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda::scratch_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(cli::cli_main, module)?)?;
     Ok(())
 }

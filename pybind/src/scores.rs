@@ -12,7 +12,7 @@ use crate::errors::{contract, outside};
 /// Six columns of reals one after the other (term, share, loss, lse, grad_norm, entropy), correct, count, rank_score.
 type Columns = (Buffer, Buffer, Buffer, Buffer);
 
-fn dtype(name: &str) -> PyResult<Dtype> {
+pub(crate) fn dtype(name: &str) -> PyResult<Dtype> {
     match name {
         "float16" => Ok(Dtype::F16),
         "bfloat16" => Ok(Dtype::BF16),

@@ -63,11 +63,12 @@ const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/device/cuda/driver.rs", "the CUDA driver: context, registered and mapped memory"),
     ("engine/src/device/cuda/probe.rs", "the CUDA driver: what is there"),
     ("engine/src/device/cuda/copy.rs", "the CUDA driver: copies and events"),
-    ("engine/src/device/cuda/score.rs", "the CUDA driver: kernels"),
+    ("engine/src/device/cuda/kernels.rs", "the CUDA driver: kernels"),
     ("engine/src/device/cuda/mailbox.rs", "memory that the GPU writes and the CPU reads"),
     ("engine/candle/src/cuda.rs", "the CUDA driver: kernels in candle's context"),
     ("kernels/src/fast/dispatch.rs", "functions compiled for a vector unit"),
     ("pybind/src/buffer.rs", "memory lent by Python"),
+    ("pybind/src/cuda.rs", "device addresses lent by Python"),
     ("tests/kernels/gpu.rs", "kernel launches on a GPU"),
 ];
 

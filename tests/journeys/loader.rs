@@ -4,6 +4,8 @@
 
 mod support;
 
+use lossfeed::device::cuda::Mail;
+use lossfeed::engine::Credits;
 use lossfeed::error::ErrorKind;
 use lossfeed::index::ScoreTable;
 use lossfeed::ledger::Ledger;
@@ -372,6 +374,53 @@ fn scores_are_refused_unless_they_belong_to_the_batch() {
     let count = [0; 16];
     let short = Measured { loss: &losses, grad_norm: Some(&losses[..2]), entropy: None, count: &count };
     assert!(e.apply_scores(&batch.ticket, &short).is_err());
+}
+
+#[test]
+fn mail_is_credited_to_its_ticket_or_else_to_its_ids_and_problems_are_kept() {
+    const SAMPLES: usize = 40;
+    let e = std::sync::Arc::new(engine(Patterned::new(SAMPLES), Settings { workers: Some(0), ..settings(4) }));
+    let iteration = e.start_epoch().unwrap();
+    let batch = next(&e, iteration).unwrap().unwrap();
+    let credits = Credits::new(&e);
+    let mail = |tag, ids, loss, bad_row| Mail {
+        tag,
+        ids,
+        loss,
+        grad_norm: None,
+        entropy: None,
+        count: &[0, 1, 2, -1],
+        bad_row,
+        dropped: 2,
+    };
+    let tag = credits.register(batch.ticket.clone());
+    assert!(tag > 0, "0 is no ticket");
+    // The ticket wins: these ids are somebody else's.
+    credits.deliver(&mail(tag, Some(&[9999; 4]), &[0.5, 1.0, 2.0, 0.1], None));
+    let believed = e.importance();
+    assert!((0..3).all(|row| !believed[batch.ticket.ids[row] as usize].is_nan()));
+    assert!(believed[batch.ticket.ids[3] as usize].is_nan(), "no rank, no score");
+    // A replayed graph brings the same tag again, and the ids of its own step; strangers among them are nobody.
+    let others: Vec<i64> = (0..SAMPLES as i64).filter(|&id| !batch.ticket.ids.contains(&(id as SampleId))).collect();
+    let ids = [others[0], -1, SAMPLES as i64, others[1]];
+    credits.deliver(&mail(tag, Some(&ids), &[3.0, 1.0, 2.0, 0.1], None));
+    let believed = e.importance();
+    assert!(!believed[others[0] as usize].is_nan() && believed[others[1] as usize].is_nan());
+    assert_eq!((stat(&e, "scores_total"), stat(&e, "scores_unranked_total")), (4.0, 4.0));
+    assert!(credits.take_problem().is_none());
+    // Neither a ticket nor ids: dropped, and counted with those the kernels dropped.
+    credits.deliver(&mail(tag, None, &[0.0; 4], None));
+    assert_eq!(stat(&e, "scores_dropped_total"), 7.0);
+    // Problems wait until somebody asks, the first one.
+    let tag = credits.register(batch.ticket.clone());
+    credits.deliver(&mail(tag, None, &[0.0; 4], Some(3)));
+    credits.deliver(&mail(0, Some(&ids[..2]), &[0.0; 4], None));
+    let problem = credits.take_problem().unwrap();
+    assert_eq!(problem.kind(), ErrorKind::Sample);
+    assert!(problem.to_string().contains("row 3 of batch 0 of epoch 0"), "{problem}");
+    assert!(credits.take_problem().is_none());
+    drop(e);
+    credits.deliver(&mail(0, Some(&ids), &[0.0; 4], None)); // the engine is gone: nothing to do
 }
 
 #[test]

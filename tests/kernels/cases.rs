@@ -85,7 +85,7 @@ fn logit(flavour: Flavour, row_mood: u32, rng: &mut Lcg) -> f64 {
 }
 
 /// Appends `value` in the case's dtype.
-fn push(bytes: &mut Vec<u8>, dtype: Dtype, value: f64) {
+pub(crate) fn push(bytes: &mut Vec<u8>, dtype: Dtype, value: f64) {
     match dtype {
         Dtype::F16 => bytes.extend(f16::from_f64(value).to_bits().to_ne_bytes()),
         Dtype::BF16 => bytes.extend(bf16::from_f64(value).to_bits().to_ne_bytes()),

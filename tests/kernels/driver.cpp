@@ -1,26 +1,39 @@
-// Reads launches from standard input, runs the kernels of kernels/cuda on fibers, writes what they wrote to standard output.
-// tests/kernels/fiber.rs is the other end; fields are in native byte order and in the order of the structures below.
+// Reads programs (buffers and launches) from standard input, runs the kernels of kernels/cuda on fibers, writes the buffers they wrote to
+// standard output. tests/kernels/program.rs says what a program is; numbers are in native byte order.
 
 #include "fiber.h"
 
 #include "prelude.cu"
 #include "rank.cu"
+#include "mail.cu"
+#include "finish.cu"
+#include "radix.cu"
+#include "sums.cu"
 #include "score.cu"
+#include "gradient.cu"
+#include "probability.cu"
+#include "sequence.cu"
 
 #include "planted.h"
 
 namespace {
 
 struct Request {
-    char kernel[40];
+    uint64_t seed;
+    uint32_t buffers, steps;
+};
+
+enum Kind { INPUT, OUTPUT, STATE }; // a state is written, and holds addresses
+
+struct BufferHead {
+    uint64_t bytes;
+    uint32_t kind, offset; // offset: from a 256-byte boundary
+};
+
+struct StepHead {
+    char kernel[48];
     uint32_t grid, block_x, block_y, shared_bytes;
-    uint32_t rank_grid, rank_block, rank_shared_bytes; // grid 0: no rank launch
-    uint32_t dtype, offset_bytes, launches;
-    uint64_t seed, logits_bytes;
-    int64_t row_stride, ignore_index;
-    int32_t rows, classes;
-    float b0;
-    uint32_t unused;
+    uint64_t argument_bytes;
 };
 
 [[noreturn]] void stop(const char* why) {
@@ -36,80 +49,104 @@ void write_exactly(const void* from, size_t bytes) {
     if (bytes && fwrite(from, 1, bytes, stdout) != bytes) stop("cannot answer");
 }
 
-// Memory between red zones, itself red until written.
-template <class T> struct Guarded {
-    std::vector<unsigned char> bytes;
-    size_t count;
-    explicit Guarded(size_t n) : bytes(n * sizeof(T) + 2 * fiber::RED_ZONE, fiber::RED), count(n) {}
-    T* data() { return (T*)(bytes.data() + fiber::RED_ZONE); }
-    bool intact() const {
-        for (size_t i = 0; i < fiber::RED_ZONE; i++)
-            if (bytes[i] != fiber::RED || bytes[bytes.size() - 1 - i] != fiber::RED) return false;
-        return true;
+#ifdef __SANITIZE_ADDRESS__
+constexpr size_t RED_ZONE = 0; // the sanitizer has its own, and finds reads too
+#else
+constexpr size_t RED_ZONE = 256;
+#endif
+
+// Memory between red zones, its start as far from a boundary as asked for.
+class Buffer {
+public:
+    explicit Buffer(const BufferHead& head) : kind(head.kind), bytes(head.bytes) {
+        size_t front = RED_ZONE + head.offset, size = (front + bytes + RED_ZONE);
+        // Not rounded up: what lies behind the last byte belongs to nobody.
+        void* memory = nullptr;
+        if (posix_memalign(&memory, 256, size ? size : 1)) stop("no memory");
+        base = (unsigned char*)memory;
+        memset(base, fiber::RED, size);
+        data = (char*)base + front;
+        read_exactly(data, bytes);
+        if (kind == INPUT) original.assign(data, data + bytes);
     }
-    void send() { write_exactly(data(), count * sizeof(T)); }
+    Buffer(Buffer&& other) : kind(other.kind), bytes(other.bytes), data(other.data), original(std::move(other.original)), base(other.base) {
+        other.base = nullptr;
+    }
+    ~Buffer() { free(base); }
+    bool intact() const {
+        for (const unsigned char* p = base; p < (unsigned char*)data; p++)
+            if (*p != fiber::RED) return false;
+        for (size_t i = 0; i < RED_ZONE; i++)
+            if ((unsigned char)data[bytes + i] != fiber::RED) return false;
+        return kind != INPUT || memcmp(original.data(), data, bytes) == 0;
+    }
+    uint32_t kind;
+    size_t bytes;
+    char* data;
+
+private:
+    std::vector<char> original;
+    unsigned char* base;
 };
 
-template <class T> using Score = void (*)(const typename T::Raw*, const i64*, int, int, i64, i64, float, typename T::R*, typename T::R*,
-                                          typename T::R*, typename T::R*, u8*, int*, float*, u32*, u32*, u32*);
-
-template <class T>
-void answer(const Request& q, const char* logits, const i64* targets, Score<T> warp, Score<T> block) {
-    typedef typename T::R R;
-    size_t rows = (size_t)q.rows;
-    Guarded<R> loss(rows), lse(rows), grad_norm(rows), entropy(rows);
-    Guarded<u8> correct(rows);
-    Guarded<int> count(rows);
-    Guarded<float> rank_score(rows);
-    Guarded<u32> workspace(4 + rows), words(2); // words: error, done
-    memset(workspace.data(), 0, 16);
-    words.data()[0] = 0xffffffffu;
-    words.data()[1] = 0;
-
-    std::string failure;
-    bool ranks_alone = strcmp(q.kernel, "lossfeed_rank") == 0;
-    if (ranks_alone) memcpy(workspace.data() + 4, logits, rows * sizeof(float));
-    Score<T> score = strncmp(q.kernel, "lossfeed_score_warp_", 20) == 0 ? warp : block;
-    for (uint32_t k = 0; k < q.launches && failure.empty(); k++) {
-        uint64_t seed = q.seed ? q.seed + k : 0;
-        if (!ranks_alone)
-            failure = fiber::launch(q.grid, dim3{q.block_x, q.block_y, 1}, q.shared_bytes, seed, [&] {
-                score((const typename T::Raw*)logits, targets, q.rows, q.classes, q.row_stride, q.ignore_index, q.b0, loss.data(),
-                      lse.data(), grad_norm.data(), entropy.data(), correct.data(), count.data(), rank_score.data(),
-                      workspace.data(), words.data(), words.data() + 1);
-            });
-        if (failure.empty() && q.rank_grid)
-            failure = fiber::launch(q.rank_grid, dim3{q.rank_block, 1, 1}, q.rank_shared_bytes, seed, [&] {
-                lossfeed_rank(workspace.data(), q.rows, q.b0, count.data(), rank_score.data(), words.data() + 1);
-            });
+// Addresses travel as 0x00f1, the buffer's number in 12 bits, the byte in 36.
+void relocate(char* memory, size_t bytes, std::vector<Buffer>& buffers) {
+    for (size_t at = 0; at + 8 <= bytes; at += 8) {
+        uint64_t word;
+        memcpy(&word, memory + at, 8);
+        if (word >> 48 != 0x00f1) continue;
+        size_t number = word >> 36 & 0xfff;
+        if (number >= buffers.size()) stop("an address in no buffer");
+        char* address = buffers[number].data + (word & 0xfffffffffull);
+        memcpy(memory + at, &address, 8);
     }
-    bool intact = loss.intact() && lse.intact() && grad_norm.intact() && entropy.intact() && correct.intact() && count.intact() &&
-                  rank_score.intact() && workspace.intact() && words.intact();
-    if (failure.empty() && !intact) failure = "a write outside the outputs";
-
-    uint32_t length = (uint32_t)failure.size();
-    write_exactly(&length, 4);
-    write_exactly(failure.data(), length);
-    if (length) return;
-    loss.send();
-    lse.send();
-    grad_norm.send();
-    entropy.send();
-    correct.send();
-    count.send();
-    rank_score.send();
-    words.send();
-    write_exactly(workspace.data(), 8); // ticket, batches
 }
 
-void answer_planted(const Request& q) {
-    Guarded<float> out(64);
-    std::string failure = planted::run(q.kernel, q.seed, out.data());
-    if (failure.empty() && !out.intact()) failure = "a write outside the outputs";
-    uint32_t length = (uint32_t)failure.size();
-    write_exactly(&length, 4);
-    write_exactly(failure.data(), length);
-    if (!length) out.send();
+template <class A, void (*kernel)(A)> void call(const char* arguments) {
+    A a;
+    memcpy(&a, arguments, sizeof a);
+    kernel(a);
+}
+
+using Entry = void (*)(const char*);
+
+#define FOUR(family, A)                                                                                                        \
+    {"lossfeed_" #family "_f16", {call<A, lossfeed_##family##_f16>, sizeof(A)}},                                               \
+        {"lossfeed_" #family "_bf16", {call<A, lossfeed_##family##_bf16>, sizeof(A)}},                                         \
+        {"lossfeed_" #family "_f32", {call<A, lossfeed_##family##_f32>, sizeof(A)}},                                           \
+        {"lossfeed_" #family "_f64", {call<A, lossfeed_##family##_f64>, sizeof(A)}}
+#define ONE(name, A) {"lossfeed_" #name, {call<A, lossfeed_##name>, sizeof(A)}}
+
+const std::unordered_map<std::string, std::pair<Entry, size_t>> KERNELS = {
+    FOUR(score_warp, ScoreArguments),
+    FOUR(score_block, ScoreArguments),
+    FOUR(smooth_warp, ScoreArguments),
+    FOUR(smooth_block, ScoreArguments),
+    FOUR(backward, GradientArguments),
+    FOUR(probability, ProbabilityArguments),
+    FOUR(probability_backward, ProbabilityGradientArguments),
+    ONE(sequence_f32, SequenceArguments),
+    ONE(sequence_f64, SequenceArguments),
+    ONE(rank_sort, Finish),
+    ONE(rank_pairs, Finish),
+    ONE(radix_count, RadixArguments),
+    ONE(radix_scan, RadixArguments),
+    ONE(radix_scatter, RadixArguments),
+    ONE(rank_search, RadixArguments),
+};
+
+std::string run(const StepHead& step, const std::vector<char>& arguments, uint64_t seed) {
+    dim3 block{step.block_x, step.block_y, 1};
+    if (planted::Kernel kernel = planted::find(step.kernel)) {
+        float* out;
+        memcpy(&out, arguments.data(), sizeof out);
+        return fiber::launch(step.grid, block, step.shared_bytes, seed, [&] { kernel(out); });
+    }
+    auto found = KERNELS.find(step.kernel);
+    if (found == KERNELS.end()) return std::string("no such kernel: ") + step.kernel;
+    if (found->second.second != arguments.size()) return std::string("arguments of another size: ") + step.kernel;
+    Entry entry = found->second.first;
+    return fiber::launch(step.grid, block, step.shared_bytes, seed, [&] { entry(arguments.data()); });
 }
 
 } // namespace
@@ -117,18 +154,37 @@ void answer_planted(const Request& q) {
 int main() {
     Request q;
     while (fread(&q, 1, sizeof q, stdin) == sizeof q) {
-        // Aligned as an allocation of the device is, then moved by the offset asked for.
-        std::vector<uint4> storage((q.offset_bytes + q.logits_bytes + 15) / 16 + 1);
-        char* logits = (char*)storage.data() + q.offset_bytes;
-        read_exactly(logits, q.logits_bytes);
-        std::vector<i64> targets((size_t)q.rows);
-        read_exactly(targets.data(), targets.size() * sizeof(i64));
-        fiber::state().readable = {{logits, logits + q.logits_bytes}};
-        if (strncmp(q.kernel, "planted_", 8) == 0) answer_planted(q);
-        else if (q.dtype == 0) answer<F16>(q, logits, targets.data(), lossfeed_score_warp_f16, lossfeed_score_block_f16);
-        else if (q.dtype == 1) answer<BF16>(q, logits, targets.data(), lossfeed_score_warp_bf16, lossfeed_score_block_bf16);
-        else if (q.dtype == 2) answer<F32>(q, logits, targets.data(), lossfeed_score_warp_f32, lossfeed_score_block_f32);
-        else answer<F64>(q, logits, targets.data(), lossfeed_score_warp_f64, lossfeed_score_block_f64);
+        std::vector<Buffer> buffers;
+        for (uint32_t i = 0; i < q.buffers; i++) {
+            BufferHead head;
+            read_exactly(&head, sizeof head);
+            buffers.emplace_back(head);
+        }
+        fiber::State& s = fiber::state();
+        s.readable.clear();
+        s.known.clear();
+        for (Buffer& b : buffers) {
+            if (b.kind == STATE) relocate(b.data, b.bytes, buffers);
+            fiber::Region region{b.data, b.data + b.bytes};
+            s.known.push_back(region);
+            if (b.kind == INPUT) s.readable.push_back(region);
+        }
+        std::string failure;
+        for (uint32_t i = 0; i < q.steps; i++) {
+            StepHead step;
+            read_exactly(&step, sizeof step);
+            std::vector<char> arguments(step.argument_bytes);
+            read_exactly(arguments.data(), arguments.size());
+            relocate(arguments.data(), arguments.size(), buffers);
+            if (failure.empty()) failure = run(step, arguments, q.seed ? q.seed + i : 0);
+        }
+        for (const Buffer& b : buffers)
+            if (failure.empty() && !b.intact()) failure = b.kind == INPUT ? "a write into an input" : "a write outside the outputs";
+        uint32_t length = (uint32_t)failure.size();
+        write_exactly(&length, 4);
+        write_exactly(failure.data(), length);
+        for (const Buffer& b : buffers)
+            if (failure.empty() && b.kind != INPUT) write_exactly(b.data, b.bytes);
         fflush(stdout);
     }
     return 0;

@@ -14,9 +14,14 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 #if !(defined(__x86_64__) && defined(__linux__))
 #include <ucontext.h>
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
 #endif
 
 #define __device__
@@ -70,7 +75,8 @@ struct Warp {
 struct State {
     std::vector<Thread> threads;
     std::vector<Warp> warps;
-    std::vector<Region> readable; // what __ldg may touch
+    std::vector<Region> readable; // what __ldg may touch: inputs
+    std::vector<Region> known;    // what any checked load may touch: outputs too
     std::vector<unsigned char> shared;
     size_t current = 0, arrived = 0;
     uint32_t barrier_generation = 0;
@@ -81,6 +87,8 @@ struct State {
 #else
     ucontext_t scheduler;
 #endif
+    const void* scheduler_stack = nullptr; // for AddressSanitizer
+    size_t scheduler_stack_bytes = 0;
 };
 
 inline State& state() {
@@ -112,14 +120,38 @@ lossfeed_fiber_switch:
     popq %rbp
     ret
 )");
-inline void to_scheduler(Thread& t) { lossfeed_fiber_switch(&t.stack_pointer, state().scheduler); }
-inline void to_thread(Thread& t) { lossfeed_fiber_switch(&state().scheduler, t.stack_pointer); }
+inline void switch_to_scheduler(Thread& t) { lossfeed_fiber_switch(&t.stack_pointer, state().scheduler); }
+inline void switch_to_thread(Thread& t) { lossfeed_fiber_switch(&state().scheduler, t.stack_pointer); }
 #else
-inline void to_scheduler(Thread& t) { swapcontext(&t.context, &state().scheduler); }
-inline void to_thread(Thread& t) { swapcontext(&state().scheduler, &t.context); }
+inline void switch_to_scheduler(Thread& t) { swapcontext(&t.context, &state().scheduler); }
+inline void switch_to_thread(Thread& t) { swapcontext(&state().scheduler, &t.context); }
+#endif
+
+// AddressSanitizer must be told which stack is in use.
+#ifdef __SANITIZE_ADDRESS__
+inline void arrived_in_thread() {
+    __sanitizer_finish_switch_fiber(nullptr, &state().scheduler_stack, &state().scheduler_stack_bytes);
+}
+inline void to_scheduler(Thread& t) {
+    void* fake = nullptr;
+    __sanitizer_start_switch_fiber(&fake, state().scheduler_stack, state().scheduler_stack_bytes);
+    switch_to_scheduler(t);
+    __sanitizer_finish_switch_fiber(fake, &state().scheduler_stack, &state().scheduler_stack_bytes);
+}
+inline void to_thread(Thread& t) {
+    void* fake = nullptr;
+    __sanitizer_start_switch_fiber(&fake, t.stack.data(), STACK_BYTES);
+    switch_to_thread(t);
+    __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+}
+#else
+inline void arrived_in_thread() {}
+inline void to_scheduler(Thread& t) { switch_to_scheduler(t); }
+inline void to_thread(Thread& t) { switch_to_thread(t); }
 #endif
 
 inline void entry() {
+    arrived_in_thread();
     State& s = state();
     s.kernel();
     Thread& me = s.threads[s.current];
@@ -130,6 +162,10 @@ inline void entry() {
 
 inline void prepare(Thread& t) {
     t.stack.resize(STACK_BYTES);
+#ifdef __SANITIZE_ADDRESS__
+    // A launch that failed left its frames behind.
+    __asan_unpoison_memory_region(t.stack.data(), STACK_BYTES);
+#endif
     t.done = false;
     t.wakes = nullptr;
     t.waits_for = nullptr;
@@ -330,12 +366,32 @@ template <class T> T atomicMin(T* at, T value) {
     return old;
 }
 
-template <class T> T __ldg(const T* at) {
-    if ((uintptr_t)at % alignof(T)) fiber::fail("misaligned load of " + std::to_string(sizeof(T)) + " bytes");
-    for (const fiber::Region& r : fiber::state().readable)
-        if ((const char*)at >= r.begin && (const char*)(at + 1) <= r.end) return *at;
-    fiber::fail("a load outside the logits");
+template <class T> T atomicMax(T* at, T value) {
+    T old = *at;
+    if (value > old) *at = value;
+    return old;
 }
+
+template <class T> T atomicCAS(T* at, T expected, T value) {
+    T old = *at;
+    if (old == expected) *at = value;
+    return old;
+}
+
+inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
+
+namespace fiber {
+template <class T> T checked_load(const T* at, const std::vector<Region>& where) {
+    if ((uintptr_t)at % alignof(T)) fail("misaligned load of " + std::to_string(sizeof(T)) + " bytes");
+    for (const Region& r : where)
+        if ((const char*)at >= r.begin && (const char*)(at + 1) <= r.end) return *at;
+    fail("a load outside the inputs");
+}
+} // namespace fiber
+
+// The read-only load: of what no kernel writes. The streaming load: of anything.
+template <class T> T __ldg(const T* at) { return fiber::checked_load(at, fiber::state().readable); }
+template <class T> T __ldcs(const T* at) { return fiber::checked_load(at, fiber::state().known); }
 
 inline float __int_as_float(int32_t bits) { return fiber::from_bits<float>((uint32_t)bits); }
 inline float __uint_as_float(uint32_t bits) { return fiber::from_bits<float>(bits); }

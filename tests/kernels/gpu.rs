@@ -1,17 +1,18 @@
-//! The prebuilt PTX on a real GPU, where there is one: the same cases, the same reference. Says so in one line where there is none.
+//! The prebuilt PTX on a real GPU, where there is one: the same checks as on the fibers. Says so in one line where there is none.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaModule, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, sys};
-use lossfeed_kernels::launch::{self, FUSED_RANK_ROWS, Launch};
-use lossfeed_kernels::{AnyScores, Dtype, Scores, ptx, rank, reference};
+use lossfeed_kernels::{Dtype, ptx};
 use proptest::prelude::*;
 
-use crate::cases::{Case, Flavour, Lcg, any_case, case};
-use crate::compare::Answer;
-
-const B0: f32 = 10.0;
+use crate::cases::{Flavour, any_case, case};
+use crate::checks::{self, check};
+use crate::gradient_checks;
+use crate::mail_checks;
+use crate::program::{Kind, Machine, Memory, Program, relocate};
+use crate::shapes::SHAPES;
 
 struct Gpu {
     stream: Arc<CudaStream>,
@@ -33,158 +34,151 @@ impl Gpu {
         let module = context.load_module(ptx::module().into()).expect("the driver loads the prebuilt PTX");
         Some(Gpu { stream: context.default_stream(), module })
     }
-
-    /// Scores a case `launches` times over with the same workspace.
-    fn score(&self, case: &Case, launches: u32) -> Answer {
-        if case.dtype == Dtype::F64 {
-            self.run(case, launches, f64::from_ne_bytes, AnyScores::F64)
-        } else {
-            self.run(case, launches, f32::from_ne_bytes, AnyScores::F32)
-        }
-    }
-
-    fn run<const N: usize, R>(
-        &self,
-        case: &Case,
-        launches: u32,
-        from: fn([u8; N]) -> R,
-        wrap: fn(Scores<R>) -> AnyScores,
-    ) -> Answer {
-        let rows = case.rows;
-        // Every output in one allocation, 256 bytes apart as separate allocations would be, red where nothing is written yet.
-        let sizes =
-            [N * rows, N * rows, N * rows, N * rows, rows, 4 * rows, 4 * rows, launch::workspace_bytes(rows), 8];
-        let mut at = [0usize; 9];
-        let mut image = Vec::new();
-        for (at, bytes) in at.iter_mut().zip(sizes) {
-            image.resize(image.len().next_multiple_of(256), 0xa5);
-            *at = image.len();
-            image.resize(image.len() + bytes, 0xa5);
-        }
-        image[at[7]..][..16].fill(0);
-        image[at[8]..][..4].fill(0xff);
-        image[at[8] + 4..][..4].fill(0);
-
-        let logits = self.stream.clone_htod(&case.bytes).unwrap();
-        let targets = self.stream.clone_htod(&case.targets).unwrap();
-        let outputs = self.stream.clone_htod(&image).unwrap();
-        let base = outputs.device_ptr(&self.stream).0;
-        let pointers = at.map(|offset| base + offset as u64);
-        let [loss, lse, grad_norm, entropy, correct, count, rank_score, workspace, error] = pointers;
-        let done = error + 4;
-        let first = logits.device_ptr(&self.stream).0 + case.offset_bytes as u64;
-        let targets = targets.device_ptr(&self.stream).0;
-        let (rows_i32, classes, stride) = (rows as i32, case.classes as i32, case.row_stride as i64);
-        for _ in 0..launches {
-            let plan = launch::plan(rows, case.classes, case.dtype);
-            let function = self.module.load_function(plan.kernel).unwrap();
-            let mut arguments = self.stream.launch_builder(&function);
-            arguments
-                .arg(&first)
-                .arg(&targets)
-                .arg(&rows_i32)
-                .arg(&classes)
-                .arg(&stride)
-                .arg(&case.ignore_index)
-                .arg(&B0);
-            arguments.arg(&loss).arg(&lse).arg(&grad_norm).arg(&entropy).arg(&correct).arg(&count).arg(&rank_score);
-            arguments.arg(&workspace).arg(&error).arg(&done);
-            // SAFETY: arguments are in the documented order; every pointer lies in an allocation of the documented size that outlives
-            // the copy below, which is on the same stream.
-            unsafe { arguments.launch(shape(plan)) }.unwrap();
-            if rows > FUSED_RANK_ROWS {
-                let plan = launch::rank(rows);
-                let function = self.module.load_function(plan.kernel).unwrap();
-                let mut arguments = self.stream.launch_builder(&function);
-                arguments.arg(&workspace).arg(&rows_i32).arg(&B0).arg(&count).arg(&rank_score).arg(&done);
-                // SAFETY: as above.
-                unsafe { arguments.launch(shape(plan)) }.unwrap();
-            }
-        }
-        let image = self.stream.clone_dtoh(&outputs).unwrap();
-        self.stream.synchronize().unwrap();
-
-        let floats = |k: usize| -> Vec<R> {
-            image[at[k]..][..N * rows].chunks_exact(N).map(|b| from(b.try_into().unwrap())).collect()
-        };
-        let word = |offset: usize| u32::from_ne_bytes(image[offset..][..4].try_into().unwrap());
-        let scores = Scores {
-            loss: floats(0),
-            lse: floats(1),
-            grad_norm: floats(2),
-            entropy: floats(3),
-            correct: image[at[4]..][..rows].to_vec(),
-            count: (0..rows).map(|i| word(at[5] + 4 * i) as i32).collect(),
-            rank_score: (0..rows).map(|i| f32::from_bits(word(at[6] + 4 * i))).collect(),
-        };
-        Answer {
-            scores: wrap(scores),
-            error: word(at[8]),
-            done: word(at[8] + 4),
-            ticket: word(at[7]),
-            batches: word(at[7] + 4),
-        }
-    }
-
-    fn check(&self, case: &Case) -> Result<(), String> {
-        let expected = reference::score(&case.view(), &case.targets, case.ignore_index, B0).unwrap();
-        self.score(case, 2).check(&expected, B0, 2).map_err(|e| format!("{e} in {case:?} on the GPU"))
-    }
 }
 
-fn shape(launch: Launch) -> LaunchConfig {
-    LaunchConfig {
-        grid_dim: (launch.grid, 1, 1),
-        block_dim: (launch.block.0, launch.block.1, 1),
-        shared_mem_bytes: launch.shared_bytes,
+impl Machine for Gpu {
+    fn run(&mut self, program: &Program, _seed: u64) -> Result<Memory, String> {
+        // Every buffer in one allocation, on boundaries of 256 bytes plus its offset, as separate ones would be.
+        let mut places = Vec::new();
+        let mut end = 0usize;
+        for buffer in &program.buffers {
+            places.push(end.next_multiple_of(256) + 256 + buffer.offset);
+            end = places.last().unwrap() + buffer.bytes.len();
+        }
+        let mut image = vec![0xa5u8; end + 256];
+        let memory = self.stream.clone_htod(&image).unwrap();
+        let base = memory.device_ptr(&self.stream).0;
+        let base_of = |number: usize| base + places[number] as u64;
+        for (buffer, &place) in program.buffers.iter().zip(&places) {
+            let part = &mut image[place..][..buffer.bytes.len()];
+            part.copy_from_slice(&buffer.bytes);
+            if buffer.kind == Kind::State {
+                relocate(part, base_of);
+            }
+        }
+        let mut memory = memory;
+        self.stream.memcpy_htod(&image, &mut memory).unwrap();
+        for call in &program.calls {
+            let mut arguments = call.arguments.clone();
+            relocate(&mut arguments, base_of);
+            // A kernel takes its structure by value: the driver copies as many bytes as it declares from this address.
+            let mut padded = [0u64; 64];
+            bytemuck::cast_slice_mut::<u64, u8>(&mut padded)[..arguments.len()].copy_from_slice(&arguments);
+            let function = self.module.load_function(call.launch.kernel).unwrap();
+            let shape = LaunchConfig {
+                grid_dim: (call.launch.grid, 1, 1),
+                block_dim: (call.launch.block.0, call.launch.block.1, 1),
+                shared_mem_bytes: call.launch.shared_bytes,
+            };
+            let mut builder = self.stream.launch_builder(&function);
+            builder.arg(&padded[0]);
+            // SAFETY: the one argument lies at the start of `padded`, which is as long as any of the kernels' structures; its
+            // addresses lie in an allocation that outlives the copy below, which is on the same stream.
+            unsafe { builder.launch(shape) }.map_err(|e| format!("{}: {e}", call.launch.kernel))?;
+        }
+        let after = self.stream.clone_dtoh(&memory).unwrap();
+        self.stream.synchronize().map_err(|e| e.to_string())?;
+        let mut owned = vec![false; after.len()];
+        for (buffer, &place) in program.buffers.iter().zip(&places) {
+            owned[place..][..buffer.bytes.len()].fill(buffer.kind != Kind::Input);
+        }
+        if let Some(at) = (0..after.len()).find(|&at| !owned[at] && after[at] != image[at]) {
+            return Err(format!("a write outside the outputs, at byte {at}"));
+        }
+        let content = |(b, &place): (&crate::program::Buffer, &usize)| match b.kind {
+            Kind::Input => Vec::new(),
+            _ => after[place..][..b.bytes.len()].to_vec(),
+        };
+        Ok(Memory(program.buffers.iter().zip(&places).map(content).collect()))
+    }
+
+    fn seeds(&self) -> &'static [u64] {
+        &[0, 1]
     }
 }
 
 #[test]
 fn the_gpu_equals_the_reference_on_any_batch() {
     let Some(gpu) = Gpu::open() else { return };
+    let gpu = std::cell::RefCell::new(gpu);
     let classes = prop_oneof![1..48usize, 60..70usize, 250..300usize, 4000..4200usize];
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 300, ..ProptestConfig::default() });
     let result = runner.run(&any_case(24, classes, true), |case| {
         // No rows is no launch.
-        if case.rows == 0 { Ok(()) } else { gpu.check(&case).map_err(TestCaseError::fail) }
+        if case.rows == 0 {
+            return Ok(());
+        }
+        check(&mut *gpu.borrow_mut(), &case, 132).map_err(TestCaseError::fail)
     });
     result.unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[test]
-fn the_gpu_equals_the_reference_on_the_shapes_of_real_training() {
-    let Some(gpu) = Gpu::open() else { return };
-    for dtype in Dtype::ALL {
-        for (rows, classes) in
-            [(128, 10), (512, 100), (513, 100), (1024, 1000), (64, 21_843), (16, 50_257), (4, 128_256)]
-        {
-            for flavour in [Flavour::Plain, Flavour::Confident, Flavour::Tied, Flavour::Nasty] {
-                gpu.check(&case(dtype, rows, classes, classes + 1, dtype.bytes(), flavour, 11))
-                    .unwrap_or_else(|e| panic!("{e}"));
-            }
-        }
-    }
+fn the_gpu_equals_the_reference_on_every_shape_and_type() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    checks::every_shape(&mut gpu, &SHAPES, 4);
+    let training = &[
+        (128, 10, 0, 0, 132),
+        (512, 100, 0, 0, 132),
+        (513, 100, 1, 1, 132),
+        (1024, 1000, 0, 0, 132),
+        (64, 21_843, 0, 0, 132),
+    ];
+    checks::every_shape(&mut gpu, training, 2);
 }
 
 #[test]
-fn the_gpu_ranks_a_large_batch_bit_for_bit_as_its_definition() {
-    let Some(gpu) = Gpu::open() else { return };
-    let mut case = case(Dtype::F32, 20_000, 2, 2, 0, Flavour::Tied, 4);
-    let mut rng = Lcg::new(9);
-    case.targets.iter_mut().for_each(|t| *t = i64::from(rng.below(2)));
-    case.ignore_index = -100;
-    let scores = gpu.score(&case, 1).scores.into_f32();
-    assert_eq!(scores.count, rank::counts(&scores.loss));
+fn the_gpu_gives_the_same_bits_every_time() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    checks::every_schedule_gives_the_same_bits(&mut gpu, &[(300, 1000, 0, 0, 132), (3, 50_257, 0, 1, 132)]);
+}
+
+#[test]
+fn the_gpu_finds_rows_more_than_2_31_elements_apart() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    checks::rows_far_apart(&mut gpu);
+}
+
+#[test]
+fn the_gpu_smooths_and_weights_as_the_definition() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    checks::terms(&mut gpu, &SHAPES);
+}
+
+#[test]
+fn the_gpu_ranks_bit_for_bit_as_the_definition() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    checks::ranks(&mut gpu, &[1, 2, 31, 512, 513, 4096, 4097, 16_384, 16_385, 100_000]);
+}
+
+#[test]
+fn the_gpu_writes_the_gradient_of_the_definition() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    gradient_checks::backward(&mut gpu, &SHAPES);
+}
+
+#[test]
+fn the_gpu_scores_probabilities_and_writes_their_gradient_as_the_definition() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    gradient_checks::probabilities(&mut gpu, &SHAPES);
+}
+
+#[test]
+fn the_gpu_scores_sequences_as_the_definition() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    mail_checks::sequences(&mut gpu);
+}
+
+#[test]
+fn the_gpu_mails_what_it_wrote_and_drops_what_has_no_room() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    mail_checks::mail(&mut gpu, &[9, 512, 700, 5000, 17_000]);
+    mail_checks::mail_of_losses(&mut gpu, &[1, 100, 5000, 17_000]);
 }
 
 #[test]
 fn a_bad_target_on_the_gpu_names_its_row_and_the_context_survives() {
-    let Some(gpu) = Gpu::open() else { return };
-    let mut bad = case(Dtype::BF16, 300, 10, 10, 0, Flavour::Plain, 1);
-    bad.ignore_index = -100;
-    bad.targets.iter_mut().for_each(|t| *t = t.rem_euclid(10));
-    (bad.targets[17], bad.targets[200]) = (10, -7);
-    assert_eq!(gpu.score(&bad, 1).error, 17);
-    gpu.check(&case(Dtype::BF16, 300, 10, 10, 0, Flavour::Plain, 1)).unwrap();
+    let Some(mut gpu) = Gpu::open() else { return };
+    checks::bad_targets(&mut gpu);
+    check(&mut gpu, &case(Dtype::BF16, 300, 10, 10, 0, Flavour::Plain, 1), 132).unwrap();
 }

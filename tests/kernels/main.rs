@@ -2,12 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test says what went wrong by panicking
 
+mod backward_reference;
 mod cases;
+mod checks;
 mod compare;
 mod fast;
 mod fiber;
 mod gpu;
 mod gradient;
+mod gradient_checks;
+mod mail_checks;
 mod prebuilt;
+mod program;
 mod rank;
 mod reference;
+mod shapes;

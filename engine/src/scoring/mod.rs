@@ -6,6 +6,7 @@ use crate::loader::Ticket;
 use crate::sampler::random_belief;
 use crate::settings::ScoreKind;
 use crate::stats::Counters;
+use crate::types::SampleId;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 /// SHADE's b0: the authors' code uses 10, the paper leaves it open.
@@ -22,6 +23,19 @@ pub struct Measured<'a> {
     pub entropy: Option<&'a [f32]>,
     /// In-batch rank counts; negative = no rank (NaN, infinite or ignored row).
     pub count: &'a [i32],
+}
+
+impl Measured<'_> {
+    /// The length of a column that is not `rows` long.
+    fn other_length(&self, rows: usize) -> Option<usize> {
+        let lengths = [
+            self.loss.len(),
+            self.grad_norm.map_or(rows, <[f32]>::len),
+            self.entropy.map_or(rows, <[f32]>::len),
+            self.count.len(),
+        ];
+        lengths.into_iter().find(|&l| l != rows)
+    }
 }
 
 /// What is written into the score table.
@@ -45,13 +59,7 @@ pub fn credit(
     measured: &Measured<'_>,
 ) -> Result<usize> {
     let rows = ticket.ids.len();
-    let lengths = [
-        measured.loss.len(),
-        measured.grad_norm.map_or(rows, <[f32]>::len),
-        measured.entropy.map_or(rows, <[f32]>::len),
-        measured.count.len(),
-    ];
-    if let Some(length) = lengths.into_iter().find(|&l| l != rows) {
+    if let Some(length) = measured.other_length(rows) {
         return Err(Error::usage(format!(
             "{length} scores for a batch of {rows} samples (batch {} of epoch {}): score the logits of this very batch, one row a sample",
             ticket.number, ticket.epoch
@@ -61,6 +69,35 @@ pub fn credit(
         counters.scores_repeated_total.fetch_add(1, Relaxed);
         return Ok(0);
     }
+    Ok(record(cache, counters, belief, ticket.ids.iter().map(|&id| Some(id)), measured))
+}
+
+/// Credits scores to samples that are named one by one, as those of a replayed graph are: nothing tells whether they were
+/// scored before. Ids below 0 or not below `samples` name nobody; their rows are counted with those that have no rank.
+pub fn credit_ids(
+    cache: &Cache,
+    counters: &Counters,
+    belief: Belief,
+    samples: usize,
+    ids: &[i64],
+    measured: &Measured<'_>,
+) -> Result<usize> {
+    if let Some(length) = measured.other_length(ids.len()) {
+        return Err(Error::usage(format!("{length} scores for {} ids: one row an id", ids.len())));
+    }
+    let known = |&id: &i64| SampleId::try_from(id).ok().filter(|&id| (id as usize) < samples);
+    Ok(record(cache, counters, belief, ids.iter().map(known), measured))
+}
+
+/// Writes the scores of one batch, under one lock. Returns how many samples were scored.
+fn record(
+    cache: &Cache,
+    counters: &Counters,
+    belief: Belief,
+    ids: impl ExactSizeIterator<Item = Option<SampleId>>,
+    measured: &Measured<'_>,
+) -> usize {
+    let rows = ids.len();
     let value = |kind: ScoreKind, row: usize| match kind {
         ScoreKind::Loss => measured.loss[row],
         ScoreKind::GradientNorm => measured.grad_norm.map_or(measured.loss[row], |g| g[row]),
@@ -72,10 +109,8 @@ pub fn credit(
         let mut guard = cache.lock();
         let state = &mut *guard;
         let step = state.step;
-        for (row, &id) in ticket.ids.iter().enumerate() {
-            if measured.count[row] < 0 {
-                continue;
-            }
+        for (row, id) in ids.enumerate() {
+            let Some(id) = id.filter(|_| measured.count[row] >= 0) else { continue };
             let score = match belief {
                 Belief::Measured(kind) => value(kind, row),
                 Belief::Noise(seed) => random_belief(seed, id),
@@ -89,5 +124,5 @@ pub fn credit(
     }
     counters.scores_total.fetch_add(scored as u64, Relaxed);
     counters.scores_unranked_total.fetch_add((rows - scored) as u64, Relaxed);
-    Ok(scored)
+    scored
 }

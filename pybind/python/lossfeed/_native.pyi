@@ -74,12 +74,180 @@ class Engine:
         count: _Buffer,
     ) -> int: ...
     def apply_losses(self, ticket: Ticket, losses: _Buffer) -> int: ...
+    def apply_scores_to_ids(
+        self,
+        ids: _Buffer,
+        loss: _Buffer,
+        grad_norm: _Buffer | None,
+        entropy: _Buffer | None,
+        count: _Buffer,
+    ) -> int: ...
+    def mailbox(self, ordinal: int, rows_max: int, slots: int = 16) -> Mailbox: ...
     def importance(self) -> Buffer: ...
     def stats(self) -> list[tuple[str, float]]: ...
     def state(self, held: int) -> bytes: ...
     def load_state(self, state: bytes) -> None: ...
     def bad_samples(self) -> list[tuple[int, str, str]]: ...
     def close(self) -> None: ...
+
+class CudaKernels:
+    """The kernels of one CUDA device. Addresses are integers, 0 = none; `stream` is a raw handle."""
+
+    def __init__(self, ordinal: int) -> None: ...
+    @property
+    def multiprocessors(self) -> int: ...
+    def forward(
+        self,
+        stream: int,
+        dtype_name: str,
+        rows: int,
+        classes: int,
+        row_stride: int,
+        logits: int,
+        targets: int,
+        scratch: int,
+        *,
+        loss: int,
+        lse: int = 0,
+        grad_norm: int = 0,
+        entropy: int = 0,
+        correct: int = 0,
+        count: int = 0,
+        rank_score: int = 0,
+        weight: int = 0,
+        weight_sum: int = 0,
+        term: int = 0,
+        share: int = 0,
+        error: int = 0,
+        mail: int = 0,
+        tag: int = 0,
+        ids: int = 0,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        b0: float = 10.0,
+    ) -> None: ...
+    def backward(
+        self,
+        stream: int,
+        dtype_name: str,
+        rows: int,
+        classes: int,
+        row_stride: int,
+        logits: int,
+        targets: int,
+        *,
+        lse: int,
+        upstream: int,
+        upstream_stride: int,
+        gradient: int,
+        gradient_stride: int,
+        upstream_lse: int = 0,
+        upstream_lse_stride: int = 0,
+        weight: int = 0,
+        weight_sum: int = 0,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> None: ...
+    def probabilities(
+        self,
+        stream: int,
+        dtype_name: str,
+        rows: int,
+        classes: int,
+        row_stride: int,
+        logits: int,
+        probabilities: int,
+        probability_stride: int,
+        scratch: int,
+        *,
+        loss: int,
+        lse: int = 0,
+        grad_norm: int = 0,
+        entropy: int = 0,
+        mass: int = 0,
+        count: int = 0,
+        rank_score: int = 0,
+        weight: int = 0,
+        mail: int = 0,
+        tag: int = 0,
+        ids: int = 0,
+        label_smoothing: float = 0.0,
+        b0: float = 10.0,
+    ) -> None: ...
+    def backward_probabilities(
+        self,
+        stream: int,
+        dtype_name: str,
+        rows: int,
+        classes: int,
+        row_stride: int,
+        logits: int,
+        probabilities: int,
+        probability_stride: int,
+        *,
+        lse: int,
+        mass: int,
+        upstream: int,
+        upstream_stride: int,
+        gradient: int,
+        gradient_stride: int,
+        weight: int = 0,
+        label_smoothing: float = 0.0,
+    ) -> None: ...
+    def sequences(
+        self,
+        stream: int,
+        double: bool,
+        sequences: int,
+        length: int,
+        loss: int,
+        correct: int,
+        scratch: int,
+        *,
+        mean: int,
+        grad_norm: int = 0,
+        entropy: int = 0,
+        max: int = 0,
+        sum: int = 0,
+        mean_grad_norm: int = 0,
+        mean_entropy: int = 0,
+        counted: int = 0,
+        count: int = 0,
+        rank_score: int = 0,
+        mail: int = 0,
+        tag: int = 0,
+        ids: int = 0,
+        rank_by: str = "mean",
+        b0: float = 10.0,
+    ) -> None: ...
+    def ranks(
+        self,
+        stream: int,
+        rows: int,
+        losses: int,
+        scratch: int,
+        *,
+        grad_norm: int = 0,
+        entropy: int = 0,
+        count: int = 0,
+        rank_score: int = 0,
+        mail: int = 0,
+        tag: int = 0,
+        ids: int = 0,
+        b0: float = 10.0,
+    ) -> None: ...
+    def take_error(self, stream: int) -> int | None: ...
+
+class Mailbox:
+    """A mailbox on a GPU: what kernels mail to it is credited to its engine."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def delivered_total(self) -> int: ...
+    def register(self, ticket: Ticket) -> int: ...
+    def check(self) -> None: ...
+    def close(self) -> bool: ...
 
 def open_source(
     url: str,
@@ -130,4 +298,5 @@ def backward_rows(
     out: _Buffer,
 ) -> None: ...
 def rank_counts(losses: _Buffer) -> Buffer: ...
+def scratch_bytes(rows: int, classes: int) -> int: ...
 def cli_main(argv: list[str], train: Callable[[dict[str, Any]], int]) -> int: ...

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use cudarc::driver::result::DriverError;
+use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
 
 use super::probe::describe;
@@ -75,6 +75,57 @@ impl Driver {
             f()
         });
         done.map_err(|why| Error::device(format!("{what}: {why}")))
+    }
+}
+
+impl Driver {
+    /// Device memory, zeroed before this returns. The caller frees it, or nobody.
+    pub(super) fn zeroed(&self, bytes: usize, what: &str) -> Result<u64> {
+        self.call(what, || {
+            let mut memory = 0;
+            // SAFETY: the pointer is to a local.
+            unsafe { sys::cuMemAlloc_v2(&raw mut memory, bytes) }.result()?;
+            // SAFETY: just allocated, `bytes` long. Streams that do not wait for the default one must find it done.
+            let zeroed = unsafe { sys::cuMemsetD8_v2(memory, 0, bytes) }
+                .result()
+                .and_then(|()| unsafe { sys::cuStreamSynchronize(std::ptr::null_mut()) }.result());
+            if let Err(error) = zeroed {
+                // SAFETY: just allocated, nobody has it.
+                let _ = unsafe { sys::cuMemFree_v2(memory) };
+                return Err(error);
+            }
+            Ok(memory)
+        })
+    }
+
+    /// Writes `bytes` to device memory, before this returns.
+    ///
+    /// # Safety
+    /// `to` is device memory of at least as many bytes.
+    pub(super) unsafe fn write(&self, to: u64, bytes: &[u8], what: &str) -> Result<()> {
+        self.call(what, || {
+            // SAFETY: the caller's promise; the source is a live borrow.
+            unsafe { sys::cuMemcpyHtoD_v2(to, bytes.as_ptr().cast(), bytes.len()) }.result()?;
+            // SAFETY: the default stream.
+            unsafe { sys::cuStreamSynchronize(std::ptr::null_mut()) }.result()
+        })
+    }
+
+    /// Waits until the device has nothing to do.
+    pub(super) fn synchronize(&self, what: &str) -> Result<()> {
+        // SAFETY: waits for the current context, which `call` makes ours.
+        self.call(what, || unsafe { sys::cuCtxSynchronize() }.result())
+    }
+
+    /// Multiprocessors of the device.
+    pub(super) fn multiprocessors(&self) -> Result<u32> {
+        let device = self.context.cu_device();
+        let attribute = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        let count = self.call("asking about the device", || {
+            // SAFETY: the device is the context's.
+            unsafe { result::device::get_attribute(device, attribute) }
+        })?;
+        Ok(count.max(1) as u32)
     }
 }
 

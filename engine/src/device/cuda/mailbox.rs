@@ -1,233 +1,221 @@
-//! Scores on their way home: slots of memory that the GPU writes and a thread that reads them.
+//! Scores on their way home: a ring of slots in host memory that kernels write and a thread reads.
 //!
 //! ```text
-//!          claim              launch            the kernel's last write         sink returned
-//!   free ─────────► claimed ───────────► away ═════ done == expected ══► home ─────────────► free
-//!        (no lock: one compare-and-swap)           (seen by polling)
+//!   kernel: claims slot n (head), writes it, system fence, sequence word = n + 1
+//!   thread: sees n + 1 in slot n, hands the slot to the sink, consumed = n + 1
+//!   full (head − consumed = slots): the kernel drops the batch and counts it
 //! ```
 //!
-//! The thread polls memory and calls no driver function, so it cannot disturb a graph capture. If no slot is free, the
-//! caller drops its scores and counts them: a score is advice, a step is not.
+//! The thread polls memory and calls no driver function, so it cannot disturb a graph capture; nothing on the host is
+//! armed for a launch, so a captured graph's replays bring their scores too. `lossfeed_kernels::launch::mail` has the layout.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use lossfeed_kernels::Rows;
+use lossfeed_kernels::launch::mail::{self, HAS_ENTROPY, HAS_GRAD_NORM, HAS_IDS, NO_ROW, Slot, SlotHead};
+
+use super::driver::{Driver, Mapped};
 use crate::error::{Error, Result};
 
-/// One bit a slot in the word of free ones.
-pub(super) const SLOTS_MAX: usize = 64;
-/// Pauses between two looks at a batch that is away; they grow, for a training step takes milliseconds.
+/// More would only be older news.
+const SLOTS_MAX: usize = 1024;
+/// Pauses between two looks; they grow, for a training step takes milliseconds.
 const LOOK_FIRST: Duration = Duration::from_micros(20);
 const LOOK_LAST: Duration = Duration::from_micros(500);
-/// How long closing waits for batches that are away.
-const CLOSE_WAIT: Duration = Duration::from_secs(5);
-/// What the error word holds while no target was bad.
-const NO_ERROR: u32 = u32::MAX;
-
-/// Memory that host and device both see.
-pub(super) trait Shared: Send + Sync + 'static {
-    /// First byte, 64-aligned; the memory stays there until the value is dropped.
-    fn host(&self) -> NonNull<u8>;
-    /// The same byte as the device sees it.
-    fn device(&self) -> u64;
-    /// Length in bytes.
-    fn len(&self) -> usize;
-}
+/// The `consumed` word, on a line of its own in front of the slots.
+const HEAD_BYTES: usize = 64;
 
 /// One batch's scores, as the kernels left them. Lengths are the batch's rows.
 #[derive(Debug, Clone, Copy)]
-pub struct HostScores<'a> {
-    /// Losses; double precision is narrowed.
+pub struct Mail<'a> {
+    /// The launch's tag.
+    pub tag: u64,
+    /// The samples, if the launch had an address for them.
+    pub ids: Option<&'a [i64]>,
+    /// Losses; double precision was narrowed.
     pub loss: &'a [f32],
     /// Gradient-norm bounds; NaN for a row that was not scored.
-    pub grad_norm: &'a [f32],
+    pub grad_norm: Option<&'a [f32]>,
     /// Entropies; NaN for a row that was not scored.
-    pub entropy: &'a [f32],
+    pub entropy: Option<&'a [f32]>,
     /// Rank counts; −1 for a row without a rank.
     pub count: &'a [i32],
     /// The first row whose target named no class.
     pub bad_row: Option<usize>,
+    /// Batches dropped since the mail before.
+    pub dropped: u32,
 }
 
-/// Byte offsets of a slot's parts, for at most `rows_max` rows.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Places {
-    pub(super) loss: usize,
-    pub(super) lse: usize,
-    pub(super) grad_norm: usize,
-    pub(super) entropy: usize,
-    pub(super) correct: usize,
-    pub(super) count: usize,
-    pub(super) rank_score: usize,
-    pub(super) error: usize,
-    /// The sequence word, on a line of its own.
-    pub(super) done: usize,
-    pub(super) slot_bytes: usize,
+/// A loader's mailbox on a GPU. Launches name it by [`Mailbox::address`].
+pub struct Mailbox {
+    driver: Arc<Driver>,
+    state: u64,
+    ring: Ring,
+    rows_max: usize,
 }
 
-impl Places {
-    /// Reals take 8 bytes: double-precision logits give double-precision scores.
-    pub(super) fn new(rows_max: usize) -> Self {
-        let mut at = 0;
-        let mut place = |bytes: usize| {
-            let here = at;
-            at += bytes.next_multiple_of(64);
-            here
+impl Mailbox {
+    pub(super) fn new<F>(driver: Arc<Driver>, rows_max: usize, slots: usize, sink: F) -> Result<Self>
+    where
+        F: FnMut(&Mail<'_>) + Send + 'static,
+    {
+        check(rows_max, slots)?;
+        let memory = Arc::new(Mapped::new(driver.clone(), Ring::bytes(rows_max, slots))?);
+        let state = mail::State {
+            slots: slots as u32,
+            rows_max: rows_max as u32,
+            ring: memory.device() + HEAD_BYTES as u64,
+            consumed: memory.device(),
+            ..mail::State::default()
         };
-        let (loss, lse) = (place(8 * rows_max), place(8 * rows_max));
-        let (grad_norm, entropy) = (place(8 * rows_max), place(8 * rows_max));
-        let (correct, count, rank_score) = (place(rows_max), place(4 * rows_max), place(4 * rows_max));
-        let (error, done) = (place(4), place(4));
-        Self { loss, lse, grad_norm, entropy, correct, count, rank_score, error, done, slot_bytes: at }
+        let bytes = bytemuck::bytes_of(&state);
+        let address = driver.zeroed(bytes.len(), "allocating a mailbox")?;
+        // SAFETY: just allocated, of that length.
+        unsafe { driver.write(address, bytes, "making a mailbox")? };
+        let ring = Ring::start(memory, rows_max, slots, sink)?;
+        Ok(Self { driver, state: address, ring, rows_max })
+    }
+
+    /// What launches name it by ([`lossfeed_kernels::launch::Home::mail`]): an address on the device, for ever valid. After
+    /// [`Self::close`] mail to it is dropped, also that of graphs captured before.
+    pub fn address(&self) -> u64 {
+        self.state
+    }
+
+    /// Most rows of a batch; mail of more is dropped.
+    pub fn rows_max(&self) -> usize {
+        self.rows_max
+    }
+
+    /// Batches whose scores came home.
+    pub fn delivered_total(&self) -> u32 {
+        self.ring.consumed()
+    }
+
+    /// Refuses further mail, waits for the work the device has been given, hands what came to the sink and ends the thread. `false`
+    /// if the device could not be asked (a capture is under way, an error): then the ring's memory is never freed.
+    pub fn close(&mut self) -> bool {
+        if self.driver.forked() {
+            self.ring.abandon();
+            return false;
+        }
+        if self.ring.thread.is_none() {
+            return true; // closed before
+        }
+        // A batch of 0 rows at most fits from now on: the kernel looks at nothing else then.
+        let shut = mail::State { head: 0, dropped: 0, slots: 0, rows_max: 0, ring: 0, consumed: 0 };
+        let part = &bytemuck::bytes_of(&shut)[8..16];
+        // SAFETY: the state's words `slots` and `rows_max`; its memory is never freed.
+        let refused = unsafe { self.driver.write(self.state + 8, part, "closing a mailbox") };
+        let idle = refused.and_then(|()| self.driver.synchronize("waiting for scores"));
+        self.ring.close(idle.is_ok());
+        idle.is_ok()
     }
 }
 
-/// A slot that was claimed and will be launched into, or dropped.
-pub(super) struct Claim {
-    slot: usize,
-    free: Arc<AtomicU64>,
-}
-
-impl Drop for Claim {
+impl Drop for Mailbox {
     fn drop(&mut self) {
-        // Release: the next claimant's Acquire sees everything that was read and written here.
-        self.free.fetch_or(1 << self.slot, Ordering::Release);
+        self.close();
     }
 }
 
-/// A batch that is away.
-struct Away<T> {
-    claim: Claim,
-    /// What the sequence word will hold when it is home.
-    expected: u32,
-    rows: usize,
-    double: bool,
-    ticket: T,
+impl std::fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mailbox").field("rows_max", &self.rows_max).field("delivered", &self.delivered_total()).finish()
+    }
+}
+
+fn check(rows_max: usize, slots: usize) -> Result<()> {
+    if rows_max == 0 || rows_max > Rows::MAX || !slots.is_power_of_two() || slots > SLOTS_MAX {
+        return Err(Error::settings(format!(
+            "a mailbox for batches of {rows_max} rows, {slots} at a time: need 1 to {} rows and a power of two of at most {SLOTS_MAX} batches",
+            Rows::MAX
+        )));
+    }
+    Ok(())
+}
+
+/// Memory that host and device both see.
+trait Shared: Send + Sync + 'static {
+    /// First byte, 64-aligned; the memory stays there until the value is dropped.
+    fn host(&self) -> NonNull<u8>;
+    /// Length in bytes.
+    fn len(&self) -> usize;
+}
+
+impl Shared for Mapped {
+    fn host(&self) -> NonNull<u8> {
+        Mapped::host(self)
+    }
+    fn len(&self) -> usize {
+        Mapped::len(self)
+    }
 }
 
 /// The slots and their thread.
-pub(super) struct Mailbox<T> {
+struct Ring {
     memory: Arc<dyn Shared>,
-    places: Places,
-    rows_max: usize,
-    free: Arc<AtomicU64>,
-    away: Option<Sender<Away<T>>>,
     closing: Arc<AtomicBool>,
-    thread: Option<JoinHandle<bool>>,
+    thread: Option<JoinHandle<()>>,
 }
 
-impl<T: Send + 'static> Mailbox<T> {
-    /// Slots in `memory`, which must hold `slots` (1 to 64) times [`Places::slot_bytes`] bytes for `rows_max` rows.
-    pub(super) fn new<F>(memory: Arc<dyn Shared>, rows_max: usize, slots: usize, sink: F) -> Result<Self>
+impl Ring {
+    fn bytes(rows_max: usize, slots: usize) -> usize {
+        HEAD_BYTES + slots * Slot::new(rows_max).bytes
+    }
+
+    /// Reads `slots` (a power of two) slots in `memory`, which is zeroed, from now on.
+    fn start<F>(memory: Arc<dyn Shared>, rows_max: usize, slots: usize, sink: F) -> Result<Self>
     where
-        F: FnMut(T, &HostScores<'_>) + Send + 'static,
+        F: FnMut(&Mail<'_>) + Send + 'static,
     {
-        let places = Places::new(rows_max);
-        if slots == 0 || slots > SLOTS_MAX || memory.len() < slots * places.slot_bytes {
+        if memory.len() < Self::bytes(rows_max, slots) {
             return Err(Error::internal(format!("a mailbox of {slots} slots in {} bytes", memory.len())));
         }
-        let free = Arc::new(AtomicU64::new(u64::MAX >> (64 - slots)));
-        let (away, arriving) = channel();
         let closing = Arc::new(AtomicBool::new(false));
         let reader = Reader {
             memory: memory.clone(),
-            places,
+            places: Slot::new(rows_max),
+            rows_max,
+            slots: slots as u32,
+            next: word(&*memory, 0).load(Ordering::Relaxed),
+            dropped: 0,
             closing: closing.clone(),
-            deadline: None,
             sink,
-            narrowed: Default::default(),
         };
         let thread = std::thread::Builder::new()
             .name("lossfeed-scores".to_owned())
-            .spawn(move || reader.run(arriving))
+            .spawn(move || reader.run())
             .map_err(|error| Error::device("no thread to read scores with").because(error))?;
-        Ok(Self { memory, places, rows_max, free, away: Some(away), closing, thread: Some(thread) })
+        Ok(Self { memory, closing, thread: Some(thread) })
     }
 
-    /// A free slot, or `None`. Never waits.
-    pub(super) fn claim(&self) -> Option<Claim> {
-        let mut free = self.free.load(Ordering::Relaxed);
-        while free != 0 {
-            let slot = free.trailing_zeros() as usize;
-            // Acquire: see `Claim::drop`.
-            match self.free.compare_exchange_weak(free, free & (free - 1), Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Some(Claim { slot, free: self.free.clone() }),
-                Err(now) => free = now,
-            }
-        }
-        None
+    fn consumed(&self) -> u32 {
+        word(&*self.memory, 0).load(Ordering::Relaxed)
     }
 
-    /// Readies a claimed slot for a launch that will write `expected` into its sequence word; returns the slot's address
-    /// as the device sees it.
-    pub(super) fn arm(&self, claim: &Claim, expected: u32) -> u64 {
-        let at = claim.slot * self.places.slot_bytes;
-        // Relaxed: the launch that follows is what makes them visible to the device.
-        self.word(at + self.places.error).store(NO_ERROR, Ordering::Relaxed);
-        self.word(at + self.places.done).store(!expected, Ordering::Relaxed);
-        self.memory.device() + at as u64
-    }
-
-    /// The launch was made: the slot is away.
-    pub(super) fn send(&self, claim: Claim, expected: u32, rows: usize, double: bool, ticket: T) -> Result<()> {
-        debug_assert!(rows <= self.rows_max);
-        let away = Away { claim, expected, rows, double, ticket };
-        let sent = self.away.as_ref().map(|sender| sender.send(away));
-        match sent {
-            Some(Ok(())) => Ok(()),
-            Some(Err(refused)) => {
-                // The thread is gone (a sink that panicked). The kernel will still write: the slot is never used again.
-                std::mem::forget(refused.0.claim);
-                Err(Error::internal("the thread that reads scores has died"))
-            }
-            None => Err(Error::internal("scores were sent to a mailbox that is closed")),
-        }
-    }
-
-    /// Slots that are claimed or away.
-    pub(super) fn busy(&self, slots: usize) -> usize {
-        slots - self.free.load(Ordering::Relaxed).count_ones() as usize
-    }
-
-    /// Where things lie in a slot.
-    pub(super) fn places(&self) -> &Places {
-        &self.places
-    }
-
-    /// Ends the thread when all that is away has come home, or after a few seconds; `false` if something is still away,
-    /// and then the memory is never freed, for a kernel may still write to it.
-    pub(super) fn close(&mut self) -> bool {
-        self.closing.store(true, Ordering::Relaxed);
-        drop(self.away.take());
-        let home = self.thread.take().is_none_or(|thread| thread.join().unwrap_or(false));
-        if !home {
+    /// Ends the thread once it has read what is there. Unless `idle`, a kernel may still write: the memory stays for ever.
+    fn close(&mut self, idle: bool) {
+        self.closing.store(true, Ordering::Release);
+        let Some(thread) = self.thread.take() else { return };
+        // From inside the sink there is nothing to wait for: the thread ends when the sink returns.
+        let ended = thread.thread().id() == std::thread::current().id() || thread.join().is_ok();
+        if !idle || !ended {
             std::mem::forget(self.memory.clone());
         }
-        home
     }
 
     /// Leaves everything as it is: for a forked child, where the thread does not exist.
-    pub(super) fn abandon(&mut self) {
-        std::mem::forget(self.away.take());
-        std::mem::forget(self.thread.take());
-        std::mem::forget(self.memory.clone());
-    }
-
-    fn word(&self, at: usize) -> &AtomicU32 {
-        word(&*self.memory, at)
-    }
-}
-
-impl<T> Drop for Mailbox<T> {
-    fn drop(&mut self) {
-        // `close` and `abandon` take both; without them the thread is told to end but not waited for, and the memory lives
-        // as long as the thread.
-        self.closing.store(true, Ordering::Relaxed);
+    fn abandon(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            std::mem::forget(thread);
+            std::mem::forget(self.memory.clone());
+        }
     }
 }
 
@@ -241,82 +229,65 @@ fn word(memory: &dyn Shared, at: usize) -> &AtomicU32 {
 /// The thread's side.
 struct Reader<F> {
     memory: Arc<dyn Shared>,
-    places: Places,
+    places: Slot,
+    rows_max: usize,
+    slots: u32,
+    /// Number of the mail to come; wraps.
+    next: u32,
+    /// As the last mail said.
+    dropped: u32,
     closing: Arc<AtomicBool>,
-    /// When closing stops waiting, for all that is away together.
-    deadline: Option<Instant>,
     sink: F,
-    /// Room for double-precision scores, narrowed.
-    narrowed: [Vec<f32>; 3],
 }
 
-impl<F> Reader<F> {
-    /// Whether everything that went away came home.
-    fn run<T>(mut self, arriving: Receiver<Away<T>>) -> bool
-    where
-        F: FnMut(T, &HostScores<'_>),
-    {
-        let mut all_home = true;
-        while let Ok(away) = arriving.recv() {
-            if self.wait_for(&away) {
-                self.deliver(away);
-            } else {
-                all_home = false;
-                // A kernel may still write into it: never used again.
-                std::mem::forget(away.claim);
-            }
-        }
-        if !all_home {
-            std::mem::forget(self.memory.clone());
-        }
-        all_home
-    }
-
-    /// Looks at the sequence word until the batch is home; gives up only when closing.
-    fn wait_for<T>(&mut self, away: &Away<T>) -> bool {
-        let done = word(&*self.memory, away.claim.slot * self.places.slot_bytes + self.places.done);
+impl<F: FnMut(&Mail<'_>)> Reader<F> {
+    fn run(mut self) {
         let mut pause = LOOK_FIRST;
-        // Acquire: pairs with the kernel's system-wide fence before it writes the word; the scores are visible with it.
-        while done.load(Ordering::Acquire) != away.expected {
-            if self.closing.load(Ordering::Relaxed) {
-                let now = Instant::now();
-                if now >= *self.deadline.get_or_insert(now + CLOSE_WAIT) {
-                    return false;
-                }
+        loop {
+            // Before looking: what was written before the mailbox closed is still read.
+            let closing = self.closing.load(Ordering::Acquire);
+            if self.look() {
+                pause = LOOK_FIRST;
+            } else if closing {
+                return;
+            } else {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(LOOK_LAST);
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(LOOK_LAST);
         }
-        true
     }
 
-    fn deliver<T>(&mut self, away: Away<T>)
-    where
-        F: FnMut(T, &HostScores<'_>),
-    {
-        let Away { claim, rows, double, ticket, .. } = away;
-        let at = claim.slot * self.places.slot_bytes;
-        let places = self.places;
-        let error = word(&*self.memory, at + places.error).load(Ordering::Relaxed);
+    /// Delivers the next mail if it is there. Strictly in order: a later slot may be written first, by another stream.
+    fn look(&mut self) -> bool {
+        let at = HEAD_BYTES + (self.next & (self.slots - 1)) as usize * self.places.bytes;
+        // Acquire: pairs with the kernel's system-wide fence before it writes the word; the rest is visible with it.
+        if word(&*self.memory, at).load(Ordering::Acquire) != self.next.wrapping_add(1) {
+            return false;
+        }
+        // SAFETY: the slot is written, and not written again before `consumed` passes it; any bits are a head.
+        let head = unsafe { self.memory.host().as_ptr().add(at).cast::<SlotHead>().read() };
+        let rows = (head.rows as usize).min(self.rows_max);
         let memory = &*self.memory;
-        let reals = [places.loss, places.grad_norm, places.entropy];
-        let [loss, grad_norm, entropy]: [&[f32]; 3] = if double {
-            for (narrow, place) in self.narrowed.iter_mut().zip(reals) {
-                narrow.clear();
-                // SAFETY: as for `part`, whose terms hold for every real of the slot.
-                narrow.extend(unsafe { part::<f64>(memory, at + place, rows) }.iter().map(|&x| x as f32));
+        let has = |column: u32| head.columns & column != 0;
+        // SAFETY: as above; the parts are inside the slot for `rows` ≤ `rows_max`.
+        let mail = unsafe {
+            Mail {
+                tag: head.tag,
+                ids: has(HAS_IDS).then(|| part(memory, at + self.places.ids, rows)),
+                loss: part(memory, at + self.places.loss, rows),
+                grad_norm: has(HAS_GRAD_NORM).then(|| part(memory, at + self.places.grad_norm, rows)),
+                entropy: has(HAS_ENTROPY).then(|| part(memory, at + self.places.entropy, rows)),
+                count: part(memory, at + self.places.count, rows),
+                bad_row: (head.bad_row != NO_ROW).then_some(head.bad_row as usize),
+                dropped: head.dropped.wrapping_sub(self.dropped),
             }
-            self.narrowed.each_ref().map(Vec::as_slice)
-        } else {
-            // SAFETY: the kernel that wrote the slot has ended its writes (the sequence word), the next is launched only
-            // after the claim is given back below, and the places are inside the slot for `rows` ≤ `rows_max`.
-            reals.map(|place| unsafe { part::<f32>(memory, at + place, rows) })
         };
-        // SAFETY: as above.
-        let count = unsafe { part::<i32>(memory, at + places.count, rows) };
-        let bad_row = (error != NO_ERROR).then_some(error as usize);
-        (self.sink)(ticket, &HostScores { loss, grad_norm, entropy, count, bad_row });
-        drop(claim);
+        (self.sink)(&mail);
+        self.dropped = head.dropped;
+        self.next = self.next.wrapping_add(1);
+        // Release: the kernel that sees it may write the slot again, and what was read above was read before.
+        word(memory, 0).store(self.next, Ordering::Release);
+        true
     }
 }
 
@@ -361,139 +332,141 @@ mod tests {
         fn host(&self) -> NonNull<u8> {
             self.base
         }
-        fn device(&self) -> u64 {
-            self.base.as_ptr() as u64
-        }
         fn len(&self) -> usize {
             self.layout.size()
         }
     }
 
-    type Home = (u32, Vec<f32>, Vec<i32>, Option<usize>);
+    type Home = (u64, Option<Vec<i64>>, Vec<f32>, Option<Vec<f32>>, Option<usize>, u32);
 
-    fn mailbox(rows_max: usize, slots: usize) -> (Mailbox<u32>, mpsc::Receiver<Home>) {
-        let (tell, told) = mpsc::channel();
-        let memory = Plain::new(slots * Places::new(rows_max).slot_bytes);
-        let sink = move |ticket, scores: &HostScores<'_>| {
-            let _ = tell.send((ticket, scores.loss.to_vec(), scores.count.to_vec(), scores.bad_row));
-        };
-        (Mailbox::new(memory, rows_max, slots, sink).unwrap(), told)
+    /// A ring and the kernel's side of it, as cuda/mail.cu and finish.cu have it.
+    struct Gpu {
+        memory: Arc<Plain>,
+        ring: Ring,
+        slots: u32,
+        rows_max: usize,
+        head: u32,
+        dropped: u32,
+        told: mpsc::Receiver<Home>,
     }
 
-    /// Plays the kernel: outputs first, the sequence word last.
-    fn kernel<R: Copy>(places: &Places, slot: u64, loss: &[R], count: &[i32], error: Option<u32>, done: u32) {
-        let base = slot as *mut u8;
-        // SAFETY: the slot is armed and away; its parts hold this many values.
-        unsafe {
-            std::ptr::copy_nonoverlapping(loss.as_ptr(), base.add(places.loss).cast(), loss.len());
-            std::ptr::copy_nonoverlapping(count.as_ptr(), base.add(places.count).cast(), count.len());
-            if let Some(row) = error {
-                AtomicU32::from_ptr(base.add(places.error).cast()).fetch_min(row, Ordering::Relaxed);
-            }
-            AtomicU32::from_ptr(base.add(places.done).cast()).store(done, Ordering::Release);
-        }
-    }
-
-    #[test]
-    fn scores_come_home_with_their_ticket_only_when_the_sequence_word_is_written() {
-        let (mut mailbox, told) = mailbox(4, 2);
-        let claim = mailbox.claim().unwrap();
-        let slot = mailbox.arm(&claim, 1);
-        mailbox.send(claim, 1, 3, false, 77).unwrap();
-        assert!(told.recv_timeout(Duration::from_millis(30)).is_err(), "nothing is home yet");
-        kernel(mailbox.places(), slot, &[0.5f32, 2.0, 1.0], &[0, 2, 1], None, 1);
-        assert_eq!(told.recv().unwrap(), (77, vec![0.5, 2.0, 1.0], vec![0, 2, 1], None));
-        assert!(mailbox.close());
-    }
-
-    #[test]
-    fn double_precision_is_narrowed_and_a_bad_target_is_told() {
-        let (mut mailbox, told) = mailbox(4, 1);
-        let claim = mailbox.claim().unwrap();
-        let slot = mailbox.arm(&claim, 9);
-        mailbox.send(claim, 9, 2, true, 1).unwrap();
-        kernel(mailbox.places(), slot, &[0.25f64, f64::NAN], &[0, -1], Some(1), 9);
-        let (_, loss, count, bad_row) = told.recv().unwrap();
-        assert_eq!((loss[0], loss[1].is_nan(), count, bad_row), (0.25, true, vec![0, -1], Some(1)));
-        assert!(mailbox.close());
-    }
-
-    #[test]
-    fn a_full_mailbox_refuses_at_once_and_has_room_again_when_a_batch_is_home() {
-        let (mut mailbox, told) = mailbox(1, 2);
-        let (a, b) = (mailbox.claim().unwrap(), mailbox.claim().unwrap());
-        assert!(mailbox.claim().is_none());
-        assert_eq!(mailbox.busy(2), 2);
-        let slot = mailbox.arm(&a, 5);
-        mailbox.send(a, 5, 1, false, 0).unwrap();
-        assert!(mailbox.claim().is_none(), "away is not free");
-        kernel(mailbox.places(), slot, &[1.0f32], &[0], None, 5);
-        told.recv().unwrap();
-        while mailbox.busy(2) > 1 {
-            std::thread::yield_now();
-        }
-        let again = mailbox.claim().unwrap();
-        drop((again, b));
-        assert_eq!(mailbox.busy(2), 0, "claims that were not launched come back");
-        assert!(mailbox.close());
-    }
-
-    #[test]
-    fn a_slot_used_again_does_not_take_the_last_rounds_word_for_its_own() {
-        let (mut mailbox, told) = mailbox(1, 1);
-        for round in [1, 2, u32::MAX, 0, 1] {
-            let claim = loop {
-                if let Some(claim) = mailbox.claim() {
-                    break claim;
-                }
-                std::thread::yield_now();
+    impl Gpu {
+        fn new(rows_max: usize, slots: u32, first: u32) -> Gpu {
+            let (tell, told) = mpsc::channel();
+            let memory = Plain::new(Ring::bytes(rows_max, slots as usize));
+            word(&*memory, 0).store(first, Ordering::Relaxed);
+            let sink = move |m: &Mail<'_>| {
+                let ids = m.ids.map(<[i64]>::to_vec);
+                let _ =
+                    tell.send((m.tag, ids, m.loss.to_vec(), m.grad_norm.map(<[f32]>::to_vec), m.bad_row, m.dropped));
             };
-            let slot = mailbox.arm(&claim, round);
-            mailbox.send(claim, round, 1, false, round).unwrap();
-            assert!(told.recv_timeout(Duration::from_millis(5)).is_err(), "round {round} is not home yet");
-            kernel(mailbox.places(), slot, &[round as f32], &[0], None, round);
-            assert_eq!(told.recv().unwrap().0, round);
+            let ring = Ring::start(memory.clone(), rows_max, slots as usize, sink).unwrap();
+            Gpu { memory, ring, slots, rows_max, head: first, dropped: 0, told }
         }
-        assert!(mailbox.close());
+
+        fn claim(&mut self) -> Option<u32> {
+            if self.head.wrapping_sub(word(&*self.memory, 0).load(Ordering::Acquire)) >= self.slots {
+                self.dropped += 1;
+                return None;
+            }
+            self.head = self.head.wrapping_add(1);
+            Some(self.head.wrapping_sub(1))
+        }
+
+        fn write(&self, claim: u32, tag: u64, loss: &[f32], ids: Option<&[i64]>, bad_row: u32) {
+            let places = Slot::new(self.rows_max);
+            let at = HEAD_BYTES + (claim % self.slots) as usize * places.bytes;
+            let columns = if ids.is_some() { HAS_IDS } else { 0 };
+            let rows = loss.len() as u32;
+            let head = SlotHead { sequence: 0, rows, tag, bad_row, dropped: self.dropped, columns, unused: 0 };
+            // SAFETY: the slot is claimed; its parts hold this many values; the sequence word is left to the last.
+            unsafe {
+                let base = self.memory.host().as_ptr().add(at);
+                let bytes = bytemuck::bytes_of(&head);
+                std::ptr::copy_nonoverlapping(bytes[4..].as_ptr(), base.add(4), bytes.len() - 4);
+                std::ptr::copy_nonoverlapping(loss.as_ptr(), base.add(places.loss).cast(), loss.len());
+                if let Some(ids) = ids {
+                    std::ptr::copy_nonoverlapping(ids.as_ptr(), base.add(places.ids).cast(), ids.len());
+                }
+            }
+            word(&*self.memory, at).store(claim.wrapping_add(1), Ordering::Release);
+        }
+
+        fn wait_until_consumed(&self, n: u32) {
+            while self.ring.consumed() != n {
+                std::thread::yield_now();
+            }
+        }
     }
 
     #[test]
-    fn closing_waits_for_what_is_away() {
-        let (mut mailbox, told) = mailbox(1, 4);
-        let claim = mailbox.claim().unwrap();
-        let slot = mailbox.arm(&claim, 3);
-        let places = *mailbox.places();
-        mailbox.send(claim, 3, 1, false, 8).unwrap();
-        let gpu = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(30));
-            kernel(&places, slot, &[4.0f32], &[0], None, 3);
-        });
-        assert!(mailbox.close());
-        assert_eq!(told.try_recv().unwrap().0, 8);
-        gpu.join().unwrap();
+    fn scores_come_home_only_when_the_sequence_word_is_written() {
+        let mut gpu = Gpu::new(4, 2, 0);
+        let claim = gpu.claim().unwrap();
+        assert!(gpu.told.recv_timeout(Duration::from_millis(30)).is_err(), "nothing is home yet");
+        gpu.write(claim, 77, &[0.5, 2.0, 1.0], Some(&[9, 8, 7]), 1);
+        assert_eq!(gpu.told.recv().unwrap(), (77, Some(vec![9, 8, 7]), vec![0.5, 2.0, 1.0], None, Some(1), 0));
+        gpu.ring.close(true);
     }
 
     #[test]
-    fn parts_of_a_slot_are_aligned_and_do_not_overlap() {
-        for rows in [1, 7, 64, 1000] {
-            let p = Places::new(rows);
-            let parts = [
-                (p.loss, 8 * rows),
-                (p.lse, 8 * rows),
-                (p.grad_norm, 8 * rows),
-                (p.entropy, 8 * rows),
-                (p.correct, rows),
-                (p.count, 4 * rows),
-                (p.rank_score, 4 * rows),
-                (p.error, 4),
-                (p.done, 4),
-            ];
-            assert!(parts.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
-            assert!(
-                parts.iter().all(|part| part.0.is_multiple_of(64))
-                    && p.done + 4 <= p.slot_bytes
-                    && p.slot_bytes.is_multiple_of(64)
-            );
+    fn mail_written_out_of_order_is_read_in_order() {
+        let mut gpu = Gpu::new(1, 4, 0);
+        let (a, b) = (gpu.claim().unwrap(), gpu.claim().unwrap());
+        gpu.write(b, 2, &[2.0], None, NO_ROW);
+        assert!(gpu.told.recv_timeout(Duration::from_millis(30)).is_err(), "the first is not home yet");
+        gpu.write(a, 1, &[1.0], None, NO_ROW);
+        assert_eq!((gpu.told.recv().unwrap().0, gpu.told.recv().unwrap().0), (1, 2));
+        gpu.ring.close(true);
+    }
+
+    #[test]
+    fn a_full_ring_drops_and_the_next_mail_says_how_many() {
+        let mut gpu = Gpu::new(1, 2, 0);
+        let (a, b) = (gpu.claim().unwrap(), gpu.claim().unwrap());
+        assert!(gpu.claim().is_none() && gpu.claim().is_none());
+        gpu.write(a, 1, &[1.0], None, NO_ROW);
+        assert_eq!(gpu.told.recv().unwrap().5, 2);
+        gpu.wait_until_consumed(1);
+        let again = gpu.claim().unwrap();
+        gpu.write(b, 2, &[1.0], None, NO_ROW);
+        gpu.write(again, 3, &[1.0], None, NO_ROW);
+        let (second, third) = (gpu.told.recv().unwrap(), gpu.told.recv().unwrap());
+        assert_eq!((second.0, second.5, third.0, third.5), (2, 0, 3, 0), "a drop is told once");
+        gpu.ring.close(true);
+    }
+
+    #[test]
+    fn numbers_wrap_and_a_slot_used_again_does_not_take_its_last_word_for_the_next() {
+        let first = u32::MAX - 5;
+        let mut gpu = Gpu::new(1, 2, first);
+        for round in 0..12u32 {
+            let claim = gpu.claim().unwrap();
+            assert!(gpu.told.recv_timeout(Duration::from_millis(3)).is_err(), "round {round} is not home yet");
+            gpu.write(claim, u64::from(round), &[round as f32], None, NO_ROW);
+            assert_eq!(gpu.told.recv().unwrap().0, u64::from(round));
+            gpu.wait_until_consumed(first.wrapping_add(round + 1));
         }
+        gpu.ring.close(true);
+    }
+
+    #[test]
+    fn closing_reads_what_is_there_and_twice_is_fine() {
+        let mut gpu = Gpu::new(1, 4, 0);
+        for tag in 0..3 {
+            let claim = gpu.claim().unwrap();
+            gpu.write(claim, tag, &[0.0], None, NO_ROW);
+        }
+        gpu.ring.close(true);
+        assert_eq!(gpu.told.try_iter().map(|home| home.0).collect::<Vec<_>>(), [0, 1, 2]);
+        gpu.ring.close(true);
+    }
+
+    #[test]
+    fn a_mailbox_of_no_rows_or_of_slots_that_cannot_wrap_is_refused() {
+        for (rows, slots) in [(0, 4), (10, 0), (10, 3), (10, 2048), (Rows::MAX + 1, 4)] {
+            assert_eq!(check(rows, slots).unwrap_err().kind(), crate::ErrorKind::Settings);
+        }
+        check(1, 1).unwrap();
     }
 }

@@ -5,8 +5,8 @@
 //! | `probe` | what is there; never panics, makes no context |
 //! | `driver` | the one door to the driver: fork check, context, capture mode, errors |
 //! | `copy` | host-to-device copies on our own stream, events, who keeps the source alive |
-//! | `score` | the kernels: module, launches on a borrowed stream |
-//! | `mailbox` | scores on their way home: mapped host memory and a thread that reads it |
+//! | `kernels` | the kernels: module, launches on a borrowed stream |
+//! | `mailbox` | scores on their way home: a ring in mapped host memory and a thread that reads it |
 //!
 //! Lifetimes, once: everything holds the [`driver::Driver`], which holds the device's primary context (the one torch
 //! uses). Memory handed to the GPU is owned by whoever waits for the event (or the sequence word) that ends its use. In a
@@ -17,17 +17,17 @@
 
 mod copy;
 mod driver;
+mod kernels;
 mod mailbox;
 mod probe;
-mod score;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub use copy::CopyEvent;
-pub use mailbox::HostScores;
+pub use kernels::CudaKernels;
+pub use mailbox::{Mail, Mailbox};
 pub use probe::{Gpu, Probe, probe};
-pub use score::{ScoreArgs, Scorer};
 
 use super::{Device, DeviceKind, Registration};
 use crate::error::{Error, Result};
@@ -109,17 +109,24 @@ impl Cuda {
         unsafe { event.make_wait(stream) }
     }
 
-    /// A scorer for batches of at most `rows_max` rows, with `slots` batches on their way home at most. `sink` is called on
-    /// a thread of its own with each batch's ticket and scores, in launch order.
+    /// The kernels of this device, loaded when first asked for; do that before a graph is captured.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Device`] if the driver refuses the kernels (with its log) or the memory.
-    pub fn scorer<T, F>(&self, rows_max: usize, slots: usize, sink: F) -> Result<Scorer<T>>
+    /// [`crate::ErrorKind::Device`] if the driver refuses the kernels (with its log).
+    pub fn kernels(&self) -> Result<Arc<CudaKernels>> {
+        CudaKernels::of(&self.driver, self.gpu.ordinal)
+    }
+
+    /// A mailbox for batches of at most `rows_max` rows, `slots` (a power of two) of them at a time. `sink` is called on a
+    /// thread of its own with each batch, in the order of the kernels' claims.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Settings`] for sizes it cannot have, [`crate::ErrorKind::Device`] if the driver refuses the memory.
+    pub fn mailbox<F>(&self, rows_max: usize, slots: usize, sink: F) -> Result<Mailbox>
     where
-        T: Send + 'static,
-        F: FnMut(T, &HostScores<'_>) + Send + 'static,
+        F: FnMut(&Mail<'_>) + Send + 'static,
     {
-        Scorer::new(self.driver.clone(), rows_max, slots, sink)
+        Mailbox::new(self.driver.clone(), rows_max, slots, sink)
     }
 }
 

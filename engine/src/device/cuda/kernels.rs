@@ -1,0 +1,377 @@
+//! The kernels of one device on borrowed streams: `kernels/README.md` has their arguments, `lossfeed_kernels::launch` their shapes.
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use cudarc::driver::sys;
+use lossfeed_kernels::launch::{
+    self, Gradient, Home, Lent, Probabilities, ProbabilityGradient, Score, Sequences, Step, TICKET_BYTES,
+};
+use lossfeed_kernels::{Dtype, Rows, ptx};
+use parking_lot::Mutex;
+
+use super::driver::{Driver, Mapped};
+use crate::error::{Error, Result};
+
+/// Streams that have tickets of their own, from the start: nothing is allocated while a graph is captured.
+const STREAMS_MAX: usize = 16;
+/// An error word a stream, on a line of its own.
+const ERROR_BYTES: usize = 64;
+/// What an error word holds while no target was bad.
+const NO_ERROR: u32 = u32::MAX;
+/// Room for what the driver's compiler says about the kernels.
+const LOG_BYTES: usize = 8192;
+
+/// The kernels of a device. Loaded once a process and never unloaded: a captured graph may hold them.
+///
+/// A call launches on the caller's stream, waits for nothing and allocates nothing on the device, so it can be captured.
+/// Calls on one stream use its tickets in turn; replay a captured graph on the stream it was captured on, or while that
+/// one is not scoring.
+pub struct CudaKernels {
+    driver: Arc<Driver>,
+    functions: Vec<(&'static str, sys::CUfunction)>,
+    multiprocessors: u32,
+    /// `STREAMS_MAX` times `TICKET_BYTES`.
+    tickets: u64,
+    errors: Mapped,
+    streams: Mutex<Vec<u64>>,
+}
+
+// SAFETY: functions may be used from any thread; the handles are only passed to the driver.
+unsafe impl Send for CudaKernels {}
+// SAFETY: as above.
+unsafe impl Sync for CudaKernels {}
+
+/// Kernels by process and device.
+static LOADED: Mutex<Vec<(u32, usize, Arc<CudaKernels>)>> = Mutex::new(Vec::new());
+
+impl CudaKernels {
+    /// The kernels of device `ordinal`.
+    pub(super) fn of(driver: &Arc<Driver>, ordinal: usize) -> Result<Arc<Self>> {
+        let mut loaded = LOADED.lock();
+        let pid = std::process::id();
+        if let Some((.., kernels)) = loaded.iter().find(|(of, device, _)| (*of, *device) == (pid, ordinal)) {
+            return Ok(kernels.clone());
+        }
+        let kernels = Arc::new(Self::load(driver.clone())?);
+        loaded.push((pid, ordinal, kernels.clone()));
+        Ok(kernels)
+    }
+
+    /// Multiprocessors of the GPU.
+    pub fn multiprocessors(&self) -> u32 {
+        self.multiprocessors
+    }
+
+    /// Scores logits against class indices. `scratch` is [`launch::scratch_bytes`] of device memory that nobody else uses
+    /// until the work has ended (memory of a stream-ordered allocator may be given back at once). An `error` of 0 becomes
+    /// the stream's own, see [`Self::take_error`].
+    ///
+    /// # Safety
+    /// `stream` is 0 or a live stream of the device; every address is 0 where that is allowed, or device memory of the
+    /// extent and alignment that [`Score`] says, valid on that stream for the work given to it by this call.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Usage`] for shapes the kernels do not take, more than 16 streams, or in a forked child;
+    /// [`crate::ErrorKind::Device`] if the driver refuses.
+    pub unsafe fn forward(&self, stream: u64, dtype: Dtype, batch: &Score, scratch: u64) -> Result<()> {
+        check_shape(batch.rows, batch.classes, &[batch.row_stride])?;
+        check_smoothing(batch.label_smoothing)?;
+        check_home(&batch.home)?;
+        let (lent, error) = self.lend(stream, scratch)?;
+        let mut batch = *batch;
+        if batch.error == 0 {
+            batch.error = error;
+        }
+        // SAFETY: the caller's promises are the callee's.
+        unsafe { self.launch(stream, &launch::score(dtype, &batch, &lent)) }
+    }
+
+    /// The gradient of [`Self::forward`]'s terms.
+    ///
+    /// # Safety
+    /// As for [`Self::forward`], with [`Gradient`].
+    ///
+    /// # Errors
+    /// As for [`Self::forward`].
+    pub unsafe fn backward(&self, stream: u64, dtype: Dtype, batch: &Gradient) -> Result<()> {
+        check_shape(batch.rows, batch.classes, &[batch.row_stride])?;
+        check_gradient(batch.rows, batch.classes, batch.gradient_stride)?;
+        check_gradient_place(batch.logits, batch.row_stride, batch.gradient, batch.gradient_stride)?;
+        check_smoothing(batch.label_smoothing)?;
+        check_upstream(&[batch.upstream_stride, batch.upstream_lse_stride])?;
+        let step = launch::backward(dtype, batch, self.multiprocessors);
+        // SAFETY: the caller's promises are the callee's.
+        unsafe { self.launch(stream, step.as_slice()) }
+    }
+
+    /// Scores logits against probabilities.
+    ///
+    /// # Safety
+    /// As for [`Self::forward`], with [`Probabilities`].
+    ///
+    /// # Errors
+    /// As for [`Self::forward`].
+    pub unsafe fn probabilities(&self, stream: u64, dtype: Dtype, batch: &Probabilities, scratch: u64) -> Result<()> {
+        check_shape(batch.rows, batch.classes, &[batch.row_stride, batch.probability_stride])?;
+        check_smoothing(batch.label_smoothing)?;
+        check_home(&batch.home)?;
+        let (lent, _) = self.lend(stream, scratch)?;
+        // SAFETY: the caller's promises are the callee's.
+        unsafe { self.launch(stream, &launch::probabilities(dtype, batch, &lent)) }
+    }
+
+    /// The gradient of [`Self::probabilities`]' losses.
+    ///
+    /// # Safety
+    /// As for [`Self::forward`], with [`ProbabilityGradient`].
+    ///
+    /// # Errors
+    /// As for [`Self::forward`].
+    pub unsafe fn backward_probabilities(&self, stream: u64, dtype: Dtype, batch: &ProbabilityGradient) -> Result<()> {
+        check_shape(batch.rows, batch.classes, &[batch.row_stride, batch.probability_stride])?;
+        check_gradient(batch.rows, batch.classes, batch.gradient_stride)?;
+        check_gradient_place(batch.logits, batch.row_stride, batch.gradient, batch.gradient_stride)?;
+        check_smoothing(batch.label_smoothing)?;
+        check_upstream(&[batch.upstream_stride])?;
+        let step = launch::backward_probabilities(dtype, batch, self.multiprocessors);
+        // SAFETY: the caller's promises are the callee's.
+        unsafe { self.launch(stream, step.as_slice()) }
+    }
+
+    /// Scores sequences from their tokens' scores, double if `double`. Scratch is that of `sequences` rows of one class.
+    ///
+    /// # Safety
+    /// As for [`Self::forward`], with [`Sequences`].
+    ///
+    /// # Errors
+    /// As for [`Self::forward`].
+    pub unsafe fn sequences(&self, stream: u64, double: bool, batch: &Sequences, scratch: u64) -> Result<()> {
+        check_shape(batch.sequences, batch.length.max(1), &[])?;
+        check_home(&batch.home)?;
+        let (lent, _) = self.lend(stream, scratch)?;
+        // SAFETY: the caller's promises are the callee's.
+        unsafe { self.launch(stream, &launch::sequences(double, batch, &lent)) }
+    }
+
+    /// Ranks `rows` float32 losses, and mails them with the columns given (float32 or 0) if `home` says so. Scratch is that
+    /// of `rows` rows of one class.
+    ///
+    /// # Safety
+    /// As for [`Self::forward`], with `rows` values at every address.
+    ///
+    /// # Errors
+    /// As for [`Self::forward`].
+    pub unsafe fn ranks(
+        &self,
+        stream: u64,
+        rows: usize,
+        [losses, grad_norm, entropy]: [u64; 3],
+        home: &Home,
+        scratch: u64,
+    ) -> Result<()> {
+        check_shape(rows, 1, &[])?;
+        check_home(home)?;
+        let (lent, _) = self.lend(stream, scratch)?;
+        // SAFETY: the caller's promises are the callee's.
+        unsafe { self.launch(stream, &launch::ranks(rows, losses, grad_norm, entropy, home, &lent)) }
+    }
+
+    /// The first row whose target named no class in the calls on `stream` that have run since this was last asked. Waits for
+    /// nothing: a call that has not run yet is told later.
+    pub fn take_error(&self, stream: u64) -> Option<u32> {
+        let number = self.streams.lock().iter().position(|&known| known == stream)?;
+        let row = self.error_word(number).swap(NO_ERROR, Ordering::Relaxed);
+        (row != NO_ERROR).then_some(row)
+    }
+
+    fn error_word(&self, number: usize) -> &AtomicU32 {
+        // SAFETY: aligned and inside the memory, which lives as long as the borrow; the host touches these words only as
+        // atomics, and the device's writes are whole words.
+        unsafe { AtomicU32::from_ptr(self.errors.host().as_ptr().add(number * ERROR_BYTES).cast()) }
+    }
+
+    /// The stream's tickets, and the address of its error word.
+    fn lend(&self, stream: u64, scratch: u64) -> Result<(Lent, u64)> {
+        if !scratch.is_multiple_of(256) {
+            return Err(Error::usage(format!("scratch at {scratch:#x}: need 256-byte alignment")));
+        }
+        let mut streams = self.streams.lock();
+        let number = match streams.iter().position(|&known| known == stream) {
+            Some(number) => number,
+            None if streams.len() == STREAMS_MAX => {
+                return Err(Error::usage(format!(
+                    "batches were scored on {STREAMS_MAX} streams, this is one more: score on few streams"
+                )));
+            }
+            None => {
+                streams.push(stream);
+                streams.len() - 1
+            }
+        };
+        let lent = Lent {
+            tickets: self.tickets + (number * TICKET_BYTES) as u64,
+            scratch,
+            multiprocessors: self.multiprocessors,
+        };
+        Ok((lent, self.errors.device() + (number * ERROR_BYTES) as u64))
+    }
+
+    /// # Safety
+    /// Every address in the steps is valid, as [`Self::forward`] says; `stream` is 0 or a live stream of the device.
+    unsafe fn launch(&self, stream: u64, steps: &[Step]) -> Result<()> {
+        for step in steps {
+            let kernel = step.launch.kernel;
+            let Some(&(_, function)) = self.functions.iter().find(|(name, _)| *name == kernel) else {
+                return Err(Error::internal(format!("no kernel {kernel:?} in the module")));
+            };
+            // The driver copies the structure during the call.
+            let mut parameters = [step.arguments.bytes().as_ptr().cast_mut().cast::<c_void>()];
+            self.driver.call(kernel, || {
+                let (grid, (x, y), shared) = (step.launch.grid, step.launch.block, step.launch.shared_bytes);
+                let (stream, extra) = (stream as sys::CUstream, std::ptr::null_mut());
+                // SAFETY: the caller's promises; shape and argument are made for the kernel by `lossfeed_kernels::launch`.
+                unsafe {
+                    sys::cuLaunchKernel(function, grid, 1, 1, x, y, 1, shared, stream, parameters.as_mut_ptr(), extra)
+                }
+                .result()
+            })?;
+        }
+        Ok(())
+    }
+
+    fn load(driver: Arc<Driver>) -> Result<Self> {
+        let module = load_module(&driver)?;
+        let mut functions = Vec::with_capacity(ptx::KERNELS.len());
+        for name in ptx::KERNELS {
+            let c_name =
+                CString::new(name).map_err(|nul| Error::internal("a kernel's name holds a zero").because(nul))?;
+            let function = driver.call(name, || {
+                let mut function = std::ptr::null_mut();
+                // SAFETY: the module is loaded; the name ends with a zero; the pointer is to a local.
+                unsafe { sys::cuModuleGetFunction(&raw mut function, module, c_name.as_ptr()) }.result()?;
+                let mut registers = 0;
+                let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NUM_REGS;
+                // The driver loads code when it is first needed; asking about it now keeps that out of a training step and
+                // out of a graph capture.
+                // SAFETY: the function was just got; the pointer is to a local.
+                unsafe { sys::cuFuncGetAttribute(&raw mut registers, attribute, function) }.result()?;
+                Ok(function)
+            })?;
+            functions.push((name, function));
+        }
+        let tickets = driver.zeroed(STREAMS_MAX * TICKET_BYTES, "allocating tickets for scores")?;
+        let errors = Mapped::new(driver.clone(), STREAMS_MAX * ERROR_BYTES)?;
+        let multiprocessors = driver.multiprocessors()?;
+        let kernels = Self { driver, functions, multiprocessors, tickets, errors, streams: Mutex::default() };
+        for number in 0..STREAMS_MAX {
+            kernels.error_word(number).store(NO_ERROR, Ordering::Relaxed);
+        }
+        Ok(kernels)
+    }
+}
+
+impl std::fmt::Debug for CudaKernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CudaKernels").field("multiprocessors", &self.multiprocessors).finish_non_exhaustive()
+    }
+}
+
+fn load_module(driver: &Driver) -> Result<sys::CUmodule> {
+    let image =
+        CString::new(ptx::module()).map_err(|nul| Error::internal("the shipped PTX holds a zero").because(nul))?;
+    let mut log = vec![0u8; LOG_BYTES];
+    let mut options =
+        [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    // The size travels in the pointer's place (cuModuleLoadDataEx).
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG_BYTES)];
+    let loaded = driver.call("loading the kernels", || {
+        let mut module = std::ptr::null_mut();
+        let (n, options, values) = (options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr());
+        // SAFETY: the image ends with a zero; the two options have their two values; log and arrays outlive the call.
+        unsafe { sys::cuModuleLoadDataEx(&raw mut module, image.as_ptr().cast(), n, options, values) }.result()?;
+        Ok(module)
+    });
+    loaded.map_err(|error| {
+        let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
+        let said = String::from_utf8_lossy(&log[..end]).trim().to_owned();
+        Error::device(if said.is_empty() { "the GPU's driver refuses the kernels".to_owned() } else { said })
+            .because(error)
+    })
+}
+
+fn check_shape(rows: usize, classes: usize, strides: &[i64]) -> Result<()> {
+    if rows > Rows::MAX || classes == 0 || classes > Rows::MAX {
+        return Err(Error::usage(format!("{rows} rows of {classes} classes: need at most {} of either", Rows::MAX)));
+    }
+    match strides.iter().find(|&&stride| stride < 0) {
+        Some(stride) => Err(Error::usage(format!("a row stride of {stride}: negative strides are not read"))),
+        None => Ok(()),
+    }
+}
+
+fn check_gradient(rows: usize, classes: usize, stride: i64) -> Result<()> {
+    if rows > 1 && stride < classes as i64 {
+        return Err(Error::usage(format!(
+            "a gradient with a row stride of {stride} for {classes} classes overlaps itself"
+        )));
+    }
+    Ok(())
+}
+
+/// In place means the same elements: other overlaps would be written before they are read.
+fn check_gradient_place(logits: u64, row_stride: i64, gradient: u64, gradient_stride: i64) -> Result<()> {
+    if logits == gradient && row_stride != gradient_stride {
+        return Err(Error::usage(format!(
+            "a gradient in place with a row stride of {gradient_stride}, the logits' is {row_stride}"
+        )));
+    }
+    Ok(())
+}
+
+fn check_smoothing(label_smoothing: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&label_smoothing) {
+        return Ok(());
+    }
+    Err(Error::settings(format!("label_smoothing is {label_smoothing}: need 0 to 1")))
+}
+
+fn check_upstream(strides: &[i32]) -> Result<()> {
+    match strides.iter().find(|stride| !(0..=1).contains(*stride)) {
+        Some(stride) => Err(Error::usage(format!("upstream gradients with a stride of {stride}: need 0 or 1"))),
+        None => Ok(()),
+    }
+}
+
+fn check_home(home: &Home) -> Result<()> {
+    if home.b0 > 0.0 && home.b0.is_finite() {
+        return Ok(());
+    }
+    Err(Error::settings(format!("b0 is {}: need a finite number above 0", home.b0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    #[test]
+    fn what_the_kernels_do_not_check_is_refused_here() {
+        let usage = |result: Result<()>| assert_eq!(result.unwrap_err().kind(), ErrorKind::Usage);
+        usage(check_shape(1, 0, &[]));
+        usage(check_shape(Rows::MAX + 1, 1, &[]));
+        usage(check_shape(1, 1, &[4, -1]));
+        usage(check_gradient(2, 10, 9));
+        usage(check_gradient_place(64, 10, 64, 11));
+        usage(check_upstream(&[0, 2]));
+        assert_eq!(check_smoothing(f64::NAN).unwrap_err().kind(), ErrorKind::Settings);
+        assert_eq!(check_home(&Home { b0: 0.0, ..Home::default() }).unwrap_err().kind(), ErrorKind::Settings);
+        check_shape(0, 1, &[0]).unwrap();
+        check_gradient(1, 10, 0).unwrap();
+        check_gradient_place(64, 10, 64, 10).unwrap();
+        check_smoothing(1.0).unwrap();
+        check_home(&Home::default()).unwrap();
+    }
+}

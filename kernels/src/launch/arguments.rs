@@ -1,0 +1,189 @@
+//! The structures that kernels take by value, field by field as in `cuda/*.cu`. Addresses are the device's; 0 is null.
+
+use bytemuck::{Pod, Zeroable};
+
+/// `struct Finish`: what happens to a batch once every row has its loss.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)] // documented where they are read, in cuda/*.cu
+pub struct Finish {
+    pub keys: u64,
+    pub count: u64,
+    pub rank_score: u64,
+    pub loss: u64,
+    pub grad_norm: u64,
+    pub entropy: u64,
+    pub ids: u64,
+    pub mail: u64,
+    pub tickets: u64,
+    pub tag: u64,
+    pub b0: f32,
+    pub rows: i32,
+    pub real_bytes: u32,
+    pub unused: u32,
+}
+
+/// `struct ScoreArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct ScoreArguments {
+    pub finish: Finish,
+    pub logits: u64,
+    pub targets: u64,
+    pub row_stride: i64,
+    pub ignore_index: i64,
+    pub loss: u64,
+    pub lse: u64,
+    pub grad_norm: u64,
+    pub entropy: u64,
+    pub correct: u64,
+    pub weight: u64,
+    pub weight_sum: u64,
+    pub term: u64,
+    pub share: u64,
+    pub keys: u64,
+    pub partials: u64,
+    pub row_tickets: u64,
+    pub error: u64,
+    pub label_smoothing: f64,
+    pub rows: i32,
+    pub classes: i32,
+    pub pieces: i32,
+    pub piece_classes: i32,
+}
+
+/// `struct GradientArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct GradientArguments {
+    pub logits: u64,
+    pub targets: u64,
+    pub lse: u64,
+    pub upstream: u64,
+    pub upstream_lse: u64,
+    pub weight: u64,
+    pub weight_sum: u64,
+    pub gradient: u64,
+    pub row_stride: i64,
+    pub gradient_stride: i64,
+    pub ignore_index: i64,
+    pub label_smoothing: f64,
+    pub upstream_stride: i32,
+    pub upstream_lse_stride: i32,
+    pub rows: i32,
+    pub classes: i32,
+    pub pieces: i32,
+    pub piece_classes: i32,
+}
+
+/// `struct ProbabilityArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct ProbabilityArguments {
+    pub finish: Finish,
+    pub logits: u64,
+    pub probabilities: u64,
+    pub row_stride: i64,
+    pub probability_stride: i64,
+    pub loss: u64,
+    pub lse: u64,
+    pub grad_norm: u64,
+    pub entropy: u64,
+    pub mass: u64,
+    pub weight: u64,
+    pub keys: u64,
+    pub label_smoothing: f64,
+    pub rows: i32,
+    pub classes: i32,
+}
+
+/// `struct ProbabilityGradientArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct ProbabilityGradientArguments {
+    pub logits: u64,
+    pub probabilities: u64,
+    pub lse: u64,
+    pub mass: u64,
+    pub upstream: u64,
+    pub weight: u64,
+    pub gradient: u64,
+    pub row_stride: i64,
+    pub probability_stride: i64,
+    pub gradient_stride: i64,
+    pub label_smoothing: f64,
+    pub upstream_stride: i32,
+    pub rows: i32,
+    pub classes: i32,
+    pub pieces: i32,
+    pub piece_classes: i32,
+    pub unused: i32,
+}
+
+/// `struct SequenceArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct SequenceArguments {
+    pub finish: Finish,
+    pub loss: u64,
+    pub grad_norm: u64,
+    pub entropy: u64,
+    pub correct: u64,
+    pub mean: u64,
+    pub max: u64,
+    pub sum: u64,
+    pub mean_grad_norm: u64,
+    pub mean_entropy: u64,
+    pub counted: u64,
+    pub keys: u64,
+    pub sequences: i32,
+    pub length: i32,
+    pub rank_by: u32,
+    pub unused: u32,
+}
+
+/// `struct RadixArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct RadixArguments {
+    pub finish: Finish,
+    pub from: u64,
+    pub to: u64,
+    pub offsets: u64,
+    pub shift: u32,
+    pub blocks: u32,
+}
+
+/// The one argument of a launch.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, clippy::large_enum_variant)] // lives for one call
+pub enum Arguments {
+    Score(ScoreArguments),
+    Gradient(GradientArguments),
+    Probability(ProbabilityArguments),
+    ProbabilityGradient(ProbabilityGradientArguments),
+    Sequence(SequenceArguments),
+    Rank(Finish),
+    Radix(RadixArguments),
+}
+
+impl Arguments {
+    /// The structure as the kernel reads it, aligned to 8 bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Arguments::Score(a) => bytemuck::bytes_of(a),
+            Arguments::Gradient(a) => bytemuck::bytes_of(a),
+            Arguments::Probability(a) => bytemuck::bytes_of(a),
+            Arguments::ProbabilityGradient(a) => bytemuck::bytes_of(a),
+            Arguments::Sequence(a) => bytemuck::bytes_of(a),
+            Arguments::Rank(a) => bytemuck::bytes_of(a),
+            Arguments::Radix(a) => bytemuck::bytes_of(a),
+        }
+    }
+}

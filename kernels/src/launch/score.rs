@@ -1,0 +1,125 @@
+//! The forward over class indices.
+
+use super::arguments::{Arguments, ScoreArguments};
+use super::{
+    BLOCK_CLASSES, Columns, HEAD_BYTES, Home, KEY_BYTES, Launch, Lent, MULTIPROCESSORS_MAX, PIECES_MAX, SPLIT_ROWS,
+    Scratch, Step, by_dtype, family, finish, pieces, rank, rows_per_block,
+};
+use crate::Dtype;
+
+/// Fewest classes of a piece: below, starting a block costs more than it saves.
+const PIECE_CLASSES: usize = 4096;
+/// Where the row tickets start, in bytes; the batch's ticket is in front of them.
+const ROW_TICKETS: u64 = 4096;
+
+/// A batch of logits and class indices. Addresses on the device; an output of 0 is not written. `R` is double for f64
+/// logits and float for others.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Score {
+    /// `rows` x `classes` elements, aligned to one.
+    pub logits: u64,
+    /// int64.
+    pub targets: u64,
+    /// Rows, at most [`crate::Rows::MAX`].
+    pub rows: usize,
+    /// Classes, likewise.
+    pub classes: usize,
+    /// Elements between rows.
+    pub row_stride: i64,
+    /// Rows with this target are left out.
+    pub ignore_index: i64,
+    /// `R`, never 0.
+    pub loss: u64,
+    /// `R`.
+    pub lse: u64,
+    /// `R`.
+    pub grad_norm: u64,
+    /// `R`.
+    pub entropy: u64,
+    /// u8.
+    pub correct: u64,
+    /// `R`, a weight a class; for `term` and `share` only.
+    pub weight: u64,
+    /// `R`: the sum of the weights. Needed with `weight` and smoothing.
+    pub weight_sum: u64,
+    /// In 0..=1; for `term` only.
+    pub label_smoothing: f64,
+    /// `R`: the row's part in the training loss.
+    pub term: u64,
+    /// `R`: its part in the mean's divisor.
+    pub share: u64,
+    /// u32: becomes the minimum of itself and the first row whose target names no class.
+    pub error: u64,
+    /// Ranks and mail.
+    pub home: Home,
+}
+
+/// The launches that score a batch. None for no rows.
+pub fn score(dtype: Dtype, batch: &Score, lent: &Lent) -> Vec<Step> {
+    let (rows, classes) = (batch.rows, batch.classes);
+    if rows == 0 {
+        return Vec::new();
+    }
+    let scratch = Scratch::new(lent.scratch, rows, classes);
+    let (launch, pieces, piece_classes) = shape(rows, classes, dtype, smooths(batch), lent.multiprocessors);
+    let columns = Columns { loss: batch.loss, grad_norm: batch.grad_norm, entropy: batch.entropy };
+    let finish = finish(rows, dtype, &batch.home, &columns, scratch.keys, scratch.counts, lent);
+    let arguments = ScoreArguments {
+        finish,
+        logits: batch.logits,
+        targets: batch.targets,
+        row_stride: batch.row_stride,
+        ignore_index: batch.ignore_index,
+        loss: batch.loss,
+        lse: batch.lse,
+        grad_norm: batch.grad_norm,
+        entropy: batch.entropy,
+        correct: batch.correct,
+        weight: batch.weight,
+        weight_sum: batch.weight_sum,
+        term: batch.term,
+        share: batch.share,
+        keys: if batch.home.ranks() { scratch.keys } else { 0 },
+        partials: scratch.partials,
+        row_tickets: lent.tickets + ROW_TICKETS,
+        error: batch.error,
+        label_smoothing: batch.label_smoothing,
+        rows: rows as i32,
+        classes: classes as i32,
+        pieces: pieces as i32,
+        piece_classes: piece_classes as i32,
+    };
+    let mut steps = vec![Step { launch, arguments: Arguments::Score(arguments) }];
+    rank::follow(&mut steps, &finish, &scratch);
+    steps
+}
+
+/// Only the term of a smoothed loss needs the sum of all logits.
+fn smooths(batch: &Score) -> bool {
+    batch.term != 0 && batch.label_smoothing > 0.0
+}
+
+/// Launch, pieces of a row, classes of a piece.
+pub(super) fn shape(
+    rows: usize,
+    classes: usize,
+    dtype: Dtype,
+    smooth: bool,
+    multiprocessors: u32,
+) -> (Launch, u32, u32) {
+    let shared_bytes = HEAD_BYTES + KEY_BYTES;
+    if classes > BLOCK_CLASSES {
+        let threads = if classes > 4 * BLOCK_CLASSES { 512 } else { 256 };
+        let names = if smooth { family!("smooth_block") } else { family!("score_block") };
+        // Two blocks fill a multiprocessor.
+        let blocks = 2 * multiprocessors.clamp(1, MULTIPROCESSORS_MAX) as usize;
+        let wanted = if rows < blocks.min(SPLIT_ROWS) { blocks.div_ceil(rows).min(PIECES_MAX) } else { 1 };
+        let (pieces, piece_classes) = pieces(classes, wanted, PIECE_CLASSES);
+        let launch =
+            Launch { kernel: by_dtype(dtype, names), grid: rows as u32 * pieces, block: (threads, 1), shared_bytes };
+        return (launch, pieces, piece_classes);
+    }
+    let names = if smooth { family!("smooth_warp") } else { family!("score_warp") };
+    let (block, grid) = rows_per_block(rows, classes);
+    (Launch { kernel: by_dtype(dtype, names), grid, block, shared_bytes }, 1, classes as u32)
+}

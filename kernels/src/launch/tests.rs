@@ -1,0 +1,102 @@
+//! Shapes cover every row once, and the layouts say what the kernels' say.
+
+use super::arguments::*;
+use super::*;
+
+const LENT: Lent = Lent { tickets: 0x1000, scratch: 0x10_0000, multiprocessors: 132 };
+
+#[test]
+fn every_row_gets_its_lanes_and_no_block_is_idle() {
+    for dtype in Dtype::ALL {
+        for classes in [1, 10, 16, 17, 64, 65, 100, 256, 257, 1000, 4096, 4097, 16_384, 16_385, 50_257, 128_256] {
+            for rows in [1, 2, 31, 64, 65, 263, 264, 512, 513, 100_000] {
+                for multiprocessors in [1, 46, 132, 10_000] {
+                    let (launch, pieces, piece) = score::shape(rows, classes, dtype, false, multiprocessors);
+                    covers(&launch, rows, classes, pieces, piece);
+                    assert!(pieces == 1 || (rows * pieces as usize) <= PARTIALS_MAX && rows <= SPLIT_ROWS);
+                    assert!(pieces as usize <= PIECES_MAX && launch.kernel.ends_with(dtype.name()));
+                    let (launch, pieces, piece) = gradient::shape(rows, classes, "k", multiprocessors).unwrap();
+                    covers(&launch, rows, classes, pieces, piece);
+                }
+            }
+        }
+    }
+}
+
+fn covers(launch: &Launch, rows: usize, classes: usize, pieces: u32, piece_classes: u32) {
+    let (lanes, block_rows) = (launch.block.0 as usize, launch.block.1 as usize);
+    let row_blocks = (launch.grid / pieces) as usize;
+    assert_eq!(launch.grid % pieces, 0);
+    assert!(row_blocks * block_rows >= rows, "{launch:?} misses rows of {rows}");
+    assert!((row_blocks - 1) * block_rows < rows, "{launch:?} has an idle block for {rows}");
+    assert!(lanes.is_power_of_two() && (lanes * block_rows).is_multiple_of(32) && lanes * block_rows <= 512);
+    let (pieces, piece) = (pieces as usize, piece_classes as usize);
+    assert!(pieces * piece >= classes && (pieces - 1) * piece < classes, "{pieces} pieces of {piece} for {classes}");
+    assert!(pieces == 1 || piece.is_multiple_of(64));
+}
+
+#[test]
+fn no_rows_is_no_launch() {
+    assert!(score(Dtype::F32, &Score { classes: 10, ..Score::default() }, &LENT).is_empty());
+    assert!(backward(Dtype::F32, &Gradient { classes: 10, ..Gradient::default() }, 132).is_none());
+    assert!(sequences(false, &Sequences::default(), &LENT).is_empty());
+    assert!(ranks(0, 8, 0, 0, &Home { count: 8, ..Home::default() }, &LENT).is_empty());
+}
+
+#[test]
+fn ranks_are_launched_only_where_somebody_asks_and_the_score_launch_cannot() {
+    let steps = |rows, home| score(Dtype::F32, &Score { rows, classes: 10, home, ..Score::default() }, &LENT).len();
+    let wanted = Home { count: 8, ..Home::default() };
+    assert_eq!((steps(512, wanted), steps(513, wanted), steps(4097, wanted)), (1, 2, 2));
+    assert_eq!((steps(16_385, wanted), steps(16_385, Home::default())), (14, 1));
+}
+
+#[test]
+fn parts_of_the_scratch_do_not_overlap_and_fit() {
+    for rows in [1, 513, 1024, 1025, 16_384, 16_385, 1 << 20] {
+        for classes in [10, 128_256] {
+            let s = Scratch::new(0, rows, classes);
+            let parts = [s.keys, s.counts, s.sort[0], s.sort[1], s.sort[2], s.partials, s.end];
+            assert!(parts.windows(2).all(|w| w[0] <= w[1]) && parts.iter().all(|p| p.is_multiple_of(256)));
+            assert!(s.counts >= 4 * rows as u64 && s.sort[0] - s.counts >= 4 * rows as u64);
+            assert_eq!(scratch_bytes(rows, classes) as u64, s.end);
+        }
+    }
+}
+
+#[test]
+fn arguments_have_the_sizes_the_kernels_declare() {
+    let sizes = [
+        (size_of::<Finish>(), 96),
+        (size_of::<ScoreArguments>(), 96 + 18 * 8 + 16),
+        (size_of::<GradientArguments>(), 12 * 8 + 24),
+        (size_of::<ProbabilityArguments>(), 96 + 12 * 8 + 8),
+        (size_of::<ProbabilityGradientArguments>(), 11 * 8 + 24),
+        (size_of::<SequenceArguments>(), 96 + 11 * 8 + 16),
+        (size_of::<RadixArguments>(), 96 + 24 + 8),
+    ];
+    assert!(sizes.iter().all(|(actual, declared)| actual == declared), "{sizes:?}");
+    assert_eq!((size_of::<mail::State>(), size_of::<mail::SlotHead>()), (32, 32));
+    let ptx = crate::ptx::module();
+    for (kernel, (size, _)) in [
+        ("lossfeed_rank_sort", sizes[0]),
+        ("lossfeed_score_warp_f32", sizes[1]),
+        ("lossfeed_backward_f32", sizes[2]),
+        ("lossfeed_probability_f32", sizes[3]),
+        ("lossfeed_probability_backward_f32", sizes[4]),
+        ("lossfeed_sequence_f32", sizes[5]),
+        ("lossfeed_radix_count", sizes[6]),
+    ] {
+        assert!(ptx.contains(&format!("{kernel}_param_0[{size}]")), "{kernel} takes no {size} bytes");
+    }
+}
+
+#[test]
+fn parts_of_a_mail_slot_are_aligned_and_do_not_overlap() {
+    for rows in [1, 7, 64, 1000] {
+        let s = mail::Slot::new(rows);
+        let parts = [(s.ids, 8), (s.loss, 4), (s.grad_norm, 4), (s.entropy, 4), (s.count, 4), (s.bytes, 0)];
+        assert!(parts.windows(2).all(|w| w[0].0 + w[0].1 * rows <= w[1].0));
+        assert!(parts.iter().all(|p| p.0.is_multiple_of(64)) && s.ids >= size_of::<mail::SlotHead>());
+    }
+}

@@ -1,0 +1,410 @@
+//! The GPU's kernels on raw addresses and a raw stream, as the Python layer takes them from tensors.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use lossfeed::Error;
+use lossfeed::device::Cuda;
+use lossfeed::device::cuda::CudaKernels as Core;
+use lossfeed::engine::ScoreMailbox;
+use lossfeed_kernels::launch::{self, Gradient, Home, Probabilities, ProbabilityGradient, RankBy, Score, Sequences};
+use pyo3::prelude::*;
+
+use crate::engine::Ticket;
+use crate::errors::{contract, outside, raise};
+use crate::scores::dtype;
+
+/// Bytes of scratch (256-aligned device memory, any content) for a call on `rows` rows of `classes` classes; for sequences and
+/// ranks `classes` is 1.
+#[pyfunction]
+pub(crate) fn scratch_bytes(rows: usize, classes: usize) -> usize {
+    launch::scratch_bytes(rows, classes)
+}
+
+/// The kernels of one CUDA device. Addresses are integers; 0 where an output is not wanted or an input is not given.
+#[pyclass(frozen, module = "lossfeed._native")]
+pub(crate) struct CudaKernels(Arc<Core>);
+
+#[pymethods]
+impl CudaKernels {
+    /// Loads them at the first call for a device in this process.
+    #[new]
+    fn new(py: Python<'_>, ordinal: usize) -> PyResult<Self> {
+        outside(py, || Cuda::open(ordinal)?.kernels()).map(Self)
+    }
+
+    /// Multiprocessors of the GPU.
+    #[getter]
+    fn multiprocessors(&self) -> u32 {
+        self.0.multiprocessors()
+    }
+
+    /// Scores logits against int64 class indices.
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, targets, scratch, *, loss, lse=0, grad_norm=0,
+        entropy=0, correct=0, count=0, rank_score=0, weight=0, weight_sum=0, term=0, share=0, error=0, mail=0, tag=0, ids=0,
+        ignore_index=-100, label_smoothing=0.0, b0=10.0))]
+    fn forward(
+        &self,
+        py: Python<'_>,
+        stream: u64,
+        dtype_name: &str,
+        rows: usize,
+        classes: usize,
+        row_stride: i64,
+        logits: u64,
+        targets: u64,
+        scratch: u64,
+        loss: u64,
+        lse: u64,
+        grad_norm: u64,
+        entropy: u64,
+        correct: u64,
+        count: u64,
+        rank_score: u64,
+        weight: u64,
+        weight_sum: u64,
+        term: u64,
+        share: u64,
+        error: u64,
+        mail: u64,
+        tag: u64,
+        ids: u64,
+        ignore_index: i64,
+        label_smoothing: f64,
+        b0: f32,
+    ) -> PyResult<()> {
+        let dtype = dtype(dtype_name)?;
+        let home = Home { count, rank_score, b0, mail, tag, ids };
+        let batch = Score {
+            logits,
+            targets,
+            rows,
+            classes,
+            row_stride,
+            ignore_index,
+            loss,
+            lse,
+            grad_norm,
+            entropy,
+            correct,
+            weight,
+            weight_sum,
+            label_smoothing,
+            term,
+            share,
+            error,
+            home,
+        };
+        // SAFETY: the Python layer hands in addresses of tensors that it keeps until the stream is done with them, and the
+        // stream they are used on.
+        outside(py, || unsafe { self.0.forward(stream, dtype, &batch, scratch) })
+    }
+
+    /// The gradient over class indices.
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, targets, *, lse, upstream, upstream_stride,
+        gradient, gradient_stride, upstream_lse=0, upstream_lse_stride=0, weight=0, weight_sum=0, ignore_index=-100,
+        label_smoothing=0.0))]
+    fn backward(
+        &self,
+        py: Python<'_>,
+        stream: u64,
+        dtype_name: &str,
+        rows: usize,
+        classes: usize,
+        row_stride: i64,
+        logits: u64,
+        targets: u64,
+        lse: u64,
+        upstream: u64,
+        upstream_stride: i32,
+        gradient: u64,
+        gradient_stride: i64,
+        upstream_lse: u64,
+        upstream_lse_stride: i32,
+        weight: u64,
+        weight_sum: u64,
+        ignore_index: i64,
+        label_smoothing: f64,
+    ) -> PyResult<()> {
+        let dtype = dtype(dtype_name)?;
+        let batch = Gradient {
+            logits,
+            targets,
+            lse,
+            upstream,
+            upstream_stride,
+            upstream_lse,
+            upstream_lse_stride,
+            weight,
+            weight_sum,
+            label_smoothing,
+            gradient,
+            rows,
+            classes,
+            row_stride,
+            gradient_stride,
+            ignore_index,
+        };
+        // SAFETY: as for `forward`.
+        outside(py, || unsafe { self.0.backward(stream, dtype, &batch) })
+    }
+
+    /// Scores logits against probabilities of the same type.
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, probabilities, probability_stride, scratch, *,
+        loss, lse=0, grad_norm=0, entropy=0, mass=0, count=0, rank_score=0, weight=0, mail=0, tag=0, ids=0,
+        label_smoothing=0.0, b0=10.0))]
+    fn probabilities(
+        &self,
+        py: Python<'_>,
+        stream: u64,
+        dtype_name: &str,
+        rows: usize,
+        classes: usize,
+        row_stride: i64,
+        logits: u64,
+        probabilities: u64,
+        probability_stride: i64,
+        scratch: u64,
+        loss: u64,
+        lse: u64,
+        grad_norm: u64,
+        entropy: u64,
+        mass: u64,
+        count: u64,
+        rank_score: u64,
+        weight: u64,
+        mail: u64,
+        tag: u64,
+        ids: u64,
+        label_smoothing: f64,
+        b0: f32,
+    ) -> PyResult<()> {
+        let dtype = dtype(dtype_name)?;
+        let home = Home { count, rank_score, b0, mail, tag, ids };
+        let batch = Probabilities {
+            logits,
+            probabilities,
+            rows,
+            classes,
+            row_stride,
+            probability_stride,
+            loss,
+            lse,
+            grad_norm,
+            entropy,
+            mass,
+            weight,
+            label_smoothing,
+            home,
+        };
+        // SAFETY: as for `forward`.
+        outside(py, || unsafe { self.0.probabilities(stream, dtype, &batch, scratch) })
+    }
+
+    /// The gradient over probabilities.
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, probabilities, probability_stride, *, lse, mass,
+        upstream, upstream_stride, gradient, gradient_stride, weight=0, label_smoothing=0.0))]
+    fn backward_probabilities(
+        &self,
+        py: Python<'_>,
+        stream: u64,
+        dtype_name: &str,
+        rows: usize,
+        classes: usize,
+        row_stride: i64,
+        logits: u64,
+        probabilities: u64,
+        probability_stride: i64,
+        lse: u64,
+        mass: u64,
+        upstream: u64,
+        upstream_stride: i32,
+        gradient: u64,
+        gradient_stride: i64,
+        weight: u64,
+        label_smoothing: f64,
+    ) -> PyResult<()> {
+        let dtype = dtype(dtype_name)?;
+        let batch = ProbabilityGradient {
+            logits,
+            probabilities,
+            lse,
+            mass,
+            upstream,
+            upstream_stride,
+            weight,
+            label_smoothing,
+            gradient,
+            rows,
+            classes,
+            row_stride,
+            probability_stride,
+            gradient_stride,
+        };
+        // SAFETY: as for `forward`.
+        outside(py, || unsafe { self.0.backward_probabilities(stream, dtype, &batch) })
+    }
+
+    /// Scores sequences from the scores of their tokens. `rank_by`: "mean", "max" or "sum".
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (stream, double, sequences, length, loss, correct, scratch, *, mean, grad_norm=0, entropy=0, max=0, sum=0,
+        mean_grad_norm=0, mean_entropy=0, counted=0, count=0, rank_score=0, mail=0, tag=0, ids=0, rank_by="mean", b0=10.0))]
+    fn sequences(
+        &self,
+        py: Python<'_>,
+        stream: u64,
+        double: bool,
+        sequences: usize,
+        length: usize,
+        loss: u64,
+        correct: u64,
+        scratch: u64,
+        mean: u64,
+        grad_norm: u64,
+        entropy: u64,
+        max: u64,
+        sum: u64,
+        mean_grad_norm: u64,
+        mean_entropy: u64,
+        counted: u64,
+        count: u64,
+        rank_score: u64,
+        mail: u64,
+        tag: u64,
+        ids: u64,
+        rank_by: &str,
+        b0: f32,
+    ) -> PyResult<()> {
+        let (rank_by, ranked) = match rank_by {
+            "mean" => (RankBy::Mean, mean),
+            "max" => (RankBy::Max, max),
+            "sum" => (RankBy::Sum, sum),
+            other => return Err(contract(format!("sequences are not ranked by {other:?}"))),
+        };
+        if ranked == 0 {
+            return Err(contract("the column that is ranked is not wanted"));
+        }
+        let home = Home { count, rank_score, b0, mail, tag, ids };
+        let batch = Sequences {
+            sequences,
+            length,
+            loss,
+            grad_norm,
+            entropy,
+            correct,
+            mean,
+            max,
+            sum,
+            mean_grad_norm,
+            mean_entropy,
+            counted,
+            rank_by,
+            home,
+        };
+        // SAFETY: as for `forward`.
+        outside(py, || unsafe { self.0.sequences(stream, double, &batch, scratch) })
+    }
+
+    /// Ranks float32 losses; with `mail` they and the columns given go home.
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (stream, rows, losses, scratch, *, grad_norm=0, entropy=0, count=0, rank_score=0, mail=0, tag=0, ids=0,
+        b0=10.0))]
+    fn ranks(
+        &self,
+        py: Python<'_>,
+        stream: u64,
+        rows: usize,
+        losses: u64,
+        scratch: u64,
+        grad_norm: u64,
+        entropy: u64,
+        count: u64,
+        rank_score: u64,
+        mail: u64,
+        tag: u64,
+        ids: u64,
+        b0: f32,
+    ) -> PyResult<()> {
+        let home = Home { count, rank_score, b0, mail, tag, ids };
+        // SAFETY: as for `forward`.
+        outside(py, || unsafe { self.0.ranks(stream, rows, [losses, grad_norm, entropy], &home, scratch) })
+    }
+
+    /// The first row whose target named no class in the `forward` calls on `stream` that have run since this was last asked;
+    /// waits for nothing.
+    fn take_error(&self, stream: u64) -> Option<u32> {
+        self.0.take_error(stream)
+    }
+}
+
+/// A mailbox on a GPU, of one engine.
+#[pyclass(frozen, module = "lossfeed._native")]
+pub(crate) struct Mailbox {
+    core: Arc<ScoreMailbox>,
+    pid: u32,
+}
+
+impl Mailbox {
+    pub(crate) fn new(core: ScoreMailbox) -> Self {
+        Self { core: Arc::new(core), pid: std::process::id() }
+    }
+
+    fn same_process(&self) -> PyResult<()> {
+        if self.pid == std::process::id() {
+            return Ok(());
+        }
+        Err(raise(Error::usage("this mailbox was made in another process: make a loader in the child")))
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        let core = Arc::clone(&self.core);
+        if self.pid != std::process::id() {
+            std::mem::forget(core);
+        } else {
+            // Closing waits for the device and for the thread, which may be inside a call that needs the interpreter.
+            Python::attach(|py| py.detach(move || core.close()));
+        }
+    }
+}
+
+#[pymethods]
+impl Mailbox {
+    /// What calls name it by (`mail=`). Valid for ever; after `close` mail to it is dropped.
+    #[getter]
+    fn address(&self) -> u64 {
+        self.core.address()
+    }
+
+    /// The tag to launch with (`tag=`): mail that brings it is credited to this ticket's batch. Without one (tag 0), mail is
+    /// credited to its ids.
+    fn register(&self, ticket: &Ticket) -> PyResult<u64> {
+        self.same_process()?;
+        Ok(self.core.credits().register(ticket.0.clone()))
+    }
+
+    /// Raises the first problem met since the last call: a target that names no class, scores that fit no batch.
+    fn check(&self) -> PyResult<()> {
+        self.same_process()?;
+        self.core.credits().take_problem().map_or(Ok(()), |problem| Err(raise(problem)))
+    }
+
+    /// Batches that came home (wraps at 2^32).
+    #[getter]
+    fn delivered_total(&self) -> PyResult<u32> {
+        self.same_process()?;
+        Ok(self.core.delivered_total())
+    }
+
+    /// Refuses further mail, waits for the work the device has been given, credits what came. False if the device could not
+    /// be asked. Twice is fine.
+    fn close(&self, py: Python<'_>) -> PyResult<bool> {
+        self.same_process()?;
+        outside(py, || Ok(self.core.close()))
+    }
+}
