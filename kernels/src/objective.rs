@@ -169,7 +169,11 @@ pick!(f32, F32, "f32");
 pick!(f64, F64, "f64");
 
 /// The argument's slice, if it has the precision and one of the lengths.
-pub(crate) fn expect<'a, R: Pick>(what: &'static str, reals: Reals<'a>, lengths: &[usize]) -> Result<&'a [R], ObjectiveError> {
+pub(crate) fn expect<'a, R: Pick>(
+    what: &'static str,
+    reals: Reals<'a>,
+    lengths: &[usize],
+) -> Result<&'a [R], ObjectiveError> {
     let found = R::pick(reals).ok_or(ObjectiveError::Precision { what, actual: reals.name(), wanted: R::NAME })?;
     match lengths {
         _ if lengths.contains(&found.len()) => Ok(found),

@@ -86,12 +86,7 @@ pub fn terms(rows: &Rows<'_>, targets: &[i64], objective: &Objective<'_>) -> (Ve
 }
 
 /// The gradient of Σ upstream.term · term + Σ upstream.lse · lse at the logits, in f64, row by row.
-pub fn gradient(
-    rows: &Rows<'_>,
-    targets: &[i64],
-    objective: &Objective<'_>,
-    upstream: &Upstream<'_>,
-) -> Vec<f64> {
+pub fn gradient(rows: &Rows<'_>, targets: &[i64], objective: &Objective<'_>, upstream: &Upstream<'_>) -> Vec<f64> {
     let (weights, s, classes) = (weights(objective, rows.classes()), objective.label_smoothing, rows.classes());
     let of = |reals: Reals<'_>, row: usize| {
         let values = widen(reals);

@@ -401,6 +401,12 @@ impl Mailbox {
         Ok(self.core.delivered_total())
     }
 
+    /// Waits for the work the device has been given, and until its scores have been credited.
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        self.same_process()?;
+        outside(py, || self.core.settle())
+    }
+
     /// Refuses further mail, waits for the work the device has been given, credits what came. False if the device could not
     /// be asked. Twice is fine.
     fn close(&self, py: Python<'_>) -> PyResult<bool> {

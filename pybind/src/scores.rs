@@ -81,8 +81,7 @@ pub(crate) fn forward_rows(
     let weight = weight.map(|w| Numbers::get(w, dtype)).transpose()?;
     let (scores, terms) = outside(py, || {
         let rows = view(&logits, dtype, rows, classes, row_stride)?;
-        let objective =
-            Objective { ignore_index, class_weight: weight.as_ref().map(Numbers::reals), label_smoothing };
+        let objective = Objective { ignore_index, class_weight: weight.as_ref().map(Numbers::reals), label_smoothing };
         fast::forward(&rows, &targets, &objective, b0).map_err(refused)
     })?;
     match (scores, terms) {
@@ -118,8 +117,7 @@ pub(crate) fn backward_rows(
     let logits = logits.map(Input::get).transpose()?;
     let mut out = Output::get(out, logits.as_slice())?;
     outside(py, || {
-        let objective =
-            Objective { ignore_index, class_weight: weight.as_ref().map(Numbers::reals), label_smoothing };
+        let objective = Objective { ignore_index, class_weight: weight.as_ref().map(Numbers::reals), label_smoothing };
         let upstream = Upstream { term: upstream.reals(), lse: None };
         let (lse, out) = (lse.reals(), out.bytes());
         match &logits {

@@ -182,8 +182,7 @@ fn a_resumed_epoch_plans_only_what_is_left() {
             for (id, &belief) in second.importance().iter().enumerate() {
                 beliefs.record(id as SampleId, belief, 0);
             }
-            let mut ledger =
-                Ledger::new(12 * RECORD_BYTES, SAMPLES, policy::from_name("importance", SAMPLES).unwrap());
+            let mut ledger = Ledger::new(12 * RECORD_BYTES, SAMPLES, policy::from_name("importance", SAMPLES).unwrap());
             ledger.plan(plan);
             rest.iter().for_each(|&id| {
                 ledger.access(id, RECORD_BYTES, &beliefs, &mut Vec::new());

@@ -1,6 +1,8 @@
 //! The CPU's terms and gradients against the definition in double precision, and the definition against finite differences.
 
-use lossfeed_kernels::{AnyScores, AnyTerms, Dtype, Objective, ObjectiveError, Reals, Rows, ScoreError, Upstream, fast, reference};
+use lossfeed_kernels::{
+    AnyScores, AnyTerms, Dtype, Objective, ObjectiveError, Reals, Rows, ScoreError, Upstream, fast, reference,
+};
 use proptest::prelude::*;
 
 use crate::cases::{Case, Flavour, Lcg, any_case, case};
@@ -82,7 +84,8 @@ impl Problem {
         fast::backward(&self.case.view(), lse.reals(), targets, &objective, &upstream, &mut out).unwrap();
         let view = self.case.view();
         let mut place: Vec<u8> = (0..*rows).flat_map(|row| view.row(row).to_vec()).collect();
-        fast::backward_in_place(&mut place, *dtype, *rows, *classes, lse.reals(), targets, &objective, &upstream).unwrap();
+        fast::backward_in_place(&mut place, *dtype, *rows, *classes, lse.reals(), targets, &objective, &upstream)
+            .unwrap();
         assert!(same_but_for_nan(&out, &place, *dtype), "in place is the same");
         out
     }
@@ -102,13 +105,15 @@ impl Problem {
             _ => (unit, 1e-37),
         };
         // The largest factor of a row's gradient.
-        let size = 4.0 + self.weight.as_ref().map_or(1.0, |w| w.wide().iter().map(|w| w.abs()).sum::<f64>() / *classes as f64);
+        let size =
+            4.0 + self.weight.as_ref().map_or(1.0, |w| w.wide().iter().map(|w| w.abs()).sum::<f64>() / *classes as f64);
         for (row, lse) in lse.wide().into_iter().enumerate() {
             if (share[row] - shares[row]).abs() > unit * shares[row].abs() {
                 return Err(format!("share of row {row}: expected {}, got {}", shares[row], share[row]));
             }
             let logits = view.row(row);
-            let largest = widen(logits, *dtype).into_iter().filter(|z| z.is_finite()).fold(1.0, |m: f64, z| m.max(z.abs()));
+            let largest =
+                widen(logits, *dtype).into_iter().filter(|z| z.is_finite()).fold(1.0, |m: f64, z| m.max(z.abs()));
             let bound = 64.0 * unit * size * largest * (1.0 + (*classes as f64).sqrt());
             if !close(terms[row], term[row], bound) {
                 return Err(format!("term of row {row}: expected {:e}, got {:e}", terms[row], term[row]));
@@ -121,7 +126,9 @@ impl Problem {
                 // exp(z − lse) knows the log-sum-exp to a unit in its last place.
                 let bound = 8.0 * unit * size * (2.0 + lse.abs()) + last * expected.abs() + least;
                 if lse.is_finite() && !close(expected, found, bound) {
-                    return Err(format!("gradient at {row}, {class}: expected {expected:e}, got {found:e}, bound {bound:e}"));
+                    return Err(format!(
+                        "gradient at {row}, {class}: expected {expected:e}, got {found:e}, bound {bound:e}"
+                    ));
                 }
                 if targets[row] != *ignore_index && lse.is_nan() && !found.is_nan() {
                     return Err(format!("row {row} has no softmax and the gradient {found:e}"));
@@ -133,7 +140,11 @@ impl Problem {
 }
 
 fn close(expected: f64, actual: f64, bound: f64) -> bool {
-    if expected.is_finite() { (expected - actual).abs() <= bound } else { expected.is_nan() == actual.is_nan() && !actual.is_finite() }
+    if expected.is_finite() {
+        (expected - actual).abs() <= bound
+    } else {
+        expected.is_nan() == actual.is_nan() && !actual.is_finite()
+    }
 }
 
 fn widen(bytes: &[u8], dtype: Dtype) -> Vec<f64> {
@@ -187,11 +198,17 @@ fn the_definition_of_the_gradient_is_the_slope_of_the_definition_of_the_term() {
             let bytes: Vec<u8> = logits.iter().flat_map(|z| z.to_ne_bytes()).collect();
             let rows = Rows::new(&bytes, Dtype::F64, 3, 7, 7).unwrap();
             let (terms, _) = reference::terms(&rows, targets, &objective);
-            (0..3).map(|row| {
-                let lse = logits[row * 7..][..7].iter().map(|z| z.exp()).sum::<f64>().ln();
-                let lse_part = if targets[row] == *ignore_index { 0.0 } else { problem.lse_up.as_ref().map_or(0.0, |n| of(n, row)) };
-                of(&problem.term_up, row) * terms[row] + lse_part * lse
-            }).sum::<f64>()
+            (0..3)
+                .map(|row| {
+                    let lse = logits[row * 7..][..7].iter().map(|z| z.exp()).sum::<f64>().ln();
+                    let lse_part = if targets[row] == *ignore_index {
+                        0.0
+                    } else {
+                        problem.lse_up.as_ref().map_or(0.0, |n| of(n, row))
+                    };
+                    of(&problem.term_up, row) * terms[row] + lse_part * lse
+                })
+                .sum::<f64>()
         };
         let logits = widen(&problem.case.bytes, Dtype::F64);
         let slope = reference::gradient(&problem.case.view(), targets, &objective, &upstream);
@@ -236,13 +253,16 @@ fn what_does_not_fit_is_refused_with_its_numbers() {
     assert_eq!(run(Reals::F32(&lse), &targets, &weighted, &one, 160), "class weights: 9 numbers given, 10 needed");
     let smooth = Objective { label_smoothing: 1.5, ..plain };
     assert_eq!(run(Reals::F32(&lse), &targets, &smooth, &one, 160), "label_smoothing is 1.5; it must lie in 0..=1");
-    assert_eq!(
-        run(Reals::F32(&lse[..3]), &targets, &plain, &one, 160),
-        "log-sum-exps: 3 numbers given, 4 needed"
-    );
+    assert_eq!(run(Reals::F32(&lse[..3]), &targets, &plain, &one, 160), "log-sum-exps: 3 numbers given, 4 needed");
     let double = Upstream { term: Reals::F64(&[1.0]), lse: None };
-    assert_eq!(run(Reals::F32(&lse), &targets, &plain, &double, 160), "gradients of the terms are f64; these logits need f32");
-    assert_eq!(run(Reals::F32(&lse), &targets, &plain, &one, 156), "bytes of the gradient: 156 numbers given, 160 needed");
+    assert_eq!(
+        run(Reals::F32(&lse), &targets, &plain, &double, 160),
+        "gradients of the terms are f64; these logits need f32"
+    );
+    assert_eq!(
+        run(Reals::F32(&lse), &targets, &plain, &one, 156),
+        "bytes of the gradient: 156 numbers given, 160 needed"
+    );
     assert!(run(Reals::F32(&lse), &[0, 1, 2, 10], &plain, &one, 160).contains("target 10 of row 3 is outside 0..10"));
     let error = fast::forward(&view, &targets[..3], &plain, 10.0).unwrap_err();
     assert_eq!(error, ObjectiveError::Score(ScoreError::TargetCount { rows: 4, targets: 3 }));

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaEvent, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
+    CudaEvent, CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg, sys,
 };
 use candle_core::cuda_backend::{CudaDType, CudaDevice, CudaStorage, DeviceId, WrapErr};
 use candle_core::{DType, Error, Layout, Result, Shape, Storage, Tensor, WithDType};
 use half::{bf16, f16};
-use lossfeed_kernels::launch::{self, FUSED_RANK_ROWS, Launch};
+use lossfeed_kernels::launch::{self, Home, Launch, Lent, Score, Step, TICKET_BYTES};
 use lossfeed_kernels::{AnyScores, Dtype, ScoreError, Scores, ptx};
 use parking_lot::Mutex;
 
@@ -132,31 +132,44 @@ impl Pass<'_> {
         let mut error_word = memory.slice_mut(places.error..places.error + 4);
         stream.memcpy_htod(&NO_ERROR.to_ne_bytes(), &mut error_word).w()?;
         if rows > 0 {
-            let workspace = device.alloc_zeros::<u8>(launch::workspace_bytes(rows))?;
+            let tickets = device.alloc_zeros::<u8>(TICKET_BYTES)?;
+            // SAFETY: the kernels read nothing of it that they have not written.
+            let scratch = unsafe { device.alloc::<u8>(launch::scratch_bytes(rows, classes))? };
+            let sm = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+            let multiprocessors = stream.context().attribute(sm).w()?.unsigned_abs();
             let loss = both.device_ptr(&stream).0;
             let side = memory.device_ptr(&stream).0;
             let at = |offset: usize| side + offset as u64;
-            let arguments = Arguments {
+            let batch = Score {
                 logits: (self.logits_address)(self.logits, self.logits_layout, &stream)?,
                 targets: address::<i64>(self.targets, self.targets_layout, &stream)?,
                 rows,
                 classes,
                 row_stride: row_stride as i64,
                 ignore_index: self.ignore_index,
-                b0: self.rank_base,
                 loss,
                 lse: loss + (size_of::<R>() * rows) as u64,
                 grad_norm: at(places.grad_norm),
                 entropy: at(places.entropy),
                 correct: at(places.correct),
-                count: at(places.count),
-                rank_score: at(places.rank_score),
-                workspace: workspace.device_ptr(&stream).0,
                 error: at(places.error),
+                home: Home {
+                    count: at(places.count),
+                    rank_score: at(places.rank_score),
+                    b0: self.rank_base,
+                    ..Home::default()
+                },
+                ..Score::default()
+            };
+            let lent = Lent {
+                tickets: tickets.device_ptr(&stream).0,
+                scratch: scratch.device_ptr(&stream).0,
+                multiprocessors,
             };
             // SAFETY: logits and targets have the extent of their layouts, which the op's caller checked against each other; the
-            // outputs were just allocated with the documented sizes; the workspace is zeroed, and freed on this stream, after the pass.
-            unsafe { launch_pass(&device, &arguments, dtype) }?;
+            // outputs were just allocated with the documented sizes; tickets are zeroed, and they and the scratch are freed on
+            // this stream, after the pass.
+            unsafe { launch_pass(&device, &launch::score(dtype, &batch, &lent)) }?;
         }
         let done = stream.record_event(None).w()?;
         let storage = CudaStorage::wrap_cuda_slice(both, device.clone());
@@ -165,49 +178,31 @@ impl Pass<'_> {
     }
 }
 
-/// The kernels' arguments: device addresses and plain values, in the meaning of `kernels/README.md`.
-struct Arguments {
-    logits: u64,
-    targets: u64,
-    rows: usize,
-    classes: usize,
-    row_stride: i64,
-    ignore_index: i64,
-    b0: f32,
-    loss: u64,
-    lse: u64,
-    grad_norm: u64,
-    entropy: u64,
-    correct: u64,
-    count: u64,
-    rank_score: u64,
-    workspace: u64,
-    error: u64,
-}
+/// A kernel's structure as the launch takes it. The driver copies as much as the kernel's parameter is long.
+#[repr(C, align(8))]
+struct ByValue([u8; 512]);
 
-/// One score launch, and the rank launch behind it where the batch is too large for one.
+// SAFETY: plain bytes, made by `lossfeed_kernels::launch` to be passed by value.
+unsafe impl DeviceRepr for ByValue {}
+
+/// Launches the steps in order.
 ///
 /// # Safety
-/// Every address is good for the extent that `kernels/README.md` gives it until the work on the device's stream has ended.
-unsafe fn launch_pass(device: &CudaDevice, a: &Arguments, dtype: Dtype) -> Result<()> {
-    // `prepared` keeps both below 2³¹.
-    let (rows, classes) = (a.rows as i32, a.classes as i32);
-    let done = 0u64; // null: the event tells the end
-    let plan = launch::plan(a.rows, a.classes, dtype);
-    let kernel = device.get_or_load_custom_func(plan.kernel, MODULE, ptx::module())?;
-    let mut score = kernel.builder();
-    score.arg(&a.logits).arg(&a.targets).arg(&rows).arg(&classes).arg(&a.row_stride).arg(&a.ignore_index).arg(&a.b0);
-    score.arg(&a.loss).arg(&a.lse).arg(&a.grad_norm).arg(&a.entropy).arg(&a.correct).arg(&a.count).arg(&a.rank_score);
-    score.arg(&a.workspace).arg(&a.error).arg(&done);
-    // SAFETY: types and order are those of the entry point; the caller's promise covers the addresses.
-    unsafe { score.launch(shape(plan)) }.w()?;
-    if a.rows > FUSED_RANK_ROWS {
-        let plan = launch::rank(a.rows);
-        let kernel = device.get_or_load_custom_func(plan.kernel, MODULE, ptx::module())?;
-        let mut rank = kernel.builder();
-        rank.arg(&a.workspace).arg(&rows).arg(&a.b0).arg(&a.count).arg(&a.rank_score).arg(&done);
-        // SAFETY: as above.
-        unsafe { rank.launch(shape(plan)) }.w()?;
+/// Every address in them is good for the extent that `kernels/README.md` gives it until the work on the device's stream has ended.
+unsafe fn launch_pass(device: &CudaDevice, steps: &[Step]) -> Result<()> {
+    for step in steps {
+        let kernel = device.get_or_load_custom_func(step.launch.kernel, MODULE, ptx::module())?;
+        let bytes = step.arguments.bytes();
+        let mut structure = ByValue([0; 512]);
+        structure
+            .0
+            .get_mut(..bytes.len())
+            .ok_or_else(|| Error::msg("a kernel's structure is too long"))?
+            .copy_from_slice(bytes);
+        let mut builder = kernel.builder();
+        builder.arg(&structure);
+        // SAFETY: the structure is the kernel's; the caller's promise covers the addresses in it.
+        unsafe { builder.launch(shape(step.launch)) }.w()?;
     }
     Ok(())
 }

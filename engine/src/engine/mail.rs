@@ -129,6 +129,14 @@ impl ScoreMailbox {
         self.mailbox.lock().delivered_total()
     }
 
+    /// Waits for scores under way, see [`Mailbox::settle`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle(&self) -> Result<()> {
+        self.mailbox.lock().settle()
+    }
+
     /// Ends it, see [`Mailbox::close`].
     pub fn close(&self) -> bool {
         self.mailbox.lock().close()

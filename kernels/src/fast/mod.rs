@@ -148,8 +148,11 @@ pub fn backward_in_place(
     }
     // A view of one row, repeated, stands for the shape; its bytes are not read.
     let row = vec![0; classes * dtype.bytes()];
-    let shape = Rows::new(&row, dtype, rows, classes, 0)
-        .map_err(|_| ObjectiveError::Length { what, actual: logits.len(), wanted })?;
+    let shape = Rows::new(&row, dtype, rows, classes, 0).map_err(|_| ObjectiveError::Length {
+        what,
+        actual: logits.len(),
+        wanted,
+    })?;
     check(&shape, targets, objective.ignore_index, 1.0)?;
     slope(dtype, None, &shape, lse, targets, objective, upstream, logits)
 }
@@ -189,7 +192,8 @@ where
     let plan = Plan::<E::Real>::new(objective, shape)?;
     let lse = expect::<E::Real>("log-sum-exps", lse, &[rows])?;
     let term_up = expect::<E::Real>("gradients of the terms", upstream.term, &[1, rows])?;
-    let lse_up = upstream.lse.map(|up| expect::<E::Real>("gradients of the log-sum-exps", up, &[1, rows])).transpose()?;
+    let lse_up =
+        upstream.lse.map(|up| expect::<E::Real>("gradients of the log-sum-exps", up, &[1, rows])).transpose()?;
     if rows == 0 {
         return Ok(());
     }

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from . import _rows
+from . import _cuda, _rows
 from ._scores import RANK_BASE, RowScores, class_rows
 
 _NATIVE_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -20,7 +20,7 @@ def native_path(logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor
     if not (isinstance(logits, torch.Tensor) and isinstance(target, torch.Tensor)):
         return False
     plain = type(logits) in (torch.Tensor, torch.nn.Parameter) and type(target) is torch.Tensor
-    if not plain or logits.device.type != "cpu" or target.device.type != "cpu" or logits.layout != torch.strided:
+    if not plain or target.device != logits.device or logits.layout != torch.strided or not _rows.native_on(logits.device):
         return False
     # Inside vmap, grad and their like the tensors stand for others; a compiler only ever sees plain ones.
     if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
@@ -52,6 +52,7 @@ def row_terms(
     ignore_index: int,
     label_smoothing: float,
     overwrite: bool = False,
+    home: _cuda.Home = _cuda.NOWHERE,
 ) -> tuple[torch.Tensor, torch.Tensor, _rows.Forward]:
     """Per-row terms of a class-index cross entropy on the native path.
 
@@ -59,7 +60,7 @@ def row_terms(
     denominator of a mean, and everything the forward found.
     """
     rows, labels = class_rows(logits), target.reshape(-1).to(torch.int64)
-    found = _rows.terms(rows, labels, weight, ignore_index, label_smoothing, overwrite)
+    found = _rows.terms(rows, labels, weight, ignore_index, label_smoothing, overwrite, home)
     return found.term, found.rest[0].detach(), found
 
 
@@ -92,7 +93,7 @@ def cross_entropy(
 
 @torch.no_grad()
 def device_rows(rows: torch.Tensor, labels: torch.Tensor, ignore_index: int) -> RowScores:
-    """The scores of ``(R, C)`` logits on any device in torch ops, queued on the current stream without a wait."""
+    """The scores of ``(R, C)`` logits in torch's operators, for devices that our kernels do not know; waits for nothing."""
     real = torch.float64 if rows.dtype == torch.float64 else torch.float32
     z = rows.detach().to(real)
     labels = labels.to(torch.int64)

@@ -56,6 +56,22 @@ class Batch:
     def __iter__(self) -> Iterator[Any]:
         return iter((self.data, self.target))
 
+    def copy_(self, other: Batch) -> Batch:
+        """Takes over the samples of `other`, a batch of the same shapes, on the current stream without a wait.
+
+        For CUDA graphs: capture a step on one batch, then ``static.copy_(batch)`` before each replay. The scores of a
+        replay are credited to the ids that lie in ``static.ids`` then.
+        """
+        for name in ("data", "target", "ids", "weight"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if tuple(mine.shape) != tuple(theirs.shape):
+                raise SettingsError(
+                    f"{name} of shape {tuple(theirs.shape)} does not fit this batch's {tuple(mine.shape)}: a graph needs batches of one size, drop_last=True"
+                )
+        for name in ("data", "target", "ids", "weight"):
+            getattr(self, name).copy_(getattr(other, name), non_blocking=True)
+        return self
+
     def pin_memory(self) -> Batch:
         """Itself: a slot is page-locked already where that helps."""
         return self

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _native
+from . import _cuda, _native
 from ._errors import UsageError
 from ._memory import span
 
@@ -53,8 +53,11 @@ def credit(credited: torch.Tensor, loader: int, ids: torch.Tensor, scores: torch
     owner = _loaders.get(loader)
     if owner is None:
         raise UsageError("a compiled step scores for a loader that is gone: compile it again with the new loader")
-    engine, ticket = owner._open_engine(), owner._graph.batch(ids)._ticket
-    if scores.device.type == "cuda":
+    engine, batch = owner._open_engine(), owner._graph.batch(ids)
+    ticket = batch._ticket
+    if (native := _cuda.kernels(scores.device)) is not None:
+        _cuda.mail_columns(native, list(scores), _cuda.home(owner, batch))
+    elif scores.device.type == "cuda":
         from ._autograd import rank_counts
         from ._hook import _mail
 

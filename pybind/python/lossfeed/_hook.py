@@ -22,8 +22,7 @@ def score(loader: Loader, logits: Any, batch: Batch, ignore_index: int, sequence
     _check_rows("logits", logits, batch)
     _check_sequence(sequence)
     if is_tensor(logits):
-        target = _as_tensor(batch.target, logits)
-        _apply(loader, batch, _tensor_scores(logits, target, ignore_index), sequence)
+        _score_tensor(loader, batch, logits, _as_tensor(batch.target, logits), ignore_index, sequence)
         return
     numpy = require_numpy("scoring arrays")
     found = sample_scores(logits, numpy.asarray(batch.target), ignore_index)
@@ -89,8 +88,18 @@ def cross_entropy(
         weight = weight.to(device=logits.device, dtype=logits.dtype)
 
     if _autograd.native_path(logits, target, weight, label_smoothing):
-        terms, share, found = _autograd.row_terms(logits, target, weight, ignore_index, label_smoothing, overwrite_logits)
-        _apply(loader, batch, found.scores(), sequence)
+        from . import _cuda
+
+        mails = logits.is_cuda and not compiling()
+        home = _cuda.home(loader, batch) if mails else _cuda.NOWHERE
+        direct = target.numel() == _samples(batch)
+        terms, share, found = _autograd.row_terms(
+            logits, target, weight, ignore_index, label_smoothing, overwrite_logits, home if direct else _cuda.NOWHERE
+        )
+        if not mails:
+            _apply(loader, batch, found.scores(), sequence)
+        elif not direct:
+            _cuda.mail_sequences(found, _samples(batch), sequence, home)
         shape = target.shape
     else:
         terms = torch.nn.functional.cross_entropy(
@@ -108,7 +117,7 @@ def cross_entropy(
             share = valid.to(terms.dtype)
             if weight is not None:
                 share = torch.where(valid, weight[torch.where(valid, labels, torch.zeros_like(labels))], share)
-            _apply(loader, batch, _tensor_scores(logits, target, ignore_index), sequence)
+            _score_tensor(loader, batch, logits, target, ignore_index, sequence)
 
     terms = terms * _weights(batch, logits, terms.numel()) if weighted else terms
     return _autograd.reduced(terms, share, reduction, shape).to(_autograd.result_dtype(logits))
@@ -141,17 +150,26 @@ def loss(
     return losses.sum() if reduction == "sum" else losses.mean()
 
 
-def _tensor_scores(logits: Any, target: Any, ignore_index: int) -> RowScores:
-    """Row scores of a tensor of logits, on its device."""
-    from . import _rows, _scores
+def _score_tensor(loader: Loader, batch: Batch, logits: Any, target: Any, ignore_index: int, sequence: str) -> None:
+    """Scores a tensor of logits on its device."""
+    from . import _cuda, _rows, _scores
 
     _scores._check_shapes(logits, target)
     rows, labels = class_rows(logits.detach()), target.reshape(-1)
-    if logits.device.type == "cuda":
+    if _rows.native_on(rows.device) and rows.is_cuda and not compiling():
+        home = _cuda.home(loader, batch)
+        direct = len(labels) == _samples(batch)
+        found = _rows.forward(rows, labels, None, ignore_index, 0.0, home if direct else _cuda.NOWHERE)
+        if not direct:
+            _cuda.mail_sequences(found, _samples(batch), sequence, home)
+    elif rows.is_cuda and not _rows.native_on(rows.device):
         from ._autograd import device_rows
 
-        return device_rows(rows, labels, ignore_index)
-    return _rows.terms(rows.cpu(), labels.cpu(), None, ignore_index, 0.0).scores()
+        _apply(loader, batch, device_rows(rows, labels, ignore_index), sequence)
+    else:
+        if not rows.is_cuda:
+            rows, labels = rows.cpu(), labels.cpu()
+        _apply(loader, batch, _rows.terms(rows, labels, None, ignore_index, 0.0).scores(), sequence)
 
 
 def _apply(loader: Loader, batch: Batch, scores: RowScores, sequence: str) -> None:
@@ -176,7 +194,12 @@ def _credit(loader: Loader, batch: Batch, loss: Any, grad_norm: Any, entropy: An
         return
     engine, ticket = loader._open_engine(), batch._ticket
     if loss.device.type == "cuda":
+        from . import _cuda
         from ._autograd import rank_counts
+
+        if (native := _cuda.kernels(loss.device)) is not None:
+            _cuda.mail_columns(native, floats, _cuda.home(loader, batch))
+            return
 
         _mail(loader).post(ticket, torch.stack(floats), rank_counts(floats[0]) if count is None else count)
         return

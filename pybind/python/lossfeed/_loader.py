@@ -114,6 +114,7 @@ class Loader:
         self._engine: _native.Engine | None = None
         self._courier: Any = None
         self._mail: Any = None
+        self._mailboxes: dict[int, _native.Mailbox] = {}
         _keywords.refuse_unhonourable(batch_sampler, worker_init_fn, multiprocessing_context, pin_memory_device, in_order)
         _keywords.flag("persistent_workers", persistent_workers)
         if (data is None) == (dataset is None):
@@ -166,10 +167,6 @@ class Loader:
         self._settings = settings
         self._engine = _native.Engine(self._data._native, text)
         self._batches = self._engine.batches_per_epoch()
-        if on_device != "cpu":
-            from ._device import Mail
-
-            self._mail = Mail(self._engine)
         if self._framework == "torch":
             from ._graph import Graph
 
@@ -346,6 +343,10 @@ class Loader:
         engine = self._open_engine()
         if self._mail is not None:
             self._mail.deliver(wait=True)
+        if self._mailboxes:
+            from ._cuda import settle
+
+            settle(self._mailboxes)
         under_way = self._pass() if self._pass is not None else None
         held = under_way._held() if under_way is not None else 0
         return {"version": _STATE_VERSION, "engine": engine.state(held)}
@@ -366,6 +367,8 @@ class Loader:
         engine, self._engine = self._engine, None
         if engine is None or self._pid != os.getpid():
             return
+        for mailbox in self._mailboxes.values():
+            mailbox.close()
         if self._courier is not None:
             self._courier.close()
         engine.close()
@@ -455,7 +458,8 @@ class Pass(Iterator[Batch]):
         """Hands out the batch sent last time and sends the one after it if it is ready, so that its copy runs while the
         consumer works. What goes wrong with that one is told when its turn comes."""
         loader = self._loader
-        loader._mail.deliver()
+        if loader._mail is not None:
+            loader._mail.deliver()
         ahead, self._ahead = self._ahead, None
         if isinstance(ahead, BaseException):
             raise ahead

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
-from . import _native
+from . import _cuda, _native
 from ._memory import dtype_name, span, to_torch
 from ._scores import RANK_BASE, RowScores
 
@@ -55,38 +55,45 @@ def _plain(values: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | No
     return None if values is None else values.detach().to(dtype).contiguous()
 
 
+@torch.compiler.assume_constant_result
+def native_on(device: torch.device) -> bool:
+    """Whether the native kernels run on this device."""
+    return device.type == "cpu" or _cuda.kernels(device) is not None
+
+
 def forward(
-    logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, label_smoothing: float
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    home: _cuda.Home = _cuda.NOWHERE,
 ) -> Forward:
-    """The forward of CPU logits through the native kernels. ``weight``: ``(C,)`` or None.
+    """The forward through the native kernels, on the logits' device. ``weight``: ``(C,)`` or None. ``home``: where a CUDA launch
+    mails the scores, if it does.
 
     Raises:
-        SampleError: a target outside the classes, with its row.
+        SampleError: a target outside the classes, with its row; on CUDA at a later call, for this one does not wait.
     """
     rows, labels = readable(logits), target.detach().to(torch.int64).contiguous()
+    weight = _plain(weight, real_dtype(rows))
+    if (native := _cuda.kernels(rows.device)) is not None:
+        return _cuda.forward(native, rows, labels, weight, ignore_index, label_smoothing, home)
     count, classes = rows.shape
-    stride = rows.stride(0) if count > 1 else classes
-    real = real_dtype(rows)
-    weight = _plain(weight, real)
     fields = _native.forward_rows(
         span(rows),
         dtype_name(rows),
         count,
         classes,
-        stride,
+        rows.stride(0) if count > 1 else classes,
         span(labels),
         ignore_index,
         RANK_BASE,
         None if weight is None else span(weight),
         label_smoothing,
     )
-    reals = to_torch(fields[0], "float64" if real == torch.float64 else "float32", (6 * count,))
-    return Forward(
-        reals[:count],
-        reals[count:].view(5, count),
-        to_torch(fields[1], "uint8", (count,)),
-        to_torch(fields[2], "int32", (count,)),
-    )
+    reals = to_torch(fields[0], str(real_dtype(rows)).removeprefix("torch."), (6, count))
+    return Forward(reals[0], reals[1:], to_torch(fields[1], "uint8", (count,)), to_torch(fields[2], "int32", (count,)))
 
 
 def backward(
@@ -99,32 +106,35 @@ def backward(
     grad_term: torch.Tensor,
     overwrite: bool = False,
 ) -> torch.Tensor:
-    """The gradient of ``(grad_term * term).sum()`` at CPU logits, contiguous, in their dtype. ``overwrite``: it takes the place
+    """The gradient of ``(grad_term * term).sum()`` at the logits, contiguous, in their dtype. ``overwrite``: it takes the place
     of the logits where those are contiguous."""
     real = real_dtype(logits)
     labels, lse = target.detach().to(torch.int64).contiguous(), lse.detach().contiguous()
     # The mean and the sum hand down one number, expanded.
-    one = grad_term.dim() == 1 and len(grad_term) > 1 and grad_term.stride(0) == 0
+    one = len(grad_term) > 1 and grad_term.stride(0) == 0
     upstream = _plain(grad_term[:1] if one else grad_term, real)
     weight = _plain(weight, real)
     overwrite = overwrite and logits.is_contiguous() and not logits.is_neg()
     rows = logits.detach() if overwrite else readable(logits)
     count, classes = rows.shape
-    out = rows if overwrite else torch.empty((count, classes), dtype=rows.dtype)
-    _native.backward_rows(
-        None if overwrite else span(rows),
-        dtype_name(rows),
-        count,
-        classes,
-        rows.stride(0) if count > 1 else classes,
-        span(lse),
-        span(labels),
-        ignore_index,
-        None if weight is None else span(weight),
-        label_smoothing,
-        span(upstream),
-        span(out),
-    )
+    out = rows if overwrite else torch.empty((count, classes), dtype=rows.dtype, device=rows.device)
+    if (native := _cuda.kernels(rows.device)) is not None:
+        _cuda.backward(native, rows, labels, weight, ignore_index, label_smoothing, lse, upstream, out)
+    else:
+        _native.backward_rows(
+            None if overwrite else span(rows),
+            dtype_name(rows),
+            count,
+            classes,
+            rows.stride(0) if count > 1 else classes,
+            span(lse),
+            span(labels),
+            ignore_index,
+            None if weight is None else span(weight),
+            label_smoothing,
+            span(upstream),
+            span(out),
+        )
     if overwrite:
         # Whoever saved these logits for a backward of their own is told by autograd.
         torch.autograd.graph.increment_version(logits)
@@ -167,8 +177,9 @@ class RowTerms(torch.autograd.Function):
         ignore_index: int,
         label_smoothing: float,
         overwrite: bool,
+        home: _cuda.Home,
     ) -> tuple[torch.Tensor, ...]:
-        found = forward(logits, target, weight, ignore_index, label_smoothing)
+        found = forward(logits, target, weight, ignore_index, label_smoothing, home)
         # The logits and not the softmax: half the memory of a saved log-softmax for half-precision logits, none beyond
         # what the caller holds anyway.
         ctx.save_for_backward(logits, target, weight, found.rest[2])
@@ -184,7 +195,7 @@ class RowTerms(torch.autograd.Function):
             gradient = composite_gradient(logits, target, weight, *ctx.settings, grad_term)
         else:
             gradient = backward(logits, target, weight, *ctx.settings, lse, grad_term, ctx.overwrite)
-        return gradient, None, None, None, None, None
+        return gradient, None, None, None, None, None, None
 
 
 # ---- compiled graphs -----------------------------------------------------------------------------------------------
@@ -275,8 +286,9 @@ def terms(
     ignore_index: int,
     label_smoothing: float,
     overwrite: bool = False,
+    home: _cuda.Home = _cuda.NOWHERE,
 ) -> Forward:
     """:class:`Forward` with a differentiable ``term``, as suits the caller: eager, or being compiled."""
     if torch.compiler.is_compiling():
         return Forward(*torch.ops.lossfeed.rows_forward(logits, target, weight, ignore_index, label_smoothing))
-    return Forward(*RowTerms.apply(logits, target, weight, ignore_index, label_smoothing, overwrite))
+    return Forward(*RowTerms.apply(logits, target, weight, ignore_index, label_smoothing, overwrite, home))

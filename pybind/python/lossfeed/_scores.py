@@ -64,8 +64,8 @@ def sample_scores(logits: Any, target: Any, ignore_index: int = -100) -> SampleS
 
     Raises:
         SettingsError: shapes or dtypes that do not fit, with both.
-        SampleError: a target outside ``[0, C)``, with the row and the target (CPU only: finding out on a GPU would
-            have to wait for it; there such a row gets no rank and a NaN loss).
+        SampleError: a target outside ``[0, C)``, with the row and the target. On a CUDA device such a row gets no rank and a NaN
+            loss, and a later call on that stream raises: finding out at once would have to wait.
     """
     classes, shape = _check_shapes(logits, target)
     if not is_tensor(logits):
@@ -77,14 +77,15 @@ def sample_scores(logits: Any, target: Any, ignore_index: int = -100) -> SampleS
         target = torch.as_tensor(target, device=logits.device)
     rows = class_rows(logits)
     labels = target.reshape(-1)
-    if logits.device.type == "cpu":
-        from . import _rows
+    from . import _rows
 
+    labels = labels.to(rows.device)
+    if _rows.native_on(rows.device):
         scores = _rows.forward(rows, labels, None, ignore_index, 0.0).scores()
     else:
         from ._autograd import device_rows
 
-        scores = device_rows(rows, labels.to(rows.device), ignore_index)
+        scores = device_rows(rows, labels, ignore_index)
     return SampleScores(
         scores.loss.view(shape),
         scores.grad_norm.view(shape),

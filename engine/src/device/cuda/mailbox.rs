@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lossfeed_kernels::Rows;
 use lossfeed_kernels::launch::mail::{self, HAS_ENTROPY, HAS_GRAD_NORM, HAS_IDS, NO_ROW, Slot, SlotHead};
@@ -26,6 +26,8 @@ use crate::error::{Error, Result};
 const SLOTS_MAX: usize = 1024;
 /// Pauses between two looks; they grow, for a training step takes milliseconds.
 const LOOK_FIRST: Duration = Duration::from_micros(20);
+/// How long settling waits for a sink.
+const SETTLE_WAIT: Duration = Duration::from_secs(10);
 const LOOK_LAST: Duration = Duration::from_micros(500);
 /// The `consumed` word, on a line of its own in front of the slots.
 const HEAD_BYTES: usize = 64;
@@ -97,6 +99,16 @@ impl Mailbox {
         self.ring.consumed()
     }
 
+    /// Waits for the work the device has been given and until its mail has been handed to the sink.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Device`] if the device cannot be waited for (a capture is under way), [`crate::ErrorKind::Internal`] if
+    /// the mail is not taken up within some seconds.
+    pub fn settle(&self) -> Result<()> {
+        self.driver.synchronize("waiting for scores")?;
+        self.ring.settle()
+    }
+
     /// Refuses further mail, waits for the work the device has been given, hands what came to the sink and ends the thread. `false`
     /// if the device could not be asked (a capture is under way, an error): then the ring's memory is never freed.
     pub fn close(&mut self) -> bool {
@@ -160,6 +172,8 @@ impl Shared for Mapped {
 /// The slots and their thread.
 struct Ring {
     memory: Arc<dyn Shared>,
+    slots: u32,
+    slot_bytes: usize,
     closing: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -192,7 +206,25 @@ impl Ring {
             .name("lossfeed-scores".to_owned())
             .spawn(move || reader.run())
             .map_err(|error| Error::device("no thread to read scores with").because(error))?;
-        Ok(Self { memory, closing, thread: Some(thread) })
+        let slot_bytes = Slot::new(rows_max).bytes;
+        Ok(Self { memory, slots: slots as u32, slot_bytes, closing, thread: Some(thread) })
+    }
+
+    /// Returns when the sink has had all mail that was written before the call.
+    fn settle(&self) -> Result<()> {
+        let deadline = Instant::now() + SETTLE_WAIT;
+        loop {
+            // Acquire: what the sink did with the mail before is visible.
+            let next = word(&*self.memory, 0).load(Ordering::Acquire);
+            let at = HEAD_BYTES + (next & (self.slots - 1)) as usize * self.slot_bytes;
+            if word(&*self.memory, at).load(Ordering::Acquire) != next.wrapping_add(1) {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::internal(format!("scores wait to be taken up for {} s", SETTLE_WAIT.as_secs())));
+            }
+            std::thread::sleep(LOOK_FIRST);
+        }
     }
 
     fn consumed(&self) -> u32 {

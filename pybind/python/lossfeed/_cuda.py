@@ -1,0 +1,242 @@
+"""The native kernels on CUDA tensors: addresses, the current stream and scratch. Nothing waits for the device.
+
+Every call queues on the current stream of its tensors' device and may be captured in a CUDA graph once the kernels have
+been used outside of one (loading them is no work for a capture). Temporaries go back to torch's allocator at once: it
+hands them out again in the order of the stream.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from . import _native
+from ._errors import Error, SampleError
+from ._memory import dtype_name
+from ._scores import RANK_BASE
+
+if TYPE_CHECKING:
+    from ._batch import Batch
+    from ._loader import Loader
+    from ._rows import Forward
+
+_loaded: dict[int, _native.CudaKernels | None] = {}
+
+
+class Home(NamedTuple):
+    """Where a launch mails its scores, and on whose account."""
+
+    mail: int
+    tag: int
+    ids: int
+
+
+NOWHERE = Home(0, 0, 0)
+
+
+def kernels(device: torch.device) -> _native.CudaKernels | None:
+    """The kernels of a device; None, with one warning that says why, where they cannot be had: torch's operators do then."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return None
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index not in _loaded:
+        try:
+            _loaded[index] = _native.CudaKernels(index)
+        except Error as cause:
+            warnings.warn(f"lossfeed scores on {device} with torch's operators, not with its kernels: {cause}", RuntimeWarning, stacklevel=3)
+            _loaded[index] = None
+    return _loaded[index]
+
+
+def _stream(device: torch.device) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def _raise_late_errors(device: torch.device) -> None:
+    """A target that named no class in an earlier call: found by the kernel, told here, since the call itself never waits."""
+    native = kernels(device)
+    row = None if native is None else native.take_error(_stream(device))
+    if row is not None:
+        raise SampleError(
+            f"the target of row {row} of an earlier batch on this stream is outside the classes; fix the label, or pass it as ignore_index"
+        )
+
+
+def home(loader: Loader, batch: Batch) -> Home:
+    """Where scores of this batch go. In a graph that is being captured they are credited to the ids that lie in
+    ``batch.ids`` when it is replayed; else to the batch's ticket, once."""
+    device = batch.ids.device if batch.ids.is_cuda else torch.device("cuda", torch.cuda.current_device())
+    box = mailbox(loader, device)
+    # Takes the word first: the mail, if it is home, says which batch it was.
+    late = None
+    try:
+        _raise_late_errors(device)
+    except SampleError as error:
+        late = error
+    box.check()
+    if late is not None:
+        raise late
+    if torch.cuda.is_current_stream_capturing():
+        if not batch.ids.is_cuda:
+            return NOWHERE
+        return Home(box.address, 0, batch.ids.data_ptr())
+    return Home(box.address, box.register(batch._ticket), 0)
+
+
+def mailbox(loader: Loader, device: torch.device) -> _native.Mailbox:
+    """The loader's mailbox on a device, made at its first use."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index not in loader._mailboxes:
+        loader._mailboxes[index] = loader._open_engine().mailbox(index, loader._settings["batch_size"])
+    return loader._mailboxes[index]
+
+
+def forward(
+    native: _native.CudaKernels,
+    rows: torch.Tensor,
+    labels: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    where: Home,
+) -> Forward:
+    """:func:`lossfeed._rows.forward` of readable rows and contiguous int64 labels; mails the scores, a row a sample."""
+    from ._rows import Forward, real_dtype
+
+    device, (count, classes) = rows.device, rows.shape
+    with torch.cuda.device(device):
+        stream = _stream(device)
+        if not where.mail:
+            _raise_late_errors(device)
+        reals = torch.empty((6, count), dtype=real_dtype(rows), device=device)
+        correct = torch.empty(count, dtype=torch.uint8, device=device)
+        counts = torch.empty(count, dtype=torch.int32, device=device)
+        scratch = torch.empty(_native.scratch_bytes(count, classes), dtype=torch.uint8, device=device)
+        weight_sum = weight.sum() if weight is not None and label_smoothing > 0.0 else None
+        term, share, loss, lse, grad_norm, entropy = (reals.data_ptr() + i * count * reals.element_size() for i in range(6))
+        native.forward(
+            stream,
+            dtype_name(rows),
+            count,
+            classes,
+            rows.stride(0) if count > 1 else classes,
+            rows.data_ptr(),
+            labels.data_ptr(),
+            scratch.data_ptr(),
+            loss=loss,
+            lse=lse,
+            grad_norm=grad_norm,
+            entropy=entropy,
+            correct=correct.data_ptr(),
+            count=counts.data_ptr(),
+            weight=0 if weight is None else weight.data_ptr(),
+            weight_sum=0 if weight_sum is None else weight_sum.data_ptr(),
+            term=term,
+            share=share,
+            mail=where.mail,
+            tag=where.tag,
+            ids=where.ids,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            b0=RANK_BASE,
+        )
+    return Forward(reals[0], reals[1:], correct, counts)
+
+
+def backward(
+    native: _native.CudaKernels,
+    rows: torch.Tensor,
+    labels: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    lse: torch.Tensor,
+    upstream: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """Writes the gradient to `out` (which may be `rows`). `upstream` has one number, or one a row."""
+    count, classes = rows.shape
+    with torch.cuda.device(rows.device):
+        weight_sum = weight.sum() if weight is not None and label_smoothing > 0.0 else None
+        native.backward(
+            _stream(rows.device),
+            dtype_name(rows),
+            count,
+            classes,
+            rows.stride(0) if count > 1 else classes,
+            rows.data_ptr(),
+            labels.data_ptr(),
+            lse=lse.data_ptr(),
+            upstream=upstream.data_ptr(),
+            upstream_stride=1 if len(upstream) == count and count > 1 else 0,
+            gradient=out.data_ptr(),
+            gradient_stride=out.stride(0) if count > 1 else classes,
+            weight=0 if weight is None else weight.data_ptr(),
+            weight_sum=0 if weight_sum is None else weight_sum.data_ptr(),
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+        )
+
+
+def mail_sequences(found: Forward, samples: int, sequence: str, where: Home) -> None:
+    """One loss a sample from the rows of its positions, ranked and mailed."""
+    native = kernels(found.rest.device)
+    assert native is not None, "the rows were scored by these kernels"
+    _, loss, _, grad_norm, entropy = found.rest.detach().unbind()
+    length = loss.numel() // samples
+    device = loss.device
+    with torch.cuda.device(device):
+        outputs = torch.empty((5, samples), dtype=loss.dtype, device=device)
+        counts = torch.empty(samples, dtype=torch.int32, device=device)
+        scratch = torch.empty(_native.scratch_bytes(samples, 1), dtype=torch.uint8, device=device)
+        native.sequences(
+            _stream(device),
+            loss.dtype == torch.float64,
+            samples,
+            length,
+            loss.data_ptr(),
+            found.correct.data_ptr(),
+            scratch.data_ptr(),
+            grad_norm=grad_norm.data_ptr(),
+            entropy=entropy.data_ptr(),
+            mean=outputs[0].data_ptr(),
+            max=outputs[1].data_ptr(),
+            sum=outputs[2].data_ptr(),
+            mean_grad_norm=outputs[3].data_ptr(),
+            mean_entropy=outputs[4].data_ptr(),
+            count=counts.data_ptr(),
+            mail=where.mail,
+            tag=where.tag,
+            ids=where.ids,
+            rank_by=sequence,
+            b0=RANK_BASE,
+        )
+
+
+def mail_columns(native: _native.CudaKernels, columns: list[torch.Tensor], where: Home) -> None:
+    """Ranks ``(B,)`` float32 losses and mails them with the columns behind them (grad_norm, entropy)."""
+    columns = [c.contiguous() for c in columns]
+    loss, grad_norm, entropy = [*columns, None, None][:3]
+    device = loss.device
+    with torch.cuda.device(device):
+        scratch = torch.empty(_native.scratch_bytes(len(loss), 1), dtype=torch.uint8, device=device)
+        native.ranks(
+            _stream(device),
+            len(loss),
+            loss.data_ptr(),
+            scratch.data_ptr(),
+            grad_norm=0 if grad_norm is None else grad_norm.data_ptr(),
+            entropy=0 if entropy is None else entropy.data_ptr(),
+            mail=where.mail,
+            tag=where.tag,
+            ids=where.ids,
+            b0=RANK_BASE,
+        )
+
+
+def settle(mailboxes: dict[int, Any]) -> None:
+    """Waits until the scores of all work given to the devices so far have been credited."""
+    for box in mailboxes.values():
+        box.settle()
