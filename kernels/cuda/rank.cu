@@ -79,7 +79,7 @@ __device__ inline void sort_shared(u32* words, u32 size) {
         for (u32 step = run / 2; step > 0; step /= 2) {
             __syncthreads();
             for (u32 i = thread_in_block(); i < size / 2; i += block_threads()) {
-                u32 low = i / step * step * 2 + i % step;
+                u32 low = (i & ~(step - 1)) * 2 + (i & (step - 1)); // a zero goes in where `step` has its bit
                 u32 high = low + step;
                 bool up = (low & run) == 0;
                 u32 a = words[low], b = words[high];
