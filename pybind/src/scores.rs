@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use crate::buffer::{Buffer, Input, Output};
 use crate::errors::{contract, outside};
 
-/// Six columns of reals one after the other (term, share, loss, lse, grad_norm, entropy), correct, count, rank_score.
-type Columns = (Buffer, Buffer, Buffer, Buffer);
+/// The terms; five columns of reals one after the other (share, loss, lse, grad_norm, entropy); correct, count, rank_score.
+type Columns = (Buffer, Buffer, Buffer, Buffer, Buffer);
 
 pub(crate) fn dtype(name: &str) -> PyResult<Dtype> {
     match name {
@@ -49,9 +49,10 @@ impl Numbers {
 }
 
 fn columns<R: bytemuck::Pod + Send + Sync>(scores: Scores<R>, terms: Terms<R>) -> Columns {
-    let reals = [terms.term, terms.share, scores.loss, scores.lse, scores.grad_norm, scores.entropy].concat();
+    let rest = [terms.share, scores.loss, scores.lse, scores.grad_norm, scores.entropy].concat();
     (
-        Buffer::from_vec(reals),
+        Buffer::from_vec(terms.term),
+        Buffer::from_vec(rest),
         Buffer::from_vec(scores.correct),
         Buffer::from_vec(scores.count),
         Buffer::from_vec(scores.rank_score),

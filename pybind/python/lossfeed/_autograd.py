@@ -108,7 +108,8 @@ def device_rows(rows: torch.Tensor, labels: torch.Tensor, ignore_index: int) -> 
     loss = torch.where(inside, lse - z.gather(1, index).squeeze(1), torch.where(valid, nan, torch.zeros_like(lse)))
     grad_norm = torch.where(inside, (p.square().sum(-1) - 2.0 * p_y + 1.0).clamp_min(0.0).sqrt(), nan)
     entropy = torch.where(inside, lse - torch.where(p == 0, torch.zeros_like(p), p * z).sum(-1), nan)
-    hit = (z.argmax(-1) == labels).to(torch.uint8)
+    # torch calls the first NaN of a row its largest; a row that holds one has no softmax and nothing in it is correct.
+    hit = ((z.argmax(-1) == labels) & ~torch.isnan(loss)).to(torch.uint8)
     correct = torch.where(valid, hit, torch.full_like(hit, 255))
     count = rank_counts(torch.where(inside, loss, nan))
     rank_score = torch.where(count >= 0, torch.log(count.to(torch.float32) + RANK_BASE), nan.to(torch.float32))

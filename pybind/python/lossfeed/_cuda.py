@@ -110,12 +110,13 @@ def forward(
         stream = _stream(device)
         if not where.mail:
             _raise_late_errors(device)
-        reals = torch.empty((6, count), dtype=real_dtype(rows), device=device)
+        term = torch.empty(count, dtype=real_dtype(rows), device=device)
+        rest = torch.empty((5, count), dtype=term.dtype, device=device)
         correct = torch.empty(count, dtype=torch.uint8, device=device)
         counts = torch.empty(count, dtype=torch.int32, device=device)
         scratch = torch.empty(_native.scratch_bytes(count, classes), dtype=torch.uint8, device=device)
         weight_sum = weight.sum() if weight is not None and label_smoothing > 0.0 else None
-        term, share, loss, lse, grad_norm, entropy = (reals.data_ptr() + i * count * reals.element_size() for i in range(6))
+        share, loss, lse, grad_norm, entropy = (rest.data_ptr() + i * count * rest.element_size() for i in range(5))
         native.forward(
             stream,
             dtype_name(rows),
@@ -133,7 +134,7 @@ def forward(
             count=counts.data_ptr(),
             weight=0 if weight is None else weight.data_ptr(),
             weight_sum=0 if weight_sum is None else weight_sum.data_ptr(),
-            term=term,
+            term=term.data_ptr(),
             share=share,
             mail=where.mail,
             tag=where.tag,
@@ -142,7 +143,7 @@ def forward(
             label_smoothing=label_smoothing,
             b0=RANK_BASE,
         )
-    return Forward(reals[0], reals[1:], correct, counts)
+    return Forward(term, rest, correct, counts)
 
 
 def backward(

@@ -283,7 +283,7 @@ def forward_rows(
     b0: float,
     weight: _Buffer | None,
     label_smoothing: float,
-) -> tuple[Buffer, Buffer, Buffer, Buffer]: ...
+) -> tuple[Buffer, Buffer, Buffer, Buffer, Buffer]: ...
 def backward_rows(
     logits: _Buffer | None,
     dtype_name: str,

@@ -92,8 +92,13 @@ def forward(
         None if weight is None else span(weight),
         label_smoothing,
     )
-    reals = to_torch(fields[0], str(real_dtype(rows)).removeprefix("torch."), (6, count))
-    return Forward(reals[0], reals[1:], to_torch(fields[1], "uint8", (count,)), to_torch(fields[2], "int32", (count,)))
+    real = str(real_dtype(rows)).removeprefix("torch.")
+    return Forward(
+        to_torch(fields[0], real, (count,)),
+        to_torch(fields[1], real, (5, count)),
+        to_torch(fields[2], "uint8", (count,)),
+        to_torch(fields[3], "int32", (count,)),
+    )
 
 
 def backward(
@@ -210,9 +215,7 @@ def rows_forward(
     label_smoothing: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """:func:`forward` as an operator."""
-    term, *others = forward(logits, target, weight, ignore_index, label_smoothing)
-    # Outputs of an operator may not share memory.
-    return term.clone(), *others
+    return tuple(forward(logits, target, weight, ignore_index, label_smoothing))  # type: ignore[return-value]
 
 
 @rows_forward.register_fake

@@ -129,11 +129,11 @@ def _array_scores(logits: Any, target: Any, classes: int, shape: tuple[int, ...]
     rows = logits if logits.ndim < 3 else numpy.moveaxis(logits, 1, -1)
     rows = numpy.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("=")).reshape(-1, classes)
     labels = numpy.ascontiguousarray(target, dtype=numpy.int64).reshape(-1)
-    reals, correct, count, rank_score = _native.forward_rows(
+    _, rest, correct, count, rank_score = _native.forward_rows(
         as_bytes(rows), dtype_name(rows), len(rows), classes, classes, as_bytes(labels), ignore_index, RANK_BASE, None, 0.0
     )
     real = "float64" if rows.dtype == numpy.float64 else "float32"
-    _, _, loss, lse, grad_norm, entropy = to_numpy(reals, real, (6, len(rows)))
+    _, loss, lse, grad_norm, entropy = to_numpy(rest, real, (5, len(rows)))
     scores = RowScores(
         loss,
         lse,
