@@ -19,12 +19,12 @@ from resnet import ResNet18
 import lossfeed as lf
 
 
-def make_loader(report: Report, batch_size: int, samples: int) -> lf.Loader:
-    """A loader of random (32, 32, 3) uint8 images of ten classes on the device."""
+def make_loader(report: Report, batch_size: int, samples: int, classes: int = 10) -> lf.Loader:
+    """A loader of random (32, 32, 3) uint8 images on the device."""
     rng = np.random.default_rng(0)
     side = 8 if report.quick else 32
     images = rng.integers(0, 256, (samples, side, side, 3), dtype=np.uint8)
-    data = lf.open((images, rng.integers(0, 10, samples)))
+    data = lf.open((images, rng.integers(0, classes, samples)))
     return lf.Loader(data, batch_size=batch_size, drop_last=True, device=str(report.device), seed=0, stats=False, framework="torch")
 
 

@@ -83,7 +83,14 @@ def cross_entropy(
     overwrite_logits: bool,
 ) -> torch.Tensor:
     """See :func:`lossfeed.cross_entropy`."""
-    if reduction not in ("none", "mean", "sum") or not native_path(logits, target, weight, label_smoothing):
+    known = reduction in ("none", "mean", "sum")
+    if known and isinstance(target, torch.Tensor) and target.is_floating_point() and target.is_cuda:
+        from . import _probabilities
+
+        if _probabilities.takes(logits, target, weight, label_smoothing):
+            terms = _probabilities.losses(logits, target, weight, label_smoothing)
+            return reduced(terms, torch.ones_like(terms), reduction, tuple(terms.shape)).to(result_dtype(logits))
+    if not known or not native_path(logits, target, weight, label_smoothing):
         return F.cross_entropy(
             logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
         )

@@ -50,14 +50,15 @@ def kernels(device: torch.device) -> _native.CudaKernels | None:
     return _loaded[index]
 
 
-def _stream(device: torch.device) -> int:
+def stream(device: torch.device) -> int:
+    """The handle of torch's current stream."""
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
 def _raise_late_errors(device: torch.device) -> None:
     """A target that named no class in an earlier call: found by the kernel, told here, since the call itself never waits."""
     native = kernels(device)
-    row = None if native is None else native.take_error(_stream(device))
+    row = None if native is None else native.take_error(stream(device))
     if row is not None:
         raise SampleError(
             f"the target of row {row} of an earlier batch on this stream is outside the classes; fix the label, or pass it as ignore_index"
@@ -107,18 +108,18 @@ def forward(
 
     device, (count, classes) = rows.device, rows.shape
     with torch.cuda.device(device):
-        stream = _stream(device)
         if not where.mail:
             _raise_late_errors(device)
         term = torch.empty(count, dtype=real_dtype(rows), device=device)
         rest = torch.empty((5, count), dtype=term.dtype, device=device)
         correct = torch.empty(count, dtype=torch.uint8, device=device)
         counts = torch.empty(count, dtype=torch.int32, device=device)
+        rank_score = torch.empty(count, dtype=torch.float32, device=device)
         scratch = torch.empty(_native.scratch_bytes(count, classes), dtype=torch.uint8, device=device)
         weight_sum = weight.sum() if weight is not None and label_smoothing > 0.0 else None
         share, loss, lse, grad_norm, entropy = (rest.data_ptr() + i * count * rest.element_size() for i in range(5))
         native.forward(
-            stream,
+            stream(device),
             dtype_name(rows),
             count,
             classes,
@@ -132,6 +133,7 @@ def forward(
             entropy=entropy,
             correct=correct.data_ptr(),
             count=counts.data_ptr(),
+            rank_score=rank_score.data_ptr(),
             weight=0 if weight is None else weight.data_ptr(),
             weight_sum=0 if weight_sum is None else weight_sum.data_ptr(),
             term=term.data_ptr(),
@@ -143,7 +145,7 @@ def forward(
             label_smoothing=label_smoothing,
             b0=RANK_BASE,
         )
-    return Forward(term, rest, correct, counts)
+    return Forward(term, rest, correct, counts, rank_score)
 
 
 def backward(
@@ -162,7 +164,7 @@ def backward(
     with torch.cuda.device(rows.device):
         weight_sum = weight.sum() if weight is not None and label_smoothing > 0.0 else None
         native.backward(
-            _stream(rows.device),
+            stream(rows.device),
             dtype_name(rows),
             count,
             classes,
@@ -193,7 +195,7 @@ def mail_sequences(found: Forward, samples: int, sequence: str, where: Home) -> 
         counts = torch.empty(samples, dtype=torch.int32, device=device)
         scratch = torch.empty(_native.scratch_bytes(samples, 1), dtype=torch.uint8, device=device)
         native.sequences(
-            _stream(device),
+            stream(device),
             loss.dtype == torch.float64,
             samples,
             length,
@@ -224,7 +226,7 @@ def mail_columns(native: _native.CudaKernels, columns: list[torch.Tensor], where
     with torch.cuda.device(device):
         scratch = torch.empty(_native.scratch_bytes(len(loss), 1), dtype=torch.uint8, device=device)
         native.ranks(
-            _stream(device),
+            stream(device),
             len(loss),
             loss.data_ptr(),
             scratch.data_ptr(),

@@ -26,13 +26,12 @@ class Forward(NamedTuple):
     """uint8 ``(R,)``; 255 where ignored."""
     count: torch.Tensor
     """int32 ``(R,)``: rank counts; -1 where there is none."""
+    rank_score: torch.Tensor | None = None
+    """float32 ``(R,)``, from :func:`forward` alone: training has no use for it."""
 
     def scores(self) -> RowScores:
         """The scores of the plain loss."""
-        _, loss, lse, grad_norm, entropy = self.rest.unbind()
-        ranked = self.count >= 0
-        rank_score = torch.where(ranked, torch.log(self.count.double() + RANK_BASE), torch.nan).float()
-        return RowScores(loss, lse, grad_norm, entropy, self.correct, self.count, rank_score)
+        return RowScores(*self.rest[1:].unbind(), self.correct, self.count, self.rank_score)
 
 
 def real_dtype(logits: torch.Tensor) -> torch.dtype:
@@ -98,6 +97,7 @@ def forward(
         to_torch(fields[1], real, (5, count)),
         to_torch(fields[2], "uint8", (count,)),
         to_torch(fields[3], "int32", (count,)),
+        to_torch(fields[4], "float32", (count,)),
     )
 
 
@@ -190,8 +190,8 @@ class RowTerms(torch.autograd.Function):
         ctx.save_for_backward(logits, target, weight, found.rest[2])
         ctx.settings = ignore_index, label_smoothing
         ctx.overwrite = overwrite
-        ctx.mark_non_differentiable(*found[1:])
-        return tuple(found)
+        ctx.mark_non_differentiable(*found[1:4])
+        return tuple(found[:4])
 
     @staticmethod
     def backward(ctx: Any, grad_term: torch.Tensor, *_: Any) -> tuple[Any, ...]:
@@ -215,7 +215,7 @@ def rows_forward(
     label_smoothing: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """:func:`forward` as an operator."""
-    return tuple(forward(logits, target, weight, ignore_index, label_smoothing))  # type: ignore[return-value]
+    return tuple(forward(logits, target, weight, ignore_index, label_smoothing)[:4])  # type: ignore[return-value]
 
 
 @rows_forward.register_fake

@@ -37,7 +37,7 @@ class SampleScores(NamedTuple):
 
 
 class RowScores(NamedTuple):
-    """The native result for rows: CPU tensors or arrays of one dimension."""
+    """What is known of rows: tensors or arrays of one dimension."""
 
     loss: Any
     lse: Any

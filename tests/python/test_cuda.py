@@ -1,0 +1,190 @@
+"""The same journeys with batches on a CUDA device; skipped, in one line, where there is none."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import epoch_ids
+
+import lossfeed as lf
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+
+def test_batches_arrive_on_the_device_unchanged_while_the_consumers_stream_is_busy(numbers):
+    x, y = numbers
+    loader = lf.Loader((x, y), 8, device="cuda", seed=1)
+    busy = torch.randn(1024, 1024, device="cuda")
+    for _ in range(3):
+        for batch in loader:
+            busy = (busy @ busy).clamp(-1, 1)
+            assert batch.data.is_cuda and batch.weight.is_cuda
+            ids = batch.ids.cpu().numpy()
+            np.testing.assert_array_equal(batch.data.cpu().numpy(), x[ids])
+            np.testing.assert_array_equal(batch.target.cpu().numpy(), y[ids])
+
+
+def test_the_order_is_the_cpus(numbers):
+    on_cpu = lf.Loader(numbers, 8, seed=3)
+    on_gpu = lf.Loader(numbers, 8, seed=3, device="cuda")
+    assert [b.ids.tolist() for b in on_gpu] == [i.tolist() for i in epoch_ids(on_cpu)]
+
+
+def test_scores_come_home_without_a_wait_and_equal_the_cpus(numbers):
+    def importance(device):
+        loader = lf.Loader(numbers, 8, seed=3, device=device)
+        for batch in loader:
+            logits = torch.sin(batch.data.repeat(1, 2)[:, :4] + batch.target[:, None])
+            loader.cross_entropy(logits.requires_grad_(), batch).backward()
+        loader.state_dict()  # waits for the scores under way
+        return loader.importance()
+
+    torch.testing.assert_close(importance("cuda"), importance("cpu"), rtol=1e-4, atol=1e-5)
+
+
+def test_resuming_at_every_step_delivers_exactly_the_rest(numbers):
+    for stop in range(1, 8):
+        loader = lf.Loader(numbers, 8, seed=3, device="cuda")
+        it = iter(loader)
+        before = [next(it).ids.tolist() for _ in range(stop)]
+        resumed = lf.Loader(numbers, 8, seed=3, device="cuda")
+        resumed.load_state_dict(loader.state_dict())
+        rest = [b.ids.tolist() for b in resumed]
+        assert sorted(sum(before + rest, [])) == list(range(64))
+
+
+def test_any_iterable_is_staged_on_the_device():
+    batches = [{"x": torch.full((1000,), float(i)), "y": (np.arange(i + 1), "text")} for i in range(20)]
+    for i, batch in enumerate(lf.stage(batches, "cuda")):
+        assert batch["x"].is_cuda and batch["y"][0].is_cuda and batch["y"][1] == "text"
+        assert batch["x"].sum().item() == 1000.0 * i and len(batch["y"][0]) == i + 1
+
+
+def test_cross_entropy_and_scores_on_the_device_equal_the_cpus():
+    logits, target = torch.randn(50, 9), torch.randint(9, (50,))
+    torch.testing.assert_close(lf.cross_entropy(logits.cuda(), target.cuda()).cpu(), lf.cross_entropy(logits, target))
+    for a, b in zip(lf.sample_scores(logits.cuda(), target.cuda()), lf.sample_scores(logits, target)):
+        assert a.is_cuda
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (7, 10), (600, 33), (3, 50257), (5000, 3), (20000, 2)], ids=str)
+def test_loss_and_gradient_equal_torchs_and_nothing_falls_back(dtype, shape):
+    from lossfeed import _cuda
+
+    assert _cuda.kernels(torch.device("cuda", torch.cuda.current_device())) is not None
+    bound = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5, torch.float64: 1e-12}[dtype]
+    logits, target = (torch.randn(shape, device="cuda") * 3).to(dtype), torch.randint(shape[1], shape[:1], device="cuda")
+    target[::3] = -100
+    for keywords in ({}, {"label_smoothing": 0.1}, {"weight": torch.rand(shape[1], device="cuda").to(dtype) + 0.5, "reduction": "sum"}):
+        for overwrite in (False, True):
+            a, b = logits.clone().requires_grad_(), logits.double().requires_grad_()
+            ours = lf.cross_entropy(a * 1.0, target, overwrite_logits=overwrite, **keywords)
+            wide = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in keywords.items()}
+            theirs = torch.nn.functional.cross_entropy(b, target, **wide)
+            torch.testing.assert_close(ours.double(), theirs, rtol=bound, atol=bound, equal_nan=True)
+            if torch.isfinite(theirs):
+                ours.backward(), theirs.backward()
+                torch.testing.assert_close(a.grad.double(), b.grad, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("sequence", ["mean", "max", "sum"])
+def test_sequences_score_a_sample_as_on_the_cpu(sequence):
+    x, y = np.zeros((24, 1), np.float32), np.random.default_rng(2).integers(5, size=(24, 7))
+    y[:, 5:] = -100
+
+    def importance(device):
+        with lf.Loader((x, y), 8, seed=2, score="loss", device=device, framework="torch") as loader:
+            for batch in loader:
+                logits = torch.sin(torch.arange(len(batch) * 35).view(len(batch), 7, 5) * 0.7 + batch.ids.cpu().view(-1, 1, 1)).to(device)
+                loader.cross_entropy(logits.transpose(1, 2), batch, sequence=sequence)
+            loader.state_dict()
+            return loader.importance()
+
+    torch.testing.assert_close(importance("cuda"), importance("cpu"), rtol=1e-5, atol=1e-6)
+
+
+def test_losses_over_elements_and_losses_of_your_own_come_home(numbers):
+    with lf.Loader(numbers, 8, seed=3, device="cuda", score="loss") as loader:
+        for number, batch in enumerate(loader):
+            if number % 2:
+                loader.score_losses(batch.ids.float(), batch)
+            else:
+                loader.loss("mse", batch.ids.float().sqrt(), batch, target=torch.zeros(len(batch), device="cuda"))
+        loader.state_dict()
+        torch.testing.assert_close(loader.importance(), torch.arange(64.0), rtol=1e-5, atol=1e-5)
+
+
+def test_a_replayed_graph_credits_the_ids_it_finds(numbers):
+    with lf.Loader(numbers, 8, seed=3, device="cuda", score="loss", drop_last=True) as loader:
+        batches = iter(loader)
+        static = next(batches)
+        # Outside of a capture first: it loads the kernels and makes the mailbox.
+        loader.score_losses(static.ids.float(), static)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loader.score_losses(static.ids.float() + 100.0, static)
+        for batch in batches:
+            static.copy_(batch)
+            graph.replay()
+        loader.state_dict()
+        importance = loader.importance()
+        scored = ~torch.isnan(importance)
+        assert scored.all()
+        assert ((importance - torch.arange(64.0) == 100.0).sum()) == 56
+
+
+def test_a_bad_target_is_told_by_a_later_call(numbers):
+    with lf.Loader(numbers, 8, seed=3, device="cuda") as loader:
+        batches = iter(loader)
+        batch = next(batches)
+        target = batch.target.clone()
+        target[5] = 99
+        loss = loader.cross_entropy(torch.randn(8, 4, device="cuda"), batch, target=target)
+        assert torch.isnan(loss)
+        loader.state_dict()
+        with pytest.raises(lf.SampleError, match="row 5"):
+            loader.score(torch.randn(8, 4, device="cuda"), next(batches))
+
+
+def test_a_compiled_step_on_the_device_has_no_break_and_scores(numbers):
+    torch._dynamo.reset()
+    with lf.Loader(numbers, 8, seed=3, device="cuda", score="loss") as loader:
+        model = torch.nn.Linear(3, 4, device="cuda")
+        step = torch.compile(lambda batch: loader.cross_entropy(model(batch.data), batch), fullgraph=True, backend="aot_eager")
+        for batch in loader:
+            step(batch).backward()
+        loader.state_dict()
+        assert not torch.isnan(loader.importance()).any()
+
+
+def test_the_hook_does_not_wait_for_the_device(numbers):
+    with lf.Loader(numbers, 8, seed=3, device="cuda") as loader:
+        batches = iter(loader)
+        loader.score(torch.randn(8, 4, device="cuda"), next(batches))  # loads what is loaded once
+        batch = next(batches)
+        logits = torch.randn(8, 4, device="cuda")
+        torch.cuda.synchronize()
+        torch.cuda._sleep(2_000_000_000)  # about a second of cycles
+        behind = torch.cuda.Event()
+        behind.record()
+        loader.score(logits, batch)
+        loss = loader.cross_entropy(logits.requires_grad_(), batch)
+        loss.backward()
+        assert not behind.query(), "the hook waited for work that was queued before it"
+        torch.cuda.synchronize()
+
+
+def test_probability_targets_equal_torchs():
+    for dtype, bound in ((torch.bfloat16, 3e-2), (torch.float32, 1e-5), (torch.float64, 1e-12)):
+        for shape in ((7,), (9, 33), (4, 5000), (2, 7, 3)):
+            logits = (torch.randn(shape, device="cuda") * 3).to(dtype)
+            target = torch.rand(shape, device="cuda").softmax(0 if len(shape) == 1 else 1).to(dtype)
+            weight = torch.rand(shape[0] if len(shape) == 1 else shape[1], device="cuda").to(dtype)
+            for keywords in ({}, {"label_smoothing": 0.2}, {"weight": weight, "reduction": "none"}, {"reduction": "sum"}):
+                a, b = logits.clone().requires_grad_(), logits.double().requires_grad_()
+                wide = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in keywords.items()}
+                ours, theirs = lf.cross_entropy(a, target, **keywords), torch.nn.functional.cross_entropy(b, target.double(), **wide)
+                ours.sum().backward(), theirs.sum().backward()
+                torch.testing.assert_close(ours.double(), theirs, rtol=bound, atol=bound)
+                torch.testing.assert_close(a.grad.double(), b.grad, rtol=bound, atol=bound)
