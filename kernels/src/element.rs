@@ -97,6 +97,8 @@ pub(crate) trait Element: Copy + Sync {
     const BYTES: usize;
     /// The first element of `bytes`, widened exactly. The caller hands in at least `BYTES` bytes, at any address.
     fn read(bytes: &[u8]) -> Self::Real;
+    /// The elements of `bytes` as they lie there, if they are reals and aligned as such.
+    fn reals(bytes: &[u8]) -> Option<&[Self::Real]>;
     /// `value`, rounded to nearest even, into the first element of `bytes`.
     fn write(value: Self::Real, bytes: &mut [u8]);
 }
@@ -153,6 +155,10 @@ impl Element for F16 {
         f16_to_f32(u16::from_ne_bytes([bytes[0], bytes[1]]))
     }
     #[inline(always)]
+    fn reals(_: &[u8]) -> Option<&[f32]> {
+        None
+    }
+    #[inline(always)]
     fn write(value: f32, bytes: &mut [u8]) {
         bytes[..2].copy_from_slice(&f32_to_f16(value).to_ne_bytes());
     }
@@ -164,6 +170,10 @@ impl Element for BF16 {
     #[inline(always)]
     fn read(bytes: &[u8]) -> f32 {
         f32::from_bits(u32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) << 16)
+    }
+    #[inline(always)]
+    fn reals(_: &[u8]) -> Option<&[f32]> {
+        None
     }
     #[inline(always)]
     fn write(value: f32, bytes: &mut [u8]) {
@@ -179,6 +189,10 @@ impl Element for f32 {
         f32::from_ne_bytes([b[0], b[1], b[2], b[3]])
     }
     #[inline(always)]
+    fn reals(bytes: &[u8]) -> Option<&[f32]> {
+        bytemuck::try_cast_slice(bytes).ok()
+    }
+    #[inline(always)]
     fn write(value: f32, bytes: &mut [u8]) {
         bytes[..4].copy_from_slice(&value.to_ne_bytes());
     }
@@ -190,6 +204,10 @@ impl Element for f64 {
     #[inline(always)]
     fn read(b: &[u8]) -> f64 {
         f64::from_ne_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])
+    }
+    #[inline(always)]
+    fn reals(bytes: &[u8]) -> Option<&[f64]> {
+        bytemuck::try_cast_slice(bytes).ok()
     }
     #[inline(always)]
     fn write(value: f64, bytes: &mut [u8]) {

@@ -65,6 +65,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/device/cuda/copy.rs", "the CUDA driver: copies and events"),
     ("engine/src/device/cuda/kernels.rs", "the CUDA driver: kernels"),
     ("engine/src/device/cuda/mailbox.rs", "memory that the GPU writes and the CPU reads"),
+    ("engine/src/device/cuda/mailbox_tests.rs", "plays the GPU on plain memory"),
     ("engine/candle/src/cuda.rs", "the CUDA driver: kernels in candle's context"),
     ("kernels/src/fast/dispatch.rs", "functions compiled for a vector unit"),
     ("pybind/src/buffer.rs", "memory lent by Python"),

@@ -1,35 +1,55 @@
-//! A piece of a row, widened, in the first-level cache.
+//! A piece of a row in the first-level cache, and how it is walked: in vectors of [`LANES`].
 
 use crate::element::{Element, Real};
 
 /// Sums run in this many lanes on every machine: two AVX-512, four AVX2 or eight SSE2 registers of f32.
 pub(super) const LANES: usize = 16;
-/// Logits widened together; 2 KiB of f32.
-pub(super) const BLOCK: usize = 512;
+/// Logits whose sums refer to one maximum; 16 KiB of f32, so that the second look at them is in the first-level cache.
+pub(super) const BLOCK: usize = 4096;
 
-/// The widened logits.
-pub(super) struct Block<R>(pub(super) [R; BLOCK]);
+/// Room for widened logits, taken when it is first needed.
+pub(super) struct Block<R>(Vec<R>);
 
 impl<R: Real> Block<R> {
     pub(super) fn new() -> Self {
-        Block([R::NEG_INFINITY; BLOCK])
+        Block(Vec::new())
     }
 
-    /// Takes the elements of `raw`, at most [`BLOCK`]; how many there are.
+    /// The elements of `raw`, at most [`BLOCK`], widened; where they lie if nothing has to be done to them.
     #[inline(always)]
-    pub(super) fn widen<E: Element<Real = R>>(&mut self, raw: &[u8]) -> usize {
+    pub(super) fn reals<'a, E: Element<Real = R>>(&'a mut self, raw: &'a [u8]) -> &'a [R] {
+        if let Some(reals) = E::reals(raw) {
+            return reals;
+        }
+        self.0.resize(BLOCK, R::ZERO);
         for (slot, raw) in self.0.iter_mut().zip(raw.chunks_exact(E::BYTES)) {
             *slot = E::read(raw);
         }
-        raw.len() / E::BYTES
+        &self.0[..raw.len() / E::BYTES]
     }
+}
 
-    /// Gives its first elements to `raw`, rounded.
-    #[inline(always)]
-    pub(super) fn narrow<E: Element<Real = R>>(&self, raw: &mut [u8]) {
-        for (&value, raw) in self.0.iter().zip(raw.chunks_exact_mut(E::BYTES)) {
-            E::write(value, raw);
-        }
+/// Calls `f` with all of `z` but element `own`, in vectors filled up with −∞, always in the same order.
+#[inline(always)]
+pub(super) fn vectors<R: Real>(z: &[R], own: Option<usize>, mut f: impl FnMut(&[R; LANES])) {
+    let (whole, rest) = z.as_chunks::<LANES>();
+    let without = |mut vector: [R; LANES], own: usize| {
+        vector[own % LANES] = R::NEG_INFINITY;
+        vector
+    };
+    let at = own.map_or(whole.len(), |own| own / LANES).min(whole.len());
+    whole[..at].iter().for_each(&mut f);
+    if let (Some(vector), Some(own)) = (whole.get(at), own) {
+        f(&without(*vector, own));
+        whole[at + 1..].iter().for_each(&mut f);
+    }
+    if !rest.is_empty() {
+        let mut vector = [R::NEG_INFINITY; LANES];
+        vector[..rest.len()].copy_from_slice(rest);
+        f(&match own {
+            Some(own) if own / LANES == whole.len() => without(vector, own),
+            _ => vector,
+        });
     }
 }
 

@@ -1,11 +1,11 @@
 //! The gradient of one row: one read of the logits, one write of the gradient, nothing between them.
 
-use super::block::{BLOCK, Block};
+use super::block::LANES;
 use crate::element::{Element, Real};
 use crate::objective::Factors;
 
-/// Writes `softmax · exp(z − lse) − spread · w` and takes the target's share off. `logits` is `None` where `out` holds them: then
-/// the gradient takes their place.
+/// Writes `softmax · exp(z − lse) − spread · w`, and takes the target's share off where it is due. `logits` is `None` where `out`
+/// holds them: then the gradient takes their place.
 #[inline(always)]
 pub(super) fn gradient_row<E: Element>(
     logits: Option<&[u8]>,
@@ -13,32 +13,60 @@ pub(super) fn gradient_row<E: Element>(
     lse: E::Real,
     factors: Factors<E::Real>,
     weight: Option<&[E::Real]>,
-    block: &mut Block<E::Real>,
     out: &mut [u8],
 ) {
-    let span = BLOCK * E::BYTES;
-    let smooth = factors.spread != E::Real::ZERO;
-    for (number, out) in out.chunks_mut(span).enumerate() {
-        let raw = logits.map_or(&*out, |logits| &logits[number * span..number * span + out.len()]);
-        let classes = block.widen::<E>(raw);
-        let start = number * BLOCK;
-        // Whole lanes, whatever stands behind the last class: it is not written.
-        for z in &mut block.0[..classes.next_multiple_of(super::block::LANES)] {
-            *z = (*z - lse).exp_lane().0 * factors.softmax;
-        }
-        if smooth {
-            match weight {
-                Some(w) => {
-                    for (g, &w) in block.0[..classes].iter_mut().zip(&w[start..start + classes]) {
-                        *g = *g - factors.spread * w;
-                    }
-                }
-                None => block.0[..classes].iter_mut().for_each(|g| *g = *g - factors.spread),
-            }
-        }
-        if let Some(g) = y.checked_sub(start).and_then(|at| block.0[..classes].get_mut(at)) {
-            *g = *g - factors.target;
-        }
-        block.narrow::<E>(out);
+    let at = y * E::BYTES..(y + 1) * E::BYTES;
+    let own = E::read(&logits.unwrap_or(out)[at.clone()]);
+    match (logits, factors.spread != E::Real::ZERO) {
+        (None, false) => in_place::<E>(out, |_, z| (z - lse).exp_lane().0 * factors.softmax),
+        (Some(z), false) => copied::<E>(z, out, |_, z| (z - lse).exp_lane().0 * factors.softmax),
+        (None, true) => in_place::<E>(out, |class, z| smoothed(class, z, lse, factors, weight)),
+        (Some(z), true) => copied::<E>(z, out, |class, z| smoothed(class, z, lse, factors, weight)),
     }
+    // From the logit itself: the value just written may have been rounded.
+    E::write(smoothed(y, own, lse, factors, weight) - factors.target, &mut out[at]);
+}
+
+/// The gradient at a class that is not the target.
+#[inline(always)]
+fn smoothed<R: Real>(class: usize, z: R, lse: R, factors: Factors<R>, weight: Option<&[R]>) -> R {
+    let w = weight.map_or(R::of_f64(1.0), |w| w[class]);
+    (z - lse).exp_lane().0 * factors.softmax - factors.spread * w
+}
+
+/// `out = f(class, z)`, in vectors, so that reads, arithmetic and writes each are one loop.
+#[inline(always)]
+fn copied<E: Element>(logits: &[u8], out: &mut [u8], f: impl Fn(usize, E::Real) -> E::Real) {
+    let span = LANES * E::BYTES;
+    for (number, (raw, out)) in logits.chunks(span).zip(out.chunks_mut(span)).enumerate() {
+        vector::<E>(raw, number * LANES, &f).narrow::<E>(out);
+    }
+}
+
+#[inline(always)]
+fn in_place<E: Element>(out: &mut [u8], f: impl Fn(usize, E::Real) -> E::Real) {
+    for (number, out) in out.chunks_mut(LANES * E::BYTES).enumerate() {
+        vector::<E>(out, number * LANES, &f).narrow::<E>(out);
+    }
+}
+
+/// Results for the classes of one vector, or for the few that are left.
+struct Vector<R>([R; LANES]);
+
+impl<R: Real> Vector<R> {
+    #[inline(always)]
+    fn narrow<E: Element<Real = R>>(&self, out: &mut [u8]) {
+        for (&value, out) in self.0.iter().zip(out.chunks_exact_mut(E::BYTES)) {
+            E::write(value, out);
+        }
+    }
+}
+
+#[inline(always)]
+fn vector<E: Element>(raw: &[u8], class: usize, f: &impl Fn(usize, E::Real) -> E::Real) -> Vector<E::Real> {
+    let mut lanes = [E::Real::ZERO; LANES];
+    for (i, (lane, raw)) in lanes.iter_mut().zip(raw.chunks_exact(E::BYTES)).enumerate() {
+        *lane = f(class + i, E::read(raw));
+    }
+    Vector(lanes)
 }

@@ -3,13 +3,12 @@
 //! The plain version ([`crate::reference`]) reads a row twice, for its maximum and for its sums. Departures from it:
 //!
 //! 1. *Online softmax.* Running sums refer to the maximum so far and are rescaled when it grows. That is done once per
-//!    512 logits, which are widened into a buffer that stays in the first-level cache: one read of memory, one exponential
-//!    per logit.
+//!    4096 logits, which stay in the first-level cache meanwhile: one read of memory, one exponential per logit.
 //! 2. *Fixed lanes.* Sums are kept in 16 lanes whatever the machine's vectors are, multiply-adds are fused everywhere (in hardware
 //!    from AVX2 and NEON on; an older x86 calls a library for each and is slow), and a row is never split over threads. So
 //!    scores are the same bit for bit on every instruction set and any number of threads, and with them the order of an
 //!    epoch that depends on scores.
-//! 3. *The target's slot* is overwritten with −∞ (which adds exactly 0) and its term is merged at the end.
+//! 3. *The target* counts as −∞ (which adds exactly 0) and its own term is merged at the end.
 //! 4. Whether the target is the *first* maximum needs a second look only when another class ties with it.
 //!
 //! The gradient ([`backward`]) reads the logits once more and writes itself once; no softmax is kept in between.
@@ -86,6 +85,9 @@ where
     let task = |first: usize, targets: &[i64], out: &mut [Row<E::Real>]| {
         let mut block = Block::new();
         for (k, (&target, out)) in targets.iter().zip(out).enumerate() {
+            if first + k + 1 < rows.rows() {
+                dispatch::prefetch(rows.row(first + k + 1));
+            }
             if let (true, Ok(y)) = (target != plan.ignore_index, usize::try_from(target)) {
                 let (score, sum) = dispatch::row::<E>(level, rows.row(first + k), y, linear, &mut block);
                 let (term, share) = plan.row(y, score.loss, score.lse, sum);
@@ -201,14 +203,16 @@ where
     let level = Level::of_this_machine();
     let task_rows = TASK_LOGITS.div_ceil(classes);
     let task = |(number, out): (usize, &mut [u8])| {
-        let mut block = Block::new();
         for (k, out) in out.chunks_exact_mut(classes * E::BYTES).enumerate() {
             let row = number * task_rows + k;
             match usize::try_from(targets[row]) {
                 Ok(y) if targets[row] != plan.ignore_index => {
                     let factors = plan.factors(y, of(term_up, row), lse_up.map_or(E::Real::ZERO, |up| of(up, row)));
                     let logits = source.map(|rows| rows.row(row));
-                    dispatch::gradient::<E>(level, logits, y, lse[row], factors, plan.weight, &mut block, out);
+                    if let Some(source) = source.filter(|source| row + 1 < source.rows()) {
+                        dispatch::prefetch(source.row(row + 1));
+                    }
+                    dispatch::gradient::<E>(level, logits, y, lse[row], factors, plan.weight, out);
                 }
                 _ => out.fill(0),
             }

@@ -1,6 +1,6 @@
 //! One row in one read: see the parent's list of departures.
 
-use super::block::{BLOCK, Block, LANES, total};
+use super::block::{BLOCK, Block, LANES, total, vectors};
 use crate::element::{Element, Real, larger};
 use crate::scores::RowScore;
 
@@ -19,29 +19,31 @@ impl<R: Real> Sums<R> {
         Sums { max: R::NEG_INFINITY, e: [R::ZERO; LANES], ee: [R::ZERO; LANES], de: [R::ZERO; LANES] }
     }
 
+    /// Adds all of `z` but element `own`.
     #[inline(always)]
-    fn add(&mut self, block: &[R]) {
-        let (chunks, _) = block.as_chunks::<LANES>();
+    fn add(&mut self, z: &[R], own: Option<usize>) {
         let mut lane_max = [R::NEG_INFINITY; LANES];
-        for chunk in chunks {
-            for (top, &z) in lane_max.iter_mut().zip(chunk) {
+        vectors(z, own, |vector| {
+            for (top, &z) in lane_max.iter_mut().zip(vector) {
                 *top = larger(*top, z);
             }
-        }
+        });
         let block_max = lane_max.into_iter().fold(R::NEG_INFINITY, larger);
         if block_max > self.max {
             self.rescale(block_max);
         }
         // Nothing but −∞ (or NaN) so far: any finite reference keeps −∞ − −∞ from making a NaN.
         let reference = if self.max == R::NEG_INFINITY { R::ZERO } else { self.max };
-        for chunk in chunks {
-            for (i, &z) in chunk.iter().enumerate() {
+        let (mut sum_e, mut sum_ee, mut sum_de) = (self.e, self.ee, self.de);
+        vectors(z, own, |vector| {
+            for (i, &z) in vector.iter().enumerate() {
                 let (e, d) = (z - reference).exp_lane();
-                self.e[i] = self.e[i] + e;
-                self.ee[i] = e.mul_add(e, self.ee[i]);
-                self.de[i] = e.mul_add(d, self.de[i]);
+                sum_e[i] = sum_e[i] + e;
+                sum_ee[i] = e.mul_add(e, sum_ee[i]);
+                sum_de[i] = e.mul_add(d, sum_de[i]);
             }
-        }
+        });
+        (self.e, self.ee, self.de) = (sum_e, sum_ee, sum_de);
     }
 
     /// Refers the sums to a larger maximum: z − new = (z − old) + (old − new).
@@ -70,17 +72,12 @@ pub(super) fn score_row<E: Element>(
     let mut weighted = [E::Real::ZERO; LANES];
     let mut start = 0;
     for raw in logits.chunks(BLOCK * E::BYTES) {
-        let classes = block.widen::<E>(raw);
+        let z = block.reals::<E>(raw);
         if let Some(weights) = linear {
-            dot(&mut weighted, &block.0[..classes], weights.map(|w| &w[start..start + classes]));
+            dot(&mut weighted, z, weights.map(|w| &w[start..start + z.len()]));
         }
-        let padded = classes.next_multiple_of(LANES);
-        block.0[classes..padded].fill(E::Real::NEG_INFINITY);
-        if (start..start + classes).contains(&y) {
-            block.0[y - start] = E::Real::NEG_INFINITY;
-        }
-        sums.add(&block.0[..padded]);
-        start += classes;
+        sums.add(z, y.checked_sub(start).filter(|&own| own < z.len()));
+        start += z.len();
     }
     let target = E::read(&logits[y * E::BYTES..]);
     let first = || logits.chunks_exact(E::BYTES).position(|raw| E::read(raw) == target);
