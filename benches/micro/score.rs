@@ -1,11 +1,11 @@
-//! Scoring on the CPU device: what a batch of logits costs.
+//! Scores and gradients on the CPU device: what a batch of logits costs.
 //!
 //! `read` sums the same bytes and is the bound of the one-read forward; `reference` is the plain two-pass version on one core.
 //! Throughput counts logit bytes. `RAYON_NUM_THREADS=1` shows one core.
 
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
-use lossfeed_kernels::{Dtype, Rows, fast, rank, reference};
+use lossfeed_kernels::{AnyScores, Dtype, Objective, Reals, Rows, Upstream, fast, rank, reference};
 
 fn main() {
     divan::main();
@@ -66,6 +66,23 @@ fn forward<const DTYPE: usize>(bencher: Bencher<'_, '_>, shape: (usize, usize), 
 #[divan::bench(args = SHAPES, consts = [0, 1, 2, 3])]
 fn score_fast<const DTYPE: usize>(bencher: Bencher<'_, '_>, shape: (usize, usize)) {
     forward::<DTYPE>(bencher, shape, false);
+}
+
+/// The gradient of the losses, from the log-sum-exps that the forward left.
+#[divan::bench(args = SHAPES, consts = [0, 1, 2, 3])]
+fn gradient<const DTYPE: usize>(bencher: Bencher<'_, '_>, shape: (usize, usize)) {
+    let batch = Batch::new(Dtype::ALL[DTYPE], shape);
+    let Some(view) = batch.view() else { return };
+    let Ok(scores) = fast::score(&view, &batch.targets, -100, 10.0) else { return };
+    let (lse, one) = match &scores {
+        AnyScores::F32(s) => (Reals::F32(&s.lse), Reals::F32(&[1.0])),
+        AnyScores::F64(s) => (Reals::F64(&s.lse), Reals::F64(&[1.0])),
+    };
+    let upstream = Upstream { term: one, lse: None };
+    let mut out = vec![0; batch.bytes.len()];
+    bencher.counter(BytesCount::new(batch.bytes.len())).counter(ItemsCount::new(batch.rows)).bench_local(|| {
+        fast::backward(black_box(&view), lse, &batch.targets, &Objective::default(), &upstream, &mut out)
+    });
 }
 
 #[divan::bench(args = [SHAPES[1], SHAPES[2]], consts = [2], sample_count = 10)]

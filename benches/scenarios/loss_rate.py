@@ -5,9 +5,11 @@
     forward     lf.sample_scores (loss, gradient norm, entropy, ranks)  beside  F.cross_entropy(reduction="none"), no gradient
     step        lf.cross_entropy(...).backward(), scores included        beside  F.cross_entropy(...).backward()
 
-Random logits of the shapes that train: ImageNet's thousand classes and GPT-2's vocabulary. Ours and torch's alternate call by
-call, so that whatever else the machine does falls on both; the median counts, the best is beside it. Goals (float32): forward
-at least 2 × as fast, step at least 1.5 ×. The first calls warm allocator and threads up and are not counted.
+Random logits of the shapes that train: ImageNet's thousand classes and GPT-2's vocabulary. Each is timed alone, call after call,
+and then in turn with the other: torch's OpenMP threads go on spinning for milliseconds after each of its calls, and whoever
+comes next with threads of his own shares the cores with them, as a loss does behind a model's forward. Medians; the best
+calls beside them. Goals (float32): forward at least 2 × as fast, step at least 1.5 ×. The first calls warm allocator and threads
+up and are not counted.
 """
 
 from __future__ import annotations
@@ -34,8 +36,13 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def milliseconds(pair: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Times the two, call by call in turn."""
+def alone(pair: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each, call after call."""
+    return {name: in_turn({name: call}, rounds)[name] for name, call in pair.items()}
+
+
+def in_turn(pair: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each, one call of one after one of the other."""
     taken: dict[str, list[float]] = {name: [] for name in pair}
     for number in range(rounds + 3):
         for name, call in pair.items():
@@ -78,29 +85,31 @@ def main() -> int:
                 "step": {"ours": lambda: step(lf.cross_entropy), "torch": lambda: step(F.cross_entropy)},
             }
             for what, pair in pairs.items():
-                taken = milliseconds(pair, args.rounds)
-                ours, theirs = (statistics.median(taken[name]) for name in ("ours", "torch"))
-                goal = GOALS[what] if dtype == torch.float32 else None
-                kind = str(dtype).removeprefix("torch.")
-                record.add(
-                    {
-                        "what": what,
-                        "rows": rows,
-                        "classes": classes,
-                        "dtype": kind,
-                        "ours_median_ms": round(ours, 3),
-                        "ours_best_ms": round(min(taken["ours"]), 3),
-                        "torch_median_ms": round(theirs, 3),
-                        "torch_best_ms": round(min(taken["torch"]), 3),
-                        "ratio": round(theirs / ours, 2),
-                        "goal": goal,
-                    }
-                )
-                print(
-                    f"{what:<8} {rows} x {classes} {kind:<9} ours {ours:8.2f} ms  torch {theirs:8.2f} ms  {theirs / ours:5.2f} x"
-                    + ("" if goal is None else f"  (goal {goal:g} x)"),
-                    flush=True,
-                )
+                for how, measure in (("alone", alone), ("in turn", in_turn)):
+                    taken = measure(pair, args.rounds)
+                    ours, theirs = (statistics.median(taken[name]) for name in ("ours", "torch"))
+                    goal = GOALS[what] if dtype == torch.float32 else None
+                    kind = str(dtype).removeprefix("torch.")
+                    record.add(
+                        {
+                            "what": what,
+                            "how": how,
+                            "rows": rows,
+                            "classes": classes,
+                            "dtype": kind,
+                            "ours_median_ms": round(ours, 3),
+                            "ours_best_ms": round(min(taken["ours"]), 3),
+                            "torch_median_ms": round(theirs, 3),
+                            "torch_best_ms": round(min(taken["torch"]), 3),
+                            "ratio": round(theirs / ours, 2),
+                            "goal": goal,
+                        }
+                    )
+                    print(
+                        f"{what:<8} {how:<8} {rows} x {classes} {kind:<9} ours {ours:8.2f} ms  torch {theirs:8.2f} ms  {theirs / ours:5.2f} x"
+                        + ("" if goal is None else f"  (goal {goal:g} x)"),
+                        flush=True,
+                    )
     print(f"\n{record.csv}")
     return 0
 

@@ -1,5 +1,5 @@
-//! Memory that crosses the border: ours seen by Python ([`Buffer`]), Python's seen by us ([`Input`], [`Output`]). All `unsafe` of
-//! this crate is here.
+//! Memory that crosses the border: ours seen by Python ([`Buffer`]), Python's seen by us ([`Input`], [`Output`]). This
+//! crate's `unsafe` is here and, for addresses on a GPU, in `cuda.rs`.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
