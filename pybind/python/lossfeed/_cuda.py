@@ -8,6 +8,7 @@ hands them out again in the order of the stream.
 from __future__ import annotations
 
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -53,6 +54,11 @@ def kernels(device: torch.device) -> _native.CudaKernels | None:
 def stream(device: torch.device) -> int:
     """The handle of torch's current stream."""
     return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """Makes `device` the current one, for no host time where it is."""
+    return nullcontext() if device.index == torch.cuda.current_device() else torch.cuda.device(device)
 
 
 def _raise_late_errors(device: torch.device) -> None:
@@ -107,7 +113,7 @@ def forward(
     from ._rows import Forward, real_dtype
 
     device, (count, classes) = rows.device, rows.shape
-    with torch.cuda.device(device):
+    with on(device):
         if not where.mail:
             _raise_late_errors(device)
         term = torch.empty(count, dtype=real_dtype(rows), device=device)
@@ -148,6 +154,36 @@ def forward(
     return Forward(term, rest, correct, counts, rank_score)
 
 
+def score(rows: torch.Tensor, labels: torch.Tensor, ignore_index: int, where: Home) -> None:
+    """Mails the scores of readable rows, a row a sample, and keeps nothing: one allocation and one call."""
+    native = kernels(rows.device)
+    assert native is not None, "asked before"
+    device, (count, classes) = rows.device, rows.shape
+    column, counts = (-(-count * size // 256) * 256 for size in (rows.element_size() if rows.dtype == torch.float64 else 4, 4))
+    with on(device):
+        room = torch.empty(3 * column + counts + _native.scratch_bytes(count, classes), dtype=torch.uint8, device=device)
+        first = room.data_ptr()
+        native.forward(
+            stream(device),
+            dtype_name(rows),
+            count,
+            classes,
+            rows.stride(0) if count > 1 else classes,
+            rows.data_ptr(),
+            labels.data_ptr(),
+            first + 3 * column + counts,
+            loss=first,
+            grad_norm=first + column,
+            entropy=first + 2 * column,
+            count=first + 3 * column,
+            mail=where.mail,
+            tag=where.tag,
+            ids=where.ids,
+            ignore_index=ignore_index,
+            b0=RANK_BASE,
+        )
+
+
 def backward(
     native: _native.CudaKernels,
     rows: torch.Tensor,
@@ -161,7 +197,7 @@ def backward(
 ) -> None:
     """Writes the gradient to `out` (which may be `rows`). `upstream` has one number, or one a row."""
     count, classes = rows.shape
-    with torch.cuda.device(rows.device):
+    with on(rows.device):
         weight_sum = weight.sum() if weight is not None and label_smoothing > 0.0 else None
         native.backward(
             stream(rows.device),
@@ -190,7 +226,7 @@ def mail_sequences(found: Forward, samples: int, sequence: str, where: Home) -> 
     _, loss, _, grad_norm, entropy = found.rest.detach().unbind()
     length = loss.numel() // samples
     device = loss.device
-    with torch.cuda.device(device):
+    with on(device):
         outputs = torch.empty((5, samples), dtype=loss.dtype, device=device)
         counts = torch.empty(samples, dtype=torch.int32, device=device)
         scratch = torch.empty(_native.scratch_bytes(samples, 1), dtype=torch.uint8, device=device)
@@ -223,7 +259,7 @@ def mail_columns(native: _native.CudaKernels, columns: list[torch.Tensor], where
     columns = [c.contiguous() for c in columns]
     loss, grad_norm, entropy = [*columns, None, None][:3]
     device = loss.device
-    with torch.cuda.device(device):
+    with on(device):
         scratch = torch.empty(_native.scratch_bytes(len(loss), 1), dtype=torch.uint8, device=device)
         native.ranks(
             stream(device),

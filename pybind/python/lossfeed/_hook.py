@@ -158,9 +158,10 @@ def _score_tensor(loader: Loader, batch: Batch, logits: Any, target: Any, ignore
     rows, labels = class_rows(logits.detach()), target.reshape(-1)
     if _rows.native_on(rows.device) and rows.is_cuda and not compiling():
         home = _cuda.home(loader, batch)
-        direct = len(labels) == _samples(batch)
-        found = _rows.forward(rows, labels, None, ignore_index, 0.0, home if direct else _cuda.NOWHERE)
-        if not direct:
+        if len(labels) == _samples(batch):
+            _cuda.score(_rows.readable(rows), _rows.class_indices(labels), ignore_index, home)
+        else:
+            found = _rows.forward(rows, labels, None, ignore_index, 0.0)
             _cuda.mail_sequences(found, _samples(batch), sequence, home)
     elif rows.is_cuda and not _rows.native_on(rows.device):
         from ._autograd import device_rows

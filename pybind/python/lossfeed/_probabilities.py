@@ -40,7 +40,7 @@ class ProbabilityLosses(torch.autograd.Function):
         native, real = _cuda.kernels(rows.device), real_dtype(rows)
         assert native is not None, "asked before"
         w = None if weight is None else weight.detach().to(real).contiguous()
-        with torch.cuda.device(rows.device):
+        with _cuda.on(rows.device):
             found = torch.empty((3, count), dtype=real, device=rows.device)
             scratch = torch.empty(_native.scratch_bytes(count, classes), dtype=torch.uint8, device=rows.device)
             native.probabilities(
@@ -75,7 +75,7 @@ class ProbabilityLosses(torch.autograd.Function):
         w = None if weight is None else weight.to(found.dtype).contiguous()
         one = count > 1 and grad.stride(0) == 0
         upstream = (grad[:1] if one else grad).to(found.dtype).contiguous()
-        with torch.cuda.device(rows.device):
+        with _cuda.on(rows.device):
             out = torch.empty((count, classes), dtype=rows.dtype, device=rows.device)
             native.backward_probabilities(
                 _cuda.stream(rows.device),

@@ -50,6 +50,11 @@ def readable(rows: torch.Tensor) -> torch.Tensor:
     return rows
 
 
+def class_indices(target: torch.Tensor) -> torch.Tensor:
+    """`target` as the kernels read it: int64, side by side. Copies only what is not."""
+    return target.detach().to(torch.int64).contiguous()
+
+
 def _plain(values: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     return None if values is None else values.detach().to(dtype).contiguous()
 
@@ -74,7 +79,7 @@ def forward(
     Raises:
         SampleError: a target outside the classes, with its row; on CUDA at a later call, for this one does not wait.
     """
-    rows, labels = readable(logits), target.detach().to(torch.int64).contiguous()
+    rows, labels = readable(logits), class_indices(target)
     weight = _plain(weight, real_dtype(rows))
     if (native := _cuda.kernels(rows.device)) is not None:
         return _cuda.forward(native, rows, labels, weight, ignore_index, label_smoothing, home)
@@ -114,7 +119,7 @@ def backward(
     """The gradient of ``(grad_term * term).sum()`` at the logits, contiguous, in their dtype. ``overwrite``: it takes the place
     of the logits where those are contiguous."""
     real = real_dtype(logits)
-    labels, lse = target.detach().to(torch.int64).contiguous(), lse.detach().contiguous()
+    labels, lse = class_indices(target), lse.detach().contiguous()
     # The mean and the sum hand down one number, expanded.
     one = len(grad_term) > 1 and grad_term.stride(0) == 0
     upstream = _plain(grad_term[:1] if one else grad_term, real)
