@@ -4,19 +4,26 @@
 //! them) share a count; the authors' code breaks ties by argsort position instead. NaN and infinite losses take no part:
 //! count −1, score NaN, and they are in nobody's count.
 
-/// Counts in O(n log n): sort the finite losses, then find each loss's lower bound.
+/// Counts in O(n log n): losses and rows are sorted together, and each run of equal losses counts what is in front of it.
 pub fn counts(losses: &[f32]) -> Vec<i32> {
-    let mut sorted: Vec<f32> = losses.iter().copied().filter(|l| l.is_finite()).collect();
-    sorted.sort_unstable_by(f32::total_cmp);
-    let count = |&loss: &f32| {
-        if loss.is_finite() {
-            // total_cmp puts −0 before +0, but `<` tells them equal: the partition is still one.
-            i32::try_from(sorted.partition_point(|&other| other < loss)).unwrap_or(i32::MAX)
-        } else {
-            -1
+    let ranked = losses.iter().zip(0u32..).filter(|(loss, _)| loss.is_finite());
+    let mut sorted: Vec<u64> = ranked.map(|(&loss, row)| u64::from(ordered(loss)) << 32 | u64::from(row)).collect();
+    sorted.sort_unstable();
+    let mut counts = vec![-1; losses.len()];
+    let mut below = 0;
+    for (position, &entry) in (0i32..).zip(&sorted) {
+        if position > 0 && entry >> 32 != sorted[position as usize - 1] >> 32 {
+            below = position;
         }
-    };
-    losses.iter().map(count).collect()
+        counts[entry as u32 as usize] = below;
+    }
+    counts
+}
+
+/// Integers in the order of the floats they stand for; both zeros are one.
+fn ordered(loss: f32) -> u32 {
+    let bits = (loss + 0.0).to_bits(); // −0 + 0 is +0
+    if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
 }
 
 /// Scores from counts. `b0` must be above 0 (10 in SHADE's code). Rounded once from f64, so that devices agree.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from . import _native
-from ._errors import Error, SampleError
+from ._errors import Error, SampleError, UsageError
 from ._memory import dtype_name
 from ._scores import RANK_BASE
 
@@ -71,10 +71,13 @@ def _raise_late_errors(device: torch.device) -> None:
         )
 
 
-def home(loader: Loader, batch: Batch) -> Home:
-    """Where scores of this batch go. In a graph that is being captured they are credited to the ids that lie in
-    ``batch.ids`` when it is replayed; else to the batch's ticket, once."""
-    device = batch.ids.device if batch.ids.is_cuda else torch.device("cuda", torch.cuda.current_device())
+def home(loader: Loader, batch: Batch, device: torch.device) -> Home:
+    """Where scores of this batch that are computed on `device` go. In a graph that is being captured they are credited to the
+    ids that lie in ``batch.ids`` when it is replayed; else to the batch's ticket, once.
+
+    Raises:
+        SampleError: what an earlier call found in its targets. UsageError: a capture with ids that are not on the device.
+    """
     box = mailbox(loader, device)
     # Takes the word first: the mail, if it is home, says which batch it was.
     late = None
@@ -85,18 +88,21 @@ def home(loader: Loader, batch: Batch) -> Home:
     box.check()
     if late is not None:
         raise late
-    if torch.cuda.is_current_stream_capturing():
-        if not batch.ids.is_cuda:
-            return NOWHERE
-        return Home(box.address, 0, batch.ids.data_ptr())
-    return Home(box.address, box.register(batch._ticket), 0)
+    if not torch.cuda.is_current_stream_capturing():
+        return Home(box.address, box.register(batch._ticket), 0)
+    if batch.ids.device != device:
+        raise UsageError(
+            f"a graph that scores on {device} finds the batch's ids on {batch.ids.device}: make the loader with device={str(device)!r}"
+        )
+    return Home(box.address, 0, batch.ids.data_ptr())
 
 
 def mailbox(loader: Loader, device: torch.device) -> _native.Mailbox:
     """The loader's mailbox on a device, made at its first use."""
+    engine = loader._open_engine()
     index = torch.cuda.current_device() if device.index is None else device.index
     if index not in loader._mailboxes:
-        loader._mailboxes[index] = loader._open_engine().mailbox(index, loader._settings["batch_size"])
+        loader._mailboxes[index] = engine.mailbox(index, loader._settings["batch_size"])
     return loader._mailboxes[index]
 
 

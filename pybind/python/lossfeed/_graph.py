@@ -56,7 +56,7 @@ def credit(credited: torch.Tensor, loader: int, ids: torch.Tensor, scores: torch
     engine, batch = owner._open_engine(), owner._graph.batch(ids)
     ticket = batch._ticket
     if (native := _cuda.kernels(scores.device)) is not None:
-        _cuda.mail_columns(native, list(scores), _cuda.home(owner, batch))
+        _cuda.mail_columns(native, list(scores), _cuda.home(owner, batch, scores.device))
     elif scores.device.type == "cuda":
         from ._autograd import rank_counts
         from ._hook import _mail

@@ -91,7 +91,7 @@ def cross_entropy(
         from . import _cuda
 
         mails = logits.is_cuda and not compiling()
-        home = _cuda.home(loader, batch) if mails else _cuda.NOWHERE
+        home = _cuda.home(loader, batch, logits.device) if mails else _cuda.NOWHERE
         direct = target.numel() == _samples(batch)
         terms, share, found = _autograd.row_terms(
             logits, target, weight, ignore_index, label_smoothing, overwrite_logits, home if direct else _cuda.NOWHERE
@@ -157,7 +157,7 @@ def _score_tensor(loader: Loader, batch: Batch, logits: Any, target: Any, ignore
     _scores._check_shapes(logits, target)
     rows, labels = class_rows(logits.detach()), target.reshape(-1)
     if _rows.native_on(rows.device) and rows.is_cuda and not compiling():
-        home = _cuda.home(loader, batch)
+        home = _cuda.home(loader, batch, rows.device)
         if len(labels) == _samples(batch):
             _cuda.score(_rows.readable(rows), _rows.class_indices(labels), ignore_index, home)
         else:
@@ -199,7 +199,7 @@ def _credit(loader: Loader, batch: Batch, loss: Any, grad_norm: Any, entropy: An
         from ._autograd import rank_counts
 
         if (native := _cuda.kernels(loss.device)) is not None:
-            _cuda.mail_columns(native, floats, _cuda.home(loader, batch))
+            _cuda.mail_columns(native, floats, _cuda.home(loader, batch, loss.device))
             return
 
         _mail(loader).post(ticket, torch.stack(floats), rank_counts(floats[0]) if count is None else count)
