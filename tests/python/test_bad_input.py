@@ -91,3 +91,18 @@ def test_a_row_repeated_without_memory_has_a_gradient_for_each():
     twin = row.detach().clone().requires_grad_()
     F.cross_entropy(twin.expand(7, 7).contiguous(), target, reduction="sum").backward()
     torch.testing.assert_close(row.grad, twin.grad)
+
+
+def test_a_batch_that_took_over_another_scores_the_others_samples(batch_of_eight):
+    loader, _ = batch_of_eight
+    batches = iter(loader)
+    static, other = next(batches), next(batches)
+    before = static.ids.tolist()
+    assert static.copy_(other) is static
+    assert static.ids.tolist() == other.ids.tolist() != before and torch.equal(static.data, other.data)
+    loader.score_losses(static.ids.float(), static)
+    scored = (~torch.isnan(loader.importance())).nonzero().squeeze(1)
+    assert sorted(scored.tolist()) == sorted(other.ids.tolist())
+    with lf.Loader((np.zeros((8, 1), np.float32), np.zeros(8, np.int64)), 4, framework="torch") as smaller:
+        with pytest.raises(lf.SettingsError, match=r"shape \(4, 1\) does not fit this batch's \(8, 1\)"):
+            static.copy_(next(iter(smaller)))

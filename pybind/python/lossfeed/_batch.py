@@ -70,6 +70,8 @@ class Batch:
                 )
         for name in ("data", "target", "ids", "weight"):
             getattr(self, name).copy_(getattr(other, name), non_blocking=True)
+        # Who is in it now: a step that is not replayed credits by the ticket.
+        self._ticket = other._ticket
         return self
 
     def pin_memory(self) -> Batch:
