@@ -62,7 +62,8 @@ def losses(device: torch.device) -> tuple[dict[str, Loss], dict[str, Any]]:
             value.backward()
             value = value.detach()
             expected = F.cross_entropy(z.detach().double(), y)
-            if abs(float(value) - float(expected)) > 0.05:
+            # A few last places of bfloat16: on some CPUs torch itself takes the mean in it.
+            if abs(float(value) - float(expected)) > 0.02 * float(expected):
                 raise ValueError(f"its loss is {float(value):.4f}, torch's in float64 {float(expected):.4f}")
             found[name] = loss
         except Exception as error:
