@@ -6,10 +6,9 @@
     step        lf.cross_entropy(...).backward(), scores included        beside  F.cross_entropy(...).backward()
 
 Random logits of the shapes that train: ImageNet's thousand classes and GPT-2's vocabulary. Each is timed alone, call after call,
-and then in turn with the other: torch's OpenMP threads go on spinning for milliseconds after each of its calls, and whoever
-comes next with threads of his own shares the cores with them, as a loss does behind a model's forward. Medians; the best
-calls beside them. Goals (float32): forward at least 2 × as fast, step at least 1.5 ×. The first calls warm allocator and threads
-up and are not counted.
+and then in turn with the other, as a loss comes behind a model's forward: what the other left in the caches, and its threads,
+which go on spinning for milliseconds (ours are the same ones). Medians; the best calls beside them. Goals (float32): forward at
+least 2 × as fast, step at least 1.5 ×. The first calls warm allocator and threads up and are not counted.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ GOALS = {"forward": 2.0, "step": 1.5}
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, help="threads of torch and of ours (default: one a core)")
+    parser.add_argument("--threads", type=int, help="torch's threads, which the loss shares (default: one a core)")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--date", help="name of the record, if not today's date")
     parser.add_argument("--record", type=Path, help="folder of the records")
@@ -56,8 +55,6 @@ def in_turn(pair: dict[str, Callable[[], object]], rounds: int) -> dict[str, lis
 def main() -> int:
     args = arguments()
     threads = args.threads or len(os.sched_getaffinity(0))
-    # Read by our thread pool when it is first used.
-    os.environ["RAYON_NUM_THREADS"] = str(threads)
     import torch
     import torch.nn.functional as F
 

@@ -7,7 +7,8 @@
 /// Counts in O(n log n): losses and rows are sorted together, and each run of equal losses counts what is in front of it.
 pub fn counts(losses: &[f32]) -> Vec<i32> {
     let ranked = losses.iter().zip(0u32..).filter(|(loss, _)| loss.is_finite());
-    let mut sorted: Vec<u64> = ranked.map(|(&loss, row)| u64::from(ordered(loss)) << 32 | u64::from(row)).collect();
+    let mut sorted = Vec::with_capacity(losses.len());
+    sorted.extend(ranked.map(|(&loss, row)| u64::from(ordered(loss)) << 32 | u64::from(row)));
     sorted.sort_unstable();
     let mut counts = vec![-1; losses.len()];
     let mut below = 0;

@@ -7,7 +7,7 @@
 //! below a loss of about 1e-3, which is where a trained network puts most of its samples, and ranks of noise are noise.
 
 use crate::element::{BF16, Element, F16, Real, larger};
-use crate::scores::{RowScore, check, columns};
+use crate::scores::{Columns, RowScore, check};
 use crate::{AnyScores, Dtype, Objective, Reals, Rows, ScoreError, Scores, Upstream};
 
 /// Scores `rows` against `targets` (class indices; `ignore_index` leaves a row out, whatever else it may mean).
@@ -27,15 +27,14 @@ pub fn score(rows: &Rows<'_>, targets: &[i64], ignore_index: i64, b0: f32) -> Re
 }
 
 fn all<E: Element>(rows: &Rows<'_>, targets: &[i64], ignore_index: i64, b0: f32) -> Scores<E::Real> {
-    let row = |(i, &target): (usize, &i64)| match usize::try_from(target) {
-        Ok(y) if target != ignore_index => {
+    let mut columns = Columns::ignored(targets.len());
+    for (i, (mut row, &target)) in columns.pieces(1).zip(targets).enumerate() {
+        if let (true, Ok(y)) = (target != ignore_index, usize::try_from(target)) {
             let logits: Vec<E::Real> = rows.row(i).chunks_exact(E::BYTES).map(E::read).collect();
-            score_row(&logits, y)
+            row.set(0, score_row(&logits, y));
         }
-        _ => RowScore::ignored(),
-    };
-    let scored: Vec<_> = targets.iter().enumerate().map(row).collect();
-    columns(scored.into_iter(), b0, crate::rank::naive::counts)
+    }
+    columns.ranked(b0, crate::rank::naive::counts)
 }
 
 fn score_row<R: Real>(z: &[R], y: usize) -> RowScore<R> {

@@ -132,11 +132,6 @@ impl<R: Real> RowScore<R> {
     pub(crate) fn undefined() -> Self {
         RowScore { loss: R::NAN, lse: R::NAN, grad_norm: R::NAN, entropy: R::NAN, correct: 0 }
     }
-
-    /// The loss as ranks see it: NaN when the row takes no part.
-    pub(crate) fn key(&self) -> f32 {
-        if self.correct == NOT_SCORED { f32::NAN } else { self.loss.to_f32() }
-    }
 }
 
 /// Refuses what cannot be scored, naming the first offence.
@@ -154,22 +149,67 @@ pub(crate) fn check(rows: &Rows<'_>, targets: &[i64], ignore_index: i64, b0: f32
     }
 }
 
-/// Columns from rows, ranked by `counts`.
-pub(crate) fn columns<R: Real>(
-    rows: impl Iterator<Item = RowScore<R>> + Clone,
-    b0: f32,
-    counts: impl Fn(&[f32]) -> Vec<i32>,
-) -> Scores<R> {
-    let keys: Vec<f32> = rows.clone().map(|r| r.key()).collect();
-    let count = counts(&keys);
-    let rank_score = crate::rank::scores(&count, b0);
-    Scores {
-        loss: rows.clone().map(|r| r.loss).collect(),
-        lse: rows.clone().map(|r| r.lse).collect(),
-        grad_norm: rows.clone().map(|r| r.grad_norm).collect(),
-        entropy: rows.clone().map(|r| r.entropy).collect(),
-        correct: rows.map(|r| r.correct).collect(),
-        count,
-        rank_score,
+/// Every column of a batch except the ranks.
+pub(crate) struct Columns<R> {
+    pub(crate) loss: Vec<R>,
+    pub(crate) lse: Vec<R>,
+    pub(crate) grad_norm: Vec<R>,
+    pub(crate) entropy: Vec<R>,
+    pub(crate) correct: Vec<u8>,
+}
+
+impl<R: Real> Columns<R> {
+    /// `rows` rows that are ignored.
+    pub(crate) fn ignored(rows: usize) -> Self {
+        let row = RowScore::<R>::ignored();
+        Columns {
+            loss: vec![row.loss; rows],
+            lse: vec![row.lse; rows],
+            grad_norm: vec![row.grad_norm; rows],
+            entropy: vec![row.entropy; rows],
+            correct: vec![row.correct; rows],
+        }
+    }
+
+    /// The same columns in pieces of `rows` rows.
+    pub(crate) fn pieces(&mut self, rows: usize) -> impl ExactSizeIterator<Item = Piece<'_, R>> + Send {
+        let reals = self.loss.chunks_mut(rows).zip(self.lse.chunks_mut(rows));
+        let reals = reals.zip(self.grad_norm.chunks_mut(rows).zip(self.entropy.chunks_mut(rows)));
+        reals.zip(self.correct.chunks_mut(rows)).map(|(((loss, lse), (grad_norm, entropy)), correct)| Piece {
+            loss,
+            lse,
+            grad_norm,
+            entropy,
+            correct,
+        })
+    }
+
+    /// With the ranks, by `counts`. An ignored row takes no part in them.
+    pub(crate) fn ranked(self, b0: f32, counts: impl Fn(&[f32]) -> Vec<i32>) -> Scores<R> {
+        let key = |(loss, &correct): (&R, &u8)| if correct == NOT_SCORED { f32::NAN } else { loss.to_f32() };
+        let keys: Vec<f32> = self.loss.iter().zip(&self.correct).map(key).collect();
+        let count = counts(&keys);
+        let rank_score = crate::rank::scores(&count, b0);
+        let Columns { loss, lse, grad_norm, entropy, correct } = self;
+        Scores { loss, lse, grad_norm, entropy, correct, count, rank_score }
+    }
+}
+
+/// Some rows of the columns.
+pub(crate) struct Piece<'a, R> {
+    loss: &'a mut [R],
+    lse: &'a mut [R],
+    grad_norm: &'a mut [R],
+    entropy: &'a mut [R],
+    correct: &'a mut [u8],
+}
+
+impl<R> Piece<'_, R> {
+    pub(crate) fn set(&mut self, row: usize, score: RowScore<R>) {
+        self.loss[row] = score.loss;
+        self.lse[row] = score.lse;
+        self.grad_norm[row] = score.grad_norm;
+        self.entropy[row] = score.entropy;
+        self.correct[row] = score.correct;
     }
 }

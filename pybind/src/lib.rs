@@ -6,6 +6,7 @@ mod cuda;
 mod dataset;
 mod engine;
 mod errors;
+mod openmp;
 mod scores;
 mod source;
 mod spec;
@@ -29,6 +30,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(scores::forward_rows, module)?)?;
     module.add_function(wrap_pyfunction!(scores::backward_rows, module)?)?;
     module.add_function(wrap_pyfunction!(scores::rank_counts, module)?)?;
+    module.add_function(wrap_pyfunction!(openmp::use_torch_threads, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::scratch_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(cli::cli_main, module)?)?;
     Ok(())

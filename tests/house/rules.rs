@@ -70,6 +70,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("kernels/src/fast/dispatch.rs", "functions compiled for a vector unit"),
     ("pybind/src/buffer.rs", "memory lent by Python"),
     ("pybind/src/cuda.rs", "device addresses lent by Python"),
+    ("pybind/src/openmp.rs", "a function of the C runtime that torch has loaded"),
     ("tests/kernels/gpu.rs", "kernel launches on a GPU"),
 ];
 

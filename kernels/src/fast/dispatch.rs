@@ -44,23 +44,19 @@ impl Level {
     }
 }
 
-/// Asks for a row that is needed soon. Rows of a few kilobytes end where the processor's own prefetching starts to work: without
-/// this each begins with the full latency of memory.
-#[inline]
-pub(super) fn prefetch(row: &[u8]) {
-    const LINE: usize = 64;
-    /// Longer rows keep the processor's prefetching busy by themselves.
-    const MOST: usize = 16 << 10;
+/// Asks for the line `at` bytes into `next`, which is needed soon; for nothing beyond its end. Rows of a few kilobytes end where the
+/// processor's own prefetching starts to work: without this each begins with the full latency of memory. One line is asked for
+/// while another is worked on: a whole row at once waits for the few places that lines in flight have (43 % of a forward's time).
+#[inline(always)]
+pub(super) fn prefetch(next: &[u8], at: usize) {
     #[cfg(target_arch = "x86_64")]
-    if row.len() <= MOST {
+    if let Some(line) = next.get(at) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        for line in row.chunks(LINE) {
-            // SAFETY: SSE is part of x86-64, and a prefetch may be given any address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
-        }
+        // SAFETY: SSE is part of x86-64, and a prefetch may be given any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(line).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (row, LINE, MOST);
+    let _ = (next, at);
 }
 
 /// Makes `$name`, which runs `$plain` in the widest vectors of `level`.
@@ -100,7 +96,7 @@ macro_rules! dispatched {
 dispatched! {
     /// See [`score_row`].
     row = score_row, row_avx2, row_avx512: (
-        logits: &[u8], y: usize, linear: Option<Option<&[E::Real]>>, block: &mut Block<E::Real>
+        logits: &[u8], y: usize, linear: Option<Option<&[E::Real]>>, next: &[u8], block: &mut Block<E::Real>
     ) -> (RowScore<E::Real>, E::Real)
 }
 
@@ -108,7 +104,7 @@ dispatched! {
     /// See [`gradient_row`].
     gradient = gradient_row, gradient_avx2, gradient_avx512: (
         logits: Option<&[u8]>, y: usize, lse: E::Real, factors: Factors<E::Real>, weight: Option<&[E::Real]>,
-        out: &mut [u8]
+        next: &[u8], out: &mut [u8]
     ) -> ()
 }
 
@@ -129,15 +125,15 @@ mod tests {
                 .collect();
             let y = classes / 2;
             let scores = |level, block: &mut Block<f32>| {
-                let (r, linear) = row::<f32>(level, &logits, y, Some(None), block);
+                let (r, linear) = row::<f32>(level, &logits, y, Some(None), &logits, block);
                 ([r.loss, r.lse, r.grad_norm, r.entropy, linear].map(f32::to_bits), r.correct)
             };
             let slope = |level| {
                 let factors = Factors { softmax: 0.7, spread: 0.01, target: 0.6 };
                 let mut out = vec![0u8; 4 * classes];
-                gradient::<f32>(level, Some(&logits), y, 9.0, factors, None, &mut out);
+                gradient::<f32>(level, Some(&logits), y, 9.0, factors, None, &logits, &mut out);
                 let mut in_place = logits.clone();
-                gradient::<f32>(level, None, y, 9.0, factors, None, &mut in_place);
+                gradient::<f32>(level, None, y, 9.0, factors, None, &[], &mut in_place);
                 assert_eq!(out, in_place);
                 out
             };

@@ -1,11 +1,12 @@
 //! The gradient of one row: one read of the logits, one write of the gradient, nothing between them.
 
 use super::block::LANES;
+use super::dispatch::prefetch;
 use crate::element::{Element, Real};
 use crate::objective::Factors;
 
 /// Writes `softmax · exp(z − lse) − spread · w`, and takes the target's share off where it is due. `logits` is `None` where `out`
-/// holds them: then the gradient takes their place.
+/// holds them: then the gradient takes their place. `next` is the row to be asked for meanwhile, if any.
 #[inline(always)]
 pub(super) fn gradient_row<E: Element>(
     logits: Option<&[u8]>,
@@ -13,15 +14,16 @@ pub(super) fn gradient_row<E: Element>(
     lse: E::Real,
     factors: Factors<E::Real>,
     weight: Option<&[E::Real]>,
+    next: &[u8],
     out: &mut [u8],
 ) {
     let at = y * E::BYTES..(y + 1) * E::BYTES;
     let own = E::read(&logits.unwrap_or(out)[at.clone()]);
     match (logits, factors.spread != E::Real::ZERO) {
         (None, false) => in_place::<E>(out, |_, z| (z - lse).exp_lane().0 * factors.softmax),
-        (Some(z), false) => copied::<E>(z, out, |_, z| (z - lse).exp_lane().0 * factors.softmax),
+        (Some(z), false) => copied::<E>(z, next, out, |_, z| (z - lse).exp_lane().0 * factors.softmax),
         (None, true) => in_place::<E>(out, |class, z| smoothed(class, z, lse, factors, weight)),
-        (Some(z), true) => copied::<E>(z, out, |class, z| smoothed(class, z, lse, factors, weight)),
+        (Some(z), true) => copied::<E>(z, next, out, |class, z| smoothed(class, z, lse, factors, weight)),
     }
     // From the logit itself: the value just written may have been rounded.
     E::write(smoothed(y, own, lse, factors, weight) - factors.target, &mut out[at]);
@@ -34,20 +36,28 @@ fn smoothed<R: Real>(class: usize, z: R, lse: R, factors: Factors<R>, weight: Op
     (z - lse).exp_lane().0 * factors.softmax - factors.spread * w
 }
 
-/// `out = f(class, z)`, in vectors, so that reads, arithmetic and writes each are one loop.
+/// `out = f(class, z)`, in vectors, so that reads, arithmetic and writes each are one loop of known length.
 #[inline(always)]
-fn copied<E: Element>(logits: &[u8], out: &mut [u8], f: impl Fn(usize, E::Real) -> E::Real) {
+fn copied<E: Element>(logits: &[u8], next: &[u8], out: &mut [u8], f: impl Fn(usize, E::Real) -> E::Real) {
     let span = LANES * E::BYTES;
-    for (number, (raw, out)) in logits.chunks(span).zip(out.chunks_mut(span)).enumerate() {
+    let whole = logits.len() / span * span;
+    let ((logits, logits_rest), (out, out_rest)) = (logits.split_at(whole), out.split_at_mut(whole));
+    for (number, (raw, out)) in logits.chunks_exact(span).zip(out.chunks_exact_mut(span)).enumerate() {
+        prefetch(next, number * span);
         vector::<E>(raw, number * LANES, &f).narrow::<E>(out);
     }
+    vector::<E>(logits_rest, whole / E::BYTES, &f).narrow::<E>(out_rest);
 }
 
 #[inline(always)]
 fn in_place<E: Element>(out: &mut [u8], f: impl Fn(usize, E::Real) -> E::Real) {
-    for (number, out) in out.chunks_mut(LANES * E::BYTES).enumerate() {
+    let span = LANES * E::BYTES;
+    let whole = out.len() / span * span;
+    let (out, rest) = out.split_at_mut(whole);
+    for (number, out) in out.chunks_exact_mut(span).enumerate() {
         vector::<E>(out, number * LANES, &f).narrow::<E>(out);
     }
+    vector::<E>(rest, whole / E::BYTES, &f).narrow::<E>(rest);
 }
 
 /// Results for the classes of one vector, or for the few that are left.

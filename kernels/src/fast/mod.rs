@@ -18,20 +18,21 @@ mod dispatch;
 pub(crate) mod exp;
 mod gradient;
 mod row;
+mod team;
 
-use rayon::prelude::*;
+pub use self::team::{Team, use_team};
 
 use self::block::Block;
 use self::dispatch::Level;
 use crate::element::{BF16, Element, F16, Real};
 use crate::objective::{AnyTerms, Objective, ObjectiveError, Pick, Plan, Terms, Upstream, expect};
-use crate::scores::{RowScore, check, columns};
+use crate::scores::{Columns, check};
 use crate::{AnyScores, Dtype, Reals, Rows, ScoreError, Scores};
 
 /// Logits a task should hold at least: about 20 µs of work, well above the cost of handing it to another thread.
 const TASK_LOGITS: usize = 1 << 14;
 
-/// Scores `rows` against `targets`; the contract of [`crate::reference::score`] in one read per row, on rayon's current pool.
+/// Scores `rows` against `targets`; the contract of [`crate::reference::score`] in one read per row, on rayon's current pool or [`use_team`]'s.
 ///
 /// # Errors
 /// [`ScoreError`] when targets and rows differ in number, a target names no class, or `b0` is not above 0.
@@ -66,8 +67,11 @@ pub fn forward(
     })
 }
 
-/// What a row gives: its scores, its term, its share.
-type Row<R> = (RowScore<R>, R, R);
+/// The row after `row`, where rows are so short that the processor does not see them coming by itself.
+fn after<'a>(rows: &Rows<'a>, row: usize) -> &'a [u8] {
+    const MOST: usize = 16 << 10;
+    if row + 1 < rows.rows() && rows.classes() * rows.dtype().bytes() <= MOST { rows.row(row + 1) } else { &[] }
+}
 
 fn all<E: Element>(
     rows: &Rows<'_>,
@@ -79,36 +83,28 @@ where
     E::Real: Pick,
 {
     let level = Level::of_this_machine();
-    let zero = E::Real::ZERO;
-    let mut scored: Vec<Row<E::Real>> = vec![(RowScore::ignored(), zero, zero); targets.len()];
+    let mut columns = Columns::<E::Real>::ignored(targets.len());
+    let mut terms = Terms { term: vec![E::Real::ZERO; targets.len()], share: vec![E::Real::ZERO; targets.len()] };
     let linear = plan.smooths().then_some(plan.weight);
-    let task = |first: usize, targets: &[i64], out: &mut [Row<E::Real>]| {
+    let task_rows = TASK_LOGITS.div_ceil(rows.classes());
+    let outputs =
+        columns.pieces(task_rows).zip(terms.term.chunks_mut(task_rows).zip(terms.share.chunks_mut(task_rows)));
+    team::each(targets.chunks(task_rows).zip(outputs).enumerate(), |(task, (targets, (mut piece, (term, share))))| {
         let mut block = Block::new();
-        for (k, (&target, out)) in targets.iter().zip(out).enumerate() {
-            if first + k + 1 < rows.rows() {
-                dispatch::prefetch(rows.row(first + k + 1));
-            }
+        for (k, &target) in targets.iter().enumerate() {
             if let (true, Ok(y)) = (target != plan.ignore_index, usize::try_from(target)) {
-                let (score, sum) = dispatch::row::<E>(level, rows.row(first + k), y, linear, &mut block);
-                let (term, share) = plan.row(y, score.loss, score.lse, sum);
-                *out = (score, term, share);
+                let row = task * task_rows + k;
+                let (score, sum) = dispatch::row::<E>(level, rows.row(row), y, linear, after(rows, row), &mut block);
+                (term[k], share[k]) = plan.row(y, score.loss, score.lse, sum);
+                piece.set(k, score);
             }
         }
-    };
-    let task_rows = TASK_LOGITS.div_ceil(rows.classes());
-    if targets.len() <= task_rows {
-        task(0, targets, &mut scored);
-    } else {
-        let tasks = targets.par_chunks(task_rows).zip(scored.par_chunks_mut(task_rows)).enumerate();
-        tasks.for_each(|(t, (targets, out))| task(t * task_rows, targets, out));
-    }
-    let terms =
-        Terms { term: scored.iter().map(|row| row.1).collect(), share: scored.iter().map(|row| row.2).collect() };
-    (columns(scored.iter().map(|row| row.0), b0, crate::rank::counts), terms)
+    });
+    (columns.ranked(b0, crate::rank::counts), terms)
 }
 
 /// The gradient of the objective's terms at the logits, into `out`: `rows` x `classes` contiguous elements of the logits' dtype.
-/// `lse` is what the forward gave. On rayon's current pool; the same bits with any number of threads.
+/// `lse` is what the forward gave. The same bits with any number of threads.
 ///
 /// # Errors
 /// [`ObjectiveError`] when an argument has the wrong length or precision. Nothing is written then.
@@ -209,15 +205,13 @@ where
                 Ok(y) if targets[row] != plan.ignore_index => {
                     let factors = plan.factors(y, of(term_up, row), lse_up.map_or(E::Real::ZERO, |up| of(up, row)));
                     let logits = source.map(|rows| rows.row(row));
-                    if let Some(source) = source.filter(|source| row + 1 < source.rows()) {
-                        dispatch::prefetch(source.row(row + 1));
-                    }
-                    dispatch::gradient::<E>(level, logits, y, lse[row], factors, plan.weight, out);
+                    let next = source.map_or(&[][..], |rows| after(rows, row));
+                    dispatch::gradient::<E>(level, logits, y, lse[row], factors, plan.weight, next, out);
                 }
                 _ => out.fill(0),
             }
         }
     };
-    out.par_chunks_mut(task_rows * classes * E::BYTES).enumerate().for_each(task);
+    team::each(out.chunks_mut(task_rows * classes * E::BYTES).enumerate(), task);
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! One row in one read: see the parent's list of departures.
 
-use super::block::{BLOCK, Block, LANES, total, vectors};
+use super::block::{BLOCK, Block, LANES, highest, total, vectors};
+use super::dispatch::prefetch;
 use crate::element::{Element, Real, larger};
 use crate::scores::RowScore;
 
@@ -19,23 +20,20 @@ impl<R: Real> Sums<R> {
         Sums { max: R::NEG_INFINITY, e: [R::ZERO; LANES], ee: [R::ZERO; LANES], de: [R::ZERO; LANES] }
     }
 
-    /// Adds all of `z` but element `own`.
+    /// Adds all of `z` but element `own`; asks for the lines of `next` meanwhile, `span` bytes a vector.
     #[inline(always)]
-    fn add(&mut self, z: &[R], own: Option<usize>) {
-        let mut lane_max = [R::NEG_INFINITY; LANES];
-        vectors(z, own, |vector| {
-            for (top, &z) in lane_max.iter_mut().zip(vector) {
-                *top = larger(*top, z);
-            }
-        });
-        let block_max = lane_max.into_iter().fold(R::NEG_INFINITY, larger);
+    fn add(&mut self, z: &[R], own: Option<usize>, next: &[u8], span: usize) {
+        let block_max = highest(z, own);
         if block_max > self.max {
             self.rescale(block_max);
         }
         // Nothing but −∞ (or NaN) so far: any finite reference keeps −∞ − −∞ from making a NaN.
         let reference = if self.max == R::NEG_INFINITY { R::ZERO } else { self.max };
         let (mut sum_e, mut sum_ee, mut sum_de) = (self.e, self.ee, self.de);
+        let mut at = 0;
         vectors(z, own, |vector| {
+            prefetch(next, at);
+            at += span;
             for (i, &z) in vector.iter().enumerate() {
                 let (e, d) = (z - reference).exp_lane();
                 sum_e[i] = sum_e[i] + e;
@@ -49,6 +47,11 @@ impl<R: Real> Sums<R> {
     /// Refers the sums to a larger maximum: z − new = (z − old) + (old − new).
     #[inline(always)]
     fn rescale(&mut self, max: R) {
+        if self.max == R::NEG_INFINITY {
+            // Nothing but zeros to refer to it.
+            self.max = max;
+            return;
+        }
         let (factor, shift) = (self.max - max).exp_lane();
         for i in 0..LANES {
             self.de[i] = factor * shift.mul_add(self.e[i], self.de[i]);
@@ -60,12 +63,13 @@ impl<R: Real> Sums<R> {
 }
 
 /// Scores the row whose elements are `logits` (native bytes) and whose target is class `y`. With `linear`, also Σ w_c z_c of its
-/// weights (all 1 if they are `None`), else 0.
+/// weights (all 1 if they are `None`), else 0. `next` is the row to be asked for meanwhile, if any.
 #[inline(always)]
 pub(super) fn score_row<E: Element>(
     logits: &[u8],
     y: usize,
     linear: Option<Option<&[E::Real]>>,
+    next: &[u8],
     block: &mut Block<E::Real>,
 ) -> (RowScore<E::Real>, E::Real) {
     let mut sums = Sums::new();
@@ -76,7 +80,8 @@ pub(super) fn score_row<E: Element>(
         if let Some(weights) = linear {
             dot(&mut weighted, z, weights.map(|w| &w[start..start + z.len()]));
         }
-        sums.add(z, y.checked_sub(start).filter(|&own| own < z.len()));
+        let ahead = next.get(start * E::BYTES..).unwrap_or_default();
+        sums.add(z, y.checked_sub(start).filter(|&own| own < z.len()), ahead, LANES * E::BYTES);
         start += z.len();
     }
     let target = E::read(&logits[y * E::BYTES..]);

@@ -14,6 +14,10 @@ from . import _cuda, _native
 from ._memory import dtype_name, span, to_torch
 from ._scores import RANK_BASE, RowScores
 
+# On the CPU the loss shares torch's threads and heeds `torch.set_num_threads`: a second pool would fight torch's, whose idle
+# workers spin.
+_native.use_torch_threads()
+
 
 class Forward(NamedTuple):
     """What a forward returns: the differentiable column, and the rest."""
