@@ -225,14 +225,16 @@ impl Engine {
         };
         let order = self.draw(epoch, stored, first)?;
         let window = self.settings.depth();
-        let iteration = Arc::new(Iteration::new(Arc::clone(&self.feed), epoch, order, self.batches, first, window));
+        let workers = self.settings.worker_count();
+        let iteration =
+            Arc::new(Iteration::new(Arc::clone(&self.feed), epoch, order, self.batches, first, window, workers));
         let mut threads = self.threads.lock();
         threads.retain(|t| !t.is_finished());
-        for worker in 0..self.settings.worker_count() {
+        for worker in 0..workers {
             let shared = Arc::clone(&iteration);
             let thread = std::thread::Builder::new()
                 .name(format!("lossfeed-{worker}"))
-                .spawn(move || shared.work())
+                .spawn(move || shared.work(worker))
                 .map_err(|e| Error::memory("a loader thread could not be started: lower num_workers").because(e))
                 .inspect_err(|_| iteration.stop())?;
             threads.push(thread);
@@ -288,7 +290,6 @@ impl Engine {
             current
         };
         let next = current.next(wait, self.settings.worker_count() == 0);
-        self.feed.counters.wait_us_total.fetch_add(entered.elapsed().as_micros() as u64, Relaxed);
         match &next {
             Ok(Next::Batch(batch)) => {
                 let mut coverage = self.coverage.lock();

@@ -175,3 +175,25 @@ def test_repr_tells_what_it_is(numbers):
     assert "64 samples in 8 batches of 8" in repr(loader) and "cost-aware" in repr(loader) and "importance" in repr(loader)
     assert "samples of float32 (3,)" in repr(loader.data)
     assert "Batch 0 of epoch 0" in repr(next(iter(loader)))
+
+
+CAUSES = ("source", "decode", "slot", "copy", "score", "handover")
+
+
+def test_a_wait_for_decoding_is_blamed_on_decoding_and_the_causes_add_up(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0)
+    for label in "ab":
+        (tmp_path / label).mkdir()
+        for k in range(16):
+            picture = pixels.integers(0, 256, (256, 256, 3), dtype=np.uint8)
+            image.fromarray(picture).save(tmp_path / label / f"{k}.jpg", quality=95)
+    loader = lf.Loader(lf.open(tmp_path), 8, num_workers=1, cache=1.0, cache_form="encoded", stats=False)
+    epoch_ids(loader)
+    first = loader.stats()
+    epoch_ids(loader)
+    now = loader.stats()
+    waited = {cause: now[f"wait_{cause}_us_total"] - first[f"wait_{cause}_us_total"] for cause in CAUSES}
+    assert sum(waited.values()) == now["wait_us_total"] - first["wait_us_total"]
+    assert waited["decode"] > 0.8 * sum(waited.values()), waited
+    assert waited["source"] == 0, "everything was in the cache"

@@ -1,6 +1,7 @@
 //! Batches finish in any order and leave in theirs.
 
 use super::Batch;
+use super::timesheet::Spent;
 use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -15,8 +16,16 @@ pub(super) struct Delivery {
     window: usize,
 }
 
+/// A batch, or why there is none, and who worked on it.
+pub(super) struct Finished {
+    pub(super) batch: Result<Batch>,
+    /// The thread, and what it had spent when it was done.
+    pub(super) worker: usize,
+    pub(super) spent: Spent,
+}
+
 struct State {
-    ready: BTreeMap<usize, Result<Batch>>,
+    ready: BTreeMap<usize, Finished>,
     next: usize,
     /// Batches promised by workers and not taken yet; never above `window`.
     claimed: usize,
@@ -26,7 +35,9 @@ struct State {
 
 /// What the consumer finds.
 pub(super) enum Turn {
-    Ready(Box<Result<Batch>>),
+    Ready(Box<Finished>),
+    /// What ended the pass.
+    Failed(Error),
     End,
     Timeout,
 }
@@ -64,9 +75,9 @@ impl Delivery {
     }
 
     /// A worker hands in batch `number`.
-    pub(super) fn put(&self, number: usize, batch: Result<Batch>) {
+    pub(super) fn put(&self, number: usize, finished: Finished) {
         let mut state = self.state.lock();
-        state.ready.insert(number, batch);
+        state.ready.insert(number, finished);
         if number == state.next {
             self.changed.notify_one();
         }
@@ -80,14 +91,14 @@ impl Delivery {
                 return Turn::End;
             }
             let next = state.next;
-            if let Some(batch) = state.ready.remove(&next) {
+            if let Some(finished) = state.ready.remove(&next) {
                 state.next += 1;
                 state.claimed = state.claimed.saturating_sub(1);
                 self.room.notify_one();
-                return Turn::Ready(Box::new(batch));
+                return Turn::Ready(Box::new(finished));
             }
             if let Some(error) = state.fatal.take() {
-                return Turn::Ready(Box::new(Err(error)));
+                return Turn::Failed(error);
             }
             if self.changed.wait_until(&mut state, deadline).timed_out()
                 && !state.ready.contains_key(&next)
@@ -101,6 +112,12 @@ impl Delivery {
     /// Batches the consumer has taken, counted from the epoch's start.
     pub(super) fn taken(&self) -> usize {
         self.state.lock().next
+    }
+
+    /// Whether the consumer would not have to wait now.
+    pub(super) fn is_ready(&self) -> bool {
+        let state = self.state.lock();
+        state.ready.contains_key(&state.next) || state.next >= self.total
     }
 
     /// Finished batches that wait for the consumer.

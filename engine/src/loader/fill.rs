@@ -1,5 +1,6 @@
 //! Filling one batch: decide, gather, fetch, publish, join.
 
+use super::timesheet::{Timesheet, Work};
 use super::{Batch, Feed, Ticket};
 use crate::arena::SlotMut;
 use crate::cache::{Fetched, Flight, Landing, Lookup};
@@ -11,7 +12,6 @@ use crate::types::SampleId;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
 
 /// One batch as planned.
 pub(super) struct Planned<'a> {
@@ -40,7 +40,7 @@ struct Rows<'a> {
     target: &'a mut [u8],
     data_bytes: usize,
     target_bytes: usize,
-    decode_time: Duration,
+    sheet: &'a Timesheet,
 }
 
 impl Rows<'_> {
@@ -66,13 +66,15 @@ impl Rows<'_> {
                 self.target_bytes
             )));
         }
-        let started = Instant::now();
+        let sheet = self.sheet;
         let (data, target) = self.at(row);
         target.copy_from_slice(payload.target);
         match (&feed.decoder, encoded) {
             (Some(decoder), true) => {
-                decoder.decode(payload.data, data, scratch)?;
-                self.decode_time += started.elapsed();
+                let before = sheet.turn(Work::Decode);
+                let decoded = decoder.decode(payload.data, data, scratch);
+                sheet.turn(before);
+                decoded?;
             }
             _ if payload.data.len() == data.len() => data.copy_from_slice(payload.data),
             _ => {
@@ -110,7 +112,9 @@ impl Feed {
         lookups: Vec<Lookup>,
         mut slot: BatchSlot,
         scratch: &mut Scratch,
+        sheet: &Timesheet,
     ) -> Result<Batch> {
+        sheet.turn(Work::Copy);
         let count = planned.ids.len();
         slot.set_rows(count);
         let parts = slot.parts_mut();
@@ -120,7 +124,7 @@ impl Feed {
             target: parts.target,
             data_bytes: self.layout().data_row_bytes(),
             target_bytes: self.layout().target_row_bytes(),
-            decode_time: Duration::ZERO,
+            sheet,
         };
         let mut failures: Vec<Option<Arc<Error>>> = vec![None; count];
         let named = |id: SampleId, e: Error| {
@@ -162,9 +166,8 @@ impl Feed {
 
         if !missing.is_empty() {
             let mut answered = vec![false; missing.len()];
-            let started = Instant::now();
-            let decode_before = rows.decode_time;
             let mut fetched_bytes = 0;
+            sheet.turn(Work::Source);
             self.source.fetch(&missing, &mut |k, payload| {
                 let (id, row, (flight, admitted)) = (missing[k], missing_rows[k], &owned[k]);
                 answered[k] = true;
@@ -178,9 +181,7 @@ impl Feed {
                     Fetched::Failed(e)
                 });
             });
-            let decoding = rows.decode_time - decode_before;
             let c = &self.counters;
-            c.source_us_total.fetch_add(started.elapsed().saturating_sub(decoding).as_micros() as u64, Relaxed);
             c.fetched_samples_total.fetch_add(missing.len() as u64, Relaxed);
             c.fetched_bytes_total.fetch_add(fetched_bytes, Relaxed);
             for k in (0..missing.len()).filter(|&k| !answered[k]) {
@@ -188,17 +189,21 @@ impl Feed {
                     Some(named(missing[k], Error::internal("the source did not answer for this sample")));
             }
         }
+        sheet.turn(Work::Score);
         drop(owed); // publishes
 
         for (row, flight) in joined {
-            let unpacked = match flight.join() {
+            sheet.turn(Work::Source);
+            let landing = flight.join();
+            sheet.turn(Work::Copy);
+            let unpacked = match landing {
                 Landing::Stored(record) => rows.unpack(row, &record, scratch).map_err(|e| named(planned.ids[row], e)),
                 Landing::Loose(record) => rows.unpack(row, &record, scratch).map_err(|e| named(planned.ids[row], e)),
                 Landing::Failed(e) => Err(e),
             };
             failures[row] = unpacked.err();
         }
-        self.counters.decode_us_total.fetch_add(rows.decode_time.as_micros() as u64, Relaxed);
+        sheet.turn(Work::Copy);
         self.finish(planned, failures, slot)
     }
 
@@ -224,8 +229,11 @@ impl Feed {
         rows.write(row, payload, self.decoder.is_some(), scratch)?;
         let encoded = self.keeps_encoded();
         if admitted && let Some(slot) = self.cache.reserve(self.record_bytes(id) as usize) {
+            let before = rows.sheet.turn(Work::Copy);
             let kept = if encoded { payload.data } else { rows.at(row).0 };
-            return Ok(pack(slot, kept, payload.target));
+            let packed = pack(slot, kept, payload.target);
+            rows.sheet.turn(before);
+            return Ok(packed);
         }
         if flight.close_if_alone() {
             return Ok(Fetched::Passed(None));

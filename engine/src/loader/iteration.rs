@@ -1,7 +1,8 @@
 //! One pass over one epoch's order: who takes which batch, and how it ends.
 
-use super::delivery::{Delivery, Turn};
+use super::delivery::{Delivery, Finished, Turn};
 use super::fill::Planned;
+use super::timesheet::{Spent, Timesheet, Work};
 use super::{Batch, Feed, Next};
 use crate::error::{Error, Result};
 use crate::sampler::{Batches, Order};
@@ -27,13 +28,24 @@ pub struct Iteration {
     /// whatever the number of workers.
     undecided: AtomicUsize,
     delivery: Delivery,
+    /// One a loader thread; the consumer's own where there is none.
+    sheets: Vec<Timesheet>,
     stopped: AtomicBool,
     failed: AtomicBool,
 }
 
 impl Iteration {
-    /// A pass over `order`, cut into `batches`, beginning with batch `first` (0, or where a resumed run goes on).
-    pub fn new(feed: Arc<Feed>, epoch: u64, order: Order, batches: Batches, first: usize, window: usize) -> Self {
+    /// A pass over `order`, cut into `batches`, beginning with batch `first` (0, or where a resumed run goes on), for `workers` loader
+    /// threads; with 0 of them the consumer does the work.
+    pub fn new(
+        feed: Arc<Feed>,
+        epoch: u64,
+        order: Order,
+        batches: Batches,
+        first: usize,
+        window: usize,
+        workers: usize,
+    ) -> Self {
         let delivery = Delivery::new(first, batches.len(), window);
         Self {
             feed,
@@ -42,6 +54,7 @@ impl Iteration {
             undecided: AtomicUsize::new(first),
             batches,
             delivery,
+            sheets: (0..workers.max(1)).map(|_| Timesheet::new()).collect(),
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         }
@@ -88,16 +101,20 @@ impl Iteration {
         self.delivery.clear();
     }
 
-    /// A worker's life: batches until there are none, or the pass is stopped.
-    pub fn work(&self) {
+    /// The life of worker `worker`, counted from 0: batches until there are none, or the pass is stopped.
+    pub fn work(&self, worker: usize) {
         let mut scratch = Scratch::default();
+        let sheet = &self.sheets[worker];
         while !self.stopped.load(Acquire) && self.undecided.load(Relaxed) < self.batches.len() {
             if !self.delivery.claim(SLOT_WAIT) {
                 continue;
             }
-            match self.feed.pool.acquire(SLOT_WAIT) {
+            sheet.turn(Work::Slot);
+            let slot = self.feed.pool.acquire(SLOT_WAIT);
+            sheet.turn(Work::Idle);
+            match slot {
                 Ok(Some(slot)) => {
-                    if !self.produce(slot, &mut scratch) {
+                    if !self.produce(slot, &mut scratch, worker) {
                         self.delivery.unclaim();
                         return;
                     }
@@ -114,13 +131,17 @@ impl Iteration {
     }
 
     /// Decides and fills the next batch. False when there is none left.
-    fn produce(&self, slot: BatchSlot, scratch: &mut Scratch) -> bool {
+    fn produce(&self, slot: BatchSlot, scratch: &mut Scratch, worker: usize) -> bool {
         let feed = &self.feed;
+        let sheet = &self.sheets[worker];
+        let before = sheet.spent();
         let mut retired = Vec::new();
+        sheet.turn(Work::Score);
         let (number, lookups) = {
             let mut state = feed.cache.lock();
             let number = self.undecided.load(Relaxed);
             if number >= self.batches.len() || self.failed.load(Acquire) {
+                sheet.turn(Work::Idle);
                 return false;
             }
             self.undecided.store(number + 1, Relaxed);
@@ -136,8 +157,8 @@ impl Iteration {
             weights: &self.order.weights[range],
         };
         // A panic would leave the consumer waiting for this batch for ever; `Owed` has landed its flights by then.
-        let batch =
-            catch_unwind(AssertUnwindSafe(|| feed.fill(&planned, lookups, slot, scratch))).unwrap_or_else(|p| {
+        let batch = catch_unwind(AssertUnwindSafe(|| feed.fill(&planned, lookups, slot, scratch, sheet)))
+            .unwrap_or_else(|p| {
                 let what = p.downcast_ref::<String>().map(String::as_str).or(p.downcast_ref::<&str>().copied());
                 Err(Error::internal(format!("a loader thread panicked: {}; please report this", what.unwrap_or("?"))))
             });
@@ -148,40 +169,93 @@ impl Iteration {
             batch.slot.ready();
             batch
         });
-        self.delivery.put(number, batch);
+        sheet.turn(Work::Idle);
+        let spent = sheet.spent();
+        let took = spent.since(&before);
+        feed.counters.source_us_total.fetch_add(took.on(Work::Source).as_micros() as u64, Relaxed);
+        feed.counters.decode_us_total.fetch_add(took.on(Work::Decode).as_micros() as u64, Relaxed);
+        self.delivery.put(number, Finished { batch, worker, spent });
         if self.stopped.load(Acquire) {
             self.delivery.clear();
         }
         true
     }
 
-    /// The next batch in order, within `wait`. `inline`: no workers, the caller fills it now.
+    /// The next batch in order, within `wait`. `inline`: no workers, the caller fills it now. What this takes is counted as waiting,
+    /// by cause.
     pub fn next(&self, wait: Duration, inline: bool) -> Result<Next> {
         if self.stopped.load(Acquire) {
             return Ok(Next::End);
         }
+        let entered = Instant::now();
+        let before: Option<Vec<Spent>> = (inline || !self.delivery.is_ready()).then(|| self.spent());
+        let (next, brought) = self.take(wait, inline);
+        let during = |before: &Vec<Spent>| match &brought {
+            Some((worker, spent)) => spent.since(&before[*worker]),
+            // Nobody brought anything yet: all are waited for alike.
+            None => {
+                let all: Vec<Spent> = self.spent().iter().zip(before).map(|(now, then)| now.since(then)).collect();
+                Spent::mean(&all)
+            }
+        };
+        let causes = before.as_ref().map(during).unwrap_or_default();
+        self.blame(entered.elapsed(), &causes);
+        next
+    }
+
+    fn spent(&self) -> Vec<Spent> {
+        self.sheets.iter().map(Timesheet::spent).collect()
+    }
+
+    /// The next batch, and who brought it.
+    fn take(&self, wait: Duration, inline: bool) -> (Result<Next>, Option<(usize, Spent)>) {
         if inline && self.delivery.taken() < self.batches.len() {
-            let slot = self.feed.pool.acquire(wait)?.ok_or_else(|| self.feed.pool.exhausted(wait))?;
-            self.produce(slot, &mut Scratch::default());
+            self.sheets[0].turn(Work::Slot);
+            let slot = self.feed.pool.acquire(wait);
+            self.sheets[0].turn(Work::Idle);
+            match slot.and_then(|slot| slot.ok_or_else(|| self.feed.pool.exhausted(wait))) {
+                Ok(slot) => self.produce(slot, &mut Scratch::default(), 0),
+                Err(error) => return (Err(error), None),
+            };
         }
-        match self.delivery.take(Instant::now() + wait) {
-            Turn::Ready(batch) => match *batch {
-                Ok(mut batch) => {
+        let next = match self.delivery.take(Instant::now() + wait) {
+            Turn::Ready(finished) => {
+                let Finished { batch, worker, spent } = *finished;
+                let next = batch.inspect_err(|_| self.stop()).map(|mut batch| {
                     batch.slot.lend();
                     self.account(&batch);
-                    Ok(Next::Batch(batch))
-                }
-                Err(e) => {
-                    self.stop();
-                    Err(e)
-                }
-            },
+                    Next::Batch(batch)
+                });
+                return (next, Some((worker, spent)));
+            }
+            Turn::Failed(error) => {
+                self.stop();
+                Err(error)
+            }
             Turn::End => Ok(Next::End),
             // Nothing came; if every slot is in the consumer's hands nothing ever will.
             Turn::Timeout if self.feed.pool.gauges().lent >= self.feed.pool.max_slots() => {
                 Err(self.feed.pool.exhausted(wait))
             }
             Turn::Timeout => Ok(Next::Pending),
+        };
+        (next, None)
+    }
+
+    fn blame(&self, waited: Duration, causes: &Spent) {
+        let c = &self.feed.counters;
+        let waited_us = waited.as_micros() as u64;
+        let [source, decode, slot, copy, score, handover] = causes.divide(waited_us);
+        for (counter, us) in [
+            (&c.wait_us_total, waited_us),
+            (&c.wait_source_us_total, source),
+            (&c.wait_decode_us_total, decode),
+            (&c.wait_slot_us_total, slot),
+            (&c.wait_copy_us_total, copy),
+            (&c.wait_score_us_total, score),
+            (&c.wait_handover_us_total, handover),
+        ] {
+            counter.fetch_add(us, Relaxed);
         }
     }
 

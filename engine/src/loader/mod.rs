@@ -6,6 +6,7 @@ mod delivery;
 mod feed;
 mod fill;
 mod iteration;
+mod timesheet;
 
 pub use coverage::Coverage;
 pub use feed::{BadSample, Feed};

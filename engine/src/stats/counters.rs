@@ -51,11 +51,23 @@ counters! {
     batches_total,
     /// Samples delivered.
     samples_total,
-    /// Time the consumer waited for a batch (µs): the stall.
+    /// Time the consumer waited for a batch (µs): the stall. The six that follow add up to it exactly.
     wait_us_total,
+    /// Of this, while the thread that brought the batch read from the source (µs). High: the source or its connections are slow.
+    wait_source_us_total,
+    /// Of this, while it decoded (µs). High: more `num_workers`, or `cache_form="decoded"`.
+    wait_decode_us_total,
+    /// Of this, while it had no free batch slot (µs). High: the consumer holds on to batches.
+    wait_slot_us_total,
+    /// Of this, while it copied rows (µs).
+    wait_copy_us_total,
+    /// Of this, while it was at the cache's books or waited for those who fold scores in (µs).
+    wait_score_us_total,
+    /// Of this, what none of these explains: threads waking up, the hand-over itself (µs).
+    wait_handover_us_total,
     /// Time the consumer kept between batches (µs): its own work.
     busy_us_total,
-    /// Time in the source (µs, summed over threads).
+    /// Time in the source, or waiting for another thread's fetch of the same sample (µs, summed over threads).
     source_us_total,
     /// Time decoding (µs, summed over threads).
     decode_us_total,

@@ -49,7 +49,11 @@ mod tests {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             for count in [0usize, 1, 2, 7, 1000] {
                 let done: Vec<AtomicU32> = (0..count).map(|_| AtomicU32::new(0)).collect();
-                pool.install(|| each(done.iter(), |task| drop(task.fetch_add(1, Relaxed))));
+                pool.install(|| {
+                    each(done.iter(), |task| {
+                        task.fetch_add(1, Relaxed);
+                    })
+                });
                 assert!(done.iter().all(|times| times.load(Relaxed) == 1), "{count} tasks, {threads} threads");
             }
         }

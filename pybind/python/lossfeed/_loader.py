@@ -324,7 +324,13 @@ class Loader:
 
     def stats(self) -> dict[str, float]:
         """All counters (``_total``), gauges and ratios (0 to 1) as one flat dict. Never look at ``hit_ratio`` without
-        ``coverage_epoch`` beside it."""
+        ``coverage_epoch`` beside it.
+
+        ``wait_us_total`` is the time you waited for batches. Its parts say what the thread that brought the batch did meanwhile, and
+        add up to it: ``wait_source_us_total`` (reading), ``wait_decode_us_total``, ``wait_slot_us_total`` (no free batch slot: you
+        hold on to batches), ``wait_copy_us_total`` (rows into the batch), ``wait_score_us_total`` (the cache's books, or those
+        who fold scores in) and ``wait_handover_us_total`` (what none of them explains: threads waking up).
+        """
         engine = self._open_engine()
         flat = dict(engine.stats())
         if self._mail is not None:

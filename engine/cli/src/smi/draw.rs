@@ -192,6 +192,13 @@ fn details(screen: &mut Screen, engine: &Engine, levels: [&'static str; 8]) {
         count("score_age_steps"),
     )
     .into()]);
+    if let Some(waited) = engine.counter("wait_us_total").filter(|&us| us > 0) {
+        let causes = ["source", "decode", "slot", "copy", "score", "handover"].map(|cause| {
+            let us = engine.counter(&format!("wait_{cause}_us_total")).unwrap_or(0);
+            format!("{cause} {:.0}%", 100.0 * us as f64 / waited as f64)
+        });
+        screen.line([format!("waits   {}", causes.join("  ")).into()]);
+    }
     if !engine.stall_history.is_empty() {
         let room = screen.inner().saturating_sub(24);
         let from = engine.stall_history.len().saturating_sub(room);
