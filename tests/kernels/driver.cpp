@@ -1,19 +1,7 @@
 // Reads programs (buffers and launches) from standard input, runs the kernels of kernels/cuda on fibers, writes the buffers they wrote to
 // standard output. tests/kernels/program.rs says what a program is; numbers are in native byte order.
 
-#include "fiber.h"
-
-#include "prelude.cu"
-#include "rank.cu"
-#include "mail.cu"
-#include "finish.cu"
-#include "radix.cu"
-#include "sums.cu"
-#include "score.cu"
-#include "gradient.cu"
-#include "probability.cu"
-#include "sequence.cu"
-
+#include "entries.h"
 #include "planted.h"
 
 namespace {
@@ -101,39 +89,6 @@ void relocate(char* memory, size_t bytes, std::vector<Buffer>& buffers) {
         memcpy(memory + at, &address, 8);
     }
 }
-
-template <class A, void (*kernel)(A)> void call(const char* arguments) {
-    A a;
-    memcpy(&a, arguments, sizeof a);
-    kernel(a);
-}
-
-using Entry = void (*)(const char*);
-
-#define FOUR(family, A)                                                                                                        \
-    {"lossfeed_" #family "_f16", {call<A, lossfeed_##family##_f16>, sizeof(A)}},                                               \
-        {"lossfeed_" #family "_bf16", {call<A, lossfeed_##family##_bf16>, sizeof(A)}},                                         \
-        {"lossfeed_" #family "_f32", {call<A, lossfeed_##family##_f32>, sizeof(A)}},                                           \
-        {"lossfeed_" #family "_f64", {call<A, lossfeed_##family##_f64>, sizeof(A)}}
-#define ONE(name, A) {"lossfeed_" #name, {call<A, lossfeed_##name>, sizeof(A)}}
-
-const std::unordered_map<std::string, std::pair<Entry, size_t>> KERNELS = {
-    FOUR(score_warp, ScoreArguments),
-    FOUR(score_block, ScoreArguments),
-    FOUR(smooth_warp, ScoreArguments),
-    FOUR(smooth_block, ScoreArguments),
-    FOUR(backward, GradientArguments),
-    FOUR(probability, ProbabilityArguments),
-    FOUR(probability_backward, ProbabilityGradientArguments),
-    ONE(sequence_f32, SequenceArguments),
-    ONE(sequence_f64, SequenceArguments),
-    ONE(rank_sort, Finish),
-    ONE(rank_pairs, Finish),
-    ONE(radix_count, RadixArguments),
-    ONE(radix_scan, RadixArguments),
-    ONE(radix_scatter, RadixArguments),
-    ONE(rank_search, RadixArguments),
-};
 
 std::string run(const StepHead& step, const std::vector<char>& arguments, uint64_t seed) {
     dim3 block{step.block_x, step.block_y, 1};

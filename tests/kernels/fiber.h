@@ -330,8 +330,9 @@ inline std::string launch(uint32_t grid, dim3 block, size_t shared_bytes, uint64
 
 inline void __syncthreads() { fiber::barrier(); }
 inline void __syncwarp(uint32_t mask = 0xffffffffu) { fiber::collective("__syncwarp", mask, 0); }
-inline void __threadfence() {}
-inline void __threadfence_system() {}
+// Blocks run one after the other, so these order nothing here but what the host sees of mapped memory.
+inline void __threadfence() { __sync_synchronize(); }
+inline void __threadfence_system() { __sync_synchronize(); }
 
 template <class T> T __shfl_xor_sync(uint32_t mask, T value, int step) {
     const uint64_t* all = fiber::collective("__shfl_xor_sync", mask, fiber::to_bits(value));

@@ -1,0 +1,230 @@
+//! Builds the driver double, loads it in the driver's place, and hands out what a framework would have: memory and streams.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use libloading::Library;
+use lossfeed::device::cuda::{CopyEvent, Cuda, CudaKernels};
+use lossfeed::error::Result;
+use lossfeed_kernels::Dtype;
+use lossfeed_kernels::launch::{Score, scratch_bytes};
+use sha2::{Digest, Sha256};
+
+/// The loaded library; the tests of one process share it.
+static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The double, reset, and for the holder alone.
+pub(crate) struct Double {
+    library: &'static Library,
+    /// What was there at the start: loaded kernels stay, and threads of the test before may still be letting go.
+    before: [u64; 5],
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// Where the sources of a C++ build lie.
+fn sources() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["driver", "kernels", "../kernels/cuda"].map(|folder| root.join(folder));
+    let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()).map(|file| file.unwrap().path());
+    let is_cpp = |file: &PathBuf| file.extension().is_some_and(|e| ["cpp", "h", "cu"].iter().any(|cpp| e == *cpp));
+    let mut files: Vec<PathBuf> = files.filter(is_cpp).collect();
+    files.sort();
+    files
+}
+
+/// Compiles the library, once for all processes: its folder is named after its sources.
+fn build() -> Option<PathBuf> {
+    let chosen = std::env::var("CXX").ok();
+    let compilers = chosen.iter().map(String::as_str).chain(["c++", "g++", "clang++"]);
+    let works = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success());
+    let Some(compiler) = compilers.into_iter().find(works) else {
+        eprintln!("the driver double was not built: no C++ compiler (set CXX, or install g++ or clang++)");
+        return None;
+    };
+    let mut hash = Sha256::new();
+    hash.update(compiler);
+    for file in sources() {
+        hash.update(std::fs::read(file).unwrap());
+    }
+    let mark: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("driver-double-{mark}"));
+    let library = place.join("libcuda.so");
+    if library.exists() {
+        return Some(library);
+    }
+    std::fs::create_dir_all(&place).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let unfinished = place.join(format!("unfinished-{}", std::process::id()));
+    let done = Command::new(compiler)
+        .args(["-std=c++17", "-O1", "-g1", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-ffp-contract=off"])
+        // The bindings ask the loader for `libcuda.so`; a library of that name that is there already is the answer.
+        .args(["-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-Wl,-soname,libcuda.so"])
+        .arg("-I")
+        .arg(root.join("../kernels/cuda"))
+        .arg(root.join("driver/double.cpp"))
+        .arg("-o")
+        .arg(&unfinished)
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{compiler} refuses the double:\n{}", String::from_utf8_lossy(&done.stderr));
+    std::fs::rename(unfinished, &library).unwrap();
+    Some(library)
+}
+
+impl Double {
+    /// `None`, said in one line, where there is no compiler for it.
+    pub(crate) fn load() -> Option<Double> {
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let library = LIBRARY.get_or_init(|| {
+            // SAFETY: our own library; its initialisers make empty tables.
+            build().map(|path| unsafe { Library::new(path) }.unwrap())
+        });
+        let mut double = Double { library: library.as_ref()?, before: [0; 5], _alone: alone };
+        // SAFETY: the signature is the library's.
+        unsafe { double.call::<unsafe extern "C" fn()>("reset")() };
+        double.before = double.held();
+        Some(double)
+    }
+
+    /// # Safety
+    /// `F` is the function's type.
+    unsafe fn call<F: Copy + 'static>(&self, name: &str) -> F {
+        // SAFETY: the caller's promise; the library is never unloaded.
+        unsafe { *self.library.get::<F>(format!("lossfeed_double_{name}\0").as_bytes()).unwrap() }
+    }
+
+    pub(crate) fn set(&self, key: &str, value: u64) {
+        let key = CString::new(key).unwrap();
+        // SAFETY: the signature is the library's; the text outlives the call.
+        unsafe { self.call::<unsafe extern "C" fn(*const i8, u64)>("set")(key.as_ptr().cast(), value) }
+    }
+    pub(crate) fn get(&self, key: &str) -> u64 {
+        let key = CString::new(key).unwrap();
+        // SAFETY: likewise.
+        unsafe { self.call::<unsafe extern "C" fn(*const i8) -> u64>("get")(key.as_ptr().cast()) }
+    }
+    /// The `after`-th call of that name from now on, counted from 0, gives `code`.
+    pub(crate) fn fail(&self, name: &str, after: u64, code: i32) {
+        let name = CString::new(name).unwrap();
+        // SAFETY: likewise.
+        unsafe { self.call::<unsafe extern "C" fn(*const i8, u64, i32)>("fail")(name.as_ptr().cast(), after, code) }
+    }
+    /// What a real driver would have punished with wrong bytes, a line each.
+    pub(crate) fn violations(&self) -> String {
+        let mut text = vec![0u8; 64 << 10];
+        let (at, room) = (text.as_mut_ptr(), text.len() as u64);
+        // SAFETY: likewise; the room is as long as said.
+        unsafe { self.call::<unsafe extern "C" fn(*mut u8, u64) -> u64>("violations")(at, room) };
+        let end = text.iter().position(|&b| b == 0).unwrap();
+        String::from_utf8(text[..end].to_vec()).unwrap()
+    }
+    fn held(&self) -> [u64; 5] {
+        ["pinned_bytes", "device_bytes", "events", "streams", "contexts"].map(|key| self.get(key))
+    }
+    /// Everything that was taken since the start has been given back. Threads may need a moment to let go.
+    pub(crate) fn nothing_is_left(&self) {
+        for _ in 0..500 {
+            if self.held().iter().zip(self.before).all(|(&now, before)| now <= before) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let (now, before) = (self.held(), self.before);
+        panic!("left behind: {now:?} pinned bytes, device bytes, events, streams, contexts; {before:?} at the start");
+    }
+    /// Nothing was wrong.
+    pub(crate) fn is_clean(&self) {
+        assert_eq!(self.violations(), "");
+        assert_eq!(self.get("mismatches"), 0, "bytes were wrong on the device");
+    }
+
+    pub(crate) fn allocate(&self, bytes: usize) -> u64 {
+        // SAFETY: likewise.
+        unsafe { self.call::<unsafe extern "C" fn(u64) -> u64>("allocate")(bytes as u64) }
+    }
+    pub(crate) fn free(&self, at: u64) {
+        // SAFETY: likewise.
+        assert!(unsafe { self.call::<unsafe extern "C" fn(u64) -> bool>("free")(at) });
+    }
+    pub(crate) fn stream(&self) -> u64 {
+        // SAFETY: likewise.
+        unsafe { self.call::<unsafe extern "C" fn() -> u64>("stream")() }
+    }
+    pub(crate) fn close_stream(&self, stream: u64) {
+        // SAFETY: likewise.
+        assert!(unsafe { self.call::<unsafe extern "C" fn(u64) -> bool>("close_stream")(stream) });
+    }
+    pub(crate) fn synchronize(&self, stream: u64) {
+        // SAFETY: likewise.
+        assert!(unsafe { self.call::<unsafe extern "C" fn(u64) -> bool>("synchronize")(stream) });
+    }
+    pub(crate) fn digest(&self, bytes: &[u8]) -> u64 {
+        // SAFETY: likewise; the bytes are a live borrow.
+        unsafe {
+            self.call::<unsafe extern "C" fn(*const u8, u64) -> u64>("digest")(bytes.as_ptr(), bytes.len() as u64)
+        }
+    }
+    /// Work on `stream` that writes `bytes`.
+    pub(crate) fn write(&self, stream: u64, at: u64, bytes: &[u8]) {
+        type Write = unsafe extern "C" fn(u64, u64, *const u8, u64) -> bool;
+        // SAFETY: likewise.
+        assert!(unsafe { self.call::<Write>("write")(stream, at, bytes.as_ptr(), bytes.len() as u64) });
+    }
+    /// Work on `stream` that reads, and counts a mismatch if the digest is another.
+    pub(crate) fn check(&self, stream: u64, at: u64, bytes: usize, digest: u64) {
+        type Check = unsafe extern "C" fn(u64, u64, u64, u64) -> bool;
+        // SAFETY: likewise.
+        assert!(unsafe { self.call::<Check>("check")(stream, at, bytes as u64, digest) });
+    }
+    /// What is on the device when `stream` has come so far.
+    pub(crate) fn read(&self, stream: u64, at: u64, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0u8; count];
+        type Read = unsafe extern "C" fn(u64, u64, *mut u8, u64) -> bool;
+        // SAFETY: likewise; the room is as long as said, and the call waits for the work.
+        assert!(unsafe { self.call::<Read>("read")(stream, at, bytes.as_mut_ptr(), count as u64) });
+        bytes
+    }
+    pub(crate) fn read_floats(&self, stream: u64, at: u64, count: usize) -> Vec<f32> {
+        self.read(stream, at, 4 * count).chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect()
+    }
+
+    /// Starts a copy as a careful caller does: the memory belongs to the test until the end, `after` is a stream of the double.
+    pub(crate) fn copy<S>(&self, cuda: &Cuda, source: S, to: u64, after: u64) -> Result<CopyEvent>
+    where
+        S: AsRef<[u8]> + Send + 'static,
+    {
+        // SAFETY: tests free device memory only when its streams are idle; sources are slots, whose bytes stay where they are.
+        unsafe { cuda.copy_async(source, to, after) }
+    }
+    pub(crate) fn wait(&self, cuda: &Cuda, stream: u64, event: &CopyEvent) -> Result<()> {
+        // SAFETY: a stream of the double.
+        unsafe { cuda.consumer_wait(stream, event) }
+    }
+    /// Launches the forward; scratch is allocated and left to the test's end.
+    pub(crate) fn forward(&self, kernels: &CudaKernels, stream: u64, batch: &Score) -> Result<()> {
+        let scratch = self.allocate(scratch_bytes(batch.rows, batch.classes));
+        // SAFETY: addresses are the double's, which checks every access of the kernels to them.
+        unsafe { kernels.forward(stream, Dtype::F32, batch, scratch) }
+    }
+    /// A slot's bytes for as long as the test runs, whatever becomes of the slot: the mistake of [`crate::planted`].
+    pub(crate) fn forever(&self, slot: &lossfeed::staging::BatchSlot) -> &'static [u8] {
+        let bytes = slot.bytes();
+        // SAFETY: none for the bytes' values, which is the point; the memory lives as long as the pool, which the test holds.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) }
+    }
+    /// Calls a function of the driver that the double only knows by name.
+    pub(crate) fn unknown(&self) {
+        // SAFETY: it takes nothing and ends the process.
+        unsafe { self.library.get::<unsafe extern "C" fn() -> i32>(b"cuGraphLaunch\0").unwrap()() };
+    }
+    /// Touches device memory from the host, which ends the process.
+    pub(crate) fn touch(&self, at: u64) -> u8 {
+        // SAFETY: none: this is the mistake that the double must catch.
+        unsafe { std::ptr::read_volatile(std::ptr::without_provenance::<u8>(at as usize)) }
+    }
+}

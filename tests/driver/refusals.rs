@@ -1,0 +1,111 @@
+//! The driver says no: every call that can fail does, once, and leaves a named error and nothing else behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lossfeed::device::Device;
+use lossfeed::device::cuda::Cuda;
+use lossfeed::error::ErrorKind;
+use lossfeed::staging::{BatchLayout, SlotPool};
+use lossfeed::{Dtype, TensorSpec};
+
+use crate::copies::pool;
+use crate::double::Double;
+
+const OUT_OF_MEMORY: i32 = 2;
+const LAUNCH_FAILED: i32 = 719;
+
+#[test]
+fn a_device_that_cannot_be_opened_says_which_and_why_and_can_be_tried_again() {
+    let Some(double) = Double::load() else { return };
+    drop(Cuda::open(0).unwrap());
+    double.nothing_is_left();
+    for call in ["cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuStreamCreate"] {
+        double.fail(call, 0, OUT_OF_MEMORY);
+        let refused = Cuda::open(0).expect_err(call);
+        assert_eq!(refused.kind(), ErrorKind::Device, "{call}");
+        assert!(refused.to_string().contains("out of memory"), "{call}: {refused}");
+        double.nothing_is_left();
+        drop(Cuda::open(0).unwrap());
+        double.nothing_is_left();
+    }
+    let refused = Cuda::open(7).unwrap_err();
+    assert!(refused.to_string().contains("sees 1"), "{refused}");
+    double.is_clean();
+}
+
+#[test]
+fn a_copy_that_cannot_be_started_gives_its_slot_back_and_the_next_one_works() {
+    let Some(double) = Double::load() else { return };
+    let cuda = Cuda::open(0).unwrap();
+    // Slots of 9 MiB are copied in three pieces.
+    let spec = TensorSpec::new(Dtype::U8, [9 << 20]);
+    let layout = BatchLayout::new(1, spec, TensorSpec::class_index()).unwrap();
+    let device: Arc<dyn Device> = Arc::new(cuda.clone());
+    let pool = SlotPool::new(layout, 1, 1, device).unwrap();
+    let (place, consumer) = (double.allocate(pool.layout().total_bytes()), double.stream());
+    double.set("delay_us", 2000);
+    let calls = ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyHtoDAsync_v2", "cuStreamIsCapturing"];
+    for (call, after) in
+        calls.map(|call| (call, 0)).into_iter().chain([("cuEventRecord", 1), ("cuMemcpyHtoDAsync_v2", 2)])
+    {
+        let slot = pool.acquire(Duration::from_secs(10)).unwrap().expect("the slot came back");
+        double.fail(call, after, OUT_OF_MEMORY);
+        let refused = double.copy(&cuda, slot, place, consumer).expect_err(call);
+        assert_eq!(refused.kind(), ErrorKind::Device, "{call}");
+        assert_eq!(pool.gauges().free, 1, "{call}: the slot is free as soon as the error is out");
+        let slot = pool.acquire(Duration::ZERO).unwrap().unwrap();
+        double.copy(&cuda, slot, place, consumer).unwrap().wait().unwrap();
+    }
+    double.is_clean();
+    drop((pool, cuda));
+    double.free(place);
+    double.close_stream(consumer);
+    double.nothing_is_left();
+}
+
+#[test]
+fn page_locked_memory_that_is_not_to_be_had_is_an_error_with_the_number_and_the_remedy() {
+    let Some(double) = Double::load() else { return };
+    let cuda = Cuda::open(0).unwrap();
+    let pinned = double.get("pinned_bytes");
+    double.set("pinned_bytes", pinned + 100_000);
+    let layout = BatchLayout::new(64, TensorSpec::new(Dtype::U8, [1000]), TensorSpec::class_index()).unwrap();
+    let bytes = layout.total_bytes();
+    let device: Arc<dyn Device> = Arc::new(cuda.clone());
+    let refused = SlotPool::new(layout, 3, 3, device).unwrap_err();
+    let said = format!("{refused:?}");
+    assert!(said.contains("out of memory") && said.contains("batch_size"), "{said}");
+    assert!(said.contains(&bytes.to_string()) || said.contains("page-locking"), "{said}");
+    assert_eq!(double.get("pinned_bytes"), pinned, "the slot that could be had was given back");
+    double.is_clean();
+}
+
+#[test]
+fn device_memory_that_is_not_to_be_had_refuses_the_mailbox() {
+    let Some(double) = Double::load() else { return };
+    let cuda = Cuda::open(0).unwrap();
+    cuda.kernels().unwrap();
+    let pinned = double.get("pinned_bytes");
+    double.set("device_bytes", double.get("device_bytes"));
+    let refused = cuda.mailbox(16, 4, |_| ()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Device);
+    assert!(refused.to_string().contains("out of memory"), "{refused}");
+    assert_eq!(double.get("pinned_bytes"), pinned);
+}
+
+#[test]
+fn a_context_that_is_lost_loses_slots_and_nothing_else() {
+    let Some(double) = Double::load() else { return };
+    let cuda = Cuda::open(0).unwrap();
+    let pool = pool(&cuda, 2);
+    let (place, consumer) = (double.allocate(pool.layout().total_bytes()), double.stream());
+    let slot = pool.acquire(Duration::ZERO).unwrap().unwrap();
+    let event = double.copy(&cuda, slot, place, consumer).unwrap();
+    // The one who waits for copies is told that the device is gone: the slot must not come back.
+    double.synchronize(consumer);
+    event.wait().unwrap();
+    double.fail("cuEventQuery", 0, LAUNCH_FAILED);
+    assert_eq!(event.is_done().unwrap_err().kind(), ErrorKind::Device);
+    assert!(event.is_done().unwrap());
+}

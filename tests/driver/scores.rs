@@ -1,0 +1,221 @@
+//! The hook on the device: launches on borrowed streams, scores in the mail, under delays and without a wait.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lossfeed::device::cuda::{Cuda, Mail};
+use lossfeed::error::ErrorKind;
+use lossfeed_kernels::launch::{Home, Score};
+use lossfeed_kernels::{Dtype, Rows, Scores, fast};
+
+use crate::double::Double;
+use crate::planted::{alone, is_alone};
+
+const CLASSES: usize = 37;
+
+/// Logits and targets of a batch, and what must be said of it.
+struct Batch {
+    logits: Vec<f32>,
+    targets: Vec<i64>,
+    ids: Vec<i64>,
+    expected: Scores<f32>,
+}
+
+fn batch(rows: usize, seed: u64) -> Batch {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut unit = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 24) as f32
+    };
+    let logits: Vec<f32> = (0..rows * CLASSES).map(|_| 8.0 * unit() - 4.0).collect();
+    let targets: Vec<i64> = (0..rows).map(|_| (unit() * CLASSES as f32) as i64).collect();
+    let ids = (0..rows as i64).map(|row| row + 1000 * seed as i64).collect();
+    let view = Rows::new(bytemuck::cast_slice(&logits), Dtype::F32, rows, CLASSES, CLASSES).unwrap();
+    let expected = fast::score(&view, &targets, -100, 10.0).unwrap().into_f32();
+    Batch { logits, targets, ids, expected }
+}
+
+/// A launch of `batch` on `stream`; returns the address of the losses.
+fn launch(double: &Double, cuda: &Cuda, stream: u64, batch: &Batch, mail: u64, tag: u64) -> u64 {
+    let rows = batch.targets.len();
+    let place = |bytes: &[u8]| {
+        let at = double.allocate(bytes.len().max(1));
+        double.write(stream, at, bytes);
+        at
+    };
+    let logits = place(bytemuck::cast_slice(&batch.logits));
+    let targets = place(bytemuck::cast_slice(&batch.targets));
+    let ids = place(bytemuck::cast_slice(&batch.ids));
+    let [loss, grad_norm, entropy] = [0; 3].map(|_| double.allocate(4 * rows));
+    let home = Home { mail, tag, ids, ..Home::default() };
+    let score = Score {
+        logits,
+        targets,
+        rows,
+        classes: CLASSES,
+        row_stride: CLASSES as i64,
+        ignore_index: -100,
+        loss,
+        grad_norm,
+        entropy,
+        home,
+        ..Score::default()
+    };
+    double.forward(&cuda.kernels().unwrap(), stream, &score).unwrap();
+    loss
+}
+
+fn near(actual: &[f32], expected: &[f32]) {
+    assert_eq!(actual.len(), expected.len());
+    for (row, (a, e)) in actual.iter().zip(expected).enumerate() {
+        assert!((a - e).abs() <= 1e-5 * (1.0 + e.abs()), "row {row}: {a} for {e}");
+    }
+}
+
+/// What arrived: tag, ids, losses, gradient norms, counts.
+type Arrived = Arc<Mutex<Vec<(u64, Vec<i64>, Vec<f32>, Vec<f32>, Vec<i32>)>>>;
+
+fn sink(into: &Arrived) -> impl FnMut(&Mail<'_>) + Send + 'static {
+    let into = into.clone();
+    move |mail: &Mail<'_>| {
+        let norms = mail.grad_norm.unwrap().to_vec();
+        into.lock().unwrap().push((
+            mail.tag,
+            mail.ids.unwrap().to_vec(),
+            mail.loss.to_vec(),
+            norms,
+            mail.count.to_vec(),
+        ));
+    }
+}
+
+#[test]
+fn scores_of_two_delayed_streams_arrive_under_their_own_tags_and_ids() {
+    let Some(double) = Double::load() else { return };
+    let cuda = Cuda::open(0).unwrap();
+    cuda.kernels().unwrap(); // loading waits; the steps below do not
+    double.set("delay_us", 3000);
+    let arrived = Arrived::default();
+    let mailbox = cuda.mailbox(64, 64, sink(&arrived)).unwrap();
+    let streams = [double.stream(), double.stream()];
+    let batches: Vec<Batch> = (0..24).map(|seed| batch(1 + (seed as usize * 7) % 64, seed)).collect();
+    let started = Instant::now();
+    for (tag, batch) in batches.iter().enumerate() {
+        launch(&double, &cuda, streams[tag % 2], batch, mailbox.address(), tag as u64);
+    }
+    // 24 launches of four pieces of delayed work each take some 70 ms a stream: nobody waited for them.
+    let handed_over = started.elapsed();
+    mailbox.settle().unwrap();
+    assert!(handed_over < started.elapsed());
+    assert_eq!(mailbox.delivered_total(), 24);
+    let mut arrived = std::mem::take(&mut *arrived.lock().unwrap());
+    arrived.sort_by_key(|mail| mail.0);
+    for ((tag, ids, loss, norms, count), (number, batch)) in arrived.iter().zip(batches.iter().enumerate()) {
+        assert_eq!((*tag, ids), (number as u64, &batch.ids));
+        near(loss, &batch.expected.loss);
+        near(norms, &batch.expected.grad_norm);
+        // The counts are those of the device's own losses; rounding may order near ties differently from the CPU's.
+        assert_eq!(count, &lossfeed_kernels::rank::counts(loss));
+    }
+    assert_eq!(arrived.len(), 24);
+    double.is_clean();
+}
+
+#[test]
+fn a_full_ring_drops_counts_and_says_so_with_the_next_mail() {
+    let Some(double) = Double::load() else { return };
+    let cuda = Cuda::open(0).unwrap();
+    let (open, gate) = std::sync::mpsc::channel::<()>();
+    let dropped = Arc::new(Mutex::new(0));
+    let told = dropped.clone();
+    let mailbox = cuda
+        .mailbox(8, 2, move |mail: &Mail<'_>| {
+            let _ = gate.recv_timeout(Duration::from_secs(20));
+            *told.lock().unwrap() += mail.dropped;
+        })
+        .unwrap();
+    let stream = double.stream();
+    let one = batch(8, 3);
+    for tag in 0..10 {
+        launch(&double, &cuda, stream, &one, mailbox.address(), tag);
+    }
+    double.synchronize(stream);
+    drop(open); // the sink goes on, and at once from now on
+    mailbox.settle().unwrap();
+    let came = mailbox.delivered_total();
+    assert!((2..10).contains(&came), "{came} of 10 fit into a ring of 2");
+    launch(&double, &cuda, stream, &one, mailbox.address(), 10);
+    mailbox.settle().unwrap();
+    assert_eq!(mailbox.delivered_total(), came + 1);
+    assert_eq!(*dropped.lock().unwrap(), 10 - came, "those that found no room are counted");
+    double.is_clean();
+}
+
+#[test]
+fn mail_to_a_closed_box_is_dropped_and_touches_nothing() {
+    let Some(double) = Double::load() else { return };
+    let cuda = Cuda::open(0).unwrap();
+    let arrived = Arrived::default();
+    let mut mailbox = cuda.mailbox(16, 4, sink(&arrived)).unwrap();
+    let (stream, one) = (double.stream(), batch(16, 5));
+    double.set("delay_us", 20_000);
+    let address = mailbox.address();
+    for tag in 0..3 {
+        launch(&double, &cuda, stream, &one, address, tag);
+    }
+    assert!(mailbox.close(), "closing waits for what is under way");
+    let before = arrived.lock().unwrap().len();
+    let loss = launch(&double, &cuda, stream, &one, address, 9);
+    near(&double.read_floats(stream, loss, 16), &one.expected.loss);
+    assert_eq!(arrived.lock().unwrap().len(), before, "nobody is there to take it");
+    double.is_clean();
+}
+
+#[test]
+fn a_target_that_names_no_class_is_told_at_a_later_call_and_the_others_are_scored() {
+    let Some(double) = Double::load() else { return };
+    let cuda = Cuda::open(0).unwrap();
+    let kernels = cuda.kernels().unwrap();
+    let stream = double.stream();
+    let good = batch(16, 8);
+    let mut bad = batch(16, 8);
+    bad.targets[5] = CLASSES as i64;
+    let loss = launch(&double, &cuda, stream, &bad, 0, 0);
+    let losses = double.read_floats(stream, loss, 16);
+    near(&losses[..5], &good.expected.loss[..5]);
+    near(&losses[6..], &good.expected.loss[6..]);
+    assert_eq!(kernels.take_error(stream), Some(5));
+    assert_eq!(kernels.take_error(stream), None, "told once");
+    double.is_clean();
+}
+
+#[test]
+fn a_mailbox_of_impossible_sizes_is_refused_and_a_seventeenth_stream_too() {
+    let Some(double) = Double::load() else { return };
+    if !is_alone() {
+        // Kernels live as long as the process, and so do the streams they have met: other tests need theirs.
+        let (code, said) = alone("scores::a_mailbox_of_impossible_sizes_is_refused_and_a_seventeenth_stream_too");
+        assert_eq!(code, Some(0), "{said}");
+        return;
+    }
+    let cuda = Cuda::open(0).unwrap();
+    for (rows, slots) in [(0, 2), (8, 3), (8, 2048)] {
+        assert_eq!(cuda.mailbox(rows, slots, |_| ()).unwrap_err().kind(), ErrorKind::Settings);
+    }
+    let kernels = cuda.kernels().unwrap();
+    let scored = |stream| {
+        let rows = 2;
+        let [logits, targets, loss] = [4 * rows * CLASSES, 8 * rows, 4 * rows].map(|bytes| double.allocate(bytes));
+        double.write(stream, logits, &vec![0; 4 * rows * CLASSES]);
+        double.write(stream, targets, &vec![0; 8 * rows]);
+        let row_stride = CLASSES as i64;
+        let score = Score { logits, targets, rows, classes: CLASSES, row_stride, loss, ..Score::default() };
+        double.forward(&kernels, stream, &score)
+    };
+    (0..16).for_each(|_| scored(double.stream()).unwrap());
+    let refused = scored(double.stream()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Usage);
+    assert!(refused.to_string().contains("16 streams"), "{refused}");
+    double.synchronize(0);
+    assert_eq!(double.violations(), "");
+}
