@@ -112,6 +112,7 @@ EXPORT uint64_t lossfeed_double_get(const char* key) {
     }
     if (k == "contexts") return retained;
     if (k == "mismatches") return mismatches;
+    if (k == "current") return contexts.size(); // of the calling thread
     std::lock_guard<std::mutex> guard(streams::lock());
     if (k == "events") return streams::events().size();
     if (k == "streams") return streams::all().size() - streams::all().count(0);

@@ -141,6 +141,11 @@ impl Double {
     pub(crate) fn is_clean(&self) {
         assert_eq!(self.violations(), "");
         assert_eq!(self.get("mismatches"), 0, "bytes were wrong on the device");
+        assert_eq!(
+            self.get("current"),
+            0,
+            "a framework takes its device from the current context: it must be left alone"
+        );
     }
 
     pub(crate) fn allocate(&self, bytes: usize) -> u64 {

@@ -12,7 +12,8 @@
 //! uses). Memory handed to the GPU is owned by whoever waits for the event (or the sequence word) that ends its use. In a
 //! forked child the context is gone: every call is refused with an error, and drops leak.
 //!
-//! **Never run on a GPU so far**: checked against the bindings and the driver's documentation line by line.
+//! Every test of `tests/driver` runs it on a driver made of threads, under delays, refusals and planted mistakes. **Never run on a
+//! GPU so far.**
 #![allow(unsafe_code)]
 
 mod copy;
