@@ -139,10 +139,19 @@ fn caught<T>(f: impl FnOnce() -> Result<T, DriverError>) -> Result<T, String> {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        if !self.forked() {
-            // SAFETY: dropped here and nowhere else.
-            let _ = catch_unwind(AssertUnwindSafe(|| unsafe { ManuallyDrop::drop(&mut self.context) }));
+        if self.forked() {
+            return;
         }
+        // The bindings make the context current to let go of it: the thread's own comes back afterwards, as in `new`.
+        let _ = caught(|| {
+            let mut before = std::ptr::null_mut();
+            // SAFETY: the driver is initialised; the pointer is to a local.
+            unsafe { sys::cuCtxGetCurrent(&raw mut before) }.result()?;
+            // SAFETY: dropped here and nowhere else.
+            unsafe { ManuallyDrop::drop(&mut self.context) };
+            // SAFETY: `before` was the current context a moment ago, or null for none.
+            unsafe { sys::cuCtxSetCurrent(before) }.result()
+        });
     }
 }
 
