@@ -30,7 +30,7 @@ fn causes_add_up(engine: &Engine, measured_us: f64) {
     let waited = stat(engine, "wait_us_total");
     assert_eq!(CAUSES.map(|c| cause(engine, c)).iter().sum::<f64>(), waited, "the parts are not the whole");
     // The clock around the call includes what the test does itself: bytes are checked there.
-    let slack = measured_us * 0.01 + 20_000.0;
+    let slack = measured_us * 0.01 + 50_000.0;
     assert!((measured_us - waited).abs() <= slack, "counted {waited} us, measured {measured_us} us");
 }
 
