@@ -385,6 +385,7 @@ impl Engine {
             ("coverage_ever", ratio(get("distinct_ever"), n)),
             ("ess_fraction", get("ess_ppm") / 1e6),
             ("arena_used_bytes", self.feed.cache.arena().used_bytes() as f64),
+            ("arena_largest_free_bytes", self.feed.cache.arena().largest_free_bytes() as f64),
         ];
         all.extend(derived.map(|(name, value)| (name.to_string(), value)));
         all

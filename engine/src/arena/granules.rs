@@ -68,6 +68,13 @@ impl Granules {
         self.used
     }
 
+    /// Size of a free block of the highest bin that has one: no free block is more than an eighth larger.
+    pub(super) fn large_free(&self) -> u32 {
+        let word = (0..self.filled.len()).rev().find(|&word| self.filled[word] != 0);
+        let bin = word.map(|word| 64 * word + 63 - self.filled[word].leading_zeros() as usize);
+        bin.map_or(0, |bin| self.blocks[self.heads[bin] as usize].size)
+    }
+
     /// Hands out `size` (> 0) contiguous granules: (block, offset), or `None` if no free block is large enough.
     pub(super) fn allocate(&mut self, size: u32) -> Option<(u32, u32)> {
         debug_assert!(size > 0);
@@ -259,6 +266,27 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_largest_free_block_is_known_to_an_eighth(sizes in proptest::collection::vec(1u32..300, 1..60), keep in any::<u64>()) {
+            let total: u32 = sizes.iter().sum();
+            let mut books = Granules::new(total);
+            prop_assert_eq!(books.large_free(), total);
+            let held: Vec<u32> = sizes.iter().map(|&size| books.allocate(size).unwrap().0).collect();
+            prop_assert_eq!(books.large_free(), 0);
+            let freed: Vec<bool> = (0..held.len()).map(|k| keep >> (k % 64) & 1 == 0).collect();
+            for (block, _) in held.iter().zip(&freed).filter(|(_, freed)| **freed) {
+                books.free(*block);
+            }
+            // Neighbours that are free are one block.
+            let (mut run, mut largest) = (0, 0);
+            for (size, freed) in sizes.iter().zip(&freed) {
+                run = if *freed { run + size } else { 0 };
+                largest = largest.max(run);
+            }
+            let said = books.large_free();
+            prop_assert!(said <= largest && f64::from(largest) <= f64::from(said) * 1.125 + 1.0, "{} for {}", said, largest);
+        }
+
         #[test]
         fn random_use_agrees_with_a_plain_list_of_ranges(
             total in 1u32..600,

@@ -92,6 +92,12 @@ impl Arena {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
+    /// The largest free piece, give or take an eighth. Far below the free bytes: the cache is fragmented, and samples larger than
+    /// this cannot be kept.
+    pub fn largest_free_bytes(&self) -> u64 {
+        if self.forked() { 0 } else { u64::from(self.books.lock().large_free()) * GRANULE_BYTES }
+    }
+
     /// The most bytes that were ever handed out at one time.
     pub fn peak_bytes(&self) -> u64 {
         self.peak_bytes.load(Ordering::Relaxed)

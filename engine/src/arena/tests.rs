@@ -42,6 +42,19 @@ fn what_does_not_fit_is_refused_without_a_trace() {
 }
 
 #[test]
+fn a_fragmented_arena_says_how_large_a_sample_it_can_still_keep() {
+    let arena = arena(64 << 10);
+    assert_eq!(arena.largest_free_bytes(), 64 << 10);
+    let mut slots: Vec<_> = (0..64).map(|_| arena.allocate(1024)).collect();
+    assert_eq!(arena.largest_free_bytes(), 0);
+    slots.iter_mut().step_by(2).for_each(|slot| *slot = None);
+    assert_eq!((arena.used_bytes(), arena.largest_free_bytes()), (32 << 10, 1024), "half is free, in pieces");
+    assert!(arena.allocate(2048).is_none());
+    slots.clear();
+    assert_eq!(arena.largest_free_bytes(), 64 << 10);
+}
+
+#[test]
 fn a_limit_above_what_books_can_count_is_a_settings_error_with_both_numbers() {
     let error = Arena::new(300 << 30, &Cpu).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Settings);

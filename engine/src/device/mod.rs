@@ -5,6 +5,7 @@
 
 mod cpu;
 pub mod cuda;
+pub(crate) mod nearby;
 
 use std::fmt;
 use std::sync::Arc;
@@ -50,6 +51,10 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// a private page that moves (copy on write after a fork) would leave the device reading the old one.
     fn pins(&self) -> bool {
         false
+    }
+    /// The processors on the device's side of the machine, where memory for it is touched first. Empty: not known, or all the same.
+    fn near_processors(&self) -> &[usize] {
+        &[]
     }
     /// The CUDA device behind the trait, for the calls that only a GPU has.
     fn cuda(&self) -> Option<&Cuda> {

@@ -117,6 +117,18 @@ impl Driver {
         self.call(what, || unsafe { sys::cuCtxSynchronize() }.result())
     }
 
+    /// Where the device sits on the PCI bus: "0000:3B:00.0".
+    pub(super) fn pci_id(&self) -> Result<String> {
+        let device = self.context.cu_device();
+        let mut text = [0u8; 32];
+        self.call("asking where the device is", || {
+            // SAFETY: the room is as long as said; the device is the context's.
+            unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), text.len() as i32, device) }.result()
+        })?;
+        let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
+        Ok(String::from_utf8_lossy(&text[..end]).into_owned())
+    }
+
     /// Multiprocessors of the device.
     pub(super) fn multiprocessors(&self) -> Result<u32> {
         let device = self.context.cu_device();

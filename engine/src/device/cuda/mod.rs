@@ -23,6 +23,7 @@ mod mailbox;
 mod probe;
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 pub use copy::CopyEvent;
@@ -30,7 +31,7 @@ pub use kernels::CudaKernels;
 pub use mailbox::{Mail, Mailbox};
 pub use probe::{Gpu, Probe, probe};
 
-use super::{Device, DeviceKind, Registration};
+use super::{Device, DeviceKind, Registration, nearby};
 use crate::error::{Error, Result};
 use copy::Copies;
 use driver::Driver;
@@ -41,6 +42,7 @@ pub struct Cuda {
     gpu: Gpu,
     driver: Arc<Driver>,
     copies: Arc<Copies>,
+    near: Arc<[usize]>,
 }
 
 impl Cuda {
@@ -62,7 +64,9 @@ impl Cuda {
         };
         let driver = Driver::new(ordinal)?;
         let copies = Copies::new(driver.clone())?;
-        Ok(Self { gpu, driver, copies: Arc::new(copies) })
+        // Without an id the memory lies wherever the kernel puts it.
+        let near = driver.pci_id().map_or_else(|_| Vec::new(), |id| nearby::processors(Path::new("/sys"), &id));
+        Ok(Self { gpu, driver, copies: Arc::new(copies), near: near.into() })
     }
 
     /// What the driver says about it.
@@ -143,6 +147,9 @@ impl Device for Cuda {
     }
     fn pins(&self) -> bool {
         true
+    }
+    fn near_processors(&self) -> &[usize] {
+        &self.near
     }
     fn register(&self, memory: &mut [u8]) -> Result<Registration> {
         driver::register(&self.driver, memory)
