@@ -84,7 +84,9 @@ def to_torch(buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     kind = getattr(torch, dtype)
     if len(buffer) == 0:
         return torch.empty(shape, dtype=kind)
-    return torch.frombuffer(buffer, dtype=kind).view(shape)
+    flat = torch.frombuffer(buffer, dtype=kind)
+    # A view of the shape it has already would cost as much as the tensor itself.
+    return flat if flat.shape == shape else flat.view(shape)
 
 
 def to_numpy(buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
