@@ -74,7 +74,7 @@ fn streams_that_run_past_each_other_change_nothing() {
 }
 
 /// Counts those that were let go.
-struct Counted(lossfeed::staging::BatchSlot, Arc<AtomicUsize>);
+pub(crate) struct Counted(pub(crate) lossfeed::staging::BatchSlot, pub(crate) Arc<AtomicUsize>);
 
 impl AsRef<[u8]> for Counted {
     fn as_ref(&self) -> &[u8] {

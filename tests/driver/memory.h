@@ -32,7 +32,7 @@ inline std::map<uint64_t, Block>& device() {
     static auto& blocks = *new std::map<uint64_t, Block>;
     return blocks;
 }
-// Page-locked host memory: start → bytes; `mapped` means that kernels may use it.
+// A page-locked range of the host: registered, or allocated by the driver.
 struct Host {
     size_t bytes;
     bool allocated;
