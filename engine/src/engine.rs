@@ -12,15 +12,16 @@ use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::ledger::Ledger;
 use crate::loader::checkpoint::Checkpoint;
-use crate::loader::{BadSample, Coverage, Feed, Iteration, Next, Ticket};
+use crate::loader::{BadSample, Coverage, Feed, Images, Iteration, Next, Ticket};
 use crate::policy;
 use crate::sampler::{self, Batches, Order, Outlook, Sampler};
 use crate::scoring::{self, Belief, Measured};
-use crate::settings::{CacheForm, Settings};
+use crate::settings::{CacheForm, Settings, transformed};
 use crate::source::{Decoder, Form, ImageMode, Source};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
 use crate::types::{SampleId, TensorSpec};
+use lossfeed_kernels::image::ImageMaker;
 use lossfeed_kernels::rank;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -107,7 +108,9 @@ impl Engine {
         let device = device::open(&settings.device)?;
         let batches =
             Batches::new(samples, settings.batch_size, settings.drop_last, settings.rank, settings.world_size)?;
-        let layout = BatchLayout::new(settings.batch_size, dataset.spec().clone(), source.target_spec().clone())?;
+        let transform = settings.transform.as_ref().map(|t| t.build(dataset.spec())).transpose()?;
+        let delivered = transform.as_ref().map_or_else(|| dataset.spec().clone(), transformed);
+        let layout = BatchLayout::new(settings.batch_size, delivered, source.target_spec().clone())?;
         let counters = Arc::new(Counters::default());
         counters.samples_in_dataset.store(samples as u64, Relaxed);
         let max_slots = settings.max_slots.unwrap_or(settings.depth() + 64);
@@ -126,6 +129,8 @@ impl Engine {
             number,
             source,
             decoder,
+            dataset.spec().bytes(),
+            transform.map(|t| Images { maker: ImageMaker::new(t), seed: settings.seed }),
             cache,
             pool,
             Arc::clone(&counters),

@@ -2,7 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::sampler::SamplerSettings;
-use crate::types::MAX_SAMPLES;
+use crate::types::{Dtype, MAX_SAMPLES, TensorSpec};
+use lossfeed_kernels::image::{ImageDtype, ImageOptions, ImageTransform};
 
 /// In which form a sample is kept in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -58,6 +59,80 @@ impl ScoreKind {
     }
 }
 
+/// What becomes of a sample's pixels on their way into a batch; see [`lossfeed_kernels::image`].
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct TransformSettings {
+    /// `uint8`, `float16`, `bfloat16` or `float32`.
+    pub dtype: Dtype,
+    /// (channels, height, width) in memory instead of (height, width, channels).
+    pub channels_first: bool,
+    /// Height and width; `None`: as they are.
+    pub crop: Option<[usize; 2]>,
+    /// Pixels of 0 on every side, before the crop.
+    pub padding: usize,
+    /// A crop at random places instead of the centre.
+    pub random_crop: bool,
+    /// Chance of being mirrored.
+    pub flip: f64,
+    /// Means, in units of 0 to 1: none, one, or one a channel.
+    pub mean: Vec<f64>,
+    /// Standard deviations, likewise.
+    pub std: Vec<f64>,
+}
+
+impl TransformSettings {
+    /// The transform of samples of `spec`, which must be u8 of (height, width, channels) or (height, width).
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Settings`] for other samples, and for whatever of the settings does not fit them.
+    pub fn build(&self, spec: &TensorSpec) -> Result<ImageTransform> {
+        let source = match (spec.dtype, spec.shape.as_slice()) {
+            (Dtype::U8, &[height, width, channels]) => [height, width, channels],
+            (Dtype::U8, &[height, width]) => [height, width, 1],
+            (dtype, shape) => {
+                return Err(Error::settings(format!(
+                    "transform makes uint8 images of shape (height, width, channels) or (height, width); this dataset's samples are {} of shape {shape:?}: leave transform out and change batch.data in the loop",
+                    dtype.name()
+                )));
+            }
+        };
+        let dtype = match self.dtype {
+            Dtype::U8 => ImageDtype::U8,
+            Dtype::F16 => ImageDtype::F16,
+            Dtype::Bf16 => ImageDtype::BF16,
+            Dtype::F32 => ImageDtype::F32,
+            other => {
+                return Err(Error::settings(format!(
+                    "transform: dtype {} cannot be made: use uint8, float16, bfloat16 or float32",
+                    other.name()
+                )));
+            }
+        };
+        let options = ImageOptions {
+            dtype,
+            channels_first: self.channels_first,
+            crop: self.crop,
+            padding: self.padding,
+            random_crop: self.random_crop,
+            flip: self.flip,
+            mean: &self.mean,
+            std: &self.std,
+        };
+        ImageTransform::new(source, &options).map_err(|e| Error::settings(format!("transform: {e}")))
+    }
+}
+
+/// Element type and shape of what a transform makes.
+pub fn transformed(transform: &ImageTransform) -> TensorSpec {
+    let dtype = match transform.dtype() {
+        ImageDtype::U8 => Dtype::U8,
+        ImageDtype::F16 => Dtype::F16,
+        ImageDtype::BF16 => Dtype::Bf16,
+        ImageDtype::F32 => Dtype::F32,
+    };
+    TensorSpec::new(dtype, transform.shape())
+}
+
 /// How an engine feeds a run.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Settings {
@@ -80,6 +155,10 @@ pub struct Settings {
     pub cache_bytes: u64,
     /// Form of the cached samples.
     pub cache_form: CacheForm,
+    /// What the loader's threads make of a sample's pixels, after the cache. `None`: nothing. Where batches go to a GPU whose kernels do
+    /// it ([`crate::device::cuda::CudaKernels::images`]), leave it out here.
+    #[serde(default)]
+    pub transform: Option<TransformSettings>,
     /// Cache policy by name; `None`: the one that suits the sampler.
     pub policy: Option<String>,
     /// Who comes next.
@@ -112,6 +191,7 @@ impl Default for Settings {
             prefetch_factor: 2,
             cache_bytes: 0,
             cache_form: CacheForm::Encoded,
+            transform: None,
             policy: None,
             sampler: SamplerSettings::default(),
             score: None,

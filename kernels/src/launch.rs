@@ -1,11 +1,12 @@
 //! Every CUDA launch as pure functions: which kernels, in which shapes, with which arguments. `kernels/README.md` documents them.
 //!
-//! [`score`], [`backward`], [`probabilities`], [`backward_probabilities`], [`sequences`] and [`ranks`] turn addresses on the device into
+//! [`score`], [`backward`], [`probabilities`], [`backward_probabilities`], [`sequences`], [`ranks`] and [`images`] turn addresses on the device into
 //! [`Step`]s, to be launched in order on one stream. The kernels themselves check nothing the host can check: use these
 //! steps and no others.
 
 pub mod arguments;
 mod gradient;
+mod image;
 pub mod mail;
 mod probability;
 mod rank;
@@ -13,6 +14,7 @@ mod score;
 mod sequence;
 
 pub use gradient::{Gradient, ProbabilityGradient, backward, backward_probabilities};
+pub use image::{Images, images};
 pub use probability::{Probabilities, probabilities};
 pub use rank::{FUSED_RANK_ROWS, PAIR_ROWS, SORT_ROWS, ranks};
 pub use score::{Score, score};

@@ -11,6 +11,8 @@
 //! | `count` | rank in the batch: #{k : loss_k < loss_i}, strictly, so ties are equal (SHADE Eq. 6) |
 //! | `rank_score` | ln(count + b0) |
 //!
+//! Beside the scores, [`image`] makes tensors of pixels: crop, flip, normalise.
+//!
 //! The same contract is written three times: [`reference`] (plain, two passes, meant to be read), [`fast`] (the CPU
 //! device's path: one read, SIMD-friendly, all cores) and `cuda/*.cu` (shipped as [`ptx`], launched as [`launch`] says). The
 //! tests hold the last two to the first. Arithmetic is f32 for f16, bf16 and f32 logits and f64 for f64.
@@ -34,6 +36,7 @@
 
 mod element;
 pub mod fast;
+pub mod image;
 pub mod launch;
 mod objective;
 pub mod ptx;

@@ -23,11 +23,12 @@ pub fn sources() -> &'static str {
         include_str!("../cuda/gradient.cu"),
         include_str!("../cuda/probability.cu"),
         include_str!("../cuda/sequence.cu"),
+        include_str!("../cuda/image.cu"),
     )
 }
 
 /// Every entry point: load them all when the module is loaded, so that none is first met in a training step.
-pub const KERNELS: [&str; 36] = [
+pub const KERNELS: [&str; 40] = [
     "lossfeed_score_warp_f16",
     "lossfeed_score_warp_bf16",
     "lossfeed_score_warp_f32",
@@ -64,4 +65,8 @@ pub const KERNELS: [&str; 36] = [
     "lossfeed_radix_scan",
     "lossfeed_radix_scatter",
     "lossfeed_rank_search",
+    "lossfeed_image_u8",
+    "lossfeed_image_f16",
+    "lossfeed_image_bf16",
+    "lossfeed_image_f32",
 ];

@@ -6,6 +6,7 @@ mod cuda;
 mod dataset;
 mod engine;
 mod errors;
+mod images;
 mod openmp;
 mod scores;
 mod source;
@@ -23,6 +24,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Ticket>()?;
     module.add_class::<cuda::CudaKernels>()?;
     module.add_class::<cuda::Mailbox>()?;
+    module.add_class::<images::ImageTransform>()?;
     module.add_function(wrap_pyfunction!(source::open_source, module)?)?;
     module.add_function(wrap_pyfunction!(source::array_source, module)?)?;
     module.add_function(wrap_pyfunction!(dataset::dataset_source, module)?)?;

@@ -13,6 +13,7 @@
 #include "gradient.cu"
 #include "probability.cu"
 #include "sequence.cu"
+#include "image.cu"
 
 namespace {
 
@@ -47,6 +48,10 @@ const std::unordered_map<std::string, std::pair<Entry, size_t>> KERNELS = {
     ONE(radix_scan, RadixArguments),
     ONE(radix_scatter, RadixArguments),
     ONE(rank_search, RadixArguments),
+    ONE(image_u8, ImageArguments),
+    ONE(image_f16, ImageArguments),
+    ONE(image_bf16, ImageArguments),
+    ONE(image_f32, ImageArguments),
 };
 
 #undef FOUR

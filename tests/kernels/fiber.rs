@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use crate::cases::any_case;
 use crate::checks::{self, check};
 use crate::gradient_checks;
+use crate::image_checks;
 use crate::mail_checks;
 use crate::program::{Call, Kind, Machine, Memory, Program};
 use crate::shapes::{REDUCED, SHAPES};
@@ -217,6 +218,16 @@ fn the_kernel_text_mails_what_it_wrote_and_drops_what_has_no_room() {
 }
 
 #[test]
+fn the_kernel_text_makes_images_as_the_definition() {
+    let Some(mut machine) = Fibers::start(false) else { return };
+    image_checks::trained_on(&mut machine, 5);
+    let machine = std::cell::RefCell::new(machine);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 150, ..ProptestConfig::default() });
+    let made = |case| image_checks::check(&mut *machine.borrow_mut(), &case).map_err(TestCaseError::fail);
+    runner.run(&image_checks::any_image(), made).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
 fn a_target_outside_the_classes_raises_the_error_word_and_leaves_the_other_rows_alone() {
     let Some(mut machine) = Fibers::start(false) else { return };
     checks::bad_targets(&mut machine);
@@ -232,6 +243,7 @@ fn the_kernel_text_runs_clean_under_address_and_undefined_behaviour_sanitizers()
     gradient_checks::probabilities(&mut machine, &REDUCED);
     mail_checks::sequences(&mut machine);
     mail_checks::mail(&mut machine, &[9, 700]);
+    image_checks::trained_on(&mut machine, 2);
     checks::bad_targets(&mut machine);
 }
 

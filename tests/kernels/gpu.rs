@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use crate::cases::{Flavour, any_case, case};
 use crate::checks::{self, check};
 use crate::gradient_checks;
+use crate::image_checks;
 use crate::mail_checks;
 use crate::program::{Kind, Machine, Memory, Program, relocate};
 use crate::shapes::SHAPES;
@@ -174,6 +175,16 @@ fn the_gpu_mails_what_it_wrote_and_drops_what_has_no_room() {
     let Some(mut gpu) = Gpu::open() else { return };
     mail_checks::mail(&mut gpu, &[9, 512, 700, 5000, 17_000]);
     mail_checks::mail_of_losses(&mut gpu, &[1, 100, 5000, 17_000]);
+}
+
+#[test]
+fn the_gpu_makes_images_as_the_definition() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    image_checks::trained_on(&mut gpu, 256);
+    let gpu = std::cell::RefCell::new(gpu);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 500, ..ProptestConfig::default() });
+    let made = |case| image_checks::check(&mut *gpu.borrow_mut(), &case).map_err(TestCaseError::fail);
+    runner.run(&image_checks::any_image(), made).unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::source::{Decoder, Form, Source};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::Counters;
 use crate::types::SampleId;
+use lossfeed_kernels::image::ImageMaker;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,6 +23,14 @@ pub struct BadSample {
     pub reason: String,
 }
 
+/// Makes the rows of batches from decoded pixels.
+pub struct Images {
+    /// What it makes.
+    pub maker: ImageMaker,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
 /// Bad samples kept by name; further ones are only counted.
 const BAD_SAMPLES_LISTED: usize = 10_000;
 
@@ -33,6 +42,10 @@ pub struct Feed {
     pub source: Arc<dyn Source>,
     /// Image decoder; `None` for sources of plain rows.
     pub decoder: Option<Decoder>,
+    /// Bytes of a decoded sample.
+    pub decoded_bytes: usize,
+    /// What is made of a decoded sample on its way into a row; `None`: nothing.
+    pub images: Option<Images>,
     /// The cache.
     pub cache: Cache,
     /// Batch slots.
@@ -53,13 +66,27 @@ impl Feed {
         engine: u64,
         source: Arc<dyn Source>,
         decoder: Option<Decoder>,
+        decoded_bytes: usize,
+        images: Option<Images>,
         cache: Cache,
         pool: SlotPool,
         counters: Arc<Counters>,
         cache_form: CacheForm,
         on_error: OnError,
     ) -> Self {
-        Self { engine, source, decoder, cache, pool, counters, cache_form, on_error, bad: Mutex::default() }
+        Self {
+            engine,
+            source,
+            decoder,
+            decoded_bytes,
+            images,
+            cache,
+            pool,
+            counters,
+            cache_form,
+            on_error,
+            bad: Mutex::default(),
+        }
     }
 
     /// Where things lie in a slot.
@@ -75,7 +102,7 @@ impl Feed {
     /// What a sample takes in the cache: its payload in the form it is kept, followed by its target.
     pub fn record_bytes(&self, id: SampleId) -> u64 {
         let payload =
-            if self.keeps_encoded() { self.source.payload_bytes(id) } else { self.layout().data_row_bytes() as u64 };
+            if self.keeps_encoded() { self.source.payload_bytes(id) } else { self.decoded_bytes as u64 };
         payload + self.layout().target_row_bytes() as u64
     }
 

@@ -9,6 +9,7 @@ use crate::settings::OnError;
 use crate::source::{Payload, Scratch};
 use crate::staging::BatchSlot;
 use crate::types::SampleId;
+use lossfeed_kernels::image::batch_key;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -40,6 +41,9 @@ struct Rows<'a> {
     target: &'a mut [u8],
     data_bytes: usize,
     target_bytes: usize,
+    ids: &'a [SampleId],
+    /// What the batch's draws have in common.
+    key: u64,
     sheet: &'a Timesheet,
 }
 
@@ -66,26 +70,52 @@ impl Rows<'_> {
                 self.target_bytes
             )));
         }
-        let sheet = self.sheet;
+        let (sheet, key, id) = (self.sheet, self.key, i64::from(self.ids[row]));
         let (data, target) = self.at(row);
         target.copy_from_slice(payload.target);
-        match (&feed.decoder, encoded) {
-            (Some(decoder), true) => {
-                let before = sheet.turn(Work::Decode);
-                let decoded = decoder.decode(payload.data, data, scratch);
-                sheet.turn(before);
-                decoded?;
+        let decoder = feed.decoder.as_ref().filter(|_| encoded);
+        // A plain copy stays on the account it is done for: reading the clock twice a row would cost as much.
+        let before = (decoder.is_some() || feed.images.is_some()).then(|| sheet.turn(Work::Decode));
+        let written = match (decoder, &feed.images) {
+            (Some(decoder), None) => decoder.decode(payload.data, data, scratch),
+            (Some(decoder), Some(images)) => {
+                let mut decoded = std::mem::take(&mut scratch.decoded);
+                decoded.resize(feed.decoded_bytes, 0);
+                let done = decoder.decode(payload.data, &mut decoded, scratch);
+                if done.is_ok() {
+                    images.maker.make(key, id, &decoded, data);
+                }
+                scratch.decoded = decoded;
+                done
             }
-            _ if payload.data.len() == data.len() => data.copy_from_slice(payload.data),
-            _ => {
-                return Err(Error::sample(format!(
-                    "sample has {} bytes, the dataset's samples have {}",
-                    payload.data.len(),
-                    data.len()
-                )));
+            (None, _) if payload.data.len() != feed.decoded_bytes => Err(Error::sample(format!(
+                "sample has {} bytes, the dataset's samples have {}",
+                payload.data.len(),
+                feed.decoded_bytes
+            ))),
+            (None, None) => {
+                data.copy_from_slice(payload.data);
+                Ok(())
             }
+            (None, Some(images)) => {
+                images.maker.make(key, id, payload.data, data);
+                Ok(())
+            }
+        };
+        if let Some(before) = before {
+            sheet.turn(before);
         }
-        Ok(())
+        written
+    }
+
+    /// What the cache keeps of the payload just written to `row`.
+    fn kept<'b>(&'b mut self, row: usize, payload: &Payload<'b>, scratch: &'b Scratch) -> &'b [u8] {
+        match (&self.feed.decoder, &self.feed.images) {
+            (None, _) => payload.data,
+            _ if self.feed.keeps_encoded() => payload.data,
+            (Some(_), Some(_)) => &scratch.decoded,
+            (Some(_), None) => self.at(row).0,
+        }
     }
 }
 
@@ -124,6 +154,8 @@ impl Feed {
             target: parts.target,
             data_bytes: self.layout().data_row_bytes(),
             target_bytes: self.layout().target_row_bytes(),
+            ids: planned.ids,
+            key: self.images.as_ref().map_or(0, |i| batch_key(i.seed, planned.epoch, planned.number as u64)),
             sheet,
         };
         let mut failures: Vec<Option<Arc<Error>>> = vec![None; count];
@@ -232,19 +264,16 @@ impl Feed {
             )));
         }
         rows.write(row, payload, self.decoder.is_some(), scratch)?;
-        let encoded = self.keeps_encoded();
         if admitted && let Some(slot) = self.cache.reserve(self.record_bytes(id) as usize) {
             let before = rows.sheet.turn(Work::Copy);
-            let kept = if encoded { payload.data } else { rows.at(row).0 };
-            let packed = pack(slot, kept, payload.target);
+            let packed = pack(slot, rows.kept(row, payload, scratch), payload.target);
             rows.sheet.turn(before);
             return Ok(packed);
         }
         if flight.close_if_alone() {
             return Ok(Fetched::Passed(None));
         }
-        let kept = if encoded { payload.data } else { rows.at(row).0 };
-        Ok(Fetched::Passed(Some([kept, payload.target].concat().into())))
+        Ok(Fetched::Passed(Some([rows.kept(row, payload, scratch), payload.target].concat().into())))
     }
 
     /// Applies the bad-sample policy and writes ids and weights.

@@ -9,7 +9,7 @@ mod iteration;
 mod timesheet;
 
 pub use coverage::Coverage;
-pub use feed::{BadSample, Feed};
+pub use feed::{BadSample, Feed, Images};
 pub use iteration::Iteration;
 
 use crate::staging::BatchSlot;

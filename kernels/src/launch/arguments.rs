@@ -2,6 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::image::CHANNELS_MAX;
+
 /// `struct Finish`: what happens to a batch once every row has its loss.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -160,6 +162,32 @@ pub struct RadixArguments {
     pub blocks: u32,
 }
 
+/// `struct ImageArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct ImageArguments {
+    pub source: u64,
+    pub ids: u64,
+    pub out: u64,
+    pub key: u64,
+    pub flip_below: u64,
+    pub scale: [f32; CHANNELS_MAX],
+    pub shift: [f32; CHANNELS_MAX],
+    pub rows: i32,
+    pub height: i32,
+    pub width: i32,
+    pub channels: i32,
+    pub out_height: i32,
+    pub out_width: i32,
+    pub padding: i32,
+    pub tops: u32,
+    pub lefts: u32,
+    pub random_crop: u32,
+    pub channels_first: u32,
+    pub vectors: u32,
+}
+
 /// The one argument of a launch.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, clippy::large_enum_variant)] // lives for one call
@@ -171,6 +199,7 @@ pub enum Arguments {
     Sequence(SequenceArguments),
     Rank(Finish),
     Radix(RadixArguments),
+    Image(ImageArguments),
 }
 
 impl Arguments {
@@ -184,6 +213,7 @@ impl Arguments {
             Arguments::Sequence(a) => bytemuck::bytes_of(a),
             Arguments::Rank(a) => bytemuck::bytes_of(a),
             Arguments::Radix(a) => bytemuck::bytes_of(a),
+            Arguments::Image(a) => bytemuck::bytes_of(a),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::arguments::*;
 use super::*;
+use crate::image::{ImageDtype, ImageOptions, ImageTransform};
 
 const LENT: Lent = Lent { tickets: 0x1000, scratch: 0x10_0000, multiprocessors: 132 };
 
@@ -74,6 +75,7 @@ fn arguments_have_the_sizes_the_kernels_declare() {
         (size_of::<ProbabilityGradientArguments>(), 11 * 8 + 24),
         (size_of::<SequenceArguments>(), 96 + 11 * 8 + 16),
         (size_of::<RadixArguments>(), 96 + 24 + 8),
+        (size_of::<ImageArguments>(), 5 * 8 + 32 * 4 + 12 * 4),
     ];
     assert!(sizes.iter().all(|(actual, declared)| actual == declared), "{sizes:?}");
     assert_eq!((size_of::<mail::State>(), size_of::<mail::SlotHead>()), (32, 32));
@@ -86,9 +88,35 @@ fn arguments_have_the_sizes_the_kernels_declare() {
         ("lossfeed_probability_backward_f32", sizes[4]),
         ("lossfeed_sequence_f32", sizes[5]),
         ("lossfeed_radix_count", sizes[6]),
+        ("lossfeed_image_f32", sizes[7]),
     ] {
         assert!(ptx.contains(&format!("{kernel}_param_0[{size}]")), "{kernel} takes no {size} bytes");
     }
+}
+
+#[test]
+fn every_sample_of_a_batch_is_made_and_what_no_launch_can_make_is_refused() {
+    let options = ImageOptions {
+        dtype: ImageDtype::F16,
+        channels_first: true,
+        crop: None,
+        padding: 4,
+        random_crop: true,
+        flip: 0.5,
+        mean: &[],
+        std: &[],
+    };
+    let transform = |side| ImageTransform::new([side, side, 3], &options).unwrap();
+    let batch = |rows| Images { rows, key: 1, source: 64, ids: 128, out: 256 };
+    assert!(images(&transform(32), &batch(0)).unwrap().is_none());
+    for (side, rows) in [(32, 256), (5, 7), (1, 1), (224, 300)] {
+        let launch = images(&transform(side), &batch(rows)).unwrap().unwrap().launch;
+        let threads = launch.grid as usize * launch.block.0 as usize;
+        let vectors = rows * (3 * side * side).div_ceil(8);
+        assert!(threads >= vectors && threads < vectors + 256, "{threads} threads for {vectors}");
+    }
+    assert!(images(&transform(1 << 16), &batch(1)).is_err(), "more elements than an int counts");
+    assert!(images(&transform(10_000), &batch(1 << 30)).is_err());
 }
 
 #[test]

@@ -16,6 +16,7 @@ lets the scores decide which samples stay in host memory, which come next, and w
 
 * :func:`open` a directory, tar shards, a URL, arrays or a torch Dataset.
 * :class:`Loader` iterates it; ``score``, ``cross_entropy`` and ``score_losses`` take scores home.
+* :class:`ImageTransform` crops, flips and normalises, on the GPU where there is one.
 * :func:`stage` prefetches any iterable of batches to a device.
 * :func:`cross_entropy`, :func:`sample_scores`: the pieces alone.
 
@@ -34,6 +35,7 @@ from ._errors import (
     TimeoutError,
     UsageError,
 )
+from ._images import ImageTransform
 from ._loader import Loader
 from ._loss import cross_entropy
 from ._native import __version__
@@ -46,6 +48,7 @@ __all__ = [
     "Data",
     "DeviceError",
     "Error",
+    "ImageTransform",
     "InternalError",
     "Loader",
     "MemoryLimitError",

@@ -23,7 +23,8 @@ class Batch:
     __slots__ = ("data", "target", "ids", "weight", "_ticket", "__weakref__")
 
     data: Any
-    """``(B,)`` + the sample's shape, in the source's dtype; images are uint8 ``(B, height, width, channels)``."""
+    """``(B,)`` + the sample's shape, in the source's dtype; images are uint8 ``(B, height, width, channels)``, or what the loader's
+    ``transform`` makes of them."""
     target: Any
     """``(B,)`` + the target's shape, in the source's dtype; class labels are int64 ``(B,)``."""
     ids: Any
@@ -87,15 +88,19 @@ class Batch:
 class Views:
     """Makes the fields of a slot tensors or arrays."""
 
-    def __init__(self, framework: str, data: tuple[str, list[int]], target: tuple[str, list[int]]) -> None:
-        self._convert = to_torch if framework == "torch" else to_numpy
+    def __init__(
+        self, framework: str, data: tuple[str, list[int]], target: tuple[str, list[int]], channels_last: bool = False
+    ) -> None:
+        self._torch = framework == "torch"
+        self._convert = to_torch if self._torch else to_numpy
         self._data = (data[0], tuple(data[1]))
         self._target = (target[0], tuple(target[1]))
-        if framework == "numpy" and "bfloat16" in (data[0], target[0]):
+        self._channels_last = channels_last
+        if not self._torch and "bfloat16" in (data[0], target[0]):
             raise SettingsError("NumPy has no bfloat16: use framework='torch', or convert the data to float32")
 
     def kinds(self, rows: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """(dtype, shape) of data, target, ids and weight."""
+        """(dtype, shape in memory) of data, target, ids and weight."""
         return (
             (self._data[0], (rows, *self._data[1])),
             (self._target[0], (rows, *self._target[1])),
@@ -103,10 +108,17 @@ class Views:
             ("float32", (rows,)),
         )
 
+    def shown(self, data: Any) -> Any:
+        """`data` in the shape that is promised: channels before height and width, wherever they lie in memory."""
+        if not self._channels_last:
+            return data
+        return data.permute(0, 3, 1, 2) if self._torch else data.transpose(0, 3, 1, 2)
+
     def of(self, slot: _native.Slot) -> tuple[Any, Any, Any, Any]:
         """data, target, ids and weight, each keeping the slot alive."""
         fields = (self._convert(field, *kind) for field, kind in zip(slot.fields(), self.kinds(slot.rows), strict=True))
-        return tuple(fields)  # type: ignore[return-value]
+        data, target, ids, weight = fields
+        return self.shown(data), target, ids, weight
 
 
 def collated(fields: tuple[Any, Any, Any, Any], collate_fn: Any) -> tuple[Any, Any, Any, Any]:

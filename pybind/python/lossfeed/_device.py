@@ -12,14 +12,14 @@ from ._memory import require_torch, to_torch
 
 
 class Courier:
-    """Copies whole batch slots to one device on a stream of its own.
+    """Copies whole batch slots to one device on a stream of its own, and makes images of them there.
 
     One copy a batch, out of page-locked memory. The copy waits for what the consumer's stream has queued so far, since
-    the allocator may hand out memory that this work still reads; the consumer's stream waits for the copy; the CPU
-    waits for neither. A slot is let go of when the event behind its copy has passed.
+    the allocator may hand out memory that this work still reads; the consumer's stream waits for the copy (and the images);
+    the CPU waits for neither. A slot is let go of when the event behind its copy has passed.
     """
 
-    def __init__(self, device: str, views: Views) -> None:
+    def __init__(self, device: str, views: Views, transform: _native.ImageTransform | None = None) -> None:
         torch = require_torch(f"device={device!r}")
         if not torch.cuda.is_available():
             raise DeviceError(
@@ -32,41 +32,74 @@ class Courier:
         self._stream = torch.cuda.Stream(self._device)
         self._views = views
         self._underway: deque[tuple[Any, _native.Slot]] = deque()
+        self._kernels = None
+        #: The transform, where the device's kernels cannot be had (which they say in a warning): the loader's threads do it then.
+        self.left_to_the_host = transform
+        if transform is not None:
+            from ._cuda import kernels
 
-    def send(self, slot: _native.Slot) -> tuple[Any, Any, Any]:
+            self._kernels = kernels(self._device)
+        self._transform = transform if self._kernels is not None else None
+        if self._transform is not None:
+            self.left_to_the_host = None
+
+    def send(self, slot: _native.Slot, seed: int, ticket: _native.Ticket) -> tuple[Any, Any, Any]:
         """Queues the copy; what it returns is for :meth:`receive`."""
         torch = self._torch
         while self._underway and self._underway[0][0].query():
             self._underway.popleft()
         buffer = slot.block()
         host = to_torch(buffer, "uint8", (len(buffer),))
+        ranges = slot.ranges()
         with torch.cuda.device(self._device):
-            block = torch.empty(len(buffer), dtype=torch.uint8, device=self._device)
             consumer = torch.cuda.current_stream()
+            # What is handed out comes from the consumer's stream, and what only the images are made from, from ours.
+            first = 0 if self._transform is None else ranges[1][0]
+            block = torch.empty(len(buffer) - first, dtype=torch.uint8, device=self._device)
+            made = None
+            if self._transform is not None:
+                dtype, shape = self._views.kinds(slot.rows)[0]
+                made = torch.empty(shape, dtype=getattr(torch, dtype), device=self._device)
             self._stream.wait_stream(consumer)
             with torch.cuda.stream(self._stream):
-                block.copy_(host, non_blocking=True)
-                event = torch.cuda.Event()
-                event.record(self._stream)
-        # Should the block die before anyone waits for the event, its memory must not be reused under the copy.
-        block.record_stream(self._stream)
-        self._underway.append((event, slot))
-        return block, event, (consumer, slot.ranges(), slot.rows)
+                block.copy_(host[first:], non_blocking=True)
+                if made is None:
+                    ready = copied = torch.cuda.Event()
+                    copied.record(self._stream)
+                else:
+                    pixels = host[: ranges[0][1]].to(self._device, non_blocking=True)
+                    copied, ready = torch.cuda.Event(), torch.cuda.Event()
+                    copied.record(self._stream)
+                    key = _native.ImageTransform.key(seed, ticket.epoch, ticket.number)
+                    ids = block.data_ptr() + ranges[2][0] - first
+                    self._kernels.images(
+                        self._stream.cuda_stream, self._transform, key, slot.rows, pixels.data_ptr(), ids, made.data_ptr()
+                    )
+                    ready.record(self._stream)
+        # Should they die before anyone waits for the event, their memory must not be reused under the copy.
+        for tensor in (block, made):
+            if tensor is not None:
+                tensor.record_stream(self._stream)
+        self._underway.append((copied, slot))
+        return (block, made), ready, (consumer, [(start - first, end - first) for start, end in ranges], slot.rows)
 
     def receive(self, sent: tuple[Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
         """The fields of a sent batch; the current stream waits for its copy."""
         torch = self._torch
-        block, event, (allocated_on, ranges, rows) = sent
+        (block, made), event, (allocated_on, ranges, rows) = sent
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(event)
         if stream != allocated_on:
             block.record_stream(stream)
-        kinds = self._views.kinds(rows)
-        fields = (
+            if made is not None:
+                made.record_stream(stream)
+        fields = [
             block[start:end].view(getattr(torch, dtype)).view(shape)
-            for (start, end), (dtype, shape) in zip(ranges, kinds, strict=True)
-        )
-        return tuple(fields)  # type: ignore[return-value]
+            for (start, end), (dtype, shape) in zip(ranges, self._views.kinds(rows), strict=True)
+            if start >= 0
+        ]
+        data, target, ids, weight = fields if made is None else (made, *fields)
+        return self._views.shown(data), target, ids, weight
 
     def close(self) -> None:
         """Waits for the copies under way: their slots are about to be unmapped."""

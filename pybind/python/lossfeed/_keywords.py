@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._errors import SettingsError, UsageError
 from ._memory import torch_loaded
+
+if TYPE_CHECKING:
+    from ._images import ImageTransform
 
 #: Keyword -> what it means here.
 HONOURED = {
@@ -101,6 +104,17 @@ def choice(name: str, value: Any, *allowed: str) -> str:
     if value not in allowed:
         raise SettingsError(f"{name}={value!r} is unknown: use {', '.join(allowed[:-1])} or {allowed[-1]}")
     return value
+
+
+def transform(value: Any) -> ImageTransform:
+    """An image transform; a callable is refused with where it belongs."""
+    from ._images import ImageTransform
+
+    if isinstance(value, ImageTransform):
+        return value
+    raise SettingsError(
+        f"transform={value!r} must be a lossfeed.ImageTransform: loader threads run no Python of yours; apply other transforms to batch.data in the loop"
+    )
 
 
 def workers(num_workers: Any, prefetch_factor: Any) -> tuple[int | None, int]:

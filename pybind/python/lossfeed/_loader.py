@@ -6,13 +6,15 @@ import atexit
 import json
 import os
 import weakref
-from typing import Any, Iterator
+from typing import Any
 
 from . import _hook, _keywords, _native
-from ._batch import Batch, Views, collated
+from ._batch import Batch, Views
 from ._errors import SettingsError, UsageError
+from ._images import ImageTransform
 from ._memory import to_numpy, to_torch
 from ._open import Data, open as open_data
+from ._pass import Pass
 from ._sizes import parse_cache
 
 _STATE_VERSION = 1
@@ -53,6 +55,7 @@ class Loader:
         cache: host memory for samples: bytes, text (``"2GiB"``), or a share of the dataset (``"20%"`` or a float up to 1.0). None
             or 0: no cache. The limit is never exceeded.
         cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` the pixels.
+        transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers pixels as they are.
         policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``; None takes the one that suits the
             sampler (minio, shade for pads, else importance).
         seed: reproduces every order, on any machine and with any ``num_workers``.
@@ -99,6 +102,7 @@ class Loader:
         device: Any = "cpu",
         cache: int | float | str | None = None,
         cache_form: str = "encoded",
+        transform: ImageTransform | None = None,
         policy: str | None = None,
         seed: int | None = None,
         rank: int | None = None,
@@ -129,12 +133,16 @@ class Loader:
         self._collate_fn = collate_fn
         self._timeout_s = _keywords.real("timeout", timeout)
         self._rank, self._world_size = _keywords.ranks(rank, world_size)
-        self._views = Views(self._framework, self._data._native.spec, self._data._native.target_spec)
+        made = None if transform is None else _keywords.transform(transform)._fit(self._data._native)
+        spec = self._data._native.spec if made is None else made.spec
+        channels_last = transform is not None and transform._layout == "channels_last"
+        self._views = Views(self._framework, spec, self._data._native.target_spec, channels_last)
         if on_device != "cpu":
             from ._device import Courier
 
-            self._courier = Courier(on_device, self._views)
+            self._courier = Courier(on_device, self._views, made)
             on_device = self._courier.name
+            made = self._courier.left_to_the_host
         form = _keywords.choice("cache_form", cache_form, "encoded", "decoded")
         num_workers, ahead = _keywords.workers(num_workers, prefetch_factor)
         sampler_settings = _keywords.sampler(sampler, shuffle)
@@ -148,6 +156,7 @@ class Loader:
             "prefetch_factor": ahead,
             "cache_bytes": parse_cache(cache, lambda: self._data.cache_bytes(form)),
             "cache_form": form,
+            "transform": None if transform is None or made is None else transform._settings,
             "policy": None if policy is None else str(policy),
             "sampler": sampler_settings,
             "score": None
@@ -412,86 +421,3 @@ class Loader:
         if not isinstance(batch, Batch):
             raise UsageError(f"{type(batch).__name__} is no batch of this loader: pass the batch as the loop variable gave it")
         return batch
-
-
-class Pass(Iterator[Batch]):
-    """One pass over one epoch. Dropping it ends the pass."""
-
-    def __init__(self, loader: Loader, engine: _native.Engine, iteration: int) -> None:
-        self._loader = loader
-        self._engine = engine
-        self._iteration = iteration
-        self._ahead: Any = None
-        self._over = False
-
-    def __iter__(self) -> Pass:
-        return self
-
-    def __next__(self) -> Batch:
-        if self._over:
-            raise StopIteration
-        loader = self._loader
-        if loader._engine is None:
-            raise UsageError("this loader is closed: make a new one")
-        try:
-            found = self._next_on_device() if loader._courier is not None else self._next_on_host()
-        except BaseException as error:
-            # A batch that is late may still come, and Ctrl-C may be caught; any other error ends the pass.
-            self._over = not isinstance(error, (TimeoutError, KeyboardInterrupt))
-            raise
-        if found is None:
-            self._over = True
-            raise StopIteration
-        fields, ticket = found
-        if loader._collate_fn is not None:
-            fields = collated(fields, loader._collate_fn)
-        data, target, ids, weight = fields
-        batch = Batch(data, target, ids, weight, ticket)
-        if loader._framework == "torch":
-            loader._graph.lend(batch)
-        return batch
-
-    def _next_on_host(self) -> Any:
-        if self._loader._mail is not None:
-            self._loader._mail.deliver()
-        found = self._engine.next_batch(self._iteration, self._loader._timeout_s)
-        if found is None:
-            return None
-        slot, ticket = found
-        return self._loader._views.of(slot), ticket
-
-    def _next_on_device(self) -> Any:
-        """Hands out the batch sent last time and sends the one after it if it is ready, so that its copy runs while the
-        consumer works. What goes wrong with that one is told when its turn comes."""
-        loader = self._loader
-        if loader._mail is not None:
-            loader._mail.deliver()
-        ahead, self._ahead = self._ahead, None
-        if isinstance(ahead, BaseException):
-            raise ahead
-        if ahead is None:
-            found = self._engine.next_batch(self._iteration, loader._timeout_s)
-            if found is None:
-                return None
-            ahead = loader._courier.send(found[0]), found[1]
-        fields = loader._courier.receive(ahead[0])
-        try:
-            found = self._engine.poll_batch(self._iteration)
-            if found is not None:
-                self._ahead = loader._courier.send(found[0]), found[1]
-        except Exception as error:
-            self._ahead = error
-        return fields, ahead[1]
-
-    def _held(self) -> int:
-        """Batches taken from the engine that the consumer has not seen."""
-        return 1 if isinstance(self._ahead, tuple) and not self._over else 0
-
-    def __len__(self) -> int:
-        """Batches an epoch."""
-        return len(self._loader)
-
-    def __del__(self) -> None:
-        engine = getattr(self, "_engine", None)
-        if engine is not None and not self._over:
-            engine.abandon(self._iteration)

@@ -236,7 +236,19 @@ class CudaKernels:
         ids: int = 0,
         b0: float = 10.0,
     ) -> None: ...
+    def images(
+        self, stream: int, transform: ImageTransform, key: int, rows: int, source: int, ids: int, out: int
+    ) -> None: ...
     def take_error(self, stream: int) -> int | None: ...
+
+class ImageTransform:
+    """What becomes of a dataset's pixels."""
+
+    def __init__(self, source: Source, settings: str) -> None: ...
+    @property
+    def spec(self) -> _Spec: ...
+    @staticmethod
+    def key(seed: int, epoch: int, number: int) -> int: ...
 
 class Mailbox:
     """A mailbox on a GPU: what kernels mail to it is credited to its engine."""

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use cudarc::driver::sys;
+use lossfeed_kernels::image::ImageTransform;
 use lossfeed_kernels::launch::{
-    self, Gradient, Home, Lent, Probabilities, ProbabilityGradient, Score, Sequences, Step, TICKET_BYTES,
+    self, Gradient, Home, Images, Lent, Probabilities, ProbabilityGradient, Score, Sequences, Step, TICKET_BYTES,
 };
 use lossfeed_kernels::{Dtype, Rows, ptx};
 use parking_lot::Mutex;
@@ -177,6 +178,25 @@ impl CudaKernels {
         let (lent, _) = self.lend(stream, scratch)?;
         // SAFETY: the caller's promises are the callee's.
         unsafe { self.launch(stream, &launch::ranks(rows, losses, grad_norm, entropy, home, &lent)) }
+    }
+
+    /// Makes the images of a batch.
+    ///
+    /// # Safety
+    /// As for [`Self::forward`], with [`Images`] and the extents of `transform`.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Usage`] for a result not aligned to its elements or beyond what one launch can make;
+    /// [`crate::ErrorKind::Device`] if the driver refuses.
+    pub unsafe fn images(&self, stream: u64, transform: &ImageTransform, batch: &Images) -> Result<()> {
+        if !batch.out.is_multiple_of(transform.dtype().bytes() as u64) {
+            return Err(Error::usage(format!("images at {:#x}: need {}-byte alignment", batch.out, transform.dtype().bytes())));
+        }
+        let step = launch::images(transform, batch).map_err(|blocks| {
+            Error::usage(format!("{} images need {blocks} blocks, more than one launch has: lower batch_size", batch.rows))
+        })?;
+        // SAFETY: the caller's promises are the callee's.
+        unsafe { self.launch(stream, step.as_slice()) }
     }
 
     /// The first row whose target named no class in the calls on `stream` that have run since this was last asked. Waits for

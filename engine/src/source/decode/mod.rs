@@ -56,6 +56,8 @@ impl ImageMode {
 /// A thread's reusable memory. It grows to the largest image seen.
 #[derive(Default)]
 pub struct Scratch {
+    /// A decoded sample that is still to be made into a row. Not the decoder's.
+    pub(crate) decoded: Vec<u8>,
     pixels: Vec<u8>,
     spare: Vec<u8>,
     resizer: resize::Resizer,
