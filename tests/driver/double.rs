@@ -11,7 +11,8 @@ use libloading::Library;
 use lossfeed::device::cuda::{CopyEvent, Cuda, CudaKernels};
 use lossfeed::error::Result;
 use lossfeed_kernels::Dtype;
-use lossfeed_kernels::launch::{Score, scratch_bytes};
+use lossfeed_kernels::image::ImageTransform;
+use lossfeed_kernels::launch::{Images, Score, scratch_bytes};
 use sha2::{Digest, Sha256};
 
 /// The loaded library; the tests of one process share it.
@@ -215,6 +216,17 @@ impl Double {
         let scratch = self.allocate(scratch_bytes(batch.rows, batch.classes));
         // SAFETY: addresses are the double's, which checks every access of the kernels to them.
         unsafe { kernels.forward(stream, Dtype::F32, batch, scratch) }
+    }
+    /// Makes images.
+    pub(crate) fn images(
+        &self,
+        kernels: &CudaKernels,
+        stream: u64,
+        transform: &ImageTransform,
+        batch: &Images,
+    ) -> Result<()> {
+        // SAFETY: likewise.
+        unsafe { kernels.images(stream, transform, batch) }
     }
     /// A slot's bytes for as long as the test runs, whatever becomes of the slot: the mistake of [`crate::planted`].
     pub(crate) fn forever(&self, slot: &lossfeed::staging::BatchSlot) -> &'static [u8] {

@@ -7,6 +7,8 @@ mod copies;
 #[cfg(target_os = "linux")]
 mod double;
 #[cfg(target_os = "linux")]
+mod images;
+#[cfg(target_os = "linux")]
 mod journey;
 #[cfg(target_os = "linux")]
 mod planted;

@@ -140,7 +140,7 @@ def test_scores_and_static_batches_do_not_care(arrays):
         for batch in loader:
             loader.cross_entropy(model(batch.data), batch).backward()
             static = batch if static is None else static.copy_(batch)
-        assert loader.stats()["scored_total"] == 48
+        assert loader.stats()["scores_total"] == 48
         assert static.data.is_contiguous(memory_format=torch.channels_last)
 
 
