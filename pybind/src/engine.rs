@@ -84,6 +84,11 @@ impl Slot {
         self.slot.rows()
     }
 
+    /// A copy out of the slot to a device is about to be queued: whoever lets go of the slot has waited for it.
+    fn copying(&self) -> PyResult<()> {
+        self.slot.copying().map_err(raise)
+    }
+
     /// The bytes of data, target, ids (int64) and weight (float32), without a copy.
     fn fields(&self) -> (Buffer, Buffer, Buffer, Buffer) {
         let (layout, rows) = (self.slot.layout(), self.slot.rows());
@@ -167,11 +172,21 @@ impl Engine {
         outside(py, || self.core.start_epoch())
     }
 
-    /// The next batch of an iteration, or None at its end. `timeout_s` 0 waits for ever. Ctrl-C ends the wait.
-    fn next_batch(&self, py: Python<'_>, iteration: u64, timeout_s: f64) -> PyResult<Option<(Slot, Ticket)>> {
+    /// The next batch of an iteration, or None at its end. `timeout_s` 0 waits for ever. Ctrl-C ends the wait. `meanwhile` is
+    /// called before the wait and now and then while it lasts: it lets go of slots whose copies have ended, for which
+    /// the wait may be.
+    #[pyo3(signature = (iteration, timeout_s, meanwhile=None))]
+    fn next_batch(
+        &self,
+        py: Python<'_>,
+        iteration: u64,
+        timeout_s: f64,
+        meanwhile: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Option<(Slot, Ticket)>> {
         let started = Instant::now();
         let limit = (timeout_s > 0.0).then(|| Duration::try_from_secs_f64(timeout_s).unwrap_or(Duration::MAX));
         loop {
+            meanwhile.as_ref().map(|call| call.call0()).transpose()?;
             let patience = limit.map_or(PATIENCE, |l| PATIENCE.min(l.saturating_sub(started.elapsed())));
             match outside(py, || self.core.next_batch(iteration, patience))? {
                 Next::Batch(batch) => {

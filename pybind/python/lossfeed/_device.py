@@ -36,8 +36,7 @@ class Courier:
     def send(self, slot: _native.Slot) -> tuple[Any, Any, Any]:
         """Queues the copy; what it returns is for :meth:`receive`."""
         torch = self._torch
-        while self._underway and self._underway[0][0].query():
-            self._underway.popleft()
+        self.reap()
         buffer = slot.block()
         host = to_torch(buffer, "uint8", (len(buffer),))
         with torch.cuda.device(self._device):
@@ -45,6 +44,7 @@ class Courier:
             consumer = torch.cuda.current_stream()
             self._stream.wait_stream(consumer)
             with torch.cuda.stream(self._stream):
+                slot.copying()
                 block.copy_(host, non_blocking=True)
                 event = torch.cuda.Event()
                 event.record(self._stream)
@@ -67,6 +67,11 @@ class Courier:
             for (start, end), (dtype, shape) in zip(ranges, kinds, strict=True)
         )
         return tuple(fields)  # type: ignore[return-value]
+
+    def reap(self) -> None:
+        """Lets go of the slots whose copies have ended."""
+        while self._underway and self._underway[0][0].query():
+            self._underway.popleft()
 
     def close(self) -> None:
         """Waits for the copies under way: their slots are about to be unmapped."""

@@ -470,7 +470,8 @@ class Pass(Iterator[Batch]):
         if isinstance(ahead, BaseException):
             raise ahead
         if ahead is None:
-            found = self._engine.next_batch(self._iteration, loader._timeout_s)
+            # All slots may be under copies, and then a slot comes back only when somebody looks at their events.
+            found = self._engine.next_batch(self._iteration, loader._timeout_s, loader._courier.reap)
             if found is None:
                 return None
             ahead = loader._courier.send(found[0]), found[1]
