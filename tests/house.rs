@@ -97,6 +97,9 @@ fn the_pure_half_is_kept_from_effects() {
     ] {
         assert_found("engine/src/index/planted.rs", &format!("//! Head.\n{text}\n"), "may not use");
     }
+    for text in ["use std::time::Instant;", "use parking_lot::Mutex;"] {
+        assert_found("engine/src/staging/ring.rs", &format!("//! Head.\n{text}\n"), "may not use");
+    }
 }
 
 #[test]

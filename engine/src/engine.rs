@@ -1,8 +1,10 @@
 //! The wiring: one engine feeds one rank of one run.
 
+mod courier;
 mod mail;
 mod resume;
 
+pub use courier::{Courier, ImagesTo};
 pub use mail::{Credits, ScoreMailbox};
 
 use crate::arena::Arena;
@@ -310,9 +312,16 @@ impl Engine {
             Err(_) if current.stopped() => self.finish(&current),
             Err(_) => {}
         }
-        self.feed.counters.slots_total.store(self.feed.pool.gauges().total as u64, Relaxed);
-        self.feed.counters.slots_lent.store(self.feed.pool.gauges().lent as u64, Relaxed);
+        self.count_slots();
         next
+    }
+
+    fn count_slots(&self) {
+        let (c, gauges) = (&self.feed.counters, self.feed.pool.gauges());
+        c.slots_total.store(gauges.total as u64, Relaxed);
+        c.slots_free.store(gauges.free as u64, Relaxed);
+        c.slots_lent.store(gauges.lent as u64, Relaxed);
+        c.slots_copying.store(gauges.copying as u64, Relaxed);
     }
 
     fn finish(&self, iteration: &Arc<Iteration>) {
@@ -373,6 +382,7 @@ impl Engine {
 
     /// All counters, gauges and the ratios people ask for. Ratios are 0 to 1.
     pub fn stats(&self) -> Vec<(String, f64)> {
+        self.count_slots();
         let c = &self.feed.counters;
         {
             let state = self.feed.cache.lock();
@@ -414,6 +424,8 @@ impl Engine {
         if let Some(current) = self.clock.lock().current.take() {
             current.stop();
         }
+        // Last, so that a loader thread that is woken by it finds its pass stopped.
+        self.feed.pool.close();
     }
 }
 

@@ -26,6 +26,7 @@ pub mod scoring;
 pub mod source;
 pub mod staging;
 pub mod stats;
+mod sync;
 
 pub use engine::{Dataset, Engine};
 pub use error::{Error, ErrorKind, Result};

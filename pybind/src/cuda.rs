@@ -7,12 +7,11 @@ use lossfeed::Error;
 use lossfeed::device::Cuda;
 use lossfeed::device::cuda::CudaKernels as Core;
 use lossfeed::engine::ScoreMailbox;
-use lossfeed_kernels::launch::{self, Gradient, Home, Images, Probabilities, ProbabilityGradient, RankBy, Score, Sequences};
+use lossfeed_kernels::launch::{self, Gradient, Home, Probabilities, ProbabilityGradient, RankBy, Score, Sequences};
 use pyo3::prelude::*;
 
 use crate::engine::Ticket;
 use crate::errors::{contract, outside, raise};
-use crate::images::ImageTransform;
 use crate::scores::dtype;
 
 /// Bytes of scratch (256-aligned device memory, any content) for a call on `rows` rows of `classes` classes; for sequences and
@@ -333,24 +332,6 @@ impl CudaKernels {
         let home = Home { count, rank_score, b0, mail, tag, ids };
         // SAFETY: as for `forward`.
         outside(py, || unsafe { self.0.ranks(stream, rows, [losses, grad_norm, entropy], &home, scratch) })
-    }
-
-    /// Makes the images of a batch: `rows` samples at `source`, their int64 ids at `ids`, the result at `out`.
-    #[allow(clippy::too_many_arguments)]
-    fn images(
-        &self,
-        py: Python<'_>,
-        stream: u64,
-        transform: &ImageTransform,
-        key: u64,
-        rows: usize,
-        source: u64,
-        ids: u64,
-        out: u64,
-    ) -> PyResult<()> {
-        let batch = Images { rows, key, source, ids, out };
-        // SAFETY: as for `forward`.
-        outside(py, || unsafe { self.0.images(stream, &transform.0, &batch) })
     }
 
     /// The first row whose target named no class in the `forward` calls on `stream` that have run since this was last asked;

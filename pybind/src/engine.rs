@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lossfeed::engine::{Engine as Core, ScoreMailbox};
+use lossfeed::engine::{Courier as CoreCourier, Engine as Core, ScoreMailbox};
 use lossfeed::loader::{Next, Ticket as CoreTicket};
 use lossfeed::scoring::Measured;
 use lossfeed::settings::{CacheForm, Settings};
@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffer::{Buffer, Input};
+use crate::courier::Courier;
 use crate::cuda::Mailbox;
 use crate::errors::{outside, raise};
 use crate::source::Source;
@@ -58,7 +59,7 @@ impl Ticket {
 /// A filled batch slot. It returns to its pool when this object and every view of it are gone.
 #[pyclass(frozen, module = "lossfeed._native")]
 pub(crate) struct Slot {
-    slot: Arc<BatchSlot>,
+    pub(crate) slot: Arc<BatchSlot>,
     pid: u32,
 }
 
@@ -95,9 +96,10 @@ impl Slot {
         )
     }
 
-    /// The slot as one block, for one copy to a device.
-    fn block(&self) -> Buffer {
-        self.view(0..self.slot.layout().total_bytes())
+    /// Bytes of the slot, all four parts.
+    #[getter]
+    fn total_bytes(&self) -> usize {
+        self.slot.layout().total_bytes()
     }
 
     /// (start, end) of data, target, ids and weight in the block.
@@ -267,6 +269,12 @@ impl Engine {
     fn mailbox(&self, py: Python<'_>, ordinal: usize, rows_max: usize, slots: usize) -> PyResult<Mailbox> {
         self.same_process()?;
         outside(py, || ScoreMailbox::open(&self.core, ordinal, rows_max, slots)).map(Mailbox::new)
+    }
+
+    /// What takes this engine's batches to its GPU.
+    fn courier(&self, py: Python<'_>) -> PyResult<Courier> {
+        self.same_process()?;
+        outside(py, || CoreCourier::of(&self.core)).map(|courier| Courier(Arc::new(courier)))
     }
 
     /// float32[N]: what is believed about every sample now; NaN = unseen.

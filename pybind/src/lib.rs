@@ -2,6 +2,7 @@
 
 mod buffer;
 mod cli;
+mod courier;
 mod cuda;
 mod dataset;
 mod engine;
@@ -24,6 +25,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Ticket>()?;
     module.add_class::<cuda::CudaKernels>()?;
     module.add_class::<cuda::Mailbox>()?;
+    module.add_class::<courier::Courier>()?;
+    module.add_class::<courier::Sent>()?;
     module.add_class::<images::ImageTransform>()?;
     module.add_function(wrap_pyfunction!(source::open_source, module)?)?;
     module.add_function(wrap_pyfunction!(source::array_source, module)?)?;

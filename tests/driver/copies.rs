@@ -44,6 +44,7 @@ fn stream_through(double: &Double, batches: u64, slots: usize, delay_us: u64) {
     for number in 0..batches {
         let mut slot = pool.acquire(Duration::from_secs(30)).unwrap().expect("slots come back");
         fill(slot.bytes_mut(), number);
+        slot.ready().and_then(|()| slot.lend()).and_then(|()| slot.copying()).unwrap();
         let digest = double.digest(slot.bytes());
         let place = places[number as usize % slots];
         let event = double.copy(&cuda, slot, place, consumer).unwrap();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lossfeed::Settings;
 use lossfeed::engine::ScoreMailbox;
+use lossfeed::error::ErrorKind;
 use lossfeed::loader::Next;
 use lossfeed::settings::ScoreKind;
 use lossfeed_kernels::launch::{Home, Score};
@@ -50,6 +51,7 @@ fn every_score_comes_home_to_its_sample_while_streams_run_past_each_other() {
             let (place, layout) = (places[number % 2], engine.layout());
             let digest = double.digest(batch.slot.bytes());
             let ids = batch.slot.ids().to_vec();
+            batch.slot.copying().unwrap();
             let event = double.copy(&cuda, batch.slot, place, consumer).unwrap();
             double.wait(&cuda, consumer, &event).unwrap();
             double.check(consumer, place, bytes, digest);
@@ -91,4 +93,51 @@ fn every_score_comes_home_to_its_sample_while_streams_run_past_each_other() {
         engine.close();
         double.close_stream(consumer);
     }
+}
+
+/// A consumer that queues the copy of every batch at once and never waits for the device, which is slow; `says_so` tells the
+/// slots that they are being copied. Gives the error that ends it, if one does.
+fn runs_ahead_of_the_device(double: &Double, workers: usize, says_so: bool) -> Option<ErrorKind> {
+    double.set("delay_us", 4000);
+    let with = Settings { device: "cuda:0".into(), workers: Some(workers), prefetch_factor: 1, ..settings(8) };
+    let engine = engine(Patterned::new(SAMPLES), Settings { max_slots: Some(with.depth()), ..with });
+    let cuda = engine.device().cuda().expect("the settings said so").clone();
+    let (consumer, bytes) = (double.stream(), engine.layout().total_bytes());
+    let place = double.allocate(bytes);
+    let iteration = engine.start_epoch().unwrap();
+    let (mut batches, mut failure) = (0, None);
+    loop {
+        match engine.next_batch(iteration, Duration::from_micros(100)) {
+            Ok(Next::Batch(batch)) => {
+                batches += 1;
+                if says_so {
+                    batch.slot.copying().unwrap();
+                }
+                let digest = double.digest(batch.slot.bytes());
+                let event = double.copy(&cuda, batch.slot, place, consumer).unwrap();
+                double.wait(&cuda, consumer, &event).unwrap();
+                double.check(consumer, place, bytes, digest);
+            }
+            Ok(Next::Pending) => {}
+            Ok(Next::End) => break assert_eq!(batches, SAMPLES / 8),
+            Err(error) => break failure = Some(error.kind()),
+        }
+    }
+    double.synchronize(consumer);
+    double.is_clean();
+    engine.close();
+    drop((engine, cuda));
+    double.free(place);
+    double.close_stream(consumer);
+    double.nothing_is_left();
+    failure
+}
+
+#[test]
+fn slots_under_a_copy_are_waited_for_and_only_those_that_are_held_are_an_error() {
+    let Some(double) = Double::load() else { return };
+    for workers in [0, 1] {
+        assert_eq!(runs_ahead_of_the_device(&double, workers, true), None, "{workers} workers");
+    }
+    assert_eq!(runs_ahead_of_the_device(&double, 0, false), Some(ErrorKind::Memory), "copies that nobody told of");
 }

@@ -23,6 +23,19 @@ def test_batches_arrive_on_the_device_unchanged_while_the_consumers_stream_is_bu
             np.testing.assert_array_equal(batch.target.cpu().numpy(), y[ids])
 
 
+def test_a_device_as_far_behind_as_there_are_slots_is_waited_for(numbers):
+    x, _ = numbers
+    loader = lf.Loader(numbers, 4, device="cuda", num_workers=1, prefetch_factor=1, max_slots=3)
+    busy, sums = torch.randn(2048, 2048, device="cuda"), []
+    for batch in loader:
+        # Copies wait for what is queued here, and this loop waits for nothing: soon every slot is under a copy.
+        for _ in range(40):
+            busy = (busy @ busy).clamp(-1, 1)
+        sums.append(batch.data.sum())
+    assert float(torch.stack(sums).sum()) == pytest.approx(float(x.sum()))
+    assert loader.stats()["slots_lent"] == 0
+
+
 def test_the_order_is_the_cpus(numbers):
     on_cpu = lf.Loader(numbers, 8, seed=3)
     on_gpu = lf.Loader(numbers, 8, seed=3, device="cuda")

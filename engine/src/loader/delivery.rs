@@ -3,7 +3,7 @@
 use super::Batch;
 use super::timesheet::Spent;
 use crate::error::{Error, Result};
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ struct State {
     claimed: usize,
     /// What ended the pass, outside any batch.
     fatal: Option<Error>,
+    /// The pass is over, whatever is still in work.
+    closed: bool,
 }
 
 /// What the consumer finds.
@@ -45,21 +47,26 @@ pub(super) enum Turn {
 impl Delivery {
     /// For batches `first..total`.
     pub(super) fn new(first: usize, total: usize, window: usize) -> Self {
-        let state = State { ready: BTreeMap::new(), next: first, claimed: 0, fatal: None };
+        let state = State { ready: BTreeMap::new(), next: first, claimed: 0, fatal: None, closed: false };
         Self { state: Mutex::new(state), changed: Condvar::new(), room: Condvar::new(), total, window }
     }
 
-    /// A worker promises a batch, as soon as the window has room; false if it has none within `wait`.
+    /// A worker promises a batch, as soon as the window has room; false if it has none within `wait`, or the pass is over.
     pub(super) fn claim(&self, wait: Duration) -> bool {
         let mut state = self.state.lock();
         let deadline = Instant::now() + wait;
-        while state.claimed >= self.window {
-            if self.room.wait_until(&mut state, deadline).timed_out() && state.claimed >= self.window {
+        let mut over = false;
+        while !state.closed {
+            if state.claimed < self.window {
+                state.claimed += 1;
+                return true;
+            }
+            if over {
                 return false;
             }
+            over = self.room.wait_until(&mut state, deadline).timed_out();
         }
-        state.claimed += 1;
-        true
+        false
     }
 
     /// The promise is not kept: there was nothing left to fill, or no slot to fill it into.
@@ -74,9 +81,14 @@ impl Delivery {
         self.changed.notify_all();
     }
 
-    /// A worker hands in batch `number`.
+    /// A worker hands in batch `number`. After the end of the pass nobody wants it.
     pub(super) fn put(&self, number: usize, finished: Finished) {
         let mut state = self.state.lock();
+        if state.closed {
+            // Its slot goes back to the pool, which is no business of this lock.
+            drop(state);
+            return drop(finished);
+        }
         state.ready.insert(number, finished);
         if number == state.next {
             self.changed.notify_one();
@@ -86,8 +98,9 @@ impl Delivery {
     /// The consumer takes the next batch in order, waiting until `deadline`.
     pub(super) fn take(&self, deadline: Instant) -> Turn {
         let mut state = self.state.lock();
+        let mut over = false;
         loop {
-            if state.next >= self.total {
+            if state.closed || state.next >= self.total {
                 return Turn::End;
             }
             let next = state.next;
@@ -100,12 +113,10 @@ impl Delivery {
             if let Some(error) = state.fatal.take() {
                 return Turn::Failed(error);
             }
-            if self.changed.wait_until(&mut state, deadline).timed_out()
-                && !state.ready.contains_key(&next)
-                && state.fatal.is_none()
-            {
+            if over {
                 return Turn::Timeout;
             }
+            over = self.changed.wait_until(&mut state, deadline).timed_out();
         }
     }
 
@@ -117,7 +128,7 @@ impl Delivery {
     /// Whether the consumer would not have to wait now.
     pub(super) fn is_ready(&self) -> bool {
         let state = self.state.lock();
-        state.ready.contains_key(&state.next) || state.next >= self.total
+        state.closed || state.next >= self.total || state.ready.contains_key(&state.next)
     }
 
     /// Finished batches that wait for the consumer.
@@ -125,9 +136,14 @@ impl Delivery {
         self.state.lock().ready.len()
     }
 
-    /// Lets go of everything that waits.
-    pub(super) fn clear(&self) {
-        let drained = std::mem::take(&mut self.state.lock().ready);
-        drop(drained);
+    /// Ends the pass: nobody waits any longer, and what waits or still comes is let go of.
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        let unwanted = std::mem::take(&mut state.ready);
+        drop(state);
+        self.changed.notify_all();
+        self.room.notify_all();
+        drop(unwanted);
     }
 }

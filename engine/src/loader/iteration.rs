@@ -8,10 +8,9 @@ use crate::error::{Error, Result};
 use crate::sampler::{Batches, Order};
 use crate::source::Scratch;
 use crate::staging::BatchSlot;
+use crate::sync::{AtomicBool, AtomicUsize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
@@ -98,7 +97,7 @@ impl Iteration {
     /// Ends the pass: workers stop at their next batch, waiting batches give their slots back.
     pub fn stop(&self) {
         self.stopped.store(true, Release);
-        self.delivery.clear();
+        self.delivery.close();
     }
 
     /// The life of worker `worker`, counted from 0: batches until there are none, or the pass is stopped.
@@ -119,7 +118,7 @@ impl Iteration {
                         return;
                     }
                 }
-                // All slots are lent or in work; the consumer is told if they are all lent (see `next`).
+                // All slots are in use; the consumer is told if it holds them all (see `starved`).
                 Ok(None) => self.delivery.unclaim(),
                 Err(error) => {
                     self.delivery.unclaim();
@@ -161,23 +160,17 @@ impl Iteration {
             .unwrap_or_else(|p| {
                 let what = p.downcast_ref::<String>().map(String::as_str).or(p.downcast_ref::<&str>().copied());
                 Err(Error::internal(format!("a loader thread panicked: {}; please report this", what.unwrap_or("?"))))
-            });
+            })
+            .and_then(|mut batch| batch.slot.ready().map(|()| batch));
         if batch.is_err() {
             self.failed.store(true, Release);
         }
-        let batch = batch.map(|mut batch| {
-            batch.slot.ready();
-            batch
-        });
         sheet.turn(Work::Idle);
         let spent = sheet.spent();
         let took = spent.since(&before);
         feed.counters.source_us_total.fetch_add(took.on(Work::Source).as_micros() as u64, Relaxed);
         feed.counters.decode_us_total.fetch_add(took.on(Work::Decode).as_micros() as u64, Relaxed);
         self.delivery.put(number, Finished { batch, worker, spent });
-        if self.stopped.load(Acquire) {
-            self.delivery.clear();
-        }
         true
     }
 
@@ -213,33 +206,36 @@ impl Iteration {
             self.sheets[0].turn(Work::Slot);
             let slot = self.feed.pool.acquire(wait);
             self.sheets[0].turn(Work::Idle);
-            match slot.and_then(|slot| slot.ok_or_else(|| self.feed.pool.exhausted(wait))) {
-                Ok(slot) => self.produce(slot, &mut Scratch::default(), 0),
+            match slot {
+                Ok(Some(slot)) => self.produce(slot, &mut Scratch::default(), 0),
+                Ok(None) => return (self.starved(wait), None),
                 Err(error) => return (Err(error), None),
             };
         }
         let next = match self.delivery.take(Instant::now() + wait) {
             Turn::Ready(finished) => {
                 let Finished { batch, worker, spent } = *finished;
-                let next = batch.inspect_err(|_| self.stop()).map(|mut batch| {
-                    batch.slot.lend();
+                let next = batch.and_then(|mut batch| {
+                    batch.slot.lend()?;
                     self.account(&batch);
-                    Next::Batch(batch)
+                    Ok(Next::Batch(batch))
                 });
-                return (next, Some((worker, spent)));
+                return (next.inspect_err(|_| self.stop()), Some((worker, spent)));
             }
             Turn::Failed(error) => {
                 self.stop();
                 Err(error)
             }
             Turn::End => Ok(Next::End),
-            // Nothing came; if every slot is in the consumer's hands nothing ever will.
-            Turn::Timeout if self.feed.pool.gauges().lent >= self.feed.pool.max_slots() => {
-                Err(self.feed.pool.exhausted(wait))
-            }
-            Turn::Timeout => Ok(Next::Pending),
+            Turn::Timeout => self.starved(wait),
         };
         (next, None)
+    }
+
+    /// Nothing came within `wait`. If every slot is in the consumer's hands nothing ever will. A slot that is being filled will
+    /// come, and one that is being copied to a device comes back when the copy has ended.
+    fn starved(&self, wait: Duration) -> Result<Next> {
+        if self.feed.pool.is_lent_out() { Err(self.feed.pool.exhausted(wait)) } else { Ok(Next::Pending) }
     }
 
     fn blame(&self, waited: Duration, causes: &Spent) {

@@ -1,19 +1,31 @@
 //! Batch slots: the bounded set of buffers between the loader's threads and whoever consumes batches.
 //!
 //! ```text
-//!            acquire            ready()             lend()
-//!   Free ───────────► Filling ─────────► Ready ──────────────► Lent
-//!    ▲   (loader)               (loader → queue)    (consumer)   │
-//!    └────────────────────────── drop ───────────────────────────┘
+//!            acquire            ready()            lend()           copying()
+//!   Free ───────────► Filling ─────────► Ready ───────────► Lent ─────────────► Copying
+//!   pool             loader thread       queue             consumer           copy's event
+//!    ▲                  │                  │                 │                    │
+//!    └────────────────── drop, in every state, on every thread ───────────────────┘
 //! ```
 //!
-//! A [`BatchSlot`] is the one owner of its memory in every state but `Free`; dropping it, on any thread, gives the memory
-//! back. A device copy out of a slot takes the slot with it and lets go when the copy's event is done.
+//! A [`BatchSlot`] is the one owner of its memory in every state but `Free`; dropping it gives the memory back. `ring.rs`
+//! has the table of steps and refuses every other one.
+//!
+//! On the CPU a batch is the slot itself, which stays `Lent` until the last view of it is gone. On a GPU the consumer's tensors
+//! are memory of the device: the slot is `Lent` only until its copy is queued, and `Free` again when the copy's event has passed,
+//! however long the tensors live. So there is no state `OnDevice`: it would keep page-locked memory from its next batch for nothing.
 
 mod layout;
 mod pool;
+mod ring;
 mod slot;
 
+#[cfg(test)]
+mod ring_tests;
+#[cfg(test)]
+mod tests;
+
 pub use layout::BatchLayout;
-pub use pool::{SlotGauges, SlotPool};
-pub use slot::{BatchSlot, Parts, SlotState};
+pub use pool::SlotPool;
+pub use ring::SlotGauges;
+pub use slot::{BatchSlot, Parts};

@@ -8,25 +8,10 @@ use std::sync::Arc;
 
 use super::layout::BatchLayout;
 use super::pool::Shared;
+use super::ring::SlotState;
 use crate::arena::Mapping;
+use crate::error::Result;
 use crate::types::SampleId;
-
-/// Where a slot is in its round.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SlotState {
-    /// In the pool.
-    Free = 0,
-    /// Being written by the loader.
-    Filling = 1,
-    /// Complete, waiting for the consumer.
-    Ready = 2,
-    /// In the consumer's hands.
-    Lent = 3,
-}
-
-impl SlotState {
-    pub(super) const COUNT: usize = 4;
-}
 
 /// A slot's memory; it stays at its address as long as the pool lives.
 pub(super) struct Descriptor {
@@ -46,7 +31,6 @@ pub struct BatchSlot {
     descriptor: NonNull<Descriptor>,
     index: u32,
     rows: usize,
-    state: SlotState,
 }
 
 // SAFETY: a batch slot is the only owner of its memory (see `bytes`), which is plain bytes; the descriptor is only read.
@@ -68,10 +52,10 @@ pub struct Parts<'a> {
 }
 
 impl BatchSlot {
-    /// The slot of a descriptor that the pool has just taken out of its free list.
+    /// The slot that the ring has just given out.
     pub(super) fn new(shared: Arc<Shared>, descriptor: Pin<&Descriptor>, index: u32) -> Self {
         let rows = shared.layout().rows();
-        Self { shared, descriptor: NonNull::from(descriptor.get_ref()), index, rows, state: SlotState::Filling }
+        Self { shared, descriptor: NonNull::from(descriptor.get_ref()), index, rows }
     }
 
     fn mapping(&self) -> &Mapping {
@@ -85,7 +69,7 @@ impl BatchSlot {
         let mapping = self.mapping();
         // SAFETY:
         // - the mapping has `len` readable bytes, zeroed by the kernel when it was made, and lives in the descriptor;
-        // - its index was popped from the free list for this value and is pushed back only in Drop, so no other slot
+        // - the ring gave its index to this value alone and gets it back only in Drop, so no other slot
         //   refers to these bytes, and they are written only through `&mut self`.
         unsafe { std::slice::from_raw_parts(mapping.base().as_ptr(), mapping.len()) }
     }
@@ -172,24 +156,28 @@ impl BatchSlot {
         }
     }
 
-    /// Where the slot is in its round.
-    pub fn state(&self) -> SlotState {
-        self.state
-    }
     /// The loader is done: the batch waits for its consumer.
-    pub fn ready(&mut self) {
-        self.enter(SlotState::Ready);
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Internal`] if the slot is not being filled, as for each of these steps out of turn;
+    /// [`crate::ErrorKind::Usage`] in a child process.
+    pub fn ready(&mut self) -> Result<()> {
+        self.shared.enter(self.index, SlotState::Ready)
     }
-    /// The consumer has it.
-    pub fn lend(&mut self) {
-        self.enter(SlotState::Lent);
+    /// The consumer takes it.
+    ///
+    /// # Errors
+    /// As for [`Self::ready`], if the slot is not ready.
+    pub fn lend(&mut self) -> Result<()> {
+        self.shared.enter(self.index, SlotState::Lent)
     }
-
-    fn enter(&mut self, state: SlotState) {
-        if self.state != state {
-            self.shared.moved(self.state, state);
-            self.state = state;
-        }
+    /// A copy to a device is about to be queued; who drops the slot has waited for the copy. By shared reference, for the
+    /// consumer's views share a lent slot.
+    ///
+    /// # Errors
+    /// As for [`Self::ready`], if the slot is not lent, or is being copied already.
+    pub fn copying(&self) -> Result<()> {
+        self.shared.enter(self.index, SlotState::Copying)
     }
 }
 
@@ -202,18 +190,13 @@ impl AsRef<[u8]> for BatchSlot {
 
 impl Drop for BatchSlot {
     fn drop(&mut self) {
-        if !self.shared.forked() {
-            self.shared.take_back(self.index, self.state);
-        }
+        // Every owner may let go, so this fails in a forked child alone, where nothing is to be done.
+        let _ = self.shared.enter(self.index, SlotState::Free);
     }
 }
 
 impl fmt::Debug for BatchSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BatchSlot")
-            .field("index", &self.index)
-            .field("rows", &self.rows)
-            .field("state", &self.state)
-            .finish()
+        f.debug_struct("BatchSlot").field("index", &self.index).field("rows", &self.rows).finish_non_exhaustive()
     }
 }

@@ -1,12 +1,13 @@
 //! The pool in use.
 
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
-use super::super::{BatchLayout, SlotGauges, SlotState};
-use super::*;
-use crate::device::{Cpu, DeviceKind, Registration};
+use super::{BatchLayout, SlotGauges, SlotPool};
+use crate::device::{Cpu, Device, DeviceKind, Registration};
 use crate::types::{Dtype, TensorSpec};
-use crate::{ErrorKind, SampleId};
+use crate::{Error, ErrorKind, Result, SampleId};
 
 const NOW: Duration = Duration::ZERO;
 const LONG: Duration = Duration::from_secs(60);
@@ -46,26 +47,53 @@ fn parts_written_together_are_read_back_apart() {
 }
 
 #[test]
-fn states_follow_a_slot_round_and_always_add_up() {
+fn states_follow_a_slot_round_always_add_up_and_no_step_is_taken_out_of_turn() {
     let pool = pool(2, 3);
-    let gauges =
-        |free, filling, ready, lent| SlotGauges { total: free + filling + ready + lent, free, filling, ready, lent };
-    assert_eq!(pool.gauges(), gauges(2, 0, 0, 0));
+    let gauges = |free, filling, ready, lent, copying| SlotGauges {
+        total: free + filling + ready + lent + copying,
+        free,
+        filling,
+        ready,
+        lent,
+        copying,
+    };
+    assert_eq!(pool.gauges(), gauges(2, 0, 0, 0, 0));
     let mut a = pool.acquire(NOW).unwrap().unwrap();
-    assert_eq!(a.state(), SlotState::Filling);
-    a.ready();
-    a.ready();
+    assert_eq!(a.lend().unwrap_err().kind(), ErrorKind::Internal);
+    a.ready().unwrap();
+    let twice = a.ready().unwrap_err();
+    assert!(twice.to_string().contains("cannot become Ready: it is Ready"), "{twice}");
+    assert!(a.copying().is_err(), "nobody has taken it yet");
     let mut b = pool.acquire(NOW).unwrap().unwrap();
-    assert_eq!(pool.gauges(), gauges(0, 1, 1, 0));
-    a.lend();
-    b.lend();
+    assert_eq!(pool.gauges(), gauges(0, 1, 1, 0, 0));
+    a.lend().unwrap();
+    b.ready().unwrap();
+    b.lend().unwrap();
     let c = pool.acquire(NOW).unwrap().unwrap();
-    assert_eq!(pool.gauges(), gauges(0, 1, 0, 2));
+    assert_eq!(pool.gauges(), gauges(0, 1, 0, 2, 0));
     assert_eq!(pool.allocated_bytes(), 3 * layout().total_bytes() as u64);
+    a.copying().unwrap();
+    assert_eq!(a.copying().unwrap_err().kind(), ErrorKind::Internal, "one copy at a time");
+    assert_eq!(pool.gauges(), gauges(0, 1, 0, 1, 1));
     drop((a, c));
-    assert_eq!(pool.gauges(), gauges(2, 0, 0, 1));
+    assert_eq!(pool.gauges(), gauges(2, 0, 0, 1, 0));
     drop(b);
-    assert_eq!(pool.gauges(), gauges(3, 0, 0, 0));
+    assert_eq!(pool.gauges(), gauges(3, 0, 0, 0, 0));
+}
+
+#[test]
+fn only_what_the_consumer_holds_counts_as_lent_out() {
+    let pool = pool(1, 2);
+    let mut held: Vec<_> = (0..2).map(|_| pool.acquire(NOW).unwrap().unwrap()).collect();
+    held.iter_mut().for_each(|slot| slot.ready().unwrap());
+    held[0].lend().unwrap();
+    assert!(!pool.is_lent_out(), "one is still to come");
+    held[1].lend().unwrap();
+    assert!(pool.is_lent_out());
+    held[1].copying().unwrap();
+    assert!(!pool.is_lent_out(), "a copy ends by itself");
+    drop(held);
+    assert!(!pool.is_lent_out());
 }
 
 #[test]
@@ -73,9 +101,11 @@ fn a_pool_grows_to_its_bound_and_then_says_with_numbers_who_holds_the_slots() {
     let pool = pool(1, 4);
     let mut held: Vec<_> = (0..4).map(|_| pool.acquire(NOW).unwrap().unwrap()).collect();
     assert!(pool.acquire(Duration::from_millis(20)).unwrap().is_none());
-    held[0].lend();
-    held[1].lend();
-    held[2].ready();
+    for slot in &mut held[..3] {
+        slot.ready().unwrap();
+    }
+    held[0].lend().unwrap();
+    held[1].lend().unwrap();
     let error = pool.exhausted(Duration::from_millis(2500));
     assert_eq!(error.kind(), ErrorKind::Memory);
     for part in ["2.5 s", "4 of at most 4", "2 lent", "1 ready", "1 filling", "raise max_slots", "Hold fewer"] {
@@ -152,9 +182,9 @@ fn threads_that_pass_slots_around_never_share_one() {
                     let mut slot = pool.acquire(LONG).unwrap().unwrap();
                     let mark = thread.wrapping_mul(61).wrapping_add(round as u8);
                     slot.bytes_mut().fill(mark);
-                    slot.ready();
+                    slot.ready().unwrap();
                     std::thread::yield_now();
-                    slot.lend();
+                    slot.lend().unwrap();
                     assert!(slot.bytes().iter().all(|&b| b == mark), "two owners of one slot");
                 }
             });
@@ -202,12 +232,20 @@ fn a_device_that_refuses_more_memory_leaves_the_slots_there_are_in_service() {
     let pool = SlotPool::new(layout(), 1, 4, Arc::new(Stingy(AtomicUsize::new(2)))).unwrap();
     let a = pool.acquire(NOW).unwrap().unwrap();
     let b = pool.acquire(NOW).unwrap().unwrap();
-    let error = pool.acquire(Duration::from_millis(20)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Device);
+    assert!(pool.acquire(Duration::from_millis(20)).unwrap().is_none());
     assert_eq!(pool.gauges().total, 2);
-    drop(a);
+    let mut held = [a, b];
+    for slot in &mut held {
+        slot.ready().unwrap();
+        slot.lend().unwrap();
+    }
+    assert!(pool.is_lent_out(), "there will never be more than these two");
+    let error = pool.exhausted(NOW).to_string();
+    for part in ["2 of at most 4", "2 lent", "locked-memory limit reached"] {
+        assert!(error.contains(part), "{part:?} in {error}");
+    }
+    drop(held);
     assert!(pool.acquire(NOW).unwrap().is_some());
-    drop(b);
     let none = SlotPool::new(layout(), 1, 4, Arc::new(Stingy(AtomicUsize::new(0)))).unwrap_err();
     assert_eq!(none.kind(), ErrorKind::Device);
 }
@@ -216,14 +254,13 @@ fn a_device_that_refuses_more_memory_leaves_the_slots_there_are_in_service() {
 fn a_forked_child_is_refused_slots_and_drops_its_copies_without_waiting() {
     let pool = pool(1, 2);
     let mut slot = pool.acquire(NOW).unwrap();
-    let held = pool.0.inside.lock();
-    let outcome = crate::arena::in_forked_child(|| {
+    let child = || {
         let refused = pool.acquire(LONG).is_err_and(|error| error.kind() == ErrorKind::Usage);
         pool.close();
+        let counted = pool.gauges() == SlotGauges::default() && !pool.is_lent_out();
         drop(slot.take());
-        refused
-    });
-    assert_eq!(outcome, Ok(true));
-    drop(held);
+        refused && counted
+    };
+    assert_eq!(pool.locked(|| crate::arena::in_forked_child(child)), Ok(true));
     assert!(pool.acquire(NOW).is_ok(), "the child closed nothing here");
 }

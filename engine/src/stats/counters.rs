@@ -99,8 +99,12 @@ counters! {
     cache_capacity_bytes,
     /// Batch slots that exist.
     slots_total,
+    /// Batch slots that are nobody's.
+    slots_free,
     /// Batch slots in the consumer's hands. Near `slots_total`: the consumer holds on to batches.
     slots_lent,
+    /// Batch slots under a copy to the device. Near `slots_total`: the device is that far behind.
+    slots_copying,
     /// Complete batches that wait. Near 0: the consumer waits for data.
     slots_ready,
     /// Different samples delivered in this epoch.

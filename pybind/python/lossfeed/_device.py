@@ -8,15 +8,15 @@ from typing import Any
 from . import _native
 from ._batch import Views
 from ._errors import DeviceError
-from ._memory import require_torch, to_torch
+from ._memory import require_torch
 
 
 class Courier:
-    """Copies whole batch slots to one device on a stream of its own, and makes images of them there.
+    """Sends whole batch slots to one device on a stream of its own, and makes images of them there.
 
-    One copy a batch, out of page-locked memory. The copy waits for what the consumer's stream has queued so far, since
-    the allocator may hand out memory that this work still reads; the consumer's stream waits for the copy (and the images);
-    the CPU waits for neither. A slot is let go of when the event behind its copy has passed.
+    One call a batch: the engine copies out of page-locked memory, after what the consumer's stream has queued so far, since
+    the allocator may hand out memory that this work still reads. The consumer's stream waits for the copy (and the images);
+    the CPU waits for neither. A thread of the engine lets go of a slot when its copy has ended.
     """
 
     def __init__(self, device: str, views: Views, transform: _native.ImageTransform | None = None) -> None:
@@ -29,82 +29,68 @@ class Courier:
         # "cuda" is torch's current device, which a rank may have chosen, and not the driver's first.
         self._device = torch.device(device) if ":" in device else torch.device("cuda", torch.cuda.current_device())
         self.name = str(self._device)
-        self._stream = torch.cuda.Stream(self._device)
         self._views = views
-        self._underway: deque[tuple[Any, _native.Slot]] = deque()
-        self._kernels = None
-        #: The transform, where the device's kernels cannot be had (which they say in a warning): the loader's threads do it then.
-        self.left_to_the_host = transform
+        self._transform = transform
+        #: Whether the loader's threads must transform: the device's kernels cannot be had (a warning has said why).
+        self.host_transforms = False
         if transform is not None:
             from ._cuda import kernels
 
-            self._kernels = kernels(self._device)
-        self._transform = transform if self._kernels is not None else None
-        if self._transform is not None:
-            self.left_to_the_host = None
+            if kernels(self._device) is None:
+                self.host_transforms, self._transform = True, None
+
+    def start(self, engine: _native.Engine) -> None:
+        """Takes up work for an engine on this device."""
+        self._native = engine.courier()
+        self._stream = self._torch.cuda.ExternalStream(self._native.stream, device=self._device)
 
     def send(self, slot: _native.Slot, seed: int, ticket: _native.Ticket) -> tuple[Any, Any, Any]:
         """Queues the copy; what it returns is for :meth:`receive`."""
         torch = self._torch
-        while self._underway and self._underway[0][0].query():
-            self._underway.popleft()
-        buffer = slot.block()
-        host = to_torch(buffer, "uint8", (len(buffer),))
         ranges = slot.ranges()
         with torch.cuda.device(self._device):
             consumer = torch.cuda.current_stream()
-            # What is handed out comes from the consumer's stream, and what only the images are made from, from ours.
-            first = 0 if self._transform is None else ranges[1][0]
-            block = torch.empty(len(buffer) - first, dtype=torch.uint8, device=self._device)
-            made = None
-            if self._transform is not None:
+            if self._transform is None:
+                block, made = self._lent(torch.uint8, slot.total_bytes), None
+                sent = self._native.send(slot, block.data_ptr(), consumer.cuda_stream)
+            else:
+                first = ranges[1][0]
                 dtype, shape = self._views.kinds(slot.rows)[0]
-                made = torch.empty(shape, dtype=getattr(torch, dtype), device=self._device)
-            self._stream.wait_stream(consumer)
-            with torch.cuda.stream(self._stream):
-                block.copy_(host[first:], non_blocking=True)
-                if made is None:
-                    ready = copied = torch.cuda.Event()
-                    copied.record(self._stream)
-                else:
-                    pixels = host[: ranges[0][1]].to(self._device, non_blocking=True)
-                    copied, ready = torch.cuda.Event(), torch.cuda.Event()
-                    copied.record(self._stream)
-                    key = _native.ImageTransform.key(seed, ticket.epoch, ticket.number)
-                    ids = block.data_ptr() + ranges[2][0] - first
-                    self._kernels.images(
-                        self._stream.cuda_stream, self._transform, key, slot.rows, pixels.data_ptr(), ids, made.data_ptr()
-                    )
-                    ready.record(self._stream)
-        # Should they die before anyone waits for the event, their memory must not be reused under the copy.
-        for tensor in (block, made):
-            if tensor is not None:
-                tensor.record_stream(self._stream)
-        self._underway.append((copied, slot))
-        return (block, made), ready, (consumer, [(start - first, end - first) for start, end in ranges], slot.rows)
+                block, made = self._lent(torch.uint8, slot.total_bytes - first), self._lent(getattr(torch, dtype), shape)
+                with torch.cuda.stream(self._stream):
+                    # Ours alone: given back at once, and handed out again in the order of our stream.
+                    pixels = torch.empty(ranges[0][1], dtype=torch.uint8, device=self._device)
+                key = _native.ImageTransform.key(seed, ticket.epoch, ticket.number)
+                sent = self._native.send_images(
+                    slot, self._transform, key, block.data_ptr(), pixels.data_ptr(), made.data_ptr(), consumer.cuda_stream
+                )
+                ranges = [(start - first, end - first) for start, end in ranges[1:]]
+        return (block, made), sent, (consumer, ranges, slot.rows)
+
+    def _lent(self, dtype: Any, shape: Any) -> Any:
+        """Memory of the consumer's stream that is written on ours: should it die before anyone waits, it must not be used again
+        under the copy."""
+        tensor = self._torch.empty(shape, dtype=dtype, device=self._device)
+        tensor.record_stream(self._stream)
+        return tensor
 
     def receive(self, sent: tuple[Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
         """The fields of a sent batch; the current stream waits for its copy."""
         torch = self._torch
-        (block, made), event, (allocated_on, ranges, rows) = sent
+        (block, made), end, (allocated_on, ranges, rows) = sent
         stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(event)
+        end.wait_on(stream.cuda_stream)
         if stream != allocated_on:
             block.record_stream(stream)
             if made is not None:
                 made.record_stream(stream)
+        kinds = self._views.kinds(rows)[0 if made is None else 1 :]
         fields = [
             block[start:end].view(getattr(torch, dtype)).view(shape)
-            for (start, end), (dtype, shape) in zip(ranges, self._views.kinds(rows), strict=True)
-            if start >= 0
+            for (start, end), (dtype, shape) in zip(ranges, kinds, strict=True)
         ]
         data, target, ids, weight = fields if made is None else (made, *fields)
         return self._views.shown(data), target, ids, weight
-
-    def close(self) -> None:
-        """Waits for the copies under way: their slots are about to be unmapped."""
-        while self._underway:
-            self._underway.popleft()[0].synchronize()
 
 
 class Mail:

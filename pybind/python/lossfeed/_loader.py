@@ -142,7 +142,7 @@ class Loader:
 
             self._courier = Courier(on_device, self._views, made)
             on_device = self._courier.name
-            made = self._courier.left_to_the_host
+            made = made if self._courier.host_transforms else None
         form = _keywords.choice("cache_form", cache_form, "encoded", "decoded")
         num_workers, ahead = _keywords.workers(num_workers, prefetch_factor)
         sampler_settings = _keywords.sampler(sampler, shuffle)
@@ -175,6 +175,8 @@ class Loader:
             raise SettingsError(f"sampler={sampler!r} holds an option that is neither a number, a bool nor text") from cause
         self._settings = settings
         self._engine = _native.Engine(self._data._native, text)
+        if self._courier is not None:
+            self._courier.start(self._engine)
         self._batches = self._engine.batches_per_epoch()
         if self._framework == "torch":
             from ._graph import Graph
@@ -384,8 +386,6 @@ class Loader:
             return
         for mailbox in self._mailboxes.values():
             mailbox.close()
-        if self._courier is not None:
-            self._courier.close()
         engine.close()
         _live.discard(self)
 
@@ -394,12 +394,6 @@ class Loader:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        # Signals the end without waiting: a worker may be inside a callback that needs what we hold.
-        courier = getattr(self, "_courier", None)
-        if courier is not None and getattr(self, "_pid", None) == os.getpid():
-            courier.close()
 
     def __repr__(self) -> str:
         s = self._settings

@@ -183,10 +183,11 @@ fn details(screen: &mut Screen, engine: &Engine, levels: [&'static str; 8]) {
     )
     .into()]);
     screen.line([format!(
-        "slots   {}: ready {}  lent {}   scores {}   dropped {}   age {} steps",
+        "slots   {}: ready {}  lent {}  copying {}   scores {}   dropped {}   age {} steps",
         count("slots_total"),
         count("slots_ready"),
         count("slots_lent"),
+        count("slots_copying"),
         count("scores_total"),
         count("scores_dropped_total"),
         count("score_age_steps"),

@@ -58,6 +58,7 @@ fn busy() -> Engine {
             ("slots_total", 8),
             ("slots_ready", 3),
             ("slots_lent", 1),
+            ("slots_copying", 2),
             ("scores_total", 999_744),
             ("scores_dropped_total", 0),
             ("score_age_steps", 412),

@@ -56,6 +56,16 @@ impl Copies {
         self.stream.cu_stream() as u64
     }
 
+    /// See [`super::Cuda::so_far`].
+    pub(super) fn so_far(&self) -> Result<CopyEvent> {
+        let event = Event::new(self.driver.clone())?;
+        self.driver.call("marking the copy stream", || {
+            // SAFETY: both are ours and alive.
+            unsafe { sys::cuEventRecord(event.raw(), self.stream.cu_stream()) }.result()
+        })?;
+        Ok(CopyEvent { event: Arc::new(event) })
+    }
+
     /// See [`super::Cuda::copy_async`].
     ///
     /// # Safety

@@ -102,6 +102,14 @@ impl Cuda {
         unsafe { self.copies.start(Box::new(source), dst, after_stream) }
     }
 
+    /// The end of everything the copy stream has been given so far: copies, and kernels launched on it.
+    ///
+    /// # Errors
+    /// As for [`Self::copy_async`].
+    pub fn so_far(&self) -> Result<CopyEvent> {
+        self.copies.so_far()
+    }
+
     /// Makes `stream` (not the CPU) wait for a copy.
     ///
     /// # Safety

@@ -1,0 +1,232 @@
+//! What a pass needs of rooms that are not under test: books that only watch the order of decisions, a fill that writes a batch's number into every
+//! byte, memory that runs out, and timesheets without a clock.
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lossfeed::device::{Device, DeviceKind, Registration};
+use lossfeed::error::{Error, Result};
+use lossfeed::source::Scratch;
+use lossfeed::stats::Counters;
+use lossfeed::{Dtype, SampleId, TensorSpec};
+
+use crate::staging::{BatchSlot, SlotPool};
+use crate::sync::{Mutex, MutexGuard};
+
+pub(crate) const ROWS: usize = 2;
+
+/// As the product's.
+pub(crate) struct Ticket {
+    pub(crate) number: usize,
+}
+
+/// As the product's.
+pub(crate) struct Batch {
+    pub(crate) slot: BatchSlot,
+    pub(crate) ticket: Ticket,
+    pub(crate) rows: usize,
+}
+
+impl Batch {
+    /// Nobody else has written into it since it was filled.
+    pub(crate) fn check(&self) {
+        assert!(self.slot.data().iter().all(|&byte| byte == mark(self.ticket.number)), "two owners of one slot");
+    }
+}
+
+/// As the product's.
+pub(crate) enum Next {
+    Batch(Batch),
+    End,
+    Pending,
+}
+
+fn mark(number: usize) -> u8 {
+    number as u8 ^ 0x5a
+}
+
+/// How a batch can go wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Trouble {
+    None,
+    Fails(usize),
+    Panics(usize),
+}
+
+pub(crate) struct Feed {
+    pub(crate) pool: SlotPool,
+    pub(crate) cache: Cache,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) trouble: Trouble,
+}
+
+impl Feed {
+    pub(crate) fn new(pool: SlotPool, trouble: Trouble) -> Self {
+        Self { pool, cache: Cache(Mutex::new(0)), counters: Arc::default(), trouble }
+    }
+
+    pub(crate) fn record_bytes(&self, _: SampleId) -> u64 {
+        1
+    }
+
+    pub(crate) fn fill(
+        &self,
+        planned: &fill::Planned<'_>,
+        (): (),
+        mut slot: BatchSlot,
+        _: &mut Scratch,
+        _: &timesheet::Timesheet,
+    ) -> Result<Batch> {
+        slot.set_rows(planned.ids.len());
+        for row in 0..planned.ids.len() {
+            shuttle::thread::yield_now();
+            slot.row_mut(row).0.fill(mark(planned.number));
+        }
+        match self.trouble {
+            Trouble::Fails(number) if number == planned.number => return Err(Error::sample("it is bad on purpose")),
+            Trouble::Panics(number) if number == planned.number => resume_unwind(Box::new("it explodes on purpose")),
+            _ => {}
+        }
+        assert_eq!((planned.epoch, planned.weights.len()), (0, planned.ids.len()));
+        Ok(Batch { slot, ticket: Ticket { number: planned.number }, rows: planned.ids.len() })
+    }
+}
+
+/// Its state is the sample that has to be decided next.
+pub(crate) struct Cache(Mutex<SampleId>);
+
+impl Cache {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SampleId> {
+        self.0.lock()
+    }
+    pub(crate) fn decide(
+        &self,
+        next: &mut SampleId,
+        ids: &[SampleId],
+        record_bytes: &dyn Fn(SampleId) -> u64,
+        _: &mut Vec<()>,
+    ) {
+        assert_eq!(ids.first(), Some(&*next), "decided out of order, or twice");
+        *next += ids.iter().map(|&id| record_bytes(id) as SampleId).sum::<SampleId>();
+    }
+}
+
+pub(crate) mod arena {
+    use std::ptr::NonNull;
+
+    use lossfeed::device::{Cpu, Device};
+    use lossfeed::error::Result;
+
+    pub(crate) use lossfeed::arena::pid;
+
+    /// The product's, on memory that is not page-locked: threads of the system would be started for it.
+    pub(crate) struct Mapping(lossfeed::arena::Mapping);
+
+    impl Mapping {
+        pub(crate) fn new(bytes: u64, device: &dyn Device, purpose: &str, remedy: &str) -> Result<Self> {
+            device.register(&mut [])?;
+            lossfeed::arena::Mapping::new(bytes, &Cpu, purpose, remedy).map(Self)
+        }
+        pub(crate) fn base(&self) -> NonNull<u8> {
+            self.0.base()
+        }
+        pub(crate) fn len(&self) -> usize {
+            self.0.len()
+        }
+    }
+
+    pub(crate) fn human(bytes: u64) -> String {
+        format!("{bytes} B")
+    }
+}
+
+pub(crate) mod fill {
+    use lossfeed::SampleId;
+
+    /// As the product's.
+    pub(crate) struct Planned<'a> {
+        pub(crate) epoch: u64,
+        pub(crate) number: usize,
+        pub(crate) ids: &'a [SampleId],
+        pub(crate) weights: &'a [f32],
+    }
+}
+
+pub(crate) mod timesheet {
+    use std::time::Duration;
+
+    /// As the product's.
+    #[derive(Clone, Copy)]
+    pub(crate) enum Work {
+        Source,
+        Decode,
+        Slot,
+        Score,
+        Idle,
+    }
+
+    #[derive(Clone, Default)]
+    pub(crate) struct Spent;
+
+    impl Spent {
+        pub(crate) fn on(&self, _: Work) -> Duration {
+            Duration::ZERO
+        }
+        pub(crate) fn since(&self, _: &Spent) -> Spent {
+            Spent
+        }
+        pub(crate) fn mean(_: &[Spent]) -> Spent {
+            Spent
+        }
+        pub(crate) fn divide(&self, waited_us: u64) -> [u64; 6] {
+            [0, 0, 0, 0, 0, waited_us]
+        }
+    }
+
+    pub(crate) struct Timesheet;
+
+    impl Timesheet {
+        pub(crate) fn new() -> Self {
+            Self
+        }
+        pub(crate) fn turn(&self, _: Work) {}
+        pub(crate) fn spent(&self) -> Spent {
+            Spent
+        }
+    }
+}
+
+/// Registers so many pieces of memory, then refuses.
+#[derive(Debug)]
+pub(crate) struct Stingy(pub(crate) AtomicUsize);
+
+impl Device for Stingy {
+    fn name(&self) -> String {
+        "stingy".to_owned()
+    }
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cpu
+    }
+    fn register(&self, _: &mut [u8]) -> Result<Registration> {
+        // Making a slot takes its time: others act meanwhile.
+        shuttle::thread::yield_now();
+        match self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) {
+            Ok(_) => Ok(Registration::none()),
+            Err(_) => Err(Error::device("locked-memory limit reached")),
+        }
+    }
+}
+
+/// A pool on a device that registers `most` slots.
+pub(crate) fn pool(depth: usize, max_slots: usize, most: usize) -> SlotPool {
+    let layout =
+        lossfeed::staging::BatchLayout::new(ROWS, TensorSpec::new(Dtype::U8, [3]), TensorSpec::class_index()).unwrap();
+    SlotPool::new(layout, depth, max_slots, Arc::new(Stingy(AtomicUsize::new(most)))).unwrap()
+}
+
+/// Every slot is in the pool again.
+pub(crate) fn all_are_back(pool: &SlotPool) {
+    let gauges = pool.gauges();
+    assert_eq!(gauges.free, gauges.total, "a slot is missing: {gauges:?}");
+}
