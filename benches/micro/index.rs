@@ -49,7 +49,7 @@ fn epoch(number: u64, sampler: &str, owned: &[u32], scores: &mut ScoreTable, led
         let started = Instant::now();
         ledger.prefetch(batch, scores);
         for &id in batch {
-            ledger.access(id, 1, scores, &mut evicted);
+            ledger.access(id, &|_| 1, scores, &mut evicted);
         }
         let accessed = Instant::now();
         for (&id, &score) in batch.iter().zip(&beliefs) {

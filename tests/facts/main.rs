@@ -22,7 +22,7 @@ fn hit_ratios(policy: &str, sampler: &dyn Sampler, samples: u32, fraction: f64, 
     let mut ledger = Ledger::new(capacity, samples as usize, policy::from_name(policy, samples as usize).unwrap());
     ledger.plan(&orders.concat());
     let mut hits = |order: &Vec<u32>| {
-        let hit = |&&id: &&u32| ledger.access(id, 1, &scores, &mut vec![]) == Access::Hit;
+        let hit = |&&id: &&u32| ledger.access(id, &|_| 1, &scores, &mut vec![]) == Access::Hit;
         order.iter().filter(hit).count() as f64 / order.len() as f64
     };
     orders.iter().map(&mut hits).collect()

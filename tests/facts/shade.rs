@@ -146,7 +146,8 @@ fn run_with_ids_right(repeats: f64) -> Outcome {
         delivered = draw(repeats, &scores, epoch, &|id| ledger.contains(id));
         let mut epoch_hits = 0;
         for batch in delivered.chunks(BATCH) {
-            epoch_hits += batch.iter().filter(|&&id| ledger.access(id, 1, &scores, &mut vec![]) == Access::Hit).count();
+            epoch_hits +=
+                batch.iter().filter(|&&id| ledger.access(id, &|_| 1, &scores, &mut vec![]) == Access::Hit).count();
             let counts = rank::counts(&losses(batch, epoch, false));
             for (&id, score) in batch.iter().zip(rank::scores(&counts, 10.0)) {
                 let belief = scores.record(id, score, 0).unwrap();

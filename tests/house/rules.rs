@@ -62,7 +62,9 @@ const PURE_FILES: &[&str] = &["engine/src/staging/ring.rs"];
 
 /// The files that may contain `unsafe`, each for one reason.
 const UNSAFE: &[(&str, &str)] = &[
+    ("engine/src/arena/mapping.rs", "memory from the system"),
     ("engine/src/arena/slot.rs", "a slot is a part of the arena's mapping"),
+    ("engine/src/arena/words.rs", "the books are a part of the arena's mapping"),
     ("engine/src/staging/slot.rs", "a batch slot is a part of the pool's mapping"),
     ("engine/src/device/cuda/mod.rs", "the CUDA driver: promises about raw device addresses and streams"),
     ("engine/src/device/cuda/driver.rs", "the CUDA driver: context, registered and mapped memory"),

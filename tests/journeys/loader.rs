@@ -186,7 +186,7 @@ fn a_resumed_epoch_plans_only_what_is_left() {
             let mut ledger = Ledger::new(12 * RECORD_BYTES, SAMPLES, policy::from_name("importance", SAMPLES).unwrap());
             ledger.plan(plan);
             rest.iter().for_each(|&id| {
-                ledger.access(id, RECORD_BYTES, &beliefs, &mut Vec::new());
+                ledger.access(id, &|_| RECORD_BYTES, &beliefs, &mut Vec::new());
             });
             ledger.counts().hits
         };

@@ -96,7 +96,7 @@ fn shades_rank_example_puts_the_second_of_both_batches_on_top_with_equal_scores(
     assert!((4..10).all(|id| top(id) == (id == 5 || id == 8)));
     // A two-slot cache keeps exactly these two, whatever it held.
     for id in [4, 6, 7, 9, 5, 8, 4, 6, 7, 9] {
-        ledger.access(id, 1, &scores, &mut vec![]);
+        ledger.access(id, &|_| 1, &scores, &mut vec![]);
     }
     assert_eq!(ledger.residents_iter().collect::<Vec<_>>(), [5, 8]);
 }
@@ -111,10 +111,10 @@ fn shades_two_slot_example_hits_40_80_and_60_percent() {
     (0..5).for_each(|id| _ = scores.record(id, if id == 1 || id == 3 { 4.0 } else { 2.5 }, 0));
     let hits = |repeats, epoch| {
         let mut ledger = Ledger::new(2, 5, policy::from_name("shade", 5).unwrap());
-        ledger.access(1, 1, &scores, &mut vec![]);
-        ledger.access(3, 1, &scores, &mut vec![]);
+        ledger.access(1, &|_| 1, &scores, &mut vec![]);
+        ledger.access(3, &|_| 1, &scores, &mut vec![]);
         let order = draw(Pads { repeats, ..Default::default() }, &scores, epoch, &|id| ledger.contains(id));
-        order.ids.iter().filter(|&&id| ledger.access(id, 1, &scores, &mut vec![]) == Access::Hit).count()
+        order.ids.iter().filter(|&&id| ledger.access(id, &|_| 1, &scores, &mut vec![]) == Access::Hit).count()
     };
     // Draws are with replacement: the example is the epochs whose draw holds two hits, of which there are many.
     let epochs: Vec<u64> = (0..200).filter(|&epoch| hits(1.0, epoch) == 2).collect();

@@ -36,6 +36,8 @@ fn sizes() -> impl Strategy<Value = Vec<u64>> {
 fn hold_to_twin(name: &'static str, capacity: u64, bytes: Vec<u64>, ops: &[Op]) -> Result<(), TestCaseError> {
     let mut scores = ScoreTable::new(SAMPLES, 0.0);
     let mut ledger = Ledger::new(capacity, SAMPLES, policy::from_name(name, SAMPLES).unwrap());
+    let sizes = bytes.clone();
+    let size = |id: u32| sizes[id as usize];
     let mut twin =
         Twin { policy: name, capacity, bytes, residents: vec![], belief: vec![None; SAMPLES], future: vec![] };
     let mut evicted = vec![];
@@ -43,7 +45,7 @@ fn hold_to_twin(name: &'static str, capacity: u64, bytes: Vec<u64>, ops: &[Op]) 
         match op {
             &Op::Access(id) => {
                 evicted.clear();
-                let answer = ledger.access(id, twin.bytes[id as usize], &scores, &mut evicted);
+                let answer = ledger.access(id, &size, &scores, &mut evicted);
                 prop_assert_eq!((answer, evicted.clone()), twin.access(id), "{} accesses {}", name, id);
             }
             &Op::Score(id, score) => {
@@ -53,7 +55,7 @@ fn hold_to_twin(name: &'static str, capacity: u64, bytes: Vec<u64>, ops: &[Op]) 
                 }
             }
             &Op::Cancel(id) => {
-                ledger.cancel(id);
+                ledger.cancel(id, size(id));
                 twin.residents.retain(|&r| r != id);
             }
             Op::Plan(order) => {
@@ -61,7 +63,7 @@ fn hold_to_twin(name: &'static str, capacity: u64, bytes: Vec<u64>, ops: &[Op]) 
                 twin.future = order.clone();
             }
         }
-        prop_assert_eq!(ledger.check(), Ok(()), "{} after {:?}", name, op);
+        prop_assert_eq!(ledger.check(&size), Ok(()), "{} after {:?}", name, op);
         let mut residents = twin.residents.clone();
         residents.sort();
         prop_assert_eq!(ledger.residents_iter().collect::<Vec<_>>(), residents);
@@ -90,12 +92,32 @@ fn a_resident_the_plan_needs_outlives_any_candidate() {
     ledger.plan(&[0, 1, 0, 1]);
     scores.record(0, 0.1, 0);
     scores.record(1, 9.0, 0);
-    assert_eq!(ledger.access(0, 1, &scores, &mut evicted), Access::Admitted);
-    assert_eq!(ledger.access(1, 1, &scores, &mut evicted), Access::Bypassed);
-    assert_eq!(ledger.access(0, 1, &scores, &mut evicted), Access::Hit);
+    assert_eq!(ledger.access(0, &|_| 1, &scores, &mut evicted), Access::Admitted);
+    assert_eq!(ledger.access(1, &|_| 1, &scores, &mut evicted), Access::Bypassed);
+    assert_eq!(ledger.access(0, &|_| 1, &scores, &mut evicted), Access::Hit);
     // Its last planned use is over.
-    assert_eq!(ledger.access(1, 1, &scores, &mut evicted), Access::Admitted);
+    assert_eq!(ledger.access(1, &|_| 1, &scores, &mut evicted), Access::Admitted);
     assert_eq!(evicted, [0]);
+}
+
+#[test]
+fn a_sample_planned_more_often_than_is_counted_is_needed_until_the_next_plan() {
+    let mut scores = ScoreTable::new(2, 0.0);
+    let mut ledger = Ledger::new(1, 2, policy::from_name("importance", 2).unwrap());
+    let mut evicted = vec![];
+    scores.record(0, 0.1, 0);
+    scores.record(1, 9.0, 0);
+    for (uses, after) in [(254, Access::Admitted), (255, Access::Bypassed), (300, Access::Bypassed)] {
+        ledger.plan(&vec![0; uses]);
+        for _ in 0..uses {
+            ledger.access(0, &|_| 1, &scores, &mut evicted);
+        }
+        assert_eq!(ledger.access(1, &|_| 1, &scores, &mut evicted), after, "{uses} uses");
+        ledger.plan(&[]);
+        assert!(after == Access::Admitted || ledger.access(1, &|_| 1, &scores, &mut evicted) == Access::Admitted);
+        ledger.cancel(1, 1);
+        assert_eq!(ledger.check(&|_| 1), Ok(()));
+    }
 }
 
 #[test]
@@ -104,19 +126,19 @@ fn an_equally_important_candidate_changes_nothing() {
     let mut ledger = Ledger::new(1, 2, policy::from_name("importance", 2).unwrap());
     scores.record(0, 0.5, 0);
     scores.record(1, 0.5, 0);
-    ledger.access(1, 1, &scores, &mut vec![]);
-    assert_eq!(ledger.access(0, 1, &scores, &mut vec![]), Access::Bypassed);
+    ledger.access(1, &|_| 1, &scores, &mut vec![]);
+    assert_eq!(ledger.access(0, &|_| 1, &scores, &mut vec![]), Access::Bypassed);
 }
 
 #[test]
 fn a_sample_larger_than_the_cache_or_than_32_bits_passes_through() {
     let scores = ScoreTable::new(3, 0.0);
     let mut ledger = Ledger::new(100, 3, policy::from_name("lru", 3).unwrap());
-    ledger.access(0, 60, &scores, &mut vec![]);
-    assert_eq!(ledger.access(1, 101, &scores, &mut vec![]), Access::Bypassed);
+    ledger.access(0, &|_| 60, &scores, &mut vec![]);
+    assert_eq!(ledger.access(1, &|_| 101, &scores, &mut vec![]), Access::Bypassed);
     assert!(ledger.contains(0), "nobody gave way to a sample that cannot be kept");
     let mut huge = Ledger::new(u64::MAX / 2, 3, policy::from_name("lru", 3).unwrap());
-    assert_eq!(huge.access(1, 1 << 33, &scores, &mut vec![]), Access::Bypassed);
+    assert_eq!(huge.access(1, &|_| 1 << 33, &scores, &mut vec![]), Access::Bypassed);
 }
 
 #[test]
@@ -140,7 +162,7 @@ fn metadata_is_at_most_32_bytes_a_sample_when_everything_is_resident() {
         for _ in 0..2 {
             ledger.plan(&order);
             for &id in &order {
-                ledger.access(id, 1, &scores, &mut evicted);
+                ledger.access(id, &|_| 1, &scores, &mut evicted);
                 let belief = scores.record(id, id as f32, 0).unwrap();
                 ledger.rescore(id, belief);
             }

@@ -1,300 +1,130 @@
-//! Memory and the pieces of it that have one owner each.
+//! References to records: one to write through, one to read through, and a batch's.
+//!
+//! The books count references; whoever holds one may read the record, and the memory is free when the last one has gone, on
+//! whatever thread. A reference is a value of one of the types here, or a place on the [`Shelf`](super::Shelf).
 #![allow(unsafe_code)]
 
-use std::fmt;
+use std::mem::ManuallyDrop;
+use std::num::NonZeroU32;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use super::{Arena, GRANULE_BYTES, granules};
 
-use super::{Arena, human};
-use crate::device::nearby::keep_to;
-use crate::device::{Device, Registration};
-use crate::error::{Error, Result};
+/// The granule that a record's block ends at: never 0, so that a place for one takes four bytes.
+pub(super) type End = NonZeroU32;
 
-/// From this size on the system is asked for huge pages: random rows of a large cache miss the TLB on small ones.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Threads that touch pages before they are page-locked; more bring nothing (cuDF pull request 23457: flat beyond 4).
-const PREFAULT_THREADS: usize = 4;
-
-/// An anonymous, page-aligned, zeroed mapping, registered with a device for as long as it lives.
-///
-/// It hands out its base address and no references: the rooms that cut it up ([`Arena`], the staging pool) prove that
-/// the pieces do not overlap.
-pub struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-    /// `Some` while registered; ended before the pages go.
-    registration: Option<Registration>,
-    born_in: u32,
-}
-
-// SAFETY: the mapping is plain memory owned by this value alone; every method takes `&self` and touches no content.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Maps `bytes` (0 maps nothing) for `purpose` ("the cache"), and registers them with `device`; a failure names
-    /// `remedy`.
-    ///
-    /// # Errors
-    /// [`crate::ErrorKind::Memory`] if the system refuses, [`crate::ErrorKind::Device`] if the device does.
-    pub fn new(bytes: u64, device: &dyn Device, purpose: &str, remedy: &str) -> Result<Self> {
-        let born_in = pid();
-        let too_much = |cause: Option<rustix::io::Errno>| {
-            let error = Error::memory(format!("the system will not give {} for {purpose}: {remedy}", human(bytes)));
-            match cause {
-                Some(errno) => error.because(errno),
-                None => error,
-            }
-        };
-        if bytes == 0 {
-            return Ok(Self { base: NonNull::dangling(), len: 0, registration: None, born_in });
-        }
-        let len = usize::try_from(bytes).ok().filter(|&n| n <= isize::MAX as usize).ok_or_else(|| too_much(None))?;
-        // Shared if the device locks pages: after a fork, the parent's first write to a private page would move it to a
-        // new frame while the device goes on reading the old one.
-        let flags = if device.pins() { MapFlags::SHARED } else { MapFlags::PRIVATE };
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }
-            .map_err(|errno| too_much(Some(errno)))?;
-        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| too_much(None))?;
-        // From here on Drop unmaps.
-        let mut mapping = Self { base, len, registration: None, born_in };
-        if len >= HUGE_PAGE_BYTES {
-            // SAFETY: the range is the mapping just made; the advice changes no content. Refusal only costs speed.
-            let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxHugepage) };
-        }
-        if device.pins() {
-            mapping.prefault(device.near_processors()).map_err(|errno| too_much(Some(errno)))?;
-            // SAFETY: the mapping is `len` readable and writable bytes, zeroed by the kernel, and nobody else has its
-            // address yet.
-            let memory = unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), len) };
-            mapping.registration = Some(device.register(memory)?);
-        }
-        Ok(mapping)
-    }
-
-    /// The first byte. Dangling if [`Self::len`] is 0.
-    pub fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-    /// Length in bytes.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-    /// Whether nothing is mapped.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-    /// Bytes page-locked by the device.
-    pub fn pinned_bytes(&self) -> u64 {
-        self.registration.as_ref().map_or(0, Registration::pinned_bytes)
-    }
-    /// Whether this process is a child of the one that made the mapping.
-    pub fn forked(&self) -> bool {
-        pid() != self.born_in
-    }
-
-    /// Gives every page its frame before they are locked: five times faster than letting the driver fault them in one by
-    /// one (cuDF pull request 23457). Frames come from the memory of the processor that touches the page first: one near the
-    /// device, so that copies do not cross the machine.
-    fn prefault(&self, near: &[usize]) -> std::result::Result<(), rustix::io::Errno> {
-        let piece = self.len.div_ceil(PREFAULT_THREADS).next_multiple_of(HUGE_PAGE_BYTES);
-        let address = self.base.as_ptr() as usize;
-        let populate = |at: usize| {
-            let len = piece.min(self.len - at);
-            // SAFETY: the range lies inside the mapping; populating writes no content.
-            match unsafe { madvise((address + at) as *mut _, len, Advice::LinuxPopulateWrite) } {
-                // Before Linux 5.14: the driver faults the pages in itself, more slowly.
-                Err(rustix::io::Errno::INVAL) => Ok(()),
-                other => other,
-            }
-        };
-        std::thread::scope(|scope| {
-            let populate = |at: usize| {
-                keep_to(near);
-                populate(at)
-            };
-            let threads: Vec<_> = (0..self.len).step_by(piece).map(|at| scope.spawn(move || populate(at))).collect();
-            threads.into_iter().try_for_each(|t| t.join().unwrap_or(Err(rustix::io::Errno::NOMEM)))
-        })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        if self.len == 0 {
-            return;
-        }
-        if self.forked() {
-            // The device's context did not survive the fork; the child's copy of the mapping dies with the child.
-            std::mem::forget(self.registration.take());
-            return;
-        }
-        drop(self.registration.take());
-        // SAFETY: the range was mapped in `new`, is unmapped only here, and whoever cut pieces from it keeps the mapping
-        // alive as long as a piece exists (`Arc<Arena>` in each slot, `Arc` of the pool in each batch slot).
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
-
-impl fmt::Debug for Mapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mapping").field("len", &self.len).field("pinned_bytes", &self.pinned_bytes()).finish()
-    }
-}
-
-/// A slot being filled: one owner, read and write.
+/// A slot being filled: the only reference to its record.
 #[derive(Debug)]
-pub struct SlotMut(Piece);
+pub struct SlotMut(Slot);
 
-/// A filled slot: read by any number of threads; dropping it frees the memory.
+/// A reference to a filled slot; a clone is one more.
 #[derive(Debug)]
-pub struct Slot(Piece);
-
-#[derive(Debug)]
-struct Piece {
+pub struct Slot {
     arena: Arc<Arena>,
-    block: u32,
-    len: usize,
-    start: NonNull<u8>,
+    end: End,
 }
 
-// SAFETY: a piece is the only owner of its bytes (see `bytes`), which are plain memory.
-unsafe impl Send for Piece {}
-// SAFETY: through `&Piece` the bytes are only read.
-unsafe impl Sync for Piece {}
-
-impl Piece {
-    fn bytes(&self) -> &[u8] {
-        // SAFETY:
-        // - `start..start + len` lies inside the arena's mapping (checked in `SlotMut::new`), which `arena` keeps mapped;
-        // - the bytes are initialised: anonymous mappings are zeroed by the kernel;
-        // - the books hand a block to one piece at a time and take it back in its Drop, so nobody writes these bytes
-        //   except through `&mut Piece`, which excludes this borrow.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
-    }
+/// References to many records, let go of at once: one lock for all of them.
+#[derive(Debug)]
+pub struct Pins {
+    pub(super) arena: Arc<Arena>,
+    pub(super) ends: Vec<End>,
 }
 
-impl Drop for Piece {
-    fn drop(&mut self) {
-        self.arena.free(self.block);
-    }
+/// Where the record lies whose block ends at `end`; the caller holds a reference to it.
+fn record(arena: &Arena, end: End) -> NonNull<[u8]> {
+    let bytes = granules::record_bytes(arena.words, end.get());
+    let start = u64::from(end.get() - granules::granules(bytes)) * GRANULE_BYTES;
+    NonNull::slice_from_raw_parts(arena.words.address(start), bytes as usize)
 }
 
 impl SlotMut {
-    /// The piece of `len` bytes at `offset` that the books handed out as `block`.
-    pub(super) fn new(arena: Arc<Arena>, block: u32, offset: u64, len: usize) -> Self {
-        debug_assert!(offset + Arena::footprint(len) <= arena.mapping.len() as u64);
-        // SAFETY: the books only hand out granules below `limit_bytes`, which is the mapping's length, and the block has
-        // `footprint(len) >= len` bytes; so the address and the end of the piece lie inside the mapping.
-        let start = unsafe { arena.mapping.base().add(offset as usize) };
-        Self(Piece { arena, block, len, start })
+    /// The record that the books have just handed out.
+    pub(super) fn new(arena: Arc<Arena>, end: End) -> Self {
+        Self(Slot { arena, end })
     }
+
     /// Ends writing.
     pub fn freeze(self) -> Slot {
-        Slot(self.0)
+        self.0
     }
 }
 
 impl Deref for SlotMut {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        self.0.bytes()
+        &self.0
     }
 }
 
 impl DerefMut for SlotMut {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `Piece::bytes`; `&mut self` makes this the only borrow.
-        unsafe { std::slice::from_raw_parts_mut(self.0.start.as_ptr(), self.0.len) }
+        // SAFETY: as in `Slot::deref`; there is no other reference to the record before `freeze`, and `&mut self` makes this
+        // the only borrow through this one.
+        unsafe { record(&self.0.arena, self.0.end).as_mut() }
     }
 }
 
 impl Slot {
     /// What the slot takes in its arena, rounding included.
     pub fn footprint_bytes(&self) -> u64 {
-        Arena::footprint(self.0.len)
+        Arena::footprint(self.len())
+    }
+
+    /// Whether the slot was cut from `arena`.
+    pub(super) fn lies_in(&self, arena: &Arc<Arena>) -> bool {
+        Arc::ptr_eq(&self.arena, arena)
+    }
+
+    /// The reference without its owner: it must be given back by other means.
+    pub(super) fn into_end(self) -> End {
+        let slot = ManuallyDrop::new(self);
+        // SAFETY: `slot` is never dropped nor used again, so the pointer to the arena is dropped once, here.
+        drop(unsafe { std::ptr::read(&slot.arena) });
+        slot.end
     }
 }
 
 impl Deref for Slot {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        self.0.bytes()
+        // SAFETY:
+        // - the books have handed out a block whose `granules(len)` granules, below the arena's limit, end at `end`: the record
+        //   is its first `len` bytes; `arena` keeps them mapped, and the kernel has initialised them;
+        // - the books hand a block out once and take it back with its last reference, of which this is one: until then
+        //   nobody writes these bytes but through a `SlotMut`, which is the only reference while it exists. The tag, which
+        //   is written, lies behind the record.
+        unsafe { record(&self.arena, self.end).as_ref() }
     }
 }
 
-impl AsRef<[u8]> for Slot {
-    fn as_ref(&self) -> &[u8] {
-        self
+impl Clone for Slot {
+    fn clone(&self) -> Self {
+        self.arena.with_books(|books| books.pin(self.end.get()));
+        Self { arena: Arc::clone(&self.arena), end: self.end }
     }
 }
 
-/// This process's id, cheap enough for the hot path and right after a fork: it is kept in a page that the kernel zeroes
-/// in every child (`MADV_WIPEONFORK`, Linux 4.14); where that is refused, it is asked for each time.
-pub fn pid() -> u32 {
-    static WORD: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
-    let Some(word) = WORD.get_or_init(fork_word) else { return std::process::id() };
-    // Relaxed: the value says nothing about other memory, and every thread would compute the same one.
-    match word.load(Ordering::Relaxed) {
-        0 => {
-            let id = std::process::id();
-            word.store(id, Ordering::Relaxed);
-            id
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.arena.with_books(|books| books.unpin(self.end.get()));
+    }
+}
+
+impl Pins {
+    /// The records, in the order they were pinned in.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        // SAFETY: as in `Slot::deref`: each end stands for a reference, given back when `self` is dropped.
+        self.ends.iter().map(|&end| unsafe { record(&self.arena, end).as_ref() })
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        if !self.ends.is_empty() {
+            self.arena.with_books(|books| self.ends.iter().for_each(|end| books.unpin(end.get())));
         }
-        id => id,
     }
-}
-
-fn fork_word() -> Option<&'static AtomicU32> {
-    let len = 4096;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
-    let page =
-        unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
-            .ok()?;
-    // SAFETY: the range is the private anonymous mapping just made.
-    if unsafe { madvise(page, len, Advice::LinuxWipeOnFork) }.is_err() {
-        // SAFETY: as above; nobody has its address.
-        let _ = unsafe { munmap(page, len) };
-        return None;
-    }
-    // SAFETY: the page is aligned, zeroed (a valid atomic), never unmapped, and only ever used as this atomic.
-    Some(unsafe { &*page.cast::<AtomicU32>() })
-}
-
-/// Runs `f` in a forked child; what it returned, or an error if the child hung or died.
-#[cfg(test)]
-pub(crate) fn in_forked_child(f: impl FnOnce() -> bool) -> std::result::Result<bool, &'static str> {
-    unsafe extern "C" {
-        fn fork() -> i32;
-        fn _exit(status: i32) -> !;
-    }
-    // SAFETY: the child runs `f`, which tests keep to code that must be fit for this (that is what they test), and leaves
-    // without running anybody's destructors.
-    let child = unsafe { fork() };
-    if child == 0 {
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
-        // SAFETY: ends this process only.
-        unsafe { _exit(outcome.map_or(2, |passed| if passed { 0 } else { 1 })) }
-    }
-    let child = rustix::process::Pid::from_raw(child).ok_or("no child")?;
-    for _ in 0..1000 {
-        let status = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::NOHANG).map_err(|_| "lost")?;
-        if let Some((_, status)) = status {
-            return match status.exit_status() {
-                Some(0) => Ok(true),
-                Some(1) => Ok(false),
-                _ => Err("the child panicked or was killed"),
-            };
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    let _ = rustix::process::kill_process(child, rustix::process::Signal::KILL);
-    let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
-    Err("the child hung")
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub enum Landing {
     /// The record is in the cache.
-    Stored(Arc<Slot>),
+    Stored(Slot),
     /// The record is not kept, but somebody was waiting for it.
     Loose(Arc<[u8]>),
     /// The sample is bad or unreachable.
@@ -39,7 +39,7 @@ impl Flight {
         !state.closed
     }
 
-    /// Closes a flight that nobody joined, so that its owner need not copy a record it does not keep.
+    /// Closes a flight that nobody joined, so that its owner need not leave the record for anyone.
     pub fn close_if_alone(&self) -> bool {
         let mut state = self.state.lock();
         state.closed |= state.joiners == 0;

@@ -7,7 +7,7 @@ mod flight;
 
 pub use flight::{Flight, Landing};
 
-use crate::arena::{Arena, Slot};
+use crate::arena::{Arena, Pins, Shelf, Slot};
 use crate::error::Error;
 use crate::index::ScoreTable;
 use crate::ledger::{Access, Ledger};
@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Where a requested sample is.
 pub enum Lookup {
-    /// In memory; the handle pins it.
-    Resident(Arc<Slot>),
+    /// In memory: the next of [`Decision::residents`].
+    Resident,
     /// Somebody is fetching it.
     Joined(Arc<Flight>),
     /// The caller must fetch it and [`Cache::publish`] the outcome, whatever it is.
@@ -31,6 +31,17 @@ pub enum Lookup {
         /// Whether the record is to be kept.
         admitted: bool,
     },
+}
+
+/// What was decided about a batch.
+pub struct Decision {
+    /// By position in the batch.
+    pub lookups: Vec<Lookup>,
+    /// The residents among them, in order: in memory until this is dropped.
+    pub residents: Pins,
+    /// Evicted for this batch: drop it after the lock. The memory returns to the arena when the last batch that still reads
+    /// it lets go.
+    pub retired: Pins,
 }
 
 /// What the owner of a flight brings home.
@@ -52,8 +63,7 @@ pub struct State {
     pub ledger: Ledger,
     /// Batches scored so far: the clock of score ages.
     pub step: u32,
-    /// By id: 8 bytes a sample, and one look where a hash table takes two.
-    slots: Vec<Option<Arc<Slot>>>,
+    shelf: Shelf,
     flights: HashMap<SampleId, Arc<Flight>>,
 }
 
@@ -68,8 +78,8 @@ impl Cache {
     /// A cache over `arena`; `ledger` must have been made with the arena's limit.
     pub fn new(scores: ScoreTable, ledger: Ledger, arena: Arc<Arena>, counters: Arc<Counters>) -> Self {
         counters.cache_capacity_bytes.store(ledger.capacity_bytes(), Relaxed);
-        let slots = vec![None; scores.as_slice().len()];
-        let state = State { scores, ledger, step: 0, slots, flights: HashMap::new() };
+        let shelf = Shelf::new(Arc::clone(&arena), scores.len());
+        let state = State { scores, ledger, step: 0, shelf, flights: HashMap::new() };
         Self { state: Mutex::new(state), arena, counters }
     }
 
@@ -83,32 +93,22 @@ impl Cache {
         &self.arena
     }
 
-    /// Decides the accesses of one batch, in order. `record_bytes(id)` is what the sample takes in memory.
-    ///
-    /// Slots of evicted samples are appended to `retired`: drop them after the lock. Their memory returns to the arena
-    /// when the last batch that still reads them lets go.
-    pub fn decide(
-        &self,
-        state: &mut State,
-        ids: &[SampleId],
-        record_bytes: &dyn Fn(SampleId) -> u64,
-        retired: &mut Vec<Arc<Slot>>,
-    ) -> Vec<Lookup> {
-        let State { scores, ledger, slots, flights, .. } = state;
+    /// Decides the accesses of one batch, in order. `record_bytes(id)` is what the sample takes in memory, always the same.
+    pub fn decide(&self, state: &mut State, ids: &[SampleId], record_bytes: &dyn Fn(SampleId) -> u64) -> Decision {
+        let State { scores, ledger, shelf, flights, .. } = state;
+        let footprint = footprint(record_bytes);
         ledger.prefetch(ids, scores);
-        prefetch(slots, ids);
+        shelf.begin(ids);
         let before = ledger.counts();
         let mut evicted = Vec::new();
         let mut coalesced = 0;
         let mut lookups: Vec<Lookup> = ids
             .iter()
             .map(|&id| {
-                let access = ledger.access(id, Arena::footprint(record_bytes(id) as usize), scores, &mut evicted);
-                retired.extend(evicted.drain(..).filter_map(|victim| slots[victim as usize].take()));
-                if access == Access::Hit
-                    && let Some(slot) = &slots[id as usize]
-                {
-                    return Lookup::Resident(Arc::clone(slot));
+                let access = ledger.access(id, &footprint, scores, &mut evicted);
+                evicted.drain(..).for_each(|victim| shelf.evict(victim));
+                if access == Access::Hit && shelf.pin(id) {
+                    return Lookup::Resident;
                 }
                 if let Some(flight) = flights.get(&id)
                     && flight.try_join()
@@ -136,9 +136,18 @@ impl Cache {
         c.bypassed_total.fetch_add(after.bypassed - before.bypassed, Relaxed);
         c.evicted_total.fetch_add(after.evicted - before.evicted, Relaxed);
         c.coalesced_total.fetch_add(coalesced, Relaxed);
+        let (residents, retired) = shelf.settle();
+        self.gauge(state);
+        Decision { lookups, residents, retired }
+    }
+
+    fn gauge(&self, state: &State) {
+        let State { scores, ledger, shelf, .. } = state;
+        let metadata = scores.metadata_bytes() + ledger.metadata_bytes() + shelf.metadata_bytes();
+        let c = &self.counters;
         c.cache_bytes.store(ledger.used_bytes(), Relaxed);
         c.residents.store(ledger.residents() as u64, Relaxed);
-        lookups
+        c.cache_metadata_bytes.store(metadata as u64 + self.arena.metadata_bytes(), Relaxed);
     }
 
     /// Arena memory for a record that was admitted, or `None` when it is all taken (pinned by batches still being
@@ -147,8 +156,8 @@ impl Cache {
         self.arena.allocate(record_bytes)
     }
 
-    /// Ends the flights of one batch.
-    pub fn publish(&self, fetched: Vec<(SampleId, Arc<Flight>, Fetched)>) {
+    /// Ends the flights of one batch. `record_bytes` as in [`Self::decide`].
+    pub fn publish(&self, fetched: Vec<(SampleId, Arc<Flight>, Fetched)>, record_bytes: &dyn Fn(SampleId) -> u64) {
         if fetched.is_empty() {
             return;
         }
@@ -156,7 +165,7 @@ impl Cache {
         let mut landings = Vec::with_capacity(fetched.len());
         {
             let mut guard = self.state.lock();
-            let State { ledger, slots, flights, .. } = &mut *guard;
+            let State { ledger, shelf, flights, .. } = &mut *guard;
             for (id, flight, outcome) in fetched {
                 let current = flights.get(&id).is_some_and(|f| Arc::ptr_eq(f, &flight));
                 if current {
@@ -165,17 +174,19 @@ impl Cache {
                 // A resident whose bytes are not kept leaves the books again, unless a later fetch stands for it now.
                 let mut cancel = || {
                     if current && ledger.contains(id) {
-                        ledger.cancel(id);
+                        ledger.cancel(id, footprint(record_bytes)(id));
                         cancelled += 1;
                     }
                 };
                 let landing = match outcome {
                     Fetched::Kept(slot) => {
-                        let slot = Arc::new(slot);
+                        // Mostly nobody waits for it: then it needs no second reference, and nobody to land for.
+                        let waited_for = (!flight.close_if_alone()).then(|| slot.clone());
                         // If it was evicted while in the air, joiners still get it and then its memory goes back.
                         if current && ledger.contains(id) {
-                            slots[id as usize] = Some(Arc::clone(&slot));
+                            shelf.put(id, slot);
                         }
+                        let Some(slot) = waited_for else { continue };
                         Landing::Stored(slot)
                     }
                     Fetched::Passed(record) => {
@@ -190,8 +201,7 @@ impl Cache {
                 };
                 landings.push((flight, landing));
             }
-            self.counters.cache_bytes.store(ledger.used_bytes(), Relaxed);
-            self.counters.residents.store(ledger.residents() as u64, Relaxed);
+            self.gauge(&guard);
         }
         self.counters.admission_cancelled_total.fetch_add(cancelled, Relaxed);
         for (flight, landing) in landings {
@@ -200,9 +210,10 @@ impl Cache {
     }
 }
 
-/// Brings the handles of a batch's records into the processor's caches; see [`Ledger::prefetch`]. Without it a batch of
-/// small records spends as long on its handles as on copying their bytes.
-fn prefetch(slots: &[Option<Arc<Slot>>], ids: &[SampleId]) {
-    let touched = |all: usize, &id: &SampleId| all ^ slots[id as usize].as_ref().map_or(0, Arc::strong_count);
-    std::hint::black_box(ids.iter().fold(0, touched));
+/// What records of those sizes take in the arena.
+fn footprint(record_bytes: &dyn Fn(SampleId) -> u64) -> impl Fn(SampleId) -> u64 {
+    move |id| Arena::footprint(record_bytes(id) as usize)
 }
+
+#[cfg(test)]
+mod tests;

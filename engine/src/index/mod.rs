@@ -4,4 +4,5 @@ pub mod queue;
 pub mod table;
 
 pub use queue::PriorityQueue;
+pub(crate) use queue::{push, step};
 pub use table::ScoreTable;

@@ -89,12 +89,8 @@ impl<K: Key> PriorityQueue<K> {
         if self.update(id, key) {
             return;
         }
-        if self.heap.len() == self.heap.capacity() {
-            // Not doubling: at full residency that could waste as much as the queue itself takes.
-            self.heap.reserve_exact((self.positions.len() / 16).max(64));
-        }
         let position = self.heap.len();
-        self.heap.push(pack(id, key));
+        push(&mut self.heap, pack(id, key), self.positions.len());
         self.sift_up(position);
     }
     /// Changes the key of a member; `false` (and nothing done) if `id` is none.
@@ -150,6 +146,7 @@ impl<K: Key> PriorityQueue<K> {
             }
             kept
         });
+        self.heap.shrink_to(self.heap.len() + step(self.positions.len()));
         for position in (0..self.heap.len()).rev() {
             self.sift_down(position);
         }
@@ -224,6 +221,21 @@ impl<K: Key> PriorityQueue<K> {
         }
         self.place(position, entry);
     }
+}
+
+/// Adds to a list that may come to hold each of `samples` samples. Not doubling: at full residency that could waste as much as
+/// the list itself takes.
+#[inline]
+pub(crate) fn push<T>(list: &mut Vec<T>, item: T, samples: usize) {
+    if list.len() == list.capacity() {
+        list.reserve_exact(step(samples));
+    }
+    list.push(item);
+}
+
+/// What such a list grows by, and may keep too much of.
+pub(crate) fn step(samples: usize) -> usize {
+    (samples / 32).max(64)
 }
 
 #[inline]

@@ -1,7 +1,8 @@
 //! What is resident and how many bytes it takes: the one set of books, kept for the live cache and the simulator alike.
 //!
-//! The ledger owns no sample's bytes. It counts them, asks its [`Policy`] who gives way, and tells the caller what it
-//! decided; the caller moves the bytes. One ledger lives under one lock, taken once a batch.
+//! The ledger owns no sample's bytes, and no list of their sizes either: the caller knows those. It counts, asks its
+//! [`Policy`] who gives way, and tells the caller what it decided; the caller moves the bytes. One ledger lives under one lock,
+//! taken once a batch.
 
 mod residents;
 
@@ -48,10 +49,11 @@ pub struct Counts {
 /// let scores = ScoreTable::new(4, 0.0);
 /// let mut ledger = Ledger::new(200, 4, policy::from_name("lru", 4)?);
 /// let mut evicted = Vec::new();
-/// assert_eq!(ledger.access(0, 100, &scores, &mut evicted), Access::Admitted);
-/// assert_eq!(ledger.access(1, 100, &scores, &mut evicted), Access::Admitted);
-/// assert_eq!(ledger.access(0, 100, &scores, &mut evicted), Access::Hit);
-/// assert_eq!(ledger.access(2, 100, &scores, &mut evicted), Access::Admitted);
+/// let bytes = |_| 100;
+/// assert_eq!(ledger.access(0, &bytes, &scores, &mut evicted), Access::Admitted);
+/// assert_eq!(ledger.access(1, &bytes, &scores, &mut evicted), Access::Admitted);
+/// assert_eq!(ledger.access(0, &bytes, &scores, &mut evicted), Access::Hit);
+/// assert_eq!(ledger.access(2, &bytes, &scores, &mut evicted), Access::Admitted);
 /// assert_eq!(evicted, [1]);
 /// # Ok::<(), lossfeed::Error>(())
 /// ```
@@ -78,10 +80,17 @@ impl Ledger {
         }
     }
 
-    /// One access. `bytes` is what the sample would take in the cache, the same for an id whenever it is asked for.
+    /// One access. `bytes(id)` is what a sample takes in the cache, always the same; it is asked on a miss, for the candidate
+    /// and for those who give way.
     /// Residents that gave way are appended to `evicted`; their bytes must be freed before the candidate's are kept.
     /// A sample larger than the whole cache, or than 4 GiB − 1, always passes through.
-    pub fn access(&mut self, id: SampleId, bytes: u64, scores: &ScoreTable, evicted: &mut Vec<SampleId>) -> Access {
+    pub fn access(
+        &mut self,
+        id: SampleId,
+        bytes: &dyn Fn(SampleId) -> u64,
+        scores: &ScoreTable,
+        evicted: &mut Vec<SampleId>,
+    ) -> Access {
         let resident = self.residents.contains(id);
         self.policy.access(id, resident);
         if resident {
@@ -92,8 +101,8 @@ impl Ledger {
         if self.make_room(id, bytes, scores) {
             self.counts.evicted += self.victims.len() as u64;
             evicted.append(&mut self.victims);
-            self.residents.insert(id, bytes as u32);
-            self.used_bytes += bytes;
+            self.residents.insert(id);
+            self.used_bytes += bytes(id);
             self.policy.insert(id, scores);
             self.counts.admitted += 1;
             Access::Admitted
@@ -113,24 +122,25 @@ impl Ledger {
     }
 
     /// Leaves the victims that `id` needs in `self.victims`, or puts all of them back and answers `false`.
-    fn make_room(&mut self, id: SampleId, bytes: u64, scores: &ScoreTable) -> bool {
+    fn make_room(&mut self, id: SampleId, bytes: &dyn Fn(SampleId) -> u64, scores: &ScoreTable) -> bool {
         self.victims.clear();
-        if bytes > self.capacity_bytes || bytes > u64::from(u32::MAX) {
+        let needed = bytes(id);
+        if needed > self.capacity_bytes || needed > u64::from(u32::MAX) {
             return false;
         }
-        if self.used_bytes + bytes <= self.capacity_bytes {
+        if self.used_bytes + needed <= self.capacity_bytes {
             return self.policy.admits(id, scores);
         }
-        while self.used_bytes + bytes > self.capacity_bytes {
+        while self.used_bytes + needed > self.capacity_bytes {
             let Some(victim) = self.policy.victim(id, scores) else {
                 while let Some(victim) = self.victims.pop() {
-                    self.used_bytes += self.residents.bytes(victim);
-                    self.residents.restore(victim);
+                    self.used_bytes += bytes(victim);
+                    self.residents.insert(victim);
                     self.policy.insert(victim, scores);
                 }
                 return false;
             };
-            self.used_bytes -= self.residents.bytes(victim);
+            self.used_bytes -= bytes(victim);
             self.residents.remove(victim);
             self.victims.push(victim);
         }
@@ -138,11 +148,11 @@ impl Ledger {
     }
 
     /// An admitted resident leaves because its bytes never came or could not be kept. Nothing happens if `id` is no
-    /// resident (it may have given way to another in the meantime).
-    pub fn cancel(&mut self, id: SampleId) {
+    /// resident (it may have given way to another in the meantime). `bytes` is what `id` took.
+    pub fn cancel(&mut self, id: SampleId, bytes: u64) {
         if self.residents.contains(id) {
             self.policy.remove(id);
-            self.used_bytes -= self.residents.bytes(id);
+            self.used_bytes -= bytes;
             self.residents.remove(id);
             self.counts.cancelled += 1;
         }
@@ -189,9 +199,9 @@ impl Ledger {
     pub fn metadata_bytes(&self) -> usize {
         self.residents.metadata_bytes() + self.policy.metadata_bytes() + self.victims.capacity() * 4
     }
-    /// Recounts the books from scratch, the policy's too. O(samples), for tests.
-    pub fn check(&self) -> Result<(), String> {
-        let recounted: u64 = self.residents.iter().map(|id| self.residents.bytes(id)).sum();
+    /// Recounts the books from scratch, the policy's too. `bytes` as in [`Ledger::access`]. O(samples), for tests.
+    pub fn check(&self, bytes: &dyn Fn(SampleId) -> u64) -> Result<(), String> {
+        let recounted: u64 = self.residents.iter().map(bytes).sum();
         if recounted != self.used_bytes {
             return Err(format!("{recounted} bytes are resident, {} are booked", self.used_bytes));
         }

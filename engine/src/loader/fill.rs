@@ -2,7 +2,7 @@
 
 use super::timesheet::{Timesheet, Work};
 use super::{Batch, Feed, Ticket};
-use crate::arena::{Slot, SlotMut};
+use crate::arena::{Pins, SlotMut};
 use crate::cache::{Fetched, Flight, Landing, Lookup};
 use crate::error::{Error, Result};
 use crate::settings::OnError;
@@ -30,7 +30,8 @@ struct Owed<'a> {
 
 impl Drop for Owed<'_> {
     fn drop(&mut self) {
-        self.feed.cache.publish(std::mem::take(&mut self.flights));
+        let feed = self.feed;
+        feed.cache.publish(std::mem::take(&mut self.flights), &|id| feed.record_bytes(id));
     }
 }
 
@@ -135,11 +136,13 @@ fn copy_row(slot: &mut BatchSlot, from: usize, to: usize) {
 }
 
 impl Feed {
-    /// Fills `slot` with the planned batch. `lookups` are the cache's decisions for its ids, in order.
+    /// Fills `slot` with the planned batch. `lookups` are the cache's decisions for its ids, in order, and `residents` the
+    /// records it has found.
     pub(super) fn fill(
         &self,
         planned: &Planned<'_>,
         lookups: Vec<Lookup>,
+        residents: Pins,
         mut slot: BatchSlot,
         scratch: &mut Scratch,
         sheet: &Timesheet,
@@ -164,11 +167,11 @@ impl Feed {
             Arc::new(Error::new(kind, format!("sample {id} ({})", self.source.name(id))).because(e))
         };
 
-        let (mut resident, mut joined) = (Vec::new(), Vec::new());
+        let (mut resident_rows, mut joined) = (Vec::new(), Vec::new());
         let (mut missing, mut missing_rows, mut owned) = (Vec::new(), Vec::new(), Vec::new());
         for (row, lookup) in lookups.into_iter().enumerate() {
             match lookup {
-                Lookup::Resident(record) => resident.push((row, record)),
+                Lookup::Resident => resident_rows.push(row),
                 Lookup::Joined(flight) => joined.push((row, flight)),
                 Lookup::Owned { flight, admitted } => {
                     missing.push(planned.ids[row]);
@@ -190,16 +193,16 @@ impl Feed {
         };
 
         // The first bytes of all records at once: misses of memory overlap here, and follow each other in the copies below.
-        let first = |all: u8, (_, record): &(usize, Arc<Slot>)| all ^ record.first().copied().unwrap_or(0);
-        std::hint::black_box(resident.iter().fold(0, first));
+        let first = |all: u8, record: &[u8]| all ^ record.first().copied().unwrap_or(0);
+        std::hint::black_box(residents.iter().fold(0, first));
         // Residents first: their pins are short, and memory that evictions promised comes back before it is needed.
-        for (row, record) in &resident {
-            if let Err(e) = rows.unpack(*row, record, scratch) {
-                failures[*row] = Some(named(planned.ids[*row], e));
+        for (&row, record) in resident_rows.iter().zip(residents.iter()) {
+            if let Err(e) = rows.unpack(row, record, scratch) {
+                failures[row] = Some(named(planned.ids[row], e));
             }
         }
-        // All at once: letting go of a record is an atomic that waits for every store before it, a whole row's.
-        drop(resident);
+        // All at once: one lock.
+        drop(residents);
 
         if !missing.is_empty() {
             let mut answered = vec![false; missing.len()];

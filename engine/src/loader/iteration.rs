@@ -4,6 +4,7 @@ use super::delivery::{Delivery, Finished, Turn};
 use super::fill::Planned;
 use super::timesheet::{Spent, Timesheet, Work};
 use super::{Batch, Feed, Next};
+use crate::cache::Decision;
 use crate::error::{Error, Result};
 use crate::sampler::{Batches, Order};
 use crate::source::Scratch;
@@ -134,9 +135,8 @@ impl Iteration {
         let feed = &self.feed;
         let sheet = &self.sheets[worker];
         let before = sheet.spent();
-        let mut retired = Vec::new();
         sheet.turn(Work::Score);
-        let (number, lookups) = {
+        let (number, Decision { lookups, residents, retired }) = {
             let mut state = feed.cache.lock();
             let number = self.undecided.load(Relaxed);
             if number >= self.batches.len() || self.failed.load(Acquire) {
@@ -145,9 +145,9 @@ impl Iteration {
             }
             self.undecided.store(number + 1, Relaxed);
             let ids = &self.order.ids[self.batches.range(number)];
-            (number, feed.cache.decide(&mut state, ids, &|id| feed.record_bytes(id), &mut retired))
+            (number, feed.cache.decide(&mut state, ids, &|id| feed.record_bytes(id)))
         };
-        drop(retired);
+        drop(retired); // after the lock
         let range = self.batches.range(number);
         let planned = Planned {
             epoch: self.epoch,
@@ -156,7 +156,7 @@ impl Iteration {
             weights: &self.order.weights[range],
         };
         // A panic would leave the consumer waiting for this batch for ever; `Owed` has landed its flights by then.
-        let batch = catch_unwind(AssertUnwindSafe(|| feed.fill(&planned, lookups, slot, scratch, sheet)))
+        let batch = catch_unwind(AssertUnwindSafe(|| feed.fill(&planned, lookups, residents, slot, scratch, sheet)))
             .unwrap_or_else(|p| {
                 let what = p.downcast_ref::<String>().map(String::as_str).or(p.downcast_ref::<&str>().copied());
                 Err(Error::internal(format!("a loader thread panicked: {}; please report this", what.unwrap_or("?"))))

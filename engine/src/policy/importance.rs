@@ -9,18 +9,21 @@
 //! gives way before its planned use is a certain fetch, now, for a possible one saved in a later epoch.
 
 use super::{Policy, check_members};
-use crate::index::{PriorityQueue, ScoreTable};
+use crate::index::{PriorityQueue, ScoreTable, push, step};
 use crate::types::SampleId;
+
+/// Where the count of planned uses ends: a byte, because it is paid for every sample of the dataset.
+const MANY: u8 = u8::MAX;
 
 /// Evicts the least believed resident that the rest of the plan does not need, for a candidate that is strictly more
 /// important; ties leave things as they are, and between equals the smallest id goes.
 ///
 /// A candidate nobody scored yet enters only while there is room. It then gives way to nobody until its score comes:
-/// samplers draw the unseen like the most important ones. 8⅛ bytes a sample, and 8 a resident (4 while the plan needs it).
+/// samplers draw the unseen like the most important ones. 5⅛ bytes a sample, and 8 a resident (4 while the plan needs it).
 #[derive(Debug)]
 pub struct Importance {
-    /// Planned uses still to come, by id.
-    remaining: Vec<u32>,
+    /// Planned uses still to come, by id. A sample planned [`MANY`] times or more keeps that number until the next plan.
+    remaining: Vec<u8>,
     /// Residents the plan does not need any more (or that `released` still holds), by belief.
     evictable: PriorityQueue,
     /// A bit an id: resident, but not in `evictable`.
@@ -68,11 +71,11 @@ impl Policy for Importance {
     }
     #[inline]
     fn access(&mut self, id: SampleId, resident: bool) {
-        let remaining = &mut self.remaining[id as usize];
-        if *remaining > 0 {
-            *remaining -= 1;
-            if *remaining == 0 && resident {
-                self.released.push(id);
+        let remaining = self.remaining[id as usize];
+        if remaining > 0 && remaining < MANY {
+            self.remaining[id as usize] = remaining - 1;
+            if remaining == 1 && resident {
+                push(&mut self.released, id, self.remaining.len());
             }
         }
     }
@@ -85,6 +88,7 @@ impl Policy for Importance {
                 self.evictable.insert(id, belief(id, scores));
             }
         }
+        self.released.shrink_to(step(self.remaining.len()));
         let (id, least) = self.evictable.peek()?;
         if candidate <= least {
             return None;
@@ -111,7 +115,8 @@ impl Policy for Importance {
     fn plan(&mut self, order: &[SampleId]) {
         self.remaining.fill(0);
         for &id in order {
-            self.remaining[id as usize] += 1;
+            let remaining = &mut self.remaining[id as usize];
+            *remaining = remaining.saturating_add(1);
         }
         let remaining = &self.remaining;
         let mut needed = Vec::new();
@@ -123,6 +128,7 @@ impl Policy for Importance {
             keep
         });
         self.released = self.held_ids().filter(|&id| self.remaining[id as usize] == 0).collect();
+        self.released.shrink_to_fit();
         needed.into_iter().for_each(|id| self.hold(id));
     }
     fn prefetch(&self, ids: &[SampleId]) {
@@ -130,7 +136,8 @@ impl Policy for Importance {
         self.evictable.prefetch(ids);
     }
     fn metadata_bytes(&self) -> usize {
-        (self.remaining.capacity() + self.released.capacity()) * 4
+        self.remaining.capacity()
+            + self.released.capacity() * 4
             + self.held.capacity() * 8
             + self.evictable.metadata_bytes()
     }

@@ -60,7 +60,7 @@ pub fn replay(trace: &Trace, policy: &str, capacity_fraction: f64) -> Result<Rep
         for rows in batches {
             let (ids, losses) = (&trace.ids[rows.clone()], &trace.losses[rows]);
             for &id in ids {
-                ledger.access(id, trace.bytes(id), &scores, &mut evicted);
+                ledger.access(id, &|id| trace.bytes(id), &scores, &mut evicted);
             }
             evicted.clear();
             for (&id, score) in ids.iter().zip(rank::scores(&rank::counts(losses), B0)) {

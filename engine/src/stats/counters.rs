@@ -97,6 +97,9 @@ counters! {
     cache_bytes,
     /// The cache's limit in bytes.
     cache_capacity_bytes,
+    /// Bytes that the cache keeps about samples besides their own: scores, policy, ledger, places, tags. Per resident at most 32
+    /// when all are resident; what is known about those that are not is part of it.
+    cache_metadata_bytes,
     /// Batch slots that exist.
     slots_total,
     /// Batch slots that are nobody's.

@@ -1,0 +1,60 @@
+//! The numbers that the books keep in the arena's own memory.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use super::Mapping;
+
+/// Aligned integers anywhere in a mapping, by their distance from its start.
+///
+/// Only [`Granules`](super::granules::Granules) writes them, and only where no slot lies: in free blocks and in the tags behind
+/// records. Only a record's length is read by others too, while they hold a reference to the record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Words {
+    base: NonNull<u8>,
+    bytes: u64,
+}
+
+// SAFETY: an address and a bound; who may use it from which thread is said at `get` and `set`.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    /// The words of `mapping`, which must outlive every use of them: they lie side by side in the arena.
+    pub(super) fn new(mapping: &Mapping) -> Self {
+        Self { base: mapping.base(), bytes: mapping.len() as u64 }
+    }
+
+    /// The first byte at `at`.
+    pub(super) fn address(self, at: u64) -> NonNull<u8> {
+        assert!(at <= self.bytes);
+        // SAFETY: the result lies in the mapping, or right behind it.
+        unsafe { self.base.add(at as usize) }
+    }
+
+    fn place<T: Word>(self, at: u64) -> NonNull<T> {
+        let bytes = size_of::<T>() as u64;
+        assert!(at.is_multiple_of(bytes) && at.checked_add(bytes).is_some_and(|end| end <= self.bytes));
+        self.address(at).cast()
+    }
+
+    pub(super) fn get<T: Word>(self, at: u64) -> T {
+        // SAFETY:
+        // - `place` has checked that the word lies in the mapping and is aligned; the kernel zeroed it, or someone wrote it;
+        // - whoever reads holds the lock of the books, under which alone words are written; or reads the length of a record
+        //   that it holds a reference to, and a length is written only while its block has none.
+        unsafe { self.place(at).read() }
+    }
+
+    pub(super) fn set<T: Word>(self, at: u64, value: T) {
+        // SAFETY: in the mapping and aligned, as above. The writer holds the lock of the books, and the word lies in a free
+        // block or in a tag: in no slot, so that no reference to its bytes exists.
+        unsafe { self.place(at).write(value) }
+    }
+}
+
+/// Plain integers whose alignment is their size.
+pub(super) trait Word: Copy {}
+impl Word for u16 {}
+impl Word for u32 {}
