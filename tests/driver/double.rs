@@ -4,15 +4,17 @@
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use libloading::Library;
 use lossfeed::device::cuda::{CopyEvent, Cuda, CudaKernels};
+use lossfeed::engine::{Courier, ImagesTo};
 use lossfeed::error::Result;
+use lossfeed::staging::BatchSlot;
 use lossfeed_kernels::Dtype;
 use lossfeed_kernels::image::ImageTransform;
-use lossfeed_kernels::launch::{Images, Score, scratch_bytes};
+use lossfeed_kernels::launch::{Score, scratch_bytes};
 use sha2::{Digest, Sha256};
 
 /// The loaded library; the tests of one process share it.
@@ -217,16 +219,27 @@ impl Double {
         // SAFETY: addresses are the double's, which checks every access of the kernels to them.
         unsafe { kernels.forward(stream, Dtype::F32, batch, scratch) }
     }
-    /// Makes images.
-    pub(crate) fn images(
+    /// As a framework does with its own memory and stream.
+    pub(crate) fn send_images(
         &self,
-        kernels: &CudaKernels,
-        stream: u64,
+        courier: &Courier,
+        slot: impl Into<Arc<BatchSlot>>,
         transform: &ImageTransform,
-        batch: &Images,
-    ) -> Result<()> {
-        // SAFETY: likewise.
-        unsafe { kernels.images(stream, transform, batch) }
+        key: u64,
+        to: &ImagesTo,
+        after: u64,
+    ) -> Result<CopyEvent> {
+        // SAFETY: as for `copy`.
+        unsafe { courier.send_images(slot.into(), transform, key, to, after) }
+    }
+    /// Likewise.
+    pub(crate) fn send(&self, courier: &Courier, slot: Arc<BatchSlot>, to: u64, after: u64) -> Result<CopyEvent> {
+        // SAFETY: as for `copy`.
+        unsafe { courier.send(slot, to, after) }
+    }
+    pub(crate) fn courier_wait(&self, courier: &Courier, stream: u64, sent: &CopyEvent) {
+        // SAFETY: a stream of the double.
+        unsafe { courier.wait(stream, sent) }.unwrap();
     }
     /// A slot's bytes for as long as the test runs, whatever becomes of the slot: the mistake of [`crate::planted`].
     pub(crate) fn forever(&self, slot: &lossfeed::staging::BatchSlot) -> &'static [u8] {

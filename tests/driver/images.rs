@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lossfeed::device::Device;
-use lossfeed::device::cuda::Cuda;
+use lossfeed::engine::{Courier, Dataset, Engine, ImagesTo};
 use lossfeed::error::ErrorKind;
-use lossfeed::staging::{BatchLayout, SlotPool};
-use lossfeed::{Dtype, TensorSpec};
+use lossfeed::loader::Next;
+use lossfeed::source::{Arrays, ImageMode};
+use lossfeed::{Dtype, Settings, TensorSpec};
 use lossfeed_kernels::image::{ImageDtype, ImageMaker, ImageOptions, ImageTransform, batch_key};
-use lossfeed_kernels::launch::Images;
 
 use crate::copies::fill;
 use crate::double::Double;
@@ -24,48 +23,108 @@ fn transform(dtype: ImageDtype, channels_first: bool) -> ImageTransform {
     ImageTransform::new(SIDE, &options).unwrap()
 }
 
+/// A whole engine whose batches become images on the device: slots are few, streams are slow, pixels lie in one place.
 #[test]
-fn batches_become_images_on_the_device_while_slots_are_filled_again() {
+fn an_engines_batches_become_images_on_the_device_while_its_slots_are_filled_again() {
     let Some(double) = Double::load() else { return };
-    double.set("delay_us", 300);
-    let cuda = Cuda::open(0).unwrap();
-    let kernels = cuda.kernels().unwrap();
-    let device: Arc<dyn Device> = Arc::new(cuda.clone());
-    let layout = BatchLayout::new(ROWS, TensorSpec::new(Dtype::U8, SIDE), TensorSpec::class_index()).unwrap();
-    let pool = SlotPool::new(layout.clone(), 2, 2, device).unwrap();
-    let consumer = double.stream();
-    let places: Vec<u64> = (0..2).map(|_| double.allocate(layout.total_bytes())).collect();
-    let out = double.allocate(ROWS * 8 * 8 * 3 * 4);
-    let dtypes = [ImageDtype::U8, ImageDtype::F16, ImageDtype::BF16, ImageDtype::F32];
-    for number in 0..200u64 {
-        let transform = transform(dtypes[number as usize % 4], number % 8 < 4);
-        let rows = if number % 5 == 0 { ROWS - 5 } else { ROWS };
-        let mut slot = pool.acquire(Duration::from_secs(30)).unwrap().expect("slots come back");
-        slot.set_rows(rows);
-        fill(slot.bytes_mut(), number);
-        let ids: Vec<u32> = (0..rows as u32).map(|row| row * 31 + number as u32).collect();
-        slot.set_ids(&ids, &vec![1.0; rows]);
-        let key = batch_key(1, 2, number);
+    let samples = 60;
+    let spec = TensorSpec::new(Dtype::U8, SIDE);
+    let mut pixels = vec![0u8; samples * spec.bytes()];
+    fill(&mut pixels, 5);
+    let labels: Vec<u8> = (0..samples as i64).flat_map(i64::to_ne_bytes).collect();
+    let source = Arrays::new(pixels.clone(), spec.clone(), labels, TensorSpec::class_index(), samples).unwrap();
+    let dataset = Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap();
+    for (turn, dtype) in [ImageDtype::U8, ImageDtype::F16, ImageDtype::BF16, ImageDtype::F32].into_iter().enumerate() {
+        double.set("delay_us", 300);
+        let settings = Settings {
+            batch_size: ROWS,
+            device: "cuda:0".into(),
+            workers: Some(turn % 3),
+            prefetch_factor: 1,
+            max_slots: Some(5),
+            stats: false,
+            ..Settings::default()
+        };
+        let engine = Engine::new(dataset.clone(), settings).unwrap();
+        let courier = Courier::of(&engine).unwrap();
+        let (transform, layout) = (transform(dtype, turn % 2 == 0), engine.layout().clone());
         let maker = ImageMaker::new(transform.clone());
-        let mut expected = vec![0u8; rows * transform.out_bytes()];
-        for (row, made) in expected.chunks_exact_mut(transform.out_bytes()).enumerate() {
-            let pixels = &slot.data()[row * layout.data_row_bytes()..][..layout.data_row_bytes()];
-            maker.make(key, i64::from(ids[row]), pixels, made);
+        let consumer = double.stream();
+        let rest_bytes = layout.total_bytes() - layout.target_offset();
+        let places = [0, 1].map(|_| (double.allocate(rest_bytes), double.allocate(ROWS * transform.out_bytes())));
+        let pixels_at = double.allocate(ROWS * spec.bytes());
+        for epoch in 0..4 {
+            let iteration = engine.start_epoch().unwrap();
+            loop {
+                let batch = match engine.next_batch(iteration, Duration::from_secs(30)).unwrap() {
+                    Next::Batch(batch) => batch,
+                    Next::Pending => continue,
+                    Next::End => break,
+                };
+                let number = batch.ticket.number as u64;
+                let key = batch_key(7, epoch, number);
+                let mut expected = vec![0u8; batch.rows * transform.out_bytes()];
+                for (&id, made) in batch.ticket.ids.iter().zip(expected.chunks_exact_mut(transform.out_bytes())) {
+                    maker.make(key, i64::from(id), &pixels[id as usize * spec.bytes()..][..spec.bytes()], made);
+                }
+                let rest_digest = double.digest(&batch.slot.bytes()[layout.target_offset()..]);
+                let (rest, made) = places[number as usize % 2];
+                let to = ImagesTo { rest, pixels: pixels_at, made };
+                let sent = double.send_images(&courier, batch.slot, &transform, key, &to, consumer).unwrap();
+                double.courier_wait(&courier, consumer, &sent);
+                double.check(consumer, made, expected.len(), double.digest(&expected));
+                double.check(consumer, rest, rest_bytes, rest_digest);
+            }
         }
-        let place = places[number as usize % 2];
-        let event = double.copy(&cuda, slot, place, consumer).unwrap();
-        double.wait(&cuda, consumer, &event).unwrap();
-        let batch = Images { rows, key, source: place, ids: place + layout.ids_offset() as u64, out };
-        double.images(&kernels, consumer, &transform, &batch).unwrap();
-        double.check(consumer, out, expected.len(), double.digest(&expected));
+        double.synchronize(consumer);
+        double.is_clean();
+        let gauges = engine.stats().into_iter().collect::<std::collections::HashMap<_, _>>();
+        assert!(gauges["slots_total"] <= 5.0);
+        engine.close();
+        drop((courier, engine));
+        for (rest, made) in places {
+            double.free(rest);
+            double.free(made);
+        }
+        double.free(pixels_at);
+        double.close_stream(consumer);
     }
-    double.synchronize(consumer);
+}
+
+#[test]
+fn a_slot_that_is_sent_twice_or_to_no_gpu_or_by_another_transform_is_refused() {
+    let Some(double) = Double::load() else { return };
+    let spec = TensorSpec::new(Dtype::U8, SIDE);
+    let labels = vec![0u8; 8 * ROWS];
+    let source = |spec: &TensorSpec| {
+        let rows =
+            Arrays::new(vec![1u8; ROWS * spec.bytes()], spec.clone(), labels.clone(), TensorSpec::class_index(), ROWS);
+        Dataset::new(Arc::new(rows.unwrap()), ImageMode::Auto, None).unwrap()
+    };
+    let settings = |device: &str| Settings {
+        batch_size: ROWS,
+        device: device.into(),
+        workers: Some(0),
+        stats: false,
+        ..Settings::default()
+    };
+    let on_cpu = Engine::new(source(&spec), settings("cpu")).unwrap();
+    assert_eq!(Courier::of(&on_cpu).err().map(|e| e.kind()), Some(ErrorKind::Usage));
+    let smaller = Engine::new(source(&TensorSpec::new(Dtype::U8, [7, 9])), settings("cuda:0")).unwrap();
+    let courier = Courier::of(&smaller).unwrap();
+    let iteration = smaller.start_epoch().unwrap();
+    let Ok(Next::Batch(batch)) = smaller.next_batch(iteration, Duration::from_secs(9)) else { panic!("a batch") };
+    let consumer = double.stream();
+    let at = double.allocate(1 << 14);
+    let to = ImagesTo { rest: at, pixels: at, made: at };
+    let slot = Arc::new(batch.slot);
+    let refused = double.send_images(&courier, slot.clone(), &transform(ImageDtype::F32, true), 0, &to, consumer);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Internal);
+    let sent = double.send(&courier, slot.clone(), at, consumer).unwrap();
+    assert_eq!(double.send(&courier, slot.clone(), at, consumer).unwrap_err().kind(), ErrorKind::Internal, "twice");
+    sent.wait().unwrap();
     double.is_clean();
-    let batch = Images { rows: 1, key: 0, source: places[0], ids: places[0], out: out + 1 };
-    let refused = double.images(&kernels, consumer, &transform(ImageDtype::F16, true), &batch).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Usage, "{refused}");
-    drop((pool, cuda));
-    places.into_iter().chain([out]).for_each(|place| double.free(place));
+    drop((slot, courier, smaller));
+    double.free(at);
     double.close_stream(consumer);
-    double.nothing_is_left();
 }

@@ -76,6 +76,8 @@ const UNSAFE: &[(&str, &str)] = &[
     ("engine/candle/src/cuda.rs", "the CUDA driver: kernels in candle's context"),
     ("kernels/src/fast/dispatch.rs", "functions compiled for a vector unit"),
     ("pybind/src/buffer.rs", "memory lent by Python"),
+    ("engine/src/engine/courier.rs", "device addresses lent by a framework"),
+    ("pybind/src/courier.rs", "device addresses lent by Python"),
     ("pybind/src/cuda.rs", "device addresses lent by Python"),
     ("pybind/src/openmp.rs", "a function of the C runtime that torch has loaded"),
     ("tests/driver/double.rs", "the driver double: a library loaded in the driver's place"),

@@ -12,7 +12,7 @@ mod stand_ins;
 mod sync;
 
 use lossfeed::{device, error, sampler, source, types};
-use stand_ins::arena;
+use stand_ins::{arena, cache};
 
 #[path = "../../engine/src/staging"]
 #[allow(dead_code, unreachable_pub)]

@@ -74,6 +74,7 @@ impl Feed {
         &self,
         planned: &fill::Planned<'_>,
         (): (),
+        (): (),
         mut slot: BatchSlot,
         _: &mut Scratch,
         _: &timesheet::Timesheet,
@@ -105,10 +106,19 @@ impl Cache {
         next: &mut SampleId,
         ids: &[SampleId],
         record_bytes: &dyn Fn(SampleId) -> u64,
-        _: &mut Vec<()>,
-    ) {
+    ) -> cache::Decision {
         assert_eq!(ids.first(), Some(&*next), "decided out of order, or twice");
         *next += ids.iter().map(|&id| record_bytes(id) as SampleId).sum::<SampleId>();
+        cache::Decision { lookups: (), residents: (), retired: Vec::new() }
+    }
+}
+
+pub(crate) mod cache {
+    /// Nothing is cached.
+    pub(crate) struct Decision {
+        pub(crate) lookups: (),
+        pub(crate) residents: (),
+        pub(crate) retired: Vec<()>,
     }
 }
 

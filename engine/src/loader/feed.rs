@@ -101,8 +101,7 @@ impl Feed {
 
     /// What a sample takes in the cache: its payload in the form it is kept, followed by its target.
     pub fn record_bytes(&self, id: SampleId) -> u64 {
-        let payload =
-            if self.keeps_encoded() { self.source.payload_bytes(id) } else { self.decoded_bytes as u64 };
+        let payload = if self.keeps_encoded() { self.source.payload_bytes(id) } else { self.decoded_bytes as u64 };
         payload + self.layout().target_row_bytes() as u64
     }
 

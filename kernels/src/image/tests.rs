@@ -1,3 +1,5 @@
+//! Against arithmetic by hand, and chance against counts.
+
 use super::*;
 
 const PLAIN: ImageOptions<'static> = ImageOptions {

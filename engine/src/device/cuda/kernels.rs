@@ -190,10 +190,17 @@ impl CudaKernels {
     /// [`crate::ErrorKind::Device`] if the driver refuses.
     pub unsafe fn images(&self, stream: u64, transform: &ImageTransform, batch: &Images) -> Result<()> {
         if !batch.out.is_multiple_of(transform.dtype().bytes() as u64) {
-            return Err(Error::usage(format!("images at {:#x}: need {}-byte alignment", batch.out, transform.dtype().bytes())));
+            return Err(Error::usage(format!(
+                "images at {:#x}: need {}-byte alignment",
+                batch.out,
+                transform.dtype().bytes()
+            )));
         }
         let step = launch::images(transform, batch).map_err(|blocks| {
-            Error::usage(format!("{} images need {blocks} blocks, more than one launch has: lower batch_size", batch.rows))
+            Error::usage(format!(
+                "{} images need {blocks} blocks, more than one launch has: lower batch_size",
+                batch.rows
+            ))
         })?;
         // SAFETY: the caller's promises are the callee's.
         unsafe { self.launch(stream, step.as_slice()) }
