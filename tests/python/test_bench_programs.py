@@ -58,3 +58,15 @@ def test_timing_has_a_figure_or_a_reason_for_everything(tmp_path):
     assert sections["step"]["scores_total"] == 64, "two scored variants, four batches of eight each"
     assert {"skipped"} == set(sections["graph"])
     assert len(found["verdicts"]) >= 8 and "these figures mean nothing" in said
+
+
+def test_staging_has_a_figure_for_everything(tmp_path):
+    said, found = run("staging.py", tmp_path)
+    sections = found["sections"]
+    assert errors(sections) == []
+    assert set(sections) == {"copy", "overlap", "images", "loaders"}
+    assert sections["copy"]["best_gb_per_s"] > 0 and len(sections["copy"]["loader"]) == 1
+    assert sections["overlap"][0]["overlap_fraction"] > 0
+    assert sections["images"][0]["equals_the_cpu"] is True
+    assert [row["loader"] for row in sections["loaders"]] == ["lossfeed", "DataLoader, 0 workers", "lf.stage(DataLoader, 0 workers)"]
+    assert len(found["verdicts"]) == 4 and "these figures mean nothing" in said

@@ -201,3 +201,56 @@ def test_probability_targets_equal_torchs():
                 ours.sum().backward(), theirs.sum().backward()
                 torch.testing.assert_close(ours.double(), theirs, rtol=bound, atol=bound)
                 torch.testing.assert_close(a.grad.double(), b.grad, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC", "channels_last"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8"])
+def test_images_made_on_the_gpu_are_the_cpus_to_the_bit(layout, dtype):
+    x = np.random.default_rng(0).integers(0, 256, (96, 20, 17, 3), dtype=np.uint8)
+    moments = {} if dtype == "uint8" else {"mean": (0.4, 0.5, 0.6), "std": 0.25}
+    transform = lf.ImageTransform(dtype, layout=layout, crop=(16, 15), padding=2, flip=0.5, **moments)
+    loaders = [lf.Loader((x, np.arange(96)), 16, device=d, transform=transform, seed=4, framework="torch") for d in ("cuda", "cpu")]
+    for _ in range(2):
+        for there, here in zip(*loaders, strict=True):
+            assert there.data.is_cuda and there.data.stride() == here.data.stride()
+            assert torch.equal(there.data.cpu(), here.data) and torch.equal(there.target.cpu(), here.target)
+            assert torch.equal(there.ids.cpu(), here.ids) and torch.equal(there.weight.cpu(), here.weight)
+
+
+def test_batches_used_on_other_streams_keep_their_bytes():
+    x = np.arange(512 * 4096, dtype=np.int32).reshape(512, 4096)
+    side, busy = torch.cuda.Stream(), torch.randn(2048, 2048, device="cuda")
+    sums = []
+    with lf.Loader((x, np.arange(512)), 32, device="cuda", max_slots=16, num_workers=2) as loader:
+        for _ in range(4):
+            for batch in loader:
+                data, ids = batch.data, batch.ids
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    for _ in range(4):
+                        busy = (busy @ busy).clamp(-1, 1)
+                    sums.append((ids.clone(), data.double().sum(1)))
+                data.record_stream(side)
+                ids.record_stream(side)
+                del batch, data, ids
+        torch.cuda.synchronize()
+    for ids, seen in sums:
+        np.testing.assert_array_equal(seen.cpu().numpy(), x[ids.cpu().numpy()].sum(1, dtype=np.float64))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device here")
+def test_loaders_on_two_devices_at_once(numbers):
+    loaders = [lf.Loader(numbers, 8, device=f"cuda:{d}", seed=3) for d in (0, 1)]
+    for a, b in zip(*loaders, strict=True):
+        assert (a.data.device.index, b.data.device.index) == (0, 1)
+        assert torch.equal(a.data.cpu(), b.data.cpu())
+
+
+def test_other_frameworks_take_the_batch_where_it_lies(numbers):
+    with lf.Loader(numbers, 8, device="cuda") as loader:
+        batch = next(iter(loader))
+        again = torch.utils.dlpack.from_dlpack(batch.data.__dlpack__())
+        assert again.data_ptr() == batch.data.data_ptr()
+        cupy = pytest.importorskip("cupy")
+        taken = cupy.from_dlpack(batch.data)
+        assert taken.data.ptr == batch.data.data_ptr()

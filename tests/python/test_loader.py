@@ -92,25 +92,6 @@ def test_views_share_the_slot_stay_valid_while_held_and_give_it_back(numbers):
         assert len(epoch_ids(loader)) == 16, "every slot came back: the pool is large enough again"
 
 
-def test_slots_under_a_copy_are_waited_for_and_whoever_watches_the_copies_is_asked_meanwhile(numbers):
-    loader = lf.Loader(numbers, batch_size=4, num_workers=1, prefetch_factor=1, max_slots=3)
-    engine = loader._engine
-    iteration, copies = engine.start_epoch(), []
-    for _ in range(3):
-        slot, _ = engine.next_batch(iteration, 5.0)
-        slot.copying()
-        copies.append(slot)
-    with pytest.raises(lf.InternalError, match="Copying"):
-        slot.copying()
-    del slot
-    assert (loader.stats()["slots_copying"], loader.stats()["slots_lent"]) == (3, 0)
-    with pytest.raises(lf.TimeoutError):
-        engine.next_batch(iteration, 0.2)
-    assert engine.next_batch(iteration, 5.0, copies.clear) is not None
-    with pytest.raises(ZeroDivisionError):
-        engine.next_batch(iteration, 5.0, lambda: 1 / 0)
-
-
 def test_holding_every_slot_is_a_named_error_and_letting_go_heals_it(numbers):
     loader = lf.Loader(numbers, batch_size=4, num_workers=1, prefetch_factor=1, max_slots=5)
     held = []

@@ -1,5 +1,6 @@
 """Writes the small images of the decoder's tests, and what Pillow makes of each: NAME.rgb and NAME.l are the raw pixels of
-convert("RGB") and convert("L"), rows of 17 pixels, 13 rows; resized.rgb is rgb.png at 9 by 7, BILINEAR."""
+convert("RGB") and convert("L"), rows of 17 pixels, 13 rows; resized.rgb is rgb.png at 9 by 7, BILINEAR. And the picture that
+`lossfeed doctor` decodes: noise in octaves, about as many bits a pixel as a photograph."""
 
 import pathlib
 
@@ -34,3 +35,12 @@ for path in sorted(HERE.glob("*.[jp][pn]g")):
 Image.open(HERE / "rgb.png").resize((9, 7), Image.Resampling.BILINEAR).save(HERE / "resized.ppm")
 (HERE / "resized.rgb").write_bytes(Image.open(HERE / "resized.ppm").tobytes())
 (HERE / "resized.ppm").unlink()
+
+side, octaves = 224, ((7, 60), (14, 40), (28, 30), (56, 18), (112, 10), (224, 5))
+rng, picture = np.random.default_rng(1), np.full((side, side, 3), 120.0)
+for cells, strength in octaves:
+    planes = rng.normal(size=(cells, cells, 3)).astype(np.float32)
+    grown = [Image.fromarray(planes[..., c]).resize((side, side), Image.Resampling.BICUBIC) for c in range(3)]
+    picture += strength * np.stack([np.asarray(plane) for plane in grown], -1)
+doctor = HERE.parents[2] / "engine" / "cli" / "src" / "doctor"
+Image.fromarray(picture.clip(0, 255).astype(np.uint8)).save(doctor / "picture.jpg", quality=85)

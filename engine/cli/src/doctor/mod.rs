@@ -3,6 +3,7 @@
 //! Nothing here is needed to train: a machine without a GPU gets fewer things, not an error. The exit code is 1 only
 //! if lossfeed could not work at all.
 
+mod cache_form;
 mod machine;
 mod python;
 
@@ -65,6 +66,7 @@ pub(crate) fn run(args: &DoctorArgs) -> i32 {
         machine::locked_memory(),
         machine::nvml(),
         machine::cuda(),
+        cache_form::check(),
         machine::stats_pages(),
         python::check(),
     ];
