@@ -1,0 +1,219 @@
+"""The CUDA half of the Python package, run on the driver double of ``tests/driver``: the real loader, courier and engine, with a
+stand-in for the few pieces of torch that need a GPU. Run as a program by ``test_courier.py``, with the double in the driver's place.
+
+The stand-in's allocator does what torch's does: memory that dies is handed out again at once to work of the stream it was allocated
+on, and to nobody before the streams it was recorded on have passed. So a missing wait or record shows as wrong bytes.
+"""
+
+import contextlib
+import ctypes
+import gc
+import math
+import sys
+
+import numpy as np
+import torch
+
+import lossfeed as lf
+from lossfeed import _cuda, _device
+
+double = ctypes.CDLL("libcuda.so")
+for name, result in (("allocate", ctypes.c_uint64), ("stream", ctypes.c_uint64), ("violations", ctypes.c_uint64), ("get", ctypes.c_uint64)):
+    getattr(double, f"lossfeed_double_{name}").restype = result
+
+
+def call(name, *arguments):
+    """A function of the double; ints are 64 bits wide."""
+    wide = [ctypes.c_uint64(a) if isinstance(a, int) else a for a in arguments]
+    return getattr(double, f"lossfeed_double_{name}")(*wide)
+
+
+class Stream:
+    def __init__(self, handle):
+        self.cuda_stream = handle
+
+    def __eq__(self, other):
+        return self.cuda_stream == other.cuda_stream
+
+    def synchronize(self):
+        call("synchronize", self.cuda_stream)
+
+
+CONSUMER, SIDE = Stream(call("stream")), Stream(call("stream"))
+records = True
+#: (bytes, stream) -> addresses to hand out again.
+free: dict[tuple[int, int], list[int]] = {}
+
+
+class Memory:
+    """An allocation, as torch's caching allocator keeps books of it."""
+
+    def __init__(self, size):
+        self.size, self.owner, self.used_on = size, Torch.current.cuda_stream, []
+        known = free.get((size, self.owner), [])
+        self.address = known.pop() if known else call("allocate", size)
+
+    def __del__(self):
+        for stream in self.used_on:
+            stream.synchronize()
+        free.setdefault((self.size, self.owner), []).append(self.address)
+
+
+class Tensor:
+    """A contiguous piece of an allocation."""
+
+    def __init__(self, memory, start, dtype, shape):
+        self.memory, self.start, self.dtype, self.shape = memory, start, dtype, tuple(shape)
+
+    def data_ptr(self):
+        return self.memory.address + self.start
+
+    def record_stream(self, stream):
+        if records:
+            self.memory.used_on.append(stream)
+
+    def __getitem__(self, piece):
+        assert self.dtype == torch.uint8 and len(self.shape) == 1 and 0 <= piece.start <= piece.stop <= self.shape[0]
+        return Tensor(self.memory, self.start + piece.start, torch.uint8, (piece.stop - piece.start,))
+
+    def view(self, as_what):
+        if isinstance(as_what, torch.dtype):
+            size = math.prod(self.shape) * self.dtype.itemsize
+            assert size % as_what.itemsize == 0 and self.start % as_what.itemsize == 0
+            return Tensor(self.memory, self.start, as_what, (size // as_what.itemsize,))
+        assert math.prod(as_what) == math.prod(self.shape)
+        return Tensor(self.memory, self.start, self.dtype, as_what)
+
+    def read(self):
+        """What work of the current stream sees there."""
+        size = math.prod(self.shape) * self.dtype.itemsize
+        host = (ctypes.c_ubyte * max(size, 1))()
+        assert call("read", Torch.current.cuda_stream, self.data_ptr(), host, size)
+        return torch.frombuffer(host, dtype=self.dtype, count=math.prod(self.shape)).view(self.shape).clone()
+
+
+class Torch:
+    """What the courier uses of torch."""
+
+    current = CONSUMER
+    uint8, float16, float32, bfloat16, int64, device, __version__ = (
+        getattr(torch, name) for name in ("uint8", "float16", "float32", "bfloat16", "int64", "device", "__version__")
+    )
+
+    @staticmethod
+    def empty(shape, *, dtype, device):
+        assert device == torch.device("cuda:0")
+        shape = (shape,) if isinstance(shape, int) else shape
+        return Tensor(Memory(math.prod(shape) * dtype.itemsize), 0, dtype, shape)
+
+    class cuda:
+        is_available = staticmethod(lambda: True)
+        current_device = staticmethod(lambda: 0)
+        current_stream = staticmethod(lambda device=None: Torch.current)
+        device = staticmethod(lambda device: contextlib.nullcontext())
+
+        @staticmethod
+        def ExternalStream(handle, device):
+            return Stream(handle)
+
+        @staticmethod
+        @contextlib.contextmanager
+        def stream(stream):
+            Torch.current, before = stream, Torch.current
+            yield
+            Torch.current = before
+
+
+_device.require_torch = lambda what: Torch
+_cuda.torch.version.cuda = _cuda.torch.version.cuda or "12.8"
+
+SAMPLES, BATCH = 96, 8
+pixels = np.random.default_rng(0).integers(0, 256, (SAMPLES, 7, 9, 3), dtype=np.uint8)
+data = (pixels, np.arange(SAMPLES) * 3)
+
+
+def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, **keywords):
+    """Epochs on the double beside the same epochs on the CPU; the number of batches with a wrong byte. `astray`: they are read on a
+    stream that was never made to wait."""
+    call("set", b"delay_us", delay_us)
+    wrong = 0
+    keywords = {"batch_size": BATCH, "seed": 5, "transform": transform, "framework": "torch", "stats": False, **keywords}
+    plain = {**keywords, "num_workers": 0, "prefetch_factor": None, "max_slots": None}
+    with lf.Loader(data, device="cuda:0", **keywords) as there, lf.Loader(data, **plain) as here:
+        for _ in range(epochs):
+            held = []
+            passing = iter(there)
+            for k, b in enumerate(here):
+                # A batch is ready on the stream that is current when it is handed out.
+                Torch.current = on if k % 3 else CONSUMER
+                a = next(passing)
+                Torch.current = SIDE if astray else Torch.current
+                if k % 4 == 3:
+                    held.append((Torch.current, a, b.data.clone(), b.ids.clone()))  # looked at when others have come and gone
+                else:
+                    fields = ("data", "target", "ids", "weight")
+                    wrong += any(not torch.equal(getattr(a, f).read(), getattr(b, f)) for f in fields)
+                del a
+            assert next(passing, None) is None
+            for Torch.current, a, expected, ids in held:
+                wrong += not (torch.equal(a.data.read(), expected) and torch.equal(a.ids.read(), ids))
+            Torch.current = CONSUMER
+            held.clear()
+            del a
+        abandoned = iter(there)
+        next(abandoned)
+        del abandoned
+        stats = there.stats()
+    assert stats["slots_total"] <= (keywords.get("max_slots") or 99), stats
+    gc.collect()
+    return wrong
+
+
+def abandon_a_copy():
+    """Lets go of a pass whose next batch is on its way, and takes its memory for something else: whether that stays as written."""
+    call("set", b"delay_us", 20_000)
+    with lf.Loader(data, BATCH, device="cuda:0", num_workers=1, framework="torch", stats=False) as loader:
+        passing = iter(loader)
+        batch = next(passing)
+        while passing._ahead is None:  # the batch after it is sent when it is ready
+            batch = next(passing)
+        size = passing._ahead[0][0][0].memory.size
+        del batch
+        del passing  # its memory is the next to be handed out
+        mine = Torch.empty(size, dtype=torch.uint8, device=torch.device("cuda:0"))
+        assert call("write", CONSUMER.cuda_stream, mine.data_ptr(), b"\x55" * size, size)
+        for stream in (CONSUMER, Stream(loader._courier._native.stream)):
+            stream.synchronize()
+        return bool((mine.read() == 0x55).all())
+
+
+def violations():
+    text = ctypes.create_string_buffer(1 << 16)
+    call("violations", text, len(text))
+    return text.value.decode()
+
+
+def main():
+    """Everything that must hold; then a planted mistake, which must not go unseen."""
+    global records
+    made = [
+        lf.ImageTransform("float32", mean=0.4, std=(0.2, 0.3, 0.4), padding=2, flip=0.5),
+        lf.ImageTransform("float16", layout="NHWC", crop=(6, 5), flip=0.5),
+        lf.ImageTransform("uint8", layout="NHWC", padding=1),
+    ]
+    for transform in (None, *made):
+        for workers, slots in ((0, None), (1, 3), (2, 8)):
+            keywords = {"num_workers": workers, "max_slots": slots, **({"prefetch_factor": 1} if workers else {})}
+            found = deliver(transform, 200, on=SIDE, **keywords)
+            assert found == 0, f"{found} wrong batches: {transform}, {keywords}"
+    assert violations() == "", violations()
+    assert all(abandon_a_copy() for _ in range(3)), "a copy wrote into memory that had another owner"
+    assert deliver(None, 2000, astray=True, num_workers=1) > 0, "streams that wait for nothing must read what is not there yet"
+    records = False
+    assert not all(abandon_a_copy() for _ in range(20)), "memory without recorded streams must be written over"
+    print("as the CPU's, to the byte")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
