@@ -16,6 +16,11 @@ use crate::double::Double;
 const ROWS: usize = 12;
 const SIDE: [usize; 3] = [7, 9, 3];
 
+/// The first batch of another epoch.
+fn next_epoch(engine: &Engine) -> lossfeed::Result<Next> {
+    engine.next_batch(engine.start_epoch()?, Duration::from_secs(9))
+}
+
 fn transform(dtype: ImageDtype, channels_first: bool) -> ImageTransform {
     let (mean, std): (&[f64], &[f64]) = if dtype == ImageDtype::U8 { (&[], &[]) } else { (&[0.4], &[0.25, 0.5, 1.0]) };
     let options =
@@ -112,14 +117,31 @@ fn a_slot_that_is_sent_twice_or_to_no_gpu_or_by_another_transform_is_refused() {
     assert_eq!(Courier::of(&on_cpu).err().map(|e| e.kind()), Some(ErrorKind::Usage));
     let smaller = Engine::new(source(&TensorSpec::new(Dtype::U8, [7, 9])), settings("cuda:0")).unwrap();
     let courier = Courier::of(&smaller).unwrap();
-    let iteration = smaller.start_epoch().unwrap();
-    let Ok(Next::Batch(batch)) = smaller.next_batch(iteration, Duration::from_secs(9)) else { panic!("a batch") };
+    let Ok(Next::Batch(batch)) = next_epoch(&smaller) else { panic!("a batch") };
     let consumer = double.stream();
     let at = double.allocate(1 << 14);
     let to = ImagesTo { rest: at, pixels: at, made: at };
     let slot = Arc::new(batch.slot);
     let refused = double.send_images(&courier, slot.clone(), &transform(ImageDtype::F32, true), 0, &to, consumer);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Internal);
+    // A launch that the driver refuses behind copies under way: the batch is lost, its slot is not.
+    let bytes = ImageOptions {
+        dtype: ImageDtype::U8,
+        channels_first: false,
+        crop: None,
+        padding: 0,
+        random_crop: false,
+        flip: 0.0,
+        mean: &[],
+        std: &[],
+    };
+    let own = ImageTransform::new([7, 9, 1], &bytes).unwrap();
+    double.fail("cuLaunchKernel", 0, 1);
+    let refused = double.send_images(&courier, slot.clone(), &own, 0, &to, consumer);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Device);
+    drop(slot);
+    let Ok(Next::Batch(batch)) = next_epoch(&smaller) else { panic!("another batch") };
+    let slot = Arc::new(batch.slot);
     let sent = double.send(&courier, slot.clone(), at, consumer).unwrap();
     assert_eq!(double.send(&courier, slot.clone(), at, consumer).unwrap_err().kind(), ErrorKind::Internal, "twice");
     sent.wait().unwrap();
