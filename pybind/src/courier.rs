@@ -67,9 +67,4 @@ impl Sent {
         // SAFETY: the Python layer hands in the stream that is current.
         outside(py, || unsafe { self.courier.wait(stream, &self.event) })
     }
-
-    /// Whether it has arrived; waits for nothing.
-    fn is_done(&self, py: Python<'_>) -> PyResult<bool> {
-        outside(py, || self.event.is_done())
-    }
 }

@@ -220,12 +220,6 @@ impl ImageTransform {
     pub fn out_bytes(&self) -> usize {
         self.elements() * self.dtype.bytes()
     }
-    /// Whether every draw is the same.
-    pub fn is_fixed(&self) -> bool {
-        let moves = self.random_crop && self.places() != [1, 1];
-        !moves && (self.flip_below == 0 || self.flip_below == 1 << 32)
-    }
-
     /// How many places the crop can have, down and across.
     fn places(&self) -> [usize; 2] {
         [0, 1].map(|i| self.source[i] + 2 * self.padding - self.out[i] + 1)

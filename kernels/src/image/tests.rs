@@ -74,11 +74,10 @@ fn chance_is_fair_reproducible_and_another_one_in_every_batch() {
         let same = base.iter().zip(&other).filter(|(a, b)| a == b).count();
         assert!(same < 60, "{same} of 2000 draws agree, about 16 should");
     }
-    assert!(!t.is_fixed());
     let always = ImageTransform::new([4, 4, 3], &ImageOptions { flip: 1.0, ..PLAIN }).unwrap();
-    assert!((0..1000).all(|id| always.draw(3, id).flip) && always.is_fixed());
+    assert!((0..1000).all(|id| always.draw(3, id).flip));
     let never = ImageTransform::new([4, 4, 3], &PLAIN).unwrap();
-    assert!((0..1000).all(|id| !never.draw(3, id).flip) && never.is_fixed());
+    assert!((0..1000).all(|id| !never.draw(3, id).flip));
     let centre = ImageOptions { crop: Some([2, 3]), random_crop: false, ..PLAIN };
     let centre = ImageTransform::new([5, 7, 1], &centre).unwrap();
     assert_eq!(centre.draw(9, 9), Draw { top: 1, left: 2, flip: false });

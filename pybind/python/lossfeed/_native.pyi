@@ -254,7 +254,6 @@ class Sent:
     """The end of what was sent."""
 
     def wait_on(self, stream: int) -> None: ...
-    def is_done(self) -> bool: ...
 
 class ImageTransform:
     """What becomes of a dataset's pixels."""
