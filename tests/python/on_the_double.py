@@ -10,6 +10,7 @@ import ctypes
 import gc
 import math
 import sys
+import warnings
 
 import numpy as np
 import torch
@@ -140,6 +141,8 @@ def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, **keywords
     keywords = {"batch_size": BATCH, "seed": 5, "transform": transform, "framework": "torch", "stats": False, **keywords}
     plain = {**keywords, "num_workers": 0, "prefetch_factor": None, "max_slots": None}
     with lf.Loader(data, device="cuda:0", **keywords) as there, lf.Loader(data, **plain) as here:
+        by_threads = transform is not None and _cuda._loaded[0] is None
+        assert (there._settings["transform"] is not None) == by_threads, "who transforms"
         for _ in range(epochs):
             held = []
             passing = iter(there)
@@ -207,6 +210,10 @@ def main():
             keywords = {"num_workers": workers, "max_slots": slots, **({"prefetch_factor": 1} if workers else {})}
             found = deliver(transform, 200, on=SIDE, **keywords)
             assert found == 0, f"{found} wrong batches: {transform}, {keywords}"
+    with warnings.catch_warnings(action="ignore"):
+        _cuda._loaded[0], kernels = None, _cuda._loaded[0]  # as where the driver refuses them: the loader's threads transform
+        assert deliver(made[0], 200, num_workers=1) == 0
+        _cuda._loaded[0] = kernels
     assert violations() == "", violations()
     assert all(abandon_a_copy() for _ in range(3)), "a copy wrote into memory that had another owner"
     assert deliver(None, 2000, astray=True, num_workers=1) > 0, "streams that wait for nothing must read what is not there yet"
