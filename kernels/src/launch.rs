@@ -1,10 +1,11 @@
 //! Every CUDA launch as pure functions: which kernels, in which shapes, with which arguments. `kernels/README.md` documents them.
 //!
-//! [`score`], [`backward`], [`probabilities`], [`backward_probabilities`], [`sequences`], [`ranks`] and [`images`] turn addresses on the device into
-//! [`Step`]s, to be launched in order on one stream. The kernels themselves check nothing the host can check: use these
+//! [`score`], [`backward`], [`probabilities`], [`backward_probabilities`], [`sequences`], [`ranks`], [`images`] and
+//! [`gather`] turn addresses on the device into [`Step`]s, to be launched in order on one stream. The kernels themselves check nothing the host can check: use these
 //! steps and no others.
 
 pub mod arguments;
+mod gather;
 mod gradient;
 mod image;
 pub mod mail;
@@ -13,6 +14,7 @@ mod rank;
 mod score;
 mod sequence;
 
+pub use gather::{Gather, gather};
 pub use gradient::{Gradient, ProbabilityGradient, backward, backward_probabilities};
 pub use image::{Images, images};
 pub use probability::{Probabilities, probabilities};
@@ -60,7 +62,7 @@ pub struct Launch {
 }
 
 /// One launch with its argument.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Step {
     /// What to launch.
     pub launch: Launch,

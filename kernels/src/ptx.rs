@@ -24,11 +24,12 @@ pub fn sources() -> &'static str {
         include_str!("../cuda/probability.cu"),
         include_str!("../cuda/sequence.cu"),
         include_str!("../cuda/image.cu"),
+        include_str!("../cuda/gather.cu"),
     )
 }
 
 /// Every entry point: load them all when the module is loaded, so that none is first met in a training step.
-pub const KERNELS: [&str; 40] = [
+pub const KERNELS: [&str; 43] = [
     "lossfeed_score_warp_f16",
     "lossfeed_score_warp_bf16",
     "lossfeed_score_warp_f32",
@@ -69,4 +70,7 @@ pub const KERNELS: [&str; 40] = [
     "lossfeed_image_f16",
     "lossfeed_image_bf16",
     "lossfeed_image_f32",
+    "lossfeed_gather_b128",
+    "lossfeed_gather_b32",
+    "lossfeed_gather_b8",
 ];

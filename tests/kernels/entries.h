@@ -14,6 +14,7 @@
 #include "probability.cu"
 #include "sequence.cu"
 #include "image.cu"
+#include "gather.cu"
 
 namespace {
 
@@ -52,6 +53,9 @@ const std::unordered_map<std::string, std::pair<Entry, size_t>> KERNELS = {
     ONE(image_f16, ImageArguments),
     ONE(image_bf16, ImageArguments),
     ONE(image_f32, ImageArguments),
+    ONE(gather_b128, GatherArguments),
+    ONE(gather_b32, GatherArguments),
+    ONE(gather_b8, GatherArguments),
 };
 
 #undef FOUR

@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use crate::cases::any_case;
 use crate::checks::{self, check};
 use crate::gradient_checks;
+use crate::gather_checks;
 use crate::image_checks;
 use crate::mail_checks;
 use crate::program::{Call, Kind, Machine, Memory, Program};
@@ -228,6 +229,12 @@ fn the_kernel_text_makes_images_as_the_definition() {
 }
 
 #[test]
+fn the_kernel_text_gathers_rows_of_every_width() {
+    let Some(mut machine) = Fibers::start(false) else { return };
+    gather_checks::every_width(&mut machine);
+}
+
+#[test]
 fn a_target_outside_the_classes_raises_the_error_word_and_leaves_the_other_rows_alone() {
     let Some(mut machine) = Fibers::start(false) else { return };
     checks::bad_targets(&mut machine);
@@ -244,6 +251,7 @@ fn the_kernel_text_runs_clean_under_address_and_undefined_behaviour_sanitizers()
     mail_checks::sequences(&mut machine);
     mail_checks::mail(&mut machine, &[9, 700]);
     image_checks::trained_on(&mut machine, 2);
+    gather_checks::every_width(&mut machine);
     checks::bad_targets(&mut machine);
 }
 

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use crate::cases::{Flavour, any_case, case};
 use crate::checks::{self, check};
 use crate::gradient_checks;
+use crate::gather_checks;
 use crate::image_checks;
 use crate::mail_checks;
 use crate::program::{Kind, Machine, Memory, Program, relocate};
@@ -185,6 +186,12 @@ fn the_gpu_makes_images_as_the_definition() {
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 500, ..ProptestConfig::default() });
     let made = |case| image_checks::check(&mut *gpu.borrow_mut(), &case).map_err(TestCaseError::fail);
     runner.run(&image_checks::any_image(), made).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn the_gpu_gathers_rows_of_every_width() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    gather_checks::every_width(&mut gpu);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod fiber;
 mod gpu;
 mod gradient;
 mod gradient_checks;
+mod gather_checks;
 mod image_checks;
 mod mail_checks;
 mod prebuilt;

@@ -188,8 +188,22 @@ pub struct ImageArguments {
     pub vectors: u32,
 }
 
+/// The most rows of a [`GatherArguments`], which stays below the 4 KB that a launch takes on every driver.
+pub const GATHER_ROWS_MAX: usize = 480;
+
+/// `struct GatherArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct GatherArguments {
+    pub out: u64,
+    pub rows: u32,
+    pub words: u32,
+    pub from: [u64; GATHER_ROWS_MAX],
+}
+
 /// The one argument of a launch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[allow(missing_docs, clippy::large_enum_variant)] // lives for one call
 pub enum Arguments {
     Score(ScoreArguments),
@@ -200,6 +214,7 @@ pub enum Arguments {
     Rank(Finish),
     Radix(RadixArguments),
     Image(ImageArguments),
+    Gather(Box<GatherArguments>),
 }
 
 impl Arguments {
@@ -214,6 +229,7 @@ impl Arguments {
             Arguments::Rank(a) => bytemuck::bytes_of(a),
             Arguments::Radix(a) => bytemuck::bytes_of(a),
             Arguments::Image(a) => bytemuck::bytes_of(a),
+            Arguments::Gather(a) => bytemuck::bytes_of(&**a),
         }
     }
 }

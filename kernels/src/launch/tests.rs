@@ -76,6 +76,7 @@ fn arguments_have_the_sizes_the_kernels_declare() {
         (size_of::<SequenceArguments>(), 96 + 11 * 8 + 16),
         (size_of::<RadixArguments>(), 96 + 24 + 8),
         (size_of::<ImageArguments>(), 5 * 8 + 32 * 4 + 12 * 4),
+        (size_of::<GatherArguments>(), 16 + 480 * 8),
     ];
     assert!(sizes.iter().all(|(actual, declared)| actual == declared), "{sizes:?}");
     assert_eq!((size_of::<mail::State>(), size_of::<mail::SlotHead>()), (32, 32));
@@ -89,6 +90,7 @@ fn arguments_have_the_sizes_the_kernels_declare() {
         ("lossfeed_sequence_f32", sizes[5]),
         ("lossfeed_radix_count", sizes[6]),
         ("lossfeed_image_f32", sizes[7]),
+        ("lossfeed_gather_b8", sizes[8]),
     ] {
         assert!(ptx.contains(&format!("{kernel}_param_0[{size}]")), "{kernel} takes no {size} bytes");
     }
@@ -117,6 +119,34 @@ fn every_sample_of_a_batch_is_made_and_what_no_launch_can_make_is_refused() {
     }
     assert!(images(&transform(1 << 16), &batch(1)).is_err(), "more elements than an int counts");
     assert!(images(&transform(10_000), &batch(1 << 30)).is_err());
+}
+
+#[test]
+fn every_row_is_gathered_once_in_the_widest_words_that_fit() {
+    let rows = |count: usize, apart: u64| (0..count as u64).map(|row| 0x1000 + row * apart).collect::<Vec<u64>>();
+    for (from, row_bytes, out, kernel) in [
+        (rows(256, 64), 3072, 0x100, "lossfeed_gather_b128"),
+        (rows(3, 24), 48, 0x100, "lossfeed_gather_b32"),
+        (rows(2, 64), 48, 0x104, "lossfeed_gather_b32"),
+        (rows(2, 64), 27, 0x100, "lossfeed_gather_b8"),
+        (rows(1, 0), 1, 0x101, "lossfeed_gather_b8"),
+        (rows(1111, 160_000), 150_528, 0, "lossfeed_gather_b128"),
+    ] {
+        let steps = gather(&Gather { from: &from, row_bytes, out }, 132).unwrap();
+        let mut seen = Vec::new();
+        for step in &steps {
+            let Arguments::Gather(a) = &step.arguments else { panic!("{step:?}") };
+            assert_eq!((step.launch.kernel, step.launch.block), (kernel, (256, 1)));
+            assert_eq!(a.out, out + (seen.len() * row_bytes) as u64, "rows follow each other");
+            assert!((1..=16).contains(&step.launch.grid) && a.rows as usize <= GATHER_ROWS_MAX);
+            seen.extend_from_slice(&a.from[..a.rows as usize]);
+        }
+        assert_eq!((seen, steps.len()), (from.clone(), from.len().div_ceil(GATHER_ROWS_MAX)));
+    }
+    assert!(gather(&Gather { from: &[], row_bytes: 64, out: 0 }, 132).unwrap().is_empty());
+    assert_eq!(gather(&Gather { from: &[0], row_bytes: (1 << 31) + 1, out: 0 }, 132).unwrap_err(), (1 << 31) + 1);
+    let large = gather(&Gather { from: &[0; 9], row_bytes: 1 << 33, out: 0 }, 132).unwrap();
+    assert_eq!(large.len(), 3, "4 of 2^29 words are the most of a launch");
 }
 
 #[test]
