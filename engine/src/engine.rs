@@ -1,9 +1,11 @@
 //! The wiring: one engine feeds one rank of one run.
 
+mod copy_path;
 mod courier;
 mod mail;
 mod resume;
 
+pub use copy_path::{CopyChoice, CopyCost};
 pub use courier::{Courier, ImagesTo};
 pub use mail::{Credits, ScoreMailbox};
 
@@ -18,7 +20,7 @@ use crate::loader::{BadSample, Coverage, Feed, Images, Iteration, Next, Ticket};
 use crate::policy;
 use crate::sampler::{self, Batches, Order, Outlook, Sampler};
 use crate::scoring::{self, Belief, Measured};
-use crate::settings::{CacheForm, Settings, transformed};
+use crate::settings::{CacheForm, CopyPath, Settings, transformed};
 use crate::source::{Decoder, Form, ImageMode, Source};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
@@ -89,6 +91,7 @@ pub struct Engine {
     owned: Vec<SampleId>,
     batches: Batches,
     device: Arc<dyn Device>,
+    copy_choice: CopyChoice,
     clock: Mutex<Clock>,
     coverage: Mutex<Coverage>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -117,7 +120,11 @@ impl Engine {
         counters.samples_in_dataset.store(samples as u64, Relaxed);
         let max_slots = settings.max_slots.unwrap_or(settings.depth() + 64);
         let pool = SlotPool::new(layout, settings.depth(), max_slots, Arc::clone(&device))?;
-        let arena = Arena::new(settings.cache_bytes, &*device)?;
+        let mut arena = Arena::new(settings.cache_bytes, &*device)?;
+        let decodes_hits = settings.cache_form == CacheForm::Encoded && decoder.is_some();
+        let keeps_rows = !decodes_hits && transform.is_none();
+        let only = Arc::get_mut(&mut arena).ok_or_else(|| Error::internal("a new arena is somebody else's too"))?;
+        let copy_choice = copy_path::choose(&settings, keeps_rows, only, &pool, &*device)?;
         let scores = ScoreTable::new(samples, settings.smoothing_weight());
         let ledger = Ledger::new(settings.cache_bytes, samples, policy::from_name(settings.policy_name(), samples)?);
         if settings.policy_name() == "belady" {
@@ -138,6 +145,7 @@ impl Engine {
             Arc::clone(&counters),
             settings.cache_form,
             settings.on_error,
+            copy_choice.path != CopyPath::Gathered,
         );
         check_cache_holds_a_sample(&feed, &settings)?;
         let owned = sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size);
@@ -152,6 +160,7 @@ impl Engine {
             owned,
             batches,
             device,
+            copy_choice,
             clock: Mutex::new(clock),
             coverage: Mutex::new(Coverage::new(samples)),
             threads: Mutex::default(),
@@ -176,6 +185,11 @@ impl Engine {
     /// The device batches go to.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
+    }
+
+    /// The way batches take to the GPU, and what was measured to choose it.
+    pub fn copy_choice(&self) -> &CopyChoice {
+        &self.copy_choice
     }
 
     /// The source behind it.
@@ -399,6 +413,7 @@ impl Engine {
             ("coverage_epoch", ratio(get("distinct_epoch"), n / f64::from(self.settings.world_size))),
             ("coverage_ever", ratio(get("distinct_ever"), n)),
             ("ess_fraction", get("ess_ppm") / 1e6),
+            ("in_place_samples_total", self.feed.in_place_total.load(Relaxed) as f64),
             ("arena_used_bytes", self.feed.cache.arena().used_bytes() as f64),
             ("arena_largest_free_bytes", self.feed.cache.arena().largest_free_bytes() as f64),
         ];

@@ -15,6 +15,32 @@ pub enum CacheForm {
     Decoded,
 }
 
+/// How the rows of a batch get to a GPU out of the host's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CopyPath {
+    /// Loader threads gather them in a batch slot, which is copied as a whole.
+    Gathered,
+    /// The driver copies each cached row from where the cache has it, all in one call.
+    Batched,
+    /// A kernel reads the cached rows where they are, over the bus.
+    Mapped,
+}
+
+impl CopyPath {
+    /// All of them; the first of equally fast ones is preferred, as the one that takes least from the training.
+    pub const ALL: [CopyPath; 3] = [CopyPath::Gathered, CopyPath::Batched, CopyPath::Mapped];
+
+    /// The name users type.
+    pub fn name(self) -> &'static str {
+        match self {
+            CopyPath::Gathered => "gathered",
+            CopyPath::Batched => "batched",
+            CopyPath::Mapped => "mapped",
+        }
+    }
+}
+
 /// What happens to a sample that cannot be fetched or decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -159,6 +185,10 @@ pub struct Settings {
     /// it ([`crate::device::cuda::CudaKernels::images`]), leave it out here.
     #[serde(default)]
     pub transform: Option<TransformSettings>,
+    /// How batches get to a GPU, by [`crate::engine::Courier`]. `None`: the way that is measured to be the fastest when the engine is made.
+    /// On paths other than the gathered one a batch's cached samples are not in its slot ([`crate::staging::BatchSlot::gather`]).
+    #[serde(default = "gathered")]
+    pub copy_path: Option<CopyPath>,
     /// Cache policy by name; `None`: the one that suits the sampler.
     pub policy: Option<String>,
     /// Who comes next.
@@ -192,6 +222,7 @@ impl Default for Settings {
             cache_bytes: 0,
             cache_form: CacheForm::Encoded,
             transform: None,
+            copy_path: gathered(),
             policy: None,
             sampler: SamplerSettings::default(),
             score: None,
@@ -203,6 +234,11 @@ impl Default for Settings {
             stats: true,
         }
     }
+}
+
+/// The default: callers find whole batches in their slots.
+fn gathered() -> Option<CopyPath> {
+    Some(CopyPath::Gathered)
 }
 
 /// Largest number of loader threads: beyond it a typo is likelier than a wish.

@@ -38,8 +38,8 @@ struct Planned {
     int code;
 };
 std::map<std::string, Planned>& failures = *new std::map<std::string, Planned>;
-std::atomic<uint64_t> capturing{UINT64_MAX}, retained{0}, devices{1};
-std::atomic<uint64_t> mismatches{0};
+std::atomic<uint64_t> capturing{UINT64_MAX}, retained{0}, devices{1}, host_addresses{1};
+std::atomic<uint64_t> mismatches{0}, batched_rows{0};
 std::atomic<bool> launch_failed{false};
 thread_local std::vector<void*> contexts;
 thread_local int capture_mode = 0; // global
@@ -99,6 +99,8 @@ EXPORT void lossfeed_double_set(const char* key, uint64_t value) {
         capturing = value;
     } else if (k == "devices") {
         devices = value;
+    } else if (k == "host_addresses") {
+        host_addresses = value;
     } else {
         abort();
     }
@@ -112,6 +114,7 @@ EXPORT uint64_t lossfeed_double_get(const char* key) {
     }
     if (k == "contexts") return retained;
     if (k == "mismatches") return mismatches;
+    if (k == "batched_rows") return batched_rows;
     if (k == "current") return contexts.size(); // of the calling thread
     std::lock_guard<std::mutex> guard(streams::lock());
     if (k == "events") return streams::events().size();
@@ -145,7 +148,8 @@ EXPORT void lossfeed_double_reset() {
         violations.clear();
         failures.clear();
     }
-    mismatches = 0;
+    mismatches = batched_rows = 0;
+    host_addresses = 1;
     launch_failed = false;
     capturing = UINT64_MAX;
     for (const char* key : {"device_bytes", "pinned_bytes"}) lossfeed_double_set(key, UINT64_MAX);
@@ -248,6 +252,7 @@ EXPORT int cuDeviceGetAttribute(int* value, int attribute, int) {
     case 16: *value = 4; return OK;  // multiprocessors
     case 75: *value = 9; return OK;  // compute capability
     case 76: *value = 0; return OK;
+    case 91: *value = (int)host_addresses; return OK; // kernels read page-locked memory at the host's addresses
     case 115: *value = 0; return OK; // memory pools
     default: violation("cuDeviceGetAttribute: attribute " + std::to_string(attribute) + " is not known here"); return INVALID_VALUE;
     }
@@ -350,6 +355,42 @@ EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
 EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
     ENTER(true);
     return copy_in(__func__, to, from, bytes, (uint64_t)stream, true);
+}
+// As CUDA 12.8 declares it: one attribute for all, in stream order.
+struct CopyAttributes {
+    int source_order, source_location[2], destination_location[2];
+    unsigned flags;
+};
+EXPORT int cuMemcpyBatchAsync(uint64_t* to, uint64_t* from, size_t* bytes, size_t count, CopyAttributes* attributes, size_t* starts,
+                              size_t attribute_count, size_t* failed, void* stream) {
+    ENTER(true);
+    *failed = SIZE_MAX;
+    if ((uint64_t)stream <= 1 || !count || attribute_count != 1 || starts[0] != 0 || attributes->source_order != 1 || attributes->flags)
+        return INVALID_VALUE;
+    // Copies of one call have no order among themselves.
+    std::vector<size_t> order(count);
+    for (size_t i = 0; i < count; i++) order[i] = i;
+    static uint64_t random = 1;
+    for (size_t i = count; i > 1; i--) {
+        random = random * 6364136223846793005ull + 1442695040888963407ull;
+        std::swap(order[i - 1], order[(random >> 33) % i]);
+    }
+    for (size_t i : order) {
+        if (int code = copy_in(__func__, to[i], (const void*)from[i], bytes[i], (uint64_t)stream, true)) {
+            *failed = i;
+            return code;
+        }
+    }
+    batched_rows += count;
+    return OK;
+}
+EXPORT int cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t, int* status) {
+    ENTER(false);
+    bool known = std::string(name) == "cuMemcpyBatchAsync" && version == 12080;
+    if (!known) fprintf(stderr, "driver double: %s of version %d is not known here\n", name, version), abort();
+    *function = (void*)cuMemcpyBatchAsync;
+    *status = 0;
+    return OK;
 }
 EXPORT int cuMemHostRegister_v2(void* at, size_t bytes, unsigned) {
     ENTER(true);

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use libloading::Library;
 use lossfeed::device::cuda::{CopyEvent, Cuda, CudaKernels};
-use lossfeed::engine::{Courier, ImagesTo};
+use lossfeed::engine::{Courier, Engine, ImagesTo};
 use lossfeed::error::Result;
+use lossfeed::settings::CopyPath;
 use lossfeed::staging::BatchSlot;
 use lossfeed_kernels::Dtype;
 use lossfeed_kernels::image::ImageTransform;
-use lossfeed_kernels::launch::{Score, scratch_bytes};
+use lossfeed_kernels::launch::{Gather, Score, scratch_bytes};
 use sha2::{Digest, Sha256};
 
 /// The loaded library; the tests of one process share it.
@@ -92,6 +93,12 @@ impl Double {
         unsafe { double.call::<unsafe extern "C" fn()>("reset")() };
         double.before = double.held();
         Some(double)
+    }
+
+    /// Likewise, with the kernels loaded, which stay.
+    pub(crate) fn with_kernels() -> Option<Double> {
+        Double::load().map(|_alone| drop(Cuda::open(0).unwrap().kernels().unwrap()))?;
+        Double::load()
     }
 
     /// # Safety
@@ -240,6 +247,35 @@ impl Double {
     pub(crate) fn courier_wait(&self, courier: &Courier, stream: u64, sent: &CopyEvent) {
         // SAFETY: a stream of the double.
         unsafe { courier.wait(stream, sent) }.unwrap();
+    }
+    /// Brings the samples that a slot has left in place to where they belong, and keeps nobody from writing over them: the mistake of
+    /// [`crate::paths`].
+    pub(crate) fn bring_unowned(
+        &self,
+        engine: &Engine,
+        slot: &BatchSlot,
+        path: CopyPath,
+        to: u64,
+        after: u64,
+    ) -> CopyEvent {
+        let row_bytes = slot.layout().data_row_bytes();
+        let rows = slot.in_place().unwrap().iter();
+        // SAFETY: none for the bytes' values, which is the point; the memory lives as long as the engine, which the test holds.
+        let forever = |bytes: &[u8]| unsafe { std::slice::from_raw_parts(bytes.as_ptr(), row_bytes) };
+        let rows: Vec<(&'static [u8], u64)> =
+            rows.map(|(row, record)| (forever(record), to + (row * row_bytes) as u64)).collect();
+        let cuda = engine.device().cuda().unwrap();
+        let kernels = cuda.kernels().unwrap();
+        // SAFETY: as for `copy`.
+        unsafe {
+            cuda.queue((), after, |queue| match path {
+                CopyPath::Mapped => rows.iter().try_for_each(|(row, to)| {
+                    kernels.gather(queue.stream(), &Gather { from: &[row.as_ptr() as u64], row_bytes, out: *to })
+                }),
+                _ => queue.copy_batch(&rows),
+            })
+        }
+        .unwrap()
     }
     /// A slot's bytes for as long as the test runs, whatever becomes of the slot: the mistake of [`crate::planted`].
     pub(crate) fn forever(&self, slot: &lossfeed::staging::BatchSlot) -> &'static [u8] {

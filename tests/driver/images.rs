@@ -6,6 +6,7 @@ use std::time::Duration;
 use lossfeed::engine::{Courier, Dataset, Engine, ImagesTo};
 use lossfeed::error::ErrorKind;
 use lossfeed::loader::Next;
+use lossfeed::settings::CopyPath;
 use lossfeed::source::{Arrays, ImageMode};
 use lossfeed::{Dtype, Settings, TensorSpec};
 use lossfeed_kernels::image::{ImageDtype, ImageMaker, ImageOptions, ImageTransform, batch_key};
@@ -47,6 +48,9 @@ fn an_engines_batches_become_images_on_the_device_while_its_slots_are_filled_aga
             workers: Some(turn % 3),
             prefetch_factor: 1,
             max_slots: Some(5),
+            // Half of the samples on every path; one of the turns takes each.
+            cache_bytes: 30 * (spec.bytes() as u64 + 14).next_multiple_of(64),
+            copy_path: Some(CopyPath::ALL[turn % 3]),
             stats: false,
             ..Settings::default()
         };

@@ -12,8 +12,8 @@ use proptest::prelude::*;
 
 use crate::cases::any_case;
 use crate::checks::{self, check};
-use crate::gradient_checks;
 use crate::gather_checks;
+use crate::gradient_checks;
 use crate::image_checks;
 use crate::mail_checks;
 use crate::program::{Call, Kind, Machine, Memory, Program};

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use crate::cases::{Flavour, any_case, case};
 use crate::checks::{self, check};
-use crate::gradient_checks;
 use crate::gather_checks;
+use crate::gradient_checks;
 use crate::image_checks;
 use crate::mail_checks;
 use crate::program::{Kind, Machine, Memory, Program, relocate};

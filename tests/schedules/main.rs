@@ -17,6 +17,9 @@ use stand_ins::{arena, cache};
 #[path = "../../engine/src/staging"]
 #[allow(dead_code, unreachable_pub)]
 mod staging {
+    mod in_place {
+        pub(super) use lossfeed::staging::InPlace;
+    }
     mod layout {
         pub(super) use lossfeed::staging::BatchLayout;
     }

@@ -95,6 +95,11 @@ impl Arena {
         End::new(end).map(|end| SlotMut::new(Arc::clone(self), end))
     }
 
+    /// All of the memory, while nobody holds a record: for measurements.
+    pub fn whole(&mut self) -> &[u8] {
+        self.words.whole(self)
+    }
+
     /// Bytes handed out now, rounding included. Never above [`Self::limit_bytes`].
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Ordering::Relaxed)

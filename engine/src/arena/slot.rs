@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::{Arena, GRANULE_BYTES, granules};
+use crate::device::PINNED_PIECE_BYTES;
 
 /// The granule that a record's block ends at: never 0, so that a place for one takes four bytes.
 pub(super) type End = NonZeroU32;
@@ -116,8 +117,24 @@ impl Drop for Slot {
 impl Pins {
     /// The records, in the order they were pinned in.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.ends.iter().map(|&end| self.at(end))
+    }
+
+    /// The record that was pinned as number `k`, which must be below their number.
+    pub fn get(&self, k: usize) -> &[u8] {
+        self.at(self.ends[k])
+    }
+
+    fn at(&self, end: End) -> &[u8] {
         // SAFETY: as in `Slot::deref`: each end stands for a reference, given back when `self` is dropped.
-        self.ends.iter().map(|&end| unsafe { record(&self.arena, end).as_ref() })
+        unsafe { record(&self.arena, end).as_ref() }
+    }
+
+    /// Whether that record was page-locked as a part of one piece, so that a device's copy may take it as it lies.
+    pub fn is_in_one_piece(&self, k: usize) -> bool {
+        let record = self.get(k);
+        let start = record.as_ptr() as usize - self.arena.words.address(0).as_ptr() as usize;
+        record.is_empty() || start / PINNED_PIECE_BYTES == (start + record.len() - 1) / PINNED_PIECE_BYTES
     }
 }
 

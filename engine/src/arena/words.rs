@@ -33,6 +33,14 @@ impl Words {
         unsafe { self.base.add(at as usize) }
     }
 
+    /// All bytes. Whoever holds a record also holds its arena: a borrow that is the only one proves that there is none, and that
+    /// nobody is at the books.
+    pub(super) fn whole(self, _only: &mut super::Arena) -> &[u8] {
+        // SAFETY: the mapping is the arena's, `bytes` long, zeroed by the kernel when it was made, and outlives the borrow; as said
+        // above, nobody writes while it lasts.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.bytes as usize) }
+    }
+
     fn place<T: Word>(self, at: u64) -> NonNull<T> {
         let bytes = size_of::<T>() as u64;
         assert!(at.is_multiple_of(bytes) && at.checked_add(bytes).is_some_and(|end| end <= self.bytes));

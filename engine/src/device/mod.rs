@@ -15,6 +15,10 @@ pub use cuda::{Cuda, Probe, probe};
 
 use crate::error::{Error, Result};
 
+/// Memory is page-locked in pieces of at most this many bytes, counted from its start: larger ones hold driver locks for long (vLLM
+/// issue 42632) and fail from 512 GiB on. One copy does not cross from piece to piece.
+pub const PINNED_PIECE_BYTES: usize = 1 << 30;
+
 /// Which machine a device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeviceKind {

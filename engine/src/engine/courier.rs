@@ -6,24 +6,132 @@
 //! reaper thread                                       └─ the copy's end: the slot is free again
 //! ```
 //!
+//! What was left in place of a batch's samples is read from the cache's memory: in one call of the driver for all of them, or by a
+//! kernel over the bus. The slot keeps it from being written over until the end.
+//!
 //! The device's memory is the framework's own; the host waits for nothing here.
 #![allow(unsafe_code)]
 
 use super::Engine;
-use crate::device::cuda::{CopyEvent, Cuda, CudaKernels};
+use crate::device::Device;
+use crate::device::cuda::{CopyEvent, CopyQueue, Cuda, CudaKernels};
 use crate::error::{Error, Result};
-use crate::staging::BatchSlot;
+use crate::settings::CopyPath;
+use crate::staging::{BatchSlot, InPlace};
 use lossfeed_kernels::image::ImageTransform;
-use lossfeed_kernels::launch::Images;
-use std::ops::Range;
+use lossfeed_kernels::launch::{Gather, Images};
 use std::sync::{Arc, OnceLock};
 
-/// Takes one engine's batches to its GPU. Calls may come from any thread; each goes behind those before it.
-pub struct Courier {
+/// A path to one GPU.
+pub(super) struct Road {
     cuda: Cuda,
-    /// Loaded for the first images.
+    path: CopyPath,
+    /// Loaded when the first one is needed.
     kernels: OnceLock<Arc<CudaKernels>>,
 }
+
+impl Road {
+    /// The path, if the device has it.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Usage`] if the device is no GPU, [`crate::ErrorKind::Device`] if it cannot do what the path needs.
+    pub(super) fn open(device: &dyn Device, path: CopyPath) -> Result<Self> {
+        let Some(cuda) = device.cuda() else {
+            return Err(Error::usage(format!("batches stay where they are: the device is {}", device.name())));
+        };
+        let road = Self { cuda: cuda.clone(), path, kernels: OnceLock::new() };
+        match path {
+            CopyPath::Gathered => {}
+            CopyPath::Batched => cuda.copies_in_batches()?,
+            CopyPath::Mapped if !cuda.reads_host_addresses()? => {
+                return Err(Error::device(
+                    "this GPU does not read page-locked memory at the host's addresses: use another copy_path",
+                ));
+            }
+            CopyPath::Mapped => road.kernels().map(drop)?,
+        }
+        Ok(road)
+    }
+
+    pub(super) fn cuda(&self) -> &Cuda {
+        &self.cuda
+    }
+
+    fn kernels(&self) -> Result<&CudaKernels> {
+        if let Some(kernels) = self.kernels.get() {
+            return Ok(kernels);
+        }
+        let loaded = self.cuda.kernels()?;
+        Ok(self.kernels.get_or_init(|| loaded))
+    }
+
+    /// Queues what brings the slot's samples to `to`, wherever they lie.
+    ///
+    /// # Safety
+    /// As for [`Cuda::queue`]: the work's owner keeps the slot, and `to` is memory for all samples.
+    unsafe fn samples(&self, queue: &CopyQueue<'_>, slot: &BatchSlot, to: u64) -> Result<()> {
+        let (layout, rows) = (slot.layout(), slot.rows());
+        // SAFETY: the caller's promises.
+        unsafe {
+            match (slot.in_place(), self.path) {
+                (None, _) => queue.copy(slot.bytes(), layout.data_range(rows), to),
+                (Some(_), CopyPath::Mapped) => self.read(queue, &slot.samples(), layout.data_row_bytes(), to),
+                (Some(in_place), _) => queue.copy_batch(&runs(slot, in_place, to)),
+            }
+        }
+    }
+
+    /// Queues the kernel that reads `rows`.
+    ///
+    /// # Safety
+    /// As for [`Self::samples`].
+    unsafe fn read(&self, queue: &CopyQueue<'_>, rows: &[&[u8]], row_bytes: usize, to: u64) -> Result<()> {
+        let from: Vec<u64> = rows.iter().map(|row| row.as_ptr() as u64).collect();
+        // SAFETY: the caller's promises; page-locked memory has the host's addresses on this device (`open` has asked).
+        unsafe { self.kernels()?.gather(queue.stream(), &Gather { from: &from, row_bytes, out: to }) }
+    }
+
+    /// Brings a batch to `to` as batches of this path go there: `gathered` as a whole, or each of `rows`. The caller waits for the
+    /// event, or else for the device, while it keeps all of them.
+    ///
+    /// # Errors
+    /// As for [`Cuda::queue`].
+    pub(super) fn rehearse(&self, gathered: &[u8], rows: &[&[u8]], row_bytes: usize, to: u64) -> Result<CopyEvent> {
+        // SAFETY: the caller keeps what is read; the default stream is alive.
+        unsafe {
+            self.cuda.queue((), 0, |queue| match self.path {
+                CopyPath::Gathered => queue.copy(gathered, 0..gathered.len(), to),
+                CopyPath::Mapped => self.read(queue, rows, row_bytes, to),
+                CopyPath::Batched => {
+                    let place = |k: usize| to + (k * row_bytes) as u64;
+                    queue.copy_batch(&rows.iter().enumerate().map(|(k, row)| (*row, place(k))).collect::<Vec<_>>())
+                }
+            })
+        }
+    }
+}
+
+/// Where the samples of a batch lie, and where they go: neighbours in the slot together.
+fn runs<'a>(slot: &'a BatchSlot, in_place: &'a InPlace, to: u64) -> Vec<(&'a [u8], u64)> {
+    let (data, row_bytes) = (slot.data(), slot.layout().data_row_bytes());
+    let mut runs = Vec::with_capacity(slot.rows());
+    let mut done = 0;
+    for (row, record) in in_place.iter() {
+        let at = row * row_bytes;
+        if done < at {
+            runs.push((&data[done..at], to + done as u64));
+        }
+        runs.push((&record[..row_bytes], to + at as u64));
+        done = at + row_bytes;
+    }
+    if done < data.len() {
+        runs.push((&data[done..], to + done as u64));
+    }
+    runs
+}
+
+/// Takes one engine's batches to its GPU. Calls may come from any thread; each goes behind those before it.
+pub struct Courier(Road);
 
 /// Where the parts of a batch of images go. Addresses on the device.
 #[derive(Clone, Copy, Debug)]
@@ -36,34 +144,22 @@ pub struct ImagesTo {
     pub made: u64,
 }
 
-/// A slot's bytes of a range, and the slot with them.
-struct Part(Arc<BatchSlot>, Range<usize>);
-
-impl AsRef<[u8]> for Part {
-    fn as_ref(&self) -> &[u8] {
-        &self.0.bytes()[self.1.clone()]
-    }
-}
-
 impl Courier {
     /// The courier of an engine whose device is a GPU.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Usage`] if it is not.
     pub fn of(engine: &Engine) -> Result<Self> {
-        let Some(cuda) = engine.device().cuda() else {
-            return Err(Error::usage(format!("batches stay where they are: the device is {}", engine.device().name())));
-        };
-        Ok(Self { cuda: cuda.clone(), kernels: OnceLock::new() })
+        Road::open(&**engine.device(), engine.copy_choice().path).map(Self)
     }
 
     /// Raw handle of the copy stream; it lives as long as this.
     pub fn stream(&self) -> u64 {
-        self.cuda.copy_stream()
+        self.0.cuda.copy_stream()
     }
 
-    /// Copies the whole slot to `block`, after the work that the stream `after` has been given so far. The slot goes back to its pool
-    /// when the copy has ended and nobody else holds it.
+    /// Brings the batch to `block`, laid out as the slot is, after the work that the stream `after` has been given so far. The slot goes
+    /// back to its pool when the copy has ended and nobody else holds it.
     ///
     /// # Safety
     /// As for [`Cuda::copy_async`], for [`crate::staging::BatchLayout::total_bytes`] at `block`.
@@ -72,12 +168,21 @@ impl Courier {
     /// As there; and [`crate::ErrorKind::Internal`] for a slot that is not lent.
     pub unsafe fn send(&self, slot: Arc<BatchSlot>, block: u64, after: u64) -> Result<CopyEvent> {
         slot.copying()?;
-        let whole = 0..slot.layout().total_bytes();
-        // SAFETY: the caller's promises; a lent slot's bytes lie still until its last owner, of which the part is one, is gone.
-        unsafe { self.cuda.copy_async(Part(slot, whole), block, after) }
+        let (layout, bytes) = (slot.layout(), slot.bytes());
+        let rest = layout.target_offset();
+        // SAFETY: the caller's promises; a lent slot's bytes, and those it has left in place, lie still until its last owner is gone.
+        unsafe {
+            self.0.cuda.queue(Arc::clone(&slot), after, |queue| {
+                if slot.in_place().is_none() {
+                    return queue.copy(bytes, 0..bytes.len(), block);
+                }
+                queue.copy(bytes, rest..bytes.len(), block + rest as u64)?;
+                self.0.samples(queue, &slot, block)
+            })
+        }
     }
 
-    /// Copies the slot's rows and makes images of them.
+    /// Brings the slot's samples to the device and makes images of them.
     ///
     /// # Safety
     /// As for [`Self::send`], for the extents of the slot's parts and of `transform` in `to`; `to.pixels` may be used again by work
@@ -93,7 +198,7 @@ impl Courier {
         to: &ImagesTo,
         after: u64,
     ) -> Result<CopyEvent> {
-        let (layout, rows) = (slot.layout(), slot.rows());
+        let (layout, rows, bytes) = (slot.layout(), slot.rows(), slot.bytes());
         if layout.data_row_bytes() != transform.source_bytes() {
             return Err(Error::internal(format!(
                 "a transform of samples of {} bytes for rows of {}",
@@ -101,24 +206,18 @@ impl Courier {
                 layout.data_row_bytes()
             )));
         }
-        let kernels = match self.kernels.get() {
-            Some(kernels) => kernels,
-            None => {
-                let loaded = self.cuda.kernels()?;
-                self.kernels.get_or_init(|| loaded)
-            }
-        };
+        let kernels = self.0.kernels()?;
         slot.copying()?;
-        let (pixels, rest) = (layout.data_range(rows), layout.target_offset()..layout.total_bytes());
         let ids = to.rest + (layout.ids_offset() - layout.target_offset()) as u64;
         let batch = Images { rows, key, source: to.pixels, ids, out: to.made };
-        // SAFETY: as in `send`; the kernel runs behind both copies, on their stream.
+        // SAFETY: as in `send`; the kernel runs behind the copies, on their stream.
         unsafe {
-            self.cuda.copy_async(Part(Arc::clone(&slot), rest), to.rest, after)?;
-            self.cuda.copy_async(Part(slot, pixels), to.pixels, after)?;
-            kernels.images(self.stream(), transform, &batch)?;
+            self.0.cuda.queue(Arc::clone(&slot), after, |queue| {
+                queue.copy(bytes, layout.target_offset()..bytes.len(), to.rest)?;
+                self.0.samples(queue, &slot, to.pixels)?;
+                kernels.images(queue.stream(), transform, &batch)
+            })
         }
-        self.cuda.so_far()
     }
 
     /// Makes `stream` (not the CPU) wait for what was sent.
@@ -130,6 +229,6 @@ impl Courier {
     /// As for [`Cuda::consumer_wait`].
     pub unsafe fn wait(&self, stream: u64, sent: &CopyEvent) -> Result<()> {
         // SAFETY: the caller's promise is the callee's.
-        unsafe { self.cuda.consumer_wait(stream, sent) }
+        unsafe { self.0.cuda.consumer_wait(stream, sent) }
     }
 }

@@ -10,6 +10,7 @@ use crate::types::SampleId;
 use lossfeed_kernels::image::ImageMaker;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A sample that could not be delivered, and why.
@@ -56,6 +57,10 @@ pub struct Feed {
     pub cache_form: CacheForm,
     /// What happens to bad samples.
     pub on_error: OnError,
+    /// Whether cached samples stay where they are, for a device to read them there.
+    pub in_place: bool,
+    /// Samples that did.
+    pub in_place_total: AtomicU64,
     pub(super) bad: Mutex<Vec<BadSample>>,
 }
 
@@ -73,6 +78,7 @@ impl Feed {
         counters: Arc<Counters>,
         cache_form: CacheForm,
         on_error: OnError,
+        in_place: bool,
     ) -> Self {
         Self {
             engine,
@@ -85,6 +91,8 @@ impl Feed {
             counters,
             cache_form,
             on_error,
+            in_place,
+            in_place_total: AtomicU64::new(0),
             bad: Mutex::default(),
         }
     }

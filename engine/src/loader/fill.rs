@@ -7,7 +7,7 @@ use crate::cache::{Fetched, Flight, Landing, Lookup};
 use crate::error::{Error, Result};
 use crate::settings::OnError;
 use crate::source::{Payload, Scratch};
-use crate::staging::BatchSlot;
+use crate::staging::{BatchSlot, InPlace};
 use crate::types::SampleId;
 use lossfeed_kernels::image::batch_key;
 use std::sync::Arc;
@@ -59,6 +59,16 @@ impl Rows<'_> {
         let (payload, target) = record.split_at(record.len() - self.target_bytes);
         let encoded = self.feed.keeps_encoded();
         self.write(row, &Payload { data: payload, target }, encoded, scratch)
+    }
+
+    /// Takes the target of a record whose sample stays where it is; false for a record of another size than the row's.
+    fn leave(&mut self, row: usize, record: &[u8]) -> bool {
+        let (data_bytes, target_bytes) = (self.data_bytes, self.target_bytes);
+        let fits = record.len() == data_bytes + target_bytes;
+        if fits {
+            self.at(row).1.copy_from_slice(&record[data_bytes..]);
+        }
+        fits
     }
 
     /// Fills a row from a payload, decoding it if it is encoded.
@@ -192,17 +202,22 @@ impl Feed {
                 .collect(),
         };
 
-        // The first bytes of all records at once: misses of memory overlap here, and follow each other in the copies below.
-        let first = |all: u8, record: &[u8]| all ^ record.first().copied().unwrap_or(0);
+        // The first bytes to be read of all records at once: misses of memory overlap here, and follow each other in the copies below.
+        let skipped = if self.in_place { rows.data_bytes } else { 0 };
+        let first = |all: u8, record: &[u8]| all ^ record.get(skipped).copied().unwrap_or(0);
         std::hint::black_box(residents.iter().fold(0, first));
         // Residents first: their pins are short, and memory that evictions promised comes back before it is needed.
-        for (&row, record) in resident_rows.iter().zip(residents.iter()) {
-            if let Err(e) = rows.unpack(row, record, scratch) {
+        let mut left = Vec::new();
+        for (number, (&row, record)) in resident_rows.iter().zip(residents.iter()).enumerate() {
+            if self.in_place && residents.is_in_one_piece(number) && rows.leave(row, record) {
+                left.push((row as u32, number as u32));
+            } else if let Err(e) = rows.unpack(row, record, scratch) {
                 failures[row] = Some(named(planned.ids[row], e));
             }
         }
-        // All at once: one lock.
-        drop(residents);
+        self.in_place_total.fetch_add(left.len() as u64, Relaxed);
+        // Else all pins are let go of now, with one lock.
+        let in_place = (!left.is_empty()).then(|| InPlace::new(residents, left));
 
         if !missing.is_empty() {
             let mut answered = vec![false; missing.len()];
@@ -244,6 +259,9 @@ impl Feed {
             failures[row] = unpacked.err();
         }
         sheet.turn(Work::Copy);
+        if let Some(in_place) = in_place {
+            slot.leave_in_place(in_place);
+        }
         self.finish(planned, failures, slot)
     }
 
@@ -284,6 +302,8 @@ impl Feed {
         let mut ids = planned.ids.to_vec();
         let mut weights = planned.weights.to_vec();
         if failures.iter().any(Option::is_some) {
+            // Rows are moved about below.
+            slot.gather();
             for (row, error) in failures.iter().enumerate() {
                 let Some(error) = error else { continue };
                 if self.on_error == OnError::Raise || error.kind() == crate::error::ErrorKind::Internal {

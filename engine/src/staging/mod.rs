@@ -14,7 +14,11 @@
 //! On the CPU a batch is the slot itself, which stays `Lent` until the last view of it is gone. On a GPU the consumer's tensors
 //! are memory of the device: the slot is `Lent` only until its copy is queued, and `Free` again when the copy's event has passed,
 //! however long the tensors live. So there is no state `OnDevice`: it would keep page-locked memory from its next batch for nothing.
+//!
+//! A device may also read cached samples where the cache has them: such rows of a slot are [`InPlace`], and the slot keeps their records
+//! from being written over until it is free.
 
+mod in_place;
 mod layout;
 mod pool;
 mod ring;
@@ -25,6 +29,7 @@ mod ring_tests;
 #[cfg(test)]
 mod tests;
 
+pub use in_place::InPlace;
 pub use layout::BatchLayout;
 pub use pool::SlotPool;
 pub use ring::SlotGauges;

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::in_place::InPlace;
 use super::layout::BatchLayout;
 use super::pool::Shared;
 use super::ring::SlotState;
@@ -31,6 +32,7 @@ pub struct BatchSlot {
     descriptor: NonNull<Descriptor>,
     index: u32,
     rows: usize,
+    in_place: Option<InPlace>,
 }
 
 // SAFETY: a batch slot is the only owner of its memory (see `bytes`), which is plain bytes; the descriptor is only read.
@@ -55,7 +57,7 @@ impl BatchSlot {
     /// The slot that the ring has just given out.
     pub(super) fn new(shared: Arc<Shared>, descriptor: Pin<&Descriptor>, index: u32) -> Self {
         let rows = shared.layout().rows();
-        Self { shared, descriptor: NonNull::from(descriptor.get_ref()), index, rows }
+        Self { shared, descriptor: NonNull::from(descriptor.get_ref()), index, rows, in_place: None }
     }
 
     fn mapping(&self) -> &Mapping {
@@ -102,7 +104,36 @@ impl BatchSlot {
         self.rows = rows.min(self.layout().rows());
     }
 
-    /// The samples: rows × `data_row_bytes`.
+    /// Says which samples are not in the slot but in the cache's memory, for a device to read there.
+    pub fn leave_in_place(&mut self, in_place: InPlace) {
+        self.in_place = Some(in_place);
+    }
+
+    /// The rows whose samples lie in the cache's memory; what the slot itself holds of their data is an earlier batch's.
+    pub fn in_place(&self) -> Option<&InPlace> {
+        self.in_place.as_ref()
+    }
+
+    /// Copies what was left in place into the slot.
+    pub fn gather(&mut self) {
+        let Some(in_place) = self.in_place.take() else { return };
+        let row_bytes = self.layout().data_row_bytes();
+        for (row, record) in in_place.iter() {
+            self.row_mut(row).0.copy_from_slice(&record[..row_bytes]);
+        }
+    }
+
+    /// The sample of every row, wherever it lies.
+    pub fn samples(&self) -> Vec<&[u8]> {
+        let row_bytes = self.layout().data_row_bytes();
+        let mut samples: Vec<&[u8]> = self.data().chunks_exact(row_bytes).collect();
+        for (row, record) in self.in_place.iter().flat_map(InPlace::iter) {
+            samples[row] = &record[..row_bytes];
+        }
+        samples
+    }
+
+    /// The samples: rows × `data_row_bytes`; but for those of [`Self::in_place`].
     pub fn data(&self) -> &[u8] {
         &self.bytes()[self.layout().data_range(self.rows)]
     }

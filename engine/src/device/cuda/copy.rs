@@ -5,12 +5,13 @@
 //!                                           │                          │
 //! copy stream                               └─wait─► copy, copy, … ───►● done
 //!                                                                      │
-//! reaper thread                                                        └─wait─► drops the source
+//! reaper thread                                                        └─wait─► drops the owner
 //! ```
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,6 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use cudarc::driver::result::DriverError;
 use cudarc::driver::{CudaStream, sys};
 
+use super::batch;
 use super::driver::{Driver, is_capturing};
 use crate::error::{Error, Result};
 
@@ -34,10 +36,10 @@ pub(super) struct Copies {
     reaper: Option<Sender<InFlight>>,
 }
 
-/// A source that must live until its event is done. At most as many as there are batch slots.
+/// What must live until its event is done. At most as many as there are batch slots.
 struct InFlight {
     event: Arc<Event>,
-    source: Box<dyn Send>,
+    owner: Box<dyn Send>,
 }
 
 impl Copies {
@@ -56,34 +58,23 @@ impl Copies {
         self.stream.cu_stream() as u64
     }
 
-    /// See [`super::Cuda::so_far`].
-    pub(super) fn so_far(&self) -> Result<CopyEvent> {
-        let event = Event::new(self.driver.clone())?;
-        self.driver.call("marking the copy stream", || {
-            // SAFETY: both are ours and alive.
-            unsafe { sys::cuEventRecord(event.raw(), self.stream.cu_stream()) }.result()
-        })?;
-        Ok(CopyEvent { event: Arc::new(event) })
-    }
-
-    /// See [`super::Cuda::copy_async`].
+    /// See [`super::Cuda::queue`].
     ///
     /// # Safety
     /// As there.
-    pub(super) unsafe fn start<S>(&self, source: Box<S>, dst: u64, after_stream: u64) -> Result<CopyEvent>
+    pub(super) unsafe fn queue<S, W>(&self, owner: S, after_stream: u64, work: W) -> Result<CopyEvent>
     where
-        S: AsRef<[u8]> + Send + 'static,
+        S: Send + 'static,
+        W: FnOnce(&CopyQueue<'_>) -> Result<()>,
     {
         let Some(reaper) = &self.reaper else {
             return Err(Error::internal("a copy was started on a device that is being closed"));
         };
-        // The box is not opened again, so the bytes stay where they are even if `S` holds them itself.
-        let (host, len) = (source.as_ref().as_ref().as_ptr(), source.as_ref().as_ref().len());
+        let owner: Box<dyn Send> = Box::new(owner);
         let after = after_stream as sys::CUstream;
         let stream = self.stream.cu_stream();
         let (ready, done) = (Event::new(self.driver.clone())?, Event::new(self.driver.clone())?);
-        let mut started = false;
-        let queued = self.driver.call("copying a batch to the GPU", || {
+        let follows = self.driver.call("copying a batch to the GPU", || {
             // SAFETY: `after` is 0 or a live stream (the caller's promise); events and the copy stream are ours and alive.
             // An event that is destroyed after the wait was queued stays valid for that wait (cuEventDestroy).
             unsafe {
@@ -93,50 +84,101 @@ impl Copies {
                 sys::cuEventRecord(ready.raw(), after).result()?;
                 sys::cuStreamWaitEvent(stream, ready.raw(), 0).result()?;
             }
-            for at in (0..len).step_by(PIECE_BYTES) {
-                let piece = PIECE_BYTES.min(len - at);
-                // SAFETY: `host..host + len` is alive until `done` (the reaper holds the source; on an error below this
-                // function waits); `dst..dst + len` is device memory that lives as long (the caller's promise).
-                unsafe {
-                    let from = host.add(at).cast::<c_void>();
-                    sys::cuMemcpyHtoDAsync_v2(dst + at as u64, from, piece, stream).result()?;
-                }
-                started = true;
-            }
-            // SAFETY: both are ours and alive.
-            unsafe { sys::cuEventRecord(done.raw(), stream) }.result()?;
             Ok(true)
-        });
-        match queued {
-            Ok(true) => {
-                let event = Arc::new(done);
-                let in_flight = InFlight { event: event.clone(), source };
-                if let Err(refused) = reaper.send(in_flight) {
-                    // The thread is gone, which it never is while a sender lives; the source must still outlive the copy.
-                    if event.synchronize().is_err() {
-                        std::mem::forget(refused.0.source);
-                    }
-                }
-                Ok(CopyEvent { event })
-            }
-            Ok(false) => Err(Error::usage(
+        })?;
+        if !follows {
+            return Err(Error::usage(
                 "the batch was asked for while a CUDA graph is being captured: take batches outside of the capture",
-            )),
-            Err(error) => {
-                if started {
-                    // Some pieces are on their way: the bytes may go only when they have arrived.
-                    let arrived = self.driver.call("waiting for the copy stream", || {
-                        // SAFETY: the stream is ours and alive.
-                        unsafe { sys::cuStreamSynchronize(stream) }.result()
-                    });
-                    if arrived.is_err() {
-                        std::mem::forget(source);
-                    }
-                }
-                Err(error)
+            ));
+        }
+        let queued = work(&CopyQueue { copies: self }).and_then(|()| {
+            self.driver.call("copying a batch to the GPU", || {
+                // SAFETY: both are ours and alive.
+                unsafe { sys::cuEventRecord(done.raw(), stream) }.result()
+            })
+        });
+        if let Err(error) = queued {
+            // Some of it may be on its way: what it reads may go only when that has arrived.
+            let arrived = self.driver.call("waiting for the copy stream", || {
+                // SAFETY: the stream is ours and alive.
+                unsafe { sys::cuStreamSynchronize(stream) }.result()
+            });
+            if arrived.is_err() {
+                std::mem::forget(owner);
+            }
+            return Err(error);
+        }
+        let event = Arc::new(done);
+        if let Err(refused) = reaper.send(InFlight { event: event.clone(), owner }) {
+            // The thread is gone, which it never is while a sender lives; the owner must still outlive the copy.
+            if event.synchronize().is_err() {
+                std::mem::forget(refused.0.owner);
             }
         }
+        Ok(CopyEvent { event })
     }
+}
+
+/// The copy stream while work is being queued on it.
+pub struct CopyQueue<'a> {
+    copies: &'a Copies,
+}
+
+impl CopyQueue<'_> {
+    /// Raw handle of the stream, for kernels.
+    pub fn stream(&self) -> u64 {
+        self.copies.stream()
+    }
+
+    /// Copies the bytes of `range` of `memory`, which starts with the first byte that was page-locked, to `to`.
+    ///
+    /// # Safety
+    /// The range stays as it is, and `to` device memory of as many bytes, until the work queued so far has ended.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Usage`] in a forked child, [`crate::ErrorKind::Device`] if the driver refuses.
+    pub unsafe fn copy(&self, memory: &[u8], range: Range<usize>, to: u64) -> Result<()> {
+        let first = range.start;
+        self.copies.driver.call("copying a batch to the GPU", || {
+            for piece in pieces(range) {
+                let at = to + (piece.start - first) as u64;
+                let from = memory[piece].as_ref();
+                // SAFETY: the caller's promises.
+                unsafe {
+                    sys::cuMemcpyHtoDAsync_v2(at, from.as_ptr().cast::<c_void>(), from.len(), self.stream() as _)
+                }
+                .result()?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Copies every one of `rows` to its place, in one call and in any order (`cuMemcpyBatchAsync`). A row is page-locked as a part of
+    /// one piece.
+    ///
+    /// # Safety
+    /// As for [`Self::copy`], for every row and place.
+    ///
+    /// # Errors
+    /// As for [`Self::copy`], and if [`super::Cuda::copies_in_batches`] says no.
+    pub unsafe fn copy_batch(&self, rows: &[(&[u8], u64)]) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let copy = batch::function(&self.copies.driver)?;
+        // SAFETY: the caller's promises.
+        self.copies.driver.call("copying a batch's rows to the GPU", || unsafe { copy.start(rows, self.stream()) })
+    }
+}
+
+/// Cuts a range at multiples of [`PIECE_BYTES`], so that no piece crosses from one page-locked piece of memory to the next.
+fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let start = at;
+        at = ((start / PIECE_BYTES + 1) * PIECE_BYTES).min(range.end);
+        (start < range.end).then_some(start..at)
+    })
 }
 
 impl Drop for Copies {
@@ -157,15 +199,15 @@ impl Drop for Copies {
     }
 }
 
-/// Drops sources as their copies end, in order: there is one copy stream.
+/// Drops owners as their copies end, in order: there is one copy stream.
 fn reap(in_flight: Receiver<InFlight>) {
-    while let Ok(InFlight { event, source }) = in_flight.recv() {
+    while let Ok(InFlight { event, owner }) = in_flight.recv() {
         match event.synchronize() {
-            Ok(()) => drop(source),
+            Ok(()) => drop(owner),
             Err(error) => {
                 // The context is lost, or the process is ending. Leaking a slot is the one answer that cannot corrupt memory.
                 tracing::error!(%error, "a copy to the GPU did not end; its batch slot is lost");
-                std::mem::forget(source);
+                std::mem::forget(owner);
             }
         }
     }
@@ -253,5 +295,23 @@ impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: made in `new`, destroyed only here; the driver frees it when work that refers to it has passed.
         let _ = self.driver.call("dropping an event", || unsafe { sys::cuEventDestroy_v2(self.raw) }.result());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_follow_each_other_and_end_at_multiples() {
+        for range in
+            [0..0, 5..5, 0..1, 0..PIECE_BYTES, 1..PIECE_BYTES + 1, 7..3 * PIECE_BYTES, PIECE_BYTES..PIECE_BYTES + 9]
+        {
+            let all: Vec<_> = pieces(range.clone()).collect();
+            assert_eq!(all.iter().map(ExactSizeIterator::len).sum::<usize>(), range.len());
+            assert!(all.windows(2).all(|w| w[0].end == w[1].start && w[0].end % PIECE_BYTES == 0), "{all:?}");
+            assert!(all.iter().all(|p| p.start / PIECE_BYTES == (p.end - 1) / PIECE_BYTES), "{all:?}");
+            assert_eq!(all.first().map(|p| p.start), (!range.is_empty()).then_some(range.start));
+        }
     }
 }

@@ -11,11 +11,8 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
 
 use super::probe::describe;
-use crate::device::Registration;
+use crate::device::{PINNED_PIECE_BYTES, Registration};
 use crate::error::{Error, Result};
-
-/// Larger registrations hold driver locks for long (vLLM issue 42632) and fail from 512 GiB on.
-const REGISTER_PIECE_BYTES: usize = 1 << 30;
 
 /// A device's primary context, retained.
 pub(super) struct Driver {
@@ -131,13 +128,22 @@ impl Driver {
 
     /// Multiprocessors of the device.
     pub(super) fn multiprocessors(&self) -> Result<u32> {
+        let count = self.attribute(sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        Ok(count.max(1) as u32)
+    }
+
+    /// Whether kernels read page-locked memory at the host's own addresses.
+    pub(super) fn reads_host_addresses(&self) -> Result<bool> {
+        let attribute = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
+        Ok(self.attribute(attribute)? != 0)
+    }
+
+    fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<i32> {
         let device = self.context.cu_device();
-        let attribute = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
-        let count = self.call("asking about the device", || {
+        self.call("asking about the device", || {
             // SAFETY: the device is the context's.
             unsafe { result::device::get_attribute(device, attribute) }
-        })?;
-        Ok(count.max(1) as u32)
+        })
     }
 }
 
@@ -221,7 +227,7 @@ pub(super) fn register(driver: &Arc<Driver>, memory: &mut [u8]) -> Result<Regist
     let bytes = memory.len() as u64;
     let what = format!("page-locking {bytes} bytes of host memory (lower `cache` or batch_size if they do not fit)");
     let mut pinned = Pinned { driver: driver.clone(), pieces: Vec::new() };
-    for piece in memory.chunks_mut(REGISTER_PIECE_BYTES) {
+    for piece in memory.chunks_mut(PINNED_PIECE_BYTES) {
         let start = piece.as_mut_ptr().cast::<c_void>();
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         driver.call(&what, || {

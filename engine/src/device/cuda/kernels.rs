@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cudarc::driver::sys;
 use lossfeed_kernels::image::ImageTransform;
 use lossfeed_kernels::launch::{
-    self, Gradient, Home, Images, Lent, Probabilities, ProbabilityGradient, Score, Sequences, Step, TICKET_BYTES,
+    self, Gather, Gradient, Home, Images, Lent, Probabilities, ProbabilityGradient, Score, Sequences, Step,
+    TICKET_BYTES,
 };
 use lossfeed_kernels::{Dtype, Rows, ptx};
 use parking_lot::Mutex;
@@ -204,6 +205,20 @@ impl CudaKernels {
         })?;
         // SAFETY: the caller's promises are the callee's.
         unsafe { self.launch(stream, step.as_slice()) }
+    }
+
+    /// Reads scattered rows of page-locked host memory into one piece of device memory.
+    ///
+    /// # Safety
+    /// As for [`Self::forward`], with [`Gather`]; and the rows stay as they are until the work has ended.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Usage`] for rows longer than a launch counts; [`crate::ErrorKind::Device`] if the driver refuses.
+    pub unsafe fn gather(&self, stream: u64, batch: &Gather<'_>) -> Result<()> {
+        let steps = launch::gather(batch, self.multiprocessors)
+            .map_err(|bytes| Error::usage(format!("rows of {bytes} bytes are longer than one launch gathers")))?;
+        // SAFETY: the caller's promises are the callee's.
+        unsafe { self.launch(stream, &steps) }
     }
 
     /// The first row whose target named no class in the calls on `stream` that have run since this was last asked. Waits for

@@ -5,6 +5,8 @@
 //! | `probe` | what is there; never panics, makes no context |
 //! | `driver` | the one door to the driver: fork check, context, capture mode, errors |
 //! | `copy` | host-to-device copies on our own stream, events, who keeps the source alive |
+//! | `batch` | many copies in one call, where the driver can |
+//! | `memory` | device memory of our own |
 //! | `kernels` | the kernels: module, launches on a borrowed stream |
 //! | `mailbox` | scores on their way home: a ring in mapped host memory and a thread that reads it |
 //!
@@ -16,19 +18,22 @@
 //! GPU so far.**
 #![allow(unsafe_code)]
 
+mod batch;
 mod copy;
 mod driver;
 mod kernels;
 mod mailbox;
+mod memory;
 mod probe;
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use copy::CopyEvent;
+pub use copy::{CopyEvent, CopyQueue};
 pub use kernels::CudaKernels;
 pub use mailbox::{Mail, Mailbox};
+pub use memory::DeviceMemory;
 pub use probe::{Gpu, Probe, probe};
 
 use super::{Device, DeviceKind, Registration, nearby};
@@ -98,16 +103,56 @@ impl Cuda {
     where
         S: AsRef<[u8]> + Send + 'static,
     {
-        // SAFETY: the caller's promises are the callee's.
-        unsafe { self.copies.start(Box::new(source), dst, after_stream) }
+        let source = Box::new(source);
+        let bytes = std::ptr::from_ref((*source).as_ref());
+        // SAFETY: the caller's promises; the box is not opened again, so the bytes stay where they are even if `S` holds them itself,
+        // and it is dropped when the copy has ended.
+        unsafe { self.queue(source, after_stream, |queue| queue.copy(&*bytes, 0..bytes.len(), dst)) }
     }
 
-    /// The end of everything the copy stream has been given so far: copies, and kernels launched on it.
+    /// Queues `work` on the copy stream, after the work that `after_stream` (a raw handle) has been given so far. `owner` is dropped, on
+    /// another thread, when that work has ended: it keeps alive what the work reads. Gives the work's end.
+    ///
+    /// Nothing here waits for the GPU. Work that several threads queue at a time may mix on the stream; each end comes behind its own.
+    ///
+    /// # Safety
+    /// - `after_stream` is 0 or a live stream of this device.
+    /// - Everything that `work` queues reads only what lives as long as `owner`, and writes only device memory as in
+    ///   [`Self::copy_async`].
+    ///
+    /// # Errors
+    /// As for [`Self::copy_async`], and those of `work`. Then what had been queued has ended and `owner` has been dropped.
+    pub unsafe fn queue<S, W>(&self, owner: S, after_stream: u64, work: W) -> Result<CopyEvent>
+    where
+        S: Send + 'static,
+        W: FnOnce(&CopyQueue<'_>) -> Result<()>,
+    {
+        // SAFETY: the caller's promises are the callee's.
+        unsafe { self.copies.queue(owner, after_stream, work) }
+    }
+
+    /// Whether kernels read page-locked memory at the host's own addresses.
     ///
     /// # Errors
     /// As for [`Self::copy_async`].
-    pub fn so_far(&self) -> Result<CopyEvent> {
-        self.copies.so_far()
+    pub fn reads_host_addresses(&self) -> Result<bool> {
+        self.driver.reads_host_addresses()
+    }
+
+    /// Whether the driver copies many rows in one call: from 570 (CUDA 12.8) on.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Device`] if not, with what to do.
+    pub fn copies_in_batches(&self) -> Result<()> {
+        batch::function(&self.driver).map(drop)
+    }
+
+    /// Device memory, zeroed.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Device`] if there is not as much.
+    pub fn memory(&self, bytes: usize, what: &str) -> Result<DeviceMemory> {
+        DeviceMemory::new(self.driver.clone(), bytes, what)
     }
 
     /// Makes `stream` (not the CPU) wait for a copy.
