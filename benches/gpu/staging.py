@@ -1,7 +1,8 @@
 """What staging costs, and what is asked of it. Times never make this fail; errors are recorded.
 
 Sections: ``copy`` (host to device: the best single copy of this machine, and what batches of the loader reach), ``overlap`` (a step's time
-against the longer of compute and copy, over a sweep of their ratio, and what staging costs the compute), ``images`` (the kernel that
+against the longer of compute and copy, over a sweep of their ratio, and what staging costs the compute), ``paths`` (the ways cached rows
+take to the device: what was measured at the start, and what a run then sees), ``images`` (the kernel that
 makes batches of pixels, against torch's operators), ``loaders`` (decoded samples in memory, end to end, against torch's
 DataLoader and with ``lf.stage`` around it). Every figure carries its unit in its name. ``--device cpu --quick`` tries the program
 itself and measures nothing.
@@ -108,33 +109,70 @@ def overlap(report: Report) -> list[dict[str, Any]]:
                 for _ in range(calls):
                     torch.mm(a, a, out=out)
 
-            spans: list[Any] = []
-
-            def clocked(_: Any) -> None:
-                if device.type != "cuda":
-                    return compute()
-                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                start.record()
-                compute()
-                end.record()
-                spans.append((start, end))
-
             alone_us = rate([None], count, device, compute)["batch_us"]
             both_us = rate(made, count, device, compute)["batch_us"]
-            quiet, busy = [], []
-            for batches, into in (([None], quiet), (made, busy)):
-                spans.clear()
-                rate(batches, count, device, clocked)
-                into += [s.elapsed_time(e) * 1e3 for s, e in spans]
             found.append(
                 {
                     "compute_us": alone_us,
                     "copy_us": copy_us,
                     "step_us": both_us,
                     "overlap_fraction": max(alone_us, copy_us) / both_us,
-                    "compute_slowdown_fraction": float(np.median(busy) / np.median(quiet) - 1) if quiet else None,
+                    "compute_slowdown_fraction": slowdown(made, compute, count, device),
                 }
             )
+    return found
+
+
+def slowdown(batches: Iterable[Any], compute: Callable[[], None], count: int, device: torch.device) -> float | None:
+    """How much longer the GPU takes for `compute` while batches are on their way; None without a GPU."""
+    if device.type != "cuda":
+        return None
+    spans: list[Any] = []
+
+    def clocked(_: Any) -> None:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        compute()
+        end.record()
+        spans.append((start, end))
+
+    medians = []
+    for source in ([None], batches):
+        spans.clear()
+        rate(source, count, device, clocked)
+        medians.append(float(np.median([start.elapsed_time(end) for start, end in spans])))
+    return medians[1] / medians[0] - 1
+
+
+def paths(report: Report) -> list[dict[str, Any]]:
+    """Each way to the device for rows of several lengths, by one loader thread and by eight: what the loader measured at its start and
+    chose, the time and the CPU time of a batch that nothing is done with, and how much a loop of matrix products is slowed down."""
+    device, quick = report.device, report.quick
+    cuda = device.type == "cuda"
+    n = 64 if quick else 4096
+    a = torch.randn(n, n, device=device, dtype=torch.float32 if quick else torch.bfloat16)
+    out = torch.empty_like(a)
+
+    def compute() -> None:
+        for _ in range(4):
+            torch.mm(a, a, out=out)
+
+    found = []
+    for side, batch_size, samples in ((8, 4, 64),) if quick else ((8, 256, 400_000), (32, 256, 200_000), (96, 256, 40_000), (224, 64, 8_192)):
+        data = lf.open(pixels(samples, side))
+        for workers in (1,) if quick else (1, 8):
+            row: dict[str, Any] = {"batch": f"{batch_size}x{side}x{side}x3", "loader_threads": workers}
+            with loader(report, data, batch_size, num_workers=workers) as made:
+                row |= {"chosen": made.copy_path, "measured_at_start": made.copy_paths(), "paths": {}}
+            for path in ("gathered", "batched", "mapped") if cuda else ("auto",):
+
+                def run(path: str = path, workers: int = workers, batch_size: int = batch_size, data: Any = data) -> dict[str, Any]:
+                    with loader(report, data, batch_size, num_workers=workers, copy_path=path) as made:
+                        count = 4 if quick else 200
+                        return {**rate(made, count, device), "compute_slowdown_fraction": slowdown(made, compute, count, device)}
+
+                row["paths"][path] = attempt(run)
+            found.append(row)
     return found
 
 
@@ -233,6 +271,13 @@ def verdicts(sections: dict[str, Any]) -> list[dict[str, Any]]:
         ratio = got["compute_us"] / got["copy_us"]
         asked.append((f"overlap at compute/copy {ratio:.2f}", "≥ 0.98", got["overlap_fraction"], lambda v: v >= 0.98))
         asked.append((f"compute slowed down at {ratio:.2f}", "< 0.03", got["compute_slowdown_fraction"], lambda v: v < 0.03))
+    ways = sections.get("paths")
+    for got in ways if isinstance(ways, list) else []:
+        times = {path: t["batch_us"] for path, t in got["paths"].items() if not failed(t)}
+        if got["chosen"] in times:
+            lost = times[got["chosen"]] / min(times.values())
+            what = f"path chosen for {got['batch']}, {got['loader_threads']} threads: {got['chosen']}"
+            asked.append((what, "≤ 1.15 of the fastest", lost, lambda v: v <= 1.15))
     made = sections.get("images")
     for got in made if isinstance(made, list) else []:
         asked.append((f"images of {got['batch']} equal the CPU's", "yes", got["equals_the_cpu"], bool))
@@ -242,7 +287,7 @@ def verdicts(sections: dict[str, Any]) -> list[dict[str, Any]]:
 def main() -> int:
     """Runs the sections; always 0, unless the program itself cannot start."""
     report = Report("staging", arguments(__doc__).parse_args())
-    for name, body in {"copy": copy, "overlap": overlap, "images": images, "loaders": loaders}.items():
+    for name, body in {"copy": copy, "overlap": overlap, "paths": paths, "images": images, "loaders": loaders}.items():
         report.section(name, lambda body=body: body(report))
     report.data["verdicts"] = verdicts(report.data["sections"])
     report.write()

@@ -154,6 +154,13 @@ impl Engine {
         (settings.policy_name().to_owned(), settings.score_kind().name(), settings.smoothing_weight())
     }
 
+    /// The way batches take to the GPU, and what each of those measured costs: (path, gather µs, copy µs).
+    fn copy_path(&self) -> (&'static str, Vec<(&'static str, f64, f64)>) {
+        let choice = self.core.copy_choice();
+        let costs = choice.measured.iter().map(|cost| (cost.path.name(), cost.gather_us, cost.copy_us));
+        (choice.path.name(), costs.collect())
+    }
+
     /// Chooses the epoch that starts next.
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
         outside(py, || self.core.set_epoch(epoch))

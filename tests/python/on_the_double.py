@@ -129,6 +129,7 @@ _device.require_torch = lambda what: Torch
 _cuda.torch.version.cuda = _cuda.torch.version.cuda or "12.8"
 
 SAMPLES, BATCH = 96, 8
+PATHS = "gathered", "batched", "mapped"
 pixels = np.random.default_rng(0).integers(0, 256, (SAMPLES, 7, 9, 3), dtype=np.uint8)
 data = (pixels, np.arange(SAMPLES) * 3)
 
@@ -139,10 +140,14 @@ def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, **keywords
     call("set", b"delay_us", delay_us)
     wrong = 0
     keywords = {"batch_size": BATCH, "seed": 5, "transform": transform, "framework": "torch", "stats": False, **keywords}
-    plain = {**keywords, "num_workers": 0, "prefetch_factor": None, "max_slots": None}
+    plain = {**keywords, "num_workers": 0, "prefetch_factor": None, "max_slots": None, "copy_path": "auto"}
     with lf.Loader(data, device="cuda:0", **keywords) as there, lf.Loader(data, **plain) as here:
         by_threads = transform is not None and _cuda._loaded[0] is None
         assert (there._settings["transform"] is not None) == by_threads, "who transforms"
+        path = keywords.get("copy_path", "auto")
+        measured = path == "auto" and "cache" in keywords and not by_threads
+        assert set(there.copy_paths()) == (set(PATHS) if measured else set())
+        assert path in (there.copy_path, "auto")
         for _ in range(epochs):
             held = []
             passing = iter(there)
@@ -168,6 +173,8 @@ def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, **keywords
         del abandoned
         stats = there.stats()
     assert stats["slots_total"] <= (keywords.get("max_slots") or 99), stats
+    if path != "auto":
+        assert (stats["in_place_samples_total"] > 0) == (path != "gathered"), stats
     gc.collect()
     return wrong
 
@@ -210,9 +217,13 @@ def main():
             keywords = {"num_workers": workers, "max_slots": slots, **({"prefetch_factor": 1} if workers else {})}
             found = deliver(transform, 200, on=SIDE, **keywords)
             assert found == 0, f"{found} wrong batches: {transform}, {keywords}"
+            for path in (*PATHS, "auto"):
+                cache = {"cache": "60%", "policy": "lru", "copy_path": path}
+                found = deliver(transform, 200, on=SIDE, **keywords, **cache)
+                assert found == 0, f"{found} wrong batches: {transform}, {keywords}, {cache}"
     with warnings.catch_warnings(action="ignore"):
         _cuda._loaded[0], kernels = None, _cuda._loaded[0]  # as where the driver refuses them: the loader's threads transform
-        assert deliver(made[0], 200, num_workers=1) == 0
+        assert deliver(made[0], 200, num_workers=1, cache="60%") == 0
         _cuda._loaded[0] = kernels
     assert violations() == "", violations()
     assert all(abandon_a_copy() for _ in range(3)), "a copy wrote into memory that had another owner"

@@ -64,9 +64,10 @@ def test_staging_has_a_figure_for_everything(tmp_path):
     said, found = run("staging.py", tmp_path)
     sections = found["sections"]
     assert errors(sections) == []
-    assert set(sections) == {"copy", "overlap", "images", "loaders"}
+    assert set(sections) == {"copy", "overlap", "paths", "images", "loaders"}
     assert sections["copy"]["best_gb_per_s"] > 0 and len(sections["copy"]["loader"]) == 1
     assert sections["overlap"][0]["overlap_fraction"] > 0
+    assert sections["paths"][0]["chosen"] == "gathered" and sections["paths"][0]["paths"]["auto"]["batch_us"] > 0
     assert sections["images"][0]["equals_the_cpu"] is True
     assert [row["loader"] for row in sections["loaders"]] == ["lossfeed", "DataLoader, 0 workers", "lf.stage(DataLoader, 0 workers)"]
     assert len(found["verdicts"]) == 4 and "these figures mean nothing" in said

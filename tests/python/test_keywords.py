@@ -179,6 +179,8 @@ def test_cache_sizes_are_read(numbers, cache, expected):
         ({"cache": "120%"}, "120%"),
         ({"cache": [1]}, "cache="),
         ({"cache_form": "zip"}, "encoded or decoded"),
+        ({"copy_path": "zip"}, "gathered, batched or mapped"),
+        ({"copy_path": "mapped"}, "set device to cuda"),
         ({"policy": "best"}, "best.*lru"),
         ({"policy": "belady"}, "belady.*replay"),
         ({"sampler": "fair"}, "fair.*cost-aware"),

@@ -151,7 +151,7 @@ impl Cache {
     }
 
     /// Arena memory for a record that was admitted, or `None` when it is all taken (pinned by batches still being
-    /// filled, or fragmented): the admission is then cancelled by publishing [`Fetched::Passed`].
+    /// filled or on their way to a device, or fragmented): the admission is then cancelled by publishing [`Fetched::Passed`].
     pub fn reserve(&self, record_bytes: usize) -> Option<crate::arena::SlotMut> {
         self.arena.allocate(record_bytes)
     }

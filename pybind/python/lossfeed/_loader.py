@@ -55,6 +55,10 @@ class Loader:
         cache: host memory for samples: bytes, text (``"2GiB"``), or a share of the dataset (``"20%"`` or a float up to 1.0). None
             or 0: no cache. The limit is never exceeded.
         cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` the pixels.
+        copy_path: how cached rows get to a CUDA device: ``"gathered"`` (loader threads gather a batch, which is copied as a whole),
+            ``"batched"`` (the driver copies each row from where the cache has it, in one call; driver 570 or newer) or ``"mapped"`` (a
+            kernel reads the rows there, over the bus). ``"auto"`` takes what is measured to be the fastest when the loader is made; see
+            :meth:`copy_paths`. Samples that are decoded or transformed by the loader's threads are always gathered.
         transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers pixels as they are.
         policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``; None takes the one that suits the
             sampler (minio, shade for pads, else importance).
@@ -102,6 +106,7 @@ class Loader:
         device: Any = "cpu",
         cache: int | float | str | None = None,
         cache_form: str = "encoded",
+        copy_path: str = "auto",
         transform: ImageTransform | None = None,
         policy: str | None = None,
         seed: int | None = None,
@@ -144,6 +149,7 @@ class Loader:
             on_device = self._courier.name
             made = made if self._courier.host_transforms else None
         form = _keywords.choice("cache_form", cache_form, "encoded", "decoded")
+        path = _keywords.choice("copy_path", copy_path, "auto", "gathered", "batched", "mapped")
         num_workers, ahead = _keywords.workers(num_workers, prefetch_factor)
         sampler_settings = _keywords.sampler(sampler, shuffle)
         settings: dict[str, Any] = {
@@ -156,6 +162,7 @@ class Loader:
             "prefetch_factor": ahead,
             "cache_bytes": parse_cache(cache, lambda: self._data.cache_bytes(form)),
             "cache_form": form,
+            "copy_path": None if path == "auto" else path,
             "transform": None if transform is None or made is None else transform._settings,
             "policy": None if policy is None else str(policy),
             "sampler": sampler_settings,
@@ -196,6 +203,19 @@ class Loader:
     def data(self) -> Data:
         """The dataset."""
         return self._data
+
+    @property
+    def copy_path(self) -> str:
+        """The way batches take to the device: ``"gathered"``, ``"batched"`` or ``"mapped"``."""
+        return self._open_engine().copy_path()[0]
+
+    def copy_paths(self) -> dict[str, dict[str, float]]:
+        """What ``copy_path="auto"`` measured, for a batch of rows that lie anywhere in the cache's memory (µs): ``gather_us`` of one loader
+        thread, and ``copy_us`` from batch to batch on the device. A path's time is the longer of ``gather_us`` over the number of threads
+        and ``copy_us``; another path than ``"gathered"`` is taken if that is more than a tenth shorter. Empty if nothing was
+        measured: no GPU, no cache, a path that was named, or rows that must be gathered."""
+        costs = self._open_engine().copy_path()[1]
+        return {path: {"gather_us": gather, "copy_us": copy} for path, gather, copy in costs}
 
     @property
     def epoch(self) -> int:
