@@ -133,6 +133,7 @@ impl Engine {
             ));
         }
         let cache = Cache::new(scores, ledger, arena, Arc::clone(&counters));
+        let cache = if source.in_memory() { cache.over_memory() } else { cache };
         let number = ENGINES.fetch_add(1, Relaxed) + 1;
         let feed = Feed::new(
             number,

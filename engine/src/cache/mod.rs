@@ -22,6 +22,8 @@ use std::sync::atomic::Ordering::Relaxed;
 pub enum Lookup {
     /// In memory: the next of [`Decision::residents`].
     Resident,
+    /// In the source's memory, and not to be kept: the caller reads it there and tells nobody.
+    Passing,
     /// Somebody is fetching it.
     Joined(Arc<Flight>),
     /// The caller must fetch it and [`Cache::publish`] the outcome, whatever it is.
@@ -72,6 +74,8 @@ pub struct Cache {
     state: Mutex<State>,
     arena: Arc<Arena>,
     counters: Arc<Counters>,
+    /// Whether two who want a sample at a time fetch it once.
+    coalesces: bool,
 }
 
 impl Cache {
@@ -80,7 +84,12 @@ impl Cache {
         counters.cache_capacity_bytes.store(ledger.capacity_bytes(), Relaxed);
         let shelf = Shelf::new(Arc::clone(&arena), scores.len());
         let state = State { scores, ledger, step: 0, shelf, flights: HashMap::new() };
-        Self { state: Mutex::new(state), arena, counters }
+        Self { state: Mutex::new(state), arena, counters, coalesces: true }
+    }
+
+    /// The same over a source whose samples lie in memory: those that are not to be kept need no flight.
+    pub fn over_memory(self) -> Self {
+        Self { coalesces: false, ..self }
     }
 
     /// The state, locked.
@@ -109,6 +118,9 @@ impl Cache {
                 evicted.drain(..).for_each(|victim| shelf.evict(victim));
                 if access == Access::Hit && shelf.pin(id) {
                     return Lookup::Resident;
+                }
+                if access == Access::Bypassed && !self.coalesces {
+                    return Lookup::Passing;
                 }
                 if let Some(flight) = flights.get(&id)
                     && flight.try_join()

@@ -32,7 +32,7 @@ fn used(policy: &str, record_bytes: fn(SampleId) -> u64, spare: u64) -> Cache {
             for (&id, lookup) in ids.iter().zip(lookups) {
                 match lookup {
                     Lookup::Resident => assert!(records.next().unwrap().iter().copied().eq(record(id))),
-                    Lookup::Joined(_) => panic!("nobody else fetches"),
+                    Lookup::Joined(_) | Lookup::Passing => panic!("nobody else fetches, and not from memory"),
                     Lookup::Owned { flight, admitted } => {
                         let slot = admitted.then(|| cache.reserve(record_bytes(id) as usize)).flatten();
                         let kept = slot.map(|mut slot| {
@@ -94,4 +94,23 @@ fn a_cache_of_nothing_keeps_no_places() {
     let decision = cache.decide(&mut cache.lock(), &[3], &|_| 10);
     assert!(matches!(decision.lookups[..], [Lookup::Owned { admitted: false, .. }]));
     assert_eq!(cache.lock().shelf.metadata_bytes(), 0);
+}
+
+#[test]
+fn over_memory_only_what_is_to_be_kept_has_a_flight() {
+    let record_bytes: fn(SampleId) -> u64 = |_| 100;
+    let room = 3 * Arena::footprint(100);
+    for (over_memory, fetched_alone) in [(true, 1), (false, 0)] {
+        let ledger = Ledger::new(room, 10, policy::from_name("minio", 10).unwrap());
+        let cache = Cache::new(ScoreTable::new(10, 0.5), ledger, Arena::new(room, &Cpu).unwrap(), Arc::default());
+        let cache = if over_memory { cache.over_memory() } else { cache };
+        let ids = [0, 1, 2, 3, 4, 3, 0];
+        cache.lock().ledger.plan(&ids);
+        let lookups = cache.decide(&mut cache.lock(), &ids, &record_bytes).lookups;
+        let owned = lookups.iter().filter(|l| matches!(l, Lookup::Owned { admitted: true, .. })).count();
+        let passing = lookups.iter().filter(|l| matches!(l, Lookup::Passing)).count();
+        let joined = lookups.iter().filter(|l| matches!(l, Lookup::Joined(_))).count();
+        // Three are admitted, the first of them is asked for again; 3 and 4 are not kept, and 3 comes twice.
+        assert_eq!((owned, passing, joined), (3, 3 * fetched_alone, 2 - fetched_alone), "over memory: {over_memory}");
+    }
 }

@@ -178,10 +178,15 @@ impl Feed {
         };
 
         let (mut resident_rows, mut joined) = (Vec::new(), Vec::new());
+        let (mut passing, mut passing_rows) = (Vec::new(), Vec::new());
         let (mut missing, mut missing_rows, mut owned) = (Vec::new(), Vec::new(), Vec::new());
         for (row, lookup) in lookups.into_iter().enumerate() {
             match lookup {
                 Lookup::Resident => resident_rows.push(row),
+                Lookup::Passing => {
+                    passing.push(planned.ids[row]);
+                    passing_rows.push(row);
+                }
                 Lookup::Joined(flight) => joined.push((row, flight)),
                 Lookup::Owned { flight, admitted } => {
                     missing.push(planned.ids[row]);
@@ -219,6 +224,20 @@ impl Feed {
         // Else all pins are let go of now, with one lock.
         let in_place = (!left.is_empty()).then(|| InPlace::new(residents, left));
 
+        if !passing.is_empty() {
+            let mut fetched_bytes = 0;
+            // What it does not answer for is an error all the same.
+            passing_rows.iter().for_each(|&row| failures[row] = Some(Arc::clone(&unfetched)));
+            sheet.turn(Work::Source);
+            self.source.fetch(&passing, &mut |k, payload| {
+                let written = payload.and_then(|payload| {
+                    fetched_bytes += payload.data.len() as u64;
+                    rows.write(passing_rows[k], &payload, self.decoder.is_some(), scratch)
+                });
+                failures[passing_rows[k]] = written.err().map(|e| named(passing[k], e));
+            });
+            self.count_fetched(passing.len(), fetched_bytes);
+        }
         if !missing.is_empty() {
             let mut answered = vec![false; missing.len()];
             let mut fetched_bytes = 0;
@@ -236,9 +255,7 @@ impl Feed {
                     Fetched::Failed(e)
                 });
             });
-            let c = &self.counters;
-            c.fetched_samples_total.fetch_add(missing.len() as u64, Relaxed);
-            c.fetched_bytes_total.fetch_add(fetched_bytes, Relaxed);
+            self.count_fetched(missing.len(), fetched_bytes);
             for k in (0..missing.len()).filter(|&k| !answered[k]) {
                 failures[missing_rows[k]] =
                     Some(named(missing[k], Error::internal("the source did not answer for this sample")));
@@ -263,6 +280,11 @@ impl Feed {
             slot.leave_in_place(in_place);
         }
         self.finish(planned, failures, slot)
+    }
+
+    fn count_fetched(&self, samples: usize, bytes: u64) {
+        self.counters.fetched_samples_total.fetch_add(samples as u64, Relaxed);
+        self.counters.fetched_bytes_total.fetch_add(bytes, Relaxed);
     }
 
     /// One fetched payload: into its row, and into the cache if it was admitted and there is memory.

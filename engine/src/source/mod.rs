@@ -106,7 +106,13 @@ pub trait Source: Send + Sync {
     /// The label of every sample where the source knows them without reading samples.
     fn labels(&self) -> Option<&[i64]>;
 
-    /// Reads the samples `ids` (without duplicates). `sink(k, result)` is called exactly once for every position `k` of
+    /// Whether samples lie in memory, so that nobody gains by waiting for another's fetch of the same one. Such a source may be asked for
+    /// an id several times at once.
+    fn in_memory(&self) -> bool {
+        false
+    }
+
+    /// Reads the samples `ids` (without duplicates, but see [`Self::in_memory`]). `sink(k, result)` is called exactly once for every position `k` of
     /// `ids`, in any order, on the calling thread; the payload lives until the sink returns.
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>));
 }
