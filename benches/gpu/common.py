@@ -92,6 +92,17 @@ class Report:
             attempt(torch.cuda.empty_cache)
         return result
 
+    def judge(self, asked: list[tuple[str, str, Any, Callable[[Any], Any]]]) -> None:
+        """Records and prints what was asked for, the limit, what was measured (None: nothing was), and whether it is met."""
+        self.data["verdicts"] = [
+            {"what": what, "asked": limit, "measured": value, "met": None if value is None else bool(met(value))}
+            for what, limit, value, met in asked
+        ]
+        self.write()
+        word = {True: "yes", False: "NO", None: ""}
+        columns = ("asked for", "limit", "measured", "met")
+        say([(v["what"], v["asked"], v["measured"], word[v["met"]]) for v in self.data["verdicts"]], columns)
+
     def write(self) -> None:
         """Writes the file whole."""
         draft = self.path.with_suffix(".json.new")

@@ -260,9 +260,9 @@ def loaders(report: Report) -> list[dict[str, Any]]:
     return found
 
 
-def verdicts(sections: dict[str, Any]) -> list[dict[str, Any]]:
-    """What issue and design ask for, beside what was seen."""
-    asked = []
+def asked_for(sections: dict[str, Any]) -> list[tuple[str, str, Any, Any]]:
+    """What was asked for, the limit, and what was seen."""
+    asked: list[tuple[str, str, Any, Any]] = []
     whole = sections.get("copy") or {}
     for size, got in (whole.get("loader") or {}).items():
         asked.append((f"host to device, batches of {size}", "≥ 0.95 of the best copy", got["fraction_of_best"], lambda v: v >= 0.95))
@@ -281,7 +281,7 @@ def verdicts(sections: dict[str, Any]) -> list[dict[str, Any]]:
     made = sections.get("images")
     for got in made if isinstance(made, list) else []:
         asked.append((f"images of {got['batch']} equal the CPU's", "yes", got["equals_the_cpu"], bool))
-    return [{"what": w, "asked": a, "measured": v, "met": None if v is None else bool(test(v))} for w, a, v, test in asked]
+    return asked
 
 
 def main() -> int:
@@ -289,13 +289,7 @@ def main() -> int:
     report = Report("staging", arguments(__doc__).parse_args())
     for name, body in {"copy": copy, "overlap": overlap, "paths": paths, "images": images, "loaders": loaders}.items():
         report.section(name, lambda body=body: body(report))
-    report.data["verdicts"] = verdicts(report.data["sections"])
-    report.write()
-    word = {True: "yes", False: "NO", None: ""}
-    say(
-        [(v["what"], v["asked"], v["measured"], word[v["met"]]) for v in report.data["verdicts"]],
-        ("asked for", "limit", "measured", "met"),
-    )
+    report.judge(asked_for(report.data["sections"]))
     rows = report.data["sections"].get("loaders")
     columns = ("batch", "loader", "samples_per_s", "cpu_s_per_million")
     say([tuple(r.get(c) for c in columns) for r in rows if "error" not in r] if isinstance(rows, list) else [], columns)

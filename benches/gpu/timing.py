@@ -167,8 +167,8 @@ def _mib(value: Any) -> Any:
     return float(value) / 2**20 if isinstance(value, int) else value
 
 
-def verdicts(sections: dict[str, Any]) -> list[dict[str, Any]]:
-    """What was asked for, what was measured, and whether one is the other; None where it was not measured."""
+def asked_for(sections: dict[str, Any]) -> list[tuple[str, str, Any, Any]]:
+    """What was asked for, the limit, and what was measured; None where nothing was."""
     asked: list[tuple[str, str, Any, Any]] = []
 
     def dig(*path: Any) -> Any:
@@ -203,10 +203,7 @@ def verdicts(sections: dict[str, Any]) -> list[dict[str, Any]]:
         both = [peaks.get(n) for n in ("lossfeed", "eager")]
         ratio = both[0] / both[1] if all(isinstance(b, int) and b for b in both) else None
         asked.append((f"peak memory {f['shape']}", "≤ 0.5 of eager's", ratio, lambda v: v <= 0.5))
-    return [
-        {"what": what, "asked": text, "measured": value, "met": None if value is None else bool(test(value))}
-        for what, text, value, test in asked
-    ]
+    return asked
 
 
 def main() -> int:
@@ -224,18 +221,11 @@ def main() -> int:
     report.section("host", lambda: hook.host_times(report))
     report.section("step", lambda: hook.step_times(report))
     report.section("graph", lambda: hook.graph(report))
-    report.data["verdicts"] = verdicts(report.data["sections"])
-    report.write()
-
     print(f"\n{report.data['machine'].get('name', report.device)}; read bandwidth {read or 0:.0f} GB/s")
     for name in ("host", "step", "graph"):
         if (section := report.data["sections"].get(name)) is not None:
             print(f"  {name}: {section}")
-    word = {True: "yes", False: "NO", None: ""}
-    say(
-        [(v["what"], v["asked"], v["measured"], word[v["met"]]) for v in report.data["verdicts"]],
-        ("asked for", "limit", "measured", "met"),
-    )
+    report.judge(asked_for(report.data["sections"]))
     if report.quick:
         print("  a quick run: these figures mean nothing")
     print(report.path)

@@ -43,13 +43,7 @@ fn sources() -> Vec<PathBuf> {
 
 /// Compiles the library, once for all processes: its folder is named after its sources.
 fn build() -> Option<PathBuf> {
-    let chosen = std::env::var("CXX").ok();
-    let compilers = chosen.iter().map(String::as_str).chain(["c++", "g++", "clang++"]);
-    let works = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success());
-    let Some(compiler) = compilers.into_iter().find(works) else {
-        eprintln!("the driver double was not built: no C++ compiler (set CXX, or install g++ or clang++)");
-        return None;
-    };
+    let compiler = &*lossfeed_tests::cpp_compiler("the driver double was not built")?;
     let mut hash = Sha256::new();
     hash.update(compiler);
     for file in sources() {

@@ -32,13 +32,7 @@ fn driver(sanitized: bool) -> Option<&'static PathBuf> {
 
 fn compile(sanitized: bool) -> Option<PathBuf> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let chosen = std::env::var("CXX").ok();
-    let compilers = chosen.iter().map(String::as_str).chain(["c++", "g++", "clang++"]);
-    let works = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success());
-    let Some(compiler) = compilers.into_iter().find(works) else {
-        eprintln!("the CUDA sources were not run: no C++ compiler (set CXX, or install g++ or clang++)");
-        return None;
-    };
+    let compiler = &*lossfeed_tests::cpp_compiler("the CUDA sources were not run")?;
     let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let extra: &[&str] = if sanitized { &SANITIZERS } else { &[] };
     if sanitized && !links(compiler, &place) {

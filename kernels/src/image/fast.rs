@@ -3,7 +3,7 @@
 //! A pixel has 256 values, so every element type's arithmetic is done once, when the transform is made; what is left is a load and
 //! a store an element, without the fused multiply-add that baseline processors do not have.
 
-use super::{Draw, ImageDtype, ImageTransform, Parts};
+use super::{Draw, ImageDtype, ImageTransform};
 use crate::element::{BF16, Element, F16};
 
 /// Makes samples of one transform. Shared by threads.
@@ -24,9 +24,9 @@ enum Tables {
 impl ImageMaker {
     /// Makes the tables: at most 16 KiB.
     pub fn new(transform: ImageTransform) -> Self {
-        let t = transform.parts();
+        let t = &transform;
         let normal = |c: usize, value: usize| (value as f32).mul_add(t.scale[c], t.shift[c]);
-        let channels = 0..t.channels;
+        let channels = 0..t.source[2];
         let halves = |write: fn(f32, &mut [u8])| {
             let half = |c, value| {
                 let mut bytes = [0; 2];
@@ -55,12 +55,12 @@ impl ImageMaker {
     /// to its elements. Panics if that is not so, as slices do.
     pub fn make(&self, key: u64, id: i64, source: &[u8], out: &mut [u8]) {
         let draw = self.transform.draw(key, id);
-        let t = self.transform.parts();
+        let t = &self.transform;
         assert_eq!((source.len(), out.len()), (self.transform.source_bytes(), self.transform.out_bytes()));
         match &self.tables {
-            Tables::Bytes(tables) => sample(&t, tables, draw, source, out),
-            Tables::Halves(tables) => sample(&t, tables, draw, source, bytemuck::cast_slice_mut(out)),
-            Tables::Floats(tables) => sample(&t, tables, draw, source, bytemuck::cast_slice_mut(out)),
+            Tables::Bytes(tables) => sample(t, tables, draw, source, out),
+            Tables::Halves(tables) => sample(t, tables, draw, source, bytemuck::cast_slice_mut(out)),
+            Tables::Floats(tables) => sample(t, tables, draw, source, bytemuck::cast_slice_mut(out)),
         }
     }
 }
@@ -80,8 +80,8 @@ impl Span {
     }
 }
 
-fn sample<T: Copy>(t: &Parts<'_>, tables: &[[T; 256]], draw: Draw, source: &[u8], out: &mut [T]) {
-    match t.channels {
+fn sample<T: Copy>(t: &ImageTransform, tables: &[[T; 256]], draw: Draw, source: &[u8], out: &mut [T]) {
+    match t.source[2] {
         1 => lines::<T, 1>(t, tables, draw, source, out),
         3 => lines::<T, 3>(t, tables, draw, source, out),
         4 => lines::<T, 4>(t, tables, draw, source, out),
@@ -90,26 +90,27 @@ fn sample<T: Copy>(t: &Parts<'_>, tables: &[[T; 256]], draw: Draw, source: &[u8]
 }
 
 /// `C`: the channels where they are known when this is compiled, else 0.
-fn lines<T: Copy, const C: usize>(t: &Parts<'_>, tables: &[[T; 256]], draw: Draw, source: &[u8], out: &mut [T]) {
-    let channels = if C == 0 { t.channels } else { C };
+fn lines<T: Copy, const C: usize>(t: &ImageTransform, tables: &[[T; 256]], draw: Draw, source: &[u8], out: &mut [T]) {
+    let ([height, width, channels], [out_height, out_width]) = (t.source, t.out);
+    let channels = if C == 0 { channels } else { C };
     let tables = &tables[..channels];
-    let down = Span::new(t.out_height, draw.top, t.padding, t.height);
-    let across = Span::new(t.out_width, draw.left, t.padding, t.width);
+    let down = Span::new(out_height, draw.top, t.padding, height);
+    let across = Span::new(out_width, draw.left, t.padding, width);
     // Where the pixels that exist go in a line of the result.
-    let cols = if draw.flip { t.out_width - across.end..t.out_width - across.start } else { across.start..across.end };
+    let cols = if draw.flip { out_width - across.end..out_width - across.start } else { across.start..across.end };
     let count = cols.len();
     let line_of = |y: usize| {
         let inside = (down.start..down.end).contains(&y);
         let y = if inside { down.first + (y - down.start) } else { 0 };
         let pixels = if inside { count } else { 0 };
-        &source[(y * t.width + if pixels > 0 { across.first } else { 0 }) * channels..][..pixels * channels]
+        &source[(y * width + if pixels > 0 { across.first } else { 0 }) * channels..][..pixels * channels]
     };
     if t.channels_first {
-        let plane = t.out_height * t.out_width;
-        for y in 0..t.out_height {
+        let plane = out_height * out_width;
+        for y in 0..out_height {
             let from = line_of(y);
             for (c, table) in tables.iter().enumerate() {
-                let line = &mut out[c * plane + y * t.out_width..][..t.out_width];
+                let line = &mut out[c * plane + y * out_width..][..out_width];
                 if from.is_empty() {
                     line.fill(table[0]);
                     continue;
@@ -137,9 +138,9 @@ fn lines<T: Copy, const C: usize>(t: &Parts<'_>, tables: &[[T; 256]], draw: Draw
             *o = table[usize::from(value)];
         }
     };
-    for y in 0..t.out_height {
+    for y in 0..out_height {
         let from = line_of(y);
-        let line = &mut out[y * t.out_width * channels..][..t.out_width * channels];
+        let line = &mut out[y * out_width * channels..][..out_width * channels];
         if from.is_empty() {
             fill(line);
             continue;

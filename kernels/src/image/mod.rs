@@ -110,15 +110,17 @@ pub enum ImageError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageTransform {
     dtype: ImageDtype,
-    channels_first: bool,
-    source: [usize; 3],
-    out: [usize; 2],
-    padding: usize,
-    random_crop: bool,
+    pub(crate) channels_first: bool,
+    /// Height, width, channels.
+    pub(crate) source: [usize; 3],
+    /// Height, width.
+    pub(crate) out: [usize; 2],
+    pub(crate) padding: usize,
+    pub(crate) random_crop: bool,
     /// Flipped are draws below this, of 2^32.
-    flip_below: u64,
-    scale: [f32; CHANNELS_MAX],
-    shift: [f32; CHANNELS_MAX],
+    pub(crate) flip_below: u64,
+    pub(crate) scale: [f32; CHANNELS_MAX],
+    pub(crate) shift: [f32; CHANNELS_MAX],
 }
 
 /// What chance decided for one sample.
@@ -221,7 +223,7 @@ impl ImageTransform {
         self.elements() * self.dtype.bytes()
     }
     /// How many places the crop can have, down and across.
-    fn places(&self) -> [usize; 2] {
+    pub(crate) fn places(&self) -> [usize; 2] {
         [0, 1].map(|i| self.source[i] + 2 * self.padding - self.out[i] + 1)
     }
 
@@ -237,43 +239,6 @@ impl ImageTransform {
         };
         Draw { top, left, flip: (first >> 32) < self.flip_below }
     }
-
-    pub(crate) fn parts(&self) -> Parts<'_> {
-        let Self { source: [height, width, channels], out: [out_height, out_width], .. } = *self;
-        let [tops, lefts] = self.places();
-        Parts {
-            height,
-            width,
-            channels,
-            out_height,
-            out_width,
-            padding: self.padding,
-            channels_first: self.channels_first,
-            random_crop: self.random_crop,
-            tops,
-            lefts,
-            flip_below: self.flip_below,
-            scale: &self.scale,
-            shift: &self.shift,
-        }
-    }
-}
-
-/// Everything a transform consists of.
-pub(crate) struct Parts<'a> {
-    pub(crate) height: usize,
-    pub(crate) width: usize,
-    pub(crate) channels: usize,
-    pub(crate) out_height: usize,
-    pub(crate) out_width: usize,
-    pub(crate) padding: usize,
-    pub(crate) channels_first: bool,
-    pub(crate) random_crop: bool,
-    pub(crate) tops: usize,
-    pub(crate) lefts: usize,
-    pub(crate) flip_below: u64,
-    pub(crate) scale: &'a [f32; CHANNELS_MAX],
-    pub(crate) shift: &'a [f32; CHANNELS_MAX],
 }
 
 /// One value for each channel.

@@ -33,7 +33,8 @@ pub fn images(transform: &ImageTransform, batch: &Images) -> Result<Option<Step>
     if batch.rows == 0 {
         return Ok(None);
     }
-    let t = transform.parts();
+    let t = transform;
+    let ([height, width, channels], [out_height, out_width], [tops, lefts]) = (t.source, t.out, t.places());
     let vectors = transform.elements().div_ceil(VECTOR_BYTES / transform.dtype().bytes());
     let blocks = (batch.rows as u64).saturating_mul(vectors as u64).div_ceil(u64::from(THREADS));
     if blocks > BLOCKS_MAX || batch.rows > i32::MAX as usize || transform.elements() > i32::MAX as usize {
@@ -51,17 +52,17 @@ pub fn images(transform: &ImageTransform, batch: &Images) -> Result<Option<Step>
         out: batch.out,
         key: batch.key,
         flip_below: t.flip_below,
-        scale: *t.scale,
-        shift: *t.shift,
+        scale: t.scale,
+        shift: t.shift,
         rows: batch.rows as i32,
-        height: t.height as i32,
-        width: t.width as i32,
-        channels: t.channels as i32,
-        out_height: t.out_height as i32,
-        out_width: t.out_width as i32,
+        height: height as i32,
+        width: width as i32,
+        channels: channels as i32,
+        out_height: out_height as i32,
+        out_width: out_width as i32,
         padding: t.padding as i32,
-        tops: t.tops as u32,
-        lefts: t.lefts as u32,
+        tops: tops as u32,
+        lefts: lefts as u32,
         random_crop: u32::from(t.random_crop),
         channels_first: u32::from(t.channels_first),
         vectors: vectors as u32,
