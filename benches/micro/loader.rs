@@ -1,14 +1,16 @@
 //! What the engine's loader costs without Python: samples a second, cold and warm, beside the machine's gather bound.
 //!
-//! `LOSSFEED_CIFAR=DIR cargo bench -p lossfeed-benches --bench loader` with DIR holding `train-*.tar`. One line of JSON.
+//! `cargo bench -p lossfeed-benches --bench loader` measures rows of CIFAR-10's shape in memory, as they are and in a cache; with
+//! `LOSSFEED_CIFAR=DIR`, DIR holding `train-*.tar`, also pictures. Lines of JSON.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use lossfeed::loader::Next;
 use lossfeed::sampler::SamplerSettings;
 use lossfeed::settings::CacheForm;
-use lossfeed::source::{ImageMode, OpenOptions, open};
-use lossfeed::{Dataset, Engine, Settings};
+use lossfeed::source::{Arrays, ImageMode, OpenOptions, open};
+use lossfeed::{Dataset, Dtype, Engine, Settings, TensorSpec};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const BATCH: usize = 256;
@@ -50,9 +52,47 @@ fn gather(samples: usize, row: usize) -> f64 {
     (batches * BATCH) as f64 / started.elapsed().as_secs_f64()
 }
 
+/// The median of rounds in which all take their turn, so that a clock that drifts moves all of them.
+fn in_turns<const N: usize>(rounds: usize, mut measure: impl FnMut(usize) -> f64) -> [f64; N] {
+    let mut seen = [const { Vec::new() }; N];
+    for _ in 0..rounds {
+        seen.iter_mut().enumerate().for_each(|(k, seen)| seen.push(measure(k)));
+    }
+    seen.map(|mut seen| {
+        seen.sort_by(f64::total_cmp);
+        seen[seen.len() / 2]
+    })
+}
+
+/// Rows in memory, and the same in a cache that holds them all.
+fn rows() {
+    let (samples, spec) = (50_000, TensorSpec::new(Dtype::U8, [32, 32, 3]));
+    let row = spec.bytes();
+    for workers in [0, 1, 2] {
+        let engines = [0, 1 << 30].map(|cache_bytes| {
+            let (data, labels) = ((0..samples * row).map(|i| i as u8).collect::<Vec<u8>>(), vec![0u8; 8 * samples]);
+            let source = Arrays::new(data, spec.clone(), labels, TensorSpec::class_index(), samples).unwrap();
+            let dataset = Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap();
+            let (workers, drop_last) = (Some(workers), true);
+            let settings =
+                Settings { batch_size: BATCH, drop_last, cache_bytes, workers, stats: false, ..Settings::default() };
+            let engine = Engine::new(dataset, settings).unwrap();
+            epoch(&engine);
+            engine
+        });
+        let [arrays, cached, bound] = in_turns(15, |k| engines.get(k).map_or_else(|| gather(samples, row), epoch));
+        println!(
+            "{{\"workers\":{workers},\"arrays\":{arrays:.0},\"arrays_cached\":{cached:.0},\"gather\":{bound:.0},\"fractions\":[{:.2},{:.2}]}}",
+            arrays / bound,
+            cached / bound
+        );
+    }
+}
+
 fn main() {
+    rows();
     let Some(data) = std::env::var_os("LOSSFEED_CIFAR") else {
-        println!("LOSSFEED_CIFAR is not set: no shards to load, nothing measured");
+        println!("LOSSFEED_CIFAR is not set: no shards to load");
         return;
     };
     let pattern = format!("{}/train-*.tar", data.to_string_lossy());

@@ -70,7 +70,6 @@ impl Copies {
         let Some(reaper) = &self.reaper else {
             return Err(Error::internal("a copy was started on a device that is being closed"));
         };
-        let owner: Box<dyn Send> = Box::new(owner);
         let after = after_stream as sys::CUstream;
         let stream = self.stream.cu_stream();
         let (ready, done) = (Event::new(self.driver.clone())?, Event::new(self.driver.clone())?);
@@ -91,6 +90,8 @@ impl Copies {
                 "the batch was asked for while a CUDA graph is being captured: take batches outside of the capture",
             ));
         }
+        // Should `work` panic with something on its way, this leaks what that reads.
+        let owner: ManuallyDrop<Box<dyn Send>> = ManuallyDrop::new(Box::new(owner));
         let queued = work(&CopyQueue { copies: self }).and_then(|()| {
             self.driver.call("copying a batch to the GPU", || {
                 // SAFETY: both are ours and alive.
@@ -103,12 +104,12 @@ impl Copies {
                 // SAFETY: the stream is ours and alive.
                 unsafe { sys::cuStreamSynchronize(stream) }.result()
             });
-            if arrived.is_err() {
-                std::mem::forget(owner);
+            if arrived.is_ok() {
+                drop(ManuallyDrop::into_inner(owner));
             }
             return Err(error);
         }
-        let event = Arc::new(done);
+        let (event, owner) = (Arc::new(done), ManuallyDrop::into_inner(owner));
         if let Err(refused) = reaper.send(InFlight { event: event.clone(), owner }) {
             // The thread is gone, which it never is while a sender lives; the owner must still outlive the copy.
             if event.synchronize().is_err() {
