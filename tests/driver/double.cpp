@@ -40,7 +40,7 @@ struct Planned {
 std::map<std::string, Planned>& failures = *new std::map<std::string, Planned>;
 std::atomic<uint64_t> capturing{UINT64_MAX}, retained{0}, devices{1}, host_addresses{1};
 std::atomic<uint64_t> mismatches{0}, batched_rows{0};
-std::atomic<bool> launch_failed{false};
+std::atomic<bool> launch_failed{false}, unified{false};
 thread_local std::vector<void*> contexts;
 thread_local int capture_mode = 0; // global
 
@@ -101,6 +101,8 @@ EXPORT void lossfeed_double_set(const char* key, uint64_t value) {
         devices = value;
     } else if (k == "host_addresses") {
         host_addresses = value;
+    } else if (k == "unified") {
+        unified = value;
     } else {
         abort();
     }
@@ -150,6 +152,7 @@ EXPORT void lossfeed_double_reset() {
     }
     mismatches = batched_rows = 0;
     host_addresses = 1;
+    unified = false;
     launch_failed = false;
     capturing = UINT64_MAX;
     for (const char* key : {"device_bytes", "pinned_bytes"}) lossfeed_double_set(key, UINT64_MAX);
@@ -537,6 +540,8 @@ EXPORT int cuLaunchKernel(const void* function, unsigned grid, unsigned y, unsig
             std::lock_guard<std::mutex> guard(memory::lock());
             for (auto& [at, b] : memory::device()) s.known.push_back({(const char*)at, (const char*)at + b.bytes});
             for (auto& [at, range] : memory::host()) s.known.push_back({(const char*)at, (const char*)at + range.bytes});
+            // As where host and device share one address space: kernels reach everything.
+            if (unified) s.known.push_back({nullptr, (const char*)UINTPTR_MAX});
         }
         s.readable = s.known;
         static uint64_t seed = 0;

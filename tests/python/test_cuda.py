@@ -217,6 +217,24 @@ def test_images_made_on_the_gpu_are_the_cpus_to_the_bit(layout, dtype):
             assert torch.equal(there.ids.cpu(), here.ids) and torch.equal(there.weight.cpu(), here.weight)
 
 
+@pytest.mark.parametrize("side", [5, 32, 96])
+@pytest.mark.parametrize("path", ["auto", "gathered", "batched", "mapped"])
+def test_every_copy_path_brings_the_same_bytes_while_the_cache_turns_over(path, side):
+    x = np.random.default_rng(1).integers(0, 256, (600, side, side, 3), dtype=np.uint8)
+    transform = lf.ImageTransform("float16", layout="NHWC", flip=0.5)
+    for policy, made in (("minio", None), ("lru", None), ("lru", transform)):
+        keywords = {"cache": "60%", "policy": policy, "transform": made, "seed": 2, "framework": "torch", "stats": False}
+        there = lf.Loader((x, np.arange(600)), 64, device="cuda", copy_path=path, num_workers=3, **keywords)
+        here = lf.Loader((x, np.arange(600)), 64, num_workers=0, **keywords)
+        assert path in ("auto", there.copy_path) and (len(there.copy_paths()) > 1) == (path == "auto")
+        for _ in range(4):
+            for a, b in zip(there, here, strict=True):
+                assert torch.equal(a.data.cpu(), b.data) and torch.equal(a.ids.cpu(), b.ids)
+                assert torch.equal(a.target.cpu(), b.target) and torch.equal(a.weight.cpu(), b.weight)
+        assert (there.stats()["in_place_samples_total"] > 0) == (there.copy_path != "gathered")
+        there.close(), here.close()
+
+
 def test_batches_used_on_other_streams_keep_their_bytes():
     x = np.arange(512 * 4096, dtype=np.int32).reshape(512, 4096)
     side, busy = torch.cuda.Stream(), torch.randn(2048, 2048, device="cuda")

@@ -1,5 +1,5 @@
 """The CUDA half of the Python package, run on the driver double of ``tests/driver``: the real loader, courier and engine, with a
-stand-in for the few pieces of torch that need a GPU. Run as a program by ``test_courier.py``, with the double in the driver's place.
+stand-in for the few pieces of torch that need a GPU. Run as a program by ``test_on_the_double.py``, with the double in the driver's place.
 
 The stand-in's allocator does what torch's does: memory that dies is handed out again at once to work of the stream it was allocated
 on, and to nobody before the streams it was recorded on have passed. So a missing wait or record shows as wrong bytes.

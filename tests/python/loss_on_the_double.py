@@ -1,0 +1,262 @@
+"""The loss's CUDA path in Python (``lossfeed._cuda`` and those who call it), run on the driver double of ``tests/driver``: real kernels'
+text, real mailboxes, real autograd. Run as a program by ``test_on_the_double.py``, with the double in the driver's place.
+
+torch has no CUDA device here, so its CPU tensors play one: a mode tells everybody that they are on ``cuda:0``, the double lets its
+kernels reach all of the host's memory, and every operator of torch first waits for the stream, as the stream's order would have it.
+What a call does wrong with addresses, strides, arguments or tickets shows against the CPU's own path.
+"""
+
+import collections
+import contextlib
+import ctypes
+import itertools
+import sys
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+import lossfeed as lf
+from lossfeed import _cuda, _probabilities, _rows
+
+double = ctypes.CDLL("libcuda.so")
+double.lossfeed_double_stream.restype = ctypes.c_uint64
+double.lossfeed_double_violations.restype = ctypes.c_uint64
+STREAM = ctypes.c_uint64(double.lossfeed_double_stream())
+CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+
+
+def set_double(key, value):
+    double.lossfeed_double_set(key, ctypes.c_uint64(value))
+
+
+class Stream:
+    cuda_stream = STREAM.value
+
+
+torch.version.cuda = torch.version.cuda or "12.8"
+torch.cuda.current_device = lambda: 0
+torch.cuda.current_stream = lambda device=None: Stream
+torch.cuda.is_current_stream_capturing = lambda: False
+
+#: A stream-ordered allocator gives memory back in the stream's order; the host's does at once, unless somebody holds it.
+kept = collections.deque(maxlen=20_000)
+launches = collections.Counter()
+
+
+def aligned(shape, dtype, device):
+    """Memory as torch's CUDA allocator gives it out: at multiples of 512 bytes, of any content."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    room = torch.full((size + 512,), 0xDB, dtype=torch.uint8)
+    start = -room.data_ptr() % 512
+    return room[start : start + size].view(dtype).view(shape)
+
+
+class Redirected(TorchFunctionMode):
+    """What is asked for on a device comes from the host, in the stream's order."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        double.lossfeed_double_synchronize(STREAM)
+        here = [CPU if isinstance(a, torch.device) else a for a in args]
+        named = {k: CPU if isinstance(a, torch.device) else a for k, a in (kwargs or {}).items()}
+        made = aligned(*here, **named) if function is torch.empty else function(*here, **named)
+        kept.append((args, made))
+        return made
+
+
+def redirected_again(whole):
+    """A backward runs inside of an operator, for whose time the mode is off; the operators of the graph behind it are C++."""
+
+    def backward(ctx, *gradients):
+        if torch.Tensor.device is HOSTS:
+            return whole(ctx, *gradients)
+        with Redirected():
+            made = whole(ctx, *gradients)
+        double.lossfeed_double_synchronize(STREAM)
+        return made
+
+    return staticmethod(backward)
+
+
+HOSTS = torch.Tensor.device
+for kind in (_rows.RowTerms, _probabilities.ProbabilityLosses):
+    kind.backward = redirected_again(kind.backward)
+
+
+@contextlib.contextmanager
+def on_the_double():
+    """CPU tensors are on ``cuda:0``, for whoever asks in Python."""
+    torch.Tensor.device, torch.Tensor.is_cuda = property(lambda tensor: CUDA), property(lambda tensor: True)
+    try:
+        with Redirected():
+            yield
+    finally:
+        del torch.Tensor.device, torch.Tensor.is_cuda
+    double.lossfeed_double_synchronize(STREAM)
+
+
+def counted(module, name):
+    """Counts what a function of the CUDA path did: a test that goes another way would prove nothing."""
+    whole = getattr(module, name)
+
+    def call(*args, **kwargs):
+        made = whole(*args, **kwargs)
+        launches[name] += made is not False
+        return made
+
+    setattr(module, name, call)
+
+
+for function in ((_cuda, "forward"), (_cuda, "score"), (_cuda, "backward"), (_cuda, "mail_sequences"), (_cuda, "mail_columns"), (_cuda, "settle"), (_probabilities, "takes")):
+    counted(*function)
+
+
+def losses():
+    """Losses and gradients of every dtype and setting."""
+    found = []
+    shapes = ((1, 1), (7, 10), (65, 257), (3, 5000), (6, 5, 4))
+    for dtype, shape in itertools.product((torch.float16, torch.bfloat16, torch.float32, torch.float64), shapes):
+        random = torch.Generator().manual_seed(3)
+        logits = (torch.randn(shape, generator=random) * 3).to(dtype)
+        target = torch.randint(shape[1], (shape[0], *shape[2:]), generator=random)
+        target.view(-1)[2::3] = -100
+        weight = (torch.rand(shape[1], generator=random) + 0.5).to(dtype)
+        for keywords in ({}, {"label_smoothing": 0.1, "reduction": "none"}, {"weight": weight, "reduction": "sum"}, {"weight": weight, "label_smoothing": 0.3}):
+            for overwrite in (False, True):
+                z = logits.clone().requires_grad_()
+                loss = lf.cross_entropy(z * 1.0, target, overwrite_logits=overwrite, **keywords)
+                loss.sum().backward()
+                found += [loss.detach(), z.grad]
+        strided = torch.stack([logits, logits], -1)[..., 0] if len(shape) == 2 else logits
+        found += lf.sample_scores(strided, target)[:3] if len(shape) == 2 else [lf.cross_entropy(strided, target)]
+    return found
+
+
+def probabilities():
+    """Targets that are probabilities: torch's own loss on the CPU."""
+    found = []
+    for dtype, shape in itertools.product((torch.bfloat16, torch.float32, torch.float64), ((7,), (9, 33), (4, 3000), (2, 7, 3))):
+        random = torch.Generator().manual_seed(5)
+        logits = (torch.randn(shape, generator=random) * 3).to(dtype)
+        target = torch.rand(shape, generator=random).softmax(0 if len(shape) == 1 else 1).to(dtype)
+        weight = torch.rand(shape[0] if len(shape) == 1 else shape[1], generator=random).to(dtype)
+        for keywords in ({}, {"label_smoothing": 0.2}, {"weight": weight, "reduction": "none"}, {"reduction": "sum"}):
+            z = logits.clone().requires_grad_()
+            loss = lf.cross_entropy(z, target, **keywords)
+            loss.sum().backward()
+            found += [loss.detach(), z.grad]
+    return found
+
+
+def made(data, **keywords):
+    return lf.Loader(data, 8, seed=3, num_workers=1, framework="torch", stats=False, **keywords)
+
+
+ROWS = np.random.default_rng(0).normal(size=(48, 3)).astype(np.float32), np.arange(48) % 4
+SEQUENCES = np.zeros((24, 1), np.float32), np.where(np.arange(7) < 5, np.random.default_rng(2).integers(5, size=(24, 7)), -100)
+
+
+def beliefs():
+    """What the engine believes after scores have come home by every way there is."""
+    found = []
+    for score in ("loss", "gradient_norm", "entropy", "rank"):
+        for way in range(3):
+            with made(ROWS, score=score) as loader:
+                for batch in loader:
+                    logits = torch.sin(batch.data.repeat(1, 2)[:, :4] + batch.target[:, None])
+                    if way == 0:
+                        loader.cross_entropy(logits.requires_grad_(), batch).backward()
+                    elif way == 1:
+                        loader.score(logits, batch)
+                    else:
+                        loader.cross_entropy(logits, batch, weight=torch.arange(1.0, 5.0), label_smoothing=0.1)
+                loader.state_dict()
+                found.append(loader.importance())
+    for sequence in ("mean", "max", "sum"):
+        for hook in ("cross_entropy", "score"):
+            with made(SEQUENCES, score="loss") as loader:
+                for batch in loader:
+                    logits = torch.sin(torch.arange(len(batch) * 35).view(len(batch), 7, 5) * 0.7 + batch.ids.view(-1, 1, 1))
+                    getattr(loader, hook)(logits.transpose(1, 2), batch, sequence=sequence)
+                loader.state_dict()
+                found.append(loader.importance())
+    with made(ROWS, score="loss") as loader:
+        for number, batch in enumerate(loader):
+            if number % 2:
+                loader.score_losses(batch.ids.float(), batch)
+            else:
+                loader.loss("mse", batch.ids.float().sqrt(), batch, target=torch.zeros(len(batch)))
+        loader.state_dict()
+        found.append(loader.importance())
+    return found
+
+
+def a_captured_score_goes_to_the_ids_it_finds():
+    """What a replayed graph does: no ticket, the ids that lie in the batch."""
+    torch.cuda.is_current_stream_capturing = lambda: True
+    with made(ROWS, score="loss") as loader:
+        for batch in loader:
+            loader.score_losses(batch.ids.float() + 100.0, batch)
+            batch.ids.copy_(batch.ids)  # in the stream's order: not before the kernel has read them
+        loader.state_dict()
+        found = loader.importance()
+    torch.cuda.is_current_stream_capturing = lambda: False
+    return torch.equal(found, torch.arange(48.0) + 100.0)
+
+
+def a_bad_target_is_told_later():
+    with made(ROWS) as loader:
+        batches = iter(loader)
+        batch = next(batches)
+        target = batch.target.clone()
+        target[5] = 99
+        assert torch.isnan(loader.cross_entropy(torch.randn(8, 4), batch, target=target))
+        loader.state_dict()
+        try:
+            loader.score(torch.randn(8, 4), next(batches))
+        except lf.SampleError as error:
+            assert "row 5" in str(error), error
+            return True
+    return False
+
+
+def main():
+    set_double(b"unified", 1)
+    for scenario, ways in (
+        (losses, ("forward", "backward")),
+        (probabilities, ("takes",)),
+        (beliefs, ("forward", "score", "mail_sequences", "mail_columns", "settle")),
+    ):
+        expected = scenario()
+        for delay_us in (0, 300):
+            set_double(b"delay_us", delay_us)
+            launches.clear()
+            with on_the_double():
+                got = scenario()
+            assert all(launches[way] > 0 for way in ways), (scenario.__name__, launches)
+            assert len(got) == len(expected)
+            for number, (a, e) in enumerate(zip(got, expected, strict=True)):
+                bound = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float64: 1e-10}.get(e.dtype, 2e-5)
+                torch.testing.assert_close(a, e, rtol=bound, atol=bound, equal_nan=True, msg=lambda m, n=number: f"{scenario.__name__} {n}: {m}")
+    with on_the_double():
+        assert a_bad_target_is_told_later()
+        assert a_captured_score_goes_to_the_ids_it_finds()
+    text = ctypes.create_string_buffer(1 << 16)
+    double.lossfeed_double_violations(text, len(text))
+    assert text.value == b"", text.value
+    # A planted mistake: launches on a stream that nobody waits for.
+    _cuda.stream, ours = lambda device: 0, _cuda.stream
+    with on_the_double():
+        set_double(b"delay_us", 20_000)
+        logits, target = torch.randn(64, 10), torch.arange(64) % 10
+        early = [lf.cross_entropy(logits, target).clone() for _ in range(6)]
+        double.lossfeed_double_synchronize(ctypes.c_uint64(0))
+    _cuda.stream = ours
+    truth = torch.nn.functional.cross_entropy(logits, target)
+    assert not all(torch.allclose(seen, truth) for seen in early), "work on another stream must not be seen"
+    print("as the CPU's path")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
