@@ -103,6 +103,13 @@ class Report:
         columns = ("asked for", "limit", "measured", "met")
         say([(v["what"], v["asked"], v["measured"], word[v["met"]]) for v in self.data["verdicts"]], columns)
 
+    def close(self) -> int:
+        """Says where everything is; the program's exit status."""
+        if self.quick:
+            print("  a quick run: these figures mean nothing")
+        print(self.path)
+        return 0
+
     def write(self) -> None:
         """Writes the file whole."""
         draft = self.path.with_suffix(".json.new")

@@ -293,10 +293,7 @@ def main() -> int:
     rows = report.data["sections"].get("loaders")
     columns = ("batch", "loader", "samples_per_s", "cpu_s_per_million")
     say([tuple(r.get(c) for c in columns) for r in rows if "error" not in r] if isinstance(rows, list) else [], columns)
-    if report.quick:
-        print("  a quick run: these figures mean nothing")
-    print(report.path)
-    return 0
+    return report.close()
 
 
 if __name__ == "__main__":

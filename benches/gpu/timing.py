@@ -226,10 +226,7 @@ def main() -> int:
         if (section := report.data["sections"].get(name)) is not None:
             print(f"  {name}: {section}")
     report.judge(asked_for(report.data["sections"]))
-    if report.quick:
-        print("  a quick run: these figures mean nothing")
-    print(report.path)
-    return 0
+    return report.close()
 
 
 if __name__ == "__main__":

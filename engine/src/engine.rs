@@ -1,10 +1,12 @@
 //! The wiring: one engine feeds one rank of one run.
 
+mod copy_cost;
 mod copy_path;
 mod courier;
 mod mail;
 mod resume;
 
+use copy_path::Obstacles;
 pub use copy_path::{CopyChoice, CopyCost};
 pub use courier::{Courier, ImagesTo};
 pub use mail::{Credits, ScoreMailbox};
@@ -121,10 +123,14 @@ impl Engine {
         let max_slots = settings.max_slots.unwrap_or(settings.depth() + 64);
         let pool = SlotPool::new(layout, settings.depth(), max_slots, Arc::clone(&device))?;
         let mut arena = Arena::new(settings.cache_bytes, &*device)?;
-        let decodes_hits = settings.cache_form == CacheForm::Encoded && decoder.is_some();
-        let keeps_rows = !decodes_hits && transform.is_none();
+        let obstacles = Obstacles {
+            device: device.kind(),
+            slot_bytes: pool.layout().total_bytes(),
+            decoded: settings.cache_form == CacheForm::Encoded && decoder.is_some(),
+            transformed: transform.is_some(),
+        };
         let only = Arc::get_mut(&mut arena).ok_or_else(|| Error::internal("a new arena is somebody else's too"))?;
-        let copy_choice = copy_path::choose(&settings, keeps_rows, only, &pool, &*device)?;
+        let copy_choice = copy_cost::choose(&settings, &obstacles, only, &pool, &*device)?;
         let scores = ScoreTable::new(samples, settings.smoothing_weight());
         let ledger = Ledger::new(settings.cache_bytes, samples, policy::from_name(settings.policy_name(), samples)?);
         if settings.policy_name() == "belady" {

@@ -220,7 +220,7 @@ fn a_path_that_cannot_be_taken_is_refused_with_what_to_do() {
         let on_cpu = Settings { device: "cpu".into(), ..on_path(Some(path)) };
         refused(on_cpu, ErrorKind::Settings, "set device to cuda");
         let by_threads = Settings { transform: Some(transform.clone()), ..on_path(Some(path)) };
-        refused(by_threads, ErrorKind::Settings, "transform the samples");
+        refused(by_threads, ErrorKind::Settings, "transform them");
     }
     double.set("host_addresses", 0);
     let error = Engine::new(dataset(), on_path(Some(CopyPath::Mapped))).map(drop).unwrap_err();
@@ -232,13 +232,13 @@ fn a_path_that_cannot_be_taken_is_refused_with_what_to_do() {
 fn a_driver_without_batched_copies_goes_another_way_unless_told_to() {
     let Some(double) = Double::load() else { return };
     if !is_alone() {
-        // The driver is asked once a process.
+        // What the driver has is remembered for the process.
         let (code, said) = alone("paths::a_driver_without_batched_copies_goes_another_way_unless_told_to");
         assert_eq!(code, Some(0), "{said}");
         return;
     }
-    double.fail("cuGetProcAddress_v2", 0, 500);
     let engine_of = |path| {
+        double.fail("cuGetProcAddress_v2", 0, 500);
         let dataset = Dataset::new(Arc::new(Patterned::new(SAMPLES)), ImageMode::Auto, None).unwrap();
         Engine::new(dataset, on_path(path))
     };

@@ -14,20 +14,10 @@ import warnings
 
 import numpy as np
 import torch
+from driver_double import call, violations
 
 import lossfeed as lf
 from lossfeed import _cuda, _device
-
-double = ctypes.CDLL("libcuda.so")
-for name, result in (("allocate", ctypes.c_uint64), ("stream", ctypes.c_uint64), ("violations", ctypes.c_uint64), ("get", ctypes.c_uint64)):
-    getattr(double, f"lossfeed_double_{name}").restype = result
-
-
-def call(name, *arguments):
-    """A function of the double; ints are 64 bits wide."""
-    wide = [ctypes.c_uint64(a) if isinstance(a, int) else a for a in arguments]
-    return getattr(double, f"lossfeed_double_{name}")(*wide)
-
 
 class Stream:
     def __init__(self, handle):
@@ -196,12 +186,6 @@ def abandon_a_copy(delay_us=20_000):
         for stream in (CONSUMER, Stream(loader._courier._native.stream)):
             stream.synchronize()
         return bool((mine.read() == 0x55).all())
-
-
-def violations():
-    text = ctypes.create_string_buffer(1 << 16)
-    call("violations", text, len(text))
-    return text.value.decode()
 
 
 def main():

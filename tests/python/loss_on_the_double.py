@@ -8,30 +8,23 @@ What a call does wrong with addresses, strides, arguments or tickets shows again
 
 import collections
 import contextlib
-import ctypes
 import itertools
 import sys
 
 import numpy as np
 import torch
+from driver_double import call, violations
 from torch.overrides import TorchFunctionMode
 
 import lossfeed as lf
 from lossfeed import _cuda, _probabilities, _rows
 
-double = ctypes.CDLL("libcuda.so")
-double.lossfeed_double_stream.restype = ctypes.c_uint64
-double.lossfeed_double_violations.restype = ctypes.c_uint64
-STREAM = ctypes.c_uint64(double.lossfeed_double_stream())
+STREAM = call("stream")
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 
-def set_double(key, value):
-    double.lossfeed_double_set(key, ctypes.c_uint64(value))
-
-
 class Stream:
-    cuda_stream = STREAM.value
+    cuda_stream = STREAM
 
 
 torch.version.cuda = torch.version.cuda or "12.8"
@@ -56,7 +49,7 @@ class Redirected(TorchFunctionMode):
     """What is asked for on a device comes from the host, in the stream's order."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        double.lossfeed_double_synchronize(STREAM)
+        call("synchronize", STREAM)
         here = [CPU if isinstance(a, torch.device) else a for a in args]
         named = {k: CPU if isinstance(a, torch.device) else a for k, a in (kwargs or {}).items()}
         made = aligned(*here, **named) if function is torch.empty else function(*here, **named)
@@ -72,7 +65,7 @@ def redirected_again(whole):
             return whole(ctx, *gradients)
         with Redirected():
             made = whole(ctx, *gradients)
-        double.lossfeed_double_synchronize(STREAM)
+        call("synchronize", STREAM)
         return made
 
     return staticmethod(backward)
@@ -92,19 +85,19 @@ def on_the_double():
             yield
     finally:
         del torch.Tensor.device, torch.Tensor.is_cuda
-    double.lossfeed_double_synchronize(STREAM)
+    call("synchronize", STREAM)
 
 
 def counted(module, name):
     """Counts what a function of the CUDA path did: a test that goes another way would prove nothing."""
     whole = getattr(module, name)
 
-    def call(*args, **kwargs):
+    def counting(*args, **kwargs):
         made = whole(*args, **kwargs)
         launches[name] += made is not False
         return made
 
-    setattr(module, name, call)
+    setattr(module, name, counting)
 
 
 for function in ((_cuda, "forward"), (_cuda, "score"), (_cuda, "backward"), (_cuda, "mail_sequences"), (_cuda, "mail_columns"), (_cuda, "settle"), (_probabilities, "takes")):
@@ -221,7 +214,7 @@ def a_bad_target_is_told_later():
 
 
 def main():
-    set_double(b"unified", 1)
+    call("set", b"unified", 1)
     for scenario, ways in (
         (losses, ("forward", "backward")),
         (probabilities, ("takes",)),
@@ -229,7 +222,7 @@ def main():
     ):
         expected = scenario()
         for delay_us in (0, 300):
-            set_double(b"delay_us", delay_us)
+            call("set", b"delay_us", delay_us)
             launches.clear()
             with on_the_double():
                 got = scenario()
@@ -241,16 +234,14 @@ def main():
     with on_the_double():
         assert a_bad_target_is_told_later()
         assert a_captured_score_goes_to_the_ids_it_finds()
-    text = ctypes.create_string_buffer(1 << 16)
-    double.lossfeed_double_violations(text, len(text))
-    assert text.value == b"", text.value
+    assert violations() == "", violations()
     # A planted mistake: launches on a stream that nobody waits for.
     _cuda.stream, ours = lambda device: 0, _cuda.stream
     with on_the_double():
-        set_double(b"delay_us", 20_000)
+        call("set", b"delay_us", 20_000)
         logits, target = torch.randn(64, 10), torch.arange(64) % 10
         early = [lf.cross_entropy(logits, target).clone() for _ in range(6)]
-        double.lossfeed_double_synchronize(ctypes.c_uint64(0))
+        call("synchronize", 0)
     _cuda.stream = ours
     truth = torch.nn.functional.cross_entropy(logits, target)
     assert not all(torch.allclose(seen, truth) for seen in early), "work on another stream must not be seen"

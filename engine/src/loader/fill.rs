@@ -35,6 +35,23 @@ impl Drop for Owed<'_> {
     }
 }
 
+/// A flight that is this batch's to land.
+struct Own {
+    /// Among those owed.
+    number: usize,
+    flight: Arc<Flight>,
+    /// Whether the record is to be kept.
+    admitted: bool,
+}
+
+/// A row whose sample has to be fetched.
+struct Wanted {
+    row: usize,
+    /// `None` if the sample lies in memory and is not to be kept: then nobody else waits for it.
+    flight: Option<Own>,
+    answered: bool,
+}
+
 /// The rows of a batch while they are being filled.
 struct Rows<'a> {
     feed: &'a Feed,
@@ -177,35 +194,30 @@ impl Feed {
             Arc::new(Error::new(kind, format!("sample {id} ({})", self.source.name(id))).because(e))
         };
 
-        let (mut resident_rows, mut joined) = (Vec::new(), Vec::new());
-        let (mut passing, mut passing_rows) = (Vec::new(), Vec::new());
-        let (mut missing, mut missing_rows, mut owned) = (Vec::new(), Vec::new(), Vec::new());
-        for (row, lookup) in lookups.into_iter().enumerate() {
-            match lookup {
-                Lookup::Resident => resident_rows.push(row),
-                Lookup::Passing => {
-                    passing.push(planned.ids[row]);
-                    passing_rows.push(row);
-                }
-                Lookup::Joined(flight) => joined.push((row, flight)),
-                Lookup::Owned { flight, admitted } => {
-                    missing.push(planned.ids[row]);
-                    missing_rows.push(row);
-                    owned.push((flight, admitted));
-                }
-            }
-        }
-
-        // From here on every flight lands, also if a decoder panics.
+        // Whatever is pushed to it lands, also if a decoder panics.
+        let mut owed = Owed { feed: self, flights: Vec::new() };
         let unfetched = Arc::new(Error::internal("the source did not answer for this sample"));
-        let mut owed = Owed {
-            feed: self,
-            flights: missing
-                .iter()
-                .zip(&owned)
-                .map(|(&id, (flight, _))| (id, Arc::clone(flight), Fetched::Failed(Arc::clone(&unfetched))))
-                .collect(),
-        };
+        let (mut resident_rows, mut joined, mut missing, mut wanted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (row, lookup) in lookups.into_iter().enumerate() {
+            let id = planned.ids[row];
+            let flight = match lookup {
+                Lookup::Resident => {
+                    resident_rows.push(row);
+                    continue;
+                }
+                Lookup::Joined(flight) => {
+                    joined.push((row, flight));
+                    continue;
+                }
+                Lookup::Passing => None,
+                Lookup::Owned { flight, admitted } => {
+                    owed.flights.push((id, Arc::clone(&flight), Fetched::Failed(Arc::clone(&unfetched))));
+                    Some(Own { number: owed.flights.len() - 1, flight, admitted })
+                }
+            };
+            missing.push(id);
+            wanted.push(Wanted { row, flight, answered: false });
+        }
 
         // The first bytes to be read of all records at once: misses of memory overlap here, and follow each other in the copies below.
         let skipped = if self.in_place { rows.data_bytes } else { 0 };
@@ -224,41 +236,29 @@ impl Feed {
         // Else all pins are let go of now, with one lock.
         let in_place = (!left.is_empty()).then(|| InPlace::new(residents, left));
 
-        if !passing.is_empty() {
-            let mut fetched_bytes = 0;
-            // What it does not answer for is an error all the same.
-            passing_rows.iter().for_each(|&row| failures[row] = Some(Arc::clone(&unfetched)));
-            sheet.turn(Work::Source);
-            self.source.fetch(&passing, &mut |k, payload| {
-                let written = payload.and_then(|payload| {
-                    fetched_bytes += payload.data.len() as u64;
-                    rows.write(passing_rows[k], &payload, self.decoder.is_some(), scratch)
-                });
-                failures[passing_rows[k]] = written.err().map(|e| named(passing[k], e));
-            });
-            self.count_fetched(passing.len(), fetched_bytes);
-        }
         if !missing.is_empty() {
-            let mut answered = vec![false; missing.len()];
             let mut fetched_bytes = 0;
             sheet.turn(Work::Source);
             self.source.fetch(&missing, &mut |k, payload| {
-                let (id, row, (flight, admitted)) = (missing[k], missing_rows[k], &owned[k]);
-                answered[k] = true;
+                let (id, Wanted { row, flight, answered }) = (missing[k], &mut wanted[k]);
+                *answered = true;
                 let landed = payload.and_then(|payload| {
                     fetched_bytes += payload.data.len() as u64;
-                    self.land_one(id, row, &payload, *admitted, flight, &mut rows, scratch)
+                    self.land_one(id, *row, &payload, flight.as_ref(), &mut rows, scratch)
                 });
-                owed.flights[k].2 = landed.unwrap_or_else(|e| {
+                let landed = landed.unwrap_or_else(|e| {
                     let e = named(id, e);
-                    failures[row] = Some(Arc::clone(&e));
+                    failures[*row] = Some(Arc::clone(&e));
                     Fetched::Failed(e)
                 });
+                if let Some(own) = flight {
+                    owed.flights[own.number].2 = landed;
+                }
             });
-            self.count_fetched(missing.len(), fetched_bytes);
-            for k in (0..missing.len()).filter(|&k| !answered[k]) {
-                failures[missing_rows[k]] =
-                    Some(named(missing[k], Error::internal("the source did not answer for this sample")));
+            self.counters.fetched_samples_total.fetch_add(missing.len() as u64, Relaxed);
+            self.counters.fetched_bytes_total.fetch_add(fetched_bytes, Relaxed);
+            for (&id, wanted) in missing.iter().zip(&wanted).filter(|(_, wanted)| !wanted.answered) {
+                failures[wanted.row] = Some(named(id, Error::internal("the source did not answer for this sample")));
             }
         }
         sheet.turn(Work::Score);
@@ -282,20 +282,13 @@ impl Feed {
         self.finish(planned, failures, slot)
     }
 
-    fn count_fetched(&self, samples: usize, bytes: u64) {
-        self.counters.fetched_samples_total.fetch_add(samples as u64, Relaxed);
-        self.counters.fetched_bytes_total.fetch_add(bytes, Relaxed);
-    }
-
     /// One fetched payload: into its row, and into the cache if it was admitted and there is memory.
-    #[allow(clippy::too_many_arguments)]
     fn land_one(
         &self,
         id: SampleId,
         row: usize,
         payload: &Payload<'_>,
-        admitted: bool,
-        flight: &Flight,
+        own: Option<&Own>,
         rows: &mut Rows<'_>,
         scratch: &mut Scratch,
     ) -> Result<Fetched> {
@@ -307,13 +300,16 @@ impl Feed {
             )));
         }
         rows.write(row, payload, self.decoder.is_some(), scratch)?;
-        if admitted && let Some(slot) = self.cache.reserve(self.record_bytes(id) as usize) {
+        let Some(own) = own else { return Ok(Fetched::Passed(None)) };
+        if own.admitted
+            && let Some(slot) = self.cache.reserve(self.record_bytes(id) as usize)
+        {
             let before = rows.sheet.turn(Work::Copy);
             let packed = pack(slot, rows.kept(row, payload, scratch), payload.target);
             rows.sheet.turn(before);
             return Ok(packed);
         }
-        if flight.close_if_alone() {
+        if own.flight.close_if_alone() {
             return Ok(Fetched::Passed(None));
         }
         Ok(Fetched::Passed(Some([rows.kept(row, payload, scratch), payload.target].concat().into())))

@@ -50,26 +50,30 @@ pub(super) struct BatchCopy(Function);
 /// # Errors
 /// [`crate::ErrorKind::Device`] if the driver does not have it.
 pub(super) fn function(driver: &Arc<Driver>) -> Result<BatchCopy> {
-    static FOUND: OnceLock<Option<BatchCopy>> = OnceLock::new();
-    let find = || {
-        let mut address: *mut c_void = std::ptr::null_mut();
-        let mut status = sys::CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-        let asked = driver.call("asking for cuMemcpyBatchAsync", || {
+    static FOUND: OnceLock<BatchCopy> = OnceLock::new();
+    if let Some(found) = FOUND.get() {
+        return Ok(*found);
+    }
+    let mut address: *mut c_void = std::ptr::null_mut();
+    let mut status = sys::CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    let missing = || {
+        Error::device(
+            "rows are copied in batches (cuMemcpyBatchAsync) by drivers from 570 (CUDA 12.8) on: update the driver, or use another copy_path",
+        )
+    };
+    driver
+        .call("asking for cuMemcpyBatchAsync", || {
             let name = c"cuMemcpyBatchAsync".as_ptr();
             // SAFETY: the name ends with a zero; the pointers are to locals.
             unsafe { sys::cuGetProcAddress_v2(name, &raw mut address, VERSION, 0, &raw mut status) }.result()
-        });
-        if asked.is_err() || address.is_null() {
-            return None;
-        }
-        // SAFETY: the driver says that this is the function of that name and version, which is declared so.
-        Some(BatchCopy(unsafe { std::mem::transmute::<*mut c_void, Function>(address) }))
-    };
-    FOUND.get_or_init(find).ok_or_else(|| {
-        Error::device(
-            "this driver copies no rows in batches (cuMemcpyBatchAsync): it needs version 570 or newer (CUDA 12.8)",
-        )
-    })
+        })
+        .map_err(|error| missing().because(error))?;
+    if address.is_null() {
+        return Err(missing());
+    }
+    // SAFETY: the driver says that this is the function of that name and version, which is declared so.
+    let found = BatchCopy(unsafe { std::mem::transmute::<*mut c_void, Function>(address) });
+    Ok(*FOUND.get_or_init(|| found))
 }
 
 impl BatchCopy {

@@ -1,0 +1,20 @@
+"""The driver double of ``tests/driver``, in the driver's place in this process."""
+
+import ctypes
+
+_library = ctypes.CDLL("libcuda.so")
+for _name in ("allocate", "stream", "violations", "get"):
+    getattr(_library, f"lossfeed_double_{_name}").restype = ctypes.c_uint64
+
+
+def call(name, *arguments):
+    """A function of the double; ints are 64 bits wide."""
+    wide = [ctypes.c_uint64(a) if isinstance(a, int) else a for a in arguments]
+    return getattr(_library, f"lossfeed_double_{name}")(*wide)
+
+
+def violations():
+    """What a real driver would have punished with wrong bytes, a line each."""
+    text = ctypes.create_string_buffer(1 << 16)
+    call("violations", text, len(text))
+    return text.value.decode()
