@@ -5,6 +5,7 @@ mod copy_path;
 mod courier;
 mod mail;
 mod resume;
+mod run;
 
 use copy_path::Obstacles;
 pub use copy_path::{CopyChoice, CopyCost};
@@ -17,12 +18,11 @@ use crate::device::{self, Device};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::ledger::Ledger;
-use crate::loader::checkpoint::Checkpoint;
-use crate::loader::{BadSample, Coverage, Feed, Images, Iteration, Next, Ticket};
+use crate::loader::{BadSample, Coverage, Feed, Images, Ticket};
 use crate::policy;
-use crate::sampler::{self, Batches, Order, Outlook, Sampler};
+use crate::sampler::{self, Batches, Sampler};
 use crate::scoring::{self, Belief, Measured};
-use crate::settings::{CacheForm, CopyPath, Settings, transformed};
+use crate::settings::{CacheForm, CopyPath, OnError, Settings, transformed};
 use crate::source::{Decoder, Form, ImageMode, Source};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
@@ -30,11 +30,11 @@ use crate::types::{SampleId, TensorSpec};
 use lossfeed_kernels::image::ImageMaker;
 use lossfeed_kernels::rank;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use run::Clock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 /// A source and how its samples are decoded.
 #[derive(Clone)]
@@ -69,19 +69,6 @@ impl Dataset {
     }
 }
 
-/// Where the run is.
-struct Clock {
-    /// The epoch that starts next.
-    next_epoch: u64,
-    /// A restored position, until its epoch starts or another epoch is asked for.
-    resume: Option<Checkpoint>,
-    /// Number of passes begun; a stale iterator is recognised by it.
-    iteration: u64,
-    current: Option<Arc<Iteration>>,
-    /// When the consumer got its last batch; `None` outside a pass.
-    last_return: Option<Instant>,
-}
-
 /// One rank's engine: it draws epochs, fills batches, keeps what matters and takes scores home.
 ///
 /// All methods may be called from any thread; one consumer at a time takes batches. After `fork` a child must make its
@@ -95,6 +82,8 @@ pub struct Engine {
     device: Arc<dyn Device>,
     copy_choice: CopyChoice,
     clock: Mutex<Clock>,
+    /// Of the dataset; made when a state is first taken or given.
+    digest: OnceLock<String>,
     coverage: Mutex<Coverage>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     publisher: Mutex<Option<Publisher>>,
@@ -141,7 +130,7 @@ impl Engine {
         let cache = Cache::new(scores, ledger, arena, Arc::clone(&counters));
         let cache = if source.in_memory() { cache.over_memory() } else { cache };
         let number = ENGINES.fetch_add(1, Relaxed) + 1;
-        let feed = Feed::new(
+        let mut feed = Feed::new(
             number,
             source,
             decoder,
@@ -154,12 +143,12 @@ impl Engine {
             settings.on_error,
             copy_choice.path != CopyPath::Gathered,
         );
+        feed.keeps_steps = settings.world_size > 1 || settings.on_error == OnError::Substitute;
         check_cache_holds_a_sample(&feed, &settings)?;
         let owned = sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size);
         let publisher = settings.stats.then(|| Publisher::start(identity(&settings, &feed, &*device), counters));
         // A run must not fail because nobody can watch it.
         let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
-        let clock = Clock { next_epoch: 0, resume: None, iteration: 0, current: None, last_return: None };
         let engine = Self {
             feed: Arc::new(feed),
             settings,
@@ -168,7 +157,8 @@ impl Engine {
             batches,
             device,
             copy_choice,
-            clock: Mutex::new(clock),
+            clock: Mutex::default(),
+            digest: OnceLock::new(),
             coverage: Mutex::new(Coverage::new(samples)),
             threads: Mutex::default(),
             publisher: Mutex::new(publisher),
@@ -209,132 +199,23 @@ impl Engine {
         self.batches.len()
     }
 
-    fn usable(&self) -> Result<()> {
+    fn same_process(&self) -> Result<()> {
         let pid = std::process::id();
-        if pid != self.pid {
-            return Err(Error::usage(format!(
-                "this loader was made in process {} and is used in its fork {pid}: threads and device memory do not survive a fork; make a loader in the child",
-                self.pid
-            )));
+        if pid == self.pid {
+            return Ok(());
         }
+        Err(Error::usage(format!(
+            "this loader was made in process {} and is used in its fork {pid}: threads and device memory do not survive a fork; make a loader in the child",
+            self.pid
+        )))
+    }
+
+    fn usable(&self) -> Result<()> {
+        self.same_process()?;
         if self.closed.load(Relaxed) {
             return Err(Error::usage("this loader is closed: make a new one"));
         }
         Ok(())
-    }
-
-    /// Chooses the epoch that starts next. Without it epochs count up from 0.
-    pub fn set_epoch(&self, epoch: u64) -> Result<()> {
-        self.usable()?;
-        let mut clock = self.clock.lock();
-        clock.next_epoch = epoch;
-        clock.resume.take_if(|c| c.header.epoch != epoch);
-        Ok(())
-    }
-
-    /// The epoch under way, or the next one if none is.
-    pub fn epoch(&self) -> u64 {
-        let clock = self.clock.lock();
-        clock.current.as_ref().map_or(clock.next_epoch, |i| i.epoch())
-    }
-
-    /// Draws the next epoch and starts filling it. An iteration under way ends. Returns the new iteration's number.
-    pub fn start_epoch(&self) -> Result<u64> {
-        self.usable()?;
-        let mut clock = self.clock.lock();
-        if let Some(old) = clock.current.take() {
-            old.stop();
-        }
-        let epoch = clock.next_epoch;
-        let resume = clock.resume.take();
-        let (first, stored) = match resume {
-            Some(c) if c.header.epoch == epoch => (c.header.delivered, c.order),
-            _ => (0, None),
-        };
-        let order = self.draw(epoch, stored, first)?;
-        let window = self.settings.depth();
-        let workers = self.settings.worker_count();
-        let iteration =
-            Arc::new(Iteration::new(Arc::clone(&self.feed), epoch, order, self.batches, first, window, workers));
-        let mut threads = self.threads.lock();
-        threads.retain(|t| !t.is_finished());
-        for worker in 0..workers {
-            let shared = Arc::clone(&iteration);
-            let thread = std::thread::Builder::new()
-                .name(format!("lossfeed-{worker}"))
-                .spawn(move || shared.work(worker))
-                .map_err(|e| Error::memory("a loader thread could not be started: lower num_workers").because(e))
-                .inspect_err(|_| iteration.stop())?;
-            threads.push(thread);
-        }
-        clock.next_epoch = epoch + 1;
-        clock.iteration += 1;
-        clock.current = Some(iteration);
-        clock.last_return = None;
-        self.feed.counters.epoch.store(epoch, Relaxed);
-        self.feed.counters.batch.store(first as u64, Relaxed);
-        Ok(clock.iteration)
-    }
-
-    /// Draws an epoch (or takes the stored one) and tells the policy what is to come: batch `first` and those after it.
-    fn draw(&self, epoch: u64, stored: Option<Order>, first: usize) -> Result<Order> {
-        let mut guard = self.feed.cache.lock();
-        let state = &mut *guard;
-        let order = match stored {
-            Some(order) => order,
-            None => self.sampler.draw(&Outlook {
-                owned: &self.owned,
-                samples: self.feed.source.len() as u32,
-                epoch,
-                seed: self.settings.seed,
-                rank: self.settings.rank,
-                world_size: self.settings.world_size,
-                scores: &state.scores,
-                resident: &|id| state.ledger.contains(id),
-            })?,
-        };
-        let to_come = if first < self.batches.len() { self.batches.range(first).start } else { order.ids.len() };
-        state.ledger.plan(&order.ids[to_come..]);
-        let ess = effective_sample_size(&order.weights);
-        self.feed.counters.ess_ppm.store((ess * 1e6) as u64, Relaxed);
-        Ok(order)
-    }
-
-    /// The next batch of `iteration`, within `wait`; [`Next::Pending`] if it is not there by then.
-    pub fn next_batch(&self, iteration: u64, wait: Duration) -> Result<Next> {
-        self.usable()?;
-        let entered = Instant::now();
-        let current = {
-            let mut clock = self.clock.lock();
-            if clock.iteration != iteration {
-                return Err(Error::usage(
-                    "this iterator ended when a newer one over the same loader began: one pass at a time",
-                ));
-            }
-            let Some(current) = clock.current.clone() else { return Ok(Next::End) };
-            if let Some(last) = clock.last_return.take() {
-                self.feed.counters.busy_us_total.fetch_add((entered - last).as_micros() as u64, Relaxed);
-            }
-            current
-        };
-        let next = current.next(wait, self.settings.worker_count() == 0);
-        match &next {
-            Ok(Next::Batch(batch)) => {
-                let mut coverage = self.coverage.lock();
-                coverage.deliver(batch.ticket.epoch, &batch.ticket.ids);
-                let (epoch, ever) = coverage.distinct();
-                self.feed.counters.distinct_epoch.store(epoch, Relaxed);
-                self.feed.counters.distinct_ever.store(ever, Relaxed);
-                self.clock.lock().last_return = Some(Instant::now());
-            }
-            Ok(Next::Pending) => {}
-            Ok(Next::End) => self.finish(&current),
-            // Running out of slots ends nothing: the caller may let go of batches and ask again.
-            Err(_) if current.stopped() => self.finish(&current),
-            Err(_) => {}
-        }
-        self.count_slots();
-        next
     }
 
     fn count_slots(&self) {
@@ -343,26 +224,6 @@ impl Engine {
         c.slots_free.store(gauges.free as u64, Relaxed);
         c.slots_lent.store(gauges.lent as u64, Relaxed);
         c.slots_copying.store(gauges.copying as u64, Relaxed);
-    }
-
-    fn finish(&self, iteration: &Arc<Iteration>) {
-        let mut clock = self.clock.lock();
-        if clock.current.as_ref().is_some_and(|c| Arc::ptr_eq(c, iteration)) {
-            iteration.stop();
-            clock.current = None;
-            clock.last_return = None;
-        }
-    }
-
-    /// Ends iteration `iteration` if it is still under way (its consumer let go of it).
-    pub fn abandon(&self, iteration: u64) {
-        let current = {
-            let clock = self.clock.lock();
-            if clock.iteration == iteration { clock.current.clone() } else { None }
-        };
-        if let Some(current) = current {
-            self.finish(&current);
-        }
     }
 
     /// Credits measured scores to exactly the samples of the ticket's batch. Returns how many were scored (0 if the
@@ -391,7 +252,7 @@ impl Engine {
         self.apply_scores(ticket, &Measured { loss: losses, grad_norm: None, entropy: None, count: &count })
     }
 
-    /// What is believed about every sample now; NaN = unseen.
+    /// What is believed about every sample now; NaN = no score.
     pub fn importance(&self) -> Vec<f32> {
         self.feed.cache.lock().scores.as_slice().to_vec()
     }
@@ -443,7 +304,8 @@ impl Engine {
 
     fn signal_close(&self) {
         self.closed.store(true, Relaxed);
-        if let Some(current) = self.clock.lock().current.take() {
+        // The position stays: a state may still be taken.
+        if let Some(current) = &self.clock.lock().current {
             current.stop();
         }
         // Last, so that a loader thread that is woken by it finds its pass stopped.
@@ -458,13 +320,6 @@ impl Drop for Engine {
             self.signal_close();
         }
     }
-}
-
-/// (Σw)² / (n Σw²): 1 when all weights are equal, small when few samples carry the epoch.
-fn effective_sample_size(weights: &[f32]) -> f64 {
-    let (sum, squares) =
-        weights.iter().fold((0.0, 0.0), |(s, q), &w| (s + f64::from(w), q + f64::from(w) * f64::from(w)));
-    if squares > 0.0 { sum * sum / (squares * weights.len() as f64) } else { 1.0 }
 }
 
 /// A cache that cannot hold one sample is a mistake, not a small cache.

@@ -206,13 +206,13 @@ impl Engine {
         })
     }
 
-    /// Ends an iteration whose consumer let go of it.
-    fn abandon(&self, py: Python<'_>, iteration: u64) -> PyResult<()> {
+    /// Ends an iteration whose consumer let go of it, and never saw the last `held` of its batches.
+    fn abandon(&self, py: Python<'_>, iteration: u64, held: usize) -> PyResult<()> {
         if self.pid != std::process::id() {
             return Ok(());
         }
         outside(py, || {
-            self.core.abandon(iteration);
+            self.core.abandon(iteration, held);
             Ok(())
         })
     }

@@ -52,11 +52,21 @@ impl Pass {
 
 /// Every batch is taken and let go of; nobody is helped by a clock.
 fn a_whole_pass() {
-    let (batches, workers) = (4, thread_rng().gen_range(1..4));
+    whole_pass(4, Trouble::None);
+}
+
+/// So are those around a pair in which nothing is good, wherever it lies.
+fn a_pass_with_a_gap() {
+    whole_pass(4, Trouble::NothingGood(thread_rng().gen_range(0..4)));
+}
+
+fn whole_pass(batches: usize, trouble: Trouble) {
+    let workers = thread_rng().gen_range(1..4);
     let window = thread_rng().gen_range(1..4);
     let pool = pool(1, window + 1, thread_rng().gen_range(1..4));
-    let pass = Pass::start(pool, batches, window, workers, Trouble::None);
-    for number in 0..batches {
+    let pass = Pass::start(pool, batches, window, workers, trouble);
+    let missing = |number| matches!(trouble, Trouble::NothingGood(n) if number == n || number == n + 1);
+    for number in (0..batches).filter(|&number| !missing(number)) {
         let Next::Batch(batch) = pass.next().unwrap() else { panic!("batch {number} did not come") };
         batch.check();
         assert_eq!((batch.ticket.number, batch.rows), (number, ROWS));
@@ -71,8 +81,27 @@ fn every_batch_comes_in_its_order_without_a_clock() {
 }
 
 #[test]
+fn batches_without_a_good_sample_are_passed_over_without_a_clock() {
+    explore(Clock::Stands, 5000, a_pass_with_a_gap);
+}
+
+/// An epoch that delivered nothing is no short epoch: it ends with the reason.
+#[test]
+fn an_epoch_without_any_good_sample_is_an_error() {
+    explore(Clock::Stands, 500, || {
+        let pass = Pass::start(pool(1, 2, 2), 2, 2, thread_rng().gen_range(0..3), Trouble::NothingGood(0));
+        let error = pass.next().map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("nothing is good on purpose"), "{error}");
+        assert!(matches!(pass.next(), Ok(Next::End)));
+        pass.iteration.stop();
+        pass.end();
+    });
+}
+
+#[test]
 fn a_lost_wake_up_is_found() {
     deadlocks(Fault::NobodyIsNotified, 2000, a_whole_pass);
+    deadlocks(Fault::NobodyIsNotified, 2000, a_pass_with_a_gap);
     deadlocks(Fault::SleepsTooLate, 2000, a_whole_pass);
 }
 

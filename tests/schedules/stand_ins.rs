@@ -52,6 +52,8 @@ pub(crate) enum Trouble {
     None,
     Fails(usize),
     Panics(usize),
+    /// Nothing in this batch is good, nor in the one after it.
+    NothingGood(usize),
 }
 
 pub(crate) struct Feed {
@@ -78,19 +80,24 @@ impl Feed {
         mut slot: BatchSlot,
         _: &mut Scratch,
         _: &timesheet::Timesheet,
-    ) -> Result<Batch> {
-        slot.set_rows(planned.ids.len());
-        for row in 0..planned.ids.len() {
+    ) -> Result<fill::Filled> {
+        let range = planned.batches.range(planned.number);
+        let rows = range.len();
+        assert_eq!((planned.epoch, planned.order.ids[range].len()), (0, rows));
+        slot.set_rows(rows);
+        for row in 0..rows {
             shuttle::thread::yield_now();
             slot.row_mut(row).0.fill(mark(planned.number));
         }
         match self.trouble {
             Trouble::Fails(number) if number == planned.number => return Err(Error::sample("it is bad on purpose")),
             Trouble::Panics(number) if number == planned.number => resume_unwind(Box::new("it explodes on purpose")),
+            Trouble::NothingGood(number) if planned.number == number || planned.number == number + 1 => {
+                return Ok(fill::Filled::NothingGood(Error::sample("nothing is good on purpose")));
+            }
             _ => {}
         }
-        assert_eq!((planned.epoch, planned.weights.len()), (0, planned.ids.len()));
-        Ok(Batch { slot, ticket: Ticket { number: planned.number }, rows: planned.ids.len() })
+        Ok(fill::Filled::Batch(Batch { slot, ticket: Ticket { number: planned.number }, rows }))
     }
 }
 
@@ -152,14 +159,21 @@ pub(crate) mod arena {
 }
 
 pub(crate) mod fill {
-    use lossfeed::SampleId;
+    use lossfeed::error::Error;
+    use lossfeed::sampler::{Batches, Order};
 
     /// As the product's.
     pub(crate) struct Planned<'a> {
         pub(crate) epoch: u64,
         pub(crate) number: usize,
-        pub(crate) ids: &'a [SampleId],
-        pub(crate) weights: &'a [f32],
+        pub(crate) order: &'a Order,
+        pub(crate) batches: Batches,
+    }
+
+    /// As the product's.
+    pub(crate) enum Filled {
+        Batch(super::Batch),
+        NothingGood(Error),
     }
 }
 

@@ -4,7 +4,7 @@ use super::Engine;
 use crate::error::{Error, Result};
 use crate::loader::Iteration;
 use crate::loader::checkpoint::{Checkpoint, Header};
-use crate::types::SampleId;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Engine {
     /// The run's state: position, beliefs and, where it cannot be drawn again, the epoch's order.
@@ -13,30 +13,29 @@ impl Engine {
     }
 
     /// As [`Self::state`], as of `held` batches ago: a consumer that prefetches has taken batches which nobody has seen.
+    ///
+    /// A pass that ended early, by its consumer, an error or [`Engine::close`], keeps its position until another starts.
     pub fn state_held(&self, held: usize) -> Result<Vec<u8>> {
-        self.usable()?;
+        self.same_process()?;
+        let identity = self.identity();
         let clock = self.clock.lock();
-        let s = &self.settings;
-        let seen = |i: &Iteration| i.taken().saturating_sub(held);
+        if let (None, Some(restored)) = (&clock.current, &clock.resume) {
+            return restored.to_bytes();
+        }
+        let seen = |i: &Iteration| i.seen().min(i.taken().saturating_sub(held));
         // An epoch whose last batch was delivered is over, also if nobody asked for the end yet.
         let live = clock.current.as_ref().filter(|i| seen(i) < i.len());
-        let (epoch, delivered) = match (&live, &clock.resume) {
-            (Some(i), _) => (i.epoch(), seen(i)),
-            (None, Some(c)) => return c.to_bytes(),
-            (None, None) => (clock.next_epoch, 0),
+        let (epoch, delivered) = match &live {
+            Some(i) => (i.epoch(), seen(i)),
+            None => (clock.next_epoch, 0),
         };
         let order = live.filter(|_| self.sampler.adaptive()).map(|i| i.order().clone());
         let state = self.feed.cache.lock();
-        let scored = state.scores.seen() > 0;
+        let scored = state.scores.seen() > 0 || state.scores.failed() > 0;
         Checkpoint {
             header: Header {
                 samples: self.feed.source.len(),
-                batch_size: s.batch_size,
-                drop_last: s.drop_last,
-                seed: s.seed,
-                rank: s.rank,
-                world_size: s.world_size,
-                sampler: s.sampler.name().to_string(),
+                identity,
                 epoch,
                 delivered,
                 step: state.step,
@@ -49,24 +48,64 @@ impl Engine {
         .to_bytes()
     }
 
+    /// Everything that shapes the orders of this run, by name. What only decides how fast batches come is not in it: threads, the size
+    /// and form of the cache, the device, `on_error`, the transform.
+    fn identity(&self) -> BTreeMap<String, String> {
+        let s = &self.settings;
+        let dataset = self.digest.get_or_init(|| self.feed.source.digest());
+        let mut all: BTreeMap<String, String> = [
+            ("dataset", dataset.clone()),
+            ("samples", self.feed.source.len().to_string()),
+            ("batch_size", s.batch_size.to_string()),
+            ("drop_last", s.drop_last.to_string()),
+            ("seed", s.seed.to_string()),
+            ("rank", s.rank.to_string()),
+            ("world_size", s.world_size.to_string()),
+            ("score", s.score_kind().name().to_string()),
+            ("smoothing", s.smoothing_weight().to_string()),
+            ("policy", s.policy_name().to_string()),
+        ]
+        .map(|(name, value)| (name.to_string(), value))
+        .into();
+        // The sampler's options one by one, so that a difference is named: sampler.name, sampler.kappa, …
+        if let Ok(serde_json::Value::Object(options)) = serde_json::to_value(s.sampler) {
+            all.extend(options.into_iter().map(|(name, value)| (format!("sampler.{name}"), value.to_string())));
+        }
+        all
+    }
+
     /// Goes on where [`Self::state`] was taken: the next epoch started delivers exactly the batches that were left.
     /// An iteration under way ends.
+    ///
+    /// # Errors
+    /// `Settings` for bytes that are no state, and for the state of another run: one with another dataset, or with other
+    /// settings of those that shape orders. All that differ are named.
     pub fn load_state(&self, bytes: &[u8]) -> Result<()> {
         self.usable()?;
         let checkpoint = Checkpoint::from_bytes(bytes)?;
-        let (h, s) = (&checkpoint.header, &self.settings);
-        let same = [
-            ("samples", h.samples.to_string(), self.feed.source.len().to_string()),
-            ("batch_size", h.batch_size.to_string(), s.batch_size.to_string()),
-            ("drop_last", h.drop_last.to_string(), s.drop_last.to_string()),
-            ("seed", h.seed.to_string(), s.seed.to_string()),
-            ("rank", h.rank.to_string(), s.rank.to_string()),
-            ("world_size", h.world_size.to_string(), s.world_size.to_string()),
-            ("sampler", h.sampler.clone(), s.sampler.name().to_string()),
-        ];
-        if let Some((name, was, is)) = same.iter().find(|(_, was, is)| was != is) {
+        let (h, mine) = (&checkpoint.header, self.identity());
+        let none = String::from("none");
+        let names: BTreeSet<&String> = h.identity.keys().chain(mine.keys()).collect();
+        let differs = |name: &&String| h.identity.get(*name) != mine.get(*name);
+        let differing: Vec<String> = names
+            .into_iter()
+            .filter(differs)
+            .map(|name| {
+                let (was, is) = (h.identity.get(name).unwrap_or(&none), mine.get(name).unwrap_or(&none));
+                format!("{name} {was} (this loader: {is})")
+            })
+            .collect();
+        if !differing.is_empty() {
             return Err(Error::settings(format!(
-                "the state was taken with {name} {was}, this loader has {is}: make the loader as it was, or start an epoch afresh"
+                "the state is another run's: it was taken with {}; make the loader as it was, or start an epoch afresh",
+                differing.join(", ")
+            )));
+        }
+        if h.samples != self.feed.source.len() {
+            return Err(Error::settings(format!(
+                "the state covers {} samples of {}: it is damaged",
+                h.samples,
+                self.feed.source.len()
             )));
         }
         if h.delivered > self.batches.len() {
@@ -85,14 +124,13 @@ impl Engine {
         }
         {
             let mut state = self.feed.cache.lock();
-            state.step = h.step;
-            if let Some((beliefs, stamps)) = &checkpoint.scores {
-                let crate::cache::State { scores, ledger, .. } = &mut *state;
-                scores.restore(beliefs, stamps);
-                for (id, &belief) in beliefs.iter().enumerate().filter(|(_, b)| !b.is_nan()) {
-                    ledger.rescore(id as SampleId, belief);
-                }
+            let crate::cache::State { scores, ledger, .. } = &mut *state;
+            match &checkpoint.scores {
+                Some((beliefs, stamps)) => scores.restore(beliefs, stamps)?,
+                None => scores.clear(),
             }
+            ledger.rekey(scores);
+            state.step = h.step;
         }
         clock.next_epoch = h.epoch;
         clock.iteration += 1;

@@ -5,4 +5,4 @@ pub mod table;
 
 pub use queue::PriorityQueue;
 pub(crate) use queue::{push, step};
-pub use table::ScoreTable;
+pub use table::{ScoreTable, Standing};

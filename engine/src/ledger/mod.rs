@@ -162,6 +162,14 @@ impl Ledger {
     pub fn rescore(&mut self, id: SampleId, importance: f32) {
         self.policy.rescore(id, importance);
     }
+    /// Every belief may have changed, as when a run is resumed: residents enter the policy anew, in the order of their ids.
+    pub fn rekey(&mut self, scores: &ScoreTable) {
+        let residents: Vec<SampleId> = self.residents.iter().collect();
+        for id in residents {
+            self.policy.remove(id);
+            self.policy.insert(id, scores);
+        }
+    }
     /// The accesses to come, in order; replaces any earlier plan.
     pub fn plan(&mut self, order: &[SampleId]) {
         self.policy.plan(order);

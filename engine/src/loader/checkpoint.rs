@@ -2,33 +2,24 @@
 //!
 //! Layout, all little-endian: magic `LFCK` · version u32 · header length u32 · header (JSON, [`Header`]) · beliefs
 //! f32 × samples · stamps u32 × samples · ids u32 × planned · weights f32 × planned · FNV-1a 64 of everything before.
-//! Beliefs are there only if anything was scored, the plan only if the epoch is under way and its order depends on more
+//! Beliefs (NaN = no score) and stamps are there only if anything is known of any sample, the plan only if the epoch is under way and its order depends on more
 //! than the seed. The parser trusts nothing: every length is checked before it is used.
 
 use crate::error::{Error, Result};
 use crate::sampler::Order;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 const MAGIC: &[u8; 4] = b"LFCK";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What must agree before a state is taken, and where it goes on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// Samples in the dataset.
     pub samples: usize,
-    /// Samples a batch.
-    pub batch_size: usize,
-    /// Whether short last batches are dropped.
-    pub drop_last: bool,
-    /// Seed.
-    pub seed: u64,
-    /// Rank.
-    pub rank: u32,
-    /// Number of ranks.
-    pub world_size: u32,
-    /// Sampler.
-    pub sampler: String,
+    /// Everything that shapes the orders of a run, by name: a fingerprint of the dataset, and the settings.
+    pub identity: BTreeMap<String, String>,
     /// Epoch to go on with.
     pub epoch: u64,
     /// Batches of it already delivered.
@@ -46,7 +37,7 @@ pub struct Header {
 pub struct Checkpoint {
     /// Identity and position.
     pub header: Header,
-    /// Beliefs and stamps by id, if anything was scored.
+    /// Beliefs and stamps by id, if anything is known of any sample.
     pub scores: Option<(Vec<f32>, Vec<u32>)>,
     /// The epoch's order, if it cannot be drawn again.
     pub order: Option<Order>,
@@ -116,11 +107,19 @@ impl Checkpoint {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= header.samples) {
             return Err(bad(format!("its plan names sample {id} of {}", header.samples)));
         }
-        let scores = header.scored.then(|| {
+        let scores: Option<(Vec<f32>, Vec<u32>)> = header.scored.then(|| {
             (words(beliefs).map(f32::from_le_bytes).collect(), words(stamps).map(u32::from_le_bytes).collect())
         });
-        let order =
-            (header.planned > 0).then(|| Order { ids, weights: words(weights).map(f32::from_le_bytes).collect() });
+        let weights: Vec<f32> = words(weights).map(f32::from_le_bytes).collect();
+        if let Some(draw) = weights.iter().position(|w| !w.is_finite()) {
+            return Err(bad(format!("draw {draw} of its plan has weight {}", weights[draw])));
+        }
+        if let Some((beliefs, _)) = &scores
+            && let Some(id) = beliefs.iter().position(|b: &f32| b.is_infinite())
+        {
+            return Err(bad(format!("its belief about sample {id} is {}", beliefs[id])));
+        }
+        let order = (header.planned > 0).then_some(Order { ids, weights });
         Ok(Self { header, scores, order })
     }
 }

@@ -1,6 +1,6 @@
 //! Batches finish in any order and leave in theirs.
 
-use super::Batch;
+use super::fill::Filled;
 use super::timesheet::Spent;
 use crate::error::{Error, Result};
 use crate::sync::{Condvar, Mutex};
@@ -18,7 +18,7 @@ pub(super) struct Delivery {
 
 /// A batch, or why there is none, and who worked on it.
 pub(super) struct Finished {
-    pub(super) batch: Result<Batch>,
+    pub(super) filled: Result<Filled>,
     /// The thread, and what it had spent when it was done.
     pub(super) worker: usize,
     pub(super) spent: Spent,
@@ -29,10 +29,34 @@ struct State {
     next: usize,
     /// Batches promised by workers and not taken yet; never above `window`.
     claimed: usize,
+    /// Whether any batch of the epoch was taken.
+    taken_any: bool,
+    /// Why the last batch that was passed over had no good sample.
+    nothing_good: Option<Error>,
     /// What ended the pass, outside any batch.
     fatal: Option<Error>,
     /// The pass is over, whatever is still in work.
     closed: bool,
+}
+
+impl State {
+    /// Passes over the batches at the head in which nothing was good. Returns how many.
+    fn pass_over(&mut self) -> usize {
+        let before = self.next;
+        while let Some(Finished { filled: Ok(Filled::NothingGood(_)), .. }) = self.ready.get(&self.next) {
+            let Some(Finished { filled: Ok(Filled::NothingGood(error)), .. }) = self.ready.remove(&self.next) else {
+                break;
+            };
+            self.nothing_good = Some(error);
+            self.advance();
+        }
+        self.next - before
+    }
+
+    fn advance(&mut self) {
+        self.next += 1;
+        self.claimed = self.claimed.saturating_sub(1);
+    }
 }
 
 /// What the consumer finds.
@@ -47,7 +71,15 @@ pub(super) enum Turn {
 impl Delivery {
     /// For batches `first..total`.
     pub(super) fn new(first: usize, total: usize, window: usize) -> Self {
-        let state = State { ready: BTreeMap::new(), next: first, claimed: 0, fatal: None, closed: false };
+        let state = State {
+            ready: BTreeMap::new(),
+            next: first,
+            claimed: 0,
+            taken_any: first > 0,
+            nothing_good: None,
+            fatal: None,
+            closed: false,
+        };
         Self { state: Mutex::new(state), changed: Condvar::new(), room: Condvar::new(), total, window }
     }
 
@@ -90,7 +122,11 @@ impl Delivery {
             return drop(finished);
         }
         state.ready.insert(number, finished);
-        if number == state.next {
+        let awaited = number == state.next;
+        if state.pass_over() > 0 {
+            self.room.notify_all();
+        }
+        if awaited {
             self.changed.notify_one();
         }
     }
@@ -100,13 +136,24 @@ impl Delivery {
         let mut state = self.state.lock();
         let mut over = false;
         loop {
-            if state.closed || state.next >= self.total {
+            if state.closed {
                 return Turn::End;
+            }
+            if state.next >= self.total {
+                // An epoch that delivered nothing at all is no short epoch.
+                let nothing = if state.taken_any { None } else { state.nothing_good.take() };
+                return nothing.map_or(Turn::End, Turn::Failed);
             }
             let next = state.next;
             if let Some(finished) = state.ready.remove(&next) {
-                state.next += 1;
-                state.claimed = state.claimed.saturating_sub(1);
+                // A batch that failed was not delivered: the pass ends before it.
+                if finished.filled.is_ok() {
+                    state.taken_any = true;
+                    state.advance();
+                    if state.pass_over() > 0 {
+                        self.room.notify_all();
+                    }
+                }
                 self.room.notify_one();
                 return Turn::Ready(Box::new(finished));
             }
@@ -120,7 +167,7 @@ impl Delivery {
         }
     }
 
-    /// Batches the consumer has taken, counted from the epoch's start.
+    /// Batches that were taken or passed over, counted from the epoch's start.
     pub(super) fn taken(&self) -> usize {
         self.state.lock().next
     }

@@ -57,6 +57,8 @@ pub struct Feed {
     pub cache_form: CacheForm,
     /// What happens to bad samples.
     pub on_error: OnError,
+    /// Whether every planned batch must come, whatever is bad: the ranks of a run step together.
+    pub keeps_steps: bool,
     /// Whether cached samples stay where they are, for a device to read them there.
     pub in_place: bool,
     /// Samples that did.
@@ -91,6 +93,7 @@ impl Feed {
             counters,
             cache_form,
             on_error,
+            keeps_steps: false,
             in_place,
             in_place_total: AtomicU64::new(0),
             bad: Mutex::default(),

@@ -3,8 +3,9 @@
 use super::timesheet::{Timesheet, Work};
 use super::{Batch, Feed, Ticket};
 use crate::arena::{Pins, SlotMut};
-use crate::cache::{Fetched, Flight, Landing, Lookup};
+use crate::cache::{Decision, Fetched, Flight, Landing, Lookup};
 use crate::error::{Error, Result};
+use crate::sampler::{Batches, Order};
 use crate::settings::OnError;
 use crate::source::{Payload, Scratch};
 use crate::staging::{BatchSlot, InPlace};
@@ -18,9 +19,41 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) struct Planned<'a> {
     pub(super) epoch: u64,
     pub(super) number: usize,
-    pub(super) ids: &'a [SampleId],
-    pub(super) weights: &'a [f32],
+    /// The whole epoch, and how it is cut.
+    pub(super) order: &'a Order,
+    pub(super) batches: Batches,
 }
+
+impl<'a> Planned<'a> {
+    /// The samples and weights of the epoch's batch `number`.
+    fn draws(&self, number: usize) -> Draws<'a> {
+        let range = self.batches.range(number);
+        Draws { ids: &self.order.ids[range.clone()], weights: &self.order.weights[range] }
+    }
+}
+
+/// Who is to be delivered, row by row.
+#[derive(Clone, Copy)]
+struct Draws<'a> {
+    ids: &'a [SampleId],
+    weights: &'a [f32],
+}
+
+/// What became of a planned batch.
+pub(super) enum Filled {
+    Batch(Batch),
+    /// None of its samples could be read or decoded, and the run goes on without them. Why the first could not.
+    NothingGood(Error),
+}
+
+/// A slot with rows in it, or without any good one.
+enum Rowful {
+    Batch(Batch),
+    Nothing(BatchSlot, Error),
+}
+
+/// Other batches that are tried in place of one in which nothing was good, where the number of steps must stay.
+const STAND_INS: usize = 8;
 
 /// Flights this batch owes to others. Whatever happens, they land: a joiner must not wait for ever.
 struct Owed<'a> {
@@ -165,17 +198,59 @@ fn copy_row(slot: &mut BatchSlot, from: usize, to: usize) {
 impl Feed {
     /// Fills `slot` with the planned batch. `lookups` are the cache's decisions for its ids, in order, and `residents` the
     /// records it has found.
+    ///
+    /// A batch in which nothing is good is left out, unless every rank must take as many steps as the others, or the batches are to
+    /// stay full: then another batch of the epoch comes a second time, in its place.
     pub(super) fn fill(
         &self,
         planned: &Planned<'_>,
         lookups: Vec<Lookup>,
         residents: Pins,
+        slot: BatchSlot,
+        scratch: &mut Scratch,
+        sheet: &Timesheet,
+    ) -> Result<Filled> {
+        let draws = planned.draws(planned.number);
+        let (mut slot, first) = match self.fill_rows(planned, draws, lookups, residents, slot, scratch, sheet)? {
+            Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
+            Rowful::Nothing(slot, error) => (slot, error),
+        };
+        if !self.keeps_steps {
+            return Ok(Filled::NothingGood(first));
+        }
+        let others = (0..planned.number).rev().chain(planned.number + 1..planned.batches.len());
+        for number in others.take(STAND_INS) {
+            let draws = planned.draws(number);
+            let Decision { lookups, residents, retired } = {
+                let mut state = self.cache.lock();
+                self.cache.decide(&mut state, draws.ids, &|id| self.record_bytes(id))
+            };
+            drop(retired); // after the lock
+            slot = match self.fill_rows(planned, draws, lookups, residents, slot, scratch, sheet)? {
+                Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
+                Rowful::Nothing(slot, _) => slot,
+            };
+        }
+        Err(Error::sample(format!(
+            "batch {} of epoch {}: no sample of it is good, and none of the {STAND_INS} batches nearest to it, so nothing can take its place: repair the data",
+            planned.number, planned.epoch
+        ))
+        .because(first))
+    }
+
+    #[allow(clippy::too_many_arguments)] // what a thread has at hand
+    fn fill_rows(
+        &self,
+        planned: &Planned<'_>,
+        draws: Draws<'_>,
+        lookups: Vec<Lookup>,
+        residents: Pins,
         mut slot: BatchSlot,
         scratch: &mut Scratch,
         sheet: &Timesheet,
-    ) -> Result<Batch> {
+    ) -> Result<Rowful> {
         sheet.turn(Work::Copy);
-        let count = planned.ids.len();
+        let count = draws.ids.len();
         slot.set_rows(count);
         let parts = slot.parts_mut();
         let mut rows = Rows {
@@ -184,7 +259,7 @@ impl Feed {
             target: parts.target,
             data_bytes: self.layout().data_row_bytes(),
             target_bytes: self.layout().target_row_bytes(),
-            ids: planned.ids,
+            ids: draws.ids,
             key: self.images.as_ref().map_or(0, |i| batch_key(i.seed, planned.epoch, planned.number as u64)),
             sheet,
         };
@@ -199,7 +274,7 @@ impl Feed {
         let unfetched = Arc::new(Error::internal("the source did not answer for this sample"));
         let (mut resident_rows, mut joined, mut missing, mut wanted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (row, lookup) in lookups.into_iter().enumerate() {
-            let id = planned.ids[row];
+            let id = draws.ids[row];
             let flight = match lookup {
                 Lookup::Resident => {
                     resident_rows.push(row);
@@ -229,7 +304,7 @@ impl Feed {
             if self.in_place && residents.is_in_one_piece(number) && rows.leave(row, record) {
                 left.push((row as u32, number as u32));
             } else if let Err(e) = rows.unpack(row, record, scratch) {
-                failures[row] = Some(named(planned.ids[row], e));
+                failures[row] = Some(named(draws.ids[row], e));
             }
         }
         self.in_place_total.fetch_add(left.len() as u64, Relaxed);
@@ -269,8 +344,8 @@ impl Feed {
             let landing = flight.join();
             sheet.turn(Work::Copy);
             let unpacked = match landing {
-                Landing::Stored(record) => rows.unpack(row, &record, scratch).map_err(|e| named(planned.ids[row], e)),
-                Landing::Loose(record) => rows.unpack(row, &record, scratch).map_err(|e| named(planned.ids[row], e)),
+                Landing::Stored(record) => rows.unpack(row, &record, scratch).map_err(|e| named(draws.ids[row], e)),
+                Landing::Loose(record) => rows.unpack(row, &record, scratch).map_err(|e| named(draws.ids[row], e)),
                 Landing::Failed(e) => Err(e),
             };
             failures[row] = unpacked.err();
@@ -279,7 +354,7 @@ impl Feed {
         if let Some(in_place) = in_place {
             slot.leave_in_place(in_place);
         }
-        self.finish(planned, failures, slot)
+        self.finish(planned, draws, failures, slot)
     }
 
     /// One fetched payload: into its row, and into the cache if it was admitted and there is memory.
@@ -316,30 +391,33 @@ impl Feed {
     }
 
     /// Applies the bad-sample policy and writes ids and weights.
-    fn finish(&self, planned: &Planned<'_>, failures: Vec<Option<Arc<Error>>>, mut slot: BatchSlot) -> Result<Batch> {
-        let mut ids = planned.ids.to_vec();
-        let mut weights = planned.weights.to_vec();
-        if failures.iter().any(Option::is_some) {
+    fn finish(
+        &self,
+        planned: &Planned<'_>,
+        draws: Draws<'_>,
+        failures: Vec<Option<Arc<Error>>>,
+        mut slot: BatchSlot,
+    ) -> Result<Rowful> {
+        let mut ids = draws.ids.to_vec();
+        let mut weights = draws.weights.to_vec();
+        let bad: Vec<usize> = (0..ids.len()).filter(|&row| failures[row].is_some()).collect();
+        self.note_failures(&ids, &failures, &bad, planned)?;
+        if !bad.is_empty() {
+            let good: Vec<usize> = (0..ids.len()).filter(|&row| failures[row].is_none()).collect();
+            if good.is_empty() {
+                let first = failures.iter().flatten().next().map_or_else(String::new, |e| e.to_string());
+                return Ok(Rowful::Nothing(
+                    slot,
+                    Error::sample(format!(
+                        "batch {} of epoch {}: all {} samples are bad; the first: {first}",
+                        planned.number,
+                        planned.epoch,
+                        ids.len(),
+                    )),
+                ));
+            }
             // Rows are moved about below.
             slot.gather();
-            for (row, error) in failures.iter().enumerate() {
-                let Some(error) = error else { continue };
-                if self.on_error == OnError::Raise || error.kind() == crate::error::ErrorKind::Internal {
-                    let batch = format!("batch {} of epoch {}", planned.number, planned.epoch);
-                    return Err(Error::new(error.kind(), batch).because(Arc::clone(error)));
-                }
-                self.report_bad(ids[row], error);
-            }
-            let good: Vec<usize> = (0..ids.len()).filter(|&r| failures[r].is_none()).collect();
-            if good.is_empty() {
-                return Err(Error::sample(format!(
-                    "batch {} of epoch {}: all {} samples are bad; the first: {}",
-                    planned.number,
-                    planned.epoch,
-                    ids.len(),
-                    failures.iter().flatten().next().map_or_else(String::new, |e| e.to_string())
-                )));
-            }
             match self.on_error {
                 OnError::Skip => {
                     for (to, &from) in good.iter().enumerate() {
@@ -350,9 +428,7 @@ impl Feed {
                     weights.truncate(good.len());
                 }
                 _ => {
-                    let bad = (0..ids.len()).filter(|&r| failures[r].is_some());
-                    for (k, to) in bad.enumerate() {
-                        let from = good[k % good.len()];
+                    for (&to, &from) in bad.iter().zip(good.iter().cycle()) {
                         copy_row(&mut slot, from, to);
                         (ids[to], weights[to]) = (ids[from], weights[from]);
                         self.counters.substituted_total.fetch_add(1, Relaxed);
@@ -370,6 +446,41 @@ impl Feed {
             ids: ids.into(),
             scored: Arc::new(AtomicBool::new(false)),
         };
-        Ok(Batch { slot, ticket, rows })
+        Ok(Rowful::Batch(Batch { slot, ticket, rows }))
+    }
+
+    /// Ends the pass at the first failure that is not to be passed over; the others are counted, listed, and told to the
+    /// score table: samplers weigh their draws by what can be read.
+    fn note_failures(
+        &self,
+        ids: &[SampleId],
+        failures: &[Option<Arc<Error>>],
+        bad: &[usize],
+        planned: &Planned<'_>,
+    ) -> Result<()> {
+        for &row in bad {
+            let Some(error) = &failures[row] else { continue };
+            if self.on_error == OnError::Raise || error.kind() == crate::error::ErrorKind::Internal {
+                let batch = format!("batch {} of epoch {}", planned.number, planned.epoch);
+                return Err(Error::new(error.kind(), batch).because(Arc::clone(error)));
+            }
+            self.report_bad(ids[row], error);
+        }
+        // Nothing ever failed: nothing to tell, and no lock to take.
+        if self.counters.bad_samples_total.load(Relaxed) == 0 {
+            return Ok(());
+        }
+        let mut state = self.cache.lock();
+        if bad.is_empty() && state.scores.failed() == 0 {
+            return Ok(());
+        }
+        for (row, &id) in ids.iter().enumerate() {
+            if failures[row].is_some() {
+                state.scores.fail(id)
+            } else {
+                state.scores.recover(id)
+            };
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! One pass over one epoch's order: who takes which batch, and how it ends.
 
 use super::delivery::{Delivery, Finished, Turn};
-use super::fill::Planned;
+use super::fill::{Filled, Planned};
 use super::timesheet::{Spent, Timesheet, Work};
 use super::{Batch, Feed, Next};
 use crate::cache::Decision;
@@ -32,6 +32,8 @@ pub struct Iteration {
     sheets: Vec<Timesheet>,
     stopped: AtomicBool,
     failed: AtomicBool,
+    /// Batches taken whose consumer never saw them.
+    held: AtomicUsize,
 }
 
 impl Iteration {
@@ -57,6 +59,7 @@ impl Iteration {
             sheets: (0..workers.max(1)).map(|_| Timesheet::new()).collect(),
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            held: AtomicUsize::new(0),
         }
     }
 
@@ -80,9 +83,24 @@ impl Iteration {
         self.batches.is_empty()
     }
 
-    /// Batches the consumer has taken, counted from the epoch's start.
+    /// Batches that were taken or skipped, counted from the epoch's start.
     pub fn taken(&self) -> usize {
         self.delivery.taken()
+    }
+
+    /// The last `held` batches that were taken were not seen by anybody.
+    pub fn give_back(&self, held: usize) {
+        self.held.store(held, Relaxed);
+    }
+
+    /// Batches the consumer has seen: [`Self::taken`] less those given back.
+    pub fn seen(&self) -> usize {
+        self.taken().saturating_sub(self.held.load(Relaxed))
+    }
+
+    /// Whether the consumer has seen every batch.
+    pub fn is_over(&self) -> bool {
+        self.seen() >= self.len()
     }
 
     /// Finished batches that wait for the consumer.
@@ -148,21 +166,20 @@ impl Iteration {
             (number, feed.cache.decide(&mut state, ids, &|id| feed.record_bytes(id)))
         };
         drop(retired); // after the lock
-        let range = self.batches.range(number);
-        let planned = Planned {
-            epoch: self.epoch,
-            number,
-            ids: &self.order.ids[range.clone()],
-            weights: &self.order.weights[range],
-        };
+        let planned = Planned { epoch: self.epoch, number, order: &self.order, batches: self.batches };
         // A panic would leave the consumer waiting for this batch for ever; `Owed` has landed its flights by then.
-        let batch = catch_unwind(AssertUnwindSafe(|| feed.fill(&planned, lookups, residents, slot, scratch, sheet)))
+        let filled = catch_unwind(AssertUnwindSafe(|| feed.fill(&planned, lookups, residents, slot, scratch, sheet)))
             .unwrap_or_else(|p| {
                 let what = p.downcast_ref::<String>().map(String::as_str).or(p.downcast_ref::<&str>().copied());
                 Err(Error::internal(format!("a loader thread panicked: {}; please report this", what.unwrap_or("?"))))
             })
-            .and_then(|mut batch| batch.slot.ready().map(|()| batch));
-        if batch.is_err() {
+            .and_then(|mut filled| {
+                if let Filled::Batch(batch) = &mut filled {
+                    batch.slot.ready()?;
+                }
+                Ok(filled)
+            });
+        if filled.is_err() {
             self.failed.store(true, Release);
         }
         sheet.turn(Work::Idle);
@@ -170,7 +187,7 @@ impl Iteration {
         let took = spent.since(&before);
         feed.counters.source_us_total.fetch_add(took.on(Work::Source).as_micros() as u64, Relaxed);
         feed.counters.decode_us_total.fetch_add(took.on(Work::Decode).as_micros() as u64, Relaxed);
-        self.delivery.put(number, Finished { batch, worker, spent });
+        self.delivery.put(number, Finished { filled, worker, spent });
         true
     }
 
@@ -202,7 +219,8 @@ impl Iteration {
 
     /// The next batch, and who brought it.
     fn take(&self, wait: Duration, inline: bool) -> (Result<Next>, Option<(usize, Spent)>) {
-        if inline && self.delivery.taken() < self.batches.len() {
+        // More than one where a batch without a good sample is passed over.
+        while inline && !self.delivery.is_ready() {
             self.sheets[0].turn(Work::Slot);
             let slot = self.feed.pool.acquire(wait);
             self.sheets[0].turn(Work::Idle);
@@ -214,11 +232,14 @@ impl Iteration {
         }
         let next = match self.delivery.take(Instant::now() + wait) {
             Turn::Ready(finished) => {
-                let Finished { batch, worker, spent } = *finished;
-                let next = batch.and_then(|mut batch| {
-                    batch.slot.lend()?;
-                    self.account(&batch);
-                    Ok(Next::Batch(batch))
+                let Finished { filled, worker, spent } = *finished;
+                let next = filled.and_then(|filled| match filled {
+                    Filled::Batch(mut batch) => {
+                        batch.slot.lend()?;
+                        self.account(&batch);
+                        Ok(Next::Batch(batch))
+                    }
+                    Filled::NothingGood(error) => Err(error), // never: the hand-over passes over these
                 });
                 return (next.inspect_err(|_| self.stop()), Some((worker, spent)));
             }

@@ -9,7 +9,7 @@
 //! gives way before its planned use is a certain fetch, now, for a possible one saved in a later epoch.
 
 use super::{Policy, check_members};
-use crate::index::{PriorityQueue, ScoreTable, push, step};
+use crate::index::{PriorityQueue, ScoreTable, Standing, push, step};
 use crate::types::SampleId;
 
 /// Where the count of planned uses ends: a byte, because it is paid for every sample of the dataset.
@@ -18,8 +18,8 @@ const MANY: u8 = u8::MAX;
 /// Evicts the least believed resident that the rest of the plan does not need, for a candidate that is strictly more
 /// important; ties leave things as they are, and between equals the smallest id goes.
 ///
-/// A candidate nobody scored yet enters only while there is room. It then gives way to nobody until its score comes:
-/// samplers draw the unseen like the most important ones. 5⅛ bytes a sample, and 8 a resident (4 while the plan needs it).
+/// A candidate without a score enters only while there is room. It then gives way to nobody while it is unseen: samplers draw
+/// the unseen like the most important ones. Once it was delivered and got no score, it counts as an average one. 5⅛ bytes a sample, and 8 a resident (4 while the plan needs it).
 #[derive(Debug)]
 pub struct Importance {
     /// Planned uses still to come, by id. A sample planned [`MANY`] times or more keeps that number until the next plan.
@@ -61,8 +61,13 @@ impl Importance {
     }
 }
 
+/// What a resident is worth keeping for: see [`Importance`].
 fn belief(id: SampleId, scores: &ScoreTable) -> f32 {
-    scores.importance(id).unwrap_or(f32::INFINITY)
+    match scores.standing(id) {
+        Standing::Scored(belief) => belief,
+        Standing::Unseen => f32::INFINITY,
+        Standing::Tried | Standing::Failed => scores.mean().unwrap_or(0.0) as f32,
+    }
 }
 
 impl Policy for Importance {

@@ -11,7 +11,8 @@ use super::{Order, Outlook, Sampler};
 use crate::error::Result;
 
 /// q ∝ g/√c over the rank's own samples: g as in [`Importance`](super::Importance), c = 1 for residents and κ for the
-/// rest. Systematic resampling, weights W/(N q). While nothing is scored: one shuffled pass.
+/// rest. Systematic resampling, weights W/(N q). No sample's share of the draws is above
+/// [`MAX_GAIN`](super::MAX_GAIN) × √κ over the number of samples. While nothing is scored: one shuffled pass.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CostAware {
@@ -36,9 +37,14 @@ impl Sampler for CostAware {
         "cost-aware"
     }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
-        let gains = tilt::gains(outlook, self.floor, |id| {
-            outlook.scores.importance(id).map(|b| if self.random_scores { random_belief(outlook.seed, id) } else { b })
-        });
+        let gains =
+            tilt::gains(
+                outlook,
+                self.floor,
+                |id, belief| {
+                    if self.random_scores { random_belief(outlook.seed, id) } else { belief }
+                },
+            );
         let Some(mut chances) = gains else { return Ok(tilt::first_pass(outlook)) };
         let discount = 1.0 / self.kappa.sqrt();
         for (chance, &id) in chances.iter_mut().zip(outlook.owned) {

@@ -6,7 +6,8 @@ use super::{Order, Outlook, Sampler, tilt};
 use crate::error::Result;
 
 /// q ∝ floor + (1 − floor) × importance / mean importance over the rank's own samples, as many draws as it owns, by
-/// systematic resampling; weights W/(N q), at most about 1/floor. While nothing is scored: one shuffled pass.
+/// systematic resampling; weights W/(N q), at most about 1/floor. No sample is worth more than [`MAX_GAIN`](super::MAX_GAIN)
+/// average ones, so none is drawn more often than that an epoch (but for the rounding up of its mean). While nothing is scored: one shuffled pass.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Importance {
@@ -25,7 +26,7 @@ impl Sampler for Importance {
         "importance"
     }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
-        Ok(match tilt::gains(outlook, self.floor, |id| outlook.scores.importance(id)) {
+        Ok(match tilt::gains(outlook, self.floor, |_, belief| belief) {
             Some(chances) => tilt::weighted_order(outlook, &chances),
             None => tilt::first_pass(outlook),
         })

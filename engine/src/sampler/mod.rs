@@ -1,6 +1,7 @@
 //! Who is next: samplers, one file each.
 
 pub mod batches;
+mod cap;
 mod cost_aware;
 mod importance;
 mod ownership;
@@ -10,6 +11,7 @@ mod tilt;
 mod uniform;
 
 pub use batches::Batches;
+pub use cap::MAX_GAIN;
 pub use cost_aware::CostAware;
 pub use importance::Importance;
 pub use ownership::owned_ids;

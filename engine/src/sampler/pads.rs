@@ -8,14 +8,17 @@
 //! 3. repeats are interleaved with misses: in-batch ranks mean something only in batches that are representative;
 //! 4. unseen samples are drawn like the most important ones, not (weight 1) below the least important;
 //! 5. the first epoch is a pass over the data, not draws with replacement that miss 36.8 % of it;
-//! 6. every belief counts as at least a hundredth of the mean, so that no chance is 0.
+//! 6. every belief counts as at least a hundredth of the mean, so that no chance is 0, and beliefs far above the mean are cut
+//!    ([`MAX_GAIN`](super::MAX_GAIN)), so that no chance is nearly 1.
 
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{Order, Outlook, Sampler, tilt};
+use super::{Order, Outlook, Sampler, cap, tilt};
 use crate::error::Result;
+use crate::index::Standing;
 use crate::random::{Purpose, generator, shuffle};
+use crate::types::SampleId;
 
 /// Draws with replacement ∝ belief; then draws that hit are repeated and draws that miss are cut to fill the epoch.
 /// Biased towards the cache unless `corrected`.
@@ -27,7 +30,8 @@ pub struct Pads {
     pub repeats: f64,
     /// The part of the epoch that misses keep whatever `repeats` says, in [0, 1). Default 0.1.
     pub miss_quota: f64,
-    /// The belief about an unseen sample; `None`, the default: the largest belief ever held.
+    /// The belief about a sample without a score; `None`, the default: the largest belief of any while it is unseen, the mean
+    /// once it was delivered and got none.
     pub unseen: Option<f32>,
     /// Mix repeats and misses; otherwise all hits come first. Default true.
     pub interleave: bool,
@@ -51,12 +55,27 @@ impl Pads {
     fn chances(&self, outlook: &Outlook<'_>) -> Vec<f32> {
         let scores = outlook.scores;
         let Some(mean) = scores.mean() else { return vec![1.0; outlook.owned.len()] };
-        let least = mean.max(0.0) as f32 / 100.0;
+        // Cut where one belief would be most of the mean, and with it most of the draws.
+        let scored = outlook.owned.iter().filter_map(|&id| scores.importance(id)).map(|belief| belief.max(0.0));
+        let (count, sum, largest) =
+            scored.clone().fold((0usize, 0.0, 0.0f32), |(n, s, l), b| (n + 1, s + f64::from(b), l.max(b)));
+        let cut = cap::cut(scored.clone(), if count > 0 { sum / count as f64 } else { 0.0 });
+        let most = cut.map_or(largest, |c| c.belief as f32);
+        let mean = match cut {
+            None => mean.max(0.0),
+            Some(_) => scored.map(|b| f64::from(b.min(most))).sum::<f64>() / count as f64,
+        };
+        let least = mean as f32 / 100.0;
         if least == 0.0 {
             return vec![1.0; outlook.owned.len()];
         }
-        let unseen = self.unseen.unwrap_or(scores.ceiling());
-        outlook.owned.iter().map(|&id| scores.importance(id).unwrap_or(unseen).max(least)).collect()
+        let chance = |&id: &SampleId| match (scores.standing(id), self.unseen) {
+            (Standing::Scored(belief), _) => belief.min(most),
+            (_, Some(unseen)) => unseen.min((cap::max_gain(count) * mean) as f32),
+            (Standing::Unseen, None) => most,
+            (Standing::Tried | Standing::Failed, None) => mean as f32,
+        };
+        outlook.owned.iter().map(|id| chance(id).max(least)).collect()
     }
     /// How many places of `places` the draws that hit take when `hits` drew a resident.
     fn hit_places(&self, hits: usize, places: usize) -> usize {

@@ -1,39 +1,65 @@
 //! From beliefs to chances: the tilt shared by the unbiased samplers.
 
+use super::cap::{self, Cut};
 use super::{Order, Outlook};
+use crate::index::Standing;
 use crate::random::{Purpose, generator, shuffle, unit};
 use crate::types::SampleId;
 
 /// How much every owned sample is worth a draw, relative to the average one:
-/// `floor + (1 − floor) × belief / mean belief`, so at least `floor`. A belief below 0 counts as 0. An unseen sample is worth as
-/// much as the best seen one: it must be met soon, and its worth is found out by meeting it. `None` if nothing was seen.
-pub(super) fn gains(outlook: &Outlook<'_>, floor: f32, belief: impl Fn(SampleId) -> Option<f32>) -> Option<Vec<f32>> {
+/// `floor + (1 − floor) × belief / mean belief`, so at least `floor`, with outliers cut by [`cap`](super::cap). A belief below 0
+/// counts as 0. An unseen sample is worth as much as the best scored one: it must be met soon, and its worth is found out by
+/// meeting it. One that was met without getting a score is worth what an average sample is. `None` if nothing has a score.
+pub(super) fn gains(outlook: &Outlook<'_>, floor: f32, belief: impl Fn(SampleId, f32) -> f32) -> Option<Vec<f32>> {
     let mut gains = Vec::with_capacity(outlook.owned.len());
     let (mut sum, mut seen, mut largest) = (0.0f64, 0usize, 0.0f32);
     for &id in outlook.owned {
-        let value = match belief(id) {
-            Some(value) => {
-                let value = value.max(0.0);
+        gains.push(match outlook.scores.standing(id) {
+            Standing::Scored(value) => {
+                let value = belief(id, value).max(0.0);
                 sum += f64::from(value);
                 seen += 1;
                 largest = largest.max(value);
                 value
             }
-            None => f32::NAN,
-        };
-        gains.push(value);
+            Standing::Unseen => UNSEEN,
+            Standing::Tried | Standing::Failed => AVERAGE,
+        });
     }
     if seen == 0 {
         return None;
     }
     let mean = (sum / seen as f64) as f32;
-    for gain in &mut gains {
-        let value = if gain.is_nan() { largest } else { *gain };
-        // All beliefs 0 (everything learnt): nothing to prefer.
-        *gain = if mean > 0.0 { floor + (1.0 - floor) * (value / mean) } else { 1.0 };
+    let worth = |value: f32| if mean > 0.0 { value / mean } else { 1.0 }; // all beliefs 0 (everything learnt): nothing to prefer
+    let scored = gains.iter().copied().filter(|&g| g >= 0.0);
+    match cap::cut(scored, f64::from(mean)) {
+        None => gains.iter_mut().for_each(|gain| {
+            *gain = match *gain {
+                AVERAGE => 1.0,
+                UNSEEN => floor + (1.0 - floor) * worth(largest),
+                value => floor + (1.0 - floor) * worth(value),
+            }
+        }),
+        Some(Cut { belief, spread }) => {
+            let most = cap::max_gain(seen);
+            gains.iter_mut().for_each(|gain| {
+                let worth = match f64::from(*gain) {
+                    _ if *gain == AVERAGE => 1.0,
+                    _ if *gain == UNSEEN => most,
+                    value if value > belief => most,
+                    value if belief > 0.0 => most * value / belief,
+                    _ => 0.0,
+                };
+                *gain = floor + (1.0 - floor) * (worth + spread) as f32;
+            });
+        }
     }
     Some(gains)
 }
+
+/// Beliefs that are none, in a list of beliefs of at least 0.
+const UNSEEN: f32 = -1.0;
+const AVERAGE: f32 = -2.0;
 
 /// One shuffled pass over the owned samples: what to do while nothing is known.
 pub(super) fn first_pass(outlook: &Outlook<'_>) -> Order {
@@ -73,9 +99,21 @@ pub(super) fn weighted_order(outlook: &Outlook<'_>, chances: &[f32]) -> Order {
 }
 
 /// The weight of a draw of the index-th owned sample at chances ∝ `chances`.
+///
+/// A run that goes on without samples that cannot be read trains on the others: what must be unbiased is *their* mean, over
+/// the draws that arrive. So both the count and the sum of the chances are those of the samples that can be read.
 pub(super) fn weigher<'a>(outlook: &Outlook<'_>, chances: &'a [f32]) -> impl Fn(usize) -> f64 + use<'a> {
+    let readable = |id| outlook.scores.standing(id) != Standing::Failed;
+    let (mut count, mut sum) = (chances.len(), total(chances));
+    if outlook.scores.failed() > 0 {
+        let found = outlook.owned.iter().zip(chances).filter(|&(&id, _)| readable(id));
+        (count, sum) = found.fold((0, 0.0), |(n, s), (_, &c)| (n + 1, s + f64::from(c)));
+        if count == 0 {
+            (count, sum) = (chances.len(), total(chances)); // nothing arrives: any weight will do
+        }
+    }
     // Share weight × (1/n)/q.
-    let scale = share_weight(outlook) * total(chances) / chances.len() as f64;
+    let scale = share_weight(outlook) * sum / count as f64;
     move |index| scale / f64::from(chances[index])
 }
 

@@ -1,7 +1,7 @@
 //! A dataset made of files: a catalog says what there is, a reader brings the bytes.
 
 use super::catalog::Catalog;
-use super::{Form, Payload, Source};
+use super::{Fingerprint, Form, Payload, Source};
 use crate::error::{Error, Result};
 use crate::types::{SampleId, TensorSpec};
 
@@ -83,6 +83,16 @@ impl<R: Reader> Source for Files<R> {
     }
     fn labels(&self) -> Option<&[i64]> {
         Some(&self.catalog.labels)
+    }
+    fn digest(&self) -> String {
+        let catalog = &self.catalog;
+        let mut digest = Fingerprint::new(self.len(), &Form::Images, &self.target_spec, &catalog.classes);
+        for (id, place) in catalog.places.iter().enumerate() {
+            digest.add(catalog.names.get(id).as_bytes());
+            digest.add(&place.bytes.to_le_bytes());
+        }
+        digest.add(bytemuck::cast_slice(&catalog.labels));
+        digest.finish()
     }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>)) {
         let mut wanted = Vec::with_capacity(ids.len());

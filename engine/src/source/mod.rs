@@ -13,6 +13,7 @@
 //! store.rs    everything else, through object_store: bounded connections, timeouts, retries, a throttle
 //! store_open.rs, cloud.rs  what a URL stands for and how its store is reached
 //! arrays.rs   two buffers in memory                   index_cache.rs  a shard's index kept on disk
+//! fingerprint.rs  what a dataset holds, in 32 characters
 //! decode/     JPEG and PNG to u8, height × width × channels
 //! ```
 //!
@@ -26,6 +27,7 @@ mod catalog;
 mod cloud;
 mod decode;
 mod files;
+mod fingerprint;
 mod folder;
 mod index_cache;
 mod label;
@@ -47,6 +49,7 @@ mod walk_tests;
 
 pub use arrays::Arrays;
 pub use decode::{Decoder, ImageMode, MAX_PIXELS, Scratch};
+pub use fingerprint::Fingerprint;
 pub use open::{OpenOptions, Throttle, open};
 pub use store_open::open_in;
 
@@ -110,6 +113,20 @@ pub trait Source: Send + Sync {
     /// an id several times at once.
     fn in_memory(&self) -> bool {
         false
+    }
+
+    /// What the dataset holds, as a fingerprint: equal for the same data opened again, wherever it lies, and different for
+    /// other data. A run's state carries it, so that it is not resumed on another dataset, whose ids mean other samples.
+    ///
+    /// This one covers number, form, names, sizes, classes and labels. Contents are not read.
+    fn digest(&self) -> String {
+        let mut digest = Fingerprint::new(self.len(), self.form(), self.target_spec(), self.classes());
+        for id in 0..self.len() as SampleId {
+            digest.add(self.name(id).as_bytes());
+            digest.add(&self.payload_bytes(id).to_le_bytes());
+        }
+        digest.add(bytemuck::cast_slice(self.labels().unwrap_or_default()));
+        digest.finish()
     }
 
     /// Reads the samples `ids` (without duplicates, but see [`Self::in_memory`]). `sink(k, result)` is called exactly once for every position `k` of

@@ -1,0 +1,216 @@
+//! The passes of a run: which epoch comes, who is in it, where the consumer stands in it, and how it ends.
+
+use super::Engine;
+use crate::error::{Error, Result};
+use crate::loader::checkpoint::Checkpoint;
+use crate::loader::{Iteration, Next};
+use crate::sampler::{Order, Outlook};
+use crate::types::SampleId;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// Where the run is.
+#[derive(Default)]
+pub(super) struct Clock {
+    /// The epoch that starts next.
+    pub(super) next_epoch: u64,
+    /// A restored position, until its epoch starts or another epoch is asked for.
+    pub(super) resume: Option<Checkpoint>,
+    /// Number of passes begun; a stale iterator is recognised by it.
+    pub(super) iteration: u64,
+    /// The pass under way. One that ended early stays, stopped: it is the run's position until another pass starts.
+    pub(super) current: Option<Arc<Iteration>>,
+    /// When the consumer got its last batch; `None` outside a pass.
+    pub(super) last_return: Option<Instant>,
+}
+
+impl Engine {
+    /// Chooses the epoch that starts next. Without it epochs count up from 0.
+    pub fn set_epoch(&self, epoch: u64) -> Result<()> {
+        self.usable()?;
+        let mut clock = self.clock.lock();
+        clock.next_epoch = epoch;
+        clock.resume.take_if(|c| c.header.epoch != epoch);
+        // Somebody who names another epoch has given up the rest of the one that ended early.
+        let given_up = clock.current.take_if(|c| c.stopped() && c.epoch() != epoch);
+        drop(clock);
+        if let Some(given_up) = given_up {
+            self.met(&given_up);
+        }
+        Ok(())
+    }
+
+    /// The epoch under way, or the next one if none is.
+    pub fn epoch(&self) -> u64 {
+        let clock = self.clock.lock();
+        clock.current.as_ref().filter(|i| !i.stopped()).map_or(clock.next_epoch, |i| i.epoch())
+    }
+
+    /// Draws the next epoch and starts filling it. An iteration under way ends. Returns the new iteration's number.
+    pub fn start_epoch(&self) -> Result<u64> {
+        self.usable()?;
+        let mut clock = self.clock.lock();
+        if let Some(old) = clock.current.take() {
+            old.stop();
+            self.met(&old);
+        }
+        let epoch = clock.next_epoch;
+        let resume = clock.resume.take();
+        let (first, stored) = match resume {
+            Some(c) if c.header.epoch == epoch => (c.header.delivered, c.order),
+            _ => (0, None),
+        };
+        let order = self.draw(epoch, stored, first)?;
+        let window = self.settings.depth();
+        let workers = self.settings.worker_count();
+        let iteration =
+            Arc::new(Iteration::new(Arc::clone(&self.feed), epoch, order, self.batches, first, window, workers));
+        let mut threads = self.threads.lock();
+        threads.retain(|t| !t.is_finished());
+        for worker in 0..workers {
+            let shared = Arc::clone(&iteration);
+            let thread = std::thread::Builder::new()
+                .name(format!("lossfeed-{worker}"))
+                .spawn(move || shared.work(worker))
+                .map_err(|e| Error::memory("a loader thread could not be started: lower num_workers").because(e))
+                .inspect_err(|_| iteration.stop())?;
+            threads.push(thread);
+        }
+        clock.next_epoch = epoch + 1;
+        clock.iteration += 1;
+        clock.current = Some(iteration);
+        clock.last_return = None;
+        self.feed.counters.epoch.store(epoch, Relaxed);
+        self.feed.counters.batch.store(first as u64, Relaxed);
+        Ok(clock.iteration)
+    }
+
+    /// Draws an epoch (or takes the stored one) and tells the policy what is to come: batch `first` and those after it.
+    fn draw(&self, epoch: u64, stored: Option<Order>, first: usize) -> Result<Order> {
+        let mut guard = self.feed.cache.lock();
+        let state = &mut *guard;
+        let order = match stored {
+            Some(order) => order,
+            None => self.sampler.draw(&Outlook {
+                owned: &self.owned,
+                samples: self.feed.source.len() as u32,
+                epoch,
+                seed: self.settings.seed,
+                rank: self.settings.rank,
+                world_size: self.settings.world_size,
+                scores: &state.scores,
+                resident: &|id| state.ledger.contains(id),
+            })?,
+        };
+        let to_come = if first < self.batches.len() { self.batches.range(first).start } else { order.ids.len() };
+        state.ledger.plan(&order.ids[to_come..]);
+        let ess = effective_sample_size(&order.weights);
+        self.feed.counters.ess_ppm.store((ess * 1e6) as u64, Relaxed);
+        Ok(order)
+    }
+
+    /// Notes, at a pass's end, which samples were delivered without getting a score: they are unseen no more. Once an epoch,
+    /// because only the next draw asks.
+    fn met(&self, iteration: &Iteration) {
+        let delivered = match iteration.seen().checked_sub(1) {
+            Some(last) => self.batches.range(last).end,
+            None => 0,
+        };
+        let mut guard = self.feed.cache.lock();
+        let crate::cache::State { scores, ledger, .. } = &mut *guard;
+        if scores.seen() == 0 {
+            return; // nobody scores: no sample is told from another
+        }
+        let delivered = &iteration.order().ids[..delivered];
+        let tried: Vec<SampleId> = delivered.iter().copied().filter(|&id| scores.tried(id)).collect();
+        // A policy that kept them for their first score need not any more.
+        let average = scores.mean().unwrap_or(0.0) as f32;
+        tried.into_iter().for_each(|id| ledger.rescore(id, average));
+    }
+
+    /// The next batch of `iteration`, within `wait`; [`Next::Pending`] if it is not there by then. [`Next::End`] means that every batch
+    /// was delivered: a pass that ended otherwise is an error.
+    pub fn next_batch(&self, iteration: u64, wait: Duration) -> Result<Next> {
+        self.usable()?;
+        let entered = Instant::now();
+        let current = {
+            let mut clock = self.clock.lock();
+            if clock.iteration != iteration {
+                return Err(superseded());
+            }
+            let Some(current) = clock.current.clone() else { return Ok(Next::End) };
+            if let Some(last) = clock.last_return.take() {
+                self.feed.counters.busy_us_total.fetch_add((entered - last).as_micros() as u64, Relaxed);
+            }
+            current
+        };
+        let next = current.next(wait, self.settings.worker_count() == 0);
+        match &next {
+            Ok(Next::Batch(batch)) => {
+                let mut coverage = self.coverage.lock();
+                coverage.deliver(batch.ticket.epoch, &batch.ticket.ids);
+                let (epoch, ever) = coverage.distinct();
+                self.feed.counters.distinct_epoch.store(epoch, Relaxed);
+                self.feed.counters.distinct_ever.store(ever, Relaxed);
+                self.clock.lock().last_return = Some(Instant::now());
+            }
+            Ok(Next::Pending) => {}
+            Ok(Next::End) if current.taken() < current.len() => {
+                // Somebody else ended it while this thread was waiting.
+                self.usable()?;
+                if self.clock.lock().iteration != iteration {
+                    return Err(superseded());
+                }
+                return Err(Error::usage(format!(
+                    "this pass over epoch {} ended after {} of {} batches: it was let go of or had failed; begin another, or resume from a state",
+                    current.epoch(),
+                    current.taken(),
+                    current.len()
+                )));
+            }
+            Ok(Next::End) => self.finish(&current),
+            // Running out of slots ends nothing: the caller may let go of batches and ask again.
+            Err(_) if current.stopped() => self.finish(&current),
+            Err(_) => {}
+        }
+        self.count_slots();
+        next
+    }
+
+    fn finish(&self, iteration: &Arc<Iteration>) {
+        let mut clock = self.clock.lock();
+        if clock.current.as_ref().is_some_and(|c| Arc::ptr_eq(c, iteration)) {
+            iteration.stop();
+            clock.last_return = None;
+            if iteration.is_over() {
+                clock.current = None;
+                self.met(iteration);
+            }
+        }
+    }
+
+    /// Ends iteration `iteration` if it is still under way (its consumer let go of it). `held` of the batches taken last were never
+    /// seen by their consumer: the run's position is before them.
+    pub fn abandon(&self, iteration: u64, held: usize) {
+        let current = {
+            let clock = self.clock.lock();
+            if clock.iteration == iteration { clock.current.clone() } else { None }
+        };
+        if let Some(current) = current {
+            current.give_back(held);
+            self.finish(&current);
+        }
+    }
+}
+
+fn superseded() -> Error {
+    Error::usage("this iterator ended when a newer one over the same loader began: one pass at a time")
+}
+
+/// (Σw)² / (n Σw²): 1 when all weights are equal, small when few samples carry the epoch.
+fn effective_sample_size(weights: &[f32]) -> f64 {
+    let (sum, squares) =
+        weights.iter().fold((0.0, 0.0), |(s, q), &w| (s + f64::from(w), q + f64::from(w) * f64::from(w)));
+    if squares > 0.0 { sum * sum / (squares * weights.len() as f64) } else { 1.0 }
+}
