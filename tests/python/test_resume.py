@@ -1,6 +1,9 @@
 """state_dict and load_state_dict: a resumed run delivers exactly what was left."""
 
 import pickle
+import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -71,11 +74,134 @@ def test_a_state_survives_torch_save_with_weights_only(numbers, tmp_path):
 
 def test_a_state_of_another_run_is_refused_with_the_difference(numbers):
     state = lf.Loader(numbers, 8).state_dict()
-    with pytest.raises(lf.SettingsError, match="batch_size 8, this loader has 16"):
+    with pytest.raises(lf.SettingsError, match=r"batch_size 8 \(this loader: 16\)"):
         lf.Loader(numbers, 16).load_state_dict(state)
+    with pytest.raises(lf.SettingsError, match=r"sampler.in_order false \(this loader: true\)"):
+        lf.Loader(numbers, 8, shuffle=False).load_state_dict(state)
+    with pytest.raises(lf.SettingsError, match="dataset "):
+        lf.Loader((numbers[0] + 1, numbers[1]), 8).load_state_dict(state)
     with pytest.raises(lf.SettingsError, match="no loader state"):
         lf.Loader(numbers, 8).load_state_dict({"epoch": 1})
     with pytest.raises(lf.Error):
         lf.Loader(numbers, 8).load_state_dict({"version": 1, "engine": b"noise"})
     with pytest.raises(lf.SettingsError, match="version"):
         lf.Loader(numbers, 8).load_state_dict({"version": 99, "engine": state["engine"]})
+
+
+def ends_with_break(loader):
+    seen = []
+    for batch in loader:
+        seen += batch.ids.tolist()
+        if len(seen) >= 24:
+            break
+    return seen, loader.state_dict()
+
+
+def ends_with_an_exception(loader):
+    seen = []
+    with pytest.raises(ZeroDivisionError):
+        for batch in loader:
+            seen += batch.ids.tolist()
+            if len(seen) >= 24:
+                raise ZeroDivisionError
+    return seen, loader.state_dict()
+
+
+def ends_with_ctrl_c(loader):
+    seen = []
+    with pytest.raises(KeyboardInterrupt):
+        for batch in loader:
+            seen += batch.ids.tolist()
+            if len(seen) >= 24:
+                signal.raise_signal(signal.SIGINT)
+    return seen, loader.state_dict()
+
+
+def ends_with_close(loader):
+    seen, _ = ends_with_break(loader)
+    loader.close()
+    return seen, loader.state_dict()
+
+
+def ends_inside_the_with_statement(loader):
+    with loader:
+        seen, _ = ends_with_break(loader)
+    return seen, loader.state_dict()
+
+
+def ends_with_a_collate_fn_that_raises(loader):
+    calls = []
+
+    def collate(rows):
+        calls.append(rows)
+        if len(calls) == 4:
+            raise ZeroDivisionError
+        return torch.utils.data.default_collate(rows)
+
+    loader._collate_fn, seen = collate, []
+    with pytest.raises(ZeroDivisionError):
+        for batch in loader:
+            seen += batch.ids.tolist()
+    return seen, loader.state_dict()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("sampler", ["uniform", "cost-aware"])
+@pytest.mark.parametrize(
+    "ends",
+    [
+        ends_with_break,
+        ends_with_an_exception,
+        ends_with_ctrl_c,
+        ends_with_close,
+        ends_inside_the_with_statement,
+        ends_with_a_collate_fn_that_raises,
+    ],
+)
+def test_the_rest_of_an_epoch_that_ended_early_is_not_lost(numbers, ends, sampler, workers):
+    def make():
+        return lf.Loader(numbers, 8, sampler=sampler, num_workers=workers, seed=3)
+
+    seen, state = ends(make())
+    assert len(seen) == 24
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert resumed.epoch == 0
+    rest = torch.cat(list(epoch_ids(resumed))).tolist()
+    assert sorted(seen + rest) == list(range(64))
+
+
+def test_a_position_stays_until_another_pass_begins(numbers):
+    loader = lf.Loader(numbers, 8)
+    for _ in loader:
+        break
+    position = loader.state_dict()
+    assert loader.state_dict() == position
+    assert loader.epoch == 1, "the epoch that starts next"
+    again = iter(loader)
+    next(again)
+    assert loader.state_dict() != position
+    resumed = lf.Loader(numbers, 8)
+    resumed.load_state_dict(loader.state_dict())
+    assert resumed.epoch == 1
+
+
+def test_closing_from_another_thread_in_mid_pass_is_an_error_and_no_end(numbers):
+    started = threading.Event()
+
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 64
+
+        def __getitem__(self, i):
+            started.set()
+            time.sleep(0.002)
+            return torch.zeros(3), 0
+
+    loader = lf.Loader(Slow(), 4, num_workers=1)
+    closing = threading.Thread(target=lambda: (started.wait(), loader.close()))
+    closing.start()
+    with pytest.raises(lf.UsageError, match="closed"):
+        for _ in loader:
+            pass
+    closing.join()

@@ -47,6 +47,9 @@ impl Default for Pads {
     }
 }
 
+/// Stands for a chance that is the mean of the others.
+const AVERAGE: f32 = -1.0;
+
 impl Pads {
     /// The rules of the authors' public code (but for the ids it gets wrong), to reproduce what they measured.
     pub fn as_coded(repeats: f64) -> Self {
@@ -55,27 +58,35 @@ impl Pads {
     fn chances(&self, outlook: &Outlook<'_>) -> Vec<f32> {
         let scores = outlook.scores;
         let Some(mean) = scores.mean() else { return vec![1.0; outlook.owned.len()] };
+        let scored = outlook.owned.iter().filter_map(|&id| scores.importance(id));
+        let largest = scored.fold(0.0f32, f32::max);
+        let value = |&id: &SampleId| match (scores.standing(id), self.unseen) {
+            (Standing::Scored(belief), _) => belief.max(0.0),
+            (_, Some(unseen)) => unseen,
+            (Standing::Unseen, None) => largest,
+            (Standing::Tried | Standing::Failed, None) => AVERAGE,
+        };
+        let mut chances: Vec<f32> = outlook.owned.iter().map(value).collect();
+        let known = |chances: &[f32]| {
+            let known = chances.iter().filter(|&&c| c != AVERAGE);
+            let (count, sum) = known.fold((0usize, 0.0), |(n, s), &c| (n + 1, s + f64::from(c)));
+            if count > 0 { sum / count as f64 } else { 0.0 }
+        };
         // Cut where one belief would be most of the mean, and with it most of the draws.
-        let scored = outlook.owned.iter().filter_map(|&id| scores.importance(id)).map(|belief| belief.max(0.0));
-        let (count, sum, largest) =
-            scored.clone().fold((0usize, 0.0, 0.0f32), |(n, s, l), b| (n + 1, s + f64::from(b), l.max(b)));
-        let cut = cap::cut(scored.clone(), if count > 0 { sum / count as f64 } else { 0.0 });
-        let most = cut.map_or(largest, |c| c.belief as f32);
-        let mean = match cut {
+        let values = chances.iter().copied().filter(|&c| c != AVERAGE);
+        let mean = match cap::cut(values, known(&chances)) {
             None => mean.max(0.0),
-            Some(_) => scored.map(|b| f64::from(b.min(most))).sum::<f64>() / count as f64,
+            Some(cut) => {
+                chances.iter_mut().for_each(|c| *c = c.min(cut.belief as f32));
+                known(&chances)
+            }
         };
         let least = mean as f32 / 100.0;
         if least == 0.0 {
             return vec![1.0; outlook.owned.len()];
         }
-        let chance = |&id: &SampleId| match (scores.standing(id), self.unseen) {
-            (Standing::Scored(belief), _) => belief.min(most),
-            (_, Some(unseen)) => unseen.min((cap::max_gain(count) * mean) as f32),
-            (Standing::Unseen, None) => most,
-            (Standing::Tried | Standing::Failed, None) => mean as f32,
-        };
-        outlook.owned.iter().map(|id| chance(id).max(least)).collect()
+        let chance = |&c: &f32| if c == AVERAGE { mean as f32 } else { c.max(least) };
+        chances.iter().map(chance).collect()
     }
     /// How many places of `places` the draws that hit take when `hits` drew a resident.
     fn hit_places(&self, hits: usize, places: usize) -> usize {

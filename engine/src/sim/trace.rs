@@ -16,12 +16,14 @@ use flate2::bufread::MultiGzDecoder;
 use crate::error::{Error, Result};
 use crate::types::SampleId;
 
-/// Rows worth reading from an unknown file: 2 GiB of memory.
+/// Rows worth reading from an unknown file. A row takes 8 bytes once it is read, 4 more where it begins a batch, and twice that
+/// while rows are read and ids numbered; a size takes another 20 or so for each distinct sample meanwhile. So 2 to 3 GiB, 6 on the
+/// way, and 10 on the way if every row is another sample with a size.
 pub const ROWS_MAX: usize = 1 << 28;
 /// The longest row with every number at its widest is well below this.
 const LINE_BYTES_MAX: usize = 256;
 
-/// A recorded run in memory: 8 bytes a row and 4 to 8 an id.
+/// A recorded run in memory: 8 bytes a row, 4 a batch, and 4 a distinct sample where it has sizes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
     pub(super) ids: Vec<SampleId>,
