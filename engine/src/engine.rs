@@ -5,11 +5,13 @@ mod copy_path;
 mod courier;
 mod mail;
 mod resume;
+mod threads;
 
 use copy_path::Obstacles;
 pub use copy_path::{CopyChoice, CopyCost};
 pub use courier::{Courier, ImagesTo};
 pub use mail::{Credits, ScoreMailbox};
+use threads::Threads;
 
 use crate::arena::Arena;
 use crate::cache::Cache;
@@ -33,7 +35,6 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A source and how its samples are decoded.
@@ -96,7 +97,7 @@ pub struct Engine {
     copy_choice: CopyChoice,
     clock: Mutex<Clock>,
     coverage: Mutex<Coverage>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Threads,
     publisher: Mutex<Option<Publisher>>,
     closed: AtomicBool,
     pid: u32,
@@ -170,7 +171,7 @@ impl Engine {
             copy_choice,
             clock: Mutex::new(clock),
             coverage: Mutex::new(Coverage::new(samples)),
-            threads: Mutex::default(),
+            threads: Threads::default(),
             publisher: Mutex::new(publisher),
             closed: AtomicBool::new(false),
             pid: std::process::id(),
@@ -256,17 +257,7 @@ impl Engine {
         let workers = self.settings.worker_count();
         let iteration =
             Arc::new(Iteration::new(Arc::clone(&self.feed), epoch, order, self.batches, first, window, workers));
-        let mut threads = self.threads.lock();
-        threads.retain(|t| !t.is_finished());
-        for worker in 0..workers {
-            let shared = Arc::clone(&iteration);
-            let thread = std::thread::Builder::new()
-                .name(format!("lossfeed-{worker}"))
-                .spawn(move || shared.work(worker))
-                .map_err(|e| Error::memory("a loader thread could not be started: lower num_workers").because(e))
-                .inspect_err(|_| iteration.stop())?;
-            threads.push(thread);
-        }
+        self.threads.start(&iteration, workers).inspect_err(|_| iteration.stop())?;
         clock.next_epoch = epoch + 1;
         clock.iteration += 1;
         clock.current = Some(iteration);
@@ -428,17 +419,20 @@ impl Engine {
         all
     }
 
-    /// Ends everything and waits for the loader threads. Calls after it are refused; calling it twice is fine.
+    /// Ends everything and waits for the loader threads, however long they take. Calls after it are refused; calling it twice is fine.
     pub fn close(&self) {
+        while !self.close_within(Duration::from_secs(1)).is_empty() {}
+    }
+
+    /// Ends everything and waits for the loader threads, but no longer than `patience`. Returns who has not come by then, in words: such
+    /// a thread hangs in the source. It keeps the memory it writes to alive and ends by itself when the source lets it.
+    pub fn close_within(&self, patience: Duration) -> Vec<String> {
         if self.pid != std::process::id() {
-            return;
+            return Vec::new();
         }
         self.signal_close();
-        let threads = std::mem::take(&mut *self.threads.lock());
-        for thread in threads {
-            drop(thread.join());
-        }
         drop(self.publisher.lock().take());
+        self.threads.wait(patience)
     }
 
     fn signal_close(&self) {

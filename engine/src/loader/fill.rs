@@ -4,12 +4,14 @@ use super::timesheet::{Timesheet, Work};
 use super::{Batch, Feed, Ticket};
 use crate::arena::{Pins, SlotMut};
 use crate::cache::{Fetched, Flight, Landing, Lookup};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::settings::OnError;
 use crate::source::{Payload, Scratch};
 use crate::staging::{BatchSlot, InPlace};
 use crate::types::SampleId;
 use lossfeed_kernels::image::batch_key;
+use std::cell::Cell;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -49,7 +51,14 @@ struct Wanted {
     row: usize,
     /// `None` if the sample lies in memory and is not to be kept: then nobody else waits for it.
     flight: Option<Own>,
-    answered: bool,
+    answered: Cell<bool>,
+}
+
+impl Wanted {
+    /// Whether another batch waits for it: one of a later pass, or of this one.
+    fn is_waited_for(&self) -> bool {
+        self.flight.as_ref().is_some_and(|own| own.flight.is_waited_for())
+    }
 }
 
 /// The rows of a batch while they are being filled.
@@ -154,6 +163,11 @@ fn pack(mut slot: SlotMut, payload: &[u8], target: &[u8]) -> Fetched {
     Fetched::Kept(slot.freeze())
 }
 
+/// Why a batch was not filled that nobody wants: the pass has ended, so nobody is told either.
+fn stopped_early() -> Error {
+    Error::new(ErrorKind::Interrupted, "the pass was stopped")
+}
+
 /// Copies a sample and its target from one row to another.
 fn copy_row(slot: &mut BatchSlot, from: usize, to: usize) {
     let (data, target) = (slot.layout().data_row_bytes(), slot.layout().target_row_bytes());
@@ -164,7 +178,8 @@ fn copy_row(slot: &mut BatchSlot, from: usize, to: usize) {
 
 impl Feed {
     /// Fills `slot` with the planned batch. `lookups` are the cache's decisions for its ids, in order, and `residents` the
-    /// records it has found.
+    /// records it has found. Once `stopped` says so nobody wants the batch: what was not read is left unread, unless others wait for it.
+    #[allow(clippy::too_many_arguments)] // one call site
     pub(super) fn fill(
         &self,
         planned: &Planned<'_>,
@@ -173,6 +188,7 @@ impl Feed {
         mut slot: BatchSlot,
         scratch: &mut Scratch,
         sheet: &Timesheet,
+        stopped: &dyn Fn() -> bool,
     ) -> Result<Batch> {
         sheet.turn(Work::Copy);
         let count = planned.ids.len();
@@ -216,7 +232,7 @@ impl Feed {
                 }
             };
             missing.push(id);
-            wanted.push(Wanted { row, flight, answered: false });
+            wanted.push(Wanted { row, flight, answered: Cell::new(false) });
         }
 
         // The first bytes to be read of all records at once: misses of memory overlap here, and follow each other in the copies below.
@@ -236,12 +252,24 @@ impl Feed {
         // Else all pins are let go of now, with one lock.
         let in_place = (!left.is_empty()).then(|| InPlace::new(residents, left));
 
-        if !missing.is_empty() {
+        // A stopped batch wants nothing of others any more, and they need not read on for it.
+        let over = Cell::new(false);
+        let abandoned = |wanted: &[Wanted]| {
+            if !stopped() {
+                return false;
+            }
+            if !over.replace(true) {
+                joined.iter().for_each(|(_, flight)| flight.leave());
+            }
+            !wanted.iter().any(|w| !w.answered.get() && w.is_waited_for())
+        };
+        let mut unanswered_rounds = 0;
+        while !missing.is_empty() {
             let mut fetched_bytes = 0;
             sheet.turn(Work::Source);
-            self.source.fetch(&missing, &mut |k, payload| {
-                let (id, Wanted { row, flight, answered }) = (missing[k], &mut wanted[k]);
-                *answered = true;
+            self.source.fetch_unless(&|| abandoned(&wanted), &missing, &mut |k, payload| {
+                let (id, Wanted { row, flight, answered }) = (missing[k], &wanted[k]);
+                answered.set(true);
                 let landed = payload.and_then(|payload| {
                     fetched_bytes += payload.data.len() as u64;
                     self.land_one(id, *row, &payload, flight.as_ref(), &mut rows, scratch)
@@ -254,20 +282,45 @@ impl Feed {
                 if let Some(own) = flight {
                     owed.flights[own.number].2 = landed;
                 }
+                if abandoned(&wanted) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
-            self.counters.fetched_samples_total.fetch_add(missing.len() as u64, Relaxed);
+            let answered = wanted.iter().filter(|w| w.answered.get()).count();
+            self.counters.fetched_samples_total.fetch_add(answered as u64, Relaxed);
             self.counters.fetched_bytes_total.fetch_add(fetched_bytes, Relaxed);
-            for (&id, wanted) in missing.iter().zip(&wanted).filter(|(_, wanted)| !wanted.answered) {
-                failures[wanted.row] = Some(named(id, Error::internal("the source did not answer for this sample")));
+            unanswered_rounds += usize::from(answered == 0);
+            let asked = std::mem::take(&mut missing).into_iter().zip(std::mem::take(&mut wanted));
+            for (id, unanswered) in asked.filter(|(_, w)| !w.answered.get()) {
+                let alone = unanswered.flight.as_ref().filter(|_| over.get()).map(|own| own.flight.close_if_alone());
+                match (alone, &unanswered.flight) {
+                    // Left unread, and nobody will know.
+                    (Some(true), Some(own)) => owed.flights[own.number].2 = Fetched::Passed(None),
+                    // Somebody has joined at the last moment.
+                    (Some(false), _) if unanswered_rounds < 3 => {
+                        missing.push(id);
+                        wanted.push(unanswered);
+                    }
+                    _ => {
+                        let error = Error::internal("the source did not answer for this sample");
+                        failures[unanswered.row] = Some(named(id, error));
+                    }
+                }
             }
         }
         sheet.turn(Work::Score);
         drop(owed); // publishes
+        if over.get() {
+            return Err(stopped_early());
+        }
 
-        for (row, flight) in joined {
+        let mut joined = joined.into_iter();
+        while let Some((row, flight)) = joined.next() {
             sheet.turn(Work::Source);
-            let landing = flight.join();
+            let landing = flight.join(stopped);
             sheet.turn(Work::Copy);
+            let Some(landing) = landing else {
+                joined.for_each(|(_, flight)| flight.leave());
+                return Err(stopped_early());
+            };
             let unpacked = match landing {
                 Landing::Stored(record) => rows.unpack(row, &record, scratch).map_err(|e| named(planned.ids[row], e)),
                 Landing::Loose(record) => rows.unpack(row, &record, scratch).map_err(|e| named(planned.ids[row], e)),
@@ -324,9 +377,10 @@ impl Feed {
             slot.gather();
             for (row, error) in failures.iter().enumerate() {
                 let Some(error) = error else { continue };
-                if self.on_error == OnError::Raise || error.kind() == crate::error::ErrorKind::Internal {
+                let kind = error.kind();
+                if self.on_error == OnError::Raise || matches!(kind, ErrorKind::Internal | ErrorKind::Interrupted) {
                     let batch = format!("batch {} of epoch {}", planned.number, planned.epoch);
-                    return Err(Error::new(error.kind(), batch).because(Arc::clone(error)));
+                    return Err(Error::new(kind, batch).because(Arc::clone(error)));
                 }
                 self.report_bad(ids[row], error);
             }

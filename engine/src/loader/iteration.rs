@@ -30,6 +30,8 @@ pub struct Iteration {
     delivery: Delivery,
     /// One a loader thread; the consumer's own where there is none.
     sheets: Vec<Timesheet>,
+    /// Which batch each of them works on.
+    at: Vec<AtomicUsize>,
     stopped: AtomicBool,
     failed: AtomicBool,
 }
@@ -55,6 +57,7 @@ impl Iteration {
             batches,
             delivery,
             sheets: (0..workers.max(1)).map(|_| Timesheet::new()).collect(),
+            at: (0..workers.max(1)).map(|_| AtomicUsize::new(first)).collect(),
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         }
@@ -95,10 +98,16 @@ impl Iteration {
         self.stopped.load(Acquire)
     }
 
-    /// Ends the pass: workers stop at their next batch, waiting batches give their slots back.
+    /// Ends the pass: workers stop at their next sample, waiting batches give their slots back.
     pub fn stop(&self) {
         self.stopped.store(true, Release);
         self.delivery.close();
+    }
+
+    /// What worker `worker` has in hand, in words.
+    pub fn work_in_hand(&self, worker: usize) -> String {
+        let number = self.at.get(worker).map_or(0, |at| at.load(Relaxed));
+        format!("batch {number} of epoch {}", self.epoch)
     }
 
     /// The life of worker `worker`, counted from 0: batches until there are none, or the pass is stopped.
@@ -148,6 +157,7 @@ impl Iteration {
             (number, feed.cache.decide(&mut state, ids, &|id| feed.record_bytes(id)))
         };
         drop(retired); // after the lock
+        self.at[worker].store(number, Relaxed);
         let range = self.batches.range(number);
         let planned = Planned {
             epoch: self.epoch,
@@ -156,12 +166,19 @@ impl Iteration {
             weights: &self.order.weights[range],
         };
         // A panic would leave the consumer waiting for this batch for ever; `Owed` has landed its flights by then.
-        let batch = catch_unwind(AssertUnwindSafe(|| feed.fill(&planned, lookups, residents, slot, scratch, sheet)))
+        let stopped = || self.stopped.load(Acquire);
+        let filled = || feed.fill(&planned, lookups, residents, slot, scratch, sheet, &stopped);
+        let batch = catch_unwind(AssertUnwindSafe(filled))
             .unwrap_or_else(|p| {
                 let what = p.downcast_ref::<String>().map(String::as_str).or(p.downcast_ref::<&str>().copied());
                 Err(Error::internal(format!("a loader thread panicked: {}; please report this", what.unwrap_or("?"))))
             })
             .and_then(|mut batch| batch.slot.ready().map(|()| batch));
+        if batch.is_err() && stopped() {
+            // Nobody wants it, and why it was left is nobody's error.
+            sheet.turn(Work::Idle);
+            return false;
+        }
         if batch.is_err() {
             self.failed.store(true, Release);
         }
