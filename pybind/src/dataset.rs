@@ -17,7 +17,7 @@ use crate::turns::{Held, Turns};
 
 /// Samples come from `fetch(ids)`, whose answer [`calls::items`] describes: it may stop after some of the ids, so that a slow dataset is
 /// asked again and again and a pass that is over ends between two items. It is called when it is its turn: on the consumer's own
-/// thread where that does the loading, else on one of `readers`.
+/// thread where that does the loading, else on one of `readers` (see [`calls`]).
 struct Callback {
     fetch: Py<PyAny>,
     readers: Py<PyAny>,
@@ -60,17 +60,22 @@ impl Callback {
 
     /// Calls Python for `ids`, on the thread that may.
     fn call(&self, ids: &[SampleId], held: Held) -> Result<Answer, Lost> {
-        let answer = if came_from_python() {
-            let answer = Python::try_attach(|py| {
-                let answer = self.fetch.bind(py).call1((PyList::new(py, ids)?,))?;
-                calls::items(&answer, ids.len())
-            });
-            drop(held);
-            answer
-        } else {
-            calls::call(&self.readers, &self.fetch, ids, held)
-        };
-        answer.ok_or(Lost::Leaving)
+        if came_from_python()
+            && let Some(answer) = Python::try_attach(|py| self.call_here(py, ids)).ok_or(Lost::Leaving)?.transpose()
+        {
+            return Ok(answer);
+        }
+        calls::call(&self.readers, &self.fetch, ids, held).ok_or(Lost::Leaving)
+    }
+
+    /// On the consumer's own thread, unless that is a daemon: the interpreter's exit does not wait for those.
+    fn call_here(&self, py: Python<'_>, ids: &[SampleId]) -> PyResult<Option<Vec<Item>>> {
+        let thread = py.import("threading")?.call_method0("current_thread")?;
+        if thread.getattr("daemon")?.is_truthy()? {
+            return Ok(None);
+        }
+        let answer = self.fetch.bind(py).call1((PyList::new(py, ids)?,))?;
+        calls::items(&answer, ids.len()).map(Some)
     }
 }
 

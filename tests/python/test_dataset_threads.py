@@ -151,6 +151,25 @@ def test_a_handle_a_thread_is_opened_once_a_thread():
     assert len(dataset.opened) == len(set(dataset.opened)) <= 4
 
 
+def test_a_daemon_that_loads_by_itself_has_the_dataset_called_by_a_reader():
+    """The interpreter ends daemons where they are: none of ours may be under the dataset's code then."""
+    where = []
+
+    class Where(Watched):
+        def __getitem__(self, i):
+            where.append(threading.current_thread().name)
+            return np.float32(i), i
+
+    data = lf.open(Where(8))
+    for daemon in (True, False):
+        where.clear()
+        loader = lf.Loader(data, 4, num_workers=0, stats=False)
+        thread = threading.Thread(target=epoch_ids, args=(loader,), daemon=daemon, name="consumer")
+        thread.start()
+        thread.join()
+        assert set(where) == {"lossfeed-reader" if daemon else "consumer"}
+
+
 def readers():
     return [thread for thread in threading.enumerate() if thread.name == "lossfeed-reader"]
 

@@ -6,7 +6,6 @@ import sys
 import textwrap
 
 import pytest
-import torch
 import torch.distributed as dist
 from conftest import epoch_ids
 
@@ -89,29 +88,20 @@ def run_two(tmp_path, body, **environment):
     return said
 
 
-def test_a_loader_made_before_its_process_group_is_refused_before_and_in_the_epoch(tmp_path):
-    run_two(
+def test_a_loader_made_before_its_process_group_is_refused_and_one_that_was_told_or_made_after_it_is_not(tmp_path):
+    said = run_two(
         tmp_path,
         """
         between, within = lf.Loader((x, y), 8), lf.Loader((x, y), 8)
         next(iter(between))                      # alone so far: nothing to refuse
         passing = iter(within)
         next(passing)
+        told = lf.Loader((x, y), 8, rank=rank, world_size=2)
+        mirrored = lf.Loader((x, y), 8, rank=0, world_size=1)      # ranks that share their data, on purpose
         group()
         refused(lambda: iter(between))
         refused(lambda: next(passing))
         refused(lambda: iter(within))
-        """,
-    )
-
-
-def test_a_loader_made_after_it_and_one_that_was_told_are_not(tmp_path):
-    said = run_two(
-        tmp_path,
-        """
-        told = lf.Loader((x, y), 8, rank=rank, world_size=2)
-        mirrored = lf.Loader((x, y), 8, rank=0, world_size=1)      # ranks that share their data, on purpose
-        group()
         for loader in (told, mirrored, lf.Loader((x, y), 8)):
             print(sorted(i for batch in loader for i in batch.ids.tolist()))
         """,
@@ -149,5 +139,3 @@ def test_the_question_costs_no_import_of_torch_distributed():
     script = "import sys, numpy as np, lossfeed as lf\nlist(lf.Loader((np.zeros(4), np.zeros(4)), 2))\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
-
-assert torch.distributed.is_available()

@@ -12,13 +12,14 @@ from ._memory import torch_loaded
 
 if TYPE_CHECKING:
     from ._dataset import Adaptor
+    from ._processes import Processes
     from ._open import Data
 
 #: Reads of one item by which a dataset is found to draw at random, and how many items are tried.
 _READS, _TRIED = 4, 2
 
 
-def draws_at_random(adaptor: Adaptor, samples: int) -> int | None:
+def draws_at_random(adaptor: Adaptor | Processes, samples: int) -> int | None:
     """An item that is another one when it is read again, or None. Tries two items, four times each.
 
     The global generators of random, NumPy and torch are left as they were. Each read goes on where the one before has left them, as
@@ -36,7 +37,7 @@ def draws_at_random(adaptor: Adaptor, samples: int) -> int | None:
     return None
 
 
-def _item_bytes(adaptor: Adaptor, i: int) -> tuple[bytes, bytes] | None:
+def _item_bytes(adaptor: Adaptor | Processes, i: int) -> tuple[bytes, bytes] | None:
     (item,) = adaptor.turns.call(lambda: adaptor([i]))
     if len(item) == 2:
         return bytes(item[0]), bytes(item[1])

@@ -13,7 +13,7 @@ from ._memory import DTYPES, as_bytes, dtype_name, is_tensor, require_numpy, tor
 Spec = tuple[str, tuple[int, ...]]
 
 #: How long one call goes on with further items. A pass that is over ends between two calls.
-_RUN_S = 0.02
+RUN_S = 0.02
 
 
 class Adaptor:
@@ -54,7 +54,7 @@ class Adaptor:
             if items is not None:
                 return [self._bytes(item, i) for item, i in zip(items, ids, strict=True)]
             found = []
-            until = time.perf_counter() + _RUN_S
+            until = time.perf_counter() + RUN_S
             for i in ids:
                 self.reading[me] = i
                 item = self._one(i)

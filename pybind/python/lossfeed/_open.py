@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._dataset import Adaptor
@@ -11,6 +11,9 @@ from ._errors import SettingsError
 from ._keywords import choice, flag, real, whole
 from ._memory import DTYPES, as_bytes, dtype_name, is_array, is_tensor, require_numpy, to_numpy
 from ._sizes import parse_bytes
+
+if TYPE_CHECKING:
+    from ._processes import Processes
 
 Spec = tuple[str, tuple[int, ...]]
 
@@ -24,7 +27,7 @@ class Data:
 
     __slots__ = ("_native", "_adaptor")
 
-    def __init__(self, native: _native.Source, adaptor: Adaptor | None = None) -> None:
+    def __init__(self, native: _native.Source, adaptor: Adaptor | Processes | None = None) -> None:
         self._native = native
         self._adaptor = adaptor
 
@@ -80,6 +83,7 @@ def open(
     index_cache: str | os.PathLike[str] | None = None,
     store_options: dict[str, str] | None = None,
     thread_safe: bool | None = None,
+    processes: int = 0,
 ) -> Data:
     """Opens a dataset.
 
@@ -108,6 +112,8 @@ def open(
             Only a dataset whose every call may run beside another is thread-safe: one that seeks and reads through one handle is not
             (a handle a thread, in a ``threading.local``, is). Unsafe datasets take turns, whichever loader calls them, and so do subsets of
             one dataset.
+        processes: for a slow Python dataset: so many worker processes read what the cache lacks, each with its own copy of the dataset,
+            which is started as torch's ``DataLoader`` starts its workers. They end with the Data that is returned. 0: none.
 
     Raises:
         SourceError: nothing is there, or it cannot be read.
@@ -121,8 +127,7 @@ def open(
     if thread_safe is not None:
         flag("thread_safe", thread_safe)
     if isinstance(data, (str, os.PathLike)):
-        if thread_safe is not None:
-            raise SettingsError(f"thread_safe={thread_safe!r} is for Python datasets: leave it out")
+        _only_for_datasets(thread_safe, processes)
         return Data(
             _native.open_source(
                 os.fspath(data),
@@ -149,10 +154,15 @@ def open(
     if isinstance(data, tuple) and len(data) == 2 and all(is_array(a) or is_tensor(a) for a in data):
         if size is not None or mode != "auto":
             raise SettingsError("mode and resize are for images; arrays are delivered as they are: leave them out")
-        if thread_safe is not None:
-            raise SettingsError(f"thread_safe={thread_safe!r} is for Python datasets: leave it out")
+        _only_for_datasets(thread_safe, processes)
         return _arrays(*data)
-    return _dataset(data, mode, size, thread_safe)
+    return _dataset(data, mode, size, thread_safe, whole("processes", processes, 0, 1024))
+
+
+def _only_for_datasets(thread_safe: bool | None, processes: int) -> None:
+    for name, value, default in (("thread_safe", thread_safe, None), ("processes", processes, 0)):
+        if value != default or type(value) is not type(default):
+            raise SettingsError(f"{name}={value!r} is for Python datasets: leave it out")
 
 
 def _size(resize: Any) -> tuple[int, int] | None:
@@ -189,7 +199,7 @@ def _arrays(x: Any, y: Any) -> Data:
     return Data(_native.array_source(as_bytes(x), specs[0], as_bytes(y), specs[1], len(x)))
 
 
-def _dataset(data: Any, mode: str, size: tuple[int, int] | None, thread_safe: bool | None) -> Data:
+def _dataset(data: Any, mode: str, size: tuple[int, int] | None, thread_safe: bool | None, processes: int) -> Data:
     if not callable(getattr(data, "__getitem__", None)) or not callable(getattr(data, "__len__", None)) or isinstance(data, (dict, bytes)):
         iterable = " (iterable datasets have no ids to score: stage their DataLoader with lf.stage)" if hasattr(data, "__iter__") else ""
         raise SettingsError(
@@ -199,7 +209,15 @@ def _dataset(data: Any, mode: str, size: tuple[int, int] | None, thread_safe: bo
     if len(data) == 0:
         raise SettingsError(f"the dataset is empty: {type(data).__name__} has 0 items")
     require_numpy("a Python dataset")
-    adaptor = Adaptor(data, mode, size, thread_safe)
+    adaptor: Adaptor | Processes
+    if processes:
+        if thread_safe is not None:
+            raise SettingsError(f"thread_safe={thread_safe!r} with processes={processes}: each process has its own copy; leave it out")
+        from ._processes import Processes
+
+        adaptor = Processes(data, mode, size, processes)
+    else:
+        adaptor = Adaptor(data, mode, size, thread_safe)
     if mode != "auto" or size is not None:
         if adaptor.data_spec[0] != "uint8" or len(adaptor.data_spec[1]) != 3:
             raise SettingsError("mode and resize are for datasets of PIL images: leave them out")

@@ -17,9 +17,10 @@ from . import _native
 
 if TYPE_CHECKING:
     from ._dataset import Adaptor
+    from ._processes import Processes
 
 #: Everything that is asked for samples; for the words about what hangs.
-_adaptors: weakref.WeakSet[Adaptor] = weakref.WeakSet()
+_adaptors: weakref.WeakSet[Adaptor | Processes] = weakref.WeakSet()
 
 os.register_at_fork(after_in_child=_native.forked)
 
@@ -86,12 +87,12 @@ def _serve(shared: _Shared) -> None:
         del fetch, call, answer
 
 
-def watch(adaptor: Adaptor) -> None:
+def watch(adaptor: Adaptor | Processes) -> None:
     """From now on :func:`hanging` knows of its calls."""
     _adaptors.add(adaptor)
 
 
-def hanging(adaptor: Adaptor | None = None) -> list[str]:
+def hanging(adaptor: Adaptor | Processes | None = None) -> list[str]:
     """Which items are being read now, and where in whose code: of one dataset, or of all."""
     frames = sys._current_frames()
     found = []
