@@ -6,11 +6,13 @@ mod courier;
 mod mail;
 mod resume;
 mod run;
+mod threads;
 
 use copy_path::Obstacles;
 pub use copy_path::{CopyChoice, CopyCost};
 pub use courier::{Courier, ImagesTo};
 pub use mail::{Credits, ScoreMailbox};
+use threads::Threads;
 
 use crate::arena::Arena;
 use crate::cache::Cache;
@@ -34,7 +36,7 @@ use run::Clock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// A source and how its samples are decoded.
 #[derive(Clone)]
@@ -85,7 +87,7 @@ pub struct Engine {
     /// Of the dataset; made when a state is first taken or given.
     digest: OnceLock<String>,
     coverage: Mutex<Coverage>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Threads,
     publisher: Mutex<Option<Publisher>>,
     closed: AtomicBool,
     pid: u32,
@@ -160,7 +162,7 @@ impl Engine {
             clock: Mutex::default(),
             digest: OnceLock::new(),
             coverage: Mutex::new(Coverage::new(samples)),
-            threads: Mutex::default(),
+            threads: Threads::default(),
             publisher: Mutex::new(publisher),
             closed: AtomicBool::new(false),
             pid: std::process::id(),
@@ -289,17 +291,20 @@ impl Engine {
         all
     }
 
-    /// Ends everything and waits for the loader threads. Calls after it are refused; calling it twice is fine.
+    /// Ends everything and waits for the loader threads, however long they take. Calls after it are refused; calling it twice is fine.
     pub fn close(&self) {
+        while !self.close_within(Duration::from_secs(1)).is_empty() {}
+    }
+
+    /// Ends everything and waits for the loader threads, but no longer than `patience`. Returns who has not come by then, in words: such
+    /// a thread hangs in the source. It keeps the memory it writes to alive and ends by itself when the source lets it.
+    pub fn close_within(&self, patience: Duration) -> Vec<String> {
         if self.pid != std::process::id() {
-            return;
+            return Vec::new();
         }
         self.signal_close();
-        let threads = std::mem::take(&mut *self.threads.lock());
-        for thread in threads {
-            drop(thread.join());
-        }
         drop(self.publisher.lock().take());
+        self.threads.wait(patience)
     }
 
     fn signal_close(&self) {

@@ -1,57 +1,27 @@
 //! A Python dataset behind the engine's source trait.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use lossfeed::source::{Form, Payload, Source as EngineSource};
 use lossfeed::{Error, ErrorKind, Result, SampleId, TensorSpec};
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::PyList;
 
-use crate::buffer::Input;
-use crate::errors::contract;
+use crate::calls::{self, Answer, Item};
+use crate::errors::{Raised, came_from_python};
 use crate::source::Source;
 use crate::spec::{self, PySpec};
+use crate::turns::{Held, Turns};
 
-/// Set when the interpreter is about to go: no thread may enter it any more.
-static LEAVING: AtomicBool = AtomicBool::new(false);
-/// Threads inside the interpreter, or about to enter it.
-static INSIDE: AtomicUsize = AtomicUsize::new(0);
-
-/// A thread's stay in the interpreter. One that is still there while the interpreter is torn down would be killed in the
-/// middle of our frames.
-struct Stay;
-
-impl Stay {
-    fn enter() -> Option<Self> {
-        INSIDE.fetch_add(1, Ordering::SeqCst);
-        let stay = Self;
-        (!LEAVING.load(Ordering::SeqCst)).then_some(stay)
-    }
-}
-
-impl Drop for Stay {
-    fn drop(&mut self) {
-        INSIDE.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Ends all calls from loader threads into Python for good, and waits for those under way. For interpreter exit.
-#[pyfunction]
-pub(crate) fn leave(py: Python<'_>) -> PyResult<()> {
-    LEAVING.store(true, Ordering::SeqCst);
-    while INSIDE.load(Ordering::SeqCst) > 0 {
-        py.detach(|| std::thread::sleep(Duration::from_millis(2)));
-        py.check_signals()?;
-    }
-    Ok(())
-}
-
-/// Samples come from `fetch(ids)`, which returns for every id a pair of contiguous buffers, or the exception that
-/// reading it raised. Loader threads call it, one at a time as far as the interpreter lock makes them.
+/// Samples come from `fetch(ids)`, whose answer [`calls::items`] describes: it may stop after some of the ids, so that a slow dataset is
+/// asked again and again and a pass that is over ends between two items. It is called when it is its turn: on the consumer's own
+/// thread where that does the loading, else on one of `readers` (see [`calls`]).
 struct Callback {
     fetch: Py<PyAny>,
+    readers: Py<PyAny>,
+    turns: Turns,
     samples: usize,
     form: Form,
     data_bytes: usize,
@@ -60,33 +30,61 @@ struct Callback {
     classes: Vec<String>,
 }
 
-/// One sample's bytes, copied out: the sink runs without the interpreter lock, since it may wait for the engine's.
-type Item = Result<(Vec<u8>, Vec<u8>)>;
+/// Why no answer came.
+enum Lost {
+    /// The pass is over: nobody wants one.
+    Stopped,
+    /// The interpreter is going.
+    Leaving,
+    /// Ctrl-C, while the consumer's own thread waited for its turn.
+    Signal(PyErr),
+}
 
 impl Callback {
-    /// Calls Python for `ids`. The outer error concerns all of them.
-    fn call(&self, py: Python<'_>, ids: &[SampleId]) -> PyResult<Vec<Item>> {
-        let answer = self.fetch.bind(py).call1((PyList::new(py, ids)?,))?;
-        let answer = answer.cast_into::<PyList>().map_err(PyErr::from)?;
-        if answer.len() != ids.len() {
-            return Err(contract(format!("{} items for {} ids", answer.len(), ids.len())));
-        }
-        answer.iter().zip(ids).map(|(item, &id)| self.item(py, &item, id)).collect()
+    fn take_turn(&self, stopped: &dyn Fn() -> bool) -> Result<Held, Lost> {
+        let mut lost = None;
+        let held = self.turns.take(&mut || {
+            if stopped() {
+                lost = Some(Lost::Stopped);
+            } else if calls::leaving() {
+                lost = Some(Lost::Leaving);
+            } else if came_from_python()
+                && let Some(Err(raised)) = Python::try_attach(|py| py.check_signals())
+            {
+                lost = Some(Lost::Signal(raised));
+            }
+            lost.is_some()
+        });
+        held.ok_or(lost.unwrap_or(Lost::Leaving))
     }
 
-    fn item(&self, py: Python<'_>, item: &Bound<'_, PyAny>, id: SampleId) -> PyResult<Item> {
-        if let Ok(pair) = item.cast::<PyTuple>() {
-            let (data, target) = (Input::get(&pair.get_item(0)?)?, Input::get(&pair.get_item(1)?)?);
-            return Ok(Ok((data.bytes().to_vec(), target.bytes().to_vec())));
+    /// Calls Python for `ids`, on the thread that may.
+    fn call(&self, ids: &[SampleId], held: Held) -> Result<Answer, Lost> {
+        if came_from_python()
+            && let Some(answer) = Python::try_attach(|py| self.call_here(py, ids)).ok_or(Lost::Leaving)?.transpose()
+        {
+            return Ok(answer);
         }
-        let raised = PyErr::from_value(item.clone());
-        let ours = py.import("lossfeed._errors")?.getattr("SampleError")?;
-        // Our own message already says what is wrong with the item; anything else is the dataset's exception.
-        if item.is_instance(&ours)? {
-            return Ok(Err(Error::new(ErrorKind::Sample, raised.value(py).to_string())));
-        }
-        Ok(Err(Error::sample(format!("dataset item {id} raised")).because(raised)))
+        calls::call(&self.readers, &self.fetch, ids, held).ok_or(Lost::Leaving)
     }
+
+    /// On the consumer's own thread, unless that is a daemon: the interpreter's exit does not wait for those.
+    fn call_here(&self, py: Python<'_>, ids: &[SampleId]) -> PyResult<Option<Vec<Item>>> {
+        let thread = py.import("threading")?.call_method0("current_thread")?;
+        if thread.getattr("daemon")?.is_truthy()? {
+            return Ok(None);
+        }
+        let answer = self.fetch.bind(py).call1((PyList::new(py, ids)?,))?;
+        calls::items(&answer, ids.len()).map(Some)
+    }
+}
+
+/// What concerns every sample that was asked for.
+fn for_all(raised: PyErr) -> (ErrorKind, Raised) {
+    let (fatal, text) = calls::enter(|py| (!raised.is_instance_of::<PyException>(py), raised.to_string()))
+        .unwrap_or((false, "the interpreter is shutting down".to_owned()));
+    let kind = if fatal { ErrorKind::Interrupted } else { ErrorKind::Source };
+    (kind, Raised { error: Arc::new(raised), text })
 }
 
 impl EngineSource for Callback {
@@ -122,57 +120,73 @@ impl EngineSource for Callback {
         None
     }
 
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>)) {
-        let answer = Stay::enter().and_then(|_stay| Python::try_attach(|py| self.call(py, ids)));
-        let Some(answer) = answer else {
-            for k in 0..ids.len() {
-                sink(k, Err(Error::usage("the interpreter is shutting down: close the loader before it does")));
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+        self.fetch_unless(&|| false, ids, sink);
+    }
+
+    fn fetch_unless(
+        &self,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) {
+        let mut done = 0;
+        let (kind, why) = loop {
+            let Some(rest) = ids.get(done..).filter(|rest| !rest.is_empty()) else { return };
+            if stopped() {
+                return;
             }
-            return;
-        };
-        match answer {
-            Ok(items) => {
-                for (k, item) in items.into_iter().enumerate() {
-                    match item {
-                        Ok((data, target)) => sink(k, Ok(Payload { data: &data, target: &target })),
-                        Err(error) => sink(k, Err(error)),
+            let items = match self.take_turn(stopped).and_then(|held| self.call(rest, held)) {
+                Ok(Ok(items)) => items,
+                Ok(Err(raised)) | Err(Lost::Signal(raised)) => break for_all(raised),
+                Err(Lost::Stopped) => return,
+                Err(Lost::Leaving) => {
+                    let words = "the interpreter is shutting down: close the loader before it does";
+                    for k in done..ids.len() {
+                        if sink(k, Err(Error::usage(words))).is_break() {
+                            return;
+                        }
                     }
+                    return;
                 }
+            };
+            let mut fatal = None;
+            for item in items {
+                let name = || format!("dataset item {} raised", ids[done]);
+                let answered = match item {
+                    Item::Sample(data, target) => sink(done, Ok(Payload { data: &data, target: &target })),
+                    Item::Bad(words) => sink(done, Err(Error::sample(words))),
+                    Item::Raised(raised) => sink(done, Err(Error::sample(name()).because(raised))),
+                    Item::Fatal(raised) => {
+                        fatal = Some(raised.clone());
+                        sink(done, Err(Error::new(ErrorKind::Interrupted, name()).because(raised)))
+                    }
+                };
+                if answered.is_break() {
+                    return;
+                }
+                done += 1;
             }
-            Err(raised) => {
-                let raised = Arc::new(raised);
-                for k in 0..ids.len() {
-                    sink(
-                        k,
-                        Err(Error::unreadable("the dataset could not be read").because(Shared(Arc::clone(&raised)))),
-                    );
-                }
+            if let Some(raised) = fatal {
+                break (ErrorKind::Interrupted, raised);
+            }
+        };
+        for k in done..ids.len() {
+            if sink(k, Err(Error::new(kind, "the dataset could not be read").because(why.clone()))).is_break() {
+                return;
             }
         }
     }
 }
 
-/// One Python exception as the cause of several errors.
-#[derive(Debug)]
-struct Shared(Arc<PyErr>);
-
-impl std::fmt::Display for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the batch callback raised")
-    }
-}
-
-impl std::error::Error for Shared {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&*self.0)
-    }
-}
-
-/// A dataset whose samples come from the Python callable `fetch`.
+/// A dataset whose samples come from the Python callable `fetch`, called in `turns` on the threads of `readers`.
 #[pyfunction]
+#[allow(clippy::too_many_arguments)] // Python passes them by name
 pub(crate) fn dataset_source(
     py: Python<'_>,
     fetch: Py<PyAny>,
+    readers: Py<PyAny>,
+    turns: &Turns,
     samples: usize,
     data_spec: PySpec,
     target_spec: PySpec,
@@ -181,6 +195,8 @@ pub(crate) fn dataset_source(
 ) -> PyResult<Source> {
     let (data, target) = (spec::from_python(data_spec)?, spec::from_python(target_spec)?);
     let data_bytes = data.bytes();
-    let source = Callback { fetch, samples, form: Form::Rows(data), data_bytes, target, description, classes };
+    let turns = turns.clone();
+    let source =
+        Callback { fetch, readers, turns, samples, form: Form::Rows(data), data_bytes, target, description, classes };
     Source::wrap(py, Arc::new(source), "auto", None)
 }

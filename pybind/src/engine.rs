@@ -313,15 +313,22 @@ impl Engine {
         outside(py, || Ok(self.core.bad_samples().into_iter().map(|b| (b.id, b.name, b.reason)).collect()))
     }
 
-    /// Ends everything and waits for the loader threads; twice is fine.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
+    /// Ends everything and waits for the loader threads, `timeout_s` at most; None waits for ever. Twice is fine. Returns the threads
+    /// that were left behind, each with what it has in hand. Ctrl-C ends the wait.
+    fn close(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<Vec<String>> {
         if self.pid != std::process::id() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        outside(py, || {
-            self.core.close();
-            Ok(())
-        })
+        let started = Instant::now();
+        let limit = timeout_s.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
+        loop {
+            let patience = limit.map_or(PATIENCE, |l| PATIENCE.min(l.saturating_sub(started.elapsed())));
+            let left = outside(py, || Ok(self.core.close_within(patience)))?;
+            if left.is_empty() || limit.is_some_and(|l| started.elapsed() >= l) {
+                return Ok(left);
+            }
+            py.check_signals()?;
+        }
     }
 }
 

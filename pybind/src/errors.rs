@@ -1,7 +1,10 @@
 //! The one place where an engine error becomes a Python exception.
 
+use std::cell::Cell;
 use std::error::Error as StdError;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use lossfeed::{Error, ErrorKind, Result};
 use pyo3::exceptions::PyRuntimeError;
@@ -17,13 +20,36 @@ fn class_name(kind: ErrorKind) -> &'static str {
         ErrorKind::Device => "DeviceError",
         ErrorKind::Usage => "UsageError",
         ErrorKind::Timeout => "TimeoutError",
+        // Only if no Python exception stands behind it: else that one passes through as itself.
+        ErrorKind::Interrupted => "UsageError",
         ErrorKind::Internal => "InternalError",
     }
 }
 
-/// The Python exception for `error`; a Python exception anywhere among its causes becomes `__cause__`.
+/// What a dataset raised, with its words: a loader thread that shows them must not enter the interpreter for it.
+#[derive(Debug, Clone)]
+pub(crate) struct Raised {
+    pub(crate) error: Arc<PyErr>,
+    pub(crate) text: String,
+}
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl StdError for Raised {}
+
+/// The Python exception for `error`; a Python exception anywhere among its causes becomes `__cause__`. KeyboardInterrupt, SystemExit
+/// and their like pass through as themselves.
 pub(crate) fn raise(error: Error) -> PyErr {
     Python::attach(|py| {
+        if error.kind() == ErrorKind::Interrupted
+            && let Some(raised) = python_cause(py, &error)
+        {
+            return raised;
+        }
         let class = match py.import("lossfeed._errors").and_then(|m| m.getattr(class_name(error.kind()))) {
             Ok(class) => class,
             Err(import) => return import,
@@ -41,6 +67,9 @@ pub(crate) fn raise(error: Error) -> PyErr {
 fn python_cause(py: Python<'_>, error: &Error) -> Option<PyErr> {
     let mut cause: Option<&(dyn StdError + 'static)> = error.source();
     while let Some(current) = cause {
+        if let Some(found) = current.downcast_ref::<Raised>() {
+            return Some(found.error.clone_ref(py));
+        }
         if let Some(found) = current.downcast_ref::<PyErr>() {
             return Some(found.clone_ref(py));
         }
@@ -51,7 +80,22 @@ fn python_cause(py: Python<'_>, error: &Error) -> Option<PyErr> {
 
 /// Runs `work` without the interpreter lock; an error or a panic in it becomes a named exception.
 pub(crate) fn outside<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
-    py.detach(|| caught(work)).map_err(raise)
+    py.detach(|| {
+        let before = PYTHONS.replace(true);
+        let done = caught(work);
+        PYTHONS.set(before);
+        done
+    })
+    .map_err(raise)
+}
+
+thread_local! {
+    static PYTHONS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread has come from Python and is outside of it for a while. The others are the engine's own.
+pub(crate) fn came_from_python() -> bool {
+    PYTHONS.get()
 }
 
 /// Runs `work`; a panic in it becomes an internal error, since nothing may unwind into Python.

@@ -1,6 +1,7 @@
 //! The Python face: translation only. Decisions live in the engine, conveniences in `python/lossfeed`.
 
 mod buffer;
+mod calls;
 mod cli;
 mod courier;
 mod cuda;
@@ -12,6 +13,7 @@ mod openmp;
 mod scores;
 mod source;
 mod spec;
+mod turns;
 
 use pyo3::prelude::*;
 
@@ -31,7 +33,10 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(source::open_source, module)?)?;
     module.add_function(wrap_pyfunction!(source::array_source, module)?)?;
     module.add_function(wrap_pyfunction!(dataset::dataset_source, module)?)?;
-    module.add_function(wrap_pyfunction!(dataset::leave, module)?)?;
+    module.add_class::<calls::Call>()?;
+    module.add_class::<turns::Turns>()?;
+    module.add_function(wrap_pyfunction!(calls::leave, module)?)?;
+    module.add_function(wrap_pyfunction!(calls::forked, module)?)?;
     module.add_function(wrap_pyfunction!(scores::forward_rows, module)?)?;
     module.add_function(wrap_pyfunction!(scores::backward_rows, module)?)?;
     module.add_function(wrap_pyfunction!(scores::rank_counts, module)?)?;

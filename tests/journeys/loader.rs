@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod stalls;
+mod stops;
 mod support;
 
 use lossfeed::device::cuda::Mail;

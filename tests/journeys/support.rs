@@ -6,6 +6,7 @@ use lossfeed::loader::{Batch, Next};
 use lossfeed::source::{Form, ImageMode, Payload, Source};
 use lossfeed::{Dtype, Engine, SampleId, Settings, TensorSpec};
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -70,7 +71,7 @@ impl Source for Patterned {
     fn labels(&self) -> Option<&[i64]> {
         None
     }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>)) {
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         {
             let mut air = self.in_the_air.lock().unwrap();
             for &id in ids {
@@ -87,11 +88,15 @@ impl Source for Patterned {
         for (k, &id) in ids.iter().enumerate().rev() {
             self.fetches.fetch_add(1, Relaxed);
             self.in_the_air.lock().unwrap().remove(&id);
-            if self.bad.contains(&id) {
-                sink(k, Err(Error::sample("it is bad on purpose")));
-            } else {
-                let target = i64::from(id % 10).to_ne_bytes();
-                sink(k, Ok(Payload { data: &pattern(id), target: &target }));
+            let target = i64::from(id % 10).to_ne_bytes();
+            let bytes = pattern(id);
+            let answer = match self.bad.contains(&id) {
+                true => Err(Error::sample("it is bad on purpose")),
+                false => Ok(Payload { data: &bytes, target: &target }),
+            };
+            if sink(k, answer).is_break() {
+                self.in_the_air.lock().unwrap().retain(|id| !ids[..k].contains(id));
+                return;
             }
         }
     }

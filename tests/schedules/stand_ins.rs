@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lossfeed::device::{Device, DeviceKind, Registration};
-use lossfeed::error::{Error, Result};
+use lossfeed::error::{Error, ErrorKind, Result};
 use lossfeed::source::Scratch;
 use lossfeed::stats::Counters;
 use lossfeed::{Dtype, SampleId, TensorSpec};
@@ -80,6 +80,7 @@ impl Feed {
         mut slot: BatchSlot,
         _: &mut Scratch,
         _: &timesheet::Timesheet,
+        stopped: &dyn Fn() -> bool,
     ) -> Result<fill::Filled> {
         let range = planned.batches.range(planned.number);
         let rows = range.len();
@@ -88,6 +89,10 @@ impl Feed {
         for row in 0..rows {
             shuttle::thread::yield_now();
             slot.row_mut(row).0.fill(mark(planned.number));
+            // As the product's: what nobody wants is left, and nobody may be told.
+            if stopped() {
+                return Err(Error::new(ErrorKind::Interrupted, "the pass was stopped"));
+            }
         }
         match self.trouble {
             Trouble::Fails(number) if number == planned.number => return Err(Error::sample("it is bad on purpose")),

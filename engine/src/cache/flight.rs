@@ -4,6 +4,10 @@ use crate::arena::Slot;
 use crate::error::Error;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a joiner waits before it looks whether it should stop.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// How a fetch ended.
 #[derive(Clone)]
@@ -53,14 +57,30 @@ impl Flight {
         self.landed.notify_all();
     }
 
-    /// Waits for the owner. Owners land their own flights before they join others', so waits form no cycle.
-    pub fn join(&self) -> Landing {
+    /// Whether somebody has joined and is still waiting.
+    pub fn is_waited_for(&self) -> bool {
+        self.state.lock().joiners > 0
+    }
+
+    /// A joiner that will not come to [`Self::join`] lets the owner know that it wants nothing any more.
+    pub fn leave(&self) {
+        let mut state = self.state.lock();
+        state.joiners = state.joiners.saturating_sub(1);
+    }
+
+    /// Waits for the owner, or until `stopped`: then the joiner has left. Owners land their own flights before they join others', so
+    /// waits form no cycle.
+    pub fn join(&self, stopped: &dyn Fn() -> bool) -> Option<Landing> {
         let mut state = self.state.lock();
         loop {
             if let Some(landing) = &state.landing {
-                return landing.clone();
+                return Some(landing.clone());
             }
-            self.landed.wait(&mut state);
+            if stopped() {
+                state.joiners = state.joiners.saturating_sub(1);
+                return None;
+            }
+            self.landed.wait_for(&mut state, PATIENCE);
         }
     }
 }

@@ -66,17 +66,7 @@ impl Engine {
         let workers = self.settings.worker_count();
         let iteration =
             Arc::new(Iteration::new(Arc::clone(&self.feed), epoch, order, self.batches, first, window, workers));
-        let mut threads = self.threads.lock();
-        threads.retain(|t| !t.is_finished());
-        for worker in 0..workers {
-            let shared = Arc::clone(&iteration);
-            let thread = std::thread::Builder::new()
-                .name(format!("lossfeed-{worker}"))
-                .spawn(move || shared.work(worker))
-                .map_err(|e| Error::memory("a loader thread could not be started: lower num_workers").because(e))
-                .inspect_err(|_| iteration.stop())?;
-            threads.push(thread);
-        }
+        self.threads.start(&iteration, workers).inspect_err(|_| iteration.stop())?;
         clock.next_epoch = epoch + 1;
         clock.iteration += 1;
         clock.current = Some(iteration);

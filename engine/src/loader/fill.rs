@@ -1,18 +1,19 @@
 //! Filling one batch: decide, gather, fetch, publish, join.
 
+use super::rows::Rows;
 use super::timesheet::{Timesheet, Work};
-use super::{Batch, Feed, Ticket};
+use super::{Batch, Feed};
 use crate::arena::{Pins, SlotMut};
 use crate::cache::{Decision, Fetched, Flight, Landing, Lookup};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::sampler::{Batches, Order};
-use crate::settings::OnError;
 use crate::source::{Payload, Scratch};
 use crate::staging::{BatchSlot, InPlace};
 use crate::types::SampleId;
 use lossfeed_kernels::image::batch_key;
+use std::cell::Cell;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// One batch as planned.
@@ -34,9 +35,9 @@ impl<'a> Planned<'a> {
 
 /// Who is to be delivered, row by row.
 #[derive(Clone, Copy)]
-struct Draws<'a> {
-    ids: &'a [SampleId],
-    weights: &'a [f32],
+pub(super) struct Draws<'a> {
+    pub(super) ids: &'a [SampleId],
+    pub(super) weights: &'a [f32],
 }
 
 /// What became of a planned batch.
@@ -47,7 +48,7 @@ pub(super) enum Filled {
 }
 
 /// A slot with rows in it, or without any good one.
-enum Rowful {
+pub(super) enum Rowful {
     Batch(Batch),
     Nothing(BatchSlot, Error),
 }
@@ -82,101 +83,13 @@ struct Wanted {
     row: usize,
     /// `None` if the sample lies in memory and is not to be kept: then nobody else waits for it.
     flight: Option<Own>,
-    answered: bool,
+    answered: Cell<bool>,
 }
 
-/// The rows of a batch while they are being filled.
-struct Rows<'a> {
-    feed: &'a Feed,
-    data: &'a mut [u8],
-    target: &'a mut [u8],
-    data_bytes: usize,
-    target_bytes: usize,
-    ids: &'a [SampleId],
-    /// What the batch's draws have in common.
-    key: u64,
-    sheet: &'a Timesheet,
-}
-
-impl Rows<'_> {
-    fn at(&mut self, row: usize) -> (&mut [u8], &mut [u8]) {
-        let (d, t) = (self.data_bytes, self.target_bytes);
-        (&mut self.data[row * d..(row + 1) * d], &mut self.target[row * t..(row + 1) * t])
-    }
-
-    /// Fills a row from a cached record.
-    fn unpack(&mut self, row: usize, record: &[u8], scratch: &mut Scratch) -> Result<()> {
-        let (payload, target) = record.split_at(record.len() - self.target_bytes);
-        let encoded = self.feed.keeps_encoded();
-        self.write(row, &Payload { data: payload, target }, encoded, scratch)
-    }
-
-    /// Takes the target of a record whose sample stays where it is; false for a record of another size than the row's.
-    fn leave(&mut self, row: usize, record: &[u8]) -> bool {
-        let (data_bytes, target_bytes) = (self.data_bytes, self.target_bytes);
-        let fits = record.len() == data_bytes + target_bytes;
-        if fits {
-            self.at(row).1.copy_from_slice(&record[data_bytes..]);
-        }
-        fits
-    }
-
-    /// Fills a row from a payload, decoding it if it is encoded.
-    fn write(&mut self, row: usize, payload: &Payload<'_>, encoded: bool, scratch: &mut Scratch) -> Result<()> {
-        let feed = self.feed;
-        if payload.target.len() != self.target_bytes {
-            return Err(Error::sample(format!(
-                "target has {} bytes, the dataset's targets have {}",
-                payload.target.len(),
-                self.target_bytes
-            )));
-        }
-        let (sheet, key, id) = (self.sheet, self.key, i64::from(self.ids[row]));
-        let (data, target) = self.at(row);
-        target.copy_from_slice(payload.target);
-        let decoder = feed.decoder.as_ref().filter(|_| encoded);
-        // A plain copy stays on the account it is done for: reading the clock twice a row would cost as much.
-        let before = (decoder.is_some() || feed.images.is_some()).then(|| sheet.turn(Work::Decode));
-        let written = match (decoder, &feed.images) {
-            (Some(decoder), None) => decoder.decode(payload.data, data, scratch),
-            (Some(decoder), Some(images)) => {
-                let mut decoded = std::mem::take(&mut scratch.decoded);
-                decoded.resize(feed.decoded_bytes, 0);
-                let done = decoder.decode(payload.data, &mut decoded, scratch);
-                if done.is_ok() {
-                    images.maker.make(key, id, &decoded, data);
-                }
-                scratch.decoded = decoded;
-                done
-            }
-            (None, _) if payload.data.len() != feed.decoded_bytes => Err(Error::sample(format!(
-                "sample has {} bytes, the dataset's samples have {}",
-                payload.data.len(),
-                feed.decoded_bytes
-            ))),
-            (None, None) => {
-                data.copy_from_slice(payload.data);
-                Ok(())
-            }
-            (None, Some(images)) => {
-                images.maker.make(key, id, payload.data, data);
-                Ok(())
-            }
-        };
-        if let Some(before) = before {
-            sheet.turn(before);
-        }
-        written
-    }
-
-    /// What the cache keeps of the payload just written to `row`.
-    fn kept<'b>(&'b mut self, row: usize, payload: &Payload<'b>, scratch: &'b Scratch) -> &'b [u8] {
-        match (&self.feed.decoder, &self.feed.images) {
-            (None, _) => payload.data,
-            _ if self.feed.keeps_encoded() => payload.data,
-            (Some(_), Some(_)) => &scratch.decoded,
-            (Some(_), None) => self.at(row).0,
-        }
+impl Wanted {
+    /// Whether another batch waits for it: one of a later pass, or of this one.
+    fn is_waited_for(&self) -> bool {
+        self.flight.as_ref().is_some_and(|own| own.flight.is_waited_for())
     }
 }
 
@@ -187,20 +100,18 @@ fn pack(mut slot: SlotMut, payload: &[u8], target: &[u8]) -> Fetched {
     Fetched::Kept(slot.freeze())
 }
 
-/// Copies a sample and its target from one row to another.
-fn copy_row(slot: &mut BatchSlot, from: usize, to: usize) {
-    let (data, target) = (slot.layout().data_row_bytes(), slot.layout().target_row_bytes());
-    let parts = slot.parts_mut();
-    parts.data.copy_within(from * data..(from + 1) * data, to * data);
-    parts.target.copy_within(from * target..(from + 1) * target, to * target);
+/// Why a batch was not filled that nobody wants: the pass has ended, so nobody is told either.
+fn stopped_early() -> Error {
+    Error::new(ErrorKind::Interrupted, "the pass was stopped")
 }
 
 impl Feed {
     /// Fills `slot` with the planned batch. `lookups` are the cache's decisions for its ids, in order, and `residents` the
-    /// records it has found.
+    /// records it has found. Once `stopped` says so nobody wants the batch: what was not read is left unread, unless others wait for it.
     ///
     /// A batch in which nothing is good is left out, unless every rank must take as many steps as the others, or the batches are to
     /// stay full: then another batch of the epoch comes a second time, in its place.
+    #[allow(clippy::too_many_arguments)] // one call site
     pub(super) fn fill(
         &self,
         planned: &Planned<'_>,
@@ -209,12 +120,14 @@ impl Feed {
         slot: BatchSlot,
         scratch: &mut Scratch,
         sheet: &Timesheet,
+        stopped: &dyn Fn() -> bool,
     ) -> Result<Filled> {
         let draws = planned.draws(planned.number);
-        let (mut slot, first) = match self.fill_rows(planned, draws, lookups, residents, slot, scratch, sheet)? {
-            Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
-            Rowful::Nothing(slot, error) => (slot, error),
-        };
+        let (mut slot, first) =
+            match self.fill_rows(planned, draws, lookups, residents, slot, scratch, sheet, stopped)? {
+                Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
+                Rowful::Nothing(slot, error) => (slot, error),
+            };
         if !self.keeps_steps {
             return Ok(Filled::NothingGood(first));
         }
@@ -226,7 +139,7 @@ impl Feed {
                 self.cache.decide(&mut state, draws.ids, &|id| self.record_bytes(id))
             };
             drop(retired); // after the lock
-            slot = match self.fill_rows(planned, draws, lookups, residents, slot, scratch, sheet)? {
+            slot = match self.fill_rows(planned, draws, lookups, residents, slot, scratch, sheet, stopped)? {
                 Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
                 Rowful::Nothing(slot, _) => slot,
             };
@@ -248,6 +161,7 @@ impl Feed {
         mut slot: BatchSlot,
         scratch: &mut Scratch,
         sheet: &Timesheet,
+        stopped: &dyn Fn() -> bool,
     ) -> Result<Rowful> {
         sheet.turn(Work::Copy);
         let count = draws.ids.len();
@@ -291,7 +205,7 @@ impl Feed {
                 }
             };
             missing.push(id);
-            wanted.push(Wanted { row, flight, answered: false });
+            wanted.push(Wanted { row, flight, answered: Cell::new(false) });
         }
 
         // The first bytes to be read of all records at once: misses of memory overlap here, and follow each other in the copies below.
@@ -311,12 +225,24 @@ impl Feed {
         // Else all pins are let go of now, with one lock.
         let in_place = (!left.is_empty()).then(|| InPlace::new(residents, left));
 
-        if !missing.is_empty() {
+        // A stopped batch wants nothing of others any more, and they need not read on for it.
+        let over = Cell::new(false);
+        let abandoned = |wanted: &[Wanted]| {
+            if !stopped() {
+                return false;
+            }
+            if !over.replace(true) {
+                joined.iter().for_each(|(_, flight)| flight.leave());
+            }
+            !wanted.iter().any(|w| !w.answered.get() && w.is_waited_for())
+        };
+        let mut unanswered_rounds = 0;
+        while !missing.is_empty() {
             let mut fetched_bytes = 0;
             sheet.turn(Work::Source);
-            self.source.fetch(&missing, &mut |k, payload| {
-                let (id, Wanted { row, flight, answered }) = (missing[k], &mut wanted[k]);
-                *answered = true;
+            self.source.fetch_unless(&|| abandoned(&wanted), &missing, &mut |k, payload| {
+                let (id, Wanted { row, flight, answered }) = (missing[k], &wanted[k]);
+                answered.set(true);
                 let landed = payload.and_then(|payload| {
                     fetched_bytes += payload.data.len() as u64;
                     self.land_one(id, *row, &payload, flight.as_ref(), &mut rows, scratch)
@@ -329,20 +255,45 @@ impl Feed {
                 if let Some(own) = flight {
                     owed.flights[own.number].2 = landed;
                 }
+                if abandoned(&wanted) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
-            self.counters.fetched_samples_total.fetch_add(missing.len() as u64, Relaxed);
+            let answered = wanted.iter().filter(|w| w.answered.get()).count();
+            self.counters.fetched_samples_total.fetch_add(answered as u64, Relaxed);
             self.counters.fetched_bytes_total.fetch_add(fetched_bytes, Relaxed);
-            for (&id, wanted) in missing.iter().zip(&wanted).filter(|(_, wanted)| !wanted.answered) {
-                failures[wanted.row] = Some(named(id, Error::internal("the source did not answer for this sample")));
+            unanswered_rounds += usize::from(answered == 0);
+            let asked = std::mem::take(&mut missing).into_iter().zip(std::mem::take(&mut wanted));
+            for (id, unanswered) in asked.filter(|(_, w)| !w.answered.get()) {
+                let alone = unanswered.flight.as_ref().filter(|_| over.get()).map(|own| own.flight.close_if_alone());
+                match (alone, &unanswered.flight) {
+                    // Left unread, and nobody will know.
+                    (Some(true), Some(own)) => owed.flights[own.number].2 = Fetched::Passed(None),
+                    // Somebody has joined at the last moment.
+                    (Some(false), _) if unanswered_rounds < 3 => {
+                        missing.push(id);
+                        wanted.push(unanswered);
+                    }
+                    _ => {
+                        let error = Error::internal("the source did not answer for this sample");
+                        failures[unanswered.row] = Some(named(id, error));
+                    }
+                }
             }
         }
         sheet.turn(Work::Score);
         drop(owed); // publishes
+        if over.get() {
+            return Err(stopped_early());
+        }
 
-        for (row, flight) in joined {
+        let mut joined = joined.into_iter();
+        while let Some((row, flight)) = joined.next() {
             sheet.turn(Work::Source);
-            let landing = flight.join();
+            let landing = flight.join(stopped);
             sheet.turn(Work::Copy);
+            let Some(landing) = landing else {
+                joined.for_each(|(_, flight)| flight.leave());
+                return Err(stopped_early());
+            };
             let unpacked = match landing {
                 Landing::Stored(record) => rows.unpack(row, &record, scratch).map_err(|e| named(draws.ids[row], e)),
                 Landing::Loose(record) => rows.unpack(row, &record, scratch).map_err(|e| named(draws.ids[row], e)),
@@ -388,99 +339,5 @@ impl Feed {
             return Ok(Fetched::Passed(None));
         }
         Ok(Fetched::Passed(Some([rows.kept(row, payload, scratch), payload.target].concat().into())))
-    }
-
-    /// Applies the bad-sample policy and writes ids and weights.
-    fn finish(
-        &self,
-        planned: &Planned<'_>,
-        draws: Draws<'_>,
-        failures: Vec<Option<Arc<Error>>>,
-        mut slot: BatchSlot,
-    ) -> Result<Rowful> {
-        let mut ids = draws.ids.to_vec();
-        let mut weights = draws.weights.to_vec();
-        let bad: Vec<usize> = (0..ids.len()).filter(|&row| failures[row].is_some()).collect();
-        self.note_failures(&ids, &failures, &bad, planned)?;
-        if !bad.is_empty() {
-            let good: Vec<usize> = (0..ids.len()).filter(|&row| failures[row].is_none()).collect();
-            if good.is_empty() {
-                let first = failures.iter().flatten().next().map_or_else(String::new, |e| e.to_string());
-                return Ok(Rowful::Nothing(
-                    slot,
-                    Error::sample(format!(
-                        "batch {} of epoch {}: all {} samples are bad; the first: {first}",
-                        planned.number,
-                        planned.epoch,
-                        ids.len(),
-                    )),
-                ));
-            }
-            // Rows are moved about below.
-            slot.gather();
-            match self.on_error {
-                OnError::Skip => {
-                    for (to, &from) in good.iter().enumerate() {
-                        copy_row(&mut slot, from, to);
-                        (ids[to], weights[to]) = (ids[from], weights[from]);
-                    }
-                    ids.truncate(good.len());
-                    weights.truncate(good.len());
-                }
-                _ => {
-                    for (&to, &from) in bad.iter().zip(good.iter().cycle()) {
-                        copy_row(&mut slot, from, to);
-                        (ids[to], weights[to]) = (ids[from], weights[from]);
-                        self.counters.substituted_total.fetch_add(1, Relaxed);
-                    }
-                }
-            }
-        }
-        slot.set_rows(ids.len());
-        slot.set_ids(&ids, &weights);
-        let rows = ids.len();
-        let ticket = Ticket {
-            engine: self.engine,
-            epoch: planned.epoch,
-            number: planned.number,
-            ids: ids.into(),
-            scored: Arc::new(AtomicBool::new(false)),
-        };
-        Ok(Rowful::Batch(Batch { slot, ticket, rows }))
-    }
-
-    /// Ends the pass at the first failure that is not to be passed over; the others are counted, listed, and told to the
-    /// score table: samplers weigh their draws by what can be read.
-    fn note_failures(
-        &self,
-        ids: &[SampleId],
-        failures: &[Option<Arc<Error>>],
-        bad: &[usize],
-        planned: &Planned<'_>,
-    ) -> Result<()> {
-        for &row in bad {
-            let Some(error) = &failures[row] else { continue };
-            if self.on_error == OnError::Raise || error.kind() == crate::error::ErrorKind::Internal {
-                let batch = format!("batch {} of epoch {}", planned.number, planned.epoch);
-                return Err(Error::new(error.kind(), batch).because(Arc::clone(error)));
-            }
-            self.report_bad(ids[row], error);
-        }
-        // Nothing ever failed: nothing to tell, and no lock to take.
-        if self.counters.bad_samples_total.load(Relaxed) == 0 {
-            return Ok(());
-        }
-        let mut state = self.cache.lock();
-        if bad.is_empty() && state.scores.failed() == 0 {
-            return Ok(());
-        }
-        for (row, &id) in ids.iter().enumerate() {
-            if failures[row].is_some() {
-                state.scores.fail(id)
-            } else {
-                state.scores.recover(id)
-            };
-        }
-        Ok(())
     }
 }

@@ -30,6 +30,8 @@ pub struct Iteration {
     delivery: Delivery,
     /// One a loader thread; the consumer's own where there is none.
     sheets: Vec<Timesheet>,
+    /// Which batch each of them works on.
+    at: Vec<AtomicUsize>,
     stopped: AtomicBool,
     failed: AtomicBool,
     /// Batches taken whose consumer never saw them.
@@ -57,6 +59,7 @@ impl Iteration {
             batches,
             delivery,
             sheets: (0..workers.max(1)).map(|_| Timesheet::new()).collect(),
+            at: (0..workers.max(1)).map(|_| AtomicUsize::new(first)).collect(),
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             held: AtomicUsize::new(0),
@@ -113,10 +116,16 @@ impl Iteration {
         self.stopped.load(Acquire)
     }
 
-    /// Ends the pass: workers stop at their next batch, waiting batches give their slots back.
+    /// Ends the pass: workers stop at their next sample, waiting batches give their slots back.
     pub fn stop(&self) {
         self.stopped.store(true, Release);
         self.delivery.close();
+    }
+
+    /// What worker `worker` has in hand, in words.
+    pub fn work_in_hand(&self, worker: usize) -> String {
+        let number = self.at.get(worker).map_or(0, |at| at.load(Relaxed));
+        format!("batch {number} of epoch {}", self.epoch)
     }
 
     /// The life of worker `worker`, counted from 0: batches until there are none, or the pass is stopped.
@@ -166,9 +175,12 @@ impl Iteration {
             (number, feed.cache.decide(&mut state, ids, &|id| feed.record_bytes(id)))
         };
         drop(retired); // after the lock
+        self.at[worker].store(number, Relaxed);
         let planned = Planned { epoch: self.epoch, number, order: &self.order, batches: self.batches };
         // A panic would leave the consumer waiting for this batch for ever; `Owed` has landed its flights by then.
-        let filled = catch_unwind(AssertUnwindSafe(|| feed.fill(&planned, lookups, residents, slot, scratch, sheet)))
+        let stopped = || self.stopped.load(Acquire);
+        let fill = || feed.fill(&planned, lookups, residents, slot, scratch, sheet, &stopped);
+        let filled = catch_unwind(AssertUnwindSafe(fill))
             .unwrap_or_else(|p| {
                 let what = p.downcast_ref::<String>().map(String::as_str).or(p.downcast_ref::<&str>().copied());
                 Err(Error::internal(format!("a loader thread panicked: {}; please report this", what.unwrap_or("?"))))
@@ -179,6 +191,11 @@ impl Iteration {
                 }
                 Ok(filled)
             });
+        if filled.is_err() && stopped() {
+            // Nobody wants it, and why it was left is nobody's error.
+            sheet.turn(Work::Idle);
+            return false;
+        }
         if filled.is_err() {
             self.failed.store(true, Release);
         }
@@ -225,7 +242,11 @@ impl Iteration {
             let slot = self.feed.pool.acquire(wait);
             self.sheets[0].turn(Work::Idle);
             match slot {
-                Ok(Some(slot)) => self.produce(slot, &mut Scratch::default(), 0),
+                Ok(Some(slot)) => {
+                    if !self.produce(slot, &mut Scratch::default(), 0) {
+                        break;
+                    }
+                }
                 Ok(None) => return (self.starved(wait), None),
                 Err(error) => return (Err(error), None),
             };

@@ -1,11 +1,13 @@
 //! The loader: threads that turn an epoch's order into filled batches, handed over in order.
 
+mod bad;
 pub mod checkpoint;
 mod coverage;
 mod delivery;
 mod feed;
 mod fill;
 mod iteration;
+mod rows;
 mod timesheet;
 
 pub use coverage::Coverage;

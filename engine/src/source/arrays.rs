@@ -3,6 +3,7 @@
 use super::{Fingerprint, Form, Payload, Source};
 use crate::error::{Error, Result};
 use crate::types::{Dtype, MAX_SAMPLES, SampleId, TensorSpec};
+use std::ops::ControlFlow;
 
 /// Rows that the fingerprint looks at, and how far into each: a million bytes at most.
 const DIGEST_ROWS: usize = 256;
@@ -138,12 +139,14 @@ impl Source for Arrays {
         digest.finish()
     }
 
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>)) {
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         // The first bytes of all rows at once: misses of memory overlap here, and follow each other in the sink's copies.
         let first = |id: &SampleId| self.row(*id).and_then(|row| row.data.first().copied());
         std::hint::black_box(ids.iter().filter_map(first).fold(0, |all, byte| all ^ byte));
         for (k, &id) in ids.iter().enumerate() {
-            sink(k, self.row(id).ok_or_else(|| super::files::out_of_range(id, self.samples)));
+            if sink(k, self.row(id).ok_or_else(|| super::files::out_of_range(id, self.samples))).is_break() {
+                return;
+            }
         }
     }
 }

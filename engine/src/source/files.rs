@@ -4,6 +4,7 @@ use super::catalog::Catalog;
 use super::{Fingerprint, Form, Payload, Source};
 use crate::error::{Error, Result};
 use crate::types::{SampleId, TensorSpec};
+use std::ops::ControlFlow;
 
 /// Brings the bytes of catalogued samples.
 pub(super) trait Reader: Send + Sync {
@@ -12,7 +13,7 @@ pub(super) trait Reader: Send + Sync {
         &self,
         catalog: &Catalog,
         wanted: &[(usize, SampleId)],
-        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>),
+        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
     );
 }
 
@@ -94,19 +95,22 @@ impl<R: Reader> Source for Files<R> {
         digest.add(bytemuck::cast_slice(&catalog.labels));
         digest.finish()
     }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>)) {
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         let mut wanted = Vec::with_capacity(ids.len());
         for (k, &id) in ids.iter().enumerate() {
-            match self.catalog.place(id) {
-                None => sink(k, Err(out_of_range(id, self.len()))),
-                Some(p) if p.bytes == 0 => sink(
-                    k,
-                    Err(Error::sample(format!(
-                        "{} is empty (0 bytes): remove it or choose on_error=\"skip\" or \"substitute\"",
-                        self.catalog.name(id)
-                    ))),
-                ),
-                Some(_) => wanted.push((k, id)),
+            let error = match self.catalog.place(id) {
+                None => out_of_range(id, self.len()),
+                Some(p) if p.bytes == 0 => Error::sample(format!(
+                    "{} is empty (0 bytes): remove it or choose on_error=\"skip\" or \"substitute\"",
+                    self.catalog.name(id)
+                )),
+                Some(_) => {
+                    wanted.push((k, id));
+                    continue;
+                }
+            };
+            if sink(k, Err(error)).is_break() {
+                return;
             }
         }
         let labels = &self.catalog.labels;
@@ -115,7 +119,7 @@ impl<R: Reader> Source for Files<R> {
                 Some(label) => Ok(Payload { data, target: bytemuck::bytes_of(label) }),
                 None => Err(out_of_range(id, labels.len())),
             });
-            sink(k, payload);
+            sink(k, payload)
         });
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -93,7 +94,7 @@ impl Reader for LocalReader {
         &self,
         catalog: &Catalog,
         wanted: &[(usize, SampleId)],
-        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>),
+        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
     ) {
         // Both grow to the largest sample once and serve the whole call.
         let (mut buf, mut path) = (Vec::new(), PathBuf::new());
@@ -105,7 +106,9 @@ impl Reader for LocalReader {
                 }
                 Some(place) => self.member(catalog, id, place, &mut buf),
             };
-            sink(k, id, data);
+            if sink(k, id, data).is_break() {
+                return;
+            }
         }
     }
 }

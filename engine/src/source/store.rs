@@ -2,7 +2,7 @@
 //! retried when that can help.
 
 use std::future::Future;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -268,7 +268,7 @@ impl Reader for StoreReader {
         &self,
         catalog: &Catalog,
         wanted: &[(usize, SampleId)],
-        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>),
+        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
     ) {
         let mut answered = 0;
         let work = async {
@@ -277,16 +277,22 @@ impl Reader for StoreReader {
                 .buffer_unordered(self.store.connections);
             while let Some((k, id, answer)) = answers.next().await {
                 answered += 1;
-                match answer {
+                let going = match answer {
                     Ok(bytes) => sink(k, id, Ok(&bytes)),
                     Err(e) => sink(k, id, Err(e)),
+                };
+                // Requests under way are dropped with their stream.
+                if going.is_break() {
+                    break;
                 }
             }
         };
         if let Err(e) = self.store.wait(work) {
             // Nothing has run: every position gets the reason.
             for &(k, id) in wanted.iter().skip(answered) {
-                sink(k, id, Err(Error::new(e.kind(), e.to_string())));
+                if sink(k, id, Err(Error::new(e.kind(), e.to_string()))).is_break() {
+                    return;
+                }
             }
         }
     }

@@ -130,6 +130,7 @@ fn a_store_that_does_not_answer_is_a_timeout_with_its_numbers() {
         let error = answer.unwrap_err();
         assert!(error.to_string().contains("within 5ms") && error.to_string().contains("3 attempts"), "{error}");
         kinds.push(error.kind());
+        std::ops::ControlFlow::Continue(())
     });
     assert_eq!(kinds, [ErrorKind::Timeout]);
 }

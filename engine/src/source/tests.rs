@@ -1,6 +1,7 @@
 //! Fixtures, and the truths about sources on this machine.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -59,6 +60,7 @@ pub(super) fn all(source: &dyn Source) -> Vec<(String, std::result::Result<(Vec<
                 .map(|p| (p.data.to_vec(), i64::from_ne_bytes(p.target.try_into().unwrap())))
                 .map_err(|e| e.to_string()),
         );
+        ControlFlow::Continue(())
     });
     ids.iter().map(|&id| (source.name(id), seen[id as usize].take().expect("every position is answered"))).collect()
 }
@@ -158,7 +160,10 @@ fn an_id_out_of_range_is_an_error_and_the_others_still_come() {
     class_folders(dir.path());
     let source = open_path(dir.path()).unwrap();
     let mut answers = vec![None; 3];
-    source.fetch(&[9, 0, 3], &mut |k, p| answers[k] = Some(p.is_ok()));
+    source.fetch(&[9, 0, 3], &mut |k, p| {
+        answers[k] = Some(p.is_ok());
+        ControlFlow::Continue(())
+    });
     assert_eq!(answers, [Some(false), Some(true), Some(false)]);
 }
 

@@ -32,7 +32,9 @@ from ._errors import (
     SampleError,
     SettingsError,
     SourceError,
+    ThreadWarning,
     TimeoutError,
+    TrainingWarning,
     UsageError,
 )
 from ._images import ImageTransform
@@ -56,7 +58,9 @@ __all__ = [
     "SampleScores",
     "SettingsError",
     "SourceError",
+    "ThreadWarning",
     "TimeoutError",
+    "TrainingWarning",
     "UsageError",
     "__version__",
     "cross_entropy",

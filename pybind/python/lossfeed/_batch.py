@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import TYPE_CHECKING, Any, Iterator
 
 from . import _native
 from ._errors import SettingsError
 from ._memory import to_numpy, to_torch
+
+if TYPE_CHECKING:
+    from ._advice import Uses
 
 
 class Batch:
@@ -20,7 +23,7 @@ class Batch:
     ``x, y = batch`` unpacks data and target.
     """
 
-    __slots__ = ("data", "target", "ids", "weight", "_ticket", "__weakref__")
+    __slots__ = ("data", "target", "ids", "_weight", "_ticket", "_uses", "__weakref__")
 
     data: Any
     """``(B,)`` + the sample's shape, in the source's dtype; images are uint8 ``(B, height, width, channels)``, or what the loader's
@@ -29,16 +32,21 @@ class Batch:
     """``(B,)`` + the target's shape, in the source's dtype; class labels are int64 ``(B,)``."""
     ids: Any
     """int64 ``(B,)``: the samples that are really in it, in row order."""
-    weight: Any
-    """float32 ``(B,)``: multiplied with the per-sample losses it makes their mean an unbiased estimate of the mean over
-    the dataset; 1 for samplers that draw uniformly, and for those that are biased by name."""
 
-    def __init__(self, data: Any, target: Any, ids: Any, weight: Any, ticket: _native.Ticket) -> None:
+    def __init__(self, data: Any, target: Any, ids: Any, weight: Any, ticket: _native.Ticket, uses: Uses) -> None:
         self.data = data
         self.target = target
         self.ids = ids
-        self.weight = weight
+        self._weight = weight
         self._ticket = ticket
+        self._uses = uses
+
+    @property
+    def weight(self) -> Any:
+        """float32 ``(B,)``: multiplied with the per-sample losses it makes their mean an unbiased estimate of the mean over
+        the dataset; 1 for samplers that draw uniformly, and for those that are biased by name."""
+        self._uses.weight_read = True
+        return self._weight
 
     def __len__(self) -> int:
         """Number of samples; the last batch of an epoch and one with skipped samples are shorter than ``batch_size``."""
@@ -63,13 +71,13 @@ class Batch:
         For CUDA graphs: capture a step on one batch, then ``static.copy_(batch)`` before each replay. The scores of a
         replay are credited to the ids that lie in ``static.ids`` then.
         """
-        for name in ("data", "target", "ids", "weight"):
+        for name in ("data", "target", "ids", "_weight"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if tuple(mine.shape) != tuple(theirs.shape):
                 raise SettingsError(
-                    f"{name} of shape {tuple(theirs.shape)} does not fit this batch's {tuple(mine.shape)}: a graph needs batches of one size, drop_last=True"
+                    f"{name.lstrip('_')} of shape {tuple(theirs.shape)} does not fit this batch's {tuple(mine.shape)}: a graph needs batches of one size, drop_last=True"
                 )
-        for name in ("data", "target", "ids", "weight"):
+        for name in ("data", "target", "ids", "_weight"):
             getattr(self, name).copy_(getattr(other, name), non_blocking=True)
         # Who is in it now: a step that is not replayed credits by the ticket.
         self._ticket = other._ticket

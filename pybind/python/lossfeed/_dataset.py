@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
+from . import _native, _readers
 from ._errors import SampleError, SettingsError
-from ._memory import DTYPES, as_bytes, dtype_name, is_tensor, require_numpy
+from ._memory import DTYPES, as_bytes, dtype_name, is_tensor, require_numpy, torch_loaded
 
 Spec = tuple[str, tuple[int, ...]]
+
+#: How long one call goes on with further items. A pass that is over ends between two calls.
+RUN_S = 0.02
 
 
 class Adaptor:
@@ -16,12 +22,18 @@ class Adaptor:
     The first item sets the dtype and shape of all; an item that differs is a bad sample with both shapes.
     """
 
-    def __init__(self, dataset: Any, mode: str, resize: tuple[int, int] | None) -> None:
+    def __init__(self, dataset: Any, mode: str, resize: tuple[int, int] | None, thread_safe: bool | None = None) -> None:
         self.dataset = dataset
         self.mode = mode
         self.resize = resize
         self.batched = callable(getattr(dataset, "__getitems__", None))
-        data, target = self._parts(self._first(), 0)
+        parts = [] if thread_safe else guarded(dataset) + ([dataset] if thread_safe is False else [])
+        self.turns = _native.Turns([id(part) for part in parts])
+        self.readers = _readers.Readers()
+        #: Thread -> the item it is reading.
+        self.reading: dict[int, int] = {}
+        _readers.watch(self)
+        data, target = self._parts(self.turns.call(self._first), 0)
         self.data_spec, self.target_spec = _spec(data, "x"), _spec(target, "y")
 
     def _first(self) -> Any:
@@ -31,11 +43,27 @@ class Adaptor:
             raise SampleError(f"dataset item 0 raised {type(cause).__name__} while its shape was looked up") from cause
 
     def __call__(self, ids: list[int]) -> list[Any]:
-        """For every id the pair of buffers, or the exception that reading it raised."""
-        items = self._batch(ids) if self.batched else None
-        if items is None:
-            items = [self._one(i) for i in ids]
-        return [self._bytes(item, i) for item, i in zip(items, ids, strict=True)]
+        """For the first of `ids`, one at least, the pair of buffers, or ``(words, exception, whether it ends everything)``.
+
+        ``__getitems__`` gets them all in one call. ``__getitem__`` is called until some time has passed: a slow one once.
+        """
+        me = threading.get_ident()
+        try:
+            self.reading[me] = ids[0]
+            items = self._batch(ids) if self.batched else None
+            if items is not None:
+                return [self._bytes(item, i) for item, i in zip(items, ids, strict=True)]
+            found = []
+            until = time.perf_counter() + RUN_S
+            for i in ids:
+                self.reading[me] = i
+                item = self._one(i)
+                found.append(self._bytes(item, i))
+                if time.perf_counter() > until or _is_fatal(item):
+                    break
+            return found
+        finally:
+            self.reading.pop(me, None)
 
     def _batch(self, ids: list[int]) -> list[Any] | None:
         """All items in one call, or None if that fails: item by item the bad one is found by name."""
@@ -43,6 +71,8 @@ class Adaptor:
             items = list(self.dataset.__getitems__(ids))
         except Exception:
             return None
+        except BaseException as end:
+            return [end] * len(ids)
         if len(items) != len(ids):
             short = SampleError(
                 f"dataset.__getitems__ returned {len(items)} items for {len(ids)} indices: it must return one an index, in order"
@@ -53,12 +83,12 @@ class Adaptor:
     def _one(self, i: int) -> Any:
         try:
             return self.dataset[i]
-        except Exception as error:
+        except BaseException as error:
             return error
 
     def _bytes(self, item: Any, i: int) -> Any:
         if isinstance(item, BaseException):
-            return item
+            return _raised(item)
         try:
             data, target = self._parts(item, i)
             for name, value, wanted in (("x", data, self.data_spec), ("y", target, self.target_spec)):
@@ -69,8 +99,8 @@ class Adaptor:
                         f"shape; pad or crop in the dataset{', or pass resize=(height, width)' if len(wanted[1]) == 3 else ''}"
                     )
             return as_bytes(data), as_bytes(target)
-        except Exception as error:
-            return error
+        except BaseException as error:
+            return _raised(error)
 
     def _parts(self, item: Any, i: int) -> tuple[Any, Any]:
         if isinstance(item, dict):
@@ -112,6 +142,54 @@ class Adaptor:
                 f"one of {', '.join(DTYPES)}, fixed in shape"
             )
         return result
+
+
+def guarded(dataset: Any) -> list[Any]:
+    """What only one thread at a time may touch: `dataset` and the datasets it is made of, but for those that are known to bear it.
+
+    The mark ``thread_safe = True`` speaks for everything behind it. Lists and torch's own wrappers touch nothing but what they wrap.
+    """
+    found: list[Any] = []
+    waiting, seen = [dataset], set()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen or getattr(part, "thread_safe", False) is True or type(part) in (list, tuple):
+            continue
+        seen.add(id(part))
+        if not _is_torchs_own(part):
+            found.append(part)
+        inner = getattr(part, "dataset", None)
+        several = getattr(part, "datasets", None)
+        several = list(several.values()) if isinstance(several, dict) else several
+        candidates = [inner, *(several if isinstance(several, (list, tuple)) else ())]
+        waiting += [c for c in candidates if callable(getattr(c, "__getitem__", None)) and not isinstance(c, (str, bytes, dict))]
+    return found
+
+
+def _is_torchs_own(dataset: Any) -> bool:
+    """Whether it is one of torch's wrappers, which hold no handle of their own, or a TensorDataset."""
+    torch = torch_loaded()
+    if torch is None:
+        return False
+    known = ("Subset", "ConcatDataset", "StackDataset", "TensorDataset")
+    return any(type(dataset) is getattr(torch.utils.data, name, None) for name in known)
+
+
+def _is_fatal(item: Any) -> bool:
+    """Whether it asks for the end of everything (KeyboardInterrupt, SystemExit) and is no fault of an item's."""
+    return isinstance(item, BaseException) and not isinstance(item, Exception)
+
+
+def _raised(error: BaseException) -> tuple[str, BaseException | None, bool]:
+    """The words are made here: nobody else may run the exception's own code for them."""
+    try:
+        words = str(error)
+    except Exception:
+        words = "(its words cannot be had)"
+    # Our own message already says what is wrong with the item.
+    if isinstance(error, SampleError):
+        return words, None, False
+    return f"{type(error).__name__}: {words}", error, _is_fatal(error)
 
 
 def _is_image(value: Any) -> bool:

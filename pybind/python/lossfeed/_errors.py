@@ -16,6 +16,8 @@ __all__ = [
     "UsageError",
     "TimeoutError",
     "InternalError",
+    "ThreadWarning",
+    "TrainingWarning",
 ]
 
 
@@ -53,6 +55,14 @@ class TimeoutError(Error, _builtins.TimeoutError):
 
 class InternalError(Error, RuntimeError):
     """An invariant of the engine broke: please report it."""
+
+
+class ThreadWarning(RuntimeWarning):
+    """A thread hangs in a source and was left behind."""
+
+
+class TrainingWarning(UserWarning):
+    """The loader was asked for something that the training loop does not use: scores that never come, weights that nobody reads."""
 
 
 for _name in __all__:

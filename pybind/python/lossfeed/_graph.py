@@ -53,6 +53,7 @@ def credit(credited: torch.Tensor, loader: int, ids: torch.Tensor, scores: torch
     owner = _loaders.get(loader)
     if owner is None:
         raise UsageError("a compiled step scores for a loader that is gone: compile it again with the new loader")
+    owner._uses.scored = True
     engine, batch = owner._open_engine(), owner._graph.batch(ids)
     ticket = batch._ticket
     if (native := _cuda.kernels(scores.device)) is not None:

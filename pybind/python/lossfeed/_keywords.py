@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import operator
-import sys
 from typing import TYPE_CHECKING, Any
 
 from ._errors import SettingsError, UsageError
@@ -167,19 +166,6 @@ def seed(value: Any, generator: Any) -> int:
     if torch is None or not isinstance(generator, torch.Generator):
         raise SettingsError(f"generator={generator!r} must be a torch.Generator; with NumPy pass seed=")
     return int(torch.randint(0, 2**62, (), generator=generator, dtype=torch.int64, device=generator.device).item())
-
-
-def ranks(rank: Any, world_size: Any) -> tuple[int, int]:
-    """(rank, world size): given, or those of torch.distributed where it is initialised, or (0, 1)."""
-    if (rank is None) != (world_size is None):
-        raise SettingsError(f"rank={rank!r} and world_size={world_size!r}: give both or neither")
-    if rank is None:
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return distributed.get_rank(), distributed.get_world_size()
-        return 0, 1
-    size = whole("world_size", world_size, 1, 2**32 - 1)
-    return whole("rank", rank, 0, size - 1, " (ranks count from 0 to world_size - 1)"), size
 
 
 def device(value: Any, pin_memory: Any) -> str:

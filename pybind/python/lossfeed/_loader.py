@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import weakref
 from typing import Any
 
-from . import _hook, _keywords, _native
+from . import _closing, _hook, _keywords, _native, _ranks, _readers
+from ._advice import Uses
+from ._augmentation import refuse_random_items
 from ._batch import Batch, Views
 from ._errors import SettingsError, UsageError
 from ._images import ImageTransform
@@ -18,19 +19,6 @@ from ._pass import Pass
 from ._sizes import parse_cache
 
 _STATE_VERSION = 1
-
-#: Loaders that still have threads; closed before the interpreter goes, since a thread could otherwise call into it.
-_live: weakref.WeakSet[Loader] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    try:
-        for loader in list(_live):
-            loader.close()
-    finally:
-        # Threads of loaders that were dropped, not closed, may still be inside a dataset's code.
-        _native.leave()
 
 
 class Loader:
@@ -62,8 +50,13 @@ class Loader:
         transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers pixels as they are.
         policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``; None takes the one that suits the
             sampler (minio, shade for pads, else importance).
-        seed: reproduces every order, on any machine and with any ``num_workers``.
-        rank, world_size: this rank of how many; None takes torch.distributed's where it is initialised.
+        seed: reproduces every order, on any machine. With ``num_workers=0`` always. With workers it does for samplers that look at
+            nothing but the seed (``uniform``); the others draw by scores and residents, and which of them had come when an epoch
+            was drawn is a matter of timing.
+        rank, world_size: this rank of how many; None takes torch.distributed's where it is initialised, else RANK and WORLD_SIZE of the
+            environment, which torchrun sets. A process group that says something else later is refused.
+        frozen_augmentation: True accepts that a cache keeps each sample of a Python dataset as it was first read, although
+            the dataset draws at random.
         on_error: bad samples: ``"raise"``, ``"skip"`` (the batch is shorter) or ``"substitute"`` (another sample of the batch, under its
             own id). Counted, and listed by :meth:`bad_samples`.
         score: what becomes importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or ``"rank"``; None suits policy and sampler.
@@ -73,7 +66,7 @@ class Loader:
         framework: ``"torch"``, ``"numpy"``, or ``"auto"``: torch if this process has imported it.
 
     One pass at a time: a second ``iter(loader)`` ends the first, whose next batch then raises :class:`UsageError`.
-    Dropping an iterator in mid-epoch stops its work. After ``fork`` a child must make a loader of its own. Waits
+    Dropping an iterator in mid-epoch stops its work, between two samples. After ``fork`` a child must make a loader of its own. Waits
     release the interpreter lock and answer Ctrl-C within a tenth of a second.
 
     Raises:
@@ -119,8 +112,11 @@ class Loader:
         job: str | None = None,
         stats: bool = True,
         framework: str = "auto",
+        frozen_augmentation: bool = False,
     ) -> None:
         self._engine: _native.Engine | None = None
+        self._closing: _native.Engine | None = None
+        self._last_state: dict[str, Any] | None = None
         self._courier: Any = None
         self._mail: Any = None
         self._mailboxes: dict[int, _native.Mailbox] = {}
@@ -137,7 +133,10 @@ class Loader:
         self._data = data if isinstance(data, Data) else open_data(dataset if data is None else data)
         self._collate_fn = collate_fn
         self._timeout_s = _keywords.real("timeout", timeout)
-        self._rank, self._world_size = _keywords.ranks(rank, world_size)
+        self._world = _ranks.find(rank, world_size)
+        self._rank, self._world_size = self._world.rank, self._world.size
+        self._world_is_settled = self._world.agrees()
+        self._uses = Uses()
         made = None if transform is None else _keywords.transform(transform)._fit(self._data._native)
         spec = self._data._native.spec if made is None else made.spec
         channels_last = transform is not None and transform._layout == "channels_last"
@@ -180,6 +179,8 @@ class Loader:
             text = json.dumps(settings, allow_nan=False)
         except (TypeError, ValueError) as cause:
             raise SettingsError(f"sampler={sampler!r} holds an option that is neither a number, a bool nor text") from cause
+        if settings["cache_bytes"] > 0 and not _keywords.flag("frozen_augmentation", frozen_augmentation):
+            refuse_random_items(self._data)
         self._settings = settings
         self._engine = _native.Engine(self._data._native, text)
         if self._courier is not None:
@@ -191,7 +192,7 @@ class Loader:
             self._graph = Graph(self)
         self._pass: weakref.ref[Pass] | None = None
         self._pid = os.getpid()
-        _live.add(self)
+        _closing.live.add(self)
 
     # ---- epochs ----------------------------------------------------------------------------------------------------
 
@@ -232,6 +233,7 @@ class Loader:
     def __iter__(self) -> Pass:
         """Starts an epoch: draws its order and lets the workers run ahead. Ends an earlier pass."""
         engine = self._open_engine()
+        self._check_world()
         if self._mail is not None:
             self._mail.deliver()
         started = Pass(self, engine, engine.start_epoch())
@@ -344,7 +346,7 @@ class Loader:
         _hook.score_losses(self, losses, self._own(batch), grad_norms)
 
     def importance(self) -> Any:
-        """float32 ``(N,)``: what is believed about every sample now; NaN where it was never scored. A copy."""
+        """float32 ``(N,)``: what is believed about every sample now; NaN where there is no score. A copy."""
         engine = self._open_engine()
         if self._mail is not None:
             self._mail.deliver()
@@ -376,7 +378,12 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is: epoch, batches handed out, beliefs about all samples, and the epoch's order if scores made it.
-        Plain ints and bytes (8 bytes a scored sample), for :func:`torch.save` or pickle."""
+        Plain ints and bytes (8 bytes a sample, if anything was scored), for :func:`torch.save` or pickle.
+
+        A pass that ended early (``break``, an exception, Ctrl-C) stays the position until another begins or
+        :meth:`set_epoch` names another epoch. After :meth:`close` the state is that of the moment of closing."""
+        if self._engine is None and self._last_state is not None:
+            return self._last_state
         engine = self._open_engine()
         if self._mail is not None:
             self._mail.deliver(wait=True)
@@ -390,7 +397,8 @@ class Loader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the batches that were left of that
-        epoch, in their order. The loader must be made as the saved one was."""
+        epoch, in their order. The loader must be made as the saved one was, over the same dataset: whatever shapes an order is
+        compared, and a refusal names what differs. Threads, cache, device, transform and ``on_error`` may change."""
         if not isinstance(state, dict) or not isinstance(state.get("engine"), bytes):
             raise SettingsError("this is no loader state: pass what state_dict() returned")
         if state.get("version") != _STATE_VERSION:
@@ -399,15 +407,39 @@ class Loader:
             )
         self._open_engine().load_state(state["engine"])
 
-    def close(self) -> None:
-        """Ends the workers and gives the memory back. Batches you hold stay valid. Calling it again does nothing."""
+    def close(self, timeout: float | None = 10.0) -> None:
+        """Ends the workers and gives the memory back. Batches you hold stay valid. Calling it again does nothing.
+
+        Args:
+            timeout: seconds to wait for reads under way; None waits as long as they take. A read that has not ended by then is left
+                behind with a :class:`lossfeed.ThreadWarning` that says where it hangs; what it writes to stays in memory. Dropping
+                a loader waits for nothing, and the interpreter's exit for five seconds.
+        """
+        seconds = None if timeout is None else _keywords.real("timeout", timeout)
+        engine = self._engine
+        if engine is not None and self._pid == os.getpid() and self._pass is not None:
+            # While the memory is still there: a checkpoint may be written after the `with` statement.
+            self._last_state = self.state_dict()
+        left = self._close(seconds)
+        if left and engine is not None:
+            adaptor = self._data._adaptor
+            left += [] if adaptor is None else _readers.hanging(adaptor)
+            _closing.warn_of(left, f"the loader was closed without them after {seconds:g} s")
+
+    def _close(self, seconds: float | None) -> list[str]:
+        """Ends everything, waits so long, and returns who has not come."""
         engine, self._engine = self._engine, None
+        self._closing = engine = engine or self._closing
         if engine is None or self._pid != os.getpid():
-            return
+            return []
         for mailbox in self._mailboxes.values():
             mailbox.close()
-        engine.close()
-        _live.discard(self)
+        self._mailboxes = {}
+        left = engine.close(seconds)
+        if not left:
+            self._closing = None
+            _closing.live.discard(self)
+        return left
 
     def __enter__(self) -> Loader:
         return self
@@ -434,4 +466,10 @@ class Loader:
     def _own(self, batch: Any) -> Batch:
         if not isinstance(batch, Batch):
             raise UsageError(f"{type(batch).__name__} is no batch of this loader: pass the batch as the loop variable gave it")
+        self._uses.scored = True
         return batch
+
+    def _check_world(self) -> None:
+        """Raises if a process group that has come since says another rank. Asks no more once it agrees."""
+        if not self._world_is_settled:
+            self._world_is_settled = self._world.agrees()

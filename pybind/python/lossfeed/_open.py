@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._dataset import Adaptor
 from ._errors import SettingsError
-from ._keywords import choice, real, whole
+from ._keywords import choice, flag, real, whole
 from ._memory import DTYPES, as_bytes, dtype_name, is_array, is_tensor, require_numpy, to_numpy
 from ._sizes import parse_bytes
+
+if TYPE_CHECKING:
+    from ._processes import Processes
 
 Spec = tuple[str, tuple[int, ...]]
 
@@ -22,10 +25,11 @@ class Data:
     data lies unchanged.
     """
 
-    __slots__ = ("_native",)
+    __slots__ = ("_native", "_adaptor")
 
-    def __init__(self, native: _native.Source) -> None:
+    def __init__(self, native: _native.Source, adaptor: Adaptor | Processes | None = None) -> None:
         self._native = native
+        self._adaptor = adaptor
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -78,6 +82,8 @@ def open(
     timeout: float | None = None,
     index_cache: str | os.PathLike[str] | None = None,
     store_options: dict[str, str] | None = None,
+    thread_safe: bool | None = None,
+    processes: int = 0,
 ) -> Data:
     """Opens a dataset.
 
@@ -90,8 +96,9 @@ def open(
             * ``(x, y)``: two arrays or CPU tensors of equal length, delivered in their own dtypes. Contiguous ones are
               read where they lie, without a copy: leave them as they are while a loader reads them;
             * a map-style Dataset (``__len__`` and ``__getitem__``, ``__getitems__`` if it has one) of pairs ``(x, y)``, all of
-              one dtype and shape; PIL images become uint8 (height, width, channels). It is called from loader
-              threads, so what it touches must bear that.
+              one dtype and shape; PIL images become uint8 (height, width, channels). Background threads call it, one at a
+              time unless it is ``thread_safe``. ``__getitems__`` gets what a batch lacks in one call; ``__getitem__`` is called item by item,
+              and a pass that is over ends between two of them.
         mode: ``"auto"`` (channels as the first image has them), ``"rgb"`` or ``"gray"``.
         resize: ``(height, width)``, or one int for both: every image is resized to it. Without it all images must have one
             size.
@@ -101,6 +108,12 @@ def open(
         timeout: seconds one request may take; None for the store's own limit.
         index_cache: directory that keeps the index of tar shards between runs.
         store_options: options of the object store (region, endpoint, credentials) by their object_store names.
+        thread_safe: True lets several threads call a Python dataset at once; False never does. None asks its attribute ``thread_safe``.
+            Only a dataset whose every call may run beside another is thread-safe: one that seeks and reads through one handle is not
+            (a handle a thread, in a ``threading.local``, is). Unsafe datasets take turns, whichever loader calls them, and so do subsets of
+            one dataset.
+        processes: for a slow Python dataset: so many worker processes read what the cache lacks, each with its own copy of the dataset,
+            which is started as torch's ``DataLoader`` starts its workers. They end with the Data that is returned. 0: none.
 
     Raises:
         SourceError: nothing is there, or it cannot be read.
@@ -111,7 +124,10 @@ def open(
         return data
     mode = choice("mode", mode, "auto", "rgb", "gray")
     size = _size(resize)
+    if thread_safe is not None:
+        flag("thread_safe", thread_safe)
     if isinstance(data, (str, os.PathLike)):
+        _only_for_datasets(thread_safe, processes)
         return Data(
             _native.open_source(
                 os.fspath(data),
@@ -138,8 +154,15 @@ def open(
     if isinstance(data, tuple) and len(data) == 2 and all(is_array(a) or is_tensor(a) for a in data):
         if size is not None or mode != "auto":
             raise SettingsError("mode and resize are for images; arrays are delivered as they are: leave them out")
+        _only_for_datasets(thread_safe, processes)
         return _arrays(*data)
-    return _dataset(data, mode, size)
+    return _dataset(data, mode, size, thread_safe, whole("processes", processes, 0, 1024))
+
+
+def _only_for_datasets(thread_safe: bool | None, processes: int) -> None:
+    for name, value, default in (("thread_safe", thread_safe, None), ("processes", processes, 0)):
+        if value != default or type(value) is not type(default):
+            raise SettingsError(f"{name}={value!r} is for Python datasets: leave it out")
 
 
 def _size(resize: Any) -> tuple[int, int] | None:
@@ -176,7 +199,7 @@ def _arrays(x: Any, y: Any) -> Data:
     return Data(_native.array_source(as_bytes(x), specs[0], as_bytes(y), specs[1], len(x)))
 
 
-def _dataset(data: Any, mode: str, size: tuple[int, int] | None) -> Data:
+def _dataset(data: Any, mode: str, size: tuple[int, int] | None, thread_safe: bool | None, processes: int) -> Data:
     if not callable(getattr(data, "__getitem__", None)) or not callable(getattr(data, "__len__", None)) or isinstance(data, (dict, bytes)):
         iterable = " (iterable datasets have no ids to score: stage their DataLoader with lf.stage)" if hasattr(data, "__iter__") else ""
         raise SettingsError(
@@ -186,12 +209,28 @@ def _dataset(data: Any, mode: str, size: tuple[int, int] | None) -> Data:
     if len(data) == 0:
         raise SettingsError(f"the dataset is empty: {type(data).__name__} has 0 items")
     require_numpy("a Python dataset")
-    adaptor = Adaptor(data, mode, size)
+    adaptor: Adaptor | Processes
+    if processes:
+        if thread_safe is not None:
+            raise SettingsError(f"thread_safe={thread_safe!r} with processes={processes}: each process has its own copy; leave it out")
+        from ._processes import Processes
+
+        adaptor = Processes(data, mode, size, processes)
+    else:
+        adaptor = Adaptor(data, mode, size, thread_safe)
     if mode != "auto" or size is not None:
         if adaptor.data_spec[0] != "uint8" or len(adaptor.data_spec[1]) != 3:
             raise SettingsError("mode and resize are for datasets of PIL images: leave them out")
     classes = getattr(data, "classes", None)
     named = [str(c) for c in classes] if isinstance(classes, (list, tuple)) else []
-    return Data(
-        _native.dataset_source(adaptor, len(data), adaptor.data_spec, adaptor.target_spec, f"dataset {type(data).__name__}", named)
+    native = _native.dataset_source(
+        adaptor,
+        adaptor.readers,
+        adaptor.turns,
+        len(data),
+        adaptor.data_spec,
+        adaptor.target_spec,
+        f"dataset {type(data).__name__}",
+        named,
     )
+    return Data(native, adaptor)

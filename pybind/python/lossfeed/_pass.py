@@ -42,6 +42,7 @@ class Pass(Iterator[Batch]):
         loader = self._loader
         if loader._engine is None:
             raise UsageError("this loader is closed: make a new one")
+        loader._check_world()
         self._unseen = 0
         try:
             found = self._next_on_device() if loader._courier is not None else self._next_on_host()
@@ -52,13 +53,14 @@ class Pass(Iterator[Batch]):
             raise
         if found is None:
             self._over = True
+            loader._uses.look_back(loader)
             raise StopIteration
         self._unseen = 1
         fields, ticket = found
         if loader._collate_fn is not None:
             fields = collated(fields, loader._collate_fn)
         data, target, ids, weight = fields
-        batch = Batch(data, target, ids, weight, ticket)
+        batch = Batch(data, target, ids, weight, ticket, loader._uses)
         if loader._framework == "torch":
             loader._graph.lend(batch)
         self._unseen = 0

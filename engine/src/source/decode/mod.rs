@@ -16,6 +16,7 @@ mod tests;
 use super::{Form, Source};
 use crate::error::{Error, Result};
 use crate::types::{Dtype, SampleId, TensorSpec};
+use std::ops::ControlFlow;
 
 /// Pixels an image may declare. What a header declares is refused beyond it before anything is allocated: 64 Mi pixels
 /// of RGB are 192 MiB for each decoding thread.
@@ -98,7 +99,10 @@ impl Decoder {
         let mut failure = None;
         for id in 0..source.len().min(PROBES) as SampleId {
             let mut head = None;
-            source.fetch(&[id], &mut |_, payload| head = Some(payload.and_then(|p| probe(p.data))));
+            source.fetch(&[id], &mut |_, payload| {
+                head = Some(payload.and_then(|p| probe(p.data)));
+                ControlFlow::Continue(())
+            });
             match head {
                 Some(Ok(head)) => return Ok(Self::new(head, mode, resize)),
                 Some(Err(e)) => failure = failure.or(Some((id, e))),

@@ -43,8 +43,12 @@ impl Source for Images {
     fn labels(&self) -> Option<&[i64]> {
         None
     }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>)) {
-        ids.iter().enumerate().for_each(|(k, &id)| sink(k, Ok(Payload { data: &self.0[id as usize], target: &[] })));
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> std::ops::ControlFlow<()>) {
+        for (k, &id) in ids.iter().enumerate() {
+            if sink(k, Ok(Payload { data: &self.0[id as usize], target: &[] })).is_break() {
+                return;
+            }
+        }
     }
 }
 

@@ -1,0 +1,115 @@
+//! What becomes of a batch in which samples are bad: left out, replaced by others of the batch, or the end of the pass.
+
+use super::fill::{Draws, Planned, Rowful};
+use super::{Batch, Feed, Ticket};
+use crate::error::{Error, ErrorKind, Result};
+use crate::settings::OnError;
+use crate::staging::BatchSlot;
+use crate::types::SampleId;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Copies a sample and its target from one row to another.
+fn copy_row(slot: &mut BatchSlot, from: usize, to: usize) {
+    let (data, target) = (slot.layout().data_row_bytes(), slot.layout().target_row_bytes());
+    let parts = slot.parts_mut();
+    parts.data.copy_within(from * data..(from + 1) * data, to * data);
+    parts.target.copy_within(from * target..(from + 1) * target, to * target);
+}
+
+impl Feed {
+    /// Applies the bad-sample policy and writes ids and weights.
+    pub(super) fn finish(
+        &self,
+        planned: &Planned<'_>,
+        draws: Draws<'_>,
+        failures: Vec<Option<Arc<Error>>>,
+        mut slot: BatchSlot,
+    ) -> Result<Rowful> {
+        let mut ids = draws.ids.to_vec();
+        let mut weights = draws.weights.to_vec();
+        let bad: Vec<usize> = (0..ids.len()).filter(|&row| failures[row].is_some()).collect();
+        self.note_failures(&ids, &failures, &bad, planned)?;
+        if !bad.is_empty() {
+            let good: Vec<usize> = (0..ids.len()).filter(|&row| failures[row].is_none()).collect();
+            if good.is_empty() {
+                let first = failures.iter().flatten().next().map_or_else(String::new, |e| e.to_string());
+                return Ok(Rowful::Nothing(
+                    slot,
+                    Error::sample(format!(
+                        "batch {} of epoch {}: all {} samples are bad; the first: {first}",
+                        planned.number,
+                        planned.epoch,
+                        ids.len(),
+                    )),
+                ));
+            }
+            // Rows are moved about below.
+            slot.gather();
+            match self.on_error {
+                OnError::Skip => {
+                    for (to, &from) in good.iter().enumerate() {
+                        copy_row(&mut slot, from, to);
+                        (ids[to], weights[to]) = (ids[from], weights[from]);
+                    }
+                    ids.truncate(good.len());
+                    weights.truncate(good.len());
+                }
+                _ => {
+                    for (&to, &from) in bad.iter().zip(good.iter().cycle()) {
+                        copy_row(&mut slot, from, to);
+                        (ids[to], weights[to]) = (ids[from], weights[from]);
+                        self.counters.substituted_total.fetch_add(1, Relaxed);
+                    }
+                }
+            }
+        }
+        slot.set_rows(ids.len());
+        slot.set_ids(&ids, &weights);
+        let rows = ids.len();
+        let ticket = Ticket {
+            engine: self.engine,
+            epoch: planned.epoch,
+            number: planned.number,
+            ids: ids.into(),
+            scored: Arc::new(AtomicBool::new(false)),
+        };
+        Ok(Rowful::Batch(Batch { slot, ticket, rows }))
+    }
+
+    /// Ends the pass at the first failure that is not to be passed over; the others are counted, listed, and told to the
+    /// score table: samplers weigh their draws by what can be read.
+    fn note_failures(
+        &self,
+        ids: &[SampleId],
+        failures: &[Option<Arc<Error>>],
+        bad: &[usize],
+        planned: &Planned<'_>,
+    ) -> Result<()> {
+        for &row in bad {
+            let Some(error) = &failures[row] else { continue };
+            if self.on_error == OnError::Raise || matches!(error.kind(), ErrorKind::Internal | ErrorKind::Interrupted) {
+                let batch = format!("batch {} of epoch {}", planned.number, planned.epoch);
+                return Err(Error::new(error.kind(), batch).because(Arc::clone(error)));
+            }
+            self.report_bad(ids[row], error);
+        }
+        // Nothing ever failed: nothing to tell, and no lock to take.
+        if self.counters.bad_samples_total.load(Relaxed) == 0 {
+            return Ok(());
+        }
+        let mut state = self.cache.lock();
+        if bad.is_empty() && state.scores.failed() == 0 {
+            return Ok(());
+        }
+        for (row, &id) in ids.iter().enumerate() {
+            if failures[row].is_some() {
+                state.scores.fail(id)
+            } else {
+                state.scores.recover(id)
+            };
+        }
+        Ok(())
+    }
+}

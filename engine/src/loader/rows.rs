@@ -1,0 +1,108 @@
+//! The rows of a batch in the making: a payload or a cached record becomes what the batch delivers.
+
+use super::Feed;
+use super::timesheet::{Timesheet, Work};
+use crate::error::{Error, Result};
+use crate::source::{Payload, Scratch};
+use crate::types::SampleId;
+
+/// The rows of a batch while they are being filled.
+pub(super) struct Rows<'a> {
+    pub(super) feed: &'a Feed,
+    pub(super) data: &'a mut [u8],
+    pub(super) target: &'a mut [u8],
+    pub(super) data_bytes: usize,
+    pub(super) target_bytes: usize,
+    pub(super) ids: &'a [SampleId],
+    /// What the batch's draws have in common.
+    pub(super) key: u64,
+    pub(super) sheet: &'a Timesheet,
+}
+
+impl Rows<'_> {
+    fn at(&mut self, row: usize) -> (&mut [u8], &mut [u8]) {
+        let (d, t) = (self.data_bytes, self.target_bytes);
+        (&mut self.data[row * d..(row + 1) * d], &mut self.target[row * t..(row + 1) * t])
+    }
+
+    /// Fills a row from a cached record.
+    pub(super) fn unpack(&mut self, row: usize, record: &[u8], scratch: &mut Scratch) -> Result<()> {
+        let (payload, target) = record.split_at(record.len() - self.target_bytes);
+        let encoded = self.feed.keeps_encoded();
+        self.write(row, &Payload { data: payload, target }, encoded, scratch)
+    }
+
+    /// Takes the target of a record whose sample stays where it is; false for a record of another size than the row's.
+    pub(super) fn leave(&mut self, row: usize, record: &[u8]) -> bool {
+        let (data_bytes, target_bytes) = (self.data_bytes, self.target_bytes);
+        let fits = record.len() == data_bytes + target_bytes;
+        if fits {
+            self.at(row).1.copy_from_slice(&record[data_bytes..]);
+        }
+        fits
+    }
+
+    /// Fills a row from a payload, decoding it if it is encoded.
+    pub(super) fn write(
+        &mut self,
+        row: usize,
+        payload: &Payload<'_>,
+        encoded: bool,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let feed = self.feed;
+        if payload.target.len() != self.target_bytes {
+            return Err(Error::sample(format!(
+                "target has {} bytes, the dataset's targets have {}",
+                payload.target.len(),
+                self.target_bytes
+            )));
+        }
+        let (sheet, key, id) = (self.sheet, self.key, i64::from(self.ids[row]));
+        let (data, target) = self.at(row);
+        target.copy_from_slice(payload.target);
+        let decoder = feed.decoder.as_ref().filter(|_| encoded);
+        // A plain copy stays on the account it is done for: reading the clock twice a row would cost as much.
+        let before = (decoder.is_some() || feed.images.is_some()).then(|| sheet.turn(Work::Decode));
+        let written = match (decoder, &feed.images) {
+            (Some(decoder), None) => decoder.decode(payload.data, data, scratch),
+            (Some(decoder), Some(images)) => {
+                let mut decoded = std::mem::take(&mut scratch.decoded);
+                decoded.resize(feed.decoded_bytes, 0);
+                let done = decoder.decode(payload.data, &mut decoded, scratch);
+                if done.is_ok() {
+                    images.maker.make(key, id, &decoded, data);
+                }
+                scratch.decoded = decoded;
+                done
+            }
+            (None, _) if payload.data.len() != feed.decoded_bytes => Err(Error::sample(format!(
+                "sample has {} bytes, the dataset's samples have {}",
+                payload.data.len(),
+                feed.decoded_bytes
+            ))),
+            (None, None) => {
+                data.copy_from_slice(payload.data);
+                Ok(())
+            }
+            (None, Some(images)) => {
+                images.maker.make(key, id, payload.data, data);
+                Ok(())
+            }
+        };
+        if let Some(before) = before {
+            sheet.turn(before);
+        }
+        written
+    }
+
+    /// What the cache keeps of the payload just written to `row`.
+    pub(super) fn kept<'b>(&'b mut self, row: usize, payload: &Payload<'b>, scratch: &'b Scratch) -> &'b [u8] {
+        match (&self.feed.decoder, &self.feed.images) {
+            (None, _) => payload.data,
+            _ if self.feed.keeps_encoded() => payload.data,
+            (Some(_), Some(_)) => &scratch.decoded,
+            (Some(_), None) => self.at(row).0,
+        }
+    }
+}

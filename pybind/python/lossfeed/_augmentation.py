@@ -1,0 +1,78 @@
+"""Whether a Python dataset draws at random, which a cache would freeze."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from typing import TYPE_CHECKING, Iterator
+
+from ._errors import SettingsError
+from ._memory import torch_loaded
+
+if TYPE_CHECKING:
+    from ._dataset import Adaptor
+    from ._processes import Processes
+    from ._open import Data
+
+#: Reads of one item by which a dataset is found to draw at random, and how many items are tried.
+_READS, _TRIED = 4, 2
+
+
+def draws_at_random(adaptor: Adaptor | Processes, samples: int) -> int | None:
+    """An item that is another one when it is read again, or None. Tries two items, four times each.
+
+    The global generators of random, NumPy and torch are left as they were. Each read goes on where the one before has left them, as
+    reads in training do. An item that cannot be read is no answer.
+    """
+    with _generators_kept():
+        for i in sorted({0, samples // 2})[:_TRIED]:
+            first = _item_bytes(adaptor, i)
+            if first is None:
+                continue
+            for _ in range(_READS - 1):
+                again = _item_bytes(adaptor, i)
+                if again is not None and again != first:
+                    return i
+    return None
+
+
+def _item_bytes(adaptor: Adaptor | Processes, i: int) -> tuple[bytes, bytes] | None:
+    (item,) = adaptor.turns.call(lambda: adaptor([i]))
+    if len(item) == 2:
+        return bytes(item[0]), bytes(item[1])
+    if item[2]:
+        raise item[1]
+    return None
+
+
+@contextlib.contextmanager
+def _generators_kept() -> Iterator[None]:
+    torch, numpy = torch_loaded(), sys.modules.get("numpy")
+    pythons = random.getstate()
+    numpys = numpy.random.get_state() if numpy is not None else None
+    torchs = torch.get_rng_state() if torch is not None else None
+    try:
+        yield
+    finally:
+        random.setstate(pythons)
+        if numpys is not None:
+            numpy.random.set_state(numpys)
+        if torchs is not None:
+            torch.set_rng_state(torchs)
+
+
+def refuse_random_items(data: Data) -> None:
+    """For a loader with a cache: it would keep the draws of the first epoch for good.
+
+    Raises:
+        SettingsError: an item of a Python dataset is another one when it is read again.
+    """
+    adaptor = data._adaptor
+    drawn = None if adaptor is None else draws_at_random(adaptor, len(data))
+    if adaptor is not None and drawn is not None:
+        raise SettingsError(
+            f"item {drawn} of this {type(adaptor.dataset).__name__} is another one each time it is read, and the cache would keep its first "
+            "draw for good: take the random part out of the dataset and apply it after the cache (transform=lossfeed.ImageTransform(…) "
+            "for images, or your own on batch.data), or leave out cache=, or accept it with frozen_augmentation=True"
+        )

@@ -1,0 +1,233 @@
+"""Worker processes behind a Python dataset: what the cache lacks is read by several interpreters at once.
+
+They are started as torch's ``DataLoader`` starts its own, each with its copy of the dataset, before this process has read an item: a
+handle that the dataset opens when it is first read is opened in each of them, and shared by none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import multiprocessing.util
+import os
+import pickle
+import queue
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+import weakref
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from . import _native, _readers
+from ._dataset import RUN_S, Adaptor
+from ._errors import SourceError, UsageError
+from ._memory import torch_loaded
+
+#: How often an idle process looks whether its parent is still there, in seconds.
+_PARENT_S = 2.0
+#: Most items that one process gets at a time. Few at first: a slow dataset is to be left between two of them.
+_SHARE_MAX = 64
+
+
+#: For the exit. Registered after multiprocessing's own, so that it comes first: that one waits for processes as long as they like.
+_all: weakref.WeakSet[Processes] = weakref.WeakSet()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for pool in list(_all):
+        _kill(pool._workers, pool._pid)
+
+
+class Processes:
+    """Reads items in `count` processes. It stands in an :class:`Adaptor`'s place and answers as that does."""
+
+    def __init__(self, dataset: Any, mode: str, resize: tuple[int, int] | None, count: int) -> None:
+        self.dataset = dataset
+        self.turns = _native.Turns([])
+        self.readers = _readers.Readers()
+        self.reading: dict[int, int] = {}
+        self._pid = os.getpid()
+        self._broken: str | None = None
+        torch = torch_loaded()
+        seed = torch.initial_seed() if torch is not None else 0
+        self._workers = [_Worker(dataset, mode, resize, number, seed) for number in range(count)]
+        weakref.finalize(self, _kill, self._workers, self._pid).atexit = False
+        _all.add(self)
+        self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
+        for worker in self._workers:
+            hello = worker.answer(0)
+            if isinstance(hello, BaseException):
+                _kill(self._workers, self._pid)
+                raise hello
+            self.data_spec, self.target_spec = hello
+            self._idle.put(worker)
+        _readers.watch(self)
+
+    def __call__(self, ids: list[int]) -> list[Any]:
+        """As :meth:`Adaptor.__call__`. Takes one process that is free and as many more as there are items for."""
+        if os.getpid() != self._pid:
+            return [_fatal(UsageError("this dataset's worker processes belong to the parent of this process: open the dataset again in the child"))]
+        me = threading.get_ident()
+        mine = [self._idle.get()]
+        try:
+            self.reading[me] = ids[0]
+            while len(mine) < len(ids):
+                try:
+                    mine.append(self._idle.get_nowait())
+                except queue.Empty:
+                    break
+            return self._read(ids, mine)
+        except _Died as died:
+            self._broken = self._broken or str(died)
+            return [_fatal(SourceError(self._broken))]
+        finally:
+            self.reading.pop(me, None)
+            for worker in mine:
+                self._idle.put(worker)
+
+    def _read(self, ids: list[int], mine: list[_Worker]) -> list[Any]:
+        if self._broken is not None:
+            raise _Died(self._broken)
+        found: list[Any] = []
+        share, until = 1, time.perf_counter() + RUN_S
+        while len(found) < len(ids):
+            rest = ids[len(found) :]
+            parts = [rest[k * share : (k + 1) * share] for k in range(len(mine))]
+            asked = [(worker, worker.ask(part)) for worker, part in zip(mine, parts, strict=True) if part]
+            for worker, number in asked:
+                found += worker.answer(number)
+                if len(found[-1]) == 3 and found[-1][2]:
+                    return found
+            if time.perf_counter() > until:
+                break
+            share = min(2 * share, _SHARE_MAX)
+        return found
+
+
+class _Died(Exception):
+    """A worker process is gone."""
+
+
+class _Worker:
+    """One process, and this end of its pipe."""
+
+    def __init__(self, dataset: Any, mode: str, resize: tuple[int, int] | None, number: int, seed: int) -> None:
+        context = multiprocessing.get_context()
+        self._connection, theirs = context.Pipe()
+        self._asked = 0
+        self._name = f"worker process {number} of {type(dataset).__name__}"
+        self.process = context.Process(
+            target=_work, args=(theirs, dataset, mode, resize, seed + number), name=f"lossfeed-{number}", daemon=True
+        )
+        self.process.start()
+        theirs.close()
+
+    def ask(self, ids: list[int]) -> int:
+        """Hands it items to read; returns the question's number."""
+        self._asked += 1
+        try:
+            self._connection.send((self._asked, ids))
+        except OSError:
+            raise self._death() from None
+        return self._asked
+
+    def answer(self, number: int) -> Any:
+        """Waits for an answer. Earlier ones that nobody waited for (after Ctrl-C) are thrown away."""
+        while True:
+            try:
+                if self._connection not in wait([self._connection, self.process.sentinel]):
+                    raise self._death()
+                of, answer = self._connection.recv()
+            except (EOFError, OSError):
+                raise self._death() from None
+            if of == number:
+                return answer
+
+    def _death(self) -> _Died:
+        self.process.join(1.0)
+        code = self.process.exitcode
+        how = "closed its pipe" if code is None else f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return _Died(
+            f"{self._name} (pid {self.process.pid}) {how}: if the system killed it for its memory, open the dataset with fewer processes; "
+            "if the dataset's code ended it, mend that. Open the dataset again to go on"
+        )
+
+
+def _kill(workers: list[_Worker], pid: int) -> None:
+    if pid != os.getpid():
+        return
+    for worker in workers:
+        worker.process.kill()
+    for worker in workers:
+        worker.process.join(1.0)
+
+
+def _fatal(error: BaseException) -> tuple[str, BaseException, bool]:
+    """Ends the pass as itself: no sample is to blame, so none may be skipped for it."""
+    return str(error), error, True
+
+
+# ---- in the worker process -------------------------------------------------------------------------------------------
+
+
+def _work(connection: Connection, dataset: Any, mode: str, resize: tuple[int, int] | None, seed: int) -> None:
+    parent = os.getppid()
+    # Ctrl-C reaches the whole group: the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    random.seed(seed)
+    numpy, torch = sys.modules.get("numpy"), torch_loaded()
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+    if torch is not None:
+        torch.manual_seed(seed % 2**63)
+        torch.set_num_threads(1)
+    try:
+        adaptor = Adaptor(dataset, mode, resize, True)
+    except BaseException as error:
+        connection.send((0, _portable(error)))
+        return
+    connection.send((0, (adaptor.data_spec, adaptor.target_spec)))
+    while True:
+        try:
+            while not connection.poll(_PARENT_S):
+                if os.getppid() != parent:
+                    return
+            number, ids = connection.recv()
+            connection.send((number, _answer(adaptor, ids)))
+        except (EOFError, OSError):
+            return
+
+
+def _answer(adaptor: Adaptor, ids: list[int]) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < len(ids):
+        for item in adaptor(ids[len(found) :]):
+            if len(item) == 2:
+                found.append((bytes(item[0]), bytes(item[1])))
+                continue
+            words, error, fatal = item
+            found.append((words, None if error is None else _portable(error), fatal))
+            if fatal:
+                return found
+    return found
+
+
+def _portable(error: BaseException) -> BaseException:
+    """The exception as it arrives on the other side, with its traceback as a note; one that cannot travel is told in words."""
+    trace = "".join(traceback.format_exception(error))
+    try:
+        travelled = pickle.loads(pickle.dumps(error))
+        if type(travelled) is type(error):
+            travelled.add_note(f"In a worker process:\n{trace}")
+            travelled.__cause__ = travelled.__context__ = None
+            pickle.loads(pickle.dumps(travelled))
+            return travelled
+    except Exception:
+        pass
+    return RuntimeError(f"{type(error).__name__}, raised in a worker process:\n{trace}")

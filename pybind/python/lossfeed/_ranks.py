@@ -1,0 +1,79 @@
+"""Which rank of how many this process is, and whether that stays true."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NamedTuple
+
+from ._errors import SettingsError, UsageError
+from ._keywords import whole
+
+_REMEDY = (
+    "make the loader after the process group (in Lightning: in train_dataloader() of the module or data module; with Accelerate: after "
+    "Accelerator()), or pass rank= and world_size="
+)
+
+
+class World(NamedTuple):
+    """A rank, and who said so."""
+
+    rank: int
+    size: int
+    #: In words. None: the arguments, which need not be the group's (ranks that share their data, for example).
+    source: str | None
+
+    def agrees(self) -> bool:
+        """Whether the process group, if there is one by now, says the same; True too if nobody will ever have to ask again.
+
+        Raises:
+            UsageError: it says something else: this loader reads another rank's share.
+        """
+        if self.source is None:
+            return True
+        group = _group()
+        if group is None:
+            return False
+        found = group.get_rank(), group.get_world_size()
+        if found != (self.rank, self.size):
+            raise UsageError(
+                f"this loader was made as rank {self.rank} of {self.size} ({self.source}), but the process group says rank {found[0]} of "
+                f"{found[1]}: ranks would read the same samples. To mend it, {_REMEDY}"
+            )
+        return True
+
+
+def find(rank: Any, world_size: Any) -> World:
+    """The world as given, else the process group's where it is initialised, else that of RANK and WORLD_SIZE in the environment (torchrun
+    sets both), else this process alone."""
+    if (rank is None) != (world_size is None):
+        raise SettingsError(f"rank={rank!r} and world_size={world_size!r}: give both or neither")
+    if rank is not None:
+        size = whole("world_size", world_size, 1, 2**32 - 1)
+        return World(whole("rank", rank, 0, size - 1, " (ranks count from 0 to world_size - 1)"), size, None)
+    group = _group()
+    if group is not None:
+        return World(group.get_rank(), group.get_world_size(), "from the process group")
+    return _environment()
+
+
+def _environment() -> World:
+    texts = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
+    if texts["RANK"] is None and texts["WORLD_SIZE"] in (None, "1"):
+        return World(0, 1, "no process group was there")
+    said = " and ".join(f"{name} is {'not set' if text is None else repr(text)}" for name, text in texts.items())
+    try:
+        rank, size = (int(text) if text is not None and text.strip().isdecimal() else -1 for text in texts.values())
+    except ValueError:
+        rank = size = -1
+    if not 0 <= rank < size:
+        raise SettingsError(
+            f"in the environment {said}, which names no rank (torchrun sets both; Lightning's own launcher sets WORLD_SIZE alone): {_REMEDY}"
+        )
+    return World(rank, size, "from RANK and WORLD_SIZE in the environment")
+
+
+def _group() -> Any:
+    """torch.distributed if its default group is initialised. Never imports it."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed if distributed is not None and distributed.is_available() and distributed.is_initialized() else None

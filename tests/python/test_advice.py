@@ -1,0 +1,102 @@
+"""One warning where scores never come or weights are never read, and none where they are."""
+
+import warnings
+
+import pytest
+import torch
+from conftest import epoch_ids
+
+import lossfeed as lf
+
+SCORES, WEIGHTS = "a whole epoch has brought none", "left the weights unread"
+
+
+def said(loader, step, epochs=3):
+    """What a training loop is told."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(epochs):
+            for batch in loader:
+                step(batch)
+    assert all(w.category is lf.TrainingWarning and w.filename == __file__ for w in found)
+    return [str(w.message) for w in found]
+
+
+def losses(batch):
+    """Some samples matter more than others, so that weights differ after the first epoch."""
+    return 0.1 + (batch.ids % 7).float() ** 2
+
+
+def logits(batch):
+    z = torch.zeros(len(batch), 4)
+    z[:, 0] = batch.ids.float() / 8
+    return z.requires_grad_()
+
+
+@pytest.mark.parametrize("sampler", ["cost-aware", "importance", "pads"])
+def test_a_loop_that_brings_no_score_is_told_once(numbers, sampler):
+    loader = lf.Loader(numbers, 8, sampler=sampler, num_workers=1)
+    found = said(loader, lambda b: torch.nn.functional.cross_entropy(logits(b), b.target) * b.weight.mean())
+    assert len(found) == 1 and found[0].startswith(f"sampler='{sampler}'") and SCORES in found[0] and "loader.cross_entropy" in found[0]
+
+
+def test_a_policy_that_goes_by_scores_is_told_too_if_there_is_a_cache(numbers):
+    assert SCORES in said(lf.Loader(numbers, 8, policy="importance", cache="50%"), lambda b: None)[0]
+    assert said(lf.Loader(numbers, 8, policy="importance"), lambda b: None) == []
+    assert said(lf.Loader(numbers, 8, policy="lru", cache="50%"), lambda b: None) == []
+
+
+def test_weights_that_nobody_reads_are_told_once(numbers):
+    loader = lf.Loader(numbers, 8, sampler={"name": "importance", "floor": 0.05}, num_workers=1)
+    found = said(loader, lambda b: loader.score_losses(losses(b), b))
+    assert len(found) == 1 and WEIGHTS in found[0] and "batch.weight" in found[0]
+    loader = lf.Loader(numbers, 8, sampler="importance", num_workers=1)
+    found = said(loader, lambda b: loader.cross_entropy(logits(b), b, weighted=False))
+    assert len(found) == 1 and WEIGHTS in found[0]
+
+
+STEPS = {
+    "cross_entropy": lambda loader, b: loader.cross_entropy(logits(b), b),
+    "loss": lambda loader, b: loader.loss("mse", logits(b)[:, 0], b, target=b.target.float()),
+    "score and weight": lambda loader, b: (loader.score(logits(b), b), b.weight.sum()),
+    "score_losses and weight": lambda loader, b: (loader.score_losses(losses(b), b), b.weight),
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("sampler", ["cost-aware", "importance"])
+def test_a_loop_that_uses_both_hears_nothing(numbers, step, sampler):
+    loader = lf.Loader(numbers, 8, sampler=sampler, cache="50%", num_workers=1)
+    assert said(loader, lambda b: step(loader, b)) == []
+
+
+def test_uniform_passes_and_the_biased_sampler_hear_nothing_of_weights(numbers):
+    assert said(lf.Loader(numbers, 8), lambda b: None) == []
+    loader = lf.Loader(numbers, 8, sampler="pads", num_workers=1)
+    assert said(loader, lambda b: loader.score_losses(losses(b), b)) == []
+
+
+def test_a_pass_that_ends_early_says_nothing(numbers):
+    loader = lf.Loader(numbers, 8, sampler="cost-aware")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(iter(loader))
+    with pytest.warns(lf.TrainingWarning):
+        epoch_ids(loader)
+
+
+def test_a_compiled_step_counts(numbers):
+    loader = lf.Loader(numbers, 8, sampler="importance", num_workers=1, drop_last=True)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def step(z, batch):
+        return loader.cross_entropy(z, batch)
+
+    assert said(loader, lambda b: step(logits(b), b)) == []
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def weighing(z, batch):
+        return (z.sum(1) * batch.weight).mean()
+
+    other = lf.Loader(numbers, 8, sampler="importance", num_workers=1, drop_last=True)
+    assert said(other, lambda b: (weighing(logits(b), b), other.score_losses(losses(b), b))) == []

@@ -1,0 +1,114 @@
+"""A dataset that draws at random under a cache that would freeze its draws."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from conftest import epoch_ids
+
+import lossfeed as lf
+
+
+class Items(torch.utils.data.Dataset):
+    def __init__(self, make, n=10):
+        self.make, self.n, self.reads = make, n, 0
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        self.reads += 1
+        return self.make(i), i
+
+
+own = np.random.default_rng(0)
+RANDOM = {
+    "random": lambda i: np.float32(random.random()),
+    "numpy": lambda i: np.random.rand(3).astype(np.float32),
+    "torch": lambda i: torch.rand(3),
+    "a generator of its own": lambda i: own.random(3, dtype=np.float32),
+    "a crop": lambda i: np.arange(100, dtype=np.float32)[(start := random.randrange(60)) : start + 40],
+}
+STEADY = {
+    "plain": lambda i: np.full(3, i, np.float32),
+    "not a number": lambda i: np.full(3, np.nan, np.float32),
+    "seeded by the item": lambda i: np.random.default_rng(i).random(3, dtype=np.float32),
+}
+
+
+@pytest.mark.parametrize("make", RANDOM.values(), ids=RANDOM)
+def test_a_dataset_that_draws_at_random_is_refused_with_a_cache_and_told_what_to_do(make):
+    dataset = Items(make)
+    with pytest.raises(lf.SettingsError, match=r"item 0 of this Items is another one each time.*ImageTransform.*frozen_augmentation=True"):
+        lf.Loader(dataset, 2, cache="100%")
+    loader = lf.Loader(dataset, 2, cache="100%", frozen_augmentation=True, num_workers=1)
+    assert sorted(np.concatenate(epoch_ids(loader)).tolist()) == list(range(10))
+    assert len(epoch_ids(lf.Loader(dataset, 2))) == 5, "without a cache nothing is frozen"
+
+
+def test_getitems_is_looked_at_where_there_is_one():
+    class Batched(Items):
+        def __getitems__(self, ids):
+            return [(np.float32(random.random()), i) for i in ids]
+
+    with pytest.raises(lf.SettingsError, match="another one each time"):
+        lf.Loader(Batched(lambda i: np.float32(i)), 2, cache="100%")
+
+
+@pytest.mark.parametrize("make", STEADY.values(), ids=STEADY)
+def test_a_steady_dataset_is_not_and_costs_a_handful_of_reads(make):
+    dataset = Items(make)
+    data = lf.open(dataset)
+    before = dataset.reads
+    lf.Loader(data, 2, cache="100%")
+    assert dataset.reads - before <= 8
+    before = dataset.reads
+    lf.Loader(data, 2)
+    assert dataset.reads == before, "nothing is read where nothing is kept"
+
+
+def test_a_single_flip_is_found_as_often_as_the_number_of_reads_promises():
+    # Seven comparisons of a fair coin, in two groups of three: missed once in 64 times. 200 loaders, a fixed seed.
+    random.seed(1)
+    found = 0
+    for _ in range(200):
+        # The check puts the generators back, so each round starts where this one puts them.
+        random.seed(random.getrandbits(64))
+        try:
+            lf.Loader(Items(lambda i: np.float32(random.random() < 0.5)), 2, cache="100%", stats=False)
+        except lf.SettingsError:
+            found += 1
+    assert found >= 190
+
+
+def test_the_global_generators_go_on_as_if_nothing_had_been_read():
+    def draws():
+        return random.random(), np.random.rand(), torch.rand(()).item()
+
+    dataset = Items(lambda i: np.float32(random.random() + np.random.rand() + torch.rand(()).item()))
+    data = lf.open(dataset)
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(5)
+    expected = draws()
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(5)
+    with pytest.raises(lf.SettingsError):
+        lf.Loader(data, 2, cache="100%")
+    assert draws() == expected
+
+
+def test_items_that_cannot_be_read_are_told_when_their_turn_comes():
+    def make(i):
+        if i == 5:
+            raise KeyError("gone")
+        return np.float32(i)
+
+    loader = lf.Loader(Items(make), 2, cache="100%", on_error="skip", num_workers=1)
+    assert 5 not in np.concatenate(epoch_ids(loader)).tolist() and loader.bad_samples()[0]["id"] == 5
+
+
+def test_files_and_arrays_are_not_asked(numbers):
+    lf.Loader(numbers, 8, cache="100%")
+    with pytest.raises(lf.SettingsError, match="frozen_augmentation='no'"):
+        lf.Loader(numbers, 8, cache="100%", frozen_augmentation="no")

@@ -1,0 +1,205 @@
+"""Worker processes behind a Python dataset: the same rows, the dataset's own exceptions, and an end that is never late."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+from conftest import epoch_ids
+
+import lossfeed as lf
+
+
+class Rows(torch.utils.data.Dataset):
+    """Through the usual lazily opened handle, at the offset that it shares with nobody."""
+
+    def __init__(self, path, rows):
+        np.repeat(np.arange(rows, dtype=np.int64), 8).tofile(path)
+        self.path, self.rows, self.handle, self.readers = path, rows, None, set()
+
+    def __len__(self):
+        return self.rows
+
+    def __getitem__(self, i):
+        if self.handle is None:
+            self.handle = open(self.path, "rb", buffering=0)
+        self.handle.seek(i * 64)
+        return np.frombuffer(self.handle.read(64), np.int64).copy(), os.getpid()
+
+
+class Fails(torch.utils.data.Dataset):
+    def __init__(self, error, at=7):
+        self.error, self.at = error, at
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        if i == self.at:
+            raise self.error
+        return np.float32(i), i
+
+
+def gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("cache", [None, "50%"])
+def test_every_row_is_right_and_no_item_is_read_here(tmp_path, workers, cache):
+    dataset = Rows(tmp_path / "rows", 600)
+    data = lf.open(dataset, processes=3)
+    loader = lf.Loader(data, 60, num_workers=workers, cache=cache, stats=False)
+    readers, seen = set(), []
+    for _ in range(2):
+        for batch in loader:
+            assert (batch.data == batch.ids[:, None]).all()
+            readers |= set(batch.target.tolist())
+            seen += batch.ids.tolist()
+    assert sorted(seen) == sorted(2 * list(range(600)))
+    assert os.getpid() not in readers and 1 <= len(readers) <= 3 and dataset.handle is None
+    loader.close()
+    del loader, data
+    import gc
+
+    gc.collect()
+    # What the engine's threads let go of last is let go of at the next call from Python.
+    lf.open((np.zeros(1), np.zeros(1)))
+    assert all(gone(pid) for pid in readers), "they end with the data"
+
+
+def test_the_datasets_own_exception_comes_over_with_its_traceback():
+    with pytest.raises(lf.SampleError, match="item 7.*no such picture") as raised:
+        list(lf.Loader(lf.open(Fails(KeyError("no such picture")), processes=2), 4, num_workers=2))
+    cause = raised.value
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    assert type(cause) is KeyError and cause.args == ("no such picture",) and "__getitem__" in cause.__notes__[0]
+    loader = lf.Loader(lf.open(Fails(ValueError("bad")), processes=2), 4, on_error="skip", num_workers=2)
+    assert sorted(np.concatenate(epoch_ids(loader)).tolist()) == [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11]
+
+
+class Stubborn(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+def test_an_exception_that_cannot_travel_is_told_in_words():
+    with pytest.raises(lf.SampleError, match="item 7 raised: Stubborn: 1 and 2") as raised:
+        list(lf.Loader(lf.open(Fails(Stubborn(1, 2)), processes=1), 4, num_workers=1))
+    assert "Stubborn, raised in a worker process" in str(raised.value.__cause__)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt("me"), SystemExit(3)])
+def test_what_asks_for_the_end_passes_through_from_there_too(error):
+    loader = lf.Loader(lf.open(Fails(error), processes=2), 4, on_error="skip", num_workers=2)
+    with pytest.raises(type(error)) as raised:
+        list(loader)
+    assert raised.value.args == error.args and loader.bad_samples() == []
+
+
+def test_a_first_item_that_raises_and_bad_keywords_are_told_when_it_is_opened(numbers, tmp_path):
+    with pytest.raises(lf.SampleError, match="item 0 raised ZeroDivisionError"):
+        lf.open(Fails(ZeroDivisionError(), at=0), processes=2)
+    for data in (numbers, str(tmp_path)):
+        with pytest.raises(lf.SettingsError, match="processes=2 is for Python datasets"):
+            lf.open(data, processes=2)
+    with pytest.raises(lf.SettingsError, match="each process has its own copy"):
+        lf.open(Fails(None, None), processes=2, thread_safe=True)
+    for wrong in (-1, 1.5, True):
+        with pytest.raises(lf.SettingsError, match="processes="):
+            lf.open(Fails(None, None), processes=wrong)
+
+
+class Killed(Fails):
+    def __getitem__(self, i):
+        if i == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.float32(i), i
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_process_that_is_killed_is_an_error_with_a_name_and_no_bad_sample(workers):
+    data = lf.open(Killed(None), processes=2)
+    for _ in range(2):
+        loader = lf.Loader(data, 4, num_workers=workers, on_error="skip", stats=False)
+        with pytest.raises(lf.SourceError, match=r"worker process \d of Killed \(pid \d+\) was killed by SIGKILL.*fewer processes"):
+            list(loader)
+        assert loader.bad_samples() == []
+    assert sorted(np.concatenate(epoch_ids(lf.Loader(lf.open(Killed(None, at=None), processes=2), 4))).tolist()) == list(range(12))
+
+
+class Interrupts(Fails):
+    def __getitem__(self, i):
+        if i == self.at and not os.path.exists(self.error):
+            open(self.error, "w").close()
+            os.kill(os.getppid(), signal.SIGINT)
+        return np.float32(i), i
+
+
+def test_answers_that_nobody_waited_for_are_not_taken_for_others(tmp_path):
+    data = lf.open(Interrupts(tmp_path / "done"), processes=2)
+    loader = lf.Loader(data, 4, num_workers=0, stats=False)
+    with pytest.raises(KeyboardInterrupt):
+        list(loader)
+    for _ in range(2):
+        seen = [(x, i) for batch in loader for x, i in zip(batch.data.tolist(), batch.ids.tolist(), strict=True)]
+        assert sorted(seen) == [(float(i), i) for i in range(12)]
+
+
+def test_random_draws_are_found_through_them_too():
+    class Draws(Fails):
+        def __getitem__(self, i):
+            return np.float32(random.random()), i
+
+    with pytest.raises(lf.SettingsError, match="another one each time it is read"):
+        lf.Loader(lf.open(Draws(None), processes=1), 4, cache="100%")
+
+
+SCRIPT = """
+import os, signal, sys, time, numpy as np, lossfeed as lf
+from lossfeed import _closing
+_closing.EXIT_S = 0.3
+here = os.getpid()
+class Stuck:
+    def __len__(self): return 8
+    def __getitem__(self, i):
+        if i > 0:
+            print(os.getpid(), flush=True)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(1000)
+        return np.float32(i), i
+if __name__ == "__main__":
+    data = lf.open(Stuck(), processes=2)
+    loader = lf.Loader(data, 4, num_workers=1)
+    it = iter(loader)
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    "end,code",
+    [("next(it)", -signal.SIGINT), ("time.sleep(1); sys.exit(7)", 7), ("time.sleep(1); os.kill(here, signal.SIGKILL)", -signal.SIGKILL)],
+    ids=["Ctrl-C", "exit", "killed"],
+)
+def test_a_process_that_hangs_holds_up_no_exit_and_is_not_left_over(tmp_path, end, code):
+    (tmp_path / "program.py").write_text(textwrap.dedent(SCRIPT).format(end=end))
+    running = subprocess.Popen([sys.executable, tmp_path / "program.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    stuck = int(running.stdout.readline())
+    if code == -signal.SIGINT:
+        running.send_signal(signal.SIGINT)
+    assert running.wait(240) == code, running.stderr.read()
+    if code != -signal.SIGKILL:
+        assert gone(stuck)
+    else:
+        # A parent that was killed cannot clean up; a child that sleeps cannot look. It is this test that ends it.
+        os.kill(stuck, signal.SIGKILL)
