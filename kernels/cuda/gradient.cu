@@ -1,19 +1,20 @@
 // The backward of a cross entropy over class indices: one read of the logits, one write of the gradient, nothing in between.
 //
-//     gradient_j = p_j A - [j = target] T - w_j S,   p_j = exp(z_j - lse)
+//     gradient_j = p_j A - [j = target] T - w_j S,   p_j = exp(z_j - max) exp(-log_sum)
 //     A = g (a + s W / C) + g_lse,   T = g a,   S = g s / C,   a = (1 - s) w_target
 //
-// with the row's upstream gradient g of its term, g_lse of its log-sum-exp, smoothing s, class weights w and their sum W. A row that
-// is left out gets zeros whatever it holds, a row whose target names no class NaN. There is nothing to reduce, so a row may be shared
-// by any number of blocks. The gradient may lie over the logits: every element is read before it is written, by the same thread
-// (hence no read-only loads here).
+// with the row's upstream gradient g of its term, g_lse of its log-sum-exp, smoothing s, class weights w and their sum W. The forward
+// leaves maximum and log-sum apart: their sum would be rounded to the maximum's last place (a sixteenth for logits of 1e6), and every
+// p_j would be off by the exponential of that. A row that is left out gets zeros whatever it holds, a row whose target names no class
+// NaN. There is nothing to reduce, so a row may be shared by any number of blocks. The gradient may lie over the logits: every element
+// is read before it is written, by the same thread (hence no read-only loads here).
 
 struct GradientArguments {
     const void* logits;
     const i64* targets;
-    const void* lse;
-    const void* upstream;     // g, `upstream_stride` (0 or 1) elements apart
-    const void* upstream_lse; // g_lse, likewise, or null
+    const void *max, *log_sum; // the forward's
+    const void* upstream;      // g, `upstream_stride` (0 or 1) elements apart
+    const void* upstream_lse;  // g_lse, likewise, or null
     const void *weight, *weight_sum;
     void* gradient;
     i64 row_stride, gradient_stride, ignore_index;
@@ -25,13 +26,13 @@ struct GradientArguments {
 
 // What is the same for all classes of a row.
 template <class R> struct Slope {
-    R lse, all, target_share, spread; // A, T, S
+    R max, all, target_share, spread; // all: A exp(-log_sum); T, S
     const R* weight;                  // of the piece's classes; null: S is the same for all
     int target;
 
     __device__ R at(R z, int index) const {
         R share = weight ? __ldg(weight + index) * spread : spread;
-        R slope = real_exp(z - lse) * all - share;
+        R slope = real_exp(z - max) * all - share;
         return index == target ? slope - target_share : slope;
     }
 };
@@ -110,8 +111,8 @@ template <class T> __device__ inline void backward(const GradientArguments& a) {
     R spread = smoothing / (R)a.classes;
     R weights = a.weight && smoothing > R(0) ? *(const R*)a.weight_sum : (R)a.classes;
     Slope<R> slope;
-    slope.lse = ((const R*)a.lse)[row];
-    slope.all = g * (own + spread * weights) + g_lse;
+    slope.max = ((const R*)a.max)[row];
+    slope.all = (g * (own + spread * weights) + g_lse) * real_exp(-((const R*)a.log_sum)[row]);
     slope.target_share = g * own;
     slope.spread = g * spread;
     slope.weight = a.weight && smoothing > R(0) ? (const R*)a.weight + first : nullptr;

@@ -28,6 +28,8 @@ template <class R> struct Real;
 template <> struct Real<float> {
     static __device__ float negative_infinity() { return __int_as_float(0xff800000); }
     static __device__ float nan() { return __int_as_float(0x7fc00000); }
+    // The finite number furthest below 0.
+    static __device__ float lowest() { return __int_as_float(0xff7fffff); }
     // exp of this and of anything below is 0.
     static __device__ float exp_zero() { return -104.0f; }
 };
@@ -35,6 +37,7 @@ template <> struct Real<float> {
 template <> struct Real<double> {
     static __device__ double negative_infinity() { return __longlong_as_double((i64)0xfff0000000000000ull); }
     static __device__ double nan() { return __longlong_as_double(0x7ff8000000000000ll); }
+    static __device__ double lowest() { return __longlong_as_double((i64)0xffefffffffffffffull); }
     static __device__ double exp_zero() { return -746.0; }
 };
 

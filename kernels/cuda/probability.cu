@@ -8,15 +8,15 @@ struct ProbabilityArguments {
     Finish finish;
     const void *logits, *probabilities; // of one type
     i64 row_stride, probability_stride;
-    void *loss, *lse, *grad_norm, *entropy, *mass; // all but loss may be null
-    const void* weight;                            // may be null
-    float* keys;                                   // may be null if nobody ranks
+    void *loss, *max, *log_sum, *grad_norm, *entropy, *mass; // all but loss may be null
+    const void* weight;                                      // may be null
+    float* keys;                                             // may be null if nobody ranks
     double label_smoothing;
     int rows, classes;
 };
 
 struct ProbabilityGradientArguments {
-    const void *logits, *probabilities, *lse, *mass;
+    const void *logits, *probabilities, *max, *log_sum, *mass;
     const void* upstream; // `upstream_stride` (0 or 1) elements apart
     const void* weight;
     void* gradient; // may lie over the logits
@@ -45,7 +45,7 @@ template <class R> struct TargetSums {
         ee *= factor * factor;
         eq *= factor;
         // With no maximum yet, md is 0 or already -inf.
-        if (max != Real<R>::negative_infinity()) md += shift * m;
+        if (max != Real<R>::negative_infinity()) md += real_max(shift, Real<R>::lowest()) * m;
         max = top;
     }
 
@@ -139,17 +139,19 @@ template <class T> struct TargetRow {
 
 template <class R> __device__ inline void write_probability_row(const ProbabilityArguments& a, u32 row, const TargetSums<R>& s) {
     R nan = Real<R>::nan();
-    R loss = nan, lse = nan, grad_norm = nan, entropy = nan;
+    R loss = nan, max = nan, log_sum = nan, grad_norm = nan, entropy = nan;
     if (s.e > R(0)) { // false without a softmax, see score.cu
         R ln_sum = real_log(s.e);
         R square = s.ee / (s.e * s.e) - R(2) * s.eq / s.e + s.qq;
         loss = s.m == R(0) ? -s.md : ln_sum * s.m - s.md;
-        lse = s.max + ln_sum;
+        max = s.max;
+        log_sum = ln_sum;
         grad_norm = square > R(0) ? real_sqrt(square) : square * R(0); // NaN stays NaN
         entropy = ln_sum - s.de / s.e;
     }
     ((R*)a.loss)[row] = loss;
-    if (a.lse) ((R*)a.lse)[row] = lse;
+    if (a.max) ((R*)a.max)[row] = max;
+    if (a.log_sum) ((R*)a.log_sum)[row] = log_sum;
     if (a.grad_norm) ((R*)a.grad_norm)[row] = grad_norm;
     if (a.entropy) ((R*)a.entropy)[row] = entropy;
     if (a.mass) ((R*)a.mass)[row] = s.m;
@@ -181,11 +183,11 @@ template <class T> __device__ inline void score_probabilities(const ProbabilityA
 template <class T> struct TargetSlope {
     typedef typename T::R R;
     TargetRow<T> from;
-    R lse, all, upstream;
+    R max, all, upstream; // all: upstream times mass times exp(-log_sum)
 
     __device__ R at(R z, int index) const {
         R mass = from.probability(__ldg(from.probabilities + index)) * from.weight_of(index);
-        return real_exp(z - lse) * all - upstream * mass;
+        return real_exp(z - max) * all - upstream * mass;
     }
 };
 
@@ -203,9 +205,9 @@ template <class T> __device__ inline void backward_probabilities(const Probabili
     slope.from.weight = a.weight ? (const R*)a.weight + first : nullptr;
     slope.from.keep = R(1) - (R)a.label_smoothing;
     slope.from.spread = (R)a.label_smoothing / (R)a.classes;
-    slope.lse = ((const R*)a.lse)[row];
+    slope.max = ((const R*)a.max)[row];
     slope.upstream = ((const R*)a.upstream)[(i64)row * a.upstream_stride];
-    slope.all = slope.upstream * ((const R*)a.mass)[row];
+    slope.all = slope.upstream * ((const R*)a.mass)[row] * real_exp(-((const R*)a.log_sum)[row]);
     map_piece<T>((const Raw*)a.logits + (i64)row * a.row_stride + first, (Raw*)a.gradient + (i64)row * a.gradient_stride + first,
                  classes, (int)threadIdx.x, (int)blockDim.x, slope);
 }

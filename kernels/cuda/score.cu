@@ -1,4 +1,4 @@
-// The one-read forward: loss, log-sum-exp, gradient-norm bound, entropy and correctness of every row, and on request the row's term of
+// The one-read forward: loss, maximum and log-sum, gradient-norm bound, entropy and correctness of every row, and on request the row's term of
 // a weighted, smoothed training loss.
 
 struct ScoreArguments {
@@ -6,7 +6,7 @@ struct ScoreArguments {
     const void* logits;
     const i64* targets;
     i64 row_stride, ignore_index;
-    void *loss, *lse, *grad_norm, *entropy; // all but loss may be null
+    void *loss, *max, *log_sum, *grad_norm, *entropy; // all but loss may be null
     u8* correct;                            // may be null
     const void *weight, *weight_sum;        // a weight per class and their sum, or null
     void *term, *share;                     // may be null
@@ -40,9 +40,10 @@ template <class T, bool SMOOTH> struct Row {
         if (column) ((R*)column)[row] = value;
     }
 
-    __device__ void write(R loss, R lse, R grad_norm, R entropy, u8 correct, u32 no_key) const {
+    __device__ void write(R loss, R max, R log_sum, R grad_norm, R entropy, u8 correct, u32 no_key) const {
         put(a.loss, loss);
-        put(a.lse, lse);
+        put(a.max, max);
+        put(a.log_sum, log_sum);
         put(a.grad_norm, grad_norm);
         put(a.entropy, entropy);
         if (a.correct) a.correct[row] = correct;
@@ -52,15 +53,16 @@ template <class T, bool SMOOTH> struct Row {
         a.keys[row] = ranked ? key : __uint_as_float(no_key);
     }
 
-    // The row's part in a training loss: `term` summed over the batch, over the sum of `share`, is its mean.
-    __device__ void write_term(R loss, R lse, R wz) const {
+    // The row's part in a training loss: `term` summed over the batch, over the sum of `share`, is its mean. `others` is the weighted
+    // distance of the other classes below the maximum, `own` the target's.
+    __device__ void write_term(R loss, R log_sum, R others, R own) const {
         if (!a.term && !a.share) return;
         R weight = a.weight ? __ldg((const R*)a.weight + target) : R(1);
         R term = weight * loss;
         if (SMOOTH) {
             R smoothing = (R)a.label_smoothing;
             R weights = a.weight ? __ldg((const R*)a.weight_sum) : (R)a.classes;
-            term = (R(1) - smoothing) * term + smoothing / (R)a.classes * (weights * lse - wz);
+            term = (R(1) - smoothing) * term + smoothing / (R)a.classes * (weights * log_sum + (others + weight * own));
         }
         put(a.term, term);
         put(a.share, weight);
@@ -79,8 +81,8 @@ template <class T, bool SMOOTH> struct Row {
         R sum = others + own;
         // All -inf makes -inf - -inf, +inf makes inf - inf, NaN stays NaN: no softmax.
         if (!(sum > R(0))) {
-            write(nan, nan, nan, nan, 0, 0x7fc00000);
-            write_term(nan, nan, nan);
+            write(nan, nan, nan, nan, nan, 0, 0x7fc00000);
+            write_term(nan, nan, nan, nan);
             return;
         }
         R sum_de = factor * (sums.de + real_max(shift, Real<R>::exp_zero()) * sums.e) + own * real_max(own_d, Real<R>::exp_zero());
@@ -88,16 +90,18 @@ template <class T, bool SMOOTH> struct Row {
         R miss = others / sum;
         R spread = factor * factor * sums.ee / (sum * sum);
         bool first_maximum = z == max && sums.before < z;
-        R loss = (max - z) + ln_sum, lse = max + ln_sum;
-        write(loss, lse, real_sqrt(miss * miss + spread), ln_sum - sum_de / sum, first_maximum ? 1 : 0, 0x7fc00000);
-        write_term(loss, lse, SMOOTH ? sums.wz : R(0));
+        R loss = (max - z) + ln_sum;
+        write(loss, max, ln_sum, real_sqrt(miss * miss + spread), ln_sum - sum_de / sum, first_maximum ? 1 : 0, 0x7fc00000);
+        S at_max = sums;
+        if (SMOOTH) at_max.rescale(max);
+        write_term(loss, ln_sum, SMOOTH ? at_max.wd : R(0), max - z);
     }
 
     // A row that is left out, or whose target names no class. No trap: that would take the whole process's context with it.
     __device__ void write_unscored() const {
         const R nan = Real<R>::nan();
         bool bad = verdict == REFUSE;
-        write(bad ? nan : R(0), nan, nan, nan, NOT_SCORED, bad ? BAD_TARGET_KEY : 0x7fc00000);
+        write(bad ? nan : R(0), nan, nan, nan, nan, NOT_SCORED, bad ? BAD_TARGET_KEY : 0x7fc00000);
         put(a.term, bad ? nan : R(0));
         put(a.share, R(0));
         if (bad && a.error) atomicMin(a.error, row);
@@ -134,7 +138,10 @@ template <class R, bool SMOOTH> __device__ inline Sums<R, SMOOTH> read_partial(c
     sums.ee = at->ee;
     sums.de = at->de;
     sums.before = at->before;
-    if (SMOOTH) sums.wz = at->wz;
+    if (SMOOTH) {
+        sums.wd = at->wd;
+        sums.w = at->w;
+    }
     return sums;
 }
 
@@ -180,7 +187,7 @@ template <class T, bool SMOOTH> __device__ inline void score_block(const ScoreAr
 #define LOSSFEED_SCORE_KERNELS(T, dtype, warp_bounds, block_bounds)                                                            \
     LOSSFEED_SCORE_KERNEL(T, score_warp_##dtype, warp, false, warp_bounds)                                                     \
     LOSSFEED_SCORE_KERNEL(T, score_block_##dtype, block, false, block_bounds)                                                  \
-    LOSSFEED_SCORE_KERNEL(T, smooth_warp_##dtype, warp, true, warp_bounds)                                                     \
+    LOSSFEED_SCORE_KERNEL(T, smooth_warp_##dtype, warp, true, (256, 1))                                                        \
     LOSSFEED_SCORE_KERNEL(T, smooth_block_##dtype, block, true, (512, 1))
 
 LOSSFEED_SCORE_KERNELS(F16, f16, (256), (512, 2))

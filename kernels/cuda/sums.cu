@@ -5,17 +5,18 @@
 // single precision (src/reference.rs has the formulas).
 
 // Sums over some classes of a row, the target left out, with d = z - max and e = exp(d).
-// SMOOTH: also the weighted sum of all logits, the target's own among them, which label smoothing needs.
+// SMOOTH: also the weighted distance of all these logits below the maximum, which label smoothing needs. The weighted sum of the
+// logits would do on paper; in floating point an offset of theirs, times the number of classes, would leave its rounding.
 template <class R, bool SMOOTH> struct Sums {
     R max;
     R e, ee, de;
     R before; // largest logit in front of the target: the first maximum wins
-    R wz;     // only if SMOOTH
+    R wd, w;  // sum of weight * (max - z), sum of weight; only if SMOOTH
 
     __device__ void clear() {
         max = before = Real<R>::negative_infinity();
         e = ee = de = R(0);
-        if (SMOOTH) wz = R(0);
+        if (SMOOTH) wd = w = R(0);
     }
 
     // Refers the sums to a larger maximum: z - top = (z - max) + (max - top).
@@ -25,8 +26,13 @@ template <class R, bool SMOOTH> struct Sums {
         de = factor * (de + real_max(shift, Real<R>::exp_zero()) * e); // shift is -inf at first, when e is 0
         e *= factor;
         ee *= factor * factor;
+        // At most the largest number, which times no weight at all is still nothing. With no maximum yet, wd is 0 or already inf.
+        if (SMOOTH && max != Real<R>::negative_infinity()) wd -= real_max(shift, Real<R>::lowest()) * w;
         max = top;
     }
+
+    // Nothing but -inf (or NaN) so far: any finite reference keeps -inf - -inf from making a NaN.
+    __device__ R reference() const { return max == Real<R>::negative_infinity() ? R(0) : max; }
 
     template <int N> __device__ void add(const R (&z)[N], bool in_front) {
         R top = z[0];
@@ -34,11 +40,10 @@ template <class R, bool SMOOTH> struct Sums {
         for (int i = 1; i < N; i++) top = real_max(top, z[i]);
         if (in_front) before = real_max(before, top);
         if (top > max) rescale(top);
-        // Nothing but -inf (or NaN) so far: any finite reference keeps -inf - -inf from making a NaN.
-        R reference = max == Real<R>::negative_infinity() ? R(0) : max;
+        R from = reference();
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            R d = z[i] - reference;
+            R d = z[i] - from;
             R term = real_exp(d);
             e += term;
             ee += term * term;
@@ -54,7 +59,10 @@ template <class R, bool SMOOTH> struct Sums {
         ee += other.ee;
         de += other.de;
         before = real_max(before, other.before);
-        if (SMOOTH) wz += other.wz;
+        if (SMOOTH) {
+            wd += other.wd;
+            w += other.w;
+        }
     }
 
     // Over groups of `lanes` neighbouring lanes (a power of two), as a tree of fixed shape. The whole warp takes part.
@@ -67,7 +75,10 @@ template <class R, bool SMOOTH> struct Sums {
             other.ee = __shfl_xor_sync(FULL_WARP, ee, step);
             other.de = __shfl_xor_sync(FULL_WARP, de, step);
             other.before = __shfl_xor_sync(FULL_WARP, before, step);
-            if (SMOOTH) other.wz = __shfl_xor_sync(FULL_WARP, wz, step);
+            if (SMOOTH) {
+                other.wd = __shfl_xor_sync(FULL_WARP, wd, step);
+                other.w = __shfl_xor_sync(FULL_WARP, w, step);
+            }
             merge(other);
         }
     }
@@ -84,10 +95,6 @@ template <class T> struct Piece {
 // `N` neighbouring logits from class `first` on; takes the target out when it is among them.
 template <class T, bool SMOOTH, int N>
 __device__ inline void add_logits(Sums<typename T::R, SMOOTH>& sums, const Piece<T>& piece, typename T::R (&z)[N], int first) {
-    if (SMOOTH) {
-#pragma unroll
-        for (int i = 0; i < N; i++) sums.wz += piece.weight ? __ldg(piece.weight + first + i) * z[i] : z[i];
-    }
     int own = piece.target - first;
     bool holds = (u32)own < (u32)N;
     if (holds) {
@@ -98,6 +105,16 @@ __device__ inline void add_logits(Sums<typename T::R, SMOOTH>& sums, const Piece
         }
     }
     sums.add(z, !holds && own > 0);
+    if (SMOOTH) {
+        typename T::R from = sums.reference();
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if (i == own) continue;
+            typename T::R weight = piece.weight ? __ldg(piece.weight + first + i) : typename T::R(1);
+            sums.wd += weight * (from - z[i]);
+            sums.w += weight;
+        }
+    }
 }
 
 template <class T, bool SMOOTH>

@@ -18,6 +18,8 @@ pub(crate) trait Real:
     const ZERO: Self;
     const NAN: Self;
     const NEG_INFINITY: Self;
+    /// The largest finite number.
+    const MAX: Self;
     /// exp() of anything at or below this is zero or a rounding error of zero.
     const EXP_ZERO: Self;
     fn of_f64(value: f64) -> Self;
@@ -41,6 +43,7 @@ macro_rules! real {
             const ZERO: Self = 0.0;
             const NAN: Self = <$t>::NAN;
             const NEG_INFINITY: Self = <$t>::NEG_INFINITY;
+            const MAX: Self = <$t>::MAX;
             const EXP_ZERO: Self = $exp_zero;
             #[inline(always)]
             fn of_f64(value: f64) -> Self {

@@ -39,8 +39,8 @@ const SPLIT_ROWS: usize = 1024;
 const PIECES_MAX: usize = 32;
 /// Most pieces of a batch.
 const PARTIALS_MAX: usize = 2 * SPLIT_ROWS;
-/// Six sums of at most 8 bytes.
-const PARTIAL_BYTES: usize = 48;
+/// Seven sums of at most 8 bytes.
+const PARTIAL_BYTES: usize = 56;
 /// Multiprocessors beyond this do not change a shape.
 const MULTIPROCESSORS_MAX: u32 = (SPLIT_ROWS / 2) as u32;
 

@@ -5,6 +5,7 @@
 //! | score | meaning |
 //! | --- | --- |
 //! | `loss` | lse(z) − z_y, the cross entropy (SHADE Eq. 3–4) |
+//! | `max`, `log_sum` | lse(z) in two parts: max z, and ln Σ exp(z − max z) |
 //! | `grad_norm` | √(Σp² − 2p_y + 1) = ‖p − onehot(y)‖, the gradient-norm bound of Katharopoulos & Fleuret (2018) and the EL2N score of Paul et al. (2021) |
 //! | `entropy` | −Σ p ln p, in nats |
 //! | `correct` | is y the argmax (the first maximum wins) |
@@ -29,8 +30,8 @@
 //!
 //! # Rows without a score
 //!
-//! An *ignored* row (target = `ignore_index`) has loss 0, lse, grad_norm and entropy NaN, correct [`NOT_SCORED`], count −1 and
-//! rank_score NaN. A row without a softmax (it holds a NaN or +∞, or nothing but −∞) has NaN in all four and correct 0. A
+//! An *ignored* row (target = `ignore_index`) has loss 0, max, log_sum, grad_norm and entropy NaN, correct [`NOT_SCORED`], count −1 and
+//! rank_score NaN. A row without a softmax (it holds a NaN or +∞, or nothing but −∞) has NaN in all five and correct 0. A
 //! loss that is NaN or infinite (the target itself is masked to −∞) gets no rank: count −1, rank_score NaN, and it does
 //! not enter anyone else's count.
 
@@ -45,6 +46,6 @@ pub mod reference;
 mod rows;
 mod scores;
 
-pub use objective::{AnyTerms, Objective, ObjectiveError, Reals, Terms, Upstream};
+pub use objective::{AnyTerms, Objective, ObjectiveError, Reals, Softmax, Terms, Upstream};
 pub use rows::{Dtype, Rows, ShapeError};
 pub use scores::{AnyScores, NOT_SCORED, ScoreError, Scores};

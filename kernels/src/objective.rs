@@ -90,6 +90,17 @@ pub struct Upstream<'a> {
     pub lse: Option<Reals<'a>>,
 }
 
+/// What the forward leaves of every row's softmax, one a row each: p_j = exp((z_j − max) − log_sum).
+///
+/// Two numbers and not their sum: that one is rounded to the last place of the logits' offset, and with it every p.
+#[derive(Clone, Copy, Debug)]
+pub struct Softmax<'a> {
+    /// The largest logit.
+    pub max: Reals<'a>,
+    /// ln Σ exp(z − max).
+    pub log_sum: Reals<'a>,
+}
+
 /// Why a loss or a gradient cannot be computed. Nothing is written then.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum ObjectiveError {
@@ -198,7 +209,7 @@ impl<'a, R: Pick> Plan<'a, R> {
         })
     }
 
-    /// Whether Σ w_c z_c is needed.
+    /// Whether Σ w_c (max − z_c) is needed.
     #[inline]
     pub(crate) fn smooths(&self) -> bool {
         self.spread > R::ZERO
@@ -209,12 +220,17 @@ impl<'a, R: Pick> Plan<'a, R> {
         self.weight.map_or(R::of_f64(1.0), |w| w[y])
     }
 
-    /// Term and share of a row with target `y`, its loss, log-sum-exp and Σ w_c z_c.
+    /// Term and share of a row with target `y`, its loss, log-sum and Σ w_c (max − z_c): differences, so that no offset of the
+    /// logits is left to be rounded to.
     #[inline]
-    pub(crate) fn row(&self, y: usize, loss: R, lse: R, linear: R) -> (R, R) {
+    pub(crate) fn row(&self, y: usize, loss: R, log_sum: R, distance: R) -> (R, R) {
         let share = self.share(y);
         let term = self.own * share * loss;
-        if self.smooths() { (term + self.spread * (self.weight_sum * lse - linear), share) } else { (term, share) }
+        if self.smooths() {
+            (term + self.spread * (self.weight_sum * log_sum + distance), share)
+        } else {
+            (term, share)
+        }
     }
 
     /// The gradient's factors of a row with target `y`.

@@ -61,7 +61,8 @@ fn score_row<R: Real>(z: &[R], y: usize) -> RowScore<R> {
     let miss = others / sum;
     RowScore {
         loss: (max - z[y]) + ln_sum,
-        lse: max + ln_sum,
+        max,
+        log_sum: ln_sum,
         grad_norm: (miss * miss + others_squared / (sum * sum)).sqrt(),
         entropy: ln_sum - sum_de / sum,
         correct: u8::from(z.iter().position(|&v| v == max) == Some(y)),
@@ -76,10 +77,11 @@ pub fn terms(rows: &Rows<'_>, targets: &[i64], objective: &Objective<'_>) -> (Ve
             return (0.0, 0.0);
         }
         let (z, own) = (wide(rows, i), weights[target as usize]);
-        let lse = log_sum_exp(&z);
-        let spread: f64 = z.iter().zip(&weights).map(|(z, w)| w * (lse - z)).sum();
+        let (max, log_sum) = softmax(&z);
+        let minus_log_p = |z: f64| (max - z) + log_sum;
+        let spread: f64 = z.iter().zip(&weights).map(|(&z, w)| w * minus_log_p(z)).sum();
         let smooth = if s > 0.0 { s / z.len() as f64 * spread } else { 0.0 };
-        ((1.0 - s) * own * (lse - z[target as usize]) + smooth, own)
+        ((1.0 - s) * own * minus_log_p(z[target as usize]) + smooth, own)
     };
     targets.iter().enumerate().map(row).unzip()
 }
@@ -100,10 +102,10 @@ pub fn gradient(rows: &Rows<'_>, targets: &[i64], objective: &Objective<'_>, ups
         }
         let (z, own) = (wide(rows, i), (1.0 - s) * weights[target as usize]);
         let (g, h) = (of(upstream.term, i), upstream.lse.map_or(0.0, |up| of(up, i)));
-        let (lse, spread) = (log_sum_exp(&z), s / classes as f64);
+        let ((max, log_sum), spread) = (softmax(&z), s / classes as f64);
         gradient.extend(z.iter().zip(&weights).enumerate().map(|(j, (z, w))| {
             let hit = if j as i64 == target { own } else { 0.0 };
-            (g * (own + spread * sum) + h) * (z - lse).exp() - g * (spread * w + hit)
+            (g * (own + spread * sum) + h) * ((z - max) - log_sum).exp() - g * (spread * w + hit)
         }));
     }
     gradient
@@ -130,8 +132,9 @@ fn wide(rows: &Rows<'_>, row: usize) -> Vec<f64> {
     }
 }
 
-/// NaN for a row without a softmax.
-fn log_sum_exp(z: &[f64]) -> f64 {
+/// The maximum and ln Σ exp(z − max), which is NaN for a row without a softmax. Never their sum: even a double rounds ln 10 away
+/// beside a logit of 3e38.
+fn softmax(z: &[f64]) -> (f64, f64) {
     let max = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    max + z.iter().map(|z| (z - max).exp()).sum::<f64>().ln()
+    (max, z.iter().map(|z| (z - max).exp()).sum::<f64>().ln())
 }

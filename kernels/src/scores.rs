@@ -2,8 +2,8 @@
 
 use thiserror::Error;
 
-use crate::Rows;
 use crate::element::Real;
+use crate::{Reals, Rows, Softmax};
 
 /// `correct` of a row that was not scored (ignored).
 pub const NOT_SCORED: u8 = 255;
@@ -13,8 +13,11 @@ pub const NOT_SCORED: u8 = 255;
 pub struct Scores<R> {
     /// Cross entropy in nats; never negative. 0 for an ignored row, NaN for a row without a softmax, +∞ for a masked target.
     pub loss: Vec<R>,
-    /// Log-sum-exp of the row.
-    pub lse: Vec<R>,
+    /// The row's largest logit. NaN for an ignored row and for one without a softmax.
+    pub max: Vec<R>,
+    /// ln Σ exp(z − max), in 0..=ln(classes); NaN likewise. Apart from the maximum, because their sum is rounded to the
+    /// maximum's last place: p = exp((z − max) − log_sum) is exact to a few units whatever the logits' offset is.
+    pub log_sum: Vec<R>,
     /// ‖softmax − onehot(target)‖, in 0..=√2.
     pub grad_norm: Vec<R>,
     /// Entropy of the softmax in nats, in 0..=ln(classes).
@@ -36,6 +39,13 @@ impl<R> Scores<R> {
     /// Whether the batch had no rows.
     pub fn is_empty(&self) -> bool {
         self.loss.is_empty()
+    }
+}
+
+impl<R: Copy + std::ops::Add<Output = R>> Scores<R> {
+    /// Log-sum-exps of the rows: max + log_sum, rounded. Not for softmaxes; see [`Scores::log_sum`].
+    pub fn lse(&self) -> Vec<R> {
+        self.max.iter().zip(&self.log_sum).map(|(&max, &log_sum)| max + log_sum).collect()
     }
 }
 
@@ -62,6 +72,14 @@ impl AnyScores {
         self.len() == 0
     }
 
+    /// What the backward needs of every row.
+    pub fn softmax(&self) -> Softmax<'_> {
+        match self {
+            AnyScores::F32(s) => Softmax { max: Reals::F32(&s.max), log_sum: Reals::F32(&s.log_sum) },
+            AnyScores::F64(s) => Softmax { max: Reals::F64(&s.max), log_sum: Reals::F64(&s.log_sum) },
+        }
+    }
+
     /// The scores as f32 columns; rounds those of f64 logits.
     pub fn into_f32(self) -> Scores<f32> {
         match self {
@@ -70,7 +88,8 @@ impl AnyScores {
                 let narrow = |column: Vec<f64>| column.into_iter().map(|v| v as f32).collect();
                 Scores {
                     loss: narrow(s.loss),
-                    lse: narrow(s.lse),
+                    max: narrow(s.max),
+                    log_sum: narrow(s.log_sum),
                     grad_norm: narrow(s.grad_norm),
                     entropy: narrow(s.entropy),
                     correct: s.correct,
@@ -117,7 +136,8 @@ pub enum ScoreError {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowScore<R> {
     pub(crate) loss: R,
-    pub(crate) lse: R,
+    pub(crate) max: R,
+    pub(crate) log_sum: R,
     pub(crate) grad_norm: R,
     pub(crate) entropy: R,
     pub(crate) correct: u8,
@@ -125,12 +145,12 @@ pub(crate) struct RowScore<R> {
 
 impl<R: Real> RowScore<R> {
     pub(crate) fn ignored() -> Self {
-        RowScore { loss: R::ZERO, lse: R::NAN, grad_norm: R::NAN, entropy: R::NAN, correct: NOT_SCORED }
+        RowScore { loss: R::ZERO, correct: NOT_SCORED, ..Self::undefined() }
     }
 
     /// A row without a softmax.
     pub(crate) fn undefined() -> Self {
-        RowScore { loss: R::NAN, lse: R::NAN, grad_norm: R::NAN, entropy: R::NAN, correct: 0 }
+        RowScore { loss: R::NAN, max: R::NAN, log_sum: R::NAN, grad_norm: R::NAN, entropy: R::NAN, correct: 0 }
     }
 }
 
@@ -152,7 +172,8 @@ pub(crate) fn check(rows: &Rows<'_>, targets: &[i64], ignore_index: i64, b0: f32
 /// Every column of a batch except the ranks.
 pub(crate) struct Columns<R> {
     pub(crate) loss: Vec<R>,
-    pub(crate) lse: Vec<R>,
+    pub(crate) max: Vec<R>,
+    pub(crate) log_sum: Vec<R>,
     pub(crate) grad_norm: Vec<R>,
     pub(crate) entropy: Vec<R>,
     pub(crate) correct: Vec<u8>,
@@ -164,7 +185,8 @@ impl<R: Real> Columns<R> {
         let row = RowScore::<R>::ignored();
         Columns {
             loss: vec![row.loss; rows],
-            lse: vec![row.lse; rows],
+            max: vec![row.max; rows],
+            log_sum: vec![row.log_sum; rows],
             grad_norm: vec![row.grad_norm; rows],
             entropy: vec![row.entropy; rows],
             correct: vec![row.correct; rows],
@@ -173,11 +195,13 @@ impl<R: Real> Columns<R> {
 
     /// The same columns in pieces of `rows` rows.
     pub(crate) fn pieces(&mut self, rows: usize) -> impl ExactSizeIterator<Item = Piece<'_, R>> + Send {
-        let reals = self.loss.chunks_mut(rows).zip(self.lse.chunks_mut(rows));
-        let reals = reals.zip(self.grad_norm.chunks_mut(rows).zip(self.entropy.chunks_mut(rows)));
-        reals.zip(self.correct.chunks_mut(rows)).map(|(((loss, lse), (grad_norm, entropy)), correct)| Piece {
+        let softmax = self.max.chunks_mut(rows).zip(self.log_sum.chunks_mut(rows));
+        let others = self.grad_norm.chunks_mut(rows).zip(self.entropy.chunks_mut(rows));
+        let plain = self.loss.chunks_mut(rows).zip(self.correct.chunks_mut(rows));
+        plain.zip(softmax.zip(others)).map(|((loss, correct), ((max, log_sum), (grad_norm, entropy)))| Piece {
             loss,
-            lse,
+            max,
+            log_sum,
             grad_norm,
             entropy,
             correct,
@@ -190,15 +214,16 @@ impl<R: Real> Columns<R> {
         let keys: Vec<f32> = self.loss.iter().zip(&self.correct).map(key).collect();
         let count = counts(&keys);
         let rank_score = crate::rank::scores(&count, b0);
-        let Columns { loss, lse, grad_norm, entropy, correct } = self;
-        Scores { loss, lse, grad_norm, entropy, correct, count, rank_score }
+        let Columns { loss, max, log_sum, grad_norm, entropy, correct } = self;
+        Scores { loss, max, log_sum, grad_norm, entropy, correct, count, rank_score }
     }
 }
 
 /// Some rows of the columns.
 pub(crate) struct Piece<'a, R> {
     loss: &'a mut [R],
-    lse: &'a mut [R],
+    max: &'a mut [R],
+    log_sum: &'a mut [R],
     grad_norm: &'a mut [R],
     entropy: &'a mut [R],
     correct: &'a mut [u8],
@@ -207,7 +232,8 @@ pub(crate) struct Piece<'a, R> {
 impl<R> Piece<'_, R> {
     pub(crate) fn set(&mut self, row: usize, score: RowScore<R>) {
         self.loss[row] = score.loss;
-        self.lse[row] = score.lse;
+        self.max[row] = score.max;
+        self.log_sum[row] = score.log_sum;
         self.grad_norm[row] = score.grad_norm;
         self.entropy[row] = score.entropy;
         self.correct[row] = score.correct;

@@ -41,8 +41,8 @@ impl CudaKernels {
 
     /// Scores logits against int64 class indices.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, targets, scratch, *, loss, lse=0, grad_norm=0,
-        entropy=0, correct=0, count=0, rank_score=0, weight=0, weight_sum=0, term=0, share=0, error=0, mail=0, tag=0, ids=0,
+    #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, targets, scratch, *, loss, max=0, log_sum=0,
+        grad_norm=0, entropy=0, correct=0, count=0, rank_score=0, weight=0, weight_sum=0, term=0, share=0, error=0, mail=0, tag=0, ids=0,
         ignore_index=-100, label_smoothing=0.0, b0=10.0))]
     fn forward(
         &self,
@@ -56,7 +56,8 @@ impl CudaKernels {
         targets: u64,
         scratch: u64,
         loss: u64,
-        lse: u64,
+        max: u64,
+        log_sum: u64,
         grad_norm: u64,
         entropy: u64,
         correct: u64,
@@ -84,7 +85,8 @@ impl CudaKernels {
             row_stride,
             ignore_index,
             loss,
-            lse,
+            max,
+            log_sum,
             grad_norm,
             entropy,
             correct,
@@ -103,7 +105,7 @@ impl CudaKernels {
 
     /// The gradient over class indices.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, targets, *, lse, upstream, upstream_stride,
+    #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, targets, *, max, log_sum, upstream, upstream_stride,
         gradient, gradient_stride, upstream_lse=0, upstream_lse_stride=0, weight=0, weight_sum=0, ignore_index=-100,
         label_smoothing=0.0))]
     fn backward(
@@ -116,7 +118,8 @@ impl CudaKernels {
         row_stride: i64,
         logits: u64,
         targets: u64,
-        lse: u64,
+        max: u64,
+        log_sum: u64,
         upstream: u64,
         upstream_stride: i32,
         gradient: u64,
@@ -132,7 +135,8 @@ impl CudaKernels {
         let batch = Gradient {
             logits,
             targets,
-            lse,
+            max,
+            log_sum,
             upstream,
             upstream_stride,
             upstream_lse,
@@ -154,7 +158,7 @@ impl CudaKernels {
     /// Scores logits against probabilities of the same type.
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, probabilities, probability_stride, scratch, *,
-        loss, lse=0, grad_norm=0, entropy=0, mass=0, count=0, rank_score=0, weight=0, mail=0, tag=0, ids=0,
+        loss, max=0, log_sum=0, grad_norm=0, entropy=0, mass=0, count=0, rank_score=0, weight=0, mail=0, tag=0, ids=0,
         label_smoothing=0.0, b0=10.0))]
     fn probabilities(
         &self,
@@ -169,7 +173,8 @@ impl CudaKernels {
         probability_stride: i64,
         scratch: u64,
         loss: u64,
-        lse: u64,
+        max: u64,
+        log_sum: u64,
         grad_norm: u64,
         entropy: u64,
         mass: u64,
@@ -192,7 +197,8 @@ impl CudaKernels {
             row_stride,
             probability_stride,
             loss,
-            lse,
+            max,
+            log_sum,
             grad_norm,
             entropy,
             mass,
@@ -206,8 +212,8 @@ impl CudaKernels {
 
     /// The gradient over probabilities.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, probabilities, probability_stride, *, lse, mass,
-        upstream, upstream_stride, gradient, gradient_stride, weight=0, label_smoothing=0.0))]
+    #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, probabilities, probability_stride, *, max,
+        log_sum, mass, upstream, upstream_stride, gradient, gradient_stride, weight=0, label_smoothing=0.0))]
     fn backward_probabilities(
         &self,
         py: Python<'_>,
@@ -219,7 +225,8 @@ impl CudaKernels {
         logits: u64,
         probabilities: u64,
         probability_stride: i64,
-        lse: u64,
+        max: u64,
+        log_sum: u64,
         mass: u64,
         upstream: u64,
         upstream_stride: i32,
@@ -232,7 +239,8 @@ impl CudaKernels {
         let batch = ProbabilityGradient {
             logits,
             probabilities,
-            lse,
+            max,
+            log_sum,
             mass,
             upstream,
             upstream_stride,

@@ -2,14 +2,16 @@
 
 use lossfeed::{Error, Result};
 use lossfeed_kernels::{
-    AnyScores, AnyTerms, Dtype, Objective, ObjectiveError, Reals, Rows, ScoreError, Scores, Terms, Upstream, fast, rank,
+    AnyScores, AnyTerms, Dtype, Objective, ObjectiveError, Reals, Rows, ScoreError, Scores, Softmax, Terms, Upstream,
+    fast, rank,
 };
 use pyo3::prelude::*;
 
 use crate::buffer::{Buffer, Input, Output};
 use crate::errors::{contract, outside};
 
-/// The terms; five columns of reals one after the other (share, loss, lse, grad_norm, entropy); correct, count, rank_score.
+/// The terms; six columns of reals one after the other (share, loss, max, log_sum, grad_norm, entropy); correct, count,
+/// rank_score.
 type Columns = (Buffer, Buffer, Buffer, Buffer, Buffer);
 
 pub(crate) fn dtype(name: &str) -> PyResult<Dtype> {
@@ -46,10 +48,23 @@ impl Numbers {
             Self::F64(values) => Reals::F64(values),
         }
     }
+    /// Of `rows` maxima with their log-sums behind them. Where there are more or fewer, the kernels refuse them by their numbers.
+    fn softmax(&self, rows: usize) -> Softmax<'_> {
+        match self {
+            Self::F32(values) => {
+                let (max, log_sum) = values.split_at(rows.min(values.len()));
+                Softmax { max: Reals::F32(max), log_sum: Reals::F32(log_sum) }
+            }
+            Self::F64(values) => {
+                let (max, log_sum) = values.split_at(rows.min(values.len()));
+                Softmax { max: Reals::F64(max), log_sum: Reals::F64(log_sum) }
+            }
+        }
+    }
 }
 
 fn columns<R: bytemuck::Pod + Send + Sync>(scores: Scores<R>, terms: Terms<R>) -> Columns {
-    let rest = [terms.share, scores.loss, scores.lse, scores.grad_norm, scores.entropy].concat();
+    let rest = [terms.share, scores.loss, scores.max, scores.log_sum, scores.grad_norm, scores.entropy].concat();
     (
         Buffer::from_vec(terms.term),
         Buffer::from_vec(rest),
@@ -92,7 +107,8 @@ pub(crate) fn forward_rows(
     }
 }
 
-/// The gradient of Σ upstream · term at the logits, written to `out` (contiguous, the logits' dtype). Without `logits`, `out`
+/// The gradient of Σ upstream · term at the logits, written to `out` (contiguous, the logits' dtype). `softmax` has the rows' maxima,
+/// then their log-sums. Without `logits`, `out`
 /// holds them (contiguous) and the gradient takes their place. `upstream` has one number a row, or one for all.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
@@ -103,7 +119,7 @@ pub(crate) fn backward_rows(
     rows: usize,
     classes: usize,
     row_stride: usize,
-    lse: &Bound<'_, PyAny>,
+    softmax: &Bound<'_, PyAny>,
     targets: &Bound<'_, PyAny>,
     ignore_index: i64,
     weight: Option<&Bound<'_, PyAny>>,
@@ -113,20 +129,20 @@ pub(crate) fn backward_rows(
 ) -> PyResult<()> {
     let dtype = dtype(dtype_name)?;
     let targets = Input::get(targets)?.to_vec::<i64>();
-    let (lse, upstream) = (Numbers::get(lse, dtype)?, Numbers::get(upstream, dtype)?);
+    let (softmax, upstream) = (Numbers::get(softmax, dtype)?, Numbers::get(upstream, dtype)?);
     let weight = weight.map(|w| Numbers::get(w, dtype)).transpose()?;
     let logits = logits.map(Input::get).transpose()?;
     let mut out = Output::get(out, logits.as_slice())?;
     outside(py, || {
         let objective = Objective { ignore_index, class_weight: weight.as_ref().map(Numbers::reals), label_smoothing };
         let upstream = Upstream { term: upstream.reals(), lse: None };
-        let (lse, out) = (lse.reals(), out.bytes());
+        let (softmax, out) = (softmax.softmax(rows), out.bytes());
         match &logits {
             Some(logits) => {
                 let rows = view(logits, dtype, rows, classes, row_stride)?;
-                fast::backward(&rows, lse, &targets, &objective, &upstream, out)
+                fast::backward(&rows, &softmax, &targets, &objective, &upstream, out)
             }
-            None => fast::backward_in_place(out, dtype, rows, classes, lse, &targets, &objective, &upstream),
+            None => fast::backward_in_place(out, dtype, rows, classes, &softmax, &targets, &objective, &upstream),
         }
         .map_err(refused)
     })

@@ -19,9 +19,17 @@ pub(crate) fn elements(bytes: &[u8], dtype: Dtype) -> Vec<f64> {
     bytes.chunks_exact(dtype.bytes()).map(read).collect()
 }
 
-pub(crate) fn log_sum_exp(z: &[f64]) -> f64 {
+/// The maximum and ln Σ exp(z − max). Their sum is the log-sum-exp, which nothing here needs: even a double rounds ln 10 away beside
+/// a logit of 3e38.
+pub(crate) fn softmax(z: &[f64]) -> (f64, f64) {
     let max = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    max + z.iter().map(|v| (v - max).exp()).sum::<f64>().ln()
+    (max, z.iter().map(|v| (v - max).exp()).sum::<f64>().ln())
+}
+
+/// −ln p of every class.
+fn minus_log_p(z: &[f64]) -> Vec<f64> {
+    let (max, log_sum) = softmax(z);
+    z.iter().map(|z| (max - z) + log_sum).collect()
 }
 
 /// What a row's training loss is made of.
@@ -37,17 +45,17 @@ impl Target<'_> {
 
     /// −Σ_j t_j ln p_j with t = w ⊙ ((1 − s) onehot(y) + s / C).
     pub(crate) fn term(&self, z: &[f64], y: usize) -> f64 {
-        let (lse, s) = (log_sum_exp(z), self.label_smoothing);
+        let (minus_log_p, s) = (minus_log_p(z), self.label_smoothing);
         let share = |j: usize| (if j == y { 1.0 - s } else { 0.0 } + s / z.len() as f64) * self.weight(j);
-        (0..z.len()).filter(|&j| share(j) != 0.0).map(|j| share(j) * (lse - z[j])).sum()
+        (0..z.len()).filter(|&j| share(j) != 0.0).map(|j| share(j) * minus_log_p[j]).sum()
     }
 
     /// d(g·term + g_lse·lse)/dz, and the size of the terms that it was summed from.
     pub(crate) fn gradient(&self, z: &[f64], y: usize, g: f64, g_lse: f64) -> Vec<[f64; 2]> {
-        let (lse, s) = (log_sum_exp(z), self.label_smoothing);
+        let s = self.label_smoothing;
         let share = |j: usize| (if j == y { 1.0 - s } else { 0.0 } + s / z.len() as f64) * self.weight(j);
         let mass: f64 = (0..z.len()).map(share).sum();
-        slope(z, lse, g * mass + g_lse, |j| g * share(j))
+        slope(z, g * mass + g_lse, |j| g * share(j))
     }
 
     /// Smoothed probabilities.
@@ -56,29 +64,30 @@ impl Target<'_> {
         q.iter().map(|q| q * (1.0 - self.label_smoothing) + self.label_smoothing / classes).collect()
     }
 
-    /// (loss, lse, grad_norm, entropy, mass) against probabilities.
-    pub(crate) fn probabilities(&self, z: &[f64], q: &[f64]) -> [f64; 5] {
-        let (lse, q) = (log_sum_exp(z), self.smooth(q));
+    /// (loss, max, log_sum, grad_norm, entropy, mass) against probabilities.
+    pub(crate) fn probabilities(&self, z: &[f64], q: &[f64]) -> [f64; 6] {
+        let ((max, log_sum), minus_log_p, q) = (softmax(z), minus_log_p(z), self.smooth(q));
         let mass = |j: usize| q[j] * self.weight(j);
-        let p: Vec<f64> = z.iter().map(|v| (v - lse).exp()).collect();
-        let loss = (0..z.len()).filter(|&j| mass(j) != 0.0).map(|j| mass(j) * (lse - z[j])).sum();
+        let p: Vec<f64> = minus_log_p.iter().map(|v| (-v).exp()).collect();
+        let loss = (0..z.len()).filter(|&j| mass(j) != 0.0).map(|j| mass(j) * minus_log_p[j]).sum();
         let square: f64 = p.iter().zip(&q).map(|(p, q)| (p - q) * (p - q)).sum();
-        let entropy = z.iter().zip(&p).filter(|(_, p)| **p > 0.0).map(|(z, p)| p * (lse - z)).sum();
-        [loss, lse, square.sqrt(), entropy, (0..z.len()).map(mass).sum()]
+        let entropy = minus_log_p.iter().zip(&p).filter(|(_, p)| **p > 0.0).map(|(v, p)| p * v).sum();
+        [loss, max, log_sum, square.sqrt(), entropy, (0..z.len()).map(mass).sum()]
     }
 
     /// d(g·loss)/dz against probabilities.
     pub(crate) fn probability_gradient(&self, z: &[f64], q: &[f64], g: f64) -> Vec<[f64; 2]> {
-        let (lse, q) = (log_sum_exp(z), self.smooth(q));
+        let q = self.smooth(q);
         let mass = |j: usize| q[j] * self.weight(j);
         let total: f64 = (0..z.len()).map(mass).sum();
-        slope(z, lse, g * total, |j| g * mass(j))
+        slope(z, g * total, |j| g * mass(j))
     }
 }
 
-fn slope(z: &[f64], lse: f64, all: f64, own: impl Fn(usize) -> f64) -> Vec<[f64; 2]> {
+fn slope(z: &[f64], all: f64, own: impl Fn(usize) -> f64) -> Vec<[f64; 2]> {
+    let minus_log_p = minus_log_p(z);
     let one = |j: usize| {
-        let spread = (z[j] - lse).exp() * all;
+        let spread = (-minus_log_p[j]).exp() * all;
         [spread - own(j), spread.abs() + own(j).abs()]
     };
     (0..z.len()).map(one).collect()

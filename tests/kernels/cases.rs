@@ -44,7 +44,13 @@ pub(crate) enum Flavour {
     Huge,
     /// NaN, ±∞, masked classes, whole rows of them.
     Nasty,
+    /// Far from 0 together, by this much (what a dtype does not reach is brought into its range): a softmax does not depend on it,
+    /// a log-sum-exp is rounded to its last place. Differences below that place vanish: all but a few rows of 1e30 are equal.
+    Far(f64),
 }
+
+/// Offsets of [`Flavour::Far`]: within f32's integers, beyond its sixteenths, and where even a double holds no difference.
+pub(crate) const OFFSETS: [f64; 8] = [1e3, -1e3, 1e6, -1e6, 1e30, -1e30, 3e38, -3e38];
 
 /// A small generator, so that a case is its seed.
 pub(crate) struct Lcg(u64);
@@ -72,6 +78,11 @@ fn logit(flavour: Flavour, row_mood: u32, rng: &mut Lcg) -> f64 {
         Flavour::Confident => 2.0 * rng.unit() - if rng.below(50) == 0 { 0.0 } else { 25.0 },
         Flavour::Tied => [0.0, -0.0, 1.0, -1.0, 0.5][rng.below(5) as usize],
         Flavour::Huge => 3.0e4 * rng.unit(),
+        Flavour::Far(offset) => match (row_mood, rng.below(8)) {
+            (0, 0) => offset * 0.9,
+            (1, 0) => f64::NEG_INFINITY,
+            _ => offset + 3.0 * rng.unit(),
+        },
         Flavour::Nasty => match (row_mood, rng.below(40)) {
             (0, _) => f64::NEG_INFINITY,
             (1, 0) => f64::NAN,
@@ -94,6 +105,11 @@ pub(crate) fn push(bytes: &mut Vec<u8>, dtype: Dtype, value: f64) {
     }
 }
 
+/// One of the plain cases or of those far from 0, by a number.
+pub(crate) fn plain_or_far(number: usize) -> Flavour {
+    OFFSETS.get(number % (OFFSETS.len() + 2)).map_or(Flavour::Plain, |&offset| Flavour::Far(offset))
+}
+
 /// A case of exactly this shape.
 pub(crate) fn case(
     dtype: Dtype,
@@ -105,6 +121,11 @@ pub(crate) fn case(
     seed: u64,
 ) -> Case {
     let mut rng = Lcg::new(seed);
+    // Rows of f16 end at 65,504.
+    let flavour = match (flavour, dtype) {
+        (Flavour::Far(offset), Dtype::F16) => Flavour::Far(offset.clamp(-6e4, 6e4)),
+        _ => flavour,
+    };
     let elements = if rows == 0 { 0 } else { (rows - 1) * row_stride + classes };
     let mut bytes = vec![0xff; offset_bytes];
     for i in 0..elements {
@@ -124,7 +145,8 @@ pub(crate) fn any_dtype() -> impl Strategy<Value = Dtype> {
 }
 
 pub(crate) fn any_flavour() -> impl Strategy<Value = Flavour> {
-    prop::sample::select(vec![Flavour::Plain, Flavour::Confident, Flavour::Tied, Flavour::Huge, Flavour::Nasty])
+    let near = [Flavour::Plain, Flavour::Confident, Flavour::Tied, Flavour::Huge, Flavour::Nasty];
+    prop_oneof![5 => prop::sample::select(near.to_vec()), 3 => prop::sample::select(OFFSETS.map(Flavour::Far).to_vec())]
 }
 
 /// Any batch of up to `max_rows` rows, at offsets of `unit` elements' worth of bytes (0: any byte).

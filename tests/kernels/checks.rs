@@ -4,7 +4,7 @@ use lossfeed_kernels::launch::{self, Gradient, Home, Score};
 use lossfeed_kernels::{AnyScores, Dtype, NOT_SCORED, Scores, rank, reference};
 
 use crate::backward_reference::{Target, elements, row};
-use crate::cases::{Case, Flavour, Lcg, case};
+use crate::cases::{Case, Flavour, Lcg, case, plain_or_far};
 use crate::compare::{Answer, same};
 use crate::program::{Kind, Machine, Memory, Program};
 use crate::shapes::{Shape, all};
@@ -55,7 +55,8 @@ impl Scoring {
             row_stride: case.row_stride as i64,
             ignore_index: case.ignore_index,
             loss: program.output(rows * real),
-            lse: program.output(rows * real),
+            max: program.output(rows * real),
+            log_sum: program.output(rows * real),
             grad_norm: program.output(rows * real),
             entropy: program.output(rows * real),
             correct: program.output(rows),
@@ -79,7 +80,8 @@ impl Scoring {
         fn scores<R: bytemuck::AnyBitPattern>(b: &Score, n: usize, memory: &Memory) -> Scores<R> {
             Scores {
                 loss: memory.column(b.loss, n),
-                lse: memory.column(b.lse, n),
+                max: memory.column(b.max, n),
+                log_sum: memory.column(b.log_sum, n),
                 grad_norm: memory.column(b.grad_norm, n),
                 entropy: memory.column(b.entropy, n),
                 correct: memory.column(b.correct, n),
@@ -116,7 +118,8 @@ pub(crate) fn case_of(dtype: Dtype, shape: Shape, flavour: Flavour, seed: u64) -
 
 /// Every shape of the list, with flavours taking turns (a shape has `flavours` of them).
 pub(crate) fn every_shape(machine: &mut dyn Machine, shapes: &'static [Shape], flavours: usize) {
-    let kinds = [Flavour::Plain, Flavour::Nasty, Flavour::Confident, Flavour::Tied];
+    let kinds =
+        [Flavour::Plain, Flavour::Nasty, Flavour::Confident, Flavour::Far(1e6), Flavour::Tied, Flavour::Far(3e38)];
     for (turn, (dtype, shape)) in all(shapes).enumerate() {
         for k in 0..flavours {
             let case = case_of(dtype, shape, kinds[(turn + k) % kinds.len()], 11);
@@ -132,7 +135,7 @@ pub(crate) fn every_schedule_gives_the_same_bits(machine: &mut dyn Machine, shap
         let run = |m: &mut dyn Machine, seed| -> Vec<u8> {
             let memory = m.run(&scoring.program, seed).unwrap();
             let b = &scoring.batch;
-            [b.loss, b.lse, b.grad_norm, b.entropy].iter().flat_map(|&a| memory.bytes(a).to_vec()).collect()
+            [b.loss, b.max, b.log_sum, b.grad_norm, b.entropy].iter().flat_map(|&a| memory.bytes(a).to_vec()).collect()
         };
         let first = run(machine, 0);
         for &seed in machine.seeds() {
@@ -144,10 +147,10 @@ pub(crate) fn every_schedule_gives_the_same_bits(machine: &mut dyn Machine, shap
 /// Class weights and label smoothing: `term` and `share` are the definition's, and the scores stay those of the plain loss.
 pub(crate) fn terms(machine: &mut dyn Machine, shapes: &'static [Shape]) {
     for (turn, (dtype, shape)) in all(shapes).enumerate() {
-        let case = case_of(dtype, shape, Flavour::Plain, 5);
+        let mut rng = Lcg::new(turn as u64);
+        let case = case_of(dtype, shape, plain_or_far(rng.below(10) as usize), 5);
         let weighted = turn % 3 != 0;
         let label_smoothing = [0.1, 0.0, 1.0, 0.3][turn % 4];
-        let mut rng = Lcg::new(turn as u64);
         let weight: Vec<f64> = (0..case.classes).map(|_| f64::from((rng.unit() + 1.0) as f32)).collect();
         let mut scoring = Scoring::new(&case, shape.4, 0);
         let (program, batch) = (&mut scoring.program, &mut scoring.batch);
@@ -175,7 +178,9 @@ pub(crate) fn terms(machine: &mut dyn Machine, shapes: &'static [Shape]) {
                 (target.term(&row(&case.view(), i), y as usize), if weighted { weight[y as usize] } else { 1.0 })
             };
             let tolerance = if double { 1e-12 } else { 2e-5 } * (term.abs() + 10.0);
-            assert!((terms[i] - term).abs() <= tolerance, "term {} of row {i}, not {term}: {case:?}", terms[i]);
+            let same = (terms[i] - term).abs() <= tolerance
+                || (term.abs() > 3e38 && terms[i] == term.signum() * f64::INFINITY);
+            assert!(same, "term {} of row {i}, not {term}: {case:?}", terms[i]);
             assert!((shares[i] - share).abs() <= 1e-6 * share, "share {} of row {i}, not {share}: {case:?}", shares[i]);
         }
     }
@@ -266,8 +271,9 @@ pub(crate) fn rows_far_apart(machine: &mut dyn Machine) {
             &Gradient {
                 logits: scoring.batch.logits,
                 targets: scoring.batch.targets,
-                lse: scoring.batch.lse,
-                upstream: scoring.batch.lse,
+                max: scoring.batch.max,
+                log_sum: scoring.batch.log_sum,
+                upstream: scoring.batch.max,
                 upstream_stride: 1,
                 gradient,
                 rows: 2,

@@ -1,7 +1,7 @@
 //! The CPU's terms and gradients against the definition in double precision, and the definition against finite differences.
 
 use lossfeed_kernels::{
-    AnyScores, AnyTerms, Dtype, Objective, ObjectiveError, Reals, Rows, ScoreError, Upstream, fast, reference,
+    AnyScores, AnyTerms, Dtype, Objective, ObjectiveError, Reals, Rows, ScoreError, Softmax, Upstream, fast, reference,
 };
 use proptest::prelude::*;
 
@@ -68,24 +68,23 @@ impl Problem {
     fn upstream(&self) -> Upstream<'_> {
         Upstream { term: self.term_up.reals(), lse: self.lse_up.as_ref().map(Numbers::reals) }
     }
-    fn forward(&self) -> (Numbers, Vec<f64>, Vec<f64>) {
+    fn forward(&self) -> (AnyScores, Vec<f64>, Vec<f64>) {
         match fast::forward(&self.case.view(), &self.case.targets, &self.objective(), 10.0).unwrap() {
-            (AnyScores::F32(s), AnyTerms::F32(t)) => {
-                (Numbers::F32(s.lse), Numbers::F32(t.term).wide(), Numbers::F32(t.share).wide())
+            (scores @ AnyScores::F32(_), AnyTerms::F32(t)) => {
+                (scores, Numbers::F32(t.term).wide(), Numbers::F32(t.share).wide())
             }
-            (AnyScores::F64(s), AnyTerms::F64(t)) => (Numbers::F64(s.lse), t.term, t.share),
+            (scores @ AnyScores::F64(_), AnyTerms::F64(t)) => (scores, t.term, t.share),
             _ => panic!("scores and terms differ in precision"),
         }
     }
-    fn backward(&self, lse: &Numbers) -> Vec<u8> {
+    fn backward(&self, scores: &AnyScores) -> Vec<u8> {
         let Case { dtype, rows, classes, targets, .. } = &self.case;
         let mut out = vec![0xa5; rows * classes * dtype.bytes()];
-        let (objective, upstream) = (self.objective(), self.upstream());
-        fast::backward(&self.case.view(), lse.reals(), targets, &objective, &upstream, &mut out).unwrap();
+        let (objective, upstream, softmax) = (self.objective(), self.upstream(), scores.softmax());
+        fast::backward(&self.case.view(), &softmax, targets, &objective, &upstream, &mut out).unwrap();
         let view = self.case.view();
         let mut place: Vec<u8> = (0..*rows).flat_map(|row| view.row(row).to_vec()).collect();
-        fast::backward_in_place(&mut place, *dtype, *rows, *classes, lse.reals(), targets, &objective, &upstream)
-            .unwrap();
+        fast::backward_in_place(&mut place, *dtype, *rows, *classes, &softmax, targets, &objective, &upstream).unwrap();
         assert!(same_but_for_nan(&out, &place, *dtype), "in place is the same");
         out
     }
@@ -93,10 +92,10 @@ impl Problem {
     fn check(&self) -> Result<(), String> {
         let Case { dtype, classes, targets, ignore_index, .. } = &self.case;
         let view = self.case.view();
-        let (lse, term, share) = self.forward();
+        let (scores, term, share) = self.forward();
         let (terms, shares) = reference::terms(&view, targets, &self.objective());
         let slope = reference::gradient(&view, targets, &self.objective(), &self.upstream());
-        let actual = widen(&self.backward(&lse), *dtype);
+        let actual = widen(&self.backward(&scores), *dtype);
         let unit = if *dtype == Dtype::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
         // Rounding of the result: half a last place, or half the smallest subnormal.
         let (last, least) = match dtype {
@@ -107,14 +106,19 @@ impl Problem {
         // The largest factor of a row's gradient.
         let size =
             4.0 + self.weight.as_ref().map_or(1.0, |w| w.wide().iter().map(|w| w.abs()).sum::<f64>() / *classes as f64);
-        for (row, lse) in lse.wide().into_iter().enumerate() {
+        let log_sum = match &scores {
+            AnyScores::F32(s) => Numbers::F32(s.log_sum.clone()).wide(),
+            AnyScores::F64(s) => s.log_sum.clone(),
+        };
+        for (row, log_sum) in log_sum.into_iter().enumerate() {
             if (share[row] - shares[row]).abs() > unit * shares[row].abs() {
                 return Err(format!("share of row {row}: expected {}, got {}", shares[row], share[row]));
             }
             let logits = view.row(row);
-            let largest =
-                widen(logits, *dtype).into_iter().filter(|z| z.is_finite()).fold(1.0, |m: f64, z| m.max(z.abs()));
-            let bound = 64.0 * unit * size * largest * (1.0 + (*classes as f64).sqrt());
+            // Differences are what a term is made of: how far the logits are from 0 does not matter.
+            let finite = || widen(logits, *dtype).into_iter().filter(|z| z.is_finite());
+            let (top, low) = (finite().fold(f64::NEG_INFINITY, f64::max), finite().fold(f64::INFINITY, f64::min));
+            let bound = 64.0 * unit * size * (top - low).max(1.0) * (1.0 + (*classes as f64).sqrt());
             if !close(terms[row], term[row], bound) {
                 return Err(format!("term of row {row}: expected {:e}, got {:e}", terms[row], term[row]));
             }
@@ -123,14 +127,14 @@ impl Problem {
                 if targets[row] == *ignore_index && found.to_bits() != 0 {
                     return Err(format!("the gradient of an ignored row is {found}"));
                 }
-                // exp(z − lse) knows the log-sum-exp to a unit in its last place.
-                let bound = 8.0 * unit * size * (2.0 + lse.abs()) + last * expected.abs() + least;
-                if lse.is_finite() && !close(expected, found, bound) {
+                // exp((z − max) − log_sum) knows the log-sum, which is ln(classes) at most, to a unit in its last place.
+                let bound = 8.0 * unit * size * (2.0 + log_sum) + last * expected.abs() + least;
+                if log_sum.is_finite() && !close(expected, found, bound) {
                     return Err(format!(
                         "gradient at {row}, {class}: expected {expected:e}, got {found:e}, bound {bound:e}"
                     ));
                 }
-                if targets[row] != *ignore_index && lse.is_nan() && !found.is_nan() {
+                if targets[row] != *ignore_index && log_sum.is_nan() && !found.is_nan() {
                     return Err(format!("row {row} has no softmax and the gradient {found:e}"));
                 }
             }
@@ -230,8 +234,8 @@ fn the_number_of_threads_does_not_change_a_gradients_bits() {
     let on = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
-            let (lse, term, _) = problem.forward();
-            (problem.backward(&lse), term.into_iter().map(f64::to_bits).collect::<Vec<_>>())
+            let (scores, term, _) = problem.forward();
+            (problem.backward(&scores), term.into_iter().map(f64::to_bits).collect::<Vec<_>>())
         })
     };
     assert_eq!(on(1), on(5));
@@ -243,27 +247,26 @@ fn what_does_not_fit_is_refused_with_its_numbers() {
     let (view, targets) = (case.view(), [0i64, 1, 2, 3]);
     let plain = Objective::default();
     let one = Upstream { term: Reals::F32(&[1.0]), lse: None };
-    let lse = [0.0f32; 4];
+    let zeros = [0.0f32; 4];
+    let softmax = Softmax { max: Reals::F32(&zeros), log_sum: Reals::F32(&zeros) };
     let mut out = vec![0u8; 160];
-    let mut run = |lse, targets: &[i64], objective: &Objective<'_>, upstream: &Upstream<'_>, bytes: usize| {
-        fast::backward(&view, lse, targets, objective, upstream, &mut out[..bytes]).unwrap_err().to_string()
-    };
+    let mut run =
+        |softmax: Softmax<'_>, targets: &[i64], objective: &Objective<'_>, upstream: &Upstream<'_>, bytes: usize| {
+            fast::backward(&view, &softmax, targets, objective, upstream, &mut out[..bytes]).unwrap_err().to_string()
+        };
     let nine = [1.0f32; 9];
     let weighted = Objective { class_weight: Some(Reals::F32(&nine)), ..plain };
-    assert_eq!(run(Reals::F32(&lse), &targets, &weighted, &one, 160), "class weights: 9 numbers given, 10 needed");
+    assert_eq!(run(softmax, &targets, &weighted, &one, 160), "class weights: 9 numbers given, 10 needed");
     let smooth = Objective { label_smoothing: 1.5, ..plain };
-    assert_eq!(run(Reals::F32(&lse), &targets, &smooth, &one, 160), "label_smoothing is 1.5; it must lie in 0..=1");
-    assert_eq!(run(Reals::F32(&lse[..3]), &targets, &plain, &one, 160), "log-sum-exps: 3 numbers given, 4 needed");
+    assert_eq!(run(softmax, &targets, &smooth, &one, 160), "label_smoothing is 1.5; it must lie in 0..=1");
+    let short = Softmax { max: Reals::F32(&zeros[..3]), ..softmax };
+    assert_eq!(run(short, &targets, &plain, &one, 160), "row maxima: 3 numbers given, 4 needed");
+    let short = Softmax { log_sum: Reals::F32(&zeros[..3]), ..softmax };
+    assert_eq!(run(short, &targets, &plain, &one, 160), "logarithms of the sums: 3 numbers given, 4 needed");
     let double = Upstream { term: Reals::F64(&[1.0]), lse: None };
-    assert_eq!(
-        run(Reals::F32(&lse), &targets, &plain, &double, 160),
-        "gradients of the terms are f64; these logits need f32"
-    );
-    assert_eq!(
-        run(Reals::F32(&lse), &targets, &plain, &one, 156),
-        "bytes of the gradient: 156 numbers given, 160 needed"
-    );
-    assert!(run(Reals::F32(&lse), &[0, 1, 2, 10], &plain, &one, 160).contains("target 10 of row 3 is outside 0..10"));
+    assert_eq!(run(softmax, &targets, &plain, &double, 160), "gradients of the terms are f64; these logits need f32");
+    assert_eq!(run(softmax, &targets, &plain, &one, 156), "bytes of the gradient: 156 numbers given, 160 needed");
+    assert!(run(softmax, &[0, 1, 2, 10], &plain, &one, 160).contains("target 10 of row 3 is outside 0..10"));
     let error = fast::forward(&view, &targets[..3], &plain, 10.0).unwrap_err();
     assert_eq!(error, ObjectiveError::Score(ScoreError::TargetCount { rows: 4, targets: 3 }));
     assert_eq!(out, vec![0u8; 160], "nothing was written");

@@ -3,8 +3,8 @@
 use lossfeed_kernels::launch::{self, Gradient, Home, Probabilities, ProbabilityGradient};
 use lossfeed_kernels::{Dtype, Rows, rank};
 
-use crate::backward_reference::{Target, elements, log_sum_exp, row};
-use crate::cases::{Case, Flavour, Lcg, push};
+use crate::backward_reference::{Target, elements, row, softmax};
+use crate::cases::{Case, Lcg, plain_or_far, push};
 use crate::checks::{B0, case_of, load, real, reals};
 use crate::program::{Kind, Machine, Program};
 use crate::shapes::{Shape, all};
@@ -61,8 +61,8 @@ fn rows_of(case: &Case, bytes: &[u8], place: &Place, before: &[u8], mut row_chec
 /// The gradient over class indices, in and out of place, with everything that can be had.
 pub(crate) fn backward(machine: &mut dyn Machine, shapes: &'static [Shape]) {
     for (turn, (dtype, shape)) in all(shapes).enumerate() {
-        let mut case = case_of(dtype, shape, Flavour::Plain, 21);
         let mut rng = Lcg::new(turn as u64);
+        let mut case = case_of(dtype, shape, plain_or_far(rng.below(10) as usize), 21);
         let size = dtype.bytes();
         for i in 0..case.rows {
             if case.targets[i] == case.ignore_index {
@@ -80,7 +80,7 @@ pub(crate) fn backward(machine: &mut dyn Machine, shapes: &'static [Shape]) {
         let label_smoothing = [0.0, 0.1, 0.0, 0.9, 1.0][turn % 5];
         let (g, g_lse) = (random(case.rows, &mut rng), random(case.rows, &mut rng));
         let weight = random(case.classes, &mut rng);
-        let lse: Vec<f64> = (0..case.rows).map(|i| log_sum_exp(&row(&case.view(), i))).collect();
+        let (max, log_sum): (Vec<f64>, Vec<f64>) = (0..case.rows).map(|i| softmax(&row(&case.view(), i))).unzip();
 
         let mut program = Program::default();
         let kind = if in_place { Kind::Output } else { Kind::Input };
@@ -89,7 +89,8 @@ pub(crate) fn backward(machine: &mut dyn Machine, shapes: &'static [Shape]) {
         let batch = Gradient {
             logits,
             targets,
-            lse: reals(&mut program, dtype, &lse),
+            max: reals(&mut program, dtype, &max),
+            log_sum: reals(&mut program, dtype, &log_sum),
             upstream: reals(&mut program, dtype, &g),
             upstream_stride: i32::from(!shared),
             upstream_lse: if turn % 2 == 0 { reals(&mut program, dtype, &g_lse) } else { 0 },
@@ -136,9 +137,9 @@ pub(crate) fn backward(machine: &mut dyn Machine, shapes: &'static [Shape]) {
 /// Forward and backward against probabilities.
 pub(crate) fn probabilities(machine: &mut dyn Machine, shapes: &'static [Shape]) {
     for (turn, (dtype, shape)) in all(shapes).enumerate() {
-        let case = case_of(dtype, shape, Flavour::Plain, 31);
-        let (rows, classes, double) = (case.rows, case.classes, dtype == Dtype::F64);
         let mut rng = Lcg::new(turn as u64);
+        let case = case_of(dtype, shape, plain_or_far(rng.below(10) as usize), 31);
+        let (rows, classes, double) = (case.rows, case.classes, dtype == Dtype::F64);
         let (weighted, label_smoothing) = (turn % 3 == 1, [0.0, 0.1, 1.0][turn % 3]);
         let weight = random(classes, &mut rng);
         // A few classes share the mass; the others have none.
@@ -151,7 +152,7 @@ pub(crate) fn probabilities(machine: &mut dyn Machine, shapes: &'static [Shape])
         let targets = Rows::new(&bytes, dtype, rows, classes, stride).unwrap();
         let g = random(rows, &mut rng);
         let target = Target { weight: weighted.then_some(&weight[..]), label_smoothing };
-        let expected: Vec<[f64; 5]> =
+        let expected: Vec<[f64; 6]> =
             (0..rows).map(|i| target.probabilities(&row(&case.view(), i), &row(&targets, i))).collect();
 
         let mut program = Program::default();
@@ -159,7 +160,7 @@ pub(crate) fn probabilities(machine: &mut dyn Machine, shapes: &'static [Shape])
         let forward_logits = program.buffer(Kind::Input, case.offset_bytes, case.bytes[case.offset_bytes..].to_vec());
         let lent = program.lend(rows, classes, shape.4);
         let mut out = || program.output(rows * real(dtype));
-        let columns = [out(), out(), out(), out(), out()];
+        let columns = [out(), out(), out(), out(), out(), out()];
         let forward = Probabilities {
             logits: forward_logits,
             probabilities: program.buffer(Kind::Input, turn % 3 * dtype.bytes(), bytes.clone()),
@@ -168,10 +169,11 @@ pub(crate) fn probabilities(machine: &mut dyn Machine, shapes: &'static [Shape])
             row_stride: case.row_stride as i64,
             probability_stride: stride as i64,
             loss: columns[0],
-            lse: columns[1],
-            grad_norm: columns[2],
-            entropy: columns[3],
-            mass: columns[4],
+            max: columns[1],
+            log_sum: columns[2],
+            grad_norm: columns[3],
+            entropy: columns[4],
+            mass: columns[5],
             weight: if weighted { reals(&mut program, dtype, &weight) } else { 0 },
             label_smoothing,
             home: Home { count: program.output(4 * rows), b0: B0, ..Home::default() },
@@ -181,7 +183,8 @@ pub(crate) fn probabilities(machine: &mut dyn Machine, shapes: &'static [Shape])
         let backward = ProbabilityGradient {
             logits,
             probabilities: forward.probabilities,
-            lse: forward.lse,
+            max: forward.max,
+            log_sum: forward.log_sum,
             mass: forward.mass,
             upstream: reals(&mut program, dtype, &g),
             upstream_stride: 1,
@@ -197,15 +200,16 @@ pub(crate) fn probabilities(machine: &mut dyn Machine, shapes: &'static [Shape])
         program.call(launch::backward_probabilities(dtype, &backward, shape.4));
         let seed = machine.seeds()[turn % machine.seeds().len()];
         let memory = machine.run(&program, seed).unwrap_or_else(|e| panic!("{e}: {case:?}"));
-        for (column, name) in ["loss", "lse", "grad_norm", "entropy", "mass"].iter().enumerate() {
+        for (column, name) in ["loss", "max", "log_sum", "grad_norm", "entropy", "mass"].iter().enumerate() {
             let actual = memory.reals(columns[column], rows, double);
             for i in 0..rows {
-                let [loss, lse, _, _, mass] = expected[i].map(f64::abs);
+                let [loss, _, log_sum, _, _, mass] = expected[i].map(f64::abs);
                 // A difference of squares loses half of the digits.
-                let scale = if *name == "grad_norm" { 300.0 } else { 1.0 + lse * (1.0 + mass) + loss };
+                let scale = if *name == "grad_norm" { 300.0 } else { 1.0 + log_sum * (1.0 + mass) + loss };
                 let tolerance = if double { 1e-10 } else { 1e-5 } * scale;
                 let e = expected[i][column];
-                assert!((actual[i] - e).abs() <= tolerance, "{name} {} of row {i}, not {e}: {case:?}", actual[i]);
+                let same = actual[i] == e || (actual[i] - e).abs() <= tolerance;
+                assert!(same, "{name} {} of row {i}, not {e}: {case:?}", actual[i]);
             }
         }
         let keys: Vec<f32> = memory.reals(columns[0], rows, double).iter().map(|&v| v as f32).collect();

@@ -32,7 +32,7 @@ fn double_precision_scores_equal_the_textbook_formulas() {
             let sum: f64 = z.iter().map(|v| v.exp()).sum();
             let p: Vec<f64> = z.iter().map(|v| v.exp() / sum).collect();
             let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-12 * (1.0 + b.abs()), "row {row}: {a} is not {b}");
-            close(scores.lse[row], sum.ln());
+            close(scores.lse()[row], sum.ln());
             close(scores.loss[row], sum.ln() - z[y]);
             close(scores.grad_norm[row], (p.iter().map(|p| p * p).sum::<f64>() - 2.0 * p[y] + 1.0).sqrt());
             close(scores.entropy[row], -p.iter().map(|p| p * p.ln()).sum::<f64>());
@@ -61,7 +61,7 @@ fn the_first_maximum_wins() {
 #[test]
 fn one_class_leaves_nothing_to_learn() {
     let scores = score(&[-3.0], 1, &[0], -100);
-    assert_eq!((scores.loss[0], scores.lse[0], scores.grad_norm[0], scores.entropy[0]), (0.0, -3.0, 0.0, 0.0));
+    assert_eq!((scores.loss[0], scores.lse()[0], scores.grad_norm[0], scores.entropy[0]), (0.0, -3.0, 0.0, 0.0));
     assert_eq!((scores.correct[0], scores.count[0]), (1, 0));
 }
 
@@ -69,7 +69,8 @@ fn one_class_leaves_nothing_to_learn() {
 fn an_ignored_row_has_loss_zero_and_no_rank_and_counts_for_nobody() {
     let scores = score(&[0.0, 1.0, 0.0, 1.0, 0.0, 1.0], 2, &[0, -100, 1], -100);
     assert_eq!(scores.loss[1], 0.0);
-    assert!(scores.grad_norm[1].is_nan() && scores.entropy[1].is_nan() && scores.lse[1].is_nan());
+    assert!(scores.grad_norm[1].is_nan() && scores.entropy[1].is_nan() && scores.lse()[1].is_nan());
+    assert!(scores.max[1].is_nan() && scores.log_sum[1].is_nan());
     assert_eq!(scores.correct, [0, NOT_SCORED, 1]);
     assert_eq!(scores.count, [1, -1, 0]);
     assert!(scores.rank_score[1].is_nan());
@@ -81,7 +82,7 @@ fn rows_without_a_softmax_are_nan_and_a_masked_target_is_infinite() {
     let values = [1.0, nan, 2.0, 1.0, inf, 2.0, -inf, -inf, -inf, -inf, 1.0, 2.0, -inf, 1.0, 2.0];
     let scores = score(&values, 3, &[0, 0, 0, 0, 2], -100);
     for row in 0..3 {
-        assert!(scores.loss[row].is_nan() && scores.lse[row].is_nan() && scores.grad_norm[row].is_nan());
+        assert!(scores.loss[row].is_nan() && scores.lse()[row].is_nan() && scores.grad_norm[row].is_nan());
         assert!(scores.entropy[row].is_nan());
     }
     assert_eq!(scores.correct, [0, 0, 0, 0, 1]);

@@ -24,7 +24,7 @@ const MODULE: &str = "lossfeed";
 /// What the error word holds while no target was bad.
 const NO_ERROR: u32 = u32::MAX;
 
-/// What a pass leaves on the device beside losses and log-sum-exps.
+/// What a pass leaves on the device beside terms, maxima and log-sums.
 pub(crate) struct SideScores {
     memory: CudaSlice<u8>,
     places: Places,
@@ -38,6 +38,7 @@ pub(crate) struct SideScores {
 /// Byte offsets in [`SideScores::memory`], far enough apart for any element.
 #[derive(Clone, Copy)]
 struct Places {
+    loss: usize,
     grad_norm: usize,
     entropy: usize,
     correct: usize,
@@ -55,19 +56,19 @@ impl Places {
             bytes += length.next_multiple_of(256);
             here
         };
-        let (grad_norm, entropy) = (place(real_bytes * rows), place(real_bytes * rows));
+        let [loss, grad_norm, entropy] = [(); 3].map(|()| place(real_bytes * rows));
         let (correct, count, rank_score, error) = (place(rows), place(4 * rows), place(4 * rows), place(4));
-        Self { grad_norm, entropy, correct, count, rank_score, error, bytes }
+        Self { loss, grad_norm, entropy, correct, count, rank_score, error, bytes }
     }
 }
 
-/// Scores `logits` against int64 `targets`: (2, rows) of loss and lse, and the rest.
+/// Scores `logits` against int64 `targets`: (3, rows) of term, max and log_sum, and the rest.
 pub(crate) fn score(
     logits: &CudaStorage,
     logits_layout: &Layout,
     targets: &CudaStorage,
     targets_layout: &Layout,
-    (ignore_index, rank_base): (i64, f32),
+    (ignore_index, label_smoothing, rank_base): (i64, f64, f32),
 ) -> Result<(CudaStorage, Shape, SideScores)> {
     let address = match logits.dtype() {
         DType::F16 => address::<f16>,
@@ -79,8 +80,16 @@ pub(crate) fn score(
     if !(rank_base > 0.0 && rank_base.is_finite()) {
         return Err(Error::wrap(ScoreError::Base { b0: rank_base }));
     }
-    let pass =
-        Pass { logits, logits_layout, logits_address: address, targets, targets_layout, ignore_index, rank_base };
+    let pass = Pass {
+        logits,
+        logits_layout,
+        logits_address: address,
+        targets,
+        targets_layout,
+        ignore_index,
+        label_smoothing,
+        rank_base,
+    };
     if logits.dtype() == DType::F64 {
         pass.run::<f64>(Dtype::F64)
     } else {
@@ -113,11 +122,12 @@ struct Pass<'a> {
     targets: &'a CudaStorage,
     targets_layout: &'a Layout,
     ignore_index: i64,
+    label_smoothing: f64,
     rank_base: f32,
 }
 
 impl Pass<'_> {
-    /// `R`: the type of loss and lse.
+    /// `R`: the type of the scores.
     fn run<R>(&self, dtype: Dtype) -> Result<(CudaStorage, Shape, SideScores)>
     where
         R: CudaDType + candle_core::cuda_backend::cudarc::driver::DeviceRepr,
@@ -128,7 +138,7 @@ impl Pass<'_> {
         let places = Places::new(rows, size_of::<R>());
         // SAFETY: both are written in full by the pass below (with no rows, they have no part that is read) before anything reads
         // them on this stream; the error word is set just below.
-        let (both, mut memory) = unsafe { (device.alloc::<R>(2 * rows)?, device.alloc::<u8>(places.bytes)?) };
+        let (found, mut memory) = unsafe { (device.alloc::<R>(3 * rows)?, device.alloc::<u8>(places.bytes)?) };
         let mut error_word = memory.slice_mut(places.error..places.error + 4);
         stream.memcpy_htod(&NO_ERROR.to_ne_bytes(), &mut error_word).w()?;
         if rows > 0 {
@@ -137,7 +147,8 @@ impl Pass<'_> {
             let scratch = unsafe { device.alloc::<u8>(launch::scratch_bytes(rows, classes))? };
             let sm = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
             let multiprocessors = stream.context().attribute(sm).w()?.unsigned_abs();
-            let loss = both.device_ptr(&stream).0;
+            let term = found.device_ptr(&stream).0;
+            let column = (size_of::<R>() * rows) as u64;
             let side = memory.device_ptr(&stream).0;
             let at = |offset: usize| side + offset as u64;
             let batch = Score {
@@ -147,8 +158,11 @@ impl Pass<'_> {
                 classes,
                 row_stride: row_stride as i64,
                 ignore_index: self.ignore_index,
-                loss,
-                lse: loss + (size_of::<R>() * rows) as u64,
+                label_smoothing: self.label_smoothing,
+                term,
+                max: term + column,
+                log_sum: term + 2 * column,
+                loss: at(places.loss),
                 grad_norm: at(places.grad_norm),
                 entropy: at(places.entropy),
                 correct: at(places.correct),
@@ -172,9 +186,9 @@ impl Pass<'_> {
             unsafe { launch_pass(&device, &launch::score(dtype, &batch, &lent)) }?;
         }
         let done = stream.record_event(None).w()?;
-        let storage = CudaStorage::wrap_cuda_slice(both, device.clone());
+        let storage = CudaStorage::wrap_cuda_slice(found, device.clone());
         let side = SideScores { memory, places, rows, classes, done, device };
-        Ok((storage, Shape::from((2, rows)), side))
+        Ok((storage, Shape::from((3, rows)), side))
     }
 }
 
@@ -221,23 +235,23 @@ impl SideScores {
     }
 
     /// Waits for the pass, not for what the consumer queued behind it.
-    pub(crate) fn to_host(&self, both: &Tensor) -> Result<AnyScores> {
+    pub(crate) fn to_host(&self, found: &Tensor) -> Result<AnyScores> {
         self.done.synchronize().w()?;
         let stream = copy_stream(&self.device)?;
         let image = stream.clone_dtoh(&self.memory).w()?;
-        let (storage, _) = both.storage_and_layout();
+        let (storage, _) = found.storage_and_layout();
         let Storage::Cuda(storage) = &*storage else {
-            return Err(Error::msg("the losses are not on the device they were measured on").bt());
+            return Err(Error::msg("the maxima are not on the device they were measured on").bt());
         };
-        let double = both.dtype() == DType::F64;
+        let double = found.dtype() == DType::F64;
         let scores = if double {
-            let both = stream.clone_dtoh(storage.as_cuda_slice::<f64>()?).w()?;
+            let found = stream.clone_dtoh(storage.as_cuda_slice::<f64>()?).w()?;
             stream.synchronize().w()?;
-            AnyScores::F64(self.columns(&both, &image))
+            AnyScores::F64(self.columns(&found, &image))
         } else {
-            let both = stream.clone_dtoh(storage.as_cuda_slice::<f32>()?).w()?;
+            let found = stream.clone_dtoh(storage.as_cuda_slice::<f32>()?).w()?;
             stream.synchronize().w()?;
-            AnyScores::F32(self.columns(&both, &image))
+            AnyScores::F32(self.columns(&found, &image))
         };
         match words(&image, self.places.error, 1)[0] {
             NO_ERROR => Ok(scores),
@@ -248,12 +262,13 @@ impl SideScores {
         }
     }
 
-    fn columns<R: WithDType + bytemuck::Pod>(&self, both: &[R], image: &[u8]) -> Scores<R> {
+    fn columns<R: WithDType + bytemuck::Pod>(&self, found: &[R], image: &[u8]) -> Scores<R> {
         let (rows, p) = (self.rows, &self.places);
         let reals = |at: usize| bytemuck::pod_collect_to_vec::<u8, R>(&image[at..at + size_of::<R>() * rows]);
         Scores {
-            loss: both[..rows].to_vec(),
-            lse: both[rows..].to_vec(),
+            loss: reals(p.loss),
+            max: found[rows..2 * rows].to_vec(),
+            log_sum: found[2 * rows..].to_vec(),
             grad_norm: reals(p.grad_norm),
             entropy: reals(p.entropy),
             correct: image[p.correct..p.correct + rows].to_vec(),

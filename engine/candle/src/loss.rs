@@ -1,6 +1,6 @@
 //! The loss as a user calls it: checks, the scoring op, and what candle's own operations add around it.
 
-use candle_core::{D, DType, Error, Result, Tensor};
+use candle_core::{DType, Error, Result, Tensor};
 use lossfeed::scoring::RANK_OFFSET;
 use lossfeed_kernels::Rows;
 
@@ -45,8 +45,8 @@ impl Default for Options {
 /// not lie side by side the logits are copied once. `targets`: (rows), class indices of any integer type, on the same device.
 ///
 /// Returns the loss (a scalar, or (rows) for [`Reduction::None`]; f32, or f64 for f64 logits) and the [`Scores`]. The
-/// gradient has the logits' type and reads them once more. On the CPU nothing else of their size is made, except with
-/// label smoothing, which widens f16 and bf16 logits once; on CUDA the gradient is composed of candle's operations.
+/// gradient has the logits' type and reads them once more. On the CPU nothing else of their size is made; on CUDA the gradient is
+/// composed of candle's operations.
 ///
 /// # Errors
 /// Shapes, types or devices that do not fit, with both; `label_smoothing` outside 0..=1; `rank_base` not above 0; a target
@@ -69,21 +69,14 @@ pub(crate) fn weighted_cross_entropy(
         return Err(Error::msg(format!("label_smoothing is {smoothing}: it must lie in 0..=1")));
     }
     let (logits, targets) = prepared(logits, targets)?;
-    let (rows, classes) = logits.dims2()?;
-    let op = ScoreRows::new(options.ignore_index, options.rank_base);
+    let rows = logits.dim(0)?;
+    let op = ScoreRows::new(options.ignore_index, smoothing, options.rank_base);
     let side = op.side();
-    let both = logits.apply_op2(&targets, op)?;
-    let scores = Scores::new(side, &both)?;
-    let real = both.dtype();
-    let mut terms = both.narrow(0, 0, 1)?.reshape(rows)?;
+    let found = logits.apply_op2(&targets, op)?;
+    let scores = Scores::new(side, &found)?;
+    let real = found.dtype();
+    let mut terms = found.narrow(0, 0, 1)?.reshape(rows)?;
     let scored = targets.ne(options.ignore_index)?;
-    if smoothing > 0.0 && rows > 0 {
-        // (1 − ε) (lse − z_y) + ε (lse − mean z): the second half from the same lse.
-        let lse = both.narrow(0, 1, 1)?.reshape(rows)?;
-        let mean = (logits.to_dtype(real)?.sum(D::Minus1)? / classes as f64)?;
-        let spread = scored.where_cond(&(lse - mean)?, &terms.zeros_like()?)?;
-        terms = ((terms * (1.0 - smoothing))? + (spread * smoothing)?)?;
-    }
     if let Some(weights) = weights {
         terms = (terms * weights.to_dtype(real)?)?;
     }
@@ -102,10 +95,10 @@ pub(crate) fn weighted_cross_entropy(
 /// As [`cross_entropy`].
 pub fn sample_scores(logits: &Tensor, targets: &Tensor, options: &Options) -> Result<Scores> {
     let (logits, targets) = prepared(&logits.detach(), targets)?;
-    let op = ScoreRows::new(options.ignore_index, options.rank_base);
+    let op = ScoreRows::new(options.ignore_index, 0.0, options.rank_base);
     let side = op.side();
-    let both = logits.apply_op2_no_bwd(&targets, &op)?;
-    Scores::new(side, &both)
+    let found = logits.apply_op2_no_bwd(&targets, &op)?;
+    Scores::new(side, &found)
 }
 
 /// Logits whose rows hold their classes side by side, and targets as contiguous int64.

@@ -10,29 +10,29 @@ use parking_lot::Mutex;
 pub(crate) enum Side {
     /// All of the scores, on the host.
     Host(AnyScores),
-    /// Everything but loss and lse, on the device.
+    /// Everything but maxima and log-sums, on the device.
     #[cfg(feature = "cuda")]
     Cuda(crate::cuda::SideScores),
 }
 
-/// Scores of one batch: loss, lse, gradient-norm bound, entropy, correct, rank count and rank score a row. Their meaning is
+/// Scores of one batch: loss, maximum and log-sum, gradient-norm bound, entropy, correct, rank count and rank score a row. Their meaning is
 /// `lossfeed_kernels`'s; for f64 logits they are f64.
 pub struct Scores {
     side: Side,
-    /// (2, rows): loss and lse, outside the graph.
+    /// What the op returned, outside the graph: (3, rows) of term, max, log_sum.
     #[cfg(feature = "cuda")]
-    both: Tensor,
+    found: Tensor,
     rows: usize,
 }
 
 impl Scores {
-    pub(crate) fn new(side: Arc<Mutex<Option<Side>>>, both: &Tensor) -> Result<Self> {
+    pub(crate) fn new(side: Arc<Mutex<Option<Side>>>, found: &Tensor) -> Result<Self> {
         let side = side.lock().take().ok_or_else(|| Error::msg("the scoring op left no scores").bt())?;
         Ok(Self {
             side,
             #[cfg(feature = "cuda")]
-            both: both.detach(),
-            rows: both.dim(1)?,
+            found: found.detach(),
+            rows: found.dim(1)?,
         })
     }
 
@@ -66,7 +66,7 @@ impl Scores {
         match &self.side {
             Side::Host(scores) => Ok(scores.clone()),
             #[cfg(feature = "cuda")]
-            Side::Cuda(side) => side.to_host(&self.both),
+            Side::Cuda(side) => side.to_host(&self.found),
         }
     }
 }

@@ -96,14 +96,14 @@ macro_rules! dispatched {
 dispatched! {
     /// See [`score_row`].
     row = score_row, row_avx2, row_avx512: (
-        logits: &[u8], y: usize, linear: Option<Option<&[E::Real]>>, next: &[u8], block: &mut Block<E::Real>
+        logits: &[u8], y: usize, smoothing: Option<Option<&[E::Real]>>, next: &[u8], block: &mut Block<E::Real>
     ) -> (RowScore<E::Real>, E::Real)
 }
 
 dispatched! {
     /// See [`gradient_row`].
     gradient = gradient_row, gradient_avx2, gradient_avx512: (
-        logits: Option<&[u8]>, y: usize, lse: E::Real, factors: Factors<E::Real>, weight: Option<&[E::Real]>,
+        logits: Option<&[u8]>, y: usize, softmax: (E::Real, E::Real), factors: Factors<E::Real>, weight: Option<&[E::Real]>,
         next: &[u8], out: &mut [u8]
     ) -> ()
 }
@@ -125,15 +125,15 @@ mod tests {
                 .collect();
             let y = classes / 2;
             let scores = |level, block: &mut Block<f32>| {
-                let (r, linear) = row::<f32>(level, &logits, y, Some(None), &logits, block);
-                ([r.loss, r.lse, r.grad_norm, r.entropy, linear].map(f32::to_bits), r.correct)
+                let (r, distance) = row::<f32>(level, &logits, y, Some(None), &logits, block);
+                ([r.loss, r.max, r.log_sum, r.grad_norm, r.entropy, distance].map(f32::to_bits), r.correct)
             };
             let slope = |level| {
                 let factors = Factors { softmax: 0.7, spread: 0.01, target: 0.6 };
                 let mut out = vec![0u8; 4 * classes];
-                gradient::<f32>(level, Some(&logits), y, 9.0, factors, None, &logits, &mut out);
+                gradient::<f32>(level, Some(&logits), y, (7.9375, 1.0625), factors, None, &logits, &mut out);
                 let mut in_place = logits.clone();
-                gradient::<f32>(level, None, y, 9.0, factors, None, &[], &mut in_place);
+                gradient::<f32>(level, None, y, (7.9375, 1.0625), factors, None, &[], &mut in_place);
                 assert_eq!(out, in_place);
                 out
             };

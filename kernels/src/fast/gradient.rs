@@ -5,35 +5,37 @@ use super::dispatch::prefetch;
 use crate::element::{Element, Real};
 use crate::objective::Factors;
 
-/// Writes `softmax · exp(z − lse) − spread · w`, and takes the target's share off where it is due. `logits` is `None` where `out`
+/// Writes `factors.softmax · p − spread · w` with `p = exp((z − max) − log_sum)`, and takes the target's share off where it is due. `logits` is `None` where `out`
 /// holds them: then the gradient takes their place. `next` is the row to be asked for meanwhile, if any.
 #[inline(always)]
 pub(super) fn gradient_row<E: Element>(
     logits: Option<&[u8]>,
     y: usize,
-    lse: E::Real,
+    (max, log_sum): (E::Real, E::Real),
     factors: Factors<E::Real>,
     weight: Option<&[E::Real]>,
     next: &[u8],
     out: &mut [u8],
 ) {
+    // exp(−log_sum) is the row's and goes into the factor: one subtraction and one exponential a class.
+    let factors = Factors { softmax: factors.softmax * (E::Real::ZERO - log_sum).exp_lane().0, ..factors };
     let at = y * E::BYTES..(y + 1) * E::BYTES;
     let own = E::read(&logits.unwrap_or(out)[at.clone()]);
     match (logits, factors.spread != E::Real::ZERO) {
-        (None, false) => in_place::<E>(out, |_, z| (z - lse).exp_lane().0 * factors.softmax),
-        (Some(z), false) => copied::<E>(z, next, out, |_, z| (z - lse).exp_lane().0 * factors.softmax),
-        (None, true) => in_place::<E>(out, |class, z| smoothed(class, z, lse, factors, weight)),
-        (Some(z), true) => copied::<E>(z, next, out, |class, z| smoothed(class, z, lse, factors, weight)),
+        (None, false) => in_place::<E>(out, |_, z| (z - max).exp_lane().0 * factors.softmax),
+        (Some(z), false) => copied::<E>(z, next, out, |_, z| (z - max).exp_lane().0 * factors.softmax),
+        (None, true) => in_place::<E>(out, |class, z| smoothed(class, z, max, factors, weight)),
+        (Some(z), true) => copied::<E>(z, next, out, |class, z| smoothed(class, z, max, factors, weight)),
     }
     // From the logit itself: the value just written may have been rounded.
-    E::write(smoothed(y, own, lse, factors, weight) - factors.target, &mut out[at]);
+    E::write(smoothed(y, own, max, factors, weight) - factors.target, &mut out[at]);
 }
 
 /// The gradient at a class that is not the target.
 #[inline(always)]
-fn smoothed<R: Real>(class: usize, z: R, lse: R, factors: Factors<R>, weight: Option<&[R]>) -> R {
+fn smoothed<R: Real>(class: usize, z: R, max: R, factors: Factors<R>, weight: Option<&[R]>) -> R {
     let w = weight.map_or(R::of_f64(1.0), |w| w[class]);
-    (z - lse).exp_lane().0 * factors.softmax - factors.spread * w
+    (z - max).exp_lane().0 * factors.softmax - factors.spread * w
 }
 
 /// `out = f(class, z)`, in vectors, so that reads, arithmetic and writes each are one loop of known length.

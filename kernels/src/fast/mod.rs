@@ -27,7 +27,7 @@ use self::dispatch::Level;
 use crate::element::{BF16, Element, F16, Real};
 use crate::objective::{AnyTerms, Objective, ObjectiveError, Pick, Plan, Terms, Upstream, expect};
 use crate::scores::{Columns, check};
-use crate::{AnyScores, Dtype, Reals, Rows, ScoreError, Scores};
+use crate::{AnyScores, Dtype, Rows, ScoreError, Scores, Softmax};
 
 /// Logits a task should hold at least: about 20 µs of work, well above the cost of handing it to another thread.
 const TASK_LOGITS: usize = 1 << 14;
@@ -85,7 +85,7 @@ where
     let level = Level::of_this_machine();
     let mut columns = Columns::<E::Real>::ignored(targets.len());
     let mut terms = Terms { term: vec![E::Real::ZERO; targets.len()], share: vec![E::Real::ZERO; targets.len()] };
-    let linear = plan.smooths().then_some(plan.weight);
+    let smoothing = plan.smooths().then_some(plan.weight);
     let task_rows = TASK_LOGITS.div_ceil(rows.classes());
     let outputs =
         columns.pieces(task_rows).zip(terms.term.chunks_mut(task_rows).zip(terms.share.chunks_mut(task_rows)));
@@ -94,8 +94,9 @@ where
         for (k, &target) in targets.iter().enumerate() {
             if let (true, Ok(y)) = (target != plan.ignore_index, usize::try_from(target)) {
                 let row = task * task_rows + k;
-                let (score, sum) = dispatch::row::<E>(level, rows.row(row), y, linear, after(rows, row), &mut block);
-                (term[k], share[k]) = plan.row(y, score.loss, score.lse, sum);
+                let (score, distance) =
+                    dispatch::row::<E>(level, rows.row(row), y, smoothing, after(rows, row), &mut block);
+                (term[k], share[k]) = plan.row(y, score.loss, score.log_sum, distance);
                 piece.set(k, score);
             }
         }
@@ -104,13 +105,13 @@ where
 }
 
 /// The gradient of the objective's terms at the logits, into `out`: `rows` x `classes` contiguous elements of the logits' dtype.
-/// `lse` is what the forward gave. The same bits with any number of threads.
+/// `softmax` is what the forward gave ([`AnyScores::softmax`]). The same bits with any number of threads.
 ///
 /// # Errors
 /// [`ObjectiveError`] when an argument has the wrong length or precision. Nothing is written then.
 pub fn backward(
     rows: &Rows<'_>,
-    lse: Reals<'_>,
+    softmax: &Softmax<'_>,
     targets: &[i64],
     objective: &Objective<'_>,
     upstream: &Upstream<'_>,
@@ -121,7 +122,7 @@ pub fn backward(
     if out.len() != wanted {
         return Err(ObjectiveError::Length { what: "bytes of the gradient", actual: out.len(), wanted });
     }
-    slope(rows.dtype(), Some(rows), rows, lse, targets, objective, upstream, out)
+    slope(rows.dtype(), Some(rows), rows, softmax, targets, objective, upstream, out)
 }
 
 /// [`backward`] over the logits themselves: contiguous `rows` x `classes` elements of `dtype`, which the gradient replaces.
@@ -134,7 +135,7 @@ pub fn backward_in_place(
     dtype: Dtype,
     rows: usize,
     classes: usize,
-    lse: Reals<'_>,
+    softmax: &Softmax<'_>,
     targets: &[i64],
     objective: &Objective<'_>,
     upstream: &Upstream<'_>,
@@ -152,7 +153,7 @@ pub fn backward_in_place(
         wanted,
     })?;
     check(&shape, targets, objective.ignore_index, 1.0)?;
-    slope(dtype, None, &shape, lse, targets, objective, upstream, logits)
+    slope(dtype, None, &shape, softmax, targets, objective, upstream, logits)
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -160,24 +161,24 @@ fn slope(
     dtype: Dtype,
     source: Option<&Rows<'_>>,
     shape: &Rows<'_>,
-    lse: Reals<'_>,
+    softmax: &Softmax<'_>,
     targets: &[i64],
     objective: &Objective<'_>,
     upstream: &Upstream<'_>,
     out: &mut [u8],
 ) -> Result<(), ObjectiveError> {
     match dtype {
-        Dtype::F16 => all_slopes::<F16>(source, shape, lse, targets, objective, upstream, out),
-        Dtype::BF16 => all_slopes::<BF16>(source, shape, lse, targets, objective, upstream, out),
-        Dtype::F32 => all_slopes::<f32>(source, shape, lse, targets, objective, upstream, out),
-        Dtype::F64 => all_slopes::<f64>(source, shape, lse, targets, objective, upstream, out),
+        Dtype::F16 => all_slopes::<F16>(source, shape, softmax, targets, objective, upstream, out),
+        Dtype::BF16 => all_slopes::<BF16>(source, shape, softmax, targets, objective, upstream, out),
+        Dtype::F32 => all_slopes::<f32>(source, shape, softmax, targets, objective, upstream, out),
+        Dtype::F64 => all_slopes::<f64>(source, shape, softmax, targets, objective, upstream, out),
     }
 }
 
 fn all_slopes<E: Element>(
     source: Option<&Rows<'_>>,
     shape: &Rows<'_>,
-    lse: Reals<'_>,
+    softmax: &Softmax<'_>,
     targets: &[i64],
     objective: &Objective<'_>,
     upstream: &Upstream<'_>,
@@ -188,7 +189,8 @@ where
 {
     let (rows, classes) = (shape.rows(), shape.classes());
     let plan = Plan::<E::Real>::new(objective, shape)?;
-    let lse = expect::<E::Real>("log-sum-exps", lse, &[rows])?;
+    let max = expect::<E::Real>("row maxima", softmax.max, &[rows])?;
+    let log_sum = expect::<E::Real>("logarithms of the sums", softmax.log_sum, &[rows])?;
     let term_up = expect::<E::Real>("gradients of the terms", upstream.term, &[1, rows])?;
     let lse_up =
         upstream.lse.map(|up| expect::<E::Real>("gradients of the log-sum-exps", up, &[1, rows])).transpose()?;
@@ -206,7 +208,16 @@ where
                     let factors = plan.factors(y, of(term_up, row), lse_up.map_or(E::Real::ZERO, |up| of(up, row)));
                     let logits = source.map(|rows| rows.row(row));
                     let next = source.map_or(&[][..], |rows| after(rows, row));
-                    dispatch::gradient::<E>(level, logits, y, lse[row], factors, plan.weight, next, out);
+                    dispatch::gradient::<E>(
+                        level,
+                        logits,
+                        y,
+                        (max[row], log_sum[row]),
+                        factors,
+                        plan.weight,
+                        next,
+                        out,
+                    );
                 }
                 _ => out.fill(0),
             }

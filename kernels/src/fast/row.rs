@@ -62,45 +62,95 @@ impl<R: Real> Sums<R> {
     }
 }
 
-/// Scores the row whose elements are `logits` (native bytes) and whose target is class `y`. With `linear`, also Σ w_c z_c of its
-/// weights (all 1 if they are `None`), else 0. `next` is the row to be asked for meanwhile, if any.
+/// Σ w_c (max − z_c) over the classes seen so far, the target left out: how far all of them are below the maximum, which is what
+/// label smoothing adds to a loss. Relative to the maximum so far, as [`Sums`]: with Σ w_c z_c alone, an offset of the logits
+/// would be multiplied by the number of classes and taken off again, and its rounding would stay.
+struct Distance<R> {
+    max: R,
+    sum: [R; LANES],
+    /// Σ w_c.
+    weight: R,
+}
+
+impl<R: Real> Distance<R> {
+    #[inline(always)]
+    fn new() -> Self {
+        Distance { max: R::NEG_INFINITY, sum: [R::ZERO; LANES], weight: R::ZERO }
+    }
+
+    /// Refers the sum to `max` if that is larger.
+    #[inline(always)]
+    fn refer(&mut self, max: R) {
+        if max > self.max {
+            if self.max > R::NEG_INFINITY {
+                // At most the largest number, which times no weight at all is still nothing.
+                let up = max - self.max;
+                self.sum[0] = self.weight.mul_add(if up > R::MAX { R::MAX } else { up }, self.sum[0]);
+            }
+            self.max = max;
+        }
+    }
+
+    /// Adds all of `z` but element `own`, whose largest (of these and all before) is `max`. In an order that depends on nothing but
+    /// the classes' numbers.
+    #[inline(always)]
+    fn add<'a>(&mut self, z: &'a [R], own: Option<usize>, weights: Option<&'a [R]>, max: R) {
+        self.refer(max);
+        // Nothing but −∞ so far is infinitely far below anything.
+        let reference = if self.max == R::NEG_INFINITY { R::ZERO } else { self.max };
+        let mut heavy = [R::ZERO; LANES];
+        let rest = |of: &'a [R], own: usize| of.get(own + 1..).unwrap_or_default();
+        let end = own.unwrap_or(z.len());
+        for (z, weights) in [(&z[..end], weights.map(|w| &w[..end])), (rest(z, end), weights.map(|w| rest(w, end)))] {
+            let Some(weights) = weights else {
+                for z in z.chunks(LANES) {
+                    z.iter().zip(&mut self.sum).for_each(|(&z, sum)| *sum = (reference - z) + *sum);
+                }
+                self.weight = self.weight + R::of_f64(z.len() as f64);
+                continue;
+            };
+            for (z, w) in z.chunks(LANES).zip(weights.chunks(LANES)) {
+                for (((&z, &w), sum), heavy) in z.iter().zip(w).zip(&mut self.sum).zip(&mut heavy) {
+                    *sum = (reference - z).mul_add(w, *sum);
+                    *heavy = *heavy + w;
+                }
+            }
+        }
+        self.weight = self.weight + total(heavy);
+    }
+}
+
+/// Scores the row whose elements are `logits` (native bytes) and whose target is class `y`. With `smoothing`, also Σ w_c (max − z_c)
+/// of its weights (all 1 if they are `None`), else 0. `next` is the row to be asked for meanwhile, if any.
 #[inline(always)]
 pub(super) fn score_row<E: Element>(
     logits: &[u8],
     y: usize,
-    linear: Option<Option<&[E::Real]>>,
+    smoothing: Option<Option<&[E::Real]>>,
     next: &[u8],
     block: &mut Block<E::Real>,
 ) -> (RowScore<E::Real>, E::Real) {
     let mut sums = Sums::new();
-    let mut weighted = [E::Real::ZERO; LANES];
+    let mut distance = Distance::new();
     let mut start = 0;
     for raw in logits.chunks(BLOCK * E::BYTES) {
         let z = block.reals::<E>(raw);
-        if let Some(weights) = linear {
-            dot(&mut weighted, z, weights.map(|w| &w[start..start + z.len()]));
-        }
         let ahead = next.get(start * E::BYTES..).unwrap_or_default();
-        sums.add(z, y.checked_sub(start).filter(|&own| own < z.len()), ahead, LANES * E::BYTES);
+        let own = y.checked_sub(start).filter(|&own| own < z.len());
+        sums.add(z, own, ahead, LANES * E::BYTES);
+        if let Some(weights) = smoothing {
+            distance.add(z, own, weights.map(|w| &w[start..start + z.len()]), sums.max);
+        }
         start += z.len();
     }
     let target = E::read(&logits[y * E::BYTES..]);
     let first = || logits.chunks_exact(E::BYTES).position(|raw| E::read(raw) == target);
     let correct = target > sums.max || (target == sums.max && first() == Some(y));
-    (finish(&sums, target, correct), total(weighted))
-}
-
-/// Adds w · z (z where there are no weights) to the lanes, in an order that depends on nothing but the classes' numbers.
-#[inline(always)]
-fn dot<R: Real>(lanes: &mut [R; LANES], z: &[R], weights: Option<&[R]>) {
-    let add = |lanes: &mut [R; LANES], z: &[R], w: Option<&[R]>| {
-        for (i, &z) in z.iter().enumerate() {
-            lanes[i] = w.map_or(z + lanes[i], |w| z.mul_add(w[i], lanes[i]));
-        }
-    };
-    for (number, z) in z.chunks(LANES).enumerate() {
-        add(lanes, z, weights.map(|w| &w[number * LANES..number * LANES + z.len()]));
-    }
+    let score = finish(&sums, target, correct);
+    let Some(weights) = smoothing else { return (score, E::Real::ZERO) };
+    distance.refer(score.max);
+    let own = score.max - target;
+    (score, total(distance.sum) + weights.map_or(own, |w| w[y] * own))
 }
 
 /// Merges the target's own term into the others' sums.
@@ -127,7 +177,8 @@ fn finish<R: Real>(sums: &Sums<R>, target: R, correct: bool) -> RowScore<R> {
     let miss = others / sum;
     RowScore {
         loss: (max - target) + ln_sum,
-        lse: max + ln_sum,
+        max,
+        log_sum: ln_sum,
         grad_norm: (miss * miss + others_squared / (sum * sum)).sqrt(),
         entropy: ln_sum - sum_de / sum,
         correct: u8::from(correct),

@@ -17,7 +17,9 @@ pub struct Gradient {
     /// int64.
     pub targets: u64,
     /// `R`: the forward's.
-    pub lse: u64,
+    pub max: u64,
+    /// `R`: the forward's.
+    pub log_sum: u64,
     /// `R`: upstream gradient of every row's term.
     pub upstream: u64,
     /// Elements between them: 0 or 1.
@@ -54,7 +56,9 @@ pub struct ProbabilityGradient {
     /// As the logits.
     pub probabilities: u64,
     /// `R`: the forward's.
-    pub lse: u64,
+    pub max: u64,
+    /// `R`: the forward's.
+    pub log_sum: u64,
     /// `R`: the forward's.
     pub mass: u64,
     /// `R`: upstream gradient of every row's loss.
@@ -86,7 +90,8 @@ pub fn backward(dtype: Dtype, batch: &Gradient, multiprocessors: u32) -> Option<
     let arguments = GradientArguments {
         logits: batch.logits,
         targets: batch.targets,
-        lse: batch.lse,
+        max: batch.max,
+        log_sum: batch.log_sum,
         upstream: batch.upstream,
         upstream_lse: batch.upstream_lse,
         weight: batch.weight,
@@ -113,7 +118,8 @@ pub fn backward_probabilities(dtype: Dtype, batch: &ProbabilityGradient, multipr
     let arguments = ProbabilityGradientArguments {
         logits: batch.logits,
         probabilities: batch.probabilities,
-        lse: batch.lse,
+        max: batch.max,
+        log_sum: batch.log_sum,
         mass: batch.mass,
         upstream: batch.upstream,
         weight: batch.weight,

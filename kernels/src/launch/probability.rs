@@ -25,8 +25,10 @@ pub struct Probabilities {
     pub probability_stride: i64,
     /// `R`, never 0.
     pub loss: u64,
-    /// `R`.
-    pub lse: u64,
+    /// `R`: the row's largest logit, for the backward.
+    pub max: u64,
+    /// `R`: ln Σ exp(z − max), for the backward.
+    pub log_sum: u64,
     /// `R`.
     pub grad_norm: u64,
     /// `R`.
@@ -61,7 +63,8 @@ pub fn probabilities(dtype: Dtype, batch: &Probabilities, lent: &Lent) -> Vec<St
         row_stride: batch.row_stride,
         probability_stride: batch.probability_stride,
         loss: batch.loss,
-        lse: batch.lse,
+        max: batch.max,
+        log_sum: batch.log_sum,
         grad_norm: batch.grad_norm,
         entropy: batch.entropy,
         mass: batch.mass,

@@ -30,8 +30,10 @@ pub struct Score {
     pub ignore_index: i64,
     /// `R`, never 0.
     pub loss: u64,
-    /// `R`.
-    pub lse: u64,
+    /// `R`: the row's largest logit, for the backward.
+    pub max: u64,
+    /// `R`: ln Σ exp(z − max), for the backward.
+    pub log_sum: u64,
     /// `R`.
     pub grad_norm: u64,
     /// `R`.
@@ -71,7 +73,8 @@ pub fn score(dtype: Dtype, batch: &Score, lent: &Lent) -> Vec<Step> {
         row_stride: batch.row_stride,
         ignore_index: batch.ignore_index,
         loss: batch.loss,
-        lse: batch.lse,
+        max: batch.max,
+        log_sum: batch.log_sum,
         grad_norm: batch.grad_norm,
         entropy: batch.entropy,
         correct: batch.correct,

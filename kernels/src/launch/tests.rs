@@ -69,10 +69,10 @@ fn parts_of_the_scratch_do_not_overlap_and_fit() {
 fn arguments_have_the_sizes_the_kernels_declare() {
     let sizes = [
         (size_of::<Finish>(), 96),
-        (size_of::<ScoreArguments>(), 96 + 18 * 8 + 16),
-        (size_of::<GradientArguments>(), 12 * 8 + 24),
-        (size_of::<ProbabilityArguments>(), 96 + 12 * 8 + 8),
-        (size_of::<ProbabilityGradientArguments>(), 11 * 8 + 24),
+        (size_of::<ScoreArguments>(), 96 + 19 * 8 + 16),
+        (size_of::<GradientArguments>(), 13 * 8 + 24),
+        (size_of::<ProbabilityArguments>(), 96 + 13 * 8 + 8),
+        (size_of::<ProbabilityGradientArguments>(), 12 * 8 + 24),
         (size_of::<SequenceArguments>(), 96 + 11 * 8 + 16),
         (size_of::<RadixArguments>(), 96 + 24 + 8),
         (size_of::<ImageArguments>(), 5 * 8 + 32 * 4 + 12 * 4),

@@ -108,19 +108,21 @@ def device_rows(rows: torch.Tensor, labels: torch.Tensor, ignore_index: int) -> 
     # An index out of range would trip a device-side assertion and take the context with it.
     inside = valid & (labels >= 0) & (labels < z.shape[1])
     index = torch.where(inside, labels, torch.zeros_like(labels)).unsqueeze(1)
-    lse = torch.logsumexp(z, dim=-1)
-    p = torch.exp(z - lse.unsqueeze(1))
+    # Differences from the maximum, never the log-sum-exp: that one is rounded to the last place of the logits' offset.
+    d = z - z.amax(-1, keepdim=True)
+    log_sum = d.exp().sum(-1).log()
+    p = torch.exp(d - log_sum.unsqueeze(1))
     p_y = p.gather(1, index).squeeze(1)
-    nan = torch.full_like(lse, math.nan)
-    loss = torch.where(inside, lse - z.gather(1, index).squeeze(1), torch.where(valid, nan, torch.zeros_like(lse)))
+    nan = torch.full_like(log_sum, math.nan)
+    loss = torch.where(inside, log_sum - d.gather(1, index).squeeze(1), torch.where(valid, nan, torch.zeros_like(log_sum)))
     grad_norm = torch.where(inside, (p.square().sum(-1) - 2.0 * p_y + 1.0).clamp_min(0.0).sqrt(), nan)
-    entropy = torch.where(inside, lse - torch.where(p == 0, torch.zeros_like(p), p * z).sum(-1), nan)
+    entropy = torch.where(inside, log_sum - torch.where(p == 0, torch.zeros_like(p), p * d).sum(-1), nan)
     # torch calls the first NaN of a row its largest; a row that holds one has no softmax and nothing in it is correct.
     hit = ((z.argmax(-1) == labels) & ~torch.isnan(loss)).to(torch.uint8)
     correct = torch.where(valid, hit, torch.full_like(hit, 255))
     count = rank_counts(torch.where(inside, loss, nan))
     rank_score = torch.where(count >= 0, torch.log(count.to(torch.float32) + RANK_BASE), nan.to(torch.float32))
-    return RowScores(loss, lse, grad_norm, entropy, correct, count, rank_score)
+    return RowScores(loss, grad_norm, entropy, correct, count, rank_score)
 
 
 @torch.no_grad()

@@ -123,13 +123,13 @@ def forward(
         if not where.mail:
             _raise_late_errors(device)
         term = torch.empty(count, dtype=real_dtype(rows), device=device)
-        rest = torch.empty((5, count), dtype=term.dtype, device=device)
+        rest = torch.empty((6, count), dtype=term.dtype, device=device)
         correct = torch.empty(count, dtype=torch.uint8, device=device)
         counts = torch.empty(count, dtype=torch.int32, device=device)
         rank_score = torch.empty(count, dtype=torch.float32, device=device)
         scratch = torch.empty(_native.scratch_bytes(count, classes), dtype=torch.uint8, device=device)
         weight_sum = weight.sum() if weight is not None and label_smoothing > 0.0 else None
-        share, loss, lse, grad_norm, entropy = (rest.data_ptr() + i * count * rest.element_size() for i in range(5))
+        share, loss, peak, log_sum, grad_norm, entropy = (rest.data_ptr() + i * count * rest.element_size() for i in range(6))
         native.forward(
             stream(device),
             dtype_name(rows),
@@ -140,7 +140,8 @@ def forward(
             labels.data_ptr(),
             scratch.data_ptr(),
             loss=loss,
-            lse=lse,
+            max=peak,
+            log_sum=log_sum,
             grad_norm=grad_norm,
             entropy=entropy,
             correct=correct.data_ptr(),
@@ -197,11 +198,12 @@ def backward(
     weight: torch.Tensor | None,
     ignore_index: int,
     label_smoothing: float,
-    lse: torch.Tensor,
+    softmax: torch.Tensor,
     upstream: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """Writes the gradient to `out` (which may be `rows`). `upstream` has one number, or one a row."""
+    """Writes the gradient to `out` (which may be `rows`). `softmax` is contiguous ``(2, R)``: maxima, then log-sums. `upstream` has
+    one number, or one a row."""
     count, classes = rows.shape
     with on(rows.device):
         weight_sum = weight.sum() if weight is not None and label_smoothing > 0.0 else None
@@ -213,7 +215,8 @@ def backward(
             rows.stride(0) if count > 1 else classes,
             rows.data_ptr(),
             labels.data_ptr(),
-            lse=lse.data_ptr(),
+            max=softmax.data_ptr(),
+            log_sum=softmax.data_ptr() + count * softmax.element_size(),
             upstream=upstream.data_ptr(),
             upstream_stride=1 if len(upstream) == count and count > 1 else 0,
             gradient=out.data_ptr(),
@@ -229,7 +232,7 @@ def mail_sequences(found: Forward, samples: int, sequence: str, where: Home) -> 
     """One loss a sample from the rows of its positions, ranked and mailed."""
     native = kernels(found.rest.device)
     assert native is not None, "the rows were scored by these kernels"
-    _, loss, _, grad_norm, entropy = found.rest.detach().unbind()
+    _, loss, _, _, grad_norm, entropy = found.rest.detach().unbind()
     length = loss.numel() // samples
     device = loss.device
     with on(device):

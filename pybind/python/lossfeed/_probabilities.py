@@ -41,7 +41,7 @@ class ProbabilityLosses(torch.autograd.Function):
         assert native is not None, "asked before"
         w = None if weight is None else weight.detach().to(real).contiguous()
         with _cuda.on(rows.device):
-            found = torch.empty((3, count), dtype=real, device=rows.device)
+            found = torch.empty((4, count), dtype=real, device=rows.device)
             scratch = torch.empty(_native.scratch_bytes(count, classes), dtype=torch.uint8, device=rows.device)
             native.probabilities(
                 _cuda.stream(rows.device),
@@ -54,8 +54,9 @@ class ProbabilityLosses(torch.autograd.Function):
                 q.stride(0) if count > 1 else classes,
                 scratch.data_ptr(),
                 loss=found[0].data_ptr(),
-                lse=found[1].data_ptr(),
-                mass=found[2].data_ptr(),
+                max=found[1].data_ptr(),
+                log_sum=found[2].data_ptr(),
+                mass=found[3].data_ptr(),
                 weight=0 if w is None else w.data_ptr(),
                 label_smoothing=label_smoothing,
             )
@@ -86,8 +87,9 @@ class ProbabilityLosses(torch.autograd.Function):
                 rows.data_ptr(),
                 q.data_ptr(),
                 q.stride(0) if count > 1 else classes,
-                lse=found[1].data_ptr(),
-                mass=found[2].data_ptr(),
+                max=found[1].data_ptr(),
+                log_sum=found[2].data_ptr(),
+                mass=found[3].data_ptr(),
                 upstream=upstream.data_ptr(),
                 upstream_stride=0 if one or count == 1 else 1,
                 gradient=out.data_ptr(),

@@ -25,7 +25,7 @@ class Forward(NamedTuple):
     term: torch.Tensor
     """``(R,)``: each row's loss with class weight and smoothing; 0 where ignored."""
     rest: torch.Tensor
-    """``(5, R)``: share (what the row adds to the denominator of a mean), loss, lse, grad_norm, entropy."""
+    """``(6, R)``: share (what the row adds to the denominator of a mean), loss, max, log_sum, grad_norm, entropy."""
     correct: torch.Tensor
     """uint8 ``(R,)``; 255 where ignored."""
     count: torch.Tensor
@@ -35,7 +35,14 @@ class Forward(NamedTuple):
 
     def scores(self) -> RowScores:
         """The scores of the plain loss."""
-        return RowScores(*self.rest[1:].unbind(), self.correct, self.count, self.rank_score)
+        _, loss, _, _, grad_norm, entropy = self.rest.unbind()
+        return RowScores(loss, grad_norm, entropy, self.correct, self.count, self.rank_score)
+
+    @property
+    def softmax(self) -> torch.Tensor:
+        """``(2, R)``: what :func:`backward` needs of the rows: the largest logit, and ln of the sum of exp(z - that). Apart, for their
+        sum is rounded to the last place of the logits' offset."""
+        return self.rest[2:4]
 
 
 def real_dtype(logits: torch.Tensor) -> torch.dtype:
@@ -103,7 +110,7 @@ def forward(
     real = str(real_dtype(rows)).removeprefix("torch.")
     return Forward(
         to_torch(fields[0], real, (count,)),
-        to_torch(fields[1], real, (5, count)),
+        to_torch(fields[1], real, (6, count)),
         to_torch(fields[2], "uint8", (count,)),
         to_torch(fields[3], "int32", (count,)),
         to_torch(fields[4], "float32", (count,)),
@@ -116,14 +123,14 @@ def backward(
     weight: torch.Tensor | None,
     ignore_index: int,
     label_smoothing: float,
-    lse: torch.Tensor,
+    softmax: torch.Tensor,
     grad_term: torch.Tensor,
     overwrite: bool = False,
 ) -> torch.Tensor:
-    """The gradient of ``(grad_term * term).sum()`` at the logits, contiguous, in their dtype. ``overwrite``: it takes the place
-    of the logits where those are contiguous."""
+    """The gradient of ``(grad_term * term).sum()`` at the logits, contiguous, in their dtype. ``softmax``: the forward's.
+    ``overwrite``: it takes the place of the logits where those are contiguous."""
     real = real_dtype(logits)
-    labels, lse = class_indices(target), lse.detach().contiguous()
+    labels, softmax = class_indices(target), softmax.detach().contiguous()
     # The mean and the sum hand down one number, expanded.
     one = len(grad_term) > 1 and grad_term.stride(0) == 0
     upstream = _plain(grad_term[:1] if one else grad_term, real)
@@ -133,7 +140,7 @@ def backward(
     count, classes = rows.shape
     out = rows if overwrite else torch.empty((count, classes), dtype=rows.dtype, device=rows.device)
     if (native := _cuda.kernels(rows.device)) is not None:
-        _cuda.backward(native, rows, labels, weight, ignore_index, label_smoothing, lse, upstream, out)
+        _cuda.backward(native, rows, labels, weight, ignore_index, label_smoothing, softmax, upstream, out)
     else:
         _native.backward_rows(
             None if overwrite else span(rows),
@@ -141,7 +148,7 @@ def backward(
             count,
             classes,
             rows.stride(0) if count > 1 else classes,
-            span(lse),
+            span(softmax),
             span(labels),
             ignore_index,
             None if weight is None else span(weight),
@@ -196,7 +203,7 @@ class RowTerms(torch.autograd.Function):
         found = forward(logits, target, weight, ignore_index, label_smoothing, home)
         # The logits and not the softmax: half the memory of a saved log-softmax for half-precision logits, none beyond
         # what the caller holds anyway.
-        ctx.save_for_backward(logits, target, weight, found.rest[2])
+        ctx.save_for_backward(logits, target, weight, found.softmax)
         ctx.settings = ignore_index, label_smoothing
         ctx.overwrite = overwrite
         ctx.mark_non_differentiable(*found[1:4])
@@ -204,11 +211,11 @@ class RowTerms(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_term: torch.Tensor, *_: Any) -> tuple[Any, ...]:
-        logits, target, weight, lse = ctx.saved_tensors
+        logits, target, weight, softmax = ctx.saved_tensors
         if torch.is_grad_enabled():
             gradient = composite_gradient(logits, target, weight, *ctx.settings, grad_term)
         else:
-            gradient = backward(logits, target, weight, *ctx.settings, lse, grad_term, ctx.overwrite)
+            gradient = backward(logits, target, weight, *ctx.settings, softmax, grad_term, ctx.overwrite)
         return gradient, None, None, None, None, None, None
 
 
@@ -232,7 +239,7 @@ def _(logits, target, weight, ignore_index, label_smoothing):  # type: ignore[no
     rows, real = logits.shape[0], real_dtype(logits)
     return (
         logits.new_empty((rows,), dtype=real),
-        logits.new_empty((5, rows), dtype=real),
+        logits.new_empty((6, rows), dtype=real),
         logits.new_empty((rows,), dtype=torch.uint8),
         logits.new_empty((rows,), dtype=torch.int32),
     )
@@ -245,15 +252,15 @@ def rows_backward(
     weight: Optional[torch.Tensor],
     ignore_index: int,
     label_smoothing: float,
-    lse: torch.Tensor,
+    softmax: torch.Tensor,
     grad_term: torch.Tensor,
 ) -> torch.Tensor:
     """:func:`backward` as an operator."""
-    return backward(logits, target, weight, ignore_index, label_smoothing, lse, grad_term)
+    return backward(logits, target, weight, ignore_index, label_smoothing, softmax, grad_term)
 
 
 @rows_backward.register_fake
-def _(logits, target, weight, ignore_index, label_smoothing, lse, grad_term):  # type: ignore[no-untyped-def]
+def _(logits, target, weight, ignore_index, label_smoothing, softmax, grad_term):  # type: ignore[no-untyped-def]
     return torch.empty_like(logits, memory_format=torch.contiguous_format)
 
 
@@ -268,7 +275,7 @@ def _backward_of_forward(ctx: Any, grad_term: torch.Tensor | None, *_: Any) -> t
     logits, target, weight, rest = ctx.saved_tensors
     gradient = None
     if grad_term is not None:
-        gradient = torch.ops.lossfeed.rows_backward(logits, target, weight, *ctx.settings, rest[2].detach(), grad_term)
+        gradient = torch.ops.lossfeed.rows_backward(logits, target, weight, *ctx.settings, rest[2:4].detach(), grad_term)
     return gradient, None, None, None, None
 
 

@@ -40,7 +40,6 @@ class RowScores(NamedTuple):
     """What is known of rows: tensors or arrays of one dimension."""
 
     loss: Any
-    lse: Any
     grad_norm: Any
     entropy: Any
     correct: Any
@@ -129,10 +128,9 @@ def _array_scores(logits: Any, target: Any, classes: int, shape: tuple[int, ...]
         as_bytes(rows), dtype_name(rows), len(rows), classes, classes, as_bytes(labels), ignore_index, RANK_BASE, None, 0.0
     )
     real = "float64" if rows.dtype == numpy.float64 else "float32"
-    _, loss, lse, grad_norm, entropy = to_numpy(rest, real, (5, len(rows)))
+    _, loss, _, _, grad_norm, entropy = to_numpy(rest, real, (6, len(rows)))
     scores = RowScores(
         loss,
-        lse,
         grad_norm,
         entropy,
         to_numpy(correct, "uint8", (len(rows),)),
