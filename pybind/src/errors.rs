@@ -7,6 +7,8 @@ use lossfeed::{Error, ErrorKind, Result};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
+use crate::logging;
+
 /// The class in `lossfeed._errors` that stands for `kind`.
 fn class_name(kind: ErrorKind) -> &'static str {
     match kind {
@@ -49,9 +51,12 @@ fn python_cause(py: Python<'_>, error: &Error) -> Option<PyErr> {
     None
 }
 
-/// Runs `work` without the interpreter lock; an error or a panic in it becomes a named exception.
+/// Runs `work` without the interpreter lock; an error or a panic in it becomes a named exception. Warnings that the engine
+/// has had meanwhile go to Python's `logging`.
 pub(crate) fn outside<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
-    py.detach(|| caught(work)).map_err(raise)
+    let result = py.detach(|| caught(work));
+    logging::deliver(py);
+    result.map_err(raise)
 }
 
 /// Runs `work`; a panic in it becomes an internal error, since nothing may unwind into Python.

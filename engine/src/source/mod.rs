@@ -27,6 +27,8 @@ mod cloud;
 mod decode;
 mod files;
 mod folder;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod index_cache;
 mod label;
 mod local;

@@ -17,6 +17,8 @@
 mod counters;
 mod directory;
 mod discover;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod page;
 mod publisher;
 mod sweep;
