@@ -166,24 +166,27 @@ pub(crate) fn deliver(py: Python<'_>) {
     if messages.is_empty() && lost == 0 {
         return;
     }
-    if let Err(error) = tell(py, &messages, lost) {
-        if error.is_instance_of::<PyKeyboardInterrupt>(py) {
-            // Ctrl-C fell into somebody's handler. Our caller has a result to hand over first: it comes again right after.
-            let _ = py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main"));
-        } else {
-            error.write_unraisable(py, None);
-        }
+    for Message { error, text } in messages {
+        warn(py, if error { "error" } else { "warning" }, &text);
+    }
+    if lost > 0 {
+        warn(py, "warning", &format!("{lost} more warnings found no room and are lost"));
     }
 }
 
-fn tell(py: Python<'_>, messages: &[Message], lost: usize) -> PyResult<()> {
-    let logger = py.import("logging")?.call_method1("getLogger", ("lossfeed",))?;
-    for message in messages {
+/// One record. Whatever somebody's handler or filter raises costs neither our caller's result nor the other records.
+fn warn(py: Python<'_>, method: &str, text: &str) {
+    let told = py
+        .import("logging")
+        .and_then(|logging| logging.call_method1("getLogger", ("lossfeed",)))
         // As an argument: a per cent sign in a name is no format.
-        logger.call_method1(if message.error { "error" } else { "warning" }, ("%s", &message.text))?;
+        .and_then(|logger| logger.call_method1(method, ("%s", text)));
+    match told {
+        Ok(_) => {}
+        // Ctrl-C fell into a handler. Our caller has a result to hand over first: it comes again right after.
+        Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => {
+            let _ = py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main"));
+        }
+        Err(error) => error.write_unraisable(py, None),
     }
-    if lost > 0 {
-        logger.call_method1("warning", ("%d more warnings found no room and are lost", lost))?;
-    }
-    Ok(())
 }
