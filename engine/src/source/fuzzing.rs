@@ -1,4 +1,5 @@
-//! Doors for the fuzz targets (`tests/fuzz/targets`) to parsers that nobody else may call. Only in fuzzing builds.
+//! Doors for the fuzz targets (`tests/fuzz/targets`) to parsers that nobody else may call. Only in fuzzing
+//! builds, and in tests, which hold the seeds and whatever was found to the same promises.
 
 use std::collections::HashSet;
 use std::io::Cursor;
@@ -103,5 +104,34 @@ impl Source for OneImage {
     }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>)) {
         (0..ids.len()).for_each(|k| sink(k, Ok(Payload { data: self.0, target: &[] })));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every file of the corpus. Whatever its format: to another parser it is noise.
+    fn corpus() -> Vec<Vec<u8>> {
+        let folder: std::path::PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "tests", "fuzz", "corpus"].iter().collect();
+        std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect()
+    }
+
+    #[test]
+    fn seeds_and_all_that_was_found_keep_the_promises() {
+        for seed in tar_seeds() {
+            assert!(walk(Cursor::new(&seed), seed.len() as u64, "a seed").is_ok());
+            tar(&seed);
+        }
+        for seed in index_seeds() {
+            assert!(index_cache::decode(&seed, KEY, SHARD_BYTES).is_some());
+            index(&seed);
+        }
+        let all = corpus();
+        assert!(all.len() > 40);
+        for bytes in &all {
+            tar(bytes);
+            index(bytes);
+        }
     }
 }

@@ -27,7 +27,7 @@ mod cloud;
 mod decode;
 mod files;
 mod folder;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod index_cache;
 mod label;

@@ -1,4 +1,5 @@
-//! Doors for the fuzz targets (`tests/fuzz/targets`) to the stats page. Only in fuzzing builds.
+//! Doors for the fuzz targets (`tests/fuzz/targets`) to the stats page. Only in fuzzing builds,
+//! and in tests, which hold the seeds and whatever was found to the same promises.
 
 use super::counters::{Counters, Snapshot};
 use super::page::{self, Identity, PAGE_BYTES, Process, RING, steers_terminal};
@@ -24,12 +25,10 @@ pub fn page(bytes: &[u8]) {
         }
         // Written again, it says the same, but for what does not fit: replaced characters take more room.
         let again = page::fresh(who, contents.process, contents.started_unix_ms);
-        match page::parse(&again) {
-            Ok(back) => assert!(
-                back.process == contents.process && who.job.starts_with(&back.identity.job) && back.history.is_empty()
-            ),
-            Err(why) => assert!(false, "{why}"),
-        }
+        let same = |back: page::Contents| {
+            back.process == contents.process && who.job.starts_with(&back.identity.job) && back.history.is_empty()
+        };
+        assert!(page::parse(&again).is_ok_and(same));
     }
 }
 
@@ -49,4 +48,24 @@ pub fn seeds() -> Vec<Vec<u8>> {
             bytes
         })
         .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every file of the corpus. Whatever its format: to another parser it is noise.
+    fn corpus() -> Vec<Vec<u8>> {
+        let folder: std::path::PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "tests", "fuzz", "corpus"].iter().collect();
+        std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect()
+    }
+
+    #[test]
+    fn seeds_and_all_that_was_found_keep_the_promises() {
+        for seed in seeds() {
+            assert!(page::parse(&seed).is_ok());
+            page(&seed);
+        }
+        corpus().iter().for_each(|bytes| page(bytes));
+    }
 }

@@ -17,7 +17,7 @@
 mod counters;
 mod directory;
 mod discover;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod page;
 mod publisher;

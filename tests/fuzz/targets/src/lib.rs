@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lossfeed::engine::Next;
+use lossfeed::loader::Next;
 use lossfeed::sampler::SamplerSettings;
 use lossfeed::source::{Arrays, Decoder, ImageMode, Scratch};
 use lossfeed::{Dataset, Dtype, Engine, ErrorKind, Settings, TensorSpec};
