@@ -11,6 +11,11 @@ use crate::error::{Error, Result};
 /// The format's own limit on either side.
 const SIDE_MAX: usize = 65_535;
 
+/// What is shown where a file has no blocks. The decoder writes it itself where it sees that they are missing, and writes
+/// nothing, though it reports success, where another scan or table begins within a scan (zune-jpeg 0.5.15). Whatever lay
+/// in the memory before, another sample's pixels as a rule, must not be shown as this one's.
+const MISSING: u8 = 128;
+
 pub(super) struct Jpeg<'a> {
     encoded: &'a [u8],
     /// In a box: its tables are 28 KB, and moving them from hand to hand took a sixth of a small image's time.
@@ -43,10 +48,12 @@ impl Image for Jpeg<'_> {
             readable(self.encoded)?;
         }
         if channels == 3 || direct {
+            out.fill(MISSING);
             return self.decoder.decode_into(out).map_err(|e| corrupt(self.encoded, e));
         }
         // Gray from anything but YCbCr, whose first component it is, goes through RGB.
-        spare.resize(self.head.height * self.head.width * 3, 0);
+        spare.clear();
+        spare.resize(self.head.height * self.head.width * 3, MISSING);
         decoder(self.encoded, ColorSpace::RGB)?.decode_into(spare).map_err(|e| corrupt(self.encoded, e))?;
         to_gray(spare, out);
         Ok(())
