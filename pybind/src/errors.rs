@@ -10,6 +10,8 @@ use lossfeed::{Error, ErrorKind, Result};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
+use crate::logging;
+
 /// The class in `lossfeed._errors` that stands for `kind`.
 fn class_name(kind: ErrorKind) -> &'static str {
     match kind {
@@ -78,15 +80,17 @@ fn python_cause(py: Python<'_>, error: &Error) -> Option<PyErr> {
     None
 }
 
-/// Runs `work` without the interpreter lock; an error or a panic in it becomes a named exception.
+/// Runs `work` without the interpreter lock; an error or a panic in it becomes a named exception. Warnings that the engine
+/// has had meanwhile go to Python's `logging`.
 pub(crate) fn outside<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
-    py.detach(|| {
+    let result = py.detach(|| {
         let before = PYTHONS.replace(true);
         let done = caught(work);
         PYTHONS.set(before);
         done
-    })
-    .map_err(raise)
+    });
+    logging::deliver(py);
+    result.map_err(raise)
 }
 
 thread_local! {

@@ -9,6 +9,7 @@ mod dataset;
 mod engine;
 mod errors;
 mod images;
+mod logging;
 mod openmp;
 mod scores;
 mod source;
@@ -19,6 +20,7 @@ use pyo3::prelude::*;
 
 #[pymodule(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    logging::listen();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<source::Source>()?;

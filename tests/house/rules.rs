@@ -23,6 +23,7 @@ const TOP_LEVEL: &[&str] = &[
     "LICENSE-APACHE",
     "CHANGELOG.md",
     "rustfmt.toml",
+    "deny.toml",
     "clippy.toml",
 ];
 

@@ -29,6 +29,8 @@ mod decode;
 mod files;
 mod fingerprint;
 mod folder;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod index_cache;
 mod label;
 mod local;

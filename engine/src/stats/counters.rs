@@ -122,6 +122,10 @@ counters! {
     stats_failures_total,
 }
 
+/// The counters whose last two minutes are on the page too: what a rate or a curve is drawn from. All of them for that long
+/// would make the page eight times as large.
+pub const HISTORY: [&str; 4] = ["samples_total", "fetched_bytes_total", "wait_us_total", "busy_us_total"];
+
 impl Counters {
     /// Adds to a counter.
     #[inline]
@@ -160,6 +164,10 @@ impl Snapshot {
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Counters::NAMES.iter().copied().zip(self.values.iter().copied())
     }
+    /// The numbers of [`HISTORY`].
+    pub(super) fn history(&self) -> [u64; HISTORY.len()] {
+        HISTORY.map(|name| self.get(name).unwrap_or(0))
+    }
     /// Names and numbers as reals, for `loader.stats()`.
     pub fn flat(&self) -> Vec<(String, f64)> {
         self.iter().map(|(name, value)| (name.to_owned(), value as f64)).collect()
@@ -196,6 +204,7 @@ mod tests {
         assert_eq!(snapshot.values.iter().sum::<u64>(), 12);
         let distinct: std::collections::HashSet<_> = Counters::NAMES.iter().collect();
         assert_eq!(distinct.len(), Counters::NAMES.len());
+        assert!(HISTORY.iter().all(|name| distinct.contains(name)));
         assert!(snapshot.flat().contains(&("hits_total".to_owned(), 7.0)));
     }
 

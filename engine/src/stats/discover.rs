@@ -5,18 +5,19 @@ use std::path::PathBuf;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, FlockOperation, Stat};
+use rustix::fs::{FlockOperation, Stat};
 use rustix::io::Errno;
 
 use super::counters::Snapshot;
 use super::directory::{Directory, candidates};
 use super::page::{self, Contents, Identity, PAGE_BYTES, Process, SEQUENCE_AT, Sample};
-use super::publisher::{start_ticks, unix_ms};
+use super::publisher::start_ticks;
+use super::sweep;
 
-/// How long the page of a dead engine is kept, so that its last numbers can be read.
-const KEEP_DEAD_MS: u64 = 15 * 60 * 1000;
 /// More entries than this in one directory are not looked at.
-const MOST_PAGES: usize = 4096;
+pub(super) const MOST_PAGES: usize = 4096;
+/// Where every version has its magic and its version.
+const HEAD_BYTES: usize = 12;
 /// Attempts to catch a page between two updates (one takes microseconds, and there is one a second).
 const ATTEMPTS: usize = 20;
 
@@ -41,7 +42,7 @@ pub struct JobPage {
     pub alive: bool,
     /// The counters at the last update.
     pub snapshot: Snapshot,
-    /// Up to 600 samples, one a second, oldest first.
+    /// Up to 120 samples, one a second, oldest first.
     pub history: Vec<Sample>,
 }
 
@@ -73,7 +74,8 @@ pub fn discover_all() -> Discovery {
     discover_in(&candidates())
 }
 
-/// As [`discover_all`], in `directories`. Removes pages of engines that have been dead for a quarter of an hour.
+/// As [`discover_all`], in `directories`. Removes the pages of dead engines, but for the last few of the last quarter of an
+/// hour, as every engine that starts does.
 pub fn discover_in(directories: &[PathBuf]) -> Discovery {
     let mut found = Discovery::default();
     let mut seen: Vec<(u64, u64)> = Vec::new();
@@ -92,7 +94,7 @@ pub fn discover_in(directories: &[PathBuf]) -> Discovery {
             continue;
         }
         seen.push(inode);
-        sweep(&directory);
+        sweep::sweep(&directory);
         let names = match directory.pages(MOST_PAGES) {
             Ok(names) => names,
             Err(reason) => {
@@ -120,6 +122,7 @@ fn read(directory: &Directory, name: &str) -> Result<Option<JobPage>, String> {
         Err(reason) => return Err(reason),
     };
     if stat.st_size != PAGE_BYTES as i64 {
+        page::check_head(&head(&file, &stat)?)?;
         return Err(format!("{} bytes long, a stats page of this version has {PAGE_BYTES}", stat.st_size));
     }
     // Before reading: a page that is read after its engine was seen dead cannot change any more.
@@ -137,6 +140,13 @@ fn read(directory: &Directory, name: &str) -> Result<Option<JobPage>, String> {
         snapshot,
         history,
     }))
+}
+
+/// The beginning of a file of another size than a page's.
+fn head(file: &OwnedFd, stat: &Stat) -> Result<Vec<u8>, String> {
+    let mut bytes = vec![0; usize::try_from(stat.st_size).unwrap_or(0).min(HEAD_BYTES)];
+    read_exact(file, &mut bytes, 0)?;
+    Ok(bytes)
 }
 
 /// The page between two updates.
@@ -167,7 +177,7 @@ fn contents(file: &OwnedFd) -> Result<Contents, String> {
     Err(last)
 }
 
-fn read_exact(file: &OwnedFd, mut bytes: &mut [u8], mut at: u64) -> Result<(), String> {
+pub(super) fn read_exact(file: &OwnedFd, mut bytes: &mut [u8], mut at: u64) -> Result<(), String> {
     while !bytes.is_empty() {
         match rustix::io::pread(file, &mut *bytes, at) {
             Ok(0) => return Err("shorter than it was a moment ago".to_owned()),
@@ -184,7 +194,7 @@ fn read_exact(file: &OwnedFd, mut bytes: &mut [u8], mut at: u64) -> Result<(), S
 
 /// Whether an engine holds the page's lock. Trying for a shared lock disturbs nobody: writers take theirs before the page
 /// has its name, and other readers share.
-fn is_locked(file: &OwnedFd) -> bool {
+pub(super) fn is_locked(file: &OwnedFd) -> bool {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => {
             let _ = rustix::fs::flock(file, FlockOperation::Unlock);
@@ -196,32 +206,11 @@ fn is_locked(file: &OwnedFd) -> bool {
 
 /// Whether the process is known to be gone although the lock is held: a forked child inherits the lock of its parent and
 /// may outlive it. Only processes of this boot and pid namespace can be looked up.
-fn is_gone(process: Process) -> bool {
+pub(super) fn is_gone(process: Process) -> bool {
     let here = Process::current();
     let comparable = process.boot == here.boot
         && process.pid_namespace == here.pid_namespace
         && here.pid_namespace != 0
         && process.start_ticks != 0;
     comparable && start_ticks(process.pid) != Some(process.start_ticks)
-}
-
-/// Removes pages in our directory whose engines have been dead for a while, and half-made ones that were left behind.
-pub(super) fn sweep(directory: &Directory) {
-    let now = unix_ms();
-    for name in directory.pages(MOST_PAGES).unwrap_or_default() {
-        let Ok((file, stat)) = directory.read(&name) else { continue };
-        if now.saturating_sub(modified_ms(&stat)) < KEEP_DEAD_MS || is_locked(&file) {
-            continue;
-        }
-        // The name must still mean the file that was looked at.
-        let same = rustix::fs::statat(&directory.fd, &name, AtFlags::SYMLINK_NOFOLLOW)
-            .is_ok_and(|s| (s.st_dev, s.st_ino) == (stat.st_dev, stat.st_ino));
-        if same {
-            let _ = rustix::fs::unlinkat(&directory.fd, &name, AtFlags::empty());
-        }
-    }
-}
-
-fn modified_ms(stat: &Stat) -> u64 {
-    u64::try_from(stat.st_mtime).unwrap_or(0).saturating_mul(1000)
 }

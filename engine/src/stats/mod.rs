@@ -12,17 +12,21 @@
 //! | `directory` | where pages lie, and whether that place can be trusted |
 //! | `publisher` | the writer and its thread |
 //! | `discover` | the reader: who runs, who ran |
+//! | `sweep` | pages of engines that ended without removing them |
 
 mod counters;
 mod directory;
 mod discover;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod page;
 mod publisher;
+mod sweep;
 
-pub use counters::{Counters, Snapshot};
+pub use counters::{Counters, HISTORY, Snapshot};
 pub use directory::candidates;
 pub use discover::{Discovery, JobPage, Unreadable, discover, discover_all, discover_in};
-pub use page::{Identity, Sample};
+pub use page::{Identity, Sample, steers_terminal};
 pub use publisher::Publisher;
 
 #[cfg(test)]

@@ -2,9 +2,12 @@
 //!
 //! | offset | what |
 //! | --- | --- |
-//! | 0 | [`Header`]: magic, layout version, sizes, a hash of the counters' names; who publishes. Written once |
+//! | 0 | [`Header`]: magic, layout version, sizes, a hash of the counters' names; who publishes. Written once, magic first |
 //! | `LIVE_AT` | [`Live`]: sequence, time of the last update, samples written so far, every counter |
-//! | `RING_AT` | 600 samples of [`Second`]: time and every counter; sample k lies at k mod 600 |
+//! | `RING_AT` | 120 samples of [`Second`]: time and the counters of [`HISTORY`]; sample k lies at k mod 120 |
+//!
+//! **Small**, because a page may outlive its process: it lies in memory, a run that is killed cannot remove it, and where
+//! runs are killed all day their pages must not fill `/dev/shm` (64 MiB in a container). Two 4 KiB blocks each.
 //!
 //! **Sequence.** There is one writer. It makes `sequence` odd, writes, makes it even again. A reader takes `sequence`, the
 //! rest, and `sequence` again: even and equal means the rest is of one moment.
@@ -15,13 +18,13 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::counters::{Counters, Snapshot};
+use super::counters::{Counters, HISTORY, Snapshot};
 
 const MAGIC: [u8; 8] = *b"LOSSFEED";
 /// Changes whenever an older reader would misread a page.
-const VERSION: u32 = 1;
-/// Ten minutes of seconds.
-pub(super) const RING: usize = 600;
+const VERSION: u32 = 2;
+/// Two minutes of seconds.
+pub(super) const RING: usize = 120;
 const COUNTERS: usize = Counters::NAMES.len();
 
 pub(super) const LIVE_AT: usize = size_of::<Header>();
@@ -33,6 +36,7 @@ pub(super) const PAGE_BYTES: usize = RING_AT + RING * size_of::<Second>();
 
 // Atomic words must not straddle a cache line, and bytemuck casts need alignment.
 const _: () = assert!(LIVE_AT.is_multiple_of(8) && RING_AT.is_multiple_of(8));
+const _: () = assert!(PAGE_BYTES <= 8192, "more than two blocks: a shorter ring, or fewer counters in it");
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -76,7 +80,7 @@ struct Live {
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Second {
     unix_ms: u64,
-    values: [u64; COUNTERS],
+    values: [u64; HISTORY.len()],
 }
 
 /// Who publishes: what an engine says about itself. Texts that are too long for the page are cut.
@@ -110,13 +114,20 @@ pub(super) struct Process {
     pub(super) boot: u32,
 }
 
-/// The counters at one second.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The counters of [`HISTORY`] at one second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// When, in milliseconds since 1970 UTC.
     pub unix_ms: u64,
-    /// The counters then.
-    pub snapshot: Snapshot,
+    /// The counters then, in the order of [`HISTORY`].
+    pub values: [u64; HISTORY.len()],
+}
+
+impl Sample {
+    /// The number of that name, if it has a history.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        HISTORY.iter().position(|&n| n == name).map(|k| self.values[k])
+    }
 }
 
 /// A page, taken apart.
@@ -166,7 +177,7 @@ pub(super) fn fresh(identity: &Identity, process: Process, now_unix_ms: u64) -> 
 /// One update, as (offset, bytes) to be written in this order.
 pub(super) fn update(sequence: u64, seconds: u64, now_unix_ms: u64, snapshot: &Snapshot) -> [(usize, Vec<u8>); 4] {
     let odd = sequence | 1;
-    let second = Second { unix_ms: now_unix_ms, values: snapshot.values };
+    let second = Second { unix_ms: now_unix_ms, values: snapshot.history() };
     let live = Live { sequence: odd, updated_unix_ms: now_unix_ms, seconds: seconds + 1, values: snapshot.values };
     let slot = RING_AT + (seconds % RING as u64) as usize * size_of::<Second>();
     [
@@ -177,21 +188,34 @@ pub(super) fn update(sequence: u64, seconds: u64, now_unix_ms: u64, snapshot: &S
     ]
 }
 
+/// Whether a file that begins like this is a page of this version, as far as its first 12 bytes tell. Magic and version lie
+/// there in every version: only after them do sizes say anything.
+///
+/// # Errors
+/// One line that says what it is instead.
+pub(super) fn check_head(bytes: &[u8]) -> Result<(), String> {
+    if !is_page(bytes) {
+        return Err("no stats page: the magic bytes are missing".to_owned());
+    }
+    if let Some(version) = version(bytes).filter(|&version| version != VERSION) {
+        let whose = if version < VERSION { "an older" } else { "a newer" };
+        return Err(format!(
+            "a page of {whose} lossfeed (layout version {version}, this program reads {VERSION}): watch that run with its own `lossfeed smi`"
+        ));
+    }
+    Ok(())
+}
+
 /// Takes a page apart. The bytes may be anything.
 ///
 /// # Errors
 /// One line that says why they are no page of this program's version.
 pub(super) fn parse(bytes: &[u8]) -> Result<Contents, String> {
+    check_head(bytes)?;
     if bytes.len() != PAGE_BYTES {
         return Err(format!("{} bytes long, a stats page of this version has {PAGE_BYTES}", bytes.len()));
     }
     let header: Header = bytemuck::pod_read_unaligned(&bytes[..LIVE_AT]);
-    if header.magic != MAGIC {
-        return Err("no stats page: the magic bytes are missing".to_owned());
-    }
-    if header.version != VERSION {
-        return Err(format!("layout version {}, this program reads {VERSION}", header.version));
-    }
     let sizes = (header.header_bytes, header.page_bytes, header.counters, header.ring, header.names_hash);
     if sizes != (size_of::<Header>() as u32, PAGE_BYTES as u64, COUNTERS as u32, RING as u32, names_hash()) {
         return Err("its sizes or counters are not those of this version".to_owned());
@@ -206,7 +230,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, String> {
         // Oldest first; `seconds - kept` does not underflow because kept ≤ seconds.
         let at = ((live.seconds - kept + k) % RING as u64) as usize * size_of::<Second>();
         let second: Second = bytemuck::pod_read_unaligned(&ring[at..at + size_of::<Second>()]);
-        Sample { unix_ms: second.unix_ms, snapshot: Snapshot { values: second.values } }
+        Sample { unix_ms: second.unix_ms, values: second.values }
     });
     let gpu_uuid = read_text(&header.gpu_uuid);
     Ok(Contents {
@@ -234,6 +258,27 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, String> {
     })
 }
 
+/// Whether a file that begins like this is a stats page of any version.
+pub(super) fn is_page(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
+fn version(bytes: &[u8]) -> Option<u32> {
+    bytes.get(8..12)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+/// The process behind a whole page of this version.
+pub(super) fn process(bytes: &[u8]) -> Option<Process> {
+    let header: Header = bytemuck::pod_read_unaligned(bytes.get(..LIVE_AT)?);
+    let known = header.magic == MAGIC && header.version == VERSION && header.header_bytes == size_of::<Header>() as u32;
+    known.then_some(Process {
+        pid: header.pid,
+        start_ticks: header.start_ticks,
+        pid_namespace: header.pid_namespace,
+        boot: header.boot,
+    })
+}
+
 /// The sequence word of a page's bytes, which must be a page long.
 pub(super) fn sequence(bytes: &[u8]) -> Option<u64> {
     bytes.get(SEQUENCE_AT..SEQUENCE_AT + 8)?.try_into().ok().map(u64::from_ne_bytes)
@@ -243,6 +288,7 @@ pub(super) fn sequence(bytes: &[u8]) -> Option<u64> {
 fn names_hash() -> u64 {
     Counters::NAMES
         .iter()
+        .chain(&HISTORY)
         .flat_map(|name| name.bytes().chain([0]))
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -255,10 +301,21 @@ fn text<const N: usize>(s: &str) -> [u8; N] {
     field
 }
 
-/// Text up to the first zero. Control characters are replaced: a page must not be able to steer the reader's terminal.
+/// Text up to the first zero. A page must not be able to steer the reader's terminal.
 fn read_text(field: &[u8]) -> String {
     let end = field.iter().position(|&b| b == 0).unwrap_or(field.len());
-    String::from_utf8_lossy(&field[..end]).chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    harmless(&String::from_utf8_lossy(&field[..end]))
+}
+
+fn harmless(text: &str) -> String {
+    text.chars().map(|c| if steers_terminal(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// Whether a character does something to a terminal instead of being shown by it: control characters (escape sequences
+/// begin with one), and the invisible marks that turn the direction of text or end its line.
+pub fn steers_terminal(c: char) -> bool {
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
 #[cfg(test)]
@@ -269,9 +326,10 @@ mod tests {
     fn page_after(updates: u64) -> Vec<u8> {
         let identity = Identity { job: "j".into(), world_size: 1, ..Identity::default() };
         let mut bytes = fresh(&identity, Process::default(), 5);
+        let samples_total = Counters::NAMES.iter().position(|&name| name == "samples_total").unwrap();
         for k in 0..updates {
             let mut snapshot = Snapshot::zero();
-            snapshot.values[0] = 10 * (k + 1);
+            snapshot.values[samples_total] = 10 * (k + 1);
             for (at, piece) in update(2 * k, k, 1000 + k, &snapshot) {
                 bytes[at..at + piece.len()].copy_from_slice(&piece);
             }
@@ -280,14 +338,15 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_keeps_the_last_six_hundred_seconds_in_order() {
-        for updates in [0, 1, 2, 599, 600, 601, 1234] {
+    fn the_ring_keeps_the_last_two_minutes_in_order() {
+        for updates in [0, 1, 2, 119, 120, 121, 1234] {
             let contents = parse(&page_after(updates)).unwrap();
-            let kept = updates.min(600);
+            let kept = updates.min(120);
             let expected: Vec<(u64, u64)> = (updates - kept..updates).map(|k| (1000 + k, 10 * (k + 1))).collect();
-            let got: Vec<(u64, u64)> = contents.history.iter().map(|s| (s.unix_ms, s.snapshot.values[0])).collect();
+            let got: Vec<(u64, u64)> =
+                contents.history.iter().map(|s| (s.unix_ms, s.get("samples_total").unwrap())).collect();
             assert_eq!(got, expected);
-            assert_eq!(contents.snapshot.values[0], 10 * updates);
+            assert_eq!(contents.snapshot.get("samples_total"), Some(10 * updates));
         }
     }
 
@@ -308,6 +367,7 @@ mod tests {
         assert_eq!(read_text(&text::<2>("aéé")), "a");
         assert_eq!(read_text(b"\x1b[2Jx\n"), "\u{fffd}[2Jx\u{fffd}");
         assert_eq!(read_text(b"\xff\xfe"), "\u{fffd}\u{fffd}");
+        assert_eq!(read_text("a\u{202e}b\u{9b}2Jc".as_bytes()), "a\u{fffd}b\u{fffd}2Jc");
     }
 
     #[test]
@@ -319,11 +379,14 @@ mod tests {
             parse(&bytes).unwrap_err()
         };
         assert!(with(0, 1).contains("magic"));
-        assert!(with(8, 2).contains("layout version 3, this program reads 1"));
+        assert!(with(8, 1).contains("a newer lossfeed (layout version 3, this program reads 2)"));
+        assert!(with(8, 3).contains("an older lossfeed (layout version 1, this program reads 2)"));
+        // Another version's page may have any size: the version is what is said of it.
+        assert!(parse(&[&MAGIC[..], &[1, 0, 0, 0]].concat()).unwrap_err().contains("layout version 1"));
         for at in [12, 16, 24, 28, 32] {
             assert!(with(at, 1).contains("sizes or counters"), "byte {at}");
         }
-        assert!(parse(&good[1..]).unwrap_err().contains("bytes long"));
+        assert!(parse(&good[..good.len() - 1]).unwrap_err().contains("bytes long"));
         assert!(parse(&[]).is_err());
     }
 
@@ -340,7 +403,7 @@ mod tests {
                 bytes[LIVE_AT] &= !1;
                 bytes[LIVE_AT + 16..LIVE_AT + 24].copy_from_slice(&seconds.to_ne_bytes());
                 let contents = parse(&bytes).unwrap();
-                prop_assert_eq!(contents.history.len() as u64, seconds.min(600));
+                prop_assert_eq!(contents.history.len() as u64, seconds.min(RING as u64));
             } else {
                 prop_assert!(parse(&bytes).is_err());
             }

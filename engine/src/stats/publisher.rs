@@ -8,13 +8,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::counters::Counters;
 use super::directory::{Directory, candidates};
-use super::discover::sweep;
 use super::page::{self, Identity, Process};
+use super::sweep::sweep;
 use crate::error::{Error, Result};
 
 /// Publishes an engine's counters once a second until it is dropped.
@@ -179,11 +179,7 @@ fn make_page(
     let filled = (|| {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|errno| failed("cannot be locked", errno))?;
-        // Room for all of it now, so that a full file system shows here and not in mid-run.
-        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, page::PAGE_BYTES as u64) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-            Err(errno) => return Err(failed("no room", errno)),
-        }
+        // All of it at once, its empty part too: a full file system shows here and not in mid-run.
         write_all(&file, &page::fresh(identity, process, unix_ms()), 0)
             .map_err(|errno| failed("cannot be written", errno))?;
         rustix::fs::renameat(&directory.fd, &passing, &directory.fd, &name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import weakref
@@ -11,7 +12,7 @@ from . import _closing, _hook, _keywords, _native, _ranks, _readers
 from ._advice import Uses
 from ._augmentation import refuse_random_items
 from ._batch import Batch, Views
-from ._errors import SettingsError, UsageError
+from ._errors import Error, SettingsError, UsageError
 from ._images import ImageTransform
 from ._memory import to_numpy, to_torch
 from ._open import Data, open as open_data
@@ -418,8 +419,10 @@ class Loader:
         seconds = None if timeout is None else _keywords.real("timeout", timeout)
         engine = self._engine
         if engine is not None and self._pid == os.getpid() and self._pass is not None:
-            # While the memory is still there: a checkpoint may be written after the `with` statement.
-            self._last_state = self.state_dict()
+            # While the memory is still there: a checkpoint may be written after the `with` statement. A device that is
+            # lost must not keep the loader from closing; there is no state then.
+            with contextlib.suppress(Error):
+                self._last_state = self.state_dict()
         left = self._close(seconds)
         if left and engine is not None:
             adaptor = self._data._adaptor

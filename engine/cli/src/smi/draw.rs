@@ -68,9 +68,24 @@ pub fn draw(snapshot: &Snapshot, look: Look) -> Buffer {
     for engine in snapshot.engines.iter().filter(|e| e.alive) {
         details(&mut screen, engine, if look.ascii { ASCII.levels } else { UNICODE.levels });
     }
+    if !snapshot.unreadable.is_empty() {
+        screen.rule("NOT READABLE");
+    }
+    for page in snapshot.unreadable.iter().take(UNREADABLE_SHOWN) {
+        // The end of a path says more than its beginning, and the reason more than either.
+        screen.line([Cell(page.reason.clone(), Style::new().fg(Color::Yellow))]);
+        screen.line([format!("  {}", page.path).into()]);
+    }
+    let more = snapshot.unreadable.len().saturating_sub(UNREADABLE_SHOWN);
+    if more > 0 {
+        screen.line([format!("and {more} more: see --json").into()]);
+    }
     screen.close(look.footer);
     screen.into_buffer()
 }
+
+/// Pages that cannot be read, as many as are named one by one.
+const UNREADABLE_SHOWN: usize = 8;
 
 fn gpus(screen: &mut Screen, snapshot: &Snapshot) {
     if snapshot.nvml.status != NvmlStatus::Ok {

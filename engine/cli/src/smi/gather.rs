@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use lossfeed::stats::{self, Counters, JobPage, Sample};
 
 use super::nvml;
-use super::snapshot::{Engine, SCHEMA_VERSION, Snapshot, rfc3339};
+use super::snapshot::{Engine, SCHEMA_VERSION, Snapshot, Unreadable, rfc3339};
 
 /// Seconds that "lately" means for a rate.
 const RATE_WINDOW: usize = 10;
@@ -17,7 +17,8 @@ const HISTORY_S: usize = 120;
 pub(super) fn snapshot() -> Snapshot {
     let (nvml, gpus) = nvml::read();
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let mut engines = engines();
+    let found = stats::discover_all();
+    let mut engines: Vec<Engine> = found.jobs.iter().map(engine).collect();
     engines.sort_by_key(|e| (!e.alive, e.pid));
     Snapshot {
         schema_version: SCHEMA_VERSION,
@@ -27,11 +28,16 @@ pub(super) fn snapshot() -> Snapshot {
         nvml,
         gpus,
         engines,
+        unreadable: found.unreadable.iter().map(unreadable).collect(),
     }
 }
 
-fn engines() -> Vec<Engine> {
-    stats::discover().iter().map(engine).collect()
+/// A page that cannot be read, as a row.
+fn unreadable(page: &stats::Unreadable) -> Unreadable {
+    // Whoever may write to the directory chose the file's name.
+    let path: String =
+        page.path.display().to_string().chars().map(|c| if stats::steers_terminal(c) { '?' } else { c }).collect();
+    Unreadable { path, reason: page.reason.clone() }
 }
 
 /// A page, as a row.
@@ -64,15 +70,13 @@ fn engine(page: &JobPage) -> Engine {
 fn per_second(samples: &[Sample], name: &str) -> Option<f64> {
     let (first, last) = (samples.first()?, samples.last()?);
     let elapsed_ms = last.unix_ms.checked_sub(first.unix_ms).filter(|&ms| ms > 0)?;
-    let grown = last.snapshot.get(name)?.checked_sub(first.snapshot.get(name)?)?;
+    let grown = last.get(name)?.checked_sub(first.get(name)?)?;
     Some(grown as f64 * 1000.0 / elapsed_ms as f64)
 }
 
 /// Stall share of each second; a second in which the consumer neither waited nor worked counts as none.
 fn stalls(samples: &[Sample]) -> Vec<f64> {
-    let grown = |pair: &[Sample], name: &str| {
-        Some(pair[1].snapshot.get(name)?.saturating_sub(pair[0].snapshot.get(name)?) as f64)
-    };
+    let grown = |pair: &[Sample], name: &str| Some(pair[1].get(name)?.saturating_sub(pair[0].get(name)?) as f64);
     let share = |pair: &[Sample]| {
         let (waited, worked) = (grown(pair, "wait_us_total")?, grown(pair, "busy_us_total")?);
         Some(if waited + worked > 0.0 { waited / (waited + worked) } else { 0.0 })
@@ -85,17 +89,16 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
-    use lossfeed::stats::{Identity, Publisher, Snapshot as Numbers};
+    use lossfeed::stats::{HISTORY, Identity, Publisher};
 
     use super::*;
 
     fn sample(unix_ms: u64, numbers: &[(&str, u64)]) -> Sample {
-        let mut snapshot = Numbers::zero();
+        let mut values = [0; HISTORY.len()];
         for (name, value) in numbers {
-            let at = Counters::NAMES.iter().position(|n| n == name).unwrap();
-            snapshot.values[at] = *value;
+            values[HISTORY.iter().position(|n| n == name).unwrap()] = *value;
         }
-        Sample { unix_ms, snapshot }
+        Sample { unix_ms, values }
     }
 
     #[test]
@@ -103,7 +106,7 @@ mod tests {
         let samples = [sample(1000, &[("samples_total", 100)]), sample(3000, &[("samples_total", 1100)])];
         assert_eq!(per_second(&samples, "samples_total"), Some(500.0));
         assert_eq!(per_second(&samples[..1], "samples_total"), None);
-        assert_eq!(per_second(&[samples[1].clone(), samples[0].clone()], "samples_total"), None);
+        assert_eq!(per_second(&[samples[1], samples[0]], "samples_total"), None);
     }
 
     #[test]

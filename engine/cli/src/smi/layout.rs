@@ -1,5 +1,6 @@
 //! Boxes and columns: lines of text that fit a width, in Unicode or plain ASCII.
 
+use lossfeed::stats::steers_terminal;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
@@ -156,10 +157,10 @@ impl Screen {
     }
 }
 
-/// `text` cut to `width` columns. Names come from other processes: control characters, escape sequences among them,
-/// become `?` instead of reaching the terminal.
+/// `text` cut to `width` columns. Names come from other processes: control characters, escape sequences among them, and the
+/// marks that turn the direction of text become `?` instead of reaching the terminal.
 pub(super) fn clip(text: &str, width: usize, glyphs: Glyphs) -> String {
-    let mut clean: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let mut clean: String = text.chars().map(|c| if steers_terminal(c) { '?' } else { c }).collect();
     if Span::raw(clean.as_str()).width() <= width {
         return clean;
     }
@@ -179,6 +180,7 @@ mod tests {
     #[test]
     fn a_name_from_another_process_cannot_steer_the_terminal() {
         assert_eq!(clip("\u{1b}[2Jjob\n", 20, UNICODE), "?[2Jjob?");
+        assert_eq!(clip("\u{9b}2J\u{7f}\u{202e}gnp.exe", 20, UNICODE), "?2J??gnp.exe");
     }
 
     #[test]

@@ -27,6 +27,17 @@ pub struct Snapshot {
     pub gpus: Vec<Gpu>,
     /// One entry a stats page, alive or not, by pid.
     pub engines: Vec<Engine>,
+    /// Stats pages, or directories of them, that cannot be read: a page of another version of lossfeed among others.
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// A stats page that cannot be read.
+#[derive(Debug, Clone, Serialize)]
+pub struct Unreadable {
+    /// The file, or the directory if that itself cannot be trusted. Control characters are `?`.
+    pub path: String,
+    /// Why, in one line.
+    pub reason: String,
 }
 
 /// How NVML answered.

@@ -2,7 +2,7 @@
 //!
 //! `UPDATE_GOLDEN=1 cargo test -p lossfeed-cli` rewrites the files; look at the difference before keeping it.
 
-use super::snapshot::{Engine, Gpu, Nvml, NvmlStatus, SCHEMA_VERSION, Snapshot};
+use super::snapshot::{Engine, Gpu, Nvml, NvmlStatus, SCHEMA_VERSION, Snapshot, Unreadable};
 use super::*;
 
 fn engine(pid: u32, job: &str, counters: &[(&str, u64)]) -> Engine {
@@ -112,6 +112,7 @@ fn screen(gpus: Vec<Gpu>, engines: Vec<Engine>) -> Snapshot {
         },
         gpus,
         engines,
+        unreadable: Vec::new(),
     }
 }
 
@@ -157,6 +158,49 @@ fn without_nvml_one_line_says_so_and_engines_stay() {
 #[test]
 fn without_engines_one_line_says_so() {
     assert_golden("nothing-100.txt", &text(&no_nvml(Vec::new()), 100, false));
+}
+
+#[test]
+fn pages_that_cannot_be_read_are_shown_with_the_reason() {
+    let page = |name: &str| {
+        Unreadable {
+        path: format!("/dev/shm/lossfeed-1000/{name}.page"),
+        reason: "a page of an older lossfeed (layout version 1, this program reads 2): watch that run with its own `lossfeed smi`"
+            .to_owned(),
+    }
+    };
+    let mut snapshot = no_nvml(Vec::new());
+    snapshot.unreadable = vec![page("9f01-4026531836-977-1234-0")];
+    assert_golden("not-readable-140.txt", &text(&snapshot, 140, false));
+    snapshot.unreadable = (0..30).map(|n| page(&n.to_string())).collect();
+    let drawn = text(&snapshot, 140, false);
+    assert!(drawn.contains("and 22 more") && drawn.lines().count() < 30, "{drawn}");
+    let json = serde_json::to_value(&snapshot).unwrap();
+    assert_eq!(json["unreadable"].as_array().unwrap().len(), 30);
+}
+
+/// Every text that comes from elsewhere, with an escape sequence in 7 and in 8 bits, a bell, a line end and a mark that turns
+/// text around. Nothing of them may reach a terminal, whatever the form.
+#[test]
+fn no_text_from_elsewhere_reaches_the_terminal_raw() {
+    let hostile = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\r\n\u{202e}x";
+    let mut engine = busy();
+    for text in [&mut engine.job, &mut engine.source, &mut engine.policy, &mut engine.sampler, &mut engine.device] {
+        hostile.clone_into(text);
+    }
+    let mut snapshot = screen(vec![Gpu { name: Some(hostile.to_owned()), ..gpu(0, "GPU-a") }], vec![engine]);
+    snapshot.gpus.push(Gpu { index: 1, error: Some(hostile.to_owned()), ..Gpu::default() });
+    snapshot.host = Some(hostile.to_owned());
+    snapshot.nvml.driver = Some(hostile.to_owned());
+    snapshot.unreadable = vec![Unreadable { path: hostile.to_owned(), reason: hostile.to_owned() }];
+    for width in [60, 100, 160] {
+        for ascii in [false, true] {
+            let drawn = text(&snapshot, width, ascii);
+            let raw: Vec<char> = drawn.chars().filter(|&c| c != '\n' && lossfeed::stats::steers_terminal(c)).collect();
+            assert!(raw.is_empty(), "{raw:?} in {drawn:?}");
+            assert!(drawn.lines().all(|l| ratatui::text::Span::raw(l).width() == usize::from(width)), "{drawn}");
+        }
+    }
 }
 
 #[test]

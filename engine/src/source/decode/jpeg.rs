@@ -11,6 +11,11 @@ use crate::error::{Error, Result};
 /// The format's own limit on either side.
 const SIDE_MAX: usize = 65_535;
 
+/// What is shown where a file has no blocks. The decoder writes it itself where it sees that they are missing, and writes
+/// nothing, though it reports success, where another scan or table begins within a scan (zune-jpeg 0.5.15). Whatever lay
+/// in the memory before, another sample's pixels as a rule, must not be shown as this one's.
+const MISSING: u8 = 128;
+
 pub(super) struct Jpeg<'a> {
     encoded: &'a [u8],
     /// In a box: its tables are 28 KB, and moving them from hand to hand took a sixth of a small image's time.
@@ -38,11 +43,17 @@ impl Image for Jpeg<'_> {
     fn write(mut self, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
         whole(self.encoded)?;
         let direct = matches!(self.decoder.input_colorspace(), Some(ColorSpace::YCbCr | ColorSpace::Luma));
+        // Gray alone widens no component.
+        if channels == 3 || !direct {
+            readable(self.encoded)?;
+        }
         if channels == 3 || direct {
+            out.fill(MISSING);
             return self.decoder.decode_into(out).map_err(|e| corrupt(self.encoded, e));
         }
         // Gray from anything but YCbCr, whose first component it is, goes through RGB.
-        spare.resize(self.head.height * self.head.width * 3, 0);
+        spare.clear();
+        spare.resize(self.head.height * self.head.width * 3, MISSING);
         decoder(self.encoded, ColorSpace::RGB)?.decode_into(spare).map_err(|e| corrupt(self.encoded, e))?;
         to_gray(spare, out);
         Ok(())
@@ -72,6 +83,56 @@ fn whole(encoded: &[u8]) -> Result<()> {
         "the JPEG of {} bytes is truncated (it has no end marker): copy it again or remove it",
         encoded.len()
     )))
+}
+
+/// Refuses the sampling that makes the decoder panic (zune-jpeg 0.5.15). Where an image comes in several scans, it makes
+/// room for a row of the *first* component, and a component with half of all columns and half of all rows needs a row of
+/// the widest. Nearly all files store the first component, luminance, in full.
+fn readable(encoded: &[u8]) -> Result<()> {
+    let Some((components, one_scan)) = sampling(encoded) else { return Ok(()) };
+    let factors = || components.iter().map(|factor| (factor[1] >> 4, factor[1] & 15));
+    let widest = factors().map(|(across, _)| across).max().unwrap_or(0);
+    let tallest = factors().map(|(_, down)| down).max().unwrap_or(0);
+    let halved = |(across, down): (u8, u8)| 2 * across == widest && down > 0 && tallest / down == 2;
+    if one_scan || factors().next().is_none_or(|(across, _)| across == widest) || !factors().any(halved) {
+        return Ok(());
+    }
+    Err(Error::sample(format!(
+        "the JPEG of {} bytes stores its first colour component with fewer columns than another, which this decoder cannot read: save it anew with another program or remove it",
+        encoded.len()
+    )))
+}
+
+/// The components as the frame header has them (identifier, sampling factors, quantization table), and whether one
+/// sequential scan brings them all. `None` where the headers are not well-formed: the decoder says why.
+fn sampling(encoded: &[u8]) -> Option<(&[[u8; 3]], bool)> {
+    // After the start marker.
+    let mut rest = encoded.get(2..)?;
+    let mut frame = None;
+    loop {
+        let (&[fill, marker], after) = rest.split_first_chunk::<2>()?;
+        if (fill, marker) == (0xff, 0xff) {
+            // Any number of fill bytes may stand before a marker.
+            rest = rest.get(1..)?;
+            continue;
+        }
+        if fill != 0xff {
+            return None;
+        }
+        let segment = after.get(..usize::from(u16::from_be_bytes(*after.first_chunk()?)))?;
+        match marker {
+            0xc0..=0xc2 => {
+                let count = usize::from(*segment.get(7)?);
+                frame = Some((segment.get(8..8 + 3 * count)?.as_chunks().0, marker));
+            }
+            0xda => {
+                let (components, kind) = frame?;
+                return Some((components, kind != 0xc2 && usize::from(*segment.get(2)?) == components.len()));
+            }
+            _ => {}
+        }
+        rest = after.get(segment.len()..)?;
+    }
 }
 
 fn corrupt(encoded: &[u8], e: zune_jpeg::errors::DecodeErrors) -> Error {

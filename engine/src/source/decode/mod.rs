@@ -7,11 +7,14 @@
 //! A JPEG without its end marker is truncated and refused, as Pillow does. One whose blocks end early *with* an end marker
 //! is shown as far as it goes and gray for the rest, as libjpeg does: nothing in the format tells it from a picture.
 
+mod contain;
 mod jpeg;
 mod png;
 mod resize;
 #[cfg(test)]
 mod tests;
+
+use contain::contained;
 
 use super::{Form, Source};
 use crate::error::{Error, Result};
@@ -20,7 +23,9 @@ use std::ops::ControlFlow;
 
 /// Pixels an image may declare. What a header declares is refused beyond it before anything is allocated: 64 Mi pixels
 /// of RGB are 192 MiB for each decoding thread.
-pub const MAX_PIXELS: usize = 1 << 26;
+///
+/// A fuzzing build allows 128 × 128: it looks for errors, not for what large images cost.
+pub const MAX_PIXELS: usize = if cfg!(fuzzing) { 1 << 14 } else { 1 << 26 };
 
 /// Samples looked at to learn the dataset's shape; the first that decodes decides.
 const PROBES: usize = 16;
@@ -62,6 +67,13 @@ pub struct Scratch {
     pixels: Vec<u8>,
     spare: Vec<u8>,
     resizer: resize::Resizer,
+}
+
+impl Scratch {
+    /// Forgets what decoders use of it, after one of them was left in mid-work.
+    fn renew(&mut self) {
+        *self = Self { decoded: std::mem::take(&mut self.decoded), ..Self::default() };
+    }
 }
 
 /// Turns a dataset's encoded images into tensors of one shape.
@@ -143,7 +155,8 @@ impl Decoder {
     ///
     /// # Errors
     /// `Sample` when the bytes are neither JPEG nor PNG, are corrupt or truncated, have another shape than the dataset
-    /// (unless it is resized), or declare more than [`MAX_PIXELS`]; `Usage` for a buffer of the wrong length.
+    /// (unless it is resized), declare more than [`MAX_PIXELS`], or make the decoder panic; `Usage` for a buffer of the
+    /// wrong length.
     pub fn decode(&self, encoded: &[u8], out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
         let wanted = self.height * self.width * self.channels;
         if out.len() != wanted {
@@ -152,10 +165,11 @@ impl Decoder {
                 out.len()
             )));
         }
-        match Format::of(encoded)? {
+        let format = Format::of(encoded)?;
+        contained(format.name(), encoded.len(), scratch, |scratch| match format {
             Format::Jpeg => self.place(jpeg::Jpeg::open(encoded, self.channels)?, out, scratch),
             Format::Png => self.place(png::Png::open(encoded)?, out, scratch),
-        }
+        })
     }
 
     fn place(&self, image: impl Image, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
@@ -220,6 +234,13 @@ enum Format {
 }
 
 impl Format {
+    fn name(&self) -> &'static str {
+        match self {
+            Format::Jpeg => "JPEG",
+            Format::Png => "PNG",
+        }
+    }
+
     /// By content: names lie.
     fn of(encoded: &[u8]) -> Result<Self> {
         if encoded.starts_with(&[0xff, 0xd8, 0xff]) {
@@ -245,10 +266,11 @@ fn probe(encoded: &[u8]) -> Result<Head> {
         image.write(3, &mut vec![0; head.height * head.width * 3], &mut Vec::new())?;
         Ok(head)
     }
-    match Format::of(encoded)? {
+    let format = Format::of(encoded)?;
+    contained(format.name(), encoded.len(), &mut Scratch::default(), |_| match format {
         Format::Jpeg => full(jpeg::Jpeg::open(encoded, 3)?),
         Format::Png => full(png::Png::open(encoded)?),
-    }
+    })
 }
 
 /// Luma of RGB pixels, with Pillow's integers: (19595 R + 38470 G + 7471 B + 32768) / 65536.

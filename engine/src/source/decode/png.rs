@@ -7,6 +7,9 @@ use ::png::{ColorType, Decoder, DecodingError, Limits, Reader, Transformations};
 use super::{Head, Image, MAX_PIXELS, to_gray};
 use crate::error::{Error, Result};
 
+/// Colours a palette can have.
+const COLORS_MAX: usize = 256;
+
 pub(super) struct Png<'a> {
     encoded: &'a [u8],
     reader: Reader<Cursor<&'a [u8]>>,
@@ -23,6 +26,16 @@ impl<'a> Png<'a> {
         decoder.set_ignore_iccp_chunk(true);
         let reader = decoder.read_info().map_err(|e| corrupt(encoded, e))?;
         let info = reader.info();
+        // The decoder checks neither and panics when it expands such a palette (png 0.18.1).
+        let palette = info.palette.as_deref().unwrap_or_default();
+        if palette.len() % 3 != 0 || palette.len() > 3 * COLORS_MAX {
+            return Err(Error::sample(format!(
+                "the PNG of {} bytes has a palette of {} bytes, which must be a multiple of 3 and at most {}: copy it again or remove it",
+                encoded.len(),
+                palette.len(),
+                3 * COLORS_MAX
+            )));
+        }
         let color = !matches!(info.color_type, ColorType::Grayscale | ColorType::GrayscaleAlpha);
         let head = Head { height: info.height as usize, width: info.width as usize, color };
         Ok(Self { encoded, reader, head })

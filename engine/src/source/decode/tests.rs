@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::contain::contained;
 use super::*;
 use crate::error::ErrorKind;
 use crate::source::tests::refusal;
@@ -196,4 +197,80 @@ fn what_cannot_be_decoded_is_refused_at_construction() {
     refusal(ImageMode::from_name("cmyk"), ErrorKind::Settings, &["cmyk", "rgb"]);
     let fits = decoder(&golden("rgb.png"), ImageMode::Auto, None).unwrap();
     refusal(fits.decode(&golden("rgb.png"), &mut [0; 5], &mut Scratch::default()), ErrorKind::Usage, &["663", "got 5"]);
+}
+
+/// A decoder and its bytes cannot make more than a bad sample, whatever they do: here the decoder is a panic.
+#[test]
+fn a_panic_in_a_decoder_is_a_bad_sample_and_the_memory_it_left_is_not_used_again() {
+    let mut scratch = Scratch { decoded: vec![7], spare: vec![1; 9], pixels: vec![2; 9], ..Scratch::default() };
+    let hurt = |scratch: &mut Scratch, panic: fn()| {
+        contained("JPEG", 160, scratch, |scratch| {
+            scratch.spare.push(3);
+            panic();
+            Ok(())
+        })
+    };
+    refusal(hurt(&mut scratch, || panic!("row 3 of 2")), ErrorKind::Sample, &["JPEG of 160 bytes", "row 3 of 2"]);
+    assert!(scratch.spare.is_empty() && scratch.pixels.is_empty());
+    assert_eq!(scratch.decoded, [7], "the caller's row is not the decoder's");
+    let formatted: fn() = || panic!("{}", 5);
+    refusal(hurt(&mut scratch, formatted), ErrorKind::Sample, &["(5)"]);
+    refusal(hurt(&mut scratch, || std::panic::panic_any(5)), ErrorKind::Sample, &["did not say why"]);
+    hurt(&mut scratch, || ()).unwrap();
+}
+
+/// What is refused before the decoder sees it is refused quietly: no panic, so no word from a panic hook.
+#[test]
+fn what_is_known_to_make_a_decoder_panic_is_refused_before_it_does() {
+    let corpus = |name: &str| {
+        let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "tests", "fuzz", "corpus", name].iter().collect();
+        std::fs::read(path).unwrap()
+    };
+    for (name, words) in [
+        ("palette-not-of-threes.png", ["palette of 50 bytes", "multiple of 3"]),
+        ("first-component-coarser.jpg", ["first colour component", "save it anew"]),
+    ] {
+        let encoded = corpus(name);
+        for mode in [ImageMode::Rgb, ImageMode::Gray] {
+            let decoder = decoder(&golden("rgb.png"), mode, Some((8, 8))).unwrap();
+            refusal(decode(&decoder, &encoded), ErrorKind::Sample, &words);
+        }
+        refusal(decoder(&encoded, ImageMode::Auto, None), ErrorKind::Sample, &words);
+    }
+}
+
+/// Batch slots are used again and again: what a decoder leaves unwritten would be a row of another sample's.
+#[test]
+fn no_image_shows_what_lay_in_the_memory_before_it() {
+    let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "tests", "fuzz", "corpus"].iter().collect();
+    let mut decoded = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let encoded = std::fs::read(entry.unwrap().path()).unwrap();
+        for mode in [ImageMode::Rgb, ImageMode::Gray] {
+            let Ok(decoder) = decoder(&encoded, mode, None) else { continue };
+            let [a, b] = [0x00, 0xaa].map(|dirt| {
+                let mut scratch = Scratch { spare: vec![dirt; 5000], pixels: vec![dirt; 5000], ..Scratch::default() };
+                let mut out = vec![dirt; decoder.spec().bytes()];
+                decoder.decode(&encoded, &mut out, &mut scratch).unwrap();
+                out
+            });
+            assert!(
+                a == b,
+                "{} of {} bytes were not written",
+                a.iter().zip(&b).filter(|(a, b)| a != b).count(),
+                a.len()
+            );
+            decoded += 1;
+        }
+    }
+    assert!(decoded >= 4, "scan-ends-early.jpg and second-scan-in-first.jpg are images");
+}
+
+/// The guard takes no more than what panics: luminance in full beside quartered colour is what nearly every file has, and
+/// one sequential scan is read whatever the sampling.
+#[test]
+fn ordinary_sampling_passes_the_guard() {
+    for name in ["rgb420.jpg", "progressive.jpg", "rgb444.jpg", "gray.jpg", "cmyk.jpg"] {
+        decoder(&golden(name), ImageMode::Rgb, None).unwrap();
+    }
 }

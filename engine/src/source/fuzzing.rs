@@ -1,0 +1,137 @@
+//! Doors for the fuzz targets (`tests/fuzz/targets`) to parsers that nobody else may call. Only in fuzzing
+//! builds, and in tests, which hold the seeds and whatever was found to the same promises.
+
+use std::collections::HashSet;
+use std::io::Cursor;
+
+use super::catalog::Ignored;
+use super::tar::{Member, ShardIndex, walk};
+use super::{Form, Payload, Source, index_cache};
+use crate::error::Result;
+use crate::types::{SampleId, TensorSpec};
+
+/// Whose index it is, and how large the shard: what an index must agree with.
+const KEY: &str = "file:///data/train.tar";
+const SHARD_BYTES: u64 = 1 << 20;
+
+/// An archive: refused with words, or an index of members that lie within it, have plain names and come once.
+pub fn tar(bytes: &[u8]) {
+    let Ok(found) = walk(Cursor::new(bytes), bytes.len() as u64, "the shard") else { return };
+    within(&found, bytes.len() as u64);
+    let mut names = HashSet::new();
+    for member in &found.members {
+        assert!(!member.name.starts_with('/') && member.name.split('/').all(|part| part != ".."), "{:?}", member.name);
+        assert!(names.insert(&member.name), "{:?} comes twice", member.name);
+    }
+    let kept = index_cache::encode(KEY, &found);
+    assert_eq!(index_cache::decode(&kept, KEY, bytes.len() as u64).as_ref(), Some(&found));
+}
+
+/// An index file, as it lies and with its checksum put right: nothing, or members within the shard.
+pub fn index(bytes: &[u8]) {
+    let mut sealed = bytes.to_vec();
+    index_cache::seal(&mut sealed);
+    for file in [bytes, &sealed] {
+        let Some(found) = index_cache::decode(file, KEY, SHARD_BYTES) else { continue };
+        within(&found, SHARD_BYTES);
+        assert!(found.members.capacity() <= file.len(), "memory that the file does not justify");
+        assert_eq!(index_cache::decode(&index_cache::encode(KEY, &found), KEY, SHARD_BYTES), Some(found));
+    }
+}
+
+fn within(found: &ShardIndex, shard_bytes: u64) {
+    for member in &found.members {
+        assert!(member.offset.checked_add(member.bytes).is_some_and(|end| end <= shard_bytes), "{member:?}");
+    }
+}
+
+/// Archives by the `tar` crate's writer.
+pub fn tar_seeds() -> Vec<Vec<u8>> {
+    let archive = |members: &[(&str, &[u8])]| {
+        let mut builder = ::tar::Builder::new(Vec::new());
+        for (name, bytes) in members {
+            let mut header = ::tar::Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            let _ = builder.append_data(&mut header, name, *bytes);
+        }
+        builder.into_inner().unwrap_or_default()
+    };
+    let long = format!("{}/a.png", "d".repeat(150));
+    vec![
+        archive(&[("a.png", b"x"), ("a.cls", b"1"), ("b.jpg", b"yy"), ("b.cls", b" 2\n")]),
+        archive(&[("cat/a.png", b"x"), ("dog/b.jpg", &[7; 600]), ("notes.txt", b"")]),
+        archive(&[(&long, b"x")]),
+    ]
+}
+
+/// Indexes by our own writer.
+pub fn index_seeds() -> Vec<Vec<u8>> {
+    let member = |n: u64, label| Member { name: format!("cat/{n}.png"), offset: 512 * n, bytes: 100 + n, label };
+    let ignored = Ignored { links: 1, escaping: 2, others: 3 };
+    [vec![], vec![member(1, None)], (0..5).map(|n| member(n, Some(-(n as i64)))).collect()]
+        .map(|members| index_cache::encode(KEY, &ShardIndex { members, ignored: ignored.clone() }))
+        .into()
+}
+
+/// A dataset of one encoded image, to make decoders from.
+pub struct OneImage(pub &'static [u8]);
+
+impl Source for OneImage {
+    fn len(&self) -> usize {
+        1
+    }
+    fn describe(&self) -> String {
+        "one image".to_owned()
+    }
+    fn payload_bytes(&self, _: SampleId) -> u64 {
+        self.0.len() as u64
+    }
+    fn name(&self, id: SampleId) -> String {
+        id.to_string()
+    }
+    fn form(&self) -> &Form {
+        &Form::Images
+    }
+    fn target_spec(&self) -> &TensorSpec {
+        static SPEC: std::sync::LazyLock<TensorSpec> = std::sync::LazyLock::new(TensorSpec::class_index);
+        &SPEC
+    }
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+    fn labels(&self) -> Option<&[i64]> {
+        None
+    }
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> std::ops::ControlFlow<()>) {
+        _ = (0..ids.len()).try_for_each(|k| sink(k, Ok(Payload { data: self.0, target: &[] })));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every file of the corpus. Whatever its format: to another parser it is noise.
+    fn corpus() -> Vec<Vec<u8>> {
+        let folder: std::path::PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "tests", "fuzz", "corpus"].iter().collect();
+        std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect()
+    }
+
+    #[test]
+    fn seeds_and_all_that_was_found_keep_the_promises() {
+        for seed in tar_seeds() {
+            assert!(walk(Cursor::new(&seed), seed.len() as u64, "a seed").is_ok());
+            tar(&seed);
+        }
+        for seed in index_seeds() {
+            assert!(index_cache::decode(&seed, KEY, SHARD_BYTES).is_some());
+            index(&seed);
+        }
+        let all = corpus();
+        assert!(all.len() > 40);
+        for bytes in &all {
+            tar(bytes);
+            index(bytes);
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! A tar shard of anybody: an index within it, or an error.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use lossfeed::source::fuzzing;
+
+fuzz_target!(init: lossfeed_fuzz::start(fuzzing::tar_seeds), |bytes: &[u8]| fuzzing::tar(bytes));
