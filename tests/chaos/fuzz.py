@@ -1,0 +1,1 @@
+ATTACK=None
