@@ -16,6 +16,7 @@ import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from . import record, registry
 from .case import Attack, seed_of
@@ -88,7 +89,7 @@ def run_process(attack: Attack, traits: list[str], seed: int, short: bool, tally
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT, start_new_session=True)
         assert process.stdout is not None
         lines = Lines(process.stdout.fileno())
-        stuck, began = False, time.monotonic()
+        stuck, began, read = False, time.monotonic(), 0
         while (line := lines.next(attack.deadline_s)) is not None:
             if not line:
                 stuck = True
@@ -98,6 +99,9 @@ def run_process(attack: Attack, traits: list[str], seed: int, short: bool, tally
                 places.append(found["place"])
                 began = time.monotonic()
                 continue
+            if panics := panicked(errors, read):
+                found["failed"], found["failures"] = found["failed"] + 1, [*found["failures"], f"a thread panicked:\n{panics}"]
+            read = os.fstat(errors.fileno()).st_size
             with lock:
                 tally.add(f"{attack.name}/{found['end']}:{seed}", found | {"short": short})
             done += 1
@@ -133,6 +137,13 @@ def run_process(attack: Attack, traits: list[str], seed: int, short: bool, tally
     for place in places:
         shutil.rmtree(place, ignore_errors=True)
     return done
+
+
+def panicked(errors: Any, start: int) -> str:
+    """The first panic that was written to `errors` after `start`: none is right, caught or not."""
+    text = os.pread(errors.fileno(), 1 << 20, start).decode(errors="replace")
+    at = text.find("panicked at")
+    return text[max(0, text.rfind("\n", 0, at)) : at + 400].strip() if at >= 0 else ""
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:

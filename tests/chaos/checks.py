@@ -87,15 +87,15 @@ def _some(ids: Sequence[int]) -> str:
     return f"[{', '.join(map(str, ids[:4]))}{', …' if len(ids) > 4 else ''}]"
 
 
-def unbiased(means: Sequence[float], truth: float) -> list[str]:
-    """The mean of independent `means` lies within 4.5 standard errors of `truth`, and a rounding error of float32."""
+def unbiased(means: Sequence[float], truth: float, size: float) -> list[str]:
+    """The mean of independent `means` lies within 4.5 standard errors of `truth`, and what float32 rounds off values of that `size`."""
     n = len(means)
     if not all(math.isfinite(m) for m in means):
         return ["a mean is not finite"]
     mean = math.fsum(means) / n
     error = math.sqrt(math.fsum((m - mean) ** 2 for m in means) / (n - 1) / n)
     off = abs(mean - truth)
-    if off <= STANDARD_ERRORS * error + 1e-5 * abs(truth):
+    if off <= STANDARD_ERRORS * error + 1e-5 * abs(size):
         return []
     far = f"{off / error:.1f} standard errors" if error > 0 else "no variance"
     return [f"the mean over {n} runs is {mean:.5f}, the truth {truth:.5f}: {far} away"]
