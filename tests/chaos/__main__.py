@@ -19,7 +19,7 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tests/chaos", description="Attacks on lossfeed, drawn from a seed.")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default 10)")
     parser.add_argument("--seed", type=int, default=None, help="the campaign's seed (default: drawn, and printed)")
-    parser.add_argument("--only", default="", help=f"attacks, with commas: {','.join(registry.NAMES)}")
+    parser.add_argument("--only", default="", help=f"attacks, or ATTACK/TRAIT, with commas: {','.join(registry.NAMES)}")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default 2)")
     parser.add_argument("--out", default="dist/chaos", help="folder of the JSON record (default dist/chaos)")
     parser.add_argument("--case", default="", metavar="ATTACK/TRAIT:SEED", help="one case, as a failure named it")

@@ -86,7 +86,9 @@ def run_process(attack: Attack, traits: list[str], seed: int, short: bool, tally
     argv = [sys.executable, "-X", "faulthandler", str(HERE), "--worker", "--case", base] + (["--short"] if short else [])
     done, places = 0, []
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT, start_new_session=True)
+        # A backtrace takes so long that a panic would be told after its case has ended.
+        env = os.environ | {"RUST_BACKTRACE": "0"}
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT, env=env, start_new_session=True)
         assert process.stdout is not None
         lines = Lines(process.stdout.fileno())
         stuck, began, read = False, time.monotonic(), 0
@@ -188,7 +190,7 @@ def repeat(name: str, short: bool) -> int:
 
 def short(only: list[str], seed: int, jobs: int) -> int:
     """The fixed part: every trait of every attack once, with one seed, a small amount of each."""
-    tallies = [Tally(registry.attack(name)) for name in only or registry.NAMES]
+    tallies = [Tally(attack) for attack in registry.chosen(only)]
     lock = threading.Lock()
     with ThreadPoolExecutor(jobs) as pool:
         for done in [pool.submit(run_round, t.attack, list(t.attack.traits), seed, True, t, lock) for t in tallies]:
@@ -200,7 +202,7 @@ def short(only: list[str], seed: int, jobs: int) -> int:
 def campaign(only: list[str], seed: int | None, minutes: float, jobs: int, out: Path) -> int:
     """Rounds of all attacks, the one furthest behind its share next, until the time is over."""
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
-    tallies = [Tally(registry.attack(name)) for name in only or registry.NAMES]
+    tallies = [Tally(attack) for attack in registry.chosen(only)]
     lock = threading.Lock()
     started, until = time.time(), time.monotonic() + 60.0 * minutes
     again = f"make chaos SEED={seed} MINUTES={minutes:g}" + (f" ONLY={','.join(only)}" if only else "")
