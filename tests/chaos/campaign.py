@@ -202,11 +202,14 @@ def short(only: list[str], seed: int, jobs: int) -> int:
 def campaign(only: list[str], seed: int | None, minutes: float, jobs: int, out: Path) -> int:
     """Rounds of all attacks, the one furthest behind its share next, until the time is over."""
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
-    tallies = [Tally(attack) for attack in registry.chosen(only)]
+    # A round of fuzzing takes a minute a format, and a build before the first.
+    names = only or [name for name in registry.NAMES if name != "fuzz" or minutes >= 10]
+    tallies = [Tally(attack) for attack in registry.chosen(names)]
     lock = threading.Lock()
     started, until = time.time(), time.monotonic() + 60.0 * minutes
     again = f"make chaos SEED={seed} MINUTES={minutes:g}" + (f" ONLY={','.join(only)}" if only else "")
-    print(f"chaos: seed {seed}, {minutes:g} minutes, {jobs} processes at a time; repeat: {again}", flush=True)
+    print(f"chaos: seed {seed}, {minutes:g} minutes, {jobs} processes at a time; again: {again}", flush=True)
+    print(f"attacks: {', '.join(names)}", flush=True)
     interrupted = False
     with ThreadPoolExecutor(jobs) as pool:
         under_way: dict[Future[None], tuple[Tally, float]] = {}

@@ -7,8 +7,9 @@ from importlib import import_module
 
 from .case import Attack
 
-#: Attack -> its module, in the order in which a campaign starts them.
+#: Attack -> its module, in the order in which a campaign starts them: the longest first.
 MODULES = {
+    "fuzz": "fuzz",
     "kills": "kills",
     "faults": "outages",
     "datasets": "datasets",
@@ -16,7 +17,6 @@ MODULES = {
     "processes": "processes",
     "files": "files",
     "memory": "memory",
-    "fuzz": "fuzz",
 }
 NAMES = tuple(MODULES)
 
