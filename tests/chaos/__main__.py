@@ -21,7 +21,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=None, help="the campaign's seed (default: drawn, and printed)")
     parser.add_argument("--only", default="", help=f"attacks, or ATTACK/TRAIT, with commas: {','.join(registry.NAMES)}")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default 2)")
-    parser.add_argument("--out", default="dist/chaos", help="folder of the JSON record (default dist/chaos)")
+    parser.add_argument("--out", type=Path, default=None, help="folder of the JSON record (default dist/chaos), or a file that ends in .json")
     parser.add_argument("--case", default="", metavar="ATTACK/TRAIT:SEED", help="one case, as a failure named it")
     parser.add_argument("--short", action="store_true", help="the fixed part of `make test`: every trait once, little of it")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -36,8 +36,8 @@ def main() -> int:
     if found.case:
         return campaign.repeat(found.case, found.short)
     if found.short:
-        return campaign.short(only, found.seed or 1, found.jobs)
-    return campaign.campaign(only, found.seed, found.minutes, found.jobs, Path(found.out))
+        return campaign.short(only, found.seed or 1, found.jobs, found.out)
+    return campaign.campaign(only, found.seed, found.minutes, found.jobs, found.out or Path("dist/chaos"))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ from .worker import parse
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-#: Seconds for a worker's exit.
+#: Seconds for a worker's start, beside its first case, and for its exit.
+START_S = 60.0
 EXIT_S = 60.0
 
 _print_lock = threading.Lock()
@@ -92,7 +93,7 @@ def run_process(attack: Attack, traits: list[str], seed: int, short: bool, tally
         assert process.stdout is not None
         lines = Lines(process.stdout.fileno())
         stuck, began, read = False, time.monotonic(), 0
-        while (line := lines.next(attack.deadline_s)) is not None:
+        while (line := lines.next(attack.deadline_s if places else START_S + attack.deadline_s)) is not None:
             if not line:
                 stuck = True
                 break
@@ -188,14 +189,16 @@ def repeat(name: str, short: bool) -> int:
     return 1 if tally.failed else 0
 
 
-def short(only: list[str], seed: int, jobs: int) -> int:
+def short(only: list[str], seed: int, jobs: int, out: Path | None) -> int:
     """The fixed part: every trait of every attack once, with one seed, a small amount of each."""
     tallies = [Tally(attack) for attack in registry.chosen(only)]
-    lock = threading.Lock()
+    lock, started = threading.Lock(), time.time()
     with ThreadPoolExecutor(jobs) as pool:
         for done in [pool.submit(run_round, t.attack, list(t.attack.traits), seed, True, t, lock) for t in tallies]:
             done.result()
     print(record.table(tallies))
+    if out is not None:
+        record.write(out, tallies, seed, 0.0, jobs, started, False)
     return 1 if any(t.failed for t in tallies) else 0
 
 
