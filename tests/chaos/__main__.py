@@ -21,9 +21,16 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=None, help="the campaign's seed (default: drawn, and printed)")
     parser.add_argument("--only", default="", help=f"attacks, or ATTACK/TRAIT, with commas: {','.join(registry.NAMES)}")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default 2)")
-    parser.add_argument("--out", type=Path, default=None, help="folder of the JSON record (default dist/chaos), or a file that ends in .json")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=None,
+        help="folder of the JSON record (default dist/chaos), or a file that ends in .json",
+    )
     parser.add_argument("--case", default="", metavar="ATTACK/TRAIT:SEED", help="one case, as a failure named it")
-    parser.add_argument("--short", action="store_true", help="the fixed part of `make test`: every trait once, little of it")
+    parser.add_argument(
+        "--short", action="store_true", help="the fixed part of `make test`: every trait once, little of it"
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser
 

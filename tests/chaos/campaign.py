@@ -84,12 +84,16 @@ def run_round(attack: Attack, traits: list[str], seed: int, short: bool, tally: 
 def run_process(attack: Attack, traits: list[str], seed: int, short: bool, tally: Tally, lock: threading.Lock) -> int:
     """Runs traits in one process until it ends or has to be ended; how many are done with."""
     base = f"{attack.name}/{','.join(traits)}:{seed}"
-    argv = [sys.executable, "-X", "faulthandler", str(HERE), "--worker", "--case", base] + (["--short"] if short else [])
+    argv = [sys.executable, "-X", "faulthandler", str(HERE), "--worker", "--case", base] + (
+        ["--short"] if short else []
+    )
     done, places = 0, []
     with tempfile.TemporaryFile() as errors:
         # A backtrace takes so long that a panic would be told after its case has ended.
         env = os.environ | {"RUST_BACKTRACE": "0"}
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT, env=env, start_new_session=True)
+        process = subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT, env=env, start_new_session=True
+        )
         assert process.stdout is not None
         lines = Lines(process.stdout.fileno())
         stuck, began, read = False, time.monotonic(), 0
@@ -103,7 +107,10 @@ def run_process(attack: Attack, traits: list[str], seed: int, short: bool, tally
                 began = time.monotonic()
                 continue
             if panics := panicked(errors, read):
-                found["failed"], found["failures"] = found["failed"] + 1, [*found["failures"], f"a thread panicked:\n{panics}"]
+                found["failed"], found["failures"] = (
+                    found["failed"] + 1,
+                    [*found["failures"], f"a thread panicked:\n{panics}"],
+                )
             read = os.fstat(errors.fileno()).st_size
             with lock:
                 tally.add(f"{attack.name}/{found['end']}:{seed}", found | {"short": short})
@@ -122,7 +129,9 @@ def run_process(attack: Attack, traits: list[str], seed: int, short: bool, tally
                 pass
         end_session(process)
         if done == len(traits):
-            end = None if process.returncode in (0, 1) else f"ended with status {process.returncode} after its last case"
+            end = (
+                None if process.returncode in (0, 1) else f"ended with status {process.returncode} after its last case"
+            )
             end = f"did not exit within {EXIT_S:.0f} s after its last case" if stuck else end
         elif stuck:
             end = f"stuck: nothing within {attack.deadline_s:.0f} s"
@@ -133,7 +142,14 @@ def run_process(attack: Attack, traits: list[str], seed: int, short: bool, tally
             tail = errors.read().decode(errors="replace")
             name = f"{attack.name}/{traits[min(done, len(traits) - 1)]}:{seed}"
             seconds = round(time.monotonic() - began, 2)
-            failure = {"tries": 1, "failed": 1, "failures": [f"{end}\n{tail}"], "notes": {}, "seconds": seconds, "short": short}
+            failure = {
+                "tries": 1,
+                "failed": 1,
+                "failures": [f"{end}\n{tail}"],
+                "notes": {},
+                "seconds": seconds,
+                "short": short,
+            }
             with lock:
                 tally.add(name, failure)
             done += 1
@@ -220,10 +236,20 @@ def campaign(only: list[str], seed: int | None, minutes: float, jobs: int, out: 
             while time.monotonic() < until or under_way:
                 while len(under_way) < jobs and time.monotonic() < until:
                     now = time.monotonic()
-                    spent = {id(t): t.seconds + sum(now - since for mine, since in under_way.values() if mine is t) for t in tallies}
+                    spent = {
+                        id(t): t.seconds + sum(now - since for mine, since in under_way.values() if mine is t)
+                        for t in tallies
+                    }
                     tally = min(tallies, key=lambda t: (t.rounds > 0, spent[id(t)] / t.attack.share))
                     number, tally.rounds = tally.rounds, tally.rounds + 1
-                    args = tally.attack, list(tally.attack.traits), seed_of(seed, tally.attack.name, number), False, tally, lock
+                    args = (
+                        tally.attack,
+                        list(tally.attack.traits),
+                        seed_of(seed, tally.attack.name, number),
+                        False,
+                        tally,
+                        lock,
+                    )
                     under_way[pool.submit(run_round, *args)] = tally, now
                 for finished in wait(under_way, timeout=1.0, return_when=FIRST_COMPLETED).done:
                     under_way.pop(finished)
@@ -235,5 +261,7 @@ def campaign(only: list[str], seed: int | None, minutes: float, jobs: int, out: 
     path = record.write(out, tallies, seed, minutes, jobs, started, interrupted)
     print(f"record: {path}")
     failed = sum(t.failed for t in tallies)
-    print("no failures" if not failed else f"{failed} FAILURES; the commands that repeat them are above and in the record")
+    print(
+        "no failures" if not failed else f"{failed} FAILURES; the commands that repeat them are above and in the record"
+    )
     return 1 if failed else 0

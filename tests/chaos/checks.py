@@ -1,4 +1,7 @@
-"""The checkers: logs and numbers in, problems in words out. Pure; `tests/python/test_chaos.py` gives each a planted mistake."""
+"""The checkers: logs and numbers in, problems in words out.
+
+They are pure, and `tests/python/test_chaos.py` gives each of them planted mistakes.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,13 @@ def right_bytes(log: Iterable[Row], truth: Sequence[int]) -> list[str]:
     return found
 
 
-def each_position_once(log: Sequence[Row], epochs: int, batches: int, doubtful: Iterable[tuple[int, int]] = ()) -> list[str]:
+def each_position_once(
+    log: Sequence[Row], epochs: int, batches: int, doubtful: Iterable[tuple[int, int]] = ()
+) -> list[str]:
     """The batches 0, 1, … of every epoch, each once and in order.
 
-    `doubtful` are positions that may be missing: an interrupt that comes between a loader and its loop leaves the batch in
-    between to nobody, and no program can tell.
+    `doubtful` are positions that may be missing: an interrupt that comes between a loader and its loop leaves the batch
+    in between to nobody, and no program can tell.
     """
     found = []
     times = Counter((row.epoch, row.number) for row in log)
@@ -59,7 +64,7 @@ def each_position_once(log: Sequence[Row], epochs: int, batches: int, doubtful: 
 
 
 def each_id_once(logs: Sequence[Sequence[Row]], samples: int, epochs: int, drawn: int | None = None) -> list[str]:
-    """In every epoch the ranks' logs together hold every id exactly once; or `drawn` different ids, where some are dropped."""
+    """In every epoch the ranks' logs together hold every id exactly once; `drawn` of them, where some are dropped."""
     found = []
     for epoch in range(epochs):
         times = Counter(i for log in logs for row in log if row.epoch == epoch for i in row.ids)
@@ -77,7 +82,8 @@ def same_batches(log: Iterable[Row], undisturbed: Iterable[Row], wherever: str =
     """Where both have a batch, it holds the same ids in the same order."""
     wanted = {(row.epoch, row.number): row.ids for row in undisturbed}
     return [
-        f"batch {row.number} of epoch {row.epoch} is {_some(row.ids)}, in {wherever} {_some(wanted[row.epoch, row.number])}"
+        f"batch {row.number} of epoch {row.epoch} is {_some(row.ids)}, "
+        f"in {wherever} {_some(wanted[row.epoch, row.number])}"
         for row in log
         if wanted.get((row.epoch, row.number), row.ids) != row.ids
     ]
@@ -88,7 +94,10 @@ def _some(ids: Sequence[int]) -> str:
 
 
 def unbiased(means: Sequence[float], truth: float, size: float) -> list[str]:
-    """The mean of independent `means` lies within 4.5 standard errors of `truth`, and what float32 rounds off values of that `size`."""
+    """The mean of independent `means` lies within 4.5 standard errors of `truth`.
+
+    What float32 rounds off values of that `size` is allowed beside.
+    """
     n = len(means)
     if not all(math.isfinite(m) for m in means):
         return ["a mean is not finite"]

@@ -1,4 +1,4 @@
-"""Hostile Python datasets: the right rows, an error by name, or the very exception that the dataset raised; no crash, no hang."""
+"""Hostile Python datasets: the right rows, an error by name, or the very exception that was raised; no hang."""
 
 from __future__ import annotations
 
@@ -60,10 +60,29 @@ class Odd(Dataset):
     def spoil(self, i: int) -> Any:
         x, y = self.sound(i)
         odd = [
-            None, x, (x,), (x, y, y), {"x": x, "y": y}, (None, y), (x, None), (x[:-1], y), (x.astype(np.float32), y), (x, float(y)),
-            (x[None], y), (np.empty((0, 6, 3), np.uint8), y), (object(), y), ("text", y), ([[1], [2, 3]], y), (x, np.array([y, y])),
-            (np.zeros((6, 6, 3), dtype=object), y), (np.zeros((6, 6, 3), dtype=complex), y), (x.astype(">u2"), y), iter((x, y)),
-        ]  # fmt: skip
+            *(
+                None,
+                x,
+                (x,),
+                (x, y, y),
+                {"x": x, "y": y},
+                (None, y),
+                (x, None),
+                (object(), y),
+                ("text", y),
+                iter((x, y)),
+            ),
+            *(
+                (x[:-1], y),
+                (x[None], y),
+                (x.astype(np.float32), y),
+                (x, float(y)),
+                (x, np.array([y, y])),
+                ([[1], [2, 3]], y),
+            ),
+            *((np.empty((0, 6, 3), np.uint8), y), (np.zeros((6, 6, 3), dtype=object), y)),
+            *((np.zeros((6, 6, 3), dtype=complex), y), (x.astype(">u2"), y)),
+        ]
         return self.rng.choice(odd)
 
 
@@ -107,7 +126,9 @@ class Reentrant(Dataset):
     def __getitem__(self, i: int) -> Any:
         import lossfeed as lf
 
-        with lf.Loader((self.x[i : i + 1], self.y[i : i + 1]), 1, num_workers=i % 2, framework="numpy", stats=False) as inner:
+        with lf.Loader(
+            (self.x[i : i + 1], self.y[i : i + 1]), 1, num_workers=i % 2, framework="numpy", stats=False
+        ) as inner:
             batch = next(iter(inner))
             return batch.data[0].copy(), batch.target[0]
 
@@ -179,7 +200,9 @@ def passed(case: Case, dataset: Dataset, on_error: str, through: tuple[type[Base
         "seed": case.rng.randrange(2**32),
         "batch_size": case.rng.choice((1, 5, 16)),
     }
-    about = f"{type(dataset).__name__}{f' of {dataset.error.__name__}' if isinstance(dataset, Raises) else ''}, {settings}"
+    about = (
+        f"{type(dataset).__name__}{f' of {dataset.error.__name__}' if isinstance(dataset, Raises) else ''}, {settings}"
+    )
     log: list[Row] = []
     raised: BaseException | None = None
     loader = lf.Loader(dataset, framework="numpy", stats=False, **settings)
@@ -195,7 +218,9 @@ def passed(case: Case, dataset: Dataset, on_error: str, through: tuple[type[Base
         case.check(expected, f"{about}: ended with {type(raised).__name__}: {raised}")
         case.none_of(checks.right_bytes(log, dataset.sums), about)
         if through:
-            case.check(isinstance(raised, through), f"{about}: {through[0].__name__} became {type(raised).__name__}: {raised}")
+            case.check(
+                isinstance(raised, through), f"{about}: {through[0].__name__} became {type(raised).__name__}: {raised}"
+            )
         elif on_error == "skip" and raised is None:
             good = {i for row in log for i in row.ids}
             held = good >= set(range(N)) - dataset.spoilt
@@ -248,12 +273,17 @@ def changing(case: Case) -> None:
     for cache in (None, "50%", 1.0):
         dataset = Changes(case.rng.randrange(2**32))
         try:
-            loader = lf.Loader(dataset, 8, cache=cache, framework="numpy", stats=False, num_workers=case.rng.randrange(3))
+            loader = lf.Loader(
+                dataset, 8, cache=cache, framework="numpy", stats=False, num_workers=case.rng.randrange(3)
+            )
         except lf.Error:
             case.check(cache is not None, "a dataset that changes was refused although nothing is cached")
             continue
         with loader:
-            case.check(cache is None, f"cache={cache}: the cache would freeze what the dataset does at random, and nothing said so")
+            case.check(
+                cache is None,
+                f"cache={cache}: the cache would freeze what the dataset does at random, and nothing said so",
+            )
             for batch in loader:
                 for row, i in zip(batch.data, batch.ids, strict=True):
                     same = (row.reshape(-1)[1:] == dataset.x[i].reshape(-1)[1:]).all()

@@ -41,7 +41,13 @@ def forked(loader: Any, batch: Any) -> list[str]:
         # Only what a forked child of a program with threads may do, and then the shortest way out.
         answer = b"?"
         try:
-            for call in (loader.stats, loader.importance, loader.state_dict, lambda: iter(loader), lambda: next(iter(loader))):
+            for call in (
+                loader.stats,
+                loader.importance,
+                loader.state_dict,
+                lambda: iter(loader),
+                lambda: next(iter(loader)),
+            ):
                 try:
                     call()
                     answer += b"|no error"
@@ -141,7 +147,11 @@ EXITS: dict[str, tuple[str, int, bool]] = {
         0,
         False,
     ),
-    "daemon-iterates-on": ("threading.Thread(target=lambda: [b for b in it], daemon=True).start(); time.sleep(0.05)", 0, True),
+    "daemon-iterates-on": (
+        "threading.Thread(target=lambda: [b for b in it], daemon=True).start(); time.sleep(0.05)",
+        0,
+        True,
+    ),
     "signal-default": ("signal.raise_signal(signal.SIGTERM)", -signal.SIGTERM, False),
     "forked-child-exits": (
         """
@@ -171,7 +181,11 @@ def exits(case: Case) -> None:
     names = sorted(EXITS)
     for name in case.rng.sample(names, 9) if case.short else names:
         body, wanted, may_complain = EXITS[name]
-        data, workers, batches = case.rng.choice(("arrays", "Slow(0)", "Slow(0.004)")), case.rng.randrange(4), case.rng.randrange(4)
+        data, workers, batches = (
+            case.rng.choice(("arrays", "Slow(0)", "Slow(0.004)")),
+            case.rng.randrange(4),
+            case.rng.randrange(4),
+        )
         start = f"loader = make({data}, {workers}); it = iter(loader)\nfor _ in range({batches}): batch = next(it)\n"
         status, _, errors = Script(case, start + textwrap.dedent(body), "ends").ended()
         about = f"{name} with {data}, {workers} workers, {batches} batches"

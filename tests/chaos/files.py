@@ -1,4 +1,7 @@
-"""Damaged files: states, pages, indexes, shards, pictures, traces. An error by name or the right data, and never much memory."""
+"""Damaged files: states, pages, indexes, shards, pictures, traces.
+
+Each gives an error by name or the right data, and never takes much memory.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,16 @@ def states(case: Case) -> None:
                     case.check(sum(map(len, log_ids(loader))) == n, f"{about}: the epoch after it is not whole")
                 except lf.Error as error:
                     case.fail(f"{about}: it was taken, and then: {type(error).__name__}: {error}")
-        for odd in ({}, None, [], 7, {"version": 1}, whole | {"engine": "text"}, whole | {"version": "1"}, whole | {"engine": b""}):
+        for odd in (
+            {},
+            None,
+            [],
+            7,
+            {"version": 1},
+            whole | {"engine": "text"},
+            whole | {"version": "1"},
+            whole | {"engine": b""},
+        ):
             with make() as loader:
                 try:
                     loader.load_state_dict(odd)
@@ -142,7 +154,11 @@ def open_shards(case: Case) -> None:
         place = case.place / f"open-{case.tries}"
         data = truth.build(case.rng.choice(("tar", "folder")), n, case.rng.randrange(2**32), place)
         victims = sorted(path for path in place.rglob("*") if path.is_file())
-        settings = {"num_workers": case.rng.randrange(3), "cache": case.rng.choice((None, "30%")), "on_error": case.rng.choice(("raise", "skip"))}
+        settings = {
+            "num_workers": case.rng.randrange(3),
+            "cache": case.rng.choice((None, "30%")),
+            "on_error": case.rng.choice(("raise", "skip")),
+        }
         with lf.Loader(truth.opened(data.kind, data.where), 4, framework="numpy", stats=False, **settings) as loader:
             log: list[Row] = []
             how = case.rng.choice(("damage", "replace", "overwrite", "cut", "remove"))
@@ -203,7 +219,7 @@ def program(*args: str, pages: Path | None = None) -> tuple[int | None, str]:
 
 
 def pages(case: Case) -> None:
-    """Damaged stats pages, of a living engine and of a dead one: `lossfeed smi` says so and goes on, and the engine, too."""
+    """Damaged stats pages: `lossfeed smi` says so and goes on, and so does an engine that writes to one."""
     import lossfeed as lf
 
     x, y = truth.samples(80, 4)
@@ -229,7 +245,10 @@ def pages(case: Case) -> None:
             with open(found[0], "r+b") as file:
                 file.write(mutate.damaged(page, case.rng)[: len(page)])
             status, said = program("smi", "--json", pages=place)
-            case.check(status == 0 and "panicked" not in said, f"smi over a living, damaged page: status {status}: {said[-600:]}")
+            case.check(
+                status == 0 and "panicked" not in said,
+                f"smi over a living, damaged page: status {status}: {said[-600:]}",
+            )
         case.check(sum(len(row.ids) for row in log_of(loader)) == 80, "an engine whose page was damaged lost samples")
 
 

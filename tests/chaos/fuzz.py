@@ -22,7 +22,9 @@ def fuzzed(target: str) -> Trait:
         if case.short:
             return
         argv = ["bash", str(SCRIPT), str(SECONDS), target]
-        said = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"SEED": str(case.seed)})
+        said = subprocess.run(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"SEED": str(case.seed)}
+        )
         results = [json.loads(line) for line in said.stdout.splitlines() if line.startswith('{"target"')]
         if said.returncode != 0 or not results:
             raise Refuted(f"fuzz.sh {target} ended with status {said.returncode}:\n{said.stdout[-2500:]}")

@@ -125,7 +125,9 @@ def judge(case: Case, plan: Plan, data: truth.Truth, memories: list[Memory], whe
     """All that must be true of a training's logs, one a rank."""
     about = f"{plan.stop}, {plan.kind}, {plan.loader}"
     logs = [memory.log for memory in memories]
-    twins = [training.undisturbed(replace(plan, loader=plan.loader | {"rank": r}, step_s=0.0)) for r in range(len(logs))]
+    twins = [
+        training.undisturbed(replace(plan, loader=plan.loader | {"rank": r}, step_s=0.0)) for r in range(len(logs))
+    ]
     case.none_of(checks.right_bytes(itertools.chain(*twins), data.sums), f"undisturbed, {about}")
     batches = len(twins[0]) // plan.epochs
     for memory, twin, where in zip(memories, twins, wheres, strict=True):

@@ -94,7 +94,9 @@ def loader_of(case: Case, sampler: Any, data: Any, **options: Any) -> Any:
     """A loader with NumPy batches, and what the case's chance adds."""
     import lossfeed as lf
 
-    return lf.Loader(data, 50, sampler=sampler, framework="numpy", seed=case.rng.randrange(2**32), stats=False, **options)
+    return lf.Loader(
+        data, 50, sampler=sampler, framework="numpy", seed=case.rng.randrange(2**32), stats=False, **options
+    )
 
 
 def epochs_held(case: Case, loader: Any, epochs: int, score: Callable[[Any, int], None], about: str) -> None:
@@ -108,7 +110,9 @@ def epochs_held(case: Case, loader: Any, epochs: int, score: Callable[[Any, int]
         case.none_of(checks.share_bounded(ids, MOST_SHARE) + checks.weights_sound(weights), f"{about}, epoch {epoch}")
         beliefs = loader.importance()
         beliefs = beliefs[~np.isnan(beliefs)]
-        case.check(np.isfinite(beliefs).all(), f"{about}, epoch {epoch}: {int(np.isinf(beliefs).sum())} beliefs are infinite")
+        case.check(
+            np.isfinite(beliefs).all(), f"{about}, epoch {epoch}: {int(np.isinf(beliefs).sum())} beliefs are infinite"
+        )
 
 
 def scores(case: Case) -> None:
@@ -147,14 +151,18 @@ def ignored(case: Case) -> None:
                 counts.append(drawn)
             share = int((target == -100).sum())
             held = max(counts) <= 2 * share + 20
-            case.check(held, f"{sampler}: {share} of {SAMPLES} samples are ignored and were drawn {counts} times an epoch")
+            case.check(
+                held, f"{sampler}: {share} of {SAMPLES} samples are ignored and were drawn {counts} times an epoch"
+            )
 
 
 def order(case: Case) -> None:
     """Scores that never come, come twice, late, in any order, or from other threads at once."""
     data = np.zeros((SAMPLES, 1), np.float32), np.zeros(SAMPLES, np.int64)
     for habit in ("never", "sometimes", "twice", "late", "reversed", "threads", "after-the-epoch"):
-        with loader_of(case, case.rng.choice(("importance", "cost-aware")), data, num_workers=case.rng.randrange(3), cache="20%") as loader:
+        with loader_of(
+            case, case.rng.choice(("importance", "cost-aware")), data, num_workers=case.rng.randrange(3), cache="20%"
+        ) as loader:
             rng, held, threads = case.rng, [], []
 
             def give(batch: Any, loader: Any = loader) -> None:
@@ -216,13 +224,16 @@ class Setting:
     on_error: str
 
     def sensible(self) -> bool:
-        """Whether it says what its mean must be: replays need a cache, and a rank that drops samples does not show which are its own."""
+        """Whether it says what its mean must be.
+
+        Replays need a cache, and a rank that drops samples does not show which are its own.
+        """
         replays_nothing = self.sampler == "pads" and self.cache is None
         return not replays_nothing and not (self.on_error != "raise" and self.drop_last and self.ranks > 1)
 
 
 def off(setting: Setting, values: np.ndarray, bad: frozenset[int], seed: int, epochs: int) -> float:
-    """How far a training's means of weight × value are from the mean of the values that can be read, over ranks and epochs.
+    """How far means of weight × value are from the mean of the values that can be read, over ranks and epochs.
 
     A rank that draws by belief stands for the samples that it owns; its first epoch is a pass over them.
     """
@@ -232,11 +243,18 @@ def off(setting: Setting, values: np.ndarray, bad: frozenset[int], seed: int, ep
     exact = values.astype(np.float64)
     everyone = float(np.mean([exact[i] for i in range(len(exact)) if i not in bad]))
     sampler = CORRECTED if setting.sampler == "pads" else setting.sampler
-    options = {"drop_last": setting.drop_last, "on_error": setting.on_error, "cache": setting.cache, "world_size": setting.ranks}
+    options = {
+        "drop_last": setting.drop_last,
+        "on_error": setting.on_error,
+        "cache": setting.cache,
+        "world_size": setting.ranks,
+    }
     found = []
     for rank in range(setting.ranks):
         truth = everyone
-        with lf.Loader(data, 6, sampler=sampler, framework="numpy", seed=seed, stats=False, num_workers=0, rank=rank, **options) as loader:
+        with lf.Loader(
+            data, 6, sampler=sampler, framework="numpy", seed=seed, stats=False, num_workers=0, rank=rank, **options
+        ) as loader:
             for epoch in range(epochs):
                 total, count, ids = 0.0, 0, set()
                 for batch in loader:
@@ -251,11 +269,17 @@ def off(setting: Setting, values: np.ndarray, bad: frozenset[int], seed: int, ep
 
 
 def unbiased(case: Case) -> None:
-    """Monte Carlo over samplers × ranks × cache × drop_last × on_error: the mean is right over the samples that can be read."""
+    """Monte Carlo over samplers × ranks × cache × drop_last × on_error: right over the samples that can be read."""
     n = 60
     values = np.exp(np.random.default_rng(case.rng.randrange(2**32)).normal(size=n)).astype(np.float32)
     bad = frozenset(case.rng.sample(range(1, n), 4))  # item 0 sets the shape
-    axes = ("uniform", "importance", "cost-aware", "pads"), (1, 2, 3), (None, "40%"), (False, True), ("raise", "skip", "substitute")
+    axes = (
+        ("uniform", "importance", "cost-aware", "pads"),
+        (1, 2, 3),
+        (None, "40%"),
+        (False, True),
+        ("raise", "skip", "substitute"),
+    )
     grid = [setting for setting in itertools.starmap(Setting, itertools.product(*axes)) if setting.sensible()]
     for setting in case.rng.sample(grid, 12) if case.short else grid:
         spoilt = bad if setting.on_error != "raise" else frozenset()
@@ -264,4 +288,6 @@ def unbiased(case: Case) -> None:
         case.none_of(checks.unbiased(runs, 0.0, float(values.mean())), f"{setting}, {len(spoilt)} of {n} samples bad")
 
 
-ATTACK = Attack("losses", {"scores": scores, "ignored": ignored, "order": order, "unbiased": unbiased}, share=3.0, deadline_s=600.0)
+ATTACK = Attack(
+    "losses", {"scores": scores, "ignored": ignored, "order": order, "unbiased": unbiased}, share=3.0, deadline_s=600.0
+)

@@ -38,7 +38,10 @@ def run_of(case: Case, batches: int, **settings: Any) -> None:
     case.none_of(checks.no_growth(before, after, {"KiB": GROWTH_KIB, "threads": 4, "files": 2}), about)
     held = max(stats["cache_bytes"], stats["arena_used_bytes"])
     case.check(held <= LIMIT, f"{about}: the cache holds {held:.0f} bytes of {LIMIT}")
-    case.check(stats["evicted_total"] > batches, f"{about}: the cache did not change: {stats['evicted_total']:.0f} samples left it")
+    case.check(
+        stats["evicted_total"] > batches,
+        f"{about}: the cache did not change: {stats['evicted_total']:.0f} samples left it",
+    )
 
 
 def long(case: Case) -> None:

@@ -6,7 +6,20 @@ import random
 import struct
 
 #: Numbers that length fields, counts and offsets do not like.
-ODD = (0, 1, 0x7F, 0xFF, 0x100, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x7FFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+ODD = (
+    0,
+    1,
+    0x7F,
+    0xFF,
+    0x100,
+    0x7FFF,
+    0xFFFF,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    0x7FFFFFFFFFFFFFFF,
+    0xFFFFFFFFFFFFFFFF,
+)
 
 
 def _flip(data: bytearray, rng: random.Random) -> None:

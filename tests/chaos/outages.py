@@ -9,7 +9,7 @@ from .case import Attack, Case
 from .checks import Row
 from .fault_store import FAULTS, QUICK, FaultStore
 
-#: Faults that nothing in an answer shows; the pictures carry checksums of their own, so their damage shows all the same.
+#: Faults that nothing in an answer shows. Pictures carry checksums of their own, so that it shows all the same.
 SEEN_BY_PICTURES = ("flipped_bit", "shifted_silently")
 #: Faults that change bytes, where one repeated read must be enough.
 SPOILING = ("garbage", "wrong_content_length", "overlong_body", "full_200", "shifted_range", *SEEN_BY_PICTURES)
@@ -54,7 +54,9 @@ def deliver(case: Case, loader: Any, data: truth.Truth, epochs: int, about: str,
     bad = loader.bad_samples()
     case.check(not bad, f"{about}: {len(bad)} samples are called bad that the store holds intact; the first: {bad[:1]}")
     if heals:
-        case.check(error is None, f"{about}: every fault heals when asked again, and yet: {type(error).__name__}: {error}")
+        case.check(
+            error is None, f"{about}: every fault heals when asked again, and yet: {type(error).__name__}: {error}"
+        )
     if error is None:
         case.none_of(checks.each_id_once([log], len(data), epochs), about)
     return error is None
@@ -102,7 +104,9 @@ def training(case: Case, kind: str) -> None:
             try:
                 opened = lf.open(pattern, **opening, **options)
             except lf.Error as error:
-                case.check(not heals, f"{about}: every fault heals when asked again, and yet it was not opened: {error}")
+                case.check(
+                    not heals, f"{about}: every fault heals when asked again, and yet it was not opened: {error}"
+                )
                 case.count("refused")
                 continue
             with lf.Loader(opened, 6, framework="numpy", stats=False, **settings) as loader:
@@ -111,7 +115,7 @@ def training(case: Case, kind: str) -> None:
 
 
 def outage(case: Case) -> None:
-    """The store is gone for a while in mid-epoch, under skip: nothing is bad data, and what was left of the run comes after it."""
+    """The store is gone for a while in mid-epoch, under skip: nothing is bad data, and the rest comes after it."""
     import lossfeed as lf
 
     n = case.size(48, 24)
@@ -119,9 +123,16 @@ def outage(case: Case) -> None:
     for _ in range(case.size(4, 2)):
         with FaultStore(case.place / "data", hold_s=0.5) as store:
             opened = lf.open(store.url + "/train-{0..1}.tar", timeout=20.0)
-            requests, fault = case.rng.randrange(1, 12), case.rng.choice(("status_503", "reset_before_headers", "status_500"))
+            requests, fault = (
+                case.rng.randrange(1, 12),
+                case.rng.choice(("status_503", "reset_before_headers", "status_500")),
+            )
             about = f"{requests} requests met {fault}"
-            settings = {"num_workers": case.rng.randrange(3), "on_error": "skip", "cache": case.rng.choice((None, "50%"))}
+            settings = {
+                "num_workers": case.rng.randrange(3),
+                "on_error": "skip",
+                "cache": case.rng.choice((None, "50%")),
+            }
             with lf.Loader(opened, 4, framework="numpy", stats=False, **settings) as loader:
                 log: list[Row] = []
                 down_after = case.rng.randrange(1, 5)
@@ -131,11 +142,16 @@ def outage(case: Case) -> None:
                         if len(log) == down_after:
                             store.outage(requests, fault)
                 except lf.Error as error:
-                    case.check(isinstance(error, lf.SourceError), f"{about}: an outage was told as {type(error).__name__}: {error}")
+                    case.check(
+                        isinstance(error, lf.SourceError),
+                        f"{about}: an outage was told as {type(error).__name__}: {error}",
+                    )
                 else:
                     case.none_of(checks.each_id_once([log], n, 1), about)
                 case.none_of(checks.right_bytes(log, data.sums), about)
-                case.check(not loader.bad_samples(), f"{about}: an outage was taken for bad data: {loader.bad_samples()[:2]}")
+                case.check(
+                    not loader.bad_samples(), f"{about}: an outage was taken for bad data: {loader.bad_samples()[:2]}"
+                )
 
 
 ATTACK = Attack(

@@ -1,4 +1,4 @@
-"""Threads and loaders by the hundred, closing from elsewhere: nobody hangs, nothing leaks, every batch goes to one taker."""
+"""Threads and loaders by the hundred, closing from elsewhere: no hang, no leak, every batch goes to one taker."""
 
 from __future__ import annotations
 
@@ -76,7 +76,11 @@ def one_iterator(case: Case) -> None:
             raised = together([take] * case.rng.randrange(2, 6))
             log.sort()
             case.check(not raised, f"threads that share a pass: {raised[:1]}")
-            case.none_of(checks.right_bytes(log, sums) + checks.each_id_once([log], N, 1) + checks.each_position_once(log, 1, len(loader)))
+            case.none_of(
+                checks.right_bytes(log, sums)
+                + checks.each_id_once([log], N, 1)
+                + checks.each_position_once(log, 1, len(loader))
+            )
 
 
 def one_loader(case: Case) -> None:
@@ -108,7 +112,9 @@ def one_loader(case: Case) -> None:
 def many(case: Case) -> None:
     """200 loaders at once, each in mid-epoch, in turn."""
     data, sums = numbers(case)
-    loaders = [made(case, data, num_workers=case.rng.randrange(2), sampler="uniform") for _ in range(case.size(200, 60))]
+    loaders = [
+        made(case, data, num_workers=case.rng.randrange(2), sampler="uniform") for _ in range(case.size(200, 60))
+    ]
     passes = [iter(loader) for loader in loaders]
     logs: list[list[Row]] = [[] for _ in loaders]
     left = list(range(len(loaders)))
@@ -120,7 +126,9 @@ def many(case: Case) -> None:
             continue
         logs[k].append(Row(batch.epoch, batch.number, tuple(batch.ids.tolist()), truth.checksums(batch)))
     for log in logs:
-        case.none_of(checks.right_bytes(log, sums) + checks.each_id_once([log], N, 1), f"{len(loaders)} loaders at once")
+        case.none_of(
+            checks.right_bytes(log, sums) + checks.each_id_once([log], N, 1), f"{len(loaders)} loaders at once"
+        )
     for loader in loaders:
         loader.close()
 
@@ -132,10 +140,10 @@ def counted() -> dict[str, int]:
     return {"threads": len(os.listdir("/proc/self/task")), "files": len(os.listdir("/proc/self/fd")), "KiB": resident}
 
 
-def settled(before: dict[str, int]) -> dict[str, int]:
-    """What is there once threads that are ending have ended."""
+def settled(threads: int) -> dict[str, int]:
+    """What is there once threads that are ending have ended, so that no more than `threads` are left."""
     until = time.monotonic() + 60
-    while (now := counted())["threads"] > before["threads"] and time.monotonic() < until:
+    while counted()["threads"] > threads and time.monotonic() < until:
         gc.collect()
         time.sleep(0.02)
     return counted()
@@ -144,6 +152,7 @@ def settled(before: dict[str, int]) -> dict[str, int]:
 def dropped(case: Case) -> None:
     """1,000 loaders dropped in mid-epoch, in every way: no thread, no file, no memory stays."""
     data, _ = numbers(case)
+    alone = counted()["threads"]
 
     def drop(k: int) -> None:
         loader = made(case, data)
@@ -161,11 +170,11 @@ def dropped(case: Case) -> None:
     for k in range(rounds // 4):
         drop(k)
     gc.collect()
-    before = settled({"threads": 1})
+    before = settled(alone)
     for k in range(rounds):
         drop(k)
     gc.collect()
-    after = settled(before)
+    after = settled(before["threads"])
     case.tries += rounds - 1
     case.none_of(checks.no_growth(before, after, {"KiB": 16 << 10}), f"{rounds} loaders dropped in mid-epoch")
 
@@ -182,7 +191,7 @@ def close_elsewhere(case: Case) -> None:
     for _ in range(case.size(30, 8)):
         x, y = truth.samples(N, 1)
         loader = made(case, Slowed(x, y), num_workers=case.rng.randrange(3), sampler="uniform")
-        closing = threading.Thread(target=lambda loader=loader, after=case.rng.uniform(0, 0.05): (time.sleep(after), loader.close()))
+        closing = threading.Timer(case.rng.uniform(0, 0.05), loader.close)
         count, raised = 0, None
         closing.start()
         try:
@@ -192,8 +201,12 @@ def close_elsewhere(case: Case) -> None:
             raised = error
         closing.join()
         ended = raised is None and count < N
-        case.check(not ended, f"a pass of a loader that was closed elsewhere ended as if whole after {count} of {N} samples")
-        case.check(raised is None or isinstance(raised, lf.UsageError), f"closed elsewhere: {type(raised).__name__}: {raised}")
+        case.check(
+            not ended, f"a pass of a loader that was closed elsewhere ended as if whole after {count} of {N} samples"
+        )
+        case.check(
+            raised is None or isinstance(raised, lf.UsageError), f"closed elsewhere: {type(raised).__name__}: {raised}"
+        )
 
 
 def forks(case: Case) -> None:

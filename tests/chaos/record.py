@@ -40,7 +40,11 @@ def commit() -> str:
     """The commit, with a mark if files differ from it."""
     try:
         said = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=True, timeout=60
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
         )
         return said.stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -1,7 +1,7 @@
 """A training without a model: a loader, a loss made of ids, a log of what came, and a state beside it.
 
-Run as a program it is one life of that training: it goes on from the state it finds and is killed, or stopped, by whoever
-started it. It writes one byte for the first batch, so that a kill can be timed from there.
+Run as a program it is one life of that training: it goes on from the state it finds and is killed, or stopped, by
+whoever started it. It writes one byte for the first batch, so that a kill can be timed from there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The campaign of `make chaos`: its checkers meet planted mistakes, its frame meets crashes and hangs, and a fixed part runs."""
+"""The campaign of `make chaos`: checkers meet planted mistakes, the frame crashes and hangs; and a fixed part runs."""
 
 import json
 import os
@@ -76,7 +76,9 @@ def test_only_the_position_in_doubt_may_be_missing():
     log = [row for row in sound_log() if (row.epoch, row.number) != (0, 2)]
     assert checks.each_position_once(log, EPOCHS, BATCHES, [(0, 2)]) == []
     assert checks.each_position_once(log, EPOCHS, BATCHES, [(0, 1)]) != []
-    assert checks.each_position_once([*sound_log(), sound_log()[-1]], EPOCHS, BATCHES, [(1, 2)]) != [], "twice is never in doubt"
+    assert checks.each_position_once([*sound_log(), sound_log()[-1]], EPOCHS, BATCHES, [(1, 2)]) != [], (
+        "twice is never in doubt"
+    )
 
 
 def test_two_ranks_hold_every_id_once_between_them():
@@ -106,7 +108,9 @@ def test_shares_weights_and_growth_are_bounded():
         assert checks.weights_sound([1.0, wrong]) != []
     before = {"threads": 3, "KiB": 1000}
     assert checks.no_growth(before, {"threads": 3, "KiB": 1500}, {"KiB": 500}) == []
-    assert checks.no_growth(before, {"threads": 4, "KiB": 1000}, {"KiB": 500}) == ["threads grew from 3 to 4, 0 more are allowed"]
+    assert checks.no_growth(before, {"threads": 4, "KiB": 1000}, {"KiB": 500}) == [
+        "threads grew from 3 to 4, 0 more are allowed"
+    ]
 
 
 @pytest.mark.parametrize("kind", truth.KINDS)
@@ -191,7 +195,9 @@ def fixed_part(tmp_path_factory):
     """Every trait once with seed 1, a little of each, two processes at a time."""
     out = tmp_path_factory.mktemp("chaos") / "found.json"
     argv = [sys.executable, str(TESTS / "chaos"), "--short", "--seed", "1", "--jobs", "2", "--out", str(out)]
-    done = subprocess.run(argv, cwd=TESTS.parent, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        argv, cwd=TESTS.parent, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     found = json.loads(out.read_text())
     assert done.returncode == (1 if any(a["failures"] for a in found["attacks"].values()) else 0), done.stderr[-3000:]
     return found
