@@ -9,18 +9,24 @@ SHELL       := /bin/bash
 # DATA   `make run`: a class-per-folder directory, a tar, or "shard-{000..007}.tar"; empty = bundled handwritten digits
 # ARGS   `make run`: further options of `lossfeed train` (see `lossfeed train --help`); `make gpu`: the checks to run
 # TORCH  how pip names PyTorch; a smaller one without CUDA: TORCH="torch --extra-index-url URL_OF_ITS_CPU_WHEELS"
+# MINUTES, SEED, ONLY, OUT  `make chaos`: how long; what it is drawn from (empty: a new one, printed); attacks, with commas (kills,
+#        faults, datasets, losses, processes, files, memory, fuzz; empty: all); the folder of its JSON
 # PYTHON the interpreter to make .venv from; empty = the newest python3 >= 3.11 that is found
 JOBS   ?= 2
 DATA   ?=
 ARGS   ?=
 TORCH  ?= torch
 PYTHON ?=
+MINUTES ?= 10
+SEED   ?=
+ONLY   ?=
+OUT    ?=
 
 export CARGO_BUILD_JOBS := $(JOBS)
 export JOBS TORCH PYTHON
 VENV := .venv
 
-.PHONY: help run test bench gpu gpu-bundle lint venv wheel clean
+.PHONY: help run test chaos bench gpu gpu-bundle lint venv wheel clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +39,10 @@ test: ## everything: format, lints, cargo tests, wheel, Python tests, kernels, D
 
 lint: ## only the checks that run nothing: format, clippy, the house's arrows, Dockerfile
 	@.ci/test lint
+
+chaos: venv wheel ## attacks from a seed for MINUTES=10, a table and JSON under OUT (or dist/chaos); SEED=, ONLY=kills,faults; failures say how to repeat them
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/python tests/chaos --minutes '$(MINUTES)' --jobs '$(JOBS)' --out '$(or $(OUT),dist/chaos)' \
+	  $(if $(SEED),--seed '$(SEED)') $(if $(ONLY),--only '$(ONLY)')
 
 bench: venv wheel ## what it costs: micro benchmarks and, with DATA=CIFAR_FOLDER, scenarios; results in benches/record
 	@DATA=$(DATA) .ci/bench $(ARGS)
