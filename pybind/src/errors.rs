@@ -1,7 +1,7 @@
 //! The one place where an engine error becomes a Python exception.
 
-use std::error::Error as StdError;
 use std::cell::Cell;
+use std::error::Error as StdError;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -41,8 +41,8 @@ impl fmt::Display for Raised {
 
 impl StdError for Raised {}
 
-/// The Python exception for `error`; a Python exception anywhere among its causes becomes `__cause__`. KeyboardInterrupt, SystemExit
-/// and their like pass through as themselves.
+/// The Python exception for `error`; a Python exception anywhere among its causes becomes `__cause__`.
+/// KeyboardInterrupt, SystemExit and their like pass through as themselves.
 pub(crate) fn raise(error: Error) -> PyErr {
     Python::attach(|py| {
         if error.kind() == ErrorKind::Interrupted

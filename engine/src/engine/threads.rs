@@ -22,7 +22,8 @@ struct Running {
 pub(super) struct Threads(Mutex<Vec<Running>>);
 
 impl Threads {
-    /// Starts the `workers` threads of a pass. If one cannot be had, those that were started run until the pass is stopped.
+    /// Starts the `workers` threads of a pass. If one cannot be had, those that were started run until the pass is
+    /// stopped.
     pub(super) fn start(&self, pass: &Arc<Iteration>, workers: usize) -> Result<()> {
         let mut running = self.0.lock();
         running.retain(|thread| !thread.handle.is_finished());
@@ -37,7 +38,8 @@ impl Threads {
         Ok(())
     }
 
-    /// Waits until all have ended, or `patience` is over. Returns those that have not: their names, and what they have in hand.
+    /// Waits until all have ended, or `patience` is over. Returns those that have not: their names, and what they have
+    /// in hand.
     pub(super) fn wait(&self, patience: Duration) -> Vec<String> {
         let entered = Instant::now();
         loop {
@@ -47,7 +49,9 @@ impl Threads {
                 let (ended, still): (Vec<_>, Vec<_>) =
                     std::mem::take(&mut *running).into_iter().partition(|thread| thread.handle.is_finished());
                 *running = still;
-                left.extend(running.iter().map(|t| format!("lossfeed-{}: {}", t.worker, t.pass.work_in_hand(t.worker))));
+                left.extend(
+                    running.iter().map(|t| format!("lossfeed-{}: {}", t.worker, t.pass.work_in_hand(t.worker))),
+                );
                 // Ended already: joining them waits for nothing.
                 ended.into_iter().for_each(|thread| drop(thread.handle.join()));
             }

@@ -178,7 +178,8 @@ fn copy_row(slot: &mut BatchSlot, from: usize, to: usize) {
 
 impl Feed {
     /// Fills `slot` with the planned batch. `lookups` are the cache's decisions for its ids, in order, and `residents` the
-    /// records it has found. Once `stopped` says so nobody wants the batch: what was not read is left unread, unless others wait for it.
+    /// records it has found. Once `stopped` says so nobody wants the batch: what was not read is left unread, unless
+    /// others wait for it.
     #[allow(clippy::too_many_arguments)] // one call site
     pub(super) fn fill(
         &self,
