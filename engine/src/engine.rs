@@ -291,13 +291,15 @@ impl Engine {
         all
     }
 
-    /// Ends everything and waits for the loader threads, however long they take. Calls after it are refused; calling it twice is fine.
+    /// Ends everything and waits for the loader threads, however long they take. Calls after it are refused; calling it
+    /// twice is fine.
     pub fn close(&self) {
         while !self.close_within(Duration::from_secs(1)).is_empty() {}
     }
 
-    /// Ends everything and waits for the loader threads, but no longer than `patience`. Returns who has not come by then, in words: such
-    /// a thread hangs in the source. It keeps the memory it writes to alive and ends by itself when the source lets it.
+    /// Ends everything and waits for the loader threads, but no longer than `patience`. Returns who has not come by then,
+    /// in words: such a thread hangs in the source. It keeps the memory it writes to alive and ends by itself when the
+    /// source lets it.
     pub fn close_within(&self, patience: Duration) -> Vec<String> {
         if self.pid != std::process::id() {
             return Vec::new();

@@ -21,7 +21,8 @@ pub enum ErrorKind {
     Usage,
     /// Something took longer than the configured `timeout`.
     Timeout,
-    /// Somebody asked for the end (Ctrl-C, an exit) while a sample was read: let it pass. No fault of the sample's, so never skipped.
+    /// Somebody asked for the end (Ctrl-C, an exit) while a sample was read: let it pass. No fault of the sample's, so
+    /// never skipped.
     Interrupted,
     /// An invariant of the engine broke: report a bug.
     Internal,

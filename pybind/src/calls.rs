@@ -1,8 +1,10 @@
-//! Calls of the engine's threads into Python: never on their own stacks, so that none of them is lost with the interpreter.
+//! Calls of the engine's threads into Python: never on their own stacks, so that none of them is lost with the
+//! interpreter.
 //!
-//! A thread that returns into an interpreter that is going away is ended by it on the spot. In the middle of our frames that would
-//! abort the process. So a loader thread hands its call to a thread that Python has made (`lossfeed/_readers.py`) and waits outside of
-//! the interpreter; it enters only for the moment it takes to hand over. A call that hangs holds up nobody's exit.
+//! A thread that returns into an interpreter that is going away is ended by it on the spot. In the middle of our frames
+//! that would abort the process. So a loader thread hands its call to a thread that Python has made
+//! (`lossfeed/_readers.py`) and waits outside of the interpreter; it enters only for the moment it takes to hand over.
+//! A call that hangs holds up nobody's exit.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -49,8 +51,8 @@ pub(crate) fn enter<T>(work: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     if leaving() { None } else { Python::try_attach(work) }
 }
 
-/// Ends all calls of loader threads into Python for good, and waits for those under way, `timeout_s` at most. Returns how many have not
-/// come back. For interpreter exit.
+/// Ends all calls of loader threads into Python for good, and waits for those under way, `timeout_s` at most. Returns
+/// how many have not come back. For interpreter exit.
 #[pyfunction]
 pub(crate) fn leave(py: Python<'_>, timeout_s: f64) -> PyResult<usize> {
     LEAVING.store(true, Ordering::SeqCst);
@@ -140,8 +142,8 @@ impl Call {
     }
 }
 
-/// What an adaptor's answer says: for each of the first ids `(data, target)` as contiguous buffers, or `(words, exception, fatal)`, without
-/// an exception where the words are ours. An exception in place of the list concerns all.
+/// What an adaptor's answer says: for each of the first ids `(data, target)` as contiguous buffers, or `(words,
+/// exception, fatal)`, without an exception where the words are ours. An exception in place of the list concerns all.
 pub(crate) fn items(answer: &Bound<'_, PyAny>, asked: usize) -> Answer {
     let Ok(list) = answer.cast::<PyList>() else { return Err(PyErr::from_value(answer.clone())) };
     if list.is_empty() || list.len() > asked {

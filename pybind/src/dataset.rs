@@ -15,9 +15,9 @@ use crate::source::Source;
 use crate::spec::{self, PySpec};
 use crate::turns::{Held, Turns};
 
-/// Samples come from `fetch(ids)`, whose answer [`calls::items`] describes: it may stop after some of the ids, so that a slow dataset is
-/// asked again and again and a pass that is over ends between two items. It is called when it is its turn: on the consumer's own
-/// thread where that does the loading, else on one of `readers` (see [`calls`]).
+/// Samples come from `fetch(ids)`, whose answer [`calls::items`] describes: it may stop after some of the ids, so that
+/// a slow dataset is asked again and again and a pass that is over ends between two items. It is called when it is its
+/// turn: on the consumer's own thread where that does the loading, else on one of `readers` (see [`calls`]).
 struct Callback {
     fetch: Py<PyAny>,
     readers: Py<PyAny>,

@@ -313,8 +313,8 @@ impl Engine {
         outside(py, || Ok(self.core.bad_samples().into_iter().map(|b| (b.id, b.name, b.reason)).collect()))
     }
 
-    /// Ends everything and waits for the loader threads, `timeout_s` at most; None waits for ever. Twice is fine. Returns the threads
-    /// that were left behind, each with what it has in hand. Ctrl-C ends the wait.
+    /// Ends everything and waits for the loader threads, `timeout_s` at most; None waits for ever. Twice is fine.
+    /// Returns the threads that were left behind, each with what it has in hand. Ctrl-C ends the wait.
     fn close(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<Vec<String>> {
         if self.pid != std::process::id() {
             return Ok(Vec::new());

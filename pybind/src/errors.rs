@@ -43,8 +43,8 @@ impl fmt::Display for Raised {
 
 impl StdError for Raised {}
 
-/// The Python exception for `error`; a Python exception anywhere among its causes becomes `__cause__`. KeyboardInterrupt, SystemExit
-/// and their like pass through as themselves.
+/// The Python exception for `error`; a Python exception anywhere among its causes becomes `__cause__`.
+/// KeyboardInterrupt, SystemExit and their like pass through as themselves.
 pub(crate) fn raise(error: Error) -> PyErr {
     Python::attach(|py| {
         if error.kind() == ErrorKind::Interrupted

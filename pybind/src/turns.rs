@@ -1,8 +1,9 @@
 //! Whose turn it is: datasets that do not say that they bear it are called by one thread at a time.
 //!
-//! There is one turn for every Python object that must be guarded, wherever it is opened and however often: two loaders over one
-//! dataset, or over two subsets of it, share its turn. It is taken without the interpreter lock and held for a whole call, so a thread
-//! that holds it may let go of the interpreter lock (to read a file) without another thread's call getting between.
+//! There is one turn for every Python object that must be guarded, wherever it is opened and however often: two loaders
+//! over one dataset, or over two subsets of it, share its turn. It is taken without the interpreter lock and held for a
+//! whole call, so a thread that holds it may let go of the interpreter lock (to read a file) without another thread's
+//! call getting between.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -48,8 +49,8 @@ impl Turn {
     }
 }
 
-/// Turns by the address of the object they guard. An address that is used again while its turn is in use only makes two datasets wait
-/// for each other.
+/// Turns by the address of the object they guard. An address that is used again while its turn is in use only makes two
+/// datasets wait for each other.
 static ALL: Mutex<Option<HashMap<usize, Weak<Turn>>>> = Mutex::new(None);
 
 /// The turns of everything that one dataset touches; with none of them it may be called at any time.
@@ -67,8 +68,8 @@ impl Drop for Held {
 }
 
 impl Turns {
-    /// Takes all of them; None if `give_up`, asked again and again while it waits, said yes. Everybody takes them in the order of their
-    /// addresses, so that no two threads wait for each other.
+    /// Takes all of them; None if `give_up`, asked again and again while it waits, said yes. Everybody takes them in
+    /// the order of their addresses, so that no two threads wait for each other.
     pub(crate) fn take(&self, give_up: &mut dyn FnMut() -> bool) -> Option<Held> {
         let mut held = Held(Vec::with_capacity(self.0.len()));
         for turn in &self.0 {

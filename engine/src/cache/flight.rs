@@ -68,8 +68,8 @@ impl Flight {
         state.joiners = state.joiners.saturating_sub(1);
     }
 
-    /// Waits for the owner, or until `stopped`: then the joiner has left. Owners land their own flights before they join others', so
-    /// waits form no cycle.
+    /// Waits for the owner, or until `stopped`: then the joiner has left. Owners land their own flights before they
+    /// join others', so waits form no cycle.
     pub fn join(&self, stopped: &dyn Fn() -> bool) -> Option<Landing> {
         let mut state = self.state.lock();
         loop {

@@ -22,7 +22,8 @@ struct Running {
 pub(super) struct Threads(Mutex<Vec<Running>>);
 
 impl Threads {
-    /// Starts the `workers` threads of a pass. If one cannot be had, those that were started run until the pass is stopped.
+    /// Starts the `workers` threads of a pass. If one cannot be had, those that were started run until the pass is
+    /// stopped.
     pub(super) fn start(&self, pass: &Arc<Iteration>, workers: usize) -> Result<()> {
         let mut running = self.0.lock();
         running.retain(|thread| !thread.handle.is_finished());
@@ -37,7 +38,8 @@ impl Threads {
         Ok(())
     }
 
-    /// Waits until all have ended, or `patience` is over. Returns those that have not: their names, and what they have in hand.
+    /// Waits until all have ended, or `patience` is over. Returns those that have not: their names, and what they have
+    /// in hand.
     pub(super) fn wait(&self, patience: Duration) -> Vec<String> {
         let entered = Instant::now();
         loop {

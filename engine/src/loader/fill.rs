@@ -107,7 +107,8 @@ fn stopped_early() -> Error {
 
 impl Feed {
     /// Fills `slot` with the planned batch. `lookups` are the cache's decisions for its ids, in order, and `residents` the
-    /// records it has found. Once `stopped` says so nobody wants the batch: what was not read is left unread, unless others wait for it.
+    /// records it has found. Once `stopped` says so nobody wants the batch: what was not read is left unread, unless
+    /// others wait for it.
     ///
     /// A batch in which nothing is good is left out, unless every rank must take as many steps as the others, or the batches are to
     /// stay full: then another batch of the epoch comes a second time, in its place.

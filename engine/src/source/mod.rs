@@ -80,8 +80,9 @@ pub struct Payload<'a> {
 /// A dataset that can be read by id. Ids are `0..len()` and never change their meaning while the source is open; opening
 /// the same data again gives the same ids.
 ///
-/// An implementation must be callable from several threads at once, and must answer every position it was asked for, until the
-/// sink breaks: a sample that cannot be read is an `Err` handed to the sink, never a panic and never a position left out.
+/// An implementation must be callable from several threads at once, and must answer every position it was asked for,
+/// until the sink breaks: a sample that cannot be read is an `Err` handed to the sink, never a panic and never a
+/// position left out.
 pub trait Source: Send + Sync {
     /// Number of samples.
     fn len(&self) -> usize;
@@ -133,12 +134,12 @@ pub trait Source: Send + Sync {
     }
 
     /// Reads the samples `ids` (without duplicates, but see [`Self::in_memory`]). `sink(k, result)` is called exactly once for every position `k` of
-    /// `ids`, in any order, on the calling thread; the payload lives until the sink returns. Once it has returned `Break` nobody wants
-    /// the rest: the source stops as soon as it can and leaves the other positions unanswered.
+    /// `ids`, in any order, on the calling thread; the payload lives until the sink returns. Once it has returned
+    /// `Break` nobody wants the rest: the source stops as soon as it can and leaves the other positions unanswered.
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>);
 
-    /// The same, for sources that may wait long before they have anything to hand to the sink: they look at `stopped` meanwhile, which
-    /// says what the sink would. The others need not care.
+    /// The same, for sources that may wait long before they have anything to hand to the sink: they look at `stopped`
+    /// meanwhile, which says what the sink would. The others need not care.
     fn fetch_unless(
         &self,
         stopped: &dyn Fn() -> bool,

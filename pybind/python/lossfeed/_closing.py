@@ -30,7 +30,8 @@ def _at_exit() -> None:
         return max(0.0, until - time.monotonic())
 
     try:
-        # All are told before any is waited for. Loaders that were dropped, not closed, may still have threads in a dataset's code.
+        # All are told before any is waited for. Loaders that were dropped, not closed, may still have threads in a
+        # dataset's code.
         for loader in (loaders := list(live)):
             loader._close(0.0)
         calls = _native.leave(rest())

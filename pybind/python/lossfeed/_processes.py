@@ -33,7 +33,8 @@ _PARENT_S = 2.0
 _SHARE_MAX = 64
 
 
-#: For the exit. Registered after multiprocessing's own, so that it comes first: that one waits for processes as long as they like.
+#: For the exit. Registered after multiprocessing's own, so that it comes first: that one waits for processes as long as
+#: they like.
 _all: weakref.WeakSet[Processes] = weakref.WeakSet()
 
 
