@@ -66,10 +66,11 @@ def test_a_closed_loader_says_so_and_closing_twice_is_fine(numbers):
         it = iter(loader)
         batch = next(it)
     loader.close()
-    for call in (lambda: iter(loader), lambda: next(it), loader.stats, loader.importance, loader.state_dict, lambda: loader.set_epoch(1), lambda: loader.score_losses(torch.ones(8), batch)):
+    for call in (lambda: iter(loader), lambda: next(it), loader.stats, loader.importance, lambda: loader.set_epoch(1), lambda: loader.score_losses(torch.ones(8), batch)):
         with pytest.raises(lf.UsageError, match="closed"):
             call()
     assert "closed" in repr(loader)
+    assert loader.state_dict() == loader.state_dict(), "where the run stood when it was closed"
 
 
 def test_loaders_are_freed_with_their_last_reference(numbers):
