@@ -29,7 +29,7 @@ seeds_of() {
   local folder=$work/seeds/$1
   rm -rf "$folder"
   mkdir -p "$folder"
-  LOSSFEED_SEEDS=$folder "$work/build/$host/release/$1"
+  LOSSFEED_SEEDS=$folder "$work/build/$host/release/$1" >"$work/$1.log" 2>&1 || { cat "$work/$1.log" >&2; exit 1; }
   case $1 in
     png) cp "$fuzz"/corpus/*.png "$fuzz"/../golden/images/*.png "$folder" ;;
     jpeg) cp "$fuzz"/corpus/*.jpg "$fuzz"/../golden/images/*.jpg "$folder" ;;

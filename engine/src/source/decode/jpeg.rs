@@ -110,15 +110,11 @@ fn sampling(encoded: &[u8]) -> Option<(&[[u8; 3]], bool)> {
     let mut rest = encoded.get(2..)?;
     let mut frame = None;
     loop {
-        let (&[fill, marker], after) = rest.split_first_chunk::<2>()?;
-        if (fill, marker) == (0xff, 0xff) {
-            // Any number of fill bytes may stand before a marker.
-            rest = rest.get(1..)?;
-            continue;
-        }
-        if fill != 0xff {
-            return None;
-        }
+        // As the decoder does: stray bytes before a marker are passed over, and filling ones within it.
+        let start = rest.iter().position(|&byte| byte == 0xff)?;
+        let filled = rest.get(start..)?;
+        let length = filled.iter().position(|&byte| byte != 0xff && byte != 0)?;
+        let (&marker, after) = filled.get(length..)?.split_first()?;
         let segment = after.get(..usize::from(u16::from_be_bytes(*after.first_chunk()?)))?;
         match marker {
             0xc0..=0xc2 => {

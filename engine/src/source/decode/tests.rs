@@ -225,6 +225,7 @@ fn what_is_known_to_make_a_decoder_panic_is_refused_before_it_does() {
     for (name, words) in [
         ("palette-not-of-threes.png", ["palette of 50 bytes", "multiple of 3"]),
         ("first-component-coarser.jpg", ["first colour component", "save it anew"]),
+        ("first-component-coarser-after-stray-byte.jpg", ["first colour component", "save it anew"]),
     ] {
         let encoded = corpus(name);
         for mode in [ImageMode::Rgb, ImageMode::Gray] {
