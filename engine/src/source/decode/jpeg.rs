@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 /// The format's own limit on either side.
 const SIDE_MAX: usize = 65_535;
 
-/// What is shown where a file has no blocks. The decoder writes it itself where it sees that they are missing, and writes
-/// nothing, though it reports success, where another scan or table begins within a scan (zune-jpeg 0.5.15). Whatever lay
-/// in the memory before, another sample's pixels as a rule, must not be shown as this one's.
+/// What is shown where a file has no blocks. The decoder writes it itself where it sees that they are missing, and
+/// writes nothing, though it reports success, where another scan or table begins within a scan (zune-jpeg 0.5.15).
+/// Whatever lay in the memory before, another sample's pixels as a rule, must not be shown as this one's.
 const MISSING: u8 = 128;
 
 pub(super) struct Jpeg<'a> {
@@ -85,9 +85,9 @@ fn whole(encoded: &[u8]) -> Result<()> {
     )))
 }
 
-/// Refuses the sampling that makes the decoder panic (zune-jpeg 0.5.15). Where an image comes in several scans, it makes
-/// room for a row of the *first* component, and a component with half of all columns and half of all rows needs a row of
-/// the widest. Nearly all files store the first component, luminance, in full.
+/// Refuses the sampling that makes the decoder panic (zune-jpeg 0.5.15). Where an image comes in several scans, it
+/// makes room for a row of the *first* component, and a component with half of all columns and half of all rows needs
+/// a row of the widest. Nearly all files store the first component, luminance, in full.
 fn readable(encoded: &[u8]) -> Result<()> {
     let Some((components, one_scan)) = sampling(encoded) else { return Ok(()) };
     let factors = || components.iter().map(|factor| (factor[1] >> 4, factor[1] & 15));

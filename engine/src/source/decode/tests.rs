@@ -263,8 +263,8 @@ fn no_image_shows_what_lay_in_the_memory_before_it() {
     assert!(decoded >= 4, "scan-ends-early.jpg and second-scan-in-first.jpg are images");
 }
 
-/// The guard takes no more than what panics: luminance in full beside quartered colour is what nearly every file has, and
-/// one sequential scan is read whatever the sampling.
+/// The guard takes no more than what panics: luminance in full beside quartered colour is what nearly every file has,
+/// and one sequential scan is read whatever the sampling.
 #[test]
 fn ordinary_sampling_passes_the_guard() {
     for name in ["rgb420.jpg", "progressive.jpg", "rgb444.jpg", "gray.jpg", "cmyk.jpg"] {
