@@ -68,5 +68,5 @@ fn beginning(file: &OwnedFd, stat: &Stat) -> Option<Vec<u8>> {
 
 fn modified_ms(stat: &Stat) -> u64 {
     let seconds = u64::try_from(stat.st_mtime).unwrap_or(0).saturating_mul(1000);
-    seconds.saturating_add(stat.st_mtime_nsec as u64 / 1_000_000)
+    seconds.saturating_add(stat.st_mtime_nsec / 1_000_000)
 }
