@@ -80,8 +80,8 @@ fn python_cause(py: Python<'_>, error: &Error) -> Option<PyErr> {
     None
 }
 
-/// Runs `work` without the interpreter lock; an error or a panic in it becomes a named exception. Warnings that the engine
-/// has had meanwhile go to Python's `logging`.
+/// Runs `work` without the interpreter lock; an error or a panic in it becomes a named exception. Warnings that the
+/// engine has had meanwhile go to Python's `logging`.
 pub(crate) fn outside<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     let result = py.detach(|| {
         let before = PYTHONS.replace(true);

@@ -1,11 +1,11 @@
 //! The engine's warnings become records of Python's `logging`, under the logger `lossfeed`.
 //!
-//! A loader thread must never wait for the interpreter lock, so it only leaves its words in a queue. Whoever of Python is in
-//! our code next, and holds that lock anyway, takes them out (`errors::outside`). The queue is bounded; what finds no room is
-//! counted, and the count is told.
+//! A loader thread must never wait for the interpreter lock, so it only leaves its words in a queue. Whoever of Python
+//! is in our code next, and holds that lock anyway, takes them out (`errors::outside`). The queue is bounded; what
+//! finds no room is counted, and the count is told.
 //!
-//! Messages quote names from archives and words of servers: characters that steer a terminal are escaped, and what an address
-//! may carry in secret (user and password, the query of a signed URL) is left out.
+//! Messages quote names from archives and words of servers: characters that steer a terminal are escaped, and what an
+//! address may carry in secret (user and password, the query of a signed URL) is left out.
 
 use std::fmt::{Debug, Write as _};
 use std::sync::OnceLock;

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # tests/chaos/fuzz.sh SECONDS [TARGET…]: fuzzes each target (all, if none is named) for that long, guided by coverage.
 #
-# Works with a stable compiler: libFuzzer only needs counters in the code, which LLVM's own pass puts there. Prints one line
-# of JSON a target; with RECORD=FILE it is appended to that file too. A finding ends with the input's path and the one
-# command that repeats it. What was learnt is kept below target/fuzz and is where the next run begins.
+# Works with a stable compiler: libFuzzer only needs counters in the code, which LLVM's own pass puts there. Prints one
+# line of JSON a target; with RECORD=FILE it is appended to that file too. A finding ends with the input's path and the
+# one command that repeats it. What was learnt is kept below target/fuzz and is where the next run begins.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -22,14 +22,15 @@ export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-co
 -Cllvm-args=-sanitizer-coverage-trace-compares"
 export CUDARC_CUDA_VERSION=12080
 echo "── building the fuzz targets"
-cargo build --release --locked --quiet --manifest-path "$fuzz/targets/Cargo.toml" --target "$host" --target-dir "$work/build"
+cargo build --release --locked --quiet --manifest-path "$fuzz/targets/Cargo.toml" --target "$host" \
+  --target-dir "$work/build"
 
 # What a target starts from: the files that broke something once, whole images, and what our own writers write.
 seeds_of() {
   local folder=$work/seeds/$1
   rm -rf "$folder"
   mkdir -p "$folder"
-  LOSSFEED_SEEDS=$folder "$work/build/$host/release/$1"
+  LOSSFEED_SEEDS=$folder "$work/build/$host/release/$1" >"$work/$1.log" 2>&1 || { cat "$work/$1.log" >&2; exit 1; }
   case $1 in
     png) cp "$fuzz"/corpus/*.png "$fuzz"/../golden/images/*.png "$folder" ;;
     jpeg) cp "$fuzz"/corpus/*.jpg "$fuzz"/../golden/images/*.jpg "$folder" ;;
@@ -57,9 +58,11 @@ for target in "${targets[@]}"; do
   last=$(grep -aE '^#[0-9]+.* cov: ' "$log" | tail -n 1)
   value() { sed -nE "s/.* $1: ([0-9]+).*/\1/p" <<<"$last"; }
   contained=$(grep -ac '^CONTAINED PANIC' "$log" || true)
-  line=$(printf '{"target":"%s","seconds":%s,"seed":%s,"runs":%s,"coverage":%s,"features":%s,"peak_rss_mb":%s,"contained_panics":%s,"findings":%s}' \
-    "$target" "$seconds" "$seed" "$(stat number_of_executed_units || true)" "$(value cov)" "$(value ft)" \
-    "$(stat peak_rss_mb || true)" "$contained" "$([ "$rc" = 0 ] && echo 0 || echo 1)")
+  form='{"target":"%s","seconds":%s,"seed":%s,"runs":%s,"coverage":%s,"features":%s,"peak_rss_mb":%s,'
+  form+='"contained_panics":%s,"findings":%s}'
+  # shellcheck disable=SC2059
+  line=$(printf "$form" "$target" "$seconds" "$seed" "$(stat number_of_executed_units || true)" "$(value cov)" \
+    "$(value ft)" "$(stat peak_rss_mb || true)" "$contained" "$([ "$rc" = 0 ] && echo 0 || echo 1)")
   line=${line//:,/:null,}
   line=${line//:\}/:null\}}
   echo "$line"
@@ -73,7 +76,7 @@ for target in "${targets[@]}"; do
     echo "FINDING in $target (exit $rc), seed $seed. The whole log: $log" >&2
     [ -z "$input" ] || echo "input: $input
 repeat: $binary ${input}
-keep:   cp $input tests/fuzz/corpus/   (under a name that says what it does; for formats without an ending of their own: $target-WHAT.bin)" >&2
+keep:   cp $input tests/fuzz/corpus/NAME (a name that says what it does; index, page, state, trace: $target-NAME.bin)" >&2
   fi
 done
 exit "$failed"

@@ -74,8 +74,8 @@ pub fn discover_all() -> Discovery {
     discover_in(&candidates())
 }
 
-/// As [`discover_all`], in `directories`. Removes the pages of dead engines, but for the last few of the last quarter of an
-/// hour, as every engine that starts does.
+/// As [`discover_all`], in `directories`. Removes the pages of dead engines, but for the last few of the last quarter
+/// of an hour, as every engine that starts does.
 pub fn discover_in(directories: &[PathBuf]) -> Discovery {
     let mut found = Discovery::default();
     let mut seen: Vec<(u64, u64)> = Vec::new();

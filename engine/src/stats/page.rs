@@ -6,8 +6,8 @@
 //! | `LIVE_AT` | [`Live`]: sequence, time of the last update, samples written so far, every counter |
 //! | `RING_AT` | 120 samples of [`Second`]: time and the counters of [`HISTORY`]; sample k lies at k mod 120 |
 //!
-//! **Small**, because a page may outlive its process: it lies in memory, a run that is killed cannot remove it, and where
-//! runs are killed all day their pages must not fill `/dev/shm` (64 MiB in a container). Two 4 KiB blocks each.
+//! **Small**, because a page may outlive its process: it lies in memory, a run that is killed cannot remove it, and
+//! where runs are killed all day their pages must not fill `/dev/shm` (64 MiB in a container). Two 4 KiB blocks each.
 //!
 //! **Sequence.** There is one writer. It makes `sequence` odd, writes, makes it even again. A reader takes `sequence`, the
 //! rest, and `sequence` again: even and equal means the rest is of one moment.
@@ -188,8 +188,8 @@ pub(super) fn update(sequence: u64, seconds: u64, now_unix_ms: u64, snapshot: &S
     ]
 }
 
-/// Whether a file that begins like this is a page of this version, as far as its first 12 bytes tell. Magic and version lie
-/// there in every version: only after them do sizes say anything.
+/// Whether a file that begins like this is a page of this version, as far as its first 12 bytes tell. Magic and
+/// version lie there in every version: only after them do sizes say anything.
 ///
 /// # Errors
 /// One line that says what it is instead.

@@ -1,11 +1,11 @@
 //! Pages that nobody publishes any more: the kernel let go of their lock, or their process is known to be gone.
 //!
-//! A killed engine cannot remove its page. So every engine that starts, and every reader, removes the pages of the dead, but
-//! for the last few of the last minutes, whose numbers somebody may want to see.
+//! A killed engine cannot remove its page. So every engine that starts, and every reader, removes the pages of the
+//! dead, but for the last few of the last minutes, whose numbers somebody may want to see.
 //!
-//! **What is removed.** Only a regular file of this user whose first bytes are a stats page's, looked at through an open
-//! descriptor that no link led to, in a directory that only this user can write to, and only if its name still means that
-//! file. Whatever else lies there, under whatever name, stays.
+//! **What is removed.** Only a regular file of this user whose first bytes are a stats page's, looked at through an
+//! open descriptor that no link led to, in a directory that only this user can write to, and only if its name still
+//! means that file. Whatever else lies there, under whatever name, stays.
 
 use std::os::fd::OwnedFd;
 
@@ -68,5 +68,5 @@ fn beginning(file: &OwnedFd, stat: &Stat) -> Option<Vec<u8>> {
 
 fn modified_ms(stat: &Stat) -> u64 {
     let seconds = u64::try_from(stat.st_mtime).unwrap_or(0).saturating_mul(1000);
-    seconds.saturating_add(stat.st_mtime_nsec as u64 / 1_000_000)
+    seconds.saturating_add(stat.st_mtime_nsec / 1_000_000)
 }

@@ -157,8 +157,8 @@ impl Screen {
     }
 }
 
-/// `text` cut to `width` columns. Names come from other processes: control characters, escape sequences among them, and the
-/// marks that turn the direction of text become `?` instead of reaching the terminal.
+/// `text` cut to `width` columns. Names come from other processes: control characters, escape sequences among them,
+/// and the marks that turn the direction of text become `?` instead of reaching the terminal.
 pub(super) fn clip(text: &str, width: usize, glyphs: Glyphs) -> String {
     let mut clean: String = text.chars().map(|c| if steers_terminal(c) { '?' } else { c }).collect();
     if Span::raw(clean.as_str()).width() <= width {

@@ -179,8 +179,8 @@ fn pages_that_cannot_be_read_are_shown_with_the_reason() {
     assert_eq!(json["unreadable"].as_array().unwrap().len(), 30);
 }
 
-/// Every text that comes from elsewhere, with an escape sequence in 7 and in 8 bits, a bell, a line end and a mark that turns
-/// text around. Nothing of them may reach a terminal, whatever the form.
+/// Every text that comes from elsewhere, with an escape sequence in 7 and in 8 bits, a bell, a line end and a mark
+/// that turns text around. Nothing of them may reach a terminal, whatever the form.
 #[test]
 fn no_text_from_elsewhere_reaches_the_terminal_raw() {
     let hostile = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\r\n\u{202e}x";

@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 /// The format's own limit on either side.
 const SIDE_MAX: usize = 65_535;
 
-/// What is shown where a file has no blocks. The decoder writes it itself where it sees that they are missing, and writes
-/// nothing, though it reports success, where another scan or table begins within a scan (zune-jpeg 0.5.15). Whatever lay
-/// in the memory before, another sample's pixels as a rule, must not be shown as this one's.
+/// What is shown where a file has no blocks. The decoder writes it itself where it sees that they are missing, and
+/// writes nothing, though it reports success, where another scan or table begins within a scan (zune-jpeg 0.5.15).
+/// Whatever lay in the memory before, another sample's pixels as a rule, must not be shown as this one's.
 const MISSING: u8 = 128;
 
 pub(super) struct Jpeg<'a> {
@@ -85,9 +85,9 @@ fn whole(encoded: &[u8]) -> Result<()> {
     )))
 }
 
-/// Refuses the sampling that makes the decoder panic (zune-jpeg 0.5.15). Where an image comes in several scans, it makes
-/// room for a row of the *first* component, and a component with half of all columns and half of all rows needs a row of
-/// the widest. Nearly all files store the first component, luminance, in full.
+/// Refuses the sampling that makes the decoder panic (zune-jpeg 0.5.15). Where an image comes in several scans, it
+/// makes room for a row of the *first* component, and a component with half of all columns and half of all rows needs
+/// a row of the widest. Nearly all files store the first component, luminance, in full.
 fn readable(encoded: &[u8]) -> Result<()> {
     let Some((components, one_scan)) = sampling(encoded) else { return Ok(()) };
     let factors = || components.iter().map(|factor| (factor[1] >> 4, factor[1] & 15));
@@ -110,15 +110,11 @@ fn sampling(encoded: &[u8]) -> Option<(&[[u8; 3]], bool)> {
     let mut rest = encoded.get(2..)?;
     let mut frame = None;
     loop {
-        let (&[fill, marker], after) = rest.split_first_chunk::<2>()?;
-        if (fill, marker) == (0xff, 0xff) {
-            // Any number of fill bytes may stand before a marker.
-            rest = rest.get(1..)?;
-            continue;
-        }
-        if fill != 0xff {
-            return None;
-        }
+        // As the decoder does: stray bytes before a marker are passed over, and filling ones within it.
+        let start = rest.iter().position(|&byte| byte == 0xff)?;
+        let filled = rest.get(start..)?;
+        let length = filled.iter().position(|&byte| byte != 0xff && byte != 0)?;
+        let (&marker, after) = filled.get(length..)?.split_first()?;
         let segment = after.get(..usize::from(u16::from_be_bytes(*after.first_chunk()?)))?;
         match marker {
             0xc0..=0xc2 => {

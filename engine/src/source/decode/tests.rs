@@ -229,6 +229,7 @@ fn what_is_known_to_make_a_decoder_panic_is_refused_before_it_does() {
     for (name, words) in [
         ("palette-not-of-threes.png", ["palette of 50 bytes", "multiple of 3"]),
         ("first-component-coarser.jpg", ["first colour component", "save it anew"]),
+        ("first-component-coarser-after-stray-byte.jpg", ["first colour component", "save it anew"]),
     ] {
         let encoded = corpus(name);
         for mode in [ImageMode::Rgb, ImageMode::Gray] {
@@ -266,8 +267,8 @@ fn no_image_shows_what_lay_in_the_memory_before_it() {
     assert!(decoded >= 4, "scan-ends-early.jpg and second-scan-in-first.jpg are images");
 }
 
-/// The guard takes no more than what panics: luminance in full beside quartered colour is what nearly every file has, and
-/// one sequential scan is read whatever the sampling.
+/// The guard takes no more than what panics: luminance in full beside quartered colour is what nearly every file has,
+/// and one sequential scan is read whatever the sampling.
 #[test]
 fn ordinary_sampling_passes_the_guard() {
     for name in ["rgb420.jpg", "progressive.jpg", "rgb444.jpg", "gray.jpg", "cmyk.jpg"] {

@@ -10,8 +10,8 @@ use lossfeed::sampler::SamplerSettings;
 use lossfeed::source::{Arrays, Decoder, ImageMode, Scratch};
 use lossfeed::{Dataset, Dtype, Engine, ErrorKind, Settings, TensorSpec};
 
-/// At the start of every target. With `LOSSFEED_SEEDS=FOLDER` it writes its seeds there, made by the engine's own writers,
-/// and ends the process.
+/// At the start of every target. With `LOSSFEED_SEEDS=FOLDER` it writes its seeds there, made by the engine's own
+/// writers, and ends the process.
 pub fn start(seeds: impl FnOnce() -> Vec<Vec<u8>>) {
     let Some(folder) = std::env::var_os("LOSSFEED_SEEDS") else { return };
     for (number, seed) in seeds().into_iter().enumerate() {
