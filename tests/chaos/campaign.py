@@ -109,7 +109,7 @@ def run_process(attack: Attack, traits: list[str], seed: int, short: bool, tally
             if panics := panicked(errors, read):
                 found["failed"], found["failures"] = (
                     found["failed"] + 1,
-                    [*found["failures"], f"a thread panicked:\n{panics}"],
+                    [*found["failures"], f"a thread panicked (of this case or the one before):\n{panics}"],
                 )
             read = os.fstat(errors.fileno()).st_size
             with lock:

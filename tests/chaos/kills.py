@@ -25,8 +25,8 @@ KILLS_MAX = 60
 SAMPLERS = ("uniform", "importance", "cost-aware")
 
 
-def planned(rng: random.Random, place: Path, stop: str) -> tuple[Plan, truth.Truth]:
-    """A training drawn at random, and its dataset written."""
+def planned(rng: random.Random, place: Path, stop: str, shortest: int) -> tuple[Plan, truth.Truth]:
+    """A training drawn at random, and its dataset written. A life that stops itself has `shortest` batches at least."""
     n = rng.randrange(90, 260)
     data = truth.build(rng.choice(truth.KINDS), n, rng.randrange(2**32), place / "data")
     sampler = rng.choice(SAMPLERS)
@@ -50,7 +50,7 @@ def planned(rng: random.Random, place: Path, stop: str) -> tuple[Plan, truth.Tru
         epochs=rng.randrange(2, 5),
         every=rng.randrange(1, 7),
         stop=stop,
-        stop_after=rng.randrange(1, 40) if stop in ("exception", "break") else 0,
+        stop_after=shortest + rng.randrange(40) if stop in ("exception", "break") else 0,
         same_process=stop in ("exception", "break") and rng.random() < 0.5,
         index_cache=str(place / "index") if data.kind == "tar" and rng.random() < 0.7 else None,
         step_s=0.001,
@@ -147,7 +147,7 @@ def trained(case: Case, stop: str, number: int | None, most: int) -> int:
     """One training with its kills; how many there were."""
     place = case.place / f"training-{case.notes.get('trainings', 0):.0f}"
     case.count("trainings")
-    plan, data = planned(case.rng, place, stop)
+    plan, data = planned(case.rng, place, stop, case.size(1, 30))
     kills, memories, wheres = 0, [], []
     for rank in range(plan.loader["world_size"]):
         where = place / f"rank-{rank}"

@@ -184,7 +184,7 @@ def test_crashes_hangs_and_panics_are_failures_with_a_name_and_the_rest_goes_on(
     assert set(said) == {f"planted/{t}:5" for t in ("boom", "wrong", "stuck", "panics", "leaver")}
     assert "crashed with status -6" in said["planted/boom:5"] and "in boom" in said["planted/boom:5"]
     assert "stuck: nothing within 5 s" in said["planted/stuck:5"] and "in stuck" in said["planted/stuck:5"]
-    assert "planted" in said["planted/panics:5"] and said["planted/wrong:5"] == "planted"
+    assert "panicked" in said["planted/panics:5"] and said["planted/wrong:5"] == "planted"
     assert tally.cases == 7 and tally.failed == 5 and tally.notes == {"notes": 3}
     printed = capsys.readouterr().out
     assert "repeat: .venv/bin/python tests/chaos --case planted/boom:5" in printed and "(seed 5)" in printed
