@@ -111,7 +111,7 @@ impl Checkpoint {
             (words(beliefs).map(f32::from_le_bytes).collect(), words(stamps).map(u32::from_le_bytes).collect())
         });
         let weights: Vec<f32> = words(weights).map(f32::from_le_bytes).collect();
-        if let Some(draw) = weights.iter().position(|w| !w.is_finite()) {
+        if let Some(draw) = weights.iter().position(|w| !(w.is_finite() && *w > 0.0)) {
             return Err(bad(format!("draw {draw} of its plan has weight {}", weights[draw])));
         }
         if let Some((beliefs, _)) = &scores
