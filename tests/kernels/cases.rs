@@ -79,9 +79,9 @@ fn logit(flavour: Flavour, row_mood: u32, rng: &mut Lcg) -> f64 {
         Flavour::Tied => [0.0, -0.0, 1.0, -1.0, 0.5][rng.below(5) as usize],
         Flavour::Huge => 3.0e4 * rng.unit(),
         Flavour::Far(offset) => match (row_mood, rng.below(8)) {
-            (0, 0) => offset * 0.9,
+            (0, 0) => offset * (1.0 - 1e-6),
             (1, 0) => f64::NEG_INFINITY,
-            _ => offset + 3.0 * rng.unit(),
+            _ => offset + 4.0 * rng.unit() + 2.0 * rng.unit(),
         },
         Flavour::Nasty => match (row_mood, rng.below(40)) {
             (0, _) => f64::NEG_INFINITY,

@@ -23,7 +23,7 @@ fn rounding(dtype: Dtype) -> (f64, f64) {
 fn close(actual: f64, [value, size]: [f64; 2], dtype: Dtype) -> bool {
     let arithmetic = if dtype == Dtype::F64 { 1e-11 } else { 1e-5 };
     let (relative, least) = rounding(dtype);
-    (actual - value).abs() <= relative * value.abs() + arithmetic * size + least
+    actual.is_nan() && value.is_nan() || (actual - value).abs() <= relative * value.abs() + arithmetic * size + least
 }
 
 fn random(n: usize, rng: &mut Lcg) -> Vec<f64> {
@@ -208,7 +208,7 @@ pub(crate) fn probabilities(machine: &mut dyn Machine, shapes: &'static [Shape])
                 let scale = if *name == "grad_norm" { 300.0 } else { 1.0 + log_sum * (1.0 + mass) + loss };
                 let tolerance = if double { 1e-10 } else { 1e-5 } * scale;
                 let e = expected[i][column];
-                let same = actual[i] == e || (actual[i] - e).abs() <= tolerance;
+                let same = actual[i] == e || actual[i].is_nan() && e.is_nan() || (actual[i] - e).abs() <= tolerance;
                 assert!(same, "{name} {} of row {i}, not {e}: {case:?}", actual[i]);
             }
         }

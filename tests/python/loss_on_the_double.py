@@ -104,13 +104,18 @@ for function in ((_cuda, "forward"), (_cuda, "score"), (_cuda, "backward"), (_cu
     counted(*function)
 
 
+def far(logits, offset, dtype):
+    """Logits that far from 0, or as far as `dtype` reaches."""
+    return (logits.double() + max(-6e4, min(6e4, offset)) if dtype == torch.float16 else logits.double() + offset).to(dtype)
+
+
 def losses():
-    """Losses and gradients of every dtype and setting."""
+    """Losses and gradients of every dtype and setting, near 0 and far from it."""
     found = []
-    shapes = ((1, 1), (7, 10), (65, 257), (3, 5000), (6, 5, 4))
-    for dtype, shape in itertools.product((torch.float16, torch.bfloat16, torch.float32, torch.float64), shapes):
+    shapes = (((1, 1), 0.0), ((7, 10), 0.0), ((7, 10), 1e6), ((65, 257), 0.0), ((3, 5000), 0.0), ((3, 5000), -1e6), ((6, 5, 4), 3e38))
+    for dtype, (shape, offset) in itertools.product((torch.float16, torch.bfloat16, torch.float32, torch.float64), shapes):
         random = torch.Generator().manual_seed(3)
-        logits = (torch.randn(shape, generator=random) * 3).to(dtype)
+        logits = far(torch.randn(shape, generator=random) * 3, offset, dtype)
         target = torch.randint(shape[1], (shape[0], *shape[2:]), generator=random)
         target.view(-1)[2::3] = -100
         weight = (torch.rand(shape[1], generator=random) + 0.5).to(dtype)
@@ -128,9 +133,10 @@ def losses():
 def probabilities():
     """Targets that are probabilities: torch's own loss on the CPU."""
     found = []
-    for dtype, shape in itertools.product((torch.bfloat16, torch.float32, torch.float64), ((7,), (9, 33), (4, 3000), (2, 7, 3))):
+    shapes = (((7,), 0.0), ((9, 33), 0.0), ((9, 33), 1e6), ((4, 3000), 0.0), ((2, 7, 3), -3e38))
+    for dtype, (shape, offset) in itertools.product((torch.bfloat16, torch.float32, torch.float64), shapes):
         random = torch.Generator().manual_seed(5)
-        logits = (torch.randn(shape, generator=random) * 3).to(dtype)
+        logits = far(torch.randn(shape, generator=random) * 3, offset, dtype)
         target = torch.rand(shape, generator=random).softmax(0 if len(shape) == 1 else 1).to(dtype)
         weight = torch.rand(shape[0] if len(shape) == 1 else shape[1], generator=random).to(dtype)
         for keywords in ({}, {"label_smoothing": 0.2}, {"weight": weight, "reduction": "none"}, {"reduction": "sum"}):

@@ -238,3 +238,28 @@ fn scores_are_those_of_the_kernels_and_ranks_are_in_the_batch() {
         }
     }
 }
+
+#[test]
+fn loss_and_gradient_do_not_depend_on_an_offset_of_the_logits() {
+    let (rows, classes) = (8, 10);
+    let y = targets(rows, classes);
+    for (dtype, offset) in [(DType::F32, 1e6), (DType::F32, -3e38), (DType::BF16, 1e30), (DType::F64, 1e6)] {
+        let far = (logits(rows, classes, DType::F64).as_tensor() + offset).unwrap().to_dtype(dtype).unwrap();
+        // The same softmaxes around 0: a double holds the differences.
+        let wide = far.to_dtype(DType::F64).unwrap();
+        let near = wide.broadcast_sub(&wide.max_keepdim(1).unwrap()).unwrap();
+        for label_smoothing in [0.0, 0.1] {
+            let options = Options { label_smoothing, ..Options::default() };
+            let by = [&far, &near].map(|z| {
+                let z = Var::from_tensor(z).unwrap();
+                let (loss, _) = cross_entropy(&z, &y, &options).unwrap();
+                let gradient = loss.backward().unwrap().get(&z).unwrap().clone();
+                (loss, gradient)
+            });
+            let what = format!("{dtype:?} at {offset:e}, smoothing {label_smoothing}");
+            let gradient = if dtype == DType::BF16 { 1e-2 } else { 1e-6 };
+            assert_close(&by[0].0, &by[1].0, 1e-6, &what);
+            assert_close(&by[0].1, &by[1].1, gradient, &what);
+        }
+    }
+}
