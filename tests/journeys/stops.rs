@@ -129,8 +129,8 @@ fn a_pass_that_is_over_reads_no_further_sample_and_leaves_none_behind_in_the_boo
 fn what_a_later_pass_waits_for_is_read_although_the_earlier_one_is_over() {
     let (gate, engine) = gated(one_batch(1), None);
     engine.start_epoch().unwrap();
-    gate.asked(3);
     gate.open_to(2);
+    gate.asked(3);
     let iteration = engine.start_epoch().unwrap();
     while stat(&engine, "coalesced_total") < 1.0 {
         std::thread::yield_now();
