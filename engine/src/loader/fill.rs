@@ -4,7 +4,7 @@ use super::timesheet::{Timesheet, Work};
 use super::{Batch, Feed, Ticket};
 use crate::arena::{Pins, SlotMut};
 use crate::cache::{Fetched, Flight, Landing, Lookup};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::settings::OnError;
 use crate::source::{Payload, Scratch};
 use crate::staging::{BatchSlot, InPlace};
@@ -239,22 +239,34 @@ impl Feed {
         if !missing.is_empty() {
             let mut fetched_bytes = 0;
             sheet.turn(Work::Source);
-            self.source.fetch(&missing, &mut |k, payload| {
+            let mut land = |k: usize, payload: Result<Payload<'_>>, again: Option<&mut Vec<usize>>| {
                 let (id, Wanted { row, flight, answered }) = (missing[k], &mut wanted[k]);
                 *answered = true;
                 let landed = payload.and_then(|payload| {
                     fetched_bytes += payload.data.len() as u64;
                     self.land_one(id, *row, &payload, flight.as_ref(), &mut rows, scratch)
                 });
-                let landed = landed.unwrap_or_else(|e| {
-                    let e = named(id, e);
-                    failures[*row] = Some(Arc::clone(&e));
-                    Fetched::Failed(e)
-                });
+                let landed = match (landed, again) {
+                    (Ok(landed), _) => landed,
+                    (Err(e), Some(again)) if e.kind() == ErrorKind::Sample => return again.push(k),
+                    (Err(e), _) => {
+                        let e = named(id, e);
+                        failures[*row] = Some(Arc::clone(&e));
+                        Fetched::Failed(e)
+                    }
+                };
                 if let Some(own) = flight {
                     owed.flights[own.number].2 = landed;
                 }
-            });
+            };
+            // What came over a network and is no sample is asked for once more: damage on the way passes.
+            let mut again = Vec::new();
+            let remote = self.source.remote();
+            self.source.fetch(&missing, &mut |k, payload| land(k, payload, remote.then_some(&mut again)));
+            if !again.is_empty() {
+                let ids: Vec<SampleId> = again.iter().map(|&k| missing[k]).collect();
+                self.source.fetch(&ids, &mut |k, payload| land(again[k], payload, None));
+            }
             self.counters.fetched_samples_total.fetch_add(missing.len() as u64, Relaxed);
             self.counters.fetched_bytes_total.fetch_add(fetched_bytes, Relaxed);
             for (&id, wanted) in missing.iter().zip(&wanted).filter(|(_, wanted)| !wanted.answered) {
@@ -324,7 +336,8 @@ impl Feed {
             slot.gather();
             for (row, error) in failures.iter().enumerate() {
                 let Some(error) = error else { continue };
-                if self.on_error == OnError::Raise || error.kind() == crate::error::ErrorKind::Internal {
+                // An outage says nothing about the data.
+                if self.on_error == OnError::Raise || matches!(error.kind(), ErrorKind::Internal | ErrorKind::Outage) {
                     let batch = format!("batch {} of epoch {}", planned.number, planned.epoch);
                     return Err(Error::new(error.kind(), batch).because(Arc::clone(error)));
                 }

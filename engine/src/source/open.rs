@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::catalog::Catalog;
+use super::catalog::{Catalog, Shard};
 use super::files::Files;
 use super::folder::{self, Contents};
 use super::local::{self, LocalReader};
+use super::tar::ShardIndex;
 use super::{Source, index_cache, label, pattern, store_open};
 use crate::error::{Error, Result};
 
@@ -34,8 +35,15 @@ pub struct OpenOptions {
     /// Options for the store in `object_store`'s words, such as `("region", "eu-west-1")` or `("endpoint", URL)`; they
     /// take precedence over the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
     pub store_options: Vec<(String, String)>,
-    /// The longest one request may take, retries apart. Default: 30 s; `None` waits for ever.
+    /// The longest one request may take. Default: 30 s; `None` waits for ever.
     pub timeout: Option<Duration>,
+    /// How long a store is asked again when it does not serve (no connection, no answer, 5xx, 429): its requests share this budget, which
+    /// counts from the first failure after its last answer. A store that has never answered gets 10 s of it. Zero asks once. Default:
+    /// two minutes.
+    pub retry_timeout: Duration,
+    /// Take a CRC-32 of every sample when the dataset is opened and hold every later read against it. Reads the whole dataset once; with
+    /// `index_cache` the sums of shards are kept there. Default: no.
+    pub checksums: bool,
 }
 
 impl Default for OpenOptions {
@@ -46,6 +54,8 @@ impl Default for OpenOptions {
             index_cache: None,
             store_options: Vec::new(),
             timeout: Some(Duration::from_secs(30)),
+            retry_timeout: Duration::from_secs(120),
+            checksums: false,
         }
     }
 }
@@ -59,6 +69,9 @@ impl OpenOptions {
             return Err(Error::settings(
                 "timeout=0 would let no request finish: use a positive time, or None to wait for ever",
             ));
+        }
+        if self.retry_timeout > Duration::from_secs(7 * 24 * 3600) {
+            return Err(Error::settings(format!("retry_timeout={:?} is not possible: use at most a week", self.retry_timeout)));
         }
         match self.throttle {
             Some(Throttle { bandwidth_bytes_per_s: Some(0), .. }) => Err(Error::settings(
@@ -107,19 +120,23 @@ pub fn open(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>>
     match find(local)? {
         Found::Folder(root, listed) => {
             let catalog = folder::catalog(&root, listed)?;
-            Ok(Arc::new(Files::new(catalog, LocalReader::new(root, 0))?))
+            Ok(Arc::new(Files::new(catalog, LocalReader::new(root, 0), options.checksums)?))
         }
         Found::Shards(paths) => {
             let cache = options.index_cache.as_deref();
             let mut shards = Vec::with_capacity(paths.len());
-            for path in &paths {
-                let (_, bytes, stamp) = local::open_file(path)?;
-                shards.push(index_cache::through(cache, path, bytes, &stamp, || local::index_shard(path))?);
+            for path in paths {
+                let (_, bytes, stamp) = local::open_file(&path)?;
+                let shard = Shard { path, bytes, stamp };
+                let key = || index_cache::local_key(&shard);
+                let sum = |index: &mut ShardIndex| local::sum_shard(&shard, index);
+                let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> = if options.checksums { Some(&sum) } else { None };
+                shards.push(index_cache::through(cache, key, &shard, || local::index_shard(&shard.path), sum)?);
             }
             let reader = LocalReader::new(PathBuf::new(), shards.len());
             let mut catalog = Catalog { url: local.to_owned(), ..Catalog::default() };
             label::assemble(&mut catalog, shards)?;
-            Ok(Arc::new(Files::new(catalog, reader)?))
+            Ok(Arc::new(Files::new(catalog, reader, options.checksums)?))
         }
     }
 }

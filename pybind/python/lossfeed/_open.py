@@ -8,7 +8,7 @@ from typing import Any
 from . import _native
 from ._dataset import Adaptor
 from ._errors import SettingsError
-from ._keywords import choice, real, whole
+from ._keywords import choice, flag, real, whole
 from ._memory import DTYPES, as_bytes, dtype_name, is_array, is_tensor, require_numpy, to_numpy
 from ._sizes import parse_bytes
 
@@ -78,6 +78,8 @@ def open(
     timeout: float | None = None,
     index_cache: str | os.PathLike[str] | None = None,
     store_options: dict[str, str] | None = None,
+    retry_timeout: float = 120.0,
+    checksums: bool = False,
 ) -> Data:
     """Opens a dataset.
 
@@ -98,12 +100,17 @@ def open(
         latency: seconds every request to the source takes at least; makes a local source behave like a remote one.
         bandwidth: bytes per second the source gives at most, as an int or text (``"100MB"``).
         connections: requests in flight at most.
-        timeout: seconds one request may take; None for the store's own limit.
+        timeout: seconds one request may take; None for 30.
         index_cache: directory that keeps the index of tar shards between runs.
         store_options: options of the object store (region, endpoint, credentials) by their object_store names.
+        retry_timeout: seconds for which a store that does not serve (no connection, no answer, 5xx, 429) is asked again, from the first
+            failure after its last answer on; its requests share them. A store that has never answered gets 10 of them. 0 asks once.
+            Then OutageError is raised, whatever the loader's ``on_error`` is: nothing is wrong with the data.
+        checksums: take a CRC-32 of every sample now, and hold every later read against it. Reads the whole dataset once; with
+            ``index_cache`` the sums of shards are kept there.
 
     Raises:
-        SourceError: nothing is there, or it cannot be read.
+        SourceError: nothing is there, or it cannot be read. OutageError, a SourceError: the store does not serve.
         SampleError: the first sample cannot be decoded, or a dataset's item is not a pair of arrays of one shape.
         SettingsError: an option makes no sense, or not for this kind of data.
     """
@@ -123,6 +130,8 @@ def open(
                 index_cache=None if index_cache is None else os.fspath(index_cache),
                 store_options=[(str(k), str(v)) for k, v in (store_options or {}).items()],
                 timeout_s=None if timeout is None else real("timeout", timeout),
+                retry_timeout_s=real("retry_timeout", retry_timeout),
+                checksums=flag("checksums", checksums),
             )
         )
     for name, value, default in (
@@ -132,6 +141,8 @@ def open(
         ("timeout", timeout, None),
         ("index_cache", index_cache, None),
         ("store_options", store_options, None),
+        ("retry_timeout", retry_timeout, 120.0),
+        ("checksums", checksums, False),
     ):
         if value != default:
             raise SettingsError(f"{name}={value!r} is for paths and URLs; this data is in memory or a Python dataset: leave it out")
