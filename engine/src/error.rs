@@ -12,8 +12,8 @@ pub enum ErrorKind {
     Settings,
     /// The source could not be read: check the path or the network, then retry.
     Source,
-    /// A store did not serve for as long as it was asked: nothing is known to be wrong with the data, so no sample is skipped for it.
-    /// Check the network and the store, then go on from the last checkpoint.
+    /// A store did not serve for as long as it was asked: nothing is known to be wrong with the data, so no sample is
+    /// skipped for it. Check the network and the store, then go on from the last checkpoint.
     Outage,
     /// A sample is bad (corrupt, ragged, wrong label): fix the data or choose `on_error`.
     Sample,
@@ -97,7 +97,8 @@ impl fmt::Display for Error {
         let mut text = self.message.clone();
         let mut cause = self.source();
         while let Some(c) = cause {
-            // Our own errors say their causes themselves; said by both, every cause would come twice. Many foreign ones do as well.
+            // Our own errors say their causes themselves; said by both, every cause would come twice. Many foreign
+            // ones do as well.
             let said = match c.downcast_ref::<Error>().or_else(|| c.downcast_ref::<Arc<Error>>().map(|e| &**e)) {
                 Some(ours) => ours.message.clone(),
                 None => c.to_string(),
@@ -114,8 +115,9 @@ impl fmt::Display for Error {
     }
 }
 
-/// `text` as a terminal may have it: characters that command one, or turn the direction of writing, are written as escapes. Names come
-/// from archives, stores and other processes, so whatever becomes text for people passes through here.
+/// `text` as a terminal may have it: characters that command one, or turn the direction of writing, are written as
+/// escapes. Names come from archives, stores and other processes, so whatever becomes text for people passes through
+/// here.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let commands = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if !text.chars().any(commands) {
@@ -140,7 +142,8 @@ mod tests {
 
     #[test]
     fn nothing_that_commands_a_terminal_is_told() {
-        let named = Error::sample("sample 3 (s.tar/a\x1b]0;owned\x07\u{9b}2J\r\u{202e}gpj.é)").because(std::io::Error::other("\x1b[31m"));
+        let named = Error::sample("sample 3 (s.tar/a\x1b]0;owned\x07\u{9b}2J\r\u{202e}gpj.é)")
+            .because(std::io::Error::other("\x1b[31m"));
         assert_eq!(named.to_string(), "sample 3 (s.tar/a\\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\u{202e}gpj.é): \\u{1b}[31m");
         assert_eq!(Error::usage("two\nlines").to_string(), "two\nlines");
         assert!(matches!(printable("plain é"), Cow::Borrowed(_)));

@@ -134,8 +134,7 @@ pub(crate) fn open_source(
         None => OpenOptions::default().timeout,
     };
     let retry_timeout = seconds("retry_timeout", retry_timeout_s)?;
-    let options =
-        OpenOptions { throttle, connections, index_cache, store_options, timeout, retry_timeout, checksums };
+    let options = OpenOptions { throttle, connections, index_cache, store_options, timeout, retry_timeout, checksums };
     let opened = outside(py, || source::open(url, &options))?;
     Source::wrap(py, opened, mode, resize)
 }

@@ -1,15 +1,15 @@
 """An HTTP and S3-like store on this machine that goes wrong on purpose, as a seed says.
 
     with FaultStore("data/", faults=["status_503", "cut_body"], rate=0.1, seed=7) as store:
-        lf.open(store.url + "/train.tar")                                      # plain HTTP: HEAD and GET with ranges
+        lf.open(store.url + "/train.tar")                                    # plain HTTP: HEAD and GET with ranges
         lf.open(store.s3_url + "/folder", store_options=store.store_options)   # S3: listings too
         store.counts["cut_body"], store.requests["train.tar"]
 
 Objects lie below a directory or in a dict of bytes. Which answer goes wrong is decided by the seed, the object, the range and how
-often that range was asked for, and not by the order of threads: the same requests meet the same faults. Only GETs of objects
-are hit; ``listing_faults`` and ``head_faults`` hit the others. ``schedule={"train.tar": ["status_500", None]}`` gives the first answers of an object
-one by one (the key ``"*"`` counts all objects together), and comes before the rate. ``down()``, ``up()`` and ``outage(requests)``
-make the whole store fail and return. Nothing outside the standard library is needed.
+often that range was asked for, and not by the order of threads: the same requests meet the same faults. Only GETs of objects are
+hit; ``listing_faults`` and ``head_faults`` hit the others. ``schedule={"train.tar": ["status_500", None]}`` gives the first answers
+of an object one by one (the key ``"*"`` counts all objects together), and comes before the rate. ``down()``, ``up()`` and
+``outage(requests)`` make the whole store fail and return. Nothing outside the standard library is needed.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class FaultStore:
         credentials: tuple[str, str] | None = None,
         page: int = 1000,
     ) -> None:
-        """`rate` is the share of answers that go wrong, each by one of `faults`; never more than `in_a_row` for one range in a row.
-        `tags`, `dates`: whether answers carry ETag and Last-Modified. `credentials`: what basic auth must bring."""
+        """`rate` is the share of answers that go wrong, each by one of `faults`; never more than `in_a_row` for one range in
+        a row. `tags`, `dates`: whether answers carry ETag and Last-Modified. `credentials`: what basic auth must bring."""
         unknown = [f for f in [*faults, *listing_faults, *head_faults] if f is not None and f not in FAULTS]
         unknown += [f for row in (schedule or {}).values() for f in row if f is not None and f not in FAULTS]
         if unknown:
@@ -97,7 +97,8 @@ class FaultStore:
         self._server.daemon_threads = True
         self._server.block_on_close = False
         self._server.store = self  # type: ignore[attr-defined]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="fault-store", daemon=True)
+        serve = self._server.serve_forever
+        self._thread = threading.Thread(target=serve, args=(0.05,), name="fault-store", daemon=True)
 
     # --- life
 
@@ -137,7 +138,7 @@ class FaultStore:
     # --- what is stored
 
     def put(self, key: str, body: bytes, modified: float | None = None) -> None:
-        """Stores or replaces an object (above the directory, which is left alone). Its date is a second later than before."""
+        """Stores or replaces an object (above the directory, which is left alone), a second later than before."""
         with self._lock:
             before = self._objects.get(key)
             when = modified if modified is not None else (int(time.time()) if before is None else before[1] + 1)
@@ -193,7 +194,8 @@ class FaultStore:
         whole = whole[: max(len(answer.whole), answer.start + len(answer.body))].ljust(len(answer.whole), b"\0")
         modified = None
         if answer.modified is not None:
-            modified = email.utils.formatdate(email.utils.parsedate_to_datetime(answer.modified).timestamp() + 60, usegmt=True)
+            before = email.utils.parsedate_to_datetime(answer.modified).timestamp()
+            modified = email.utils.formatdate(before + 60, usegmt=True)
         body = whole[answer.start : answer.start + len(answer.body)]
         return dataclasses.replace(answer, body=body, whole=whole, etag=self.tag(whole), modified=modified)
 

@@ -1,7 +1,7 @@
 """The faults a store can have, by name: what each one does to one answer, and what a reader owes for it.
 
-A fault is a function of the request's handler and the :class:`Answer` that a sound store would give. It writes what it likes to
-the connection. ``owes`` says what the program under test must make of it:
+A fault is a function of the request's handler and the :class:`Answer` that a sound store would give. It writes what it likes
+to the connection. ``owes`` says what the program under test must make of it:
 
 * ``heals``: asked again, the store gives the right bytes, so the reader must deliver them;
 * ``told``: the reader must deliver the right bytes in another attempt, or raise an error by name: never other bytes;
@@ -222,7 +222,8 @@ def wrong_content_length(handler: Any, answer: Answer) -> None:
 @fault("told")
 def overlong_body(handler: Any, answer: Answer) -> None:
     """Content-Range is right, the body goes on for ``endless_bytes``."""
-    handler.start(206 if answer.partial else 200, {**answer.headers(), "Content-Length": str(handler.store.endless_bytes)})
+    named = {**answer.headers(), "Content-Length": str(handler.store.endless_bytes)}
+    handler.start(206 if answer.partial else 200, named)
     handler.write(answer.body)
     handler.pour(handler.store.endless_bytes - len(answer.body))
 
@@ -343,6 +344,6 @@ def wrong_total(handler: Any, answer: Answer) -> None:
 
 
 #: Faults after which the next attempt gives the right bytes and which take no longer than a moment.
-QUICK = [name for name, f in FAULTS.items() if f.owes in ("heals", "told", "harmless") and name not in (
-    "black_hole", "slow_tail", "trickle", "status_503_retry_after", "endless_body", "endless_200", "overlong_body", "huge_error_body"
-)]
+_SLOW = {"black_hole", "slow_tail", "trickle", "status_503_retry_after"}
+_ENDLESS = {"endless_body", "endless_200", "overlong_body", "huge_error_body"}
+QUICK = [name for name, f in FAULTS.items() if f.owes != "checksum" and name not in _SLOW | _ENDLESS]

@@ -1,4 +1,5 @@
-//! A checksum a sample, taken when the dataset is opened and held against every later read of it: what no tag or date tells, bytes do.
+//! A checksum a sample, taken when the dataset is opened and held against every later read of it: what no tag or date
+//! tells, bytes do.
 //!
 //! CRC-32 finds damage and mix-ups, not forgery. Shards keep theirs in the index cache; folders are read anew.
 
@@ -64,7 +65,8 @@ pub(super) fn of_samples(catalog: &Catalog, reader: &impl Reader) -> Result<Vec<
         }
     };
     // A store's reader has many requests in flight by itself.
-    let threads = if reader.remote() { 1 } else { thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX) };
+    let threads =
+        if reader.remote() { 1 } else { thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX) };
     thread::scope(|scope| {
         for _ in 1..threads {
             scope.spawn(work);

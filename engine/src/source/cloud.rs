@@ -41,8 +41,7 @@ pub(super) fn connect(url: &str, options: &OpenOptions) -> Result<Target> {
     }
     let mut target: Option<Target> = None;
     for name in pattern::braces(&url)? {
-        let parsed =
-            Url::parse(&name).map_err(|e| Error::settings(format!("{name} is no valid URL")).because(e))?;
+        let parsed = Url::parse(&name).map_err(|e| Error::settings(format!("{name} is no valid URL")).because(e))?;
         let (scheme, path) = ObjectStoreScheme::parse(&parsed)
             .map_err(|e| Error::settings(format!("{name} names no store this engine knows")).because(e))?;
         let base = base(&parsed, path.as_ref());
@@ -68,7 +67,8 @@ pub(super) fn connect(url: &str, options: &OpenOptions) -> Result<Target> {
     target.ok_or_else(|| Error::settings("the URL stands for no name"))
 }
 
-/// The client of a store. It retries nothing by itself: `retry.rs` has the one budget. Time limits are the store's as well.
+/// The client of a store. It retries nothing by itself: `retry.rs` has the one budget. Time limits are the store's as
+/// well.
 fn client(
     scheme: &ObjectStoreScheme,
     url: &Url,
@@ -153,7 +153,9 @@ fn authorization(scheme: &ObjectStoreScheme, base: &str, login: Option<&Login>) 
 /// The store's name with every option that says where it is.
 fn place(base: &str, settings: &[(String, String)]) -> Result<String> {
     let mut place = base.to_owned();
-    for (key, value) in settings.iter().filter(|(k, _)| ["endpoint", "url", "account", "bucket"].iter().any(|w| k.contains(w))) {
+    for (key, value) in
+        settings.iter().filter(|(k, _)| ["endpoint", "url", "account", "bucket"].iter().any(|w| k.contains(w)))
+    {
         if key.contains("proxy") {
             continue;
         }

@@ -1,12 +1,13 @@
-//! The HTTP client beneath the cloud stores: bounds what an answer may hold in memory, keeps what the stores' clients throw away, and
-//! sends the credentials of a URL.
+//! The HTTP client beneath the cloud stores: bounds what an answer may hold in memory, keeps what the stores' clients
+//! throw away, and sends the credentials of a URL.
 
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use futures::StreamExt;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService, ReqwestConnector,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
+    ReqwestConnector,
 };
 use object_store::{ClientOptions, HeaderValue};
 
@@ -53,7 +54,9 @@ impl HttpService for Service {
         if parts.status.is_success() {
             let (bytes, whole) = first(body, LISTING_BYTES).await?;
             if !whole {
-                let error = std::io::Error::other(format!("an answer of more than {LISTING_BYTES} bytes to a question about objects"));
+                let error = std::io::Error::other(format!(
+                    "an answer of more than {LISTING_BYTES} bytes to a question about objects"
+                ));
                 return Err(HttpError::new(HttpErrorKind::Decode, error));
             }
             return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(bytes)));
@@ -64,7 +67,8 @@ impl HttpService for Service {
             // These become errors of their own in the store's client.
             return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(bytes)));
         }
-        let retry_after = parts.headers.get("retry-after").and_then(|v| v.to_str().ok()).and_then(|v| pause(v, SystemTime::now()));
+        let retry_after =
+            parts.headers.get("retry-after").and_then(|v| v.to_str().ok()).and_then(|v| pause(v, SystemTime::now()));
         let body = String::from_utf8_lossy(&bytes).into_owned();
         Err(HttpError::new(HttpErrorKind::Unknown, Refused { status, retry_after, body }))
     }

@@ -38,13 +38,13 @@ pub(super) fn classified(e: object_store::Error, what: &str, known: bool, maker:
     let named = |words: &str| format!("{what} {words}");
     let once_more = |error: Error| if known { Failure::Again(error) } else { Failure::Final(error) };
     match &e {
-        E::NotFound { .. } if known => {
-            Failure::Again(Error::unreadable(named("is gone: it was there when it was indexed; open the dataset again")).because(e))
-        }
+        E::NotFound { .. } if known => Failure::Again(
+            Error::unreadable(named("is gone: it was there when it was indexed; open the dataset again")).because(e),
+        ),
         E::NotFound { .. } => Failure::Final(Error::unreadable(named("does not exist: check the URL")).because(e)),
-        E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
-            once_more(Error::unreadable(named("may not be read: check the credentials and their permissions")).because(e))
-        }
+        E::PermissionDenied { .. } | E::Unauthenticated { .. } => once_more(
+            Error::unreadable(named("may not be read: check the credentials and their permissions")).because(e),
+        ),
         E::Precondition { .. } | E::NotModified { .. } => {
             once_more(Error::unreadable(named("changed since it was indexed: open the dataset again")).because(e))
         }
@@ -52,7 +52,8 @@ pub(super) fn classified(e: object_store::Error, what: &str, known: bool, maker:
             Failure::Final(Error::unreadable(named("cannot be read from this store")).because(e))
         }
         E::NotSupported { .. } => Failure::Again(
-            Error::unreadable(named("cannot be read in parts: the store ignores ranges, use one that serves them")).because(e),
+            Error::unreadable(named("cannot be read in parts: the store ignores ranges, use one that serves them"))
+                .because(e),
         ),
         _ if maker == Maker::Files => Failure::Final(Error::unreadable(named("cannot be read")).because(e)),
         _ => in_words(e, what, maker),
@@ -68,10 +69,13 @@ fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
         }
         if (300..400).contains(&status) {
             return Failure::Final(
-                Error::unreadable(format!("{what} is elsewhere ({status}): check the URL, region and endpoint")).because(e),
+                Error::unreadable(format!("{what} is elsewhere ({status}): check the URL, region and endpoint"))
+                    .because(e),
             );
         }
-        return Failure::Again(Error::unreadable(format!("{what} was refused ({status}): check the URL and the store options")).because(e));
+        return Failure::Again(
+            Error::unreadable(format!("{what} was refused ({status}): check the URL and the store options")).because(e),
+        );
     }
     let transport = transport(&e);
     let has = |words: &[&str]| transport.as_ref().is_some_and(|text| words.iter().any(|w| text.contains(w)));
@@ -85,11 +89,14 @@ fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
         );
     }
     if has(&["redirect"]) {
-        return Failure::Again(Error::unreadable(format!("{what} leads from one URL to the next and back: check the URL")).because(e));
+        return Failure::Again(
+            Error::unreadable(format!("{what} leads from one URL to the next and back: check the URL")).because(e),
+        );
     }
     if has(&["corrupt message", "TLS", "tls", "handshake", "fatal alert"]) {
         return Failure::silence(
-            Error::outage(format!("{what} was not read: no TLS could be agreed on; does this port speak https?")).because(e),
+            Error::outage(format!("{what} was not read: no TLS could be agreed on; does this port speak https?"))
+                .because(e),
         );
     }
     if maker == Maker::Cloud && transport.is_none() {
@@ -122,6 +129,7 @@ fn cause<'a, T: StdError + 'static>(e: &'a (dyn StdError + 'static)) -> Option<&
 }
 
 /// Everything the causes say.
+#[cfg(feature = "cloud")]
 fn chain(e: &(dyn StdError + 'static)) -> String {
     let mut text = String::new();
     let mut at = Some(e);

@@ -15,8 +15,8 @@ pub(super) trait Reader: Send + Sync {
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>),
     );
 
-    /// Whether bytes that turn out to be wrong may come right when they are read again. Such a reader holds them to their checksums
-    /// itself.
+    /// Whether bytes that turn out to be wrong may come right when they are read again. Such a reader holds them to
+    /// their checksums itself.
     fn remote(&self) -> bool {
         false
     }
@@ -116,7 +116,8 @@ impl<R: Reader> Source for Files<R> {
         let labels = &self.catalog.labels;
         let verified = self.reader.remote();
         self.reader.read(&self.catalog, &wanted, &mut |k, id, data| {
-            let sound = data.and_then(|data| if verified { Ok(data) } else { self.catalog.verify(id, data).map(|()| data) });
+            let sound =
+                data.and_then(|data| if verified { Ok(data) } else { self.catalog.verify(id, data).map(|()| data) });
             let payload = sound.and_then(|data| match labels.get(id as usize) {
                 Some(label) => Ok(Payload { data, target: bytemuck::bytes_of(label) }),
                 None => Err(out_of_range(id, labels.len())),

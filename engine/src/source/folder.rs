@@ -1,5 +1,5 @@
-//! A class-per-folder directory, as torchvision's `ImageFolder` means it: the directories directly below the root are the
-//! classes, in the order of their names; images may lie deeper; links are followed.
+//! A class-per-folder directory, as torchvision's `ImageFolder` means it: the directories directly below the root are
+//! the classes, in the order of their names; images may lie deeper; links are followed.
 
 use std::collections::HashSet;
 use std::fs;

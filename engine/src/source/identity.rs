@@ -1,7 +1,8 @@
 //! What proves that bytes are those of the file that was indexed.
 //!
-//! A tag decides where both sides have one: a store's entity tag, or, for a local file, both its times. Else the date decides, to the
-//! second, since listings and answers round it differently. The size is compared by whoever reads. `decisions/0016` has the reasons.
+//! A tag decides where both sides have one: a store's entity tag, or, for a local file, both its times. Else the date
+//! decides, to the second, since listings and answers round it differently. The size is compared by whoever reads.
+//! `decisions/0016` has the reasons.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -15,8 +16,8 @@ pub(super) struct Stamp {
     pub(super) etag: Option<String>,
     /// Time of the last change of the contents, nanoseconds since 1970; 0 where it is not known.
     pub(super) modified_ns: i128,
-    /// Local files: time of the last change of contents or metadata. Programs that put an old time on a file they have overwritten
-    /// (`cp -p`, `rsync --inplace`, archives with fixed times) cannot set this one. 0 in stores.
+    /// Local files: time of the last change of contents or metadata. Programs that put an old time on a file they
+    /// have overwritten (`cp -p`, `rsync --inplace`, archives with fixed times) cannot set this one. 0 in stores.
     pub(super) changed_ns: i128,
 }
 
@@ -40,7 +41,8 @@ impl Stamp {
         self.etag.is_some() || self.modified_ns != 0
     }
 
-    /// The tag as a request may ask for it. A weak tag (`W/"…"`) never matches there, and Azure lists tags without quotes.
+    /// The tag as a request may ask for it. A weak tag (`W/"…"`) never matches there, and Azure lists tags without
+    /// quotes.
     pub(super) fn if_match(&self) -> Option<String> {
         let tag = self.etag.as_deref().filter(|t| !t.starts_with("W/"))?;
         Some(if tag.starts_with('"') { tag.to_owned() } else { format!("\"{tag}\"") })

@@ -1,12 +1,13 @@
-//! Shard indexes kept on disk, so that opening a dataset again reads no headers. A cache: whatever is wrong with a file of
-//! it, the shard is walked instead, and nobody is told.
+//! Shard indexes kept on disk, so that opening a dataset again reads no headers. A cache: whatever is wrong with a
+//! file of it, the shard is walked instead, and nobody is told.
 //!
-//! A file is trusted by nobody: it must belong to this user, be open to nobody else and be no link, its key must be the shard's, its
-//! checksum must hold, and every extent must lie within the shard. It is written under another name and renamed, so readers see
-//! whole files only.
+//! A file is trusted by nobody: it must belong to this user, be open to nobody else and be no link, its key must be
+//! the shard's, its checksum must hold, and every extent must lie within the shard. It is written under another name
+//! and renamed, so readers see whole files only.
 //!
-//! The key says which shard is meant, and as it is now. Of a local one: its path from the root without links, device and inode, size,
-//! both times, and a digest of its first and last bytes; of a remote one: endpoint, bucket and key, size, and entity tag or date.
+//! The key says which shard is meant, and as it is now. Of a local one: its path from the root without links, device
+//! and inode, size, both times, and a digest of its first and last bytes; of a remote one: endpoint, bucket and key,
+//! size, and entity tag or date.
 //!
 //! ```text
 //! 0   8  "lfindex\0"          little endian throughout
@@ -14,7 +15,8 @@
 //! 12  4  CRC-32 of everything after it
 //! 16  -  key: u32 length, UTF-8
 //!        ignored: links, escaping, others (u64 each)
-//!        u32 members, then each: offset u64, bytes u64, flags u8 (1: labelled, 2: with a checksum), label i64, CRC-32 u32,
+//!        u32 members, then each: offset u64, bytes u64, flags u8 (1: labelled, 2: with a checksum), label i64,
+//! CRC-32 u32,
 //!        name u32 length + UTF-8
 //! ```
 
@@ -42,8 +44,8 @@ const MEMBER_BYTES_MIN: usize = 8 + 8 + 1 + 8 + 4 + 4;
 /// Of a shard's two ends, as much as the key's digest covers.
 const END_BYTES: u64 = 4 << 10;
 
-/// The index of `shard` with its `key`: from `directory` if it is there and whole, otherwise from `walk`, whose result is kept there.
-/// `sum` adds the checksums, if they are wanted; an index without them is then completed.
+/// The index of `shard` with its `key`: from `directory` if it is there and whole, otherwise from `walk`, whose
+/// result is kept there. `sum` adds the checksums, if they are wanted; an index without them is then completed.
 pub(super) fn through(
     directory: Option<&Path>,
     key: impl FnOnce() -> Option<String>,

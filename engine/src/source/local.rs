@@ -1,7 +1,8 @@
 //! Samples in files of this machine: one positioned read a sample, no runtime between.
 //!
-//! A file's stamp is looked at behind the reads, before anybody sees what was read: times only grow, so the stamp of the index, seen
-//! then, proves that nothing was written before or meanwhile. Members of shards are read together, a few at a time, for one look.
+//! A file's stamp is looked at behind the reads, before anybody sees what was read: times only grow, so the stamp of
+//! the index, seen then, proves that nothing was written before or meanwhile. Members of shards are read together, a
+//! few at a time, for one look.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -14,10 +15,10 @@ use std::time::{Duration, SystemTime};
 use parking_lot::RwLock;
 
 use super::catalog::{Catalog, Place, Shard};
+use super::checksums;
 use super::files::{Reader, changed, out_of_range, short_read};
 use super::identity::{Mark, Proof, Stamp};
 use super::tar::{self, ShardIndex};
-use super::checksums;
 use crate::error::{Error, Result};
 use crate::types::SampleId;
 
@@ -148,7 +149,14 @@ pub(super) fn unchanged(shard: &Shard, file: &File) -> Result<()> {
 }
 
 fn now(meta: &Metadata) -> String {
-    format!("now {} bytes; its times are modified {}.{:09}, changed {}.{:09}", meta.len(), meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec())
+    format!(
+        "now {} bytes; its times are modified {}.{:09}, changed {}.{:09}",
+        meta.len(),
+        meta.mtime(),
+        meta.mtime_nsec(),
+        meta.ctime(),
+        meta.ctime_nsec()
+    )
 }
 
 impl Reader for LocalReader {
@@ -213,7 +221,8 @@ pub(super) fn open_file(path: &str) -> Result<(File, u64, Stamp)> {
     Ok((file, meta.len(), stamp))
 }
 
-/// File systems keep time in ticks of a few milliseconds: a file written in this tick could be written again without another time.
+/// File systems keep time in ticks of a few milliseconds: a file written in this tick could be written again without
+/// another time.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Waits until whatever is written from now on has another time than `stamp`.

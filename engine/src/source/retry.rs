@@ -1,11 +1,12 @@
 //! When a store fails: how long it is asked again, and who asks.
 //!
-//! There is one budget, in time, for a store: from the first failure after the last answer on, all its requests together have it to get
-//! an answer, and a request that fails while others succeed has as much for itself. Nothing below this file retries.
+//! There is one budget, in time, for a store: from the first failure after the last answer on, all its requests
+//! together have it to get an answer, and a request that fails while others succeed has as much for itself. Nothing
+//! below this file retries.
 //!
-//! After a few failures without an answer between, the store is taken to be down: one request probes it, with growing pauses, and all
-//! others wait for what the probe finds. When the budget is spent everyone gets the last error at once, and later requests get it
-//! without asking, but for one probe a pause: a store that comes back is found again.
+//! After a few failures without an answer between, the store is taken to be down: one request probes it, with growing
+//! pauses, and all others wait for what the probe finds. When the budget is spent everyone gets the last error at
+//! once, and later requests get it without asking, but for one probe a pause: a store that comes back is found again.
 
 use std::collections::hash_map::RandomState;
 use std::future::Future;
@@ -96,7 +97,7 @@ impl Health {
     /// Sends requests until one is answered, cannot be, or the budget is spent. `what` is asked for.
     pub(super) async fn run<T, F: Future<Output = Result<T, Failure>>>(
         &self,
-        what: &dyn Fn() -> String,
+        what: &(dyn Fn() -> String + Sync),
         mut request: impl FnMut() -> F,
     ) -> Result<T> {
         let (mut first, mut failed, mut again) = (None, 0u32, true);
@@ -142,7 +143,7 @@ impl Health {
     }
 
     /// Waits until a request may be sent.
-    async fn turn(&self, what: &dyn Fn() -> String) -> Result<Turn<'_>> {
+    async fn turn(&self, what: &(dyn Fn() -> String + Sync)) -> Result<Turn<'_>> {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -222,7 +223,7 @@ impl Health {
         }
     }
 
-    fn given_up(&self, what: &dyn Fn() -> String, last: &str) -> Error {
+    fn given_up(&self, what: &(dyn Fn() -> String + Sync), last: &str) -> Error {
         let budget = self.budget_now();
         let short = if budget < self.budget { " (it has never answered: check its name)" } else { "" };
         Error::outage(format!(

@@ -1,5 +1,6 @@
-//! Samples behind an object store: one request a sample, a bounded number of them in flight, each with a time limit, asked again as
-//! `retry.rs` says. Every answer must prove that it is from the object that was indexed, and is read to its range's end and no further.
+//! Samples behind an object store: one request a sample, a bounded number of them in flight, each with a time limit,
+//! asked again as `retry.rs` says. Every answer must prove that it is from the object that was indexed, and is read
+//! to its range's end and no further.
 
 use std::fs::File;
 use std::future::Future;
@@ -79,7 +80,11 @@ impl Store {
     }
 
     /// A range of an object, whole or an error. `sound` may refuse the bytes: then they are asked for once more.
-    pub(super) async fn range(&self, wanted: Wanted<'_>, sound: &(dyn Fn(&[u8]) -> Result<()> + Sync)) -> Result<Bytes> {
+    pub(super) async fn range(
+        &self,
+        wanted: Wanted<'_>,
+        sound: &(dyn Fn(&[u8]) -> Result<()> + Sync),
+    ) -> Result<Bytes> {
         self.health
             .run(&|| (wanted.what)(), || async move {
                 // Held while a request is under way, and not while one waits for the next.
@@ -153,8 +158,8 @@ impl Store {
         Ok(bytes.into())
     }
 
-    /// A range beyond an object's end is refused by other stores in words of their own: the object's size tells it apart from trouble
-    /// that passes.
+    /// A range beyond an object's end is refused by other stores in words of their own: the object's size tells it
+    /// apart from trouble that passes.
     async fn diagnosed(&self, e: object_store::Error, wanted: Wanted<'_>) -> Failure {
         if self.maker != Maker::Cloud
             && matches!(e, object_store::Error::Generic { .. })
@@ -168,7 +173,11 @@ impl Store {
     }
 
     /// One request within the time that one may take.
-    async fn limited<T>(&self, what: &dyn Fn() -> String, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    async fn limited<T>(
+        &self,
+        what: &dyn Fn() -> String,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
         let Some(limit) = self.timeout else { return work.await };
         tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
             Err(Failure::silence(Error::outage(format!("no answer for {} within {limit:?} (timeout)", what()))))
@@ -222,7 +231,8 @@ impl Wanted<'_> {
                 self.key
             )))),
             Proof::Same | Proof::Differs => {
-                let now = format!("now {size} of {}, tag {}", meta.last_modified, meta.e_tag.as_deref().unwrap_or("none"));
+                let now =
+                    format!("now {size} of {}, tag {}", meta.last_modified, meta.e_tag.as_deref().unwrap_or("none"));
                 Err(Failure::Again(changed(&what(), self.key.as_ref(), self.total, &now)))
             }
         }

@@ -77,7 +77,8 @@ pub(super) fn remote(url: &str, _: &OpenOptions) -> Result<Arc<dyn Source>> {
 }
 
 /// Opens a dataset in an object store of the caller's own: any implementation of `object_store`, configured at will.
-/// `path` is a key, a prefix, or a pattern as for [`open`](super::open). Its indexes are not kept: nothing tells two stores apart.
+/// `path` is a key, a prefix, or a pattern as for [`open`](super::open). Its indexes are not kept: nothing tells two
+/// stores apart.
 ///
 /// # Errors
 /// As [`open`](super::open).
@@ -132,7 +133,13 @@ fn object(store: &Store, key: &str, url: String) -> Result<Option<Object>> {
 }
 
 /// A prefix in a store: tar shards directly below it, or class folders.
-fn prefix(store: Store, base: &str, key: &Path, index_key: IndexKey<'_>, options: &OpenOptions) -> Result<Arc<dyn Source>> {
+fn prefix(
+    store: Store,
+    base: &str,
+    key: &Path,
+    index_key: IndexKey<'_>,
+    options: &OpenOptions,
+) -> Result<Arc<dyn Source>> {
     let url = format!("{base}/{key}");
     let listed = store.list(key)?;
     let direct = if key.as_ref().is_empty() { 0 } else { key.as_ref().len() + 1 };
@@ -246,7 +253,8 @@ fn reader<'a>(store: &'a Store, object: &'a Object) -> Ranged<impl FnMut(Range<u
 fn walk(store: &Store, object: &Object) -> Result<(Shard, ShardIndex)> {
     let reader = reader(store, object);
     let failure = reader.failure();
-    let index = tar::walk(reader, object.shard.bytes, &object.shard.path).map_err(|e| failure.lock().take().unwrap_or(e))?;
+    let index =
+        tar::walk(reader, object.shard.bytes, &object.shard.path).map_err(|e| failure.lock().take().unwrap_or(e))?;
     Ok((object.shard.clone(), index))
 }
 

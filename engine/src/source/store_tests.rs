@@ -141,7 +141,9 @@ fn a_store_that_does_not_answer_is_an_outage_with_its_numbers() {
     let mut kinds = Vec::new();
     source.fetch(&[0, 1], &mut |_, answer| {
         let error = answer.unwrap_err();
-        for word in ["within 5ms (timeout)", "within 50ms", "retry_timeout", "nothing is known to be wrong with the data"] {
+        for word in
+            ["within 5ms (timeout)", "within 50ms", "retry_timeout", "nothing is known to be wrong with the data"]
+        {
             assert!(error.to_string().contains(word), "{word:?} is missing from: {error}");
         }
         kinds.push(error.kind());

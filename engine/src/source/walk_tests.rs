@@ -4,7 +4,8 @@ use std::io::{Read, Seek, SeekFrom};
 
 use proptest::prelude::*;
 
-use super::catalog::{Ignored, Stamp};
+use super::catalog::{Ignored, Shard};
+use super::identity::Stamp;
 use super::index_cache;
 use super::pattern::{braces, has_wildcard, matches};
 use super::ranged::Ranged;
@@ -85,7 +86,8 @@ proptest! {
         prop_assert_eq!((back, same), (index, shard.clone()));
         prop_assert!(through("another endpoint", &shard).is_err());
         for stamp in [Stamp { etag: None, ..shard.stamp.clone() }, Stamp { modified_ns: 0, ..shard.stamp.clone() }] {
-            prop_assert!(through("a", &Shard { stamp, ..shard.clone() }).is_err());
+            let other = Shard { stamp, ..shard.clone() };
+            prop_assert!(through("a", &other).is_err());
         }
         let nothing = Shard { stamp: Stamp::default(), ..shard };
         prop_assert!(key("a", &nothing).is_none(), "a size proves nothing");
@@ -141,8 +143,9 @@ proptest! {
 }
 
 fn any_index() -> impl Strategy<Value = ShardIndex> {
-    let member = ("[a-zé/]{0,12}", 0u64..1 << 19, 0u64..1 << 19, prop::option::of(any::<i64>()), prop::option::of(any::<u32>()))
-        .prop_map(|(name, offset, bytes, label, sum)| Member { name, offset, bytes, label, sum });
+    let member =
+        ("[a-zé/]{0,12}", 0u64..1 << 19, 0u64..1 << 19, prop::option::of(any::<i64>()), prop::option::of(any::<u32>()))
+            .prop_map(|(name, offset, bytes, label, sum)| Member { name, offset, bytes, label, sum });
     (prop::collection::vec(member, 0..20), any::<(u64, u64, u64)>()).prop_map(|(members, (links, escaping, others))| {
         ShardIndex { members, ignored: Ignored { links, escaping, others } }
     })
