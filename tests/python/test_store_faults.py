@@ -51,7 +51,7 @@ def open_folder(store, **keywords):
 def delivered(data, **keywords):
     """Each sample of a pass: its id and whether it has the pixels that its name says."""
     seen = {}
-    for batch in lf.Loader(data, 4, shuffle=False, workers=0, **keywords):
+    for batch in lf.Loader(data, 4, shuffle=False, num_workers=0, **keywords):
         for i, x in zip(batch.ids.tolist(), batch.data.numpy()):
             number = int(data.name(i).rpartition("/")[2].partition(".")[0])
             seen[i] = bool((x == pixels(number)).all())
@@ -134,7 +134,7 @@ def test_an_index_of_one_store_is_not_anothers(tmp_path):
 def test_an_outage_is_told_and_skips_nothing(on_error, how):
     with FaultStore(folder(0, 12), hold_s=30) as store:
         data = open_folder(store, retry_timeout=0.5, timeout=0.2, connections=1)
-        loader = lf.Loader(data, 4, on_error=on_error, workers=0)
+        loader = lf.Loader(data, 4, on_error=on_error, num_workers=0)
         store.down(how)
         with pytest.raises(lf.OutageError, match="nothing is known to be wrong with the data"):
             next(iter(loader))
@@ -156,7 +156,7 @@ def test_a_store_that_comes_back_within_the_budget_costs_nothing():
 def test_one_bad_object_is_skipped_and_the_rest_is_read(name):
     with FaultStore(folder(0, 12), schedule={"data/c1/003.png": [name] * 9}) as store:
         data = open_folder(store, **QUICKLY)
-        loader = lf.Loader(data, 4, on_error="skip", workers=0)
+        loader = lf.Loader(data, 4, on_error="skip", num_workers=0)
         assert sum(len(batch.ids) for batch in loader) == 11
         assert [bad["name"] for bad in loader.bad_samples()] == ["c1/003.png"]
         assert store.counts[name] == 2, "asked for twice, and no more"
@@ -181,7 +181,7 @@ def test_an_answer_is_read_to_the_ranges_end_and_no_further(name):
         data = lf.open(store.url + "/train.tar", **QUICKLY)
         store._schedule["*"] = [name] * 3
         with pytest.raises(lf.Error):
-            next(iter(lf.Loader(data, 1, workers=0)))
+            next(iter(lf.Loader(data, 1, num_workers=0)))
         # What the sockets between hold is not in our memory; it is megabytes at most.
         assert store.poured < 3 * (16 << 20)
 
@@ -200,7 +200,7 @@ def test_a_password_in_the_url_is_sent_and_never_told(password, monkeypatch):
         data = lf.open(url + "/data/train.tar", **QUICKLY)
         right(data)
         store._schedule["*"] = ["status_404"] * 99
-        loader = lf.Loader(data, 4, on_error="skip", workers=0)
+        loader = lf.Loader(data, 4, on_error="skip", num_workers=0)
         try:
             list(loader)
         except lf.Error as e:
@@ -241,10 +241,10 @@ def test_names_never_reach_a_terminal_raw(tmp_path):
             info.size = len(body)
             archive.addfile(info, io.BytesIO(body))
     data = lf.open(shard)
-    loader = lf.Loader(data, 2, on_error="skip", workers=0)
+    loader = lf.Loader(data, 2, on_error="skip", num_workers=0)
     assert sum(len(b.ids) for b in loader) == 1
     with pytest.raises(lf.SampleError) as told:
-        list(lf.Loader(data, 2, workers=0))
+        list(lf.Loader(data, 2, num_workers=0))
     bad = loader.bad_samples()[0]
     for text in (data.name(1), repr(data), bad["name"], bad["reason"], str(told.value)):
         assert not any(ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e" for c in text), text

@@ -11,11 +11,12 @@
 use std::collections::hash_map::RandomState;
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
+use std::pin::pin;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::{Error, Result};
 
@@ -145,8 +146,7 @@ impl Health {
     /// Waits until a request may be sent.
     async fn turn(&self, what: &(dyn Fn() -> String + Sync)) -> Result<Turn<'_>> {
         loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
+            let mut changed = pin!(self.changed.notified());
             // From here on no change is missed.
             changed.as_mut().enable();
             let until = {
@@ -167,10 +167,8 @@ impl Health {
                     return Ok(Turn { health: self, probe: true });
                 }
             };
-            tokio::select! {
-                () = &mut changed => {}
-                () = sleep_until(until) => {}
-            }
+            // Either way the state is looked at anew.
+            let _ = timeout_at(until, changed).await;
         }
     }
 
