@@ -1,5 +1,6 @@
 //! One error type: a prescriptive kind, a message with numbers and the remedy, and the cause.
 
+use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
@@ -11,6 +12,9 @@ pub enum ErrorKind {
     Settings,
     /// The source could not be read: check the path or the network, then retry.
     Source,
+    /// A store did not serve for as long as it was asked: nothing is known to be wrong with the data, so no sample is
+    /// skipped for it. Check the network and the store, then go on from the last checkpoint.
+    Outage,
     /// A sample is bad (corrupt, ragged, wrong label): fix the data or choose `on_error`.
     Sample,
     /// Not enough memory under the configured limits: raise the limit or hold fewer batches.
@@ -61,6 +65,10 @@ impl Error {
     pub fn unreadable(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Source, message)
     }
+    /// A store that did not serve.
+    pub fn outage(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Outage, message)
+    }
     /// Bad sample.
     pub fn sample(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Sample, message)
@@ -89,18 +97,40 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
+        let mut text = self.message.clone();
         let mut cause = self.source();
         while let Some(c) = cause {
-            // Our own errors say their causes themselves; said by both, every cause would come twice.
-            match c.downcast_ref::<Error>().or_else(|| c.downcast_ref::<Arc<Error>>().map(|e| &**e)) {
-                Some(ours) => write!(f, ": {}", ours.message)?,
-                None => write!(f, ": {c}")?,
+            // Our own errors say their causes themselves; said by both, every cause would come twice. Many foreign
+            // ones do as well.
+            let said = match c.downcast_ref::<Error>().or_else(|| c.downcast_ref::<Arc<Error>>().map(|e| &**e)) {
+                Some(ours) => ours.message.clone(),
+                None => c.to_string(),
+            };
+            if !text.contains(&said) {
+                text.push_str(": ");
+                text.push_str(&said);
             }
             cause = c.source();
         }
-        Ok(())
+        let mut lines = text.split('\n').map(printable);
+        f.write_str(&lines.next().unwrap_or_default())?;
+        lines.try_for_each(|line| write!(f, "\n{line}"))
     }
+}
+
+/// `text` as a terminal may have it: characters that command one, or turn the direction of writing, are written as
+/// escapes. Names come from archives, stores and other processes, so whatever becomes text for people passes through
+/// here.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let commands = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if !text.chars().any(commands) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if commands(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
 }
 
 impl StdError for Error {
@@ -112,6 +142,15 @@ impl StdError for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_that_commands_a_terminal_is_told() {
+        let named = Error::sample("sample 3 (s.tar/a\x1b]0;owned\x07\u{9b}2J\r\u{202e}gpj.é)")
+            .because(std::io::Error::other("\x1b[31m"));
+        assert_eq!(named.to_string(), "sample 3 (s.tar/a\\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\u{202e}gpj.é): \\u{1b}[31m");
+        assert_eq!(Error::usage("two\nlines").to_string(), "two\nlines");
+        assert!(matches!(printable("plain é"), Cow::Borrowed(_)));
+    }
 
     #[test]
     fn every_cause_is_told_once_and_stays_reachable() {

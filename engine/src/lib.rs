@@ -29,7 +29,7 @@ pub mod stats;
 mod sync;
 
 pub use engine::{Dataset, Engine};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Result, printable};
 
 pub use settings::Settings;
 pub use types::{Dtype, SampleId, TensorSpec};

@@ -17,6 +17,7 @@ fn class_name(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Settings => "SettingsError",
         ErrorKind::Source => "SourceError",
+        ErrorKind::Outage => "OutageError",
         ErrorKind::Sample => "SampleError",
         ErrorKind::Memory => "MemoryLimitError",
         ErrorKind::Device => "DeviceError",

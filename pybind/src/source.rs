@@ -105,7 +105,7 @@ impl Source {
 
 /// Opens a directory, tar shards or a URL.
 #[pyfunction]
-#[pyo3(signature = (url, *, mode, resize, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s))]
+#[pyo3(signature = (url, *, mode, resize, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn open_source(
     py: Python<'_>,
@@ -118,6 +118,8 @@ pub(crate) fn open_source(
     index_cache: Option<PathBuf>,
     store_options: Vec<(String, String)>,
     timeout_s: Option<f64>,
+    retry_timeout_s: f64,
+    checksums: bool,
 ) -> PyResult<Source> {
     let seconds = |name: &str, s: f64| {
         Duration::try_from_secs_f64(s).map_err(|_| {
@@ -127,8 +129,12 @@ pub(crate) fn open_source(
     let latency = seconds("latency", latency_s)?;
     let throttle =
         (!latency.is_zero() || bandwidth_bytes_per_s.is_some()).then_some(Throttle { latency, bandwidth_bytes_per_s });
-    let timeout = timeout_s.map(|s| seconds("timeout", s)).transpose()?;
-    let options = OpenOptions { throttle, connections, index_cache, store_options, timeout };
+    let timeout = match timeout_s {
+        Some(s) => Some(seconds("timeout", s)?),
+        None => OpenOptions::default().timeout,
+    };
+    let retry_timeout = seconds("retry_timeout", retry_timeout_s)?;
+    let options = OpenOptions { throttle, connections, index_cache, store_options, timeout, retry_timeout, checksums };
     let opened = outside(py, || source::open(url, &options))?;
     Source::wrap(py, opened, mode, resize)
 }

@@ -89,7 +89,9 @@ impl Feed {
     ) -> Result<()> {
         for &row in bad {
             let Some(error) = &failures[row] else { continue };
-            if self.on_error == OnError::Raise || matches!(error.kind(), ErrorKind::Internal | ErrorKind::Interrupted) {
+            // An outage says nothing about the data, nor does the end of a pass.
+            let other = matches!(error.kind(), ErrorKind::Internal | ErrorKind::Interrupted | ErrorKind::Outage);
+            if self.on_error == OnError::Raise || other {
                 let batch = format!("batch {} of epoch {}", planned.number, planned.epoch);
                 return Err(Error::new(error.kind(), batch).because(Arc::clone(error)));
             }

@@ -237,27 +237,46 @@ impl Feed {
             }
             !wanted.iter().any(|w| !w.answered.get() && w.is_waited_for())
         };
+        let going =
+            |wanted: &[Wanted]| if abandoned(wanted) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         let mut unanswered_rounds = 0;
         while !missing.is_empty() {
             let mut fetched_bytes = 0;
             sheet.turn(Work::Source);
-            self.source.fetch_unless(&|| abandoned(&wanted), &missing, &mut |k, payload| {
+            let mut land = |k: usize, payload: Result<Payload<'_>>, again: Option<&mut Vec<usize>>| {
                 let (id, Wanted { row, flight, answered }) = (missing[k], &wanted[k]);
                 answered.set(true);
                 let landed = payload.and_then(|payload| {
                     fetched_bytes += payload.data.len() as u64;
                     self.land_one(id, *row, &payload, flight.as_ref(), &mut rows, scratch)
                 });
-                let landed = landed.unwrap_or_else(|e| {
-                    let e = named(id, e);
-                    failures[*row] = Some(Arc::clone(&e));
-                    Fetched::Failed(e)
-                });
+                let landed = match (landed, again) {
+                    (Ok(landed), _) => landed,
+                    (Err(e), Some(again)) if e.kind() == ErrorKind::Sample => {
+                        again.push(k);
+                        return going(&wanted);
+                    }
+                    (Err(e), _) => {
+                        let e = named(id, e);
+                        failures[*row] = Some(Arc::clone(&e));
+                        Fetched::Failed(e)
+                    }
+                };
                 if let Some(own) = flight {
                     owed.flights[own.number].2 = landed;
                 }
-                if abandoned(&wanted) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            });
+                going(&wanted)
+            };
+            // What came over a network and is no sample is asked for once more: damage on the way passes.
+            let mut again = Vec::new();
+            let remote = self.source.remote();
+            let stop = || abandoned(&wanted);
+            self.source.fetch_unless(&stop, &missing, &mut |k, payload| land(k, payload, remote.then_some(&mut again)));
+            if !again.is_empty() {
+                again.iter().for_each(|&k| wanted[k].answered.set(false));
+                let ids: Vec<SampleId> = again.iter().map(|&k| missing[k]).collect();
+                self.source.fetch_unless(&stop, &ids, &mut |k, payload| land(again[k], payload, None));
+            }
             let answered = wanted.iter().filter(|w| w.answered.get()).count();
             self.counters.fetched_samples_total.fetch_add(answered as u64, Relaxed);
             self.counters.fetched_bytes_total.fetch_add(fetched_bytes, Relaxed);

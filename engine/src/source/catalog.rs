@@ -1,6 +1,7 @@
 //! What a dataset made of files holds: every sample's name, place and label, in the order of ids.
 
-use crate::error::{Error, Result};
+use super::identity::{Mark, Stamp};
+use crate::error::{Error, Result, printable};
 use crate::types::{MAX_SAMPLES, SampleId};
 
 /// Members and files that were seen and left out, by reason. Nothing is left out silently: the counts are part of
@@ -24,7 +25,7 @@ impl Ignored {
 }
 
 /// A file that holds many samples.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shard {
     /// Local path, or key in the store.
     pub(super) path: String,
@@ -32,15 +33,6 @@ pub(super) struct Shard {
     pub(super) bytes: u64,
     /// What must not have changed since: see [`Stamp`].
     pub(super) stamp: Stamp,
-}
-
-/// How a file is recognised as the one that was indexed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Stamp {
-    /// The store's entity tag, where it has one.
-    pub(super) etag: Option<String>,
-    /// Time of the last change, nanoseconds since 1970.
-    pub(super) modified_ns: i128,
 }
 
 /// Where a sample lies. 16 bytes, because there may be a hundred million of them.
@@ -84,6 +76,10 @@ pub(super) struct Catalog {
     pub(super) shards: Vec<Shard>,
     pub(super) places: Vec<Place>,
     pub(super) names: Names,
+    /// How samples that are files of their own are recognised; empty where there are none.
+    pub(super) marks: Vec<Mark>,
+    /// CRC-32 of every sample, if checksums were asked for; else empty.
+    pub(super) sums: Vec<u32>,
     pub(super) labels: Vec<i64>,
     pub(super) classes: Vec<String>,
     pub(super) ignored: Ignored,
@@ -110,16 +106,45 @@ impl Catalog {
         Ok(())
     }
 
+    /// Adds a sample that is a file of its own.
+    pub(super) fn push_file(&mut self, name: &str, bytes: u64, stamp: &Stamp) -> Result<()> {
+        self.push(name, Place::OWN_FILE, 0, bytes)?;
+        self.marks.push(Mark::of(stamp));
+        Ok(())
+    }
+
+    pub(super) fn mark(&self, id: SampleId) -> Mark {
+        self.marks.get(id as usize).copied().unwrap_or_default()
+    }
+
+    /// Holds a sample's bytes to its checksum, where there is one.
+    ///
+    /// # Errors
+    /// `Sample` with both sums when they differ.
+    pub(super) fn verify(&self, id: SampleId, data: &[u8]) -> Result<()> {
+        let Some(&wanted) = self.sums.get(id as usize) else { return Ok(()) };
+        let got = crc32fast::hash(data);
+        if got == wanted {
+            return Ok(());
+        }
+        Err(Error::sample(format!(
+            "{} has the checksum {got:08x} where the index has {wanted:08x} ({} bytes): its bytes changed or were damaged; restore it, or \
+             open the dataset again if they are meant to be so",
+            self.name(id),
+            data.len()
+        )))
+    }
+
     pub(super) fn place(&self, id: SampleId) -> Option<Place> {
         self.places.get(id as usize).copied()
     }
 
-    /// The sample's name with its shard's file name before it.
+    /// The sample's name for people, with its shard's file name before it. Whoever made the archive chose it.
     pub(super) fn name(&self, id: SampleId) -> String {
-        let name = self.names.get(id as usize);
+        let name = printable(self.names.get(id as usize));
         match self.place(id).and_then(|p| self.shards.get(p.shard as usize)) {
-            Some(shard) => format!("{}/{name}", file_name(&shard.path)),
-            None => name.to_owned(),
+            Some(shard) => format!("{}/{name}", printable(file_name(&shard.path))),
+            None => name.into_owned(),
         }
     }
 }

@@ -3,20 +3,26 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use object_store::aws::AmazonS3ConfigKey;
-use object_store::azure::AzureConfigKey;
-use object_store::gcp::GoogleConfigKey;
-use object_store::{ClientConfigKey, ObjectStore, ObjectStoreScheme, parse_url_opts};
+use base64::prelude::{BASE64_STANDARD, Engine};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::{ClientConfigKey, ClientOptions, HeaderValue, ObjectStore, ObjectStoreScheme, RetryConfig};
+use percent_encoding::percent_decode_str;
 use url::Url;
 
+use super::connector::Connector;
 use super::{OpenOptions, pattern};
 use crate::error::{Error, Result};
 
 /// A connected store and the keys a URL stands for.
 pub(super) struct Target {
     pub(super) store: Arc<dyn ObjectStore>,
-    /// Scheme and host, without credentials: names the store for people.
+    /// Scheme and host: names the store for people.
     pub(super) base: String,
+    /// The base, and the endpoint that it is reached at: tells stores apart.
+    pub(super) place: String,
     pub(super) paths: Vec<String>,
 }
 
@@ -25,18 +31,19 @@ pub(super) struct Target {
 /// # Errors
 /// `Settings` for a URL or option that makes no sense.
 pub(super) fn connect(url: &str, options: &OpenOptions) -> Result<Target> {
+    // From here on nobody holds the password but the client's header.
+    let Address { url, login } = Address::of(url);
+    if url.contains(['?', '#']) {
+        return Err(Error::settings(format!(
+            "{} has a query or fragment, which shards and folders cannot use: pass credentials as store options or in the environment",
+            without_query(&url)
+        )));
+    }
     let mut target: Option<Target> = None;
-    for name in pattern::braces(url)? {
-        let parsed = Url::parse(&name)
-            .map_err(|e| Error::settings(format!("{} is no valid URL", without_secrets(&name))).because(e))?;
-        let shown = without_secrets(&name);
-        if parsed.query().is_some() || parsed.fragment().is_some() {
-            return Err(Error::settings(format!(
-                "{shown} has a query or fragment, which shards and folders cannot use: pass credentials as store options or in the environment"
-            )));
-        }
+    for name in pattern::braces(&url)? {
+        let parsed = Url::parse(&name).map_err(|e| Error::settings(format!("{name} is no valid URL")).because(e))?;
         let (scheme, path) = ObjectStoreScheme::parse(&parsed)
-            .map_err(|e| Error::settings(format!("{shown} names no store this engine knows")).because(e))?;
+            .map_err(|e| Error::settings(format!("{name} names no store this engine knows")).because(e))?;
         let base = base(&parsed, path.as_ref());
         match &mut target {
             Some(target) if target.base == base => target.paths.push(path.to_string()),
@@ -48,40 +55,133 @@ pub(super) fn connect(url: &str, options: &OpenOptions) -> Result<Target> {
             }
             None => {
                 let settings = settings(&scheme, &parsed, options)?;
-                let (store, _) = parse_url_opts(&parsed, settings).map_err(|e| {
-                    Error::settings(format!("{shown} cannot be opened: check the store options")).because(e)
+                let login = authorization(&scheme, &base, login.as_ref())?;
+                let place = place(&base, &settings)?;
+                let store = client(&scheme, &parsed, settings, Connector { authorization: login }).map_err(|e| {
+                    Error::settings(format!("{name} cannot be opened: check the store options")).because(e)
                 })?;
-                target = Some(Target { store: store.into(), base, paths: vec![path.to_string()] });
+                target = Some(Target { store, base, place, paths: vec![path.to_string()] });
             }
         }
     }
     target.ok_or_else(|| Error::settings("the URL stands for no name"))
 }
 
-/// Everything before the key.
-fn base(url: &Url, key: &str) -> String {
-    let shown = without_secrets(url.as_str());
-    let decoded_len = key.len();
-    let trimmed = shown.trim_end_matches('/');
-    match trimmed.strip_suffix(key) {
-        Some(base) if decoded_len > 0 => base.trim_end_matches('/').to_owned(),
-        // The key is percent-encoded in the URL, or there is none: scheme and host name the store well enough.
-        _ => format!("{}://{}", url.scheme(), url.host_str().unwrap_or("")),
+/// The client of a store. It retries nothing by itself: `retry.rs` has the one budget. Time limits are the store's as
+/// well.
+fn client(
+    scheme: &ObjectStoreScheme,
+    url: &Url,
+    settings: Vec<(String, String)>,
+    connector: Connector,
+) -> object_store::Result<Arc<dyn ObjectStore>> {
+    let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+    macro_rules! built {
+        ($builder:ty, $key:ty, $url:expr) => {{
+            let mut builder = <$builder>::new()
+                .with_client_options(ClientOptions::new().with_timeout_disabled())
+                .with_url($url)
+                .with_retry(retry)
+                .with_http_connector(connector);
+            for (key, value) in settings {
+                builder = builder.with_config(<$key>::from_str(&key)?, value);
+            }
+            Ok(Arc::new(builder.build()?))
+        }};
+    }
+    match scheme {
+        ObjectStoreScheme::AmazonS3 => built!(AmazonS3Builder, AmazonS3ConfigKey, url.as_str()),
+        ObjectStoreScheme::GoogleCloudStorage => built!(GoogleCloudStorageBuilder, GoogleConfigKey, url.as_str()),
+        ObjectStoreScheme::MicrosoftAzure => built!(MicrosoftAzureBuilder, AzureConfigKey, url.as_str()),
+        _ => built!(HttpBuilder, ClientConfigKey, &url[..url::Position::BeforePath]),
     }
 }
 
-/// The URL without user, password, query and fragment.
-fn without_secrets(url: &str) -> String {
-    let end = url.find(['?', '#']).unwrap_or(url.len());
-    let url = url.get(..end).unwrap_or(url);
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let (host, path) = rest.find('/').map_or((rest, ""), |slash| rest.split_at(slash));
-    // In abfs://container@account.host the part before @ is a name and no secret; a password has a colon.
-    let host = match host.rsplit_once('@') {
-        Some((user, host)) if user.contains(':') || scheme.starts_with("http") => host,
-        _ => host,
-    };
-    format!("{scheme}://{host}{path}")
+/// A URL apart from the user and password in it.
+struct Address {
+    url: String,
+    login: Option<Login>,
+}
+
+/// User and password. Prints as nothing: neither may be told.
+struct Login {
+    user: String,
+    password: String,
+}
+
+impl Address {
+    /// In `abfs://container@account.host` the part before @ is a name and no secret; a password has a colon before it.
+    fn of(url: &str) -> Self {
+        let whole = || Self { url: url.to_owned(), login: None };
+        let Some((scheme, rest)) = url.split_once("://") else { return whole() };
+        let web = scheme.starts_with("http");
+        let host = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+        // A password with a slash in it ends the host too early: then what follows "user:" is no port.
+        let broken = !host.contains('@')
+            && rest.contains('@')
+            && host.rsplit_once(':').is_some_and(|(_, port)| !port.chars().all(|c| c.is_ascii_digit()));
+        let Some((login, after)) = (if broken { rest } else { host }).rsplit_once('@') else { return whole() };
+        let (user, password) = login.split_once(':').unwrap_or((login, ""));
+        if !web && !login.contains(':') {
+            return whole();
+        }
+        let path = if broken { "" } else { rest.get(host.len()..).unwrap_or("") };
+        let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        Self {
+            url: format!("{scheme}://{after}{path}"),
+            login: Some(Login { user: decoded(user), password: decoded(password) }),
+        }
+    }
+}
+
+/// The header that sends a login, to stores that take one.
+fn authorization(scheme: &ObjectStoreScheme, base: &str, login: Option<&Login>) -> Result<Option<HeaderValue>> {
+    let Some(Login { user, password }) = login else { return Ok(None) };
+    if !matches!(scheme, ObjectStoreScheme::Http) {
+        return Err(Error::settings(format!(
+            "the URL of {base} has a user and password in it, which this kind of store does not take: pass its keys as store_options or in the \
+             environment"
+        )));
+    }
+    let encoded = BASE64_STANDARD.encode(format!("{user}:{password}"));
+    let mut header = HeaderValue::try_from(format!("Basic {encoded}"))
+        .map_err(|e| Error::settings(format!("the user and password for {base} make no header")).because(e))?;
+    header.set_sensitive(true);
+    Ok(Some(header))
+}
+
+/// The store's name with every option that says where it is.
+fn place(base: &str, settings: &[(String, String)]) -> Result<String> {
+    let mut place = base.to_owned();
+    for (key, value) in
+        settings.iter().filter(|(k, _)| ["endpoint", "url", "account", "bucket"].iter().any(|w| k.contains(w)))
+    {
+        if key.contains("proxy") {
+            continue;
+        }
+        if Address::of(value).login.is_some() {
+            return Err(Error::settings(format!(
+                "the store option {key} has a user and password in it, which are not sent: pass the store's keys as options of their own"
+            )));
+        }
+        place.push_str(&format!(" {key}={value}"));
+    }
+    Ok(place)
+}
+
+/// Everything before the key.
+fn base(url: &Url, key: &str) -> String {
+    let trimmed = url.as_str().trim_end_matches('/');
+    match trimmed.strip_suffix(key) {
+        Some(base) if !key.is_empty() => base.trim_end_matches('/').to_owned(),
+        // The key is percent-encoded in the URL, or there is none: scheme and host name the store well enough.
+        _ => url[..url::Position::BeforePath].to_owned(),
+    }
+}
+
+/// The URL without query and fragment: there may be a signature in them.
+fn without_query(url: &str) -> &str {
+    url.split(['?', '#']).next().unwrap_or(url)
 }
 
 /// Client options: the environment's, then the caller's, which must all be known.
@@ -104,6 +204,18 @@ fn settings(scheme: &ObjectStoreScheme, url: &Url, options: &OpenOptions) -> Res
         .map(|(k, v)| (k.to_ascii_lowercase(), v))
         .filter(|(k, _)| known(k))
         .collect();
+    let unsafe_key = |k: &str| k.ends_with("allow_invalid_certificates");
+    let on = |v: &str| !matches!(v.trim().to_ascii_lowercase().as_str(), "" | "0" | "false" | "f" | "no" | "n" | "off");
+    if let Some((key, _)) = settings.iter().find(|(k, v)| unsafe_key(k) && on(v))
+        && !options.store_options.iter().any(|(k, _)| unsafe_key(&k.to_ascii_lowercase()))
+    {
+        return Err(Error::settings(format!(
+            "{} in the environment turns off the verification of certificates, so anybody on the way could be the store: unset it, or ask for \
+             it in code with store_options={{\"allow_invalid_certificates\": \"true\"}}",
+            key.to_ascii_uppercase()
+        )));
+    }
+    settings.retain(|(k, _)| !unsafe_key(k));
     if url.scheme() == "http" {
         settings.push(("allow_http".to_owned(), "true".to_owned()));
     }

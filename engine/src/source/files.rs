@@ -1,20 +1,27 @@
 //! A dataset made of files: a catalog says what there is, a reader brings the bytes.
 
 use super::catalog::Catalog;
-use super::{Fingerprint, Form, Payload, Source};
-use crate::error::{Error, Result};
+use super::{Fingerprint, Form, Payload, Source, checksums};
+use crate::error::{Error, Result, printable};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
 
 /// Brings the bytes of catalogued samples.
 pub(super) trait Reader: Send + Sync {
-    /// As [`Source::fetch`], with data only. Ids are in range and no sample is empty: [`Files`] has seen to it.
+    /// As [`Source::fetch_unless`], with data only. Ids are in range and no sample is empty: [`Files`] has seen to it.
     fn read(
         &self,
         catalog: &Catalog,
         wanted: &[(usize, SampleId)],
+        stopped: &dyn Fn() -> bool,
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
     );
+
+    /// Whether bytes that turn out to be wrong may come right when they are read again. Such a reader holds them to
+    /// their checksums itself.
+    fn remote(&self) -> bool {
+        false
+    }
 }
 
 /// The [`Source`] of folders and shards, local or remote.
@@ -25,9 +32,11 @@ pub(super) struct Files<R> {
 }
 
 impl<R: Reader> Files<R> {
+    /// `checksums`: take those that the catalog has not, by reading every sample.
+    ///
     /// # Errors
-    /// `Source` when the catalog is empty.
-    pub(super) fn new(catalog: Catalog, reader: R) -> Result<Self> {
+    /// `Source` when the catalog is empty; for checksums also as reading.
+    pub(super) fn new(mut catalog: Catalog, reader: R, checksums: bool) -> Result<Self> {
         if catalog.places.is_empty() {
             let seen = catalog.ignored;
             return Err(Error::unreadable(format!(
@@ -43,6 +52,9 @@ impl<R: Reader> Files<R> {
                 catalog.places.len()
             )));
         }
+        if checksums && catalog.sums.is_empty() {
+            catalog.sums = checksums::of_samples(&catalog, &reader)?;
+        }
         Ok(Self { catalog, reader, target_spec: TensorSpec::class_index() })
     }
 }
@@ -53,7 +65,7 @@ impl<R: Reader> Source for Files<R> {
     }
     fn describe(&self) -> String {
         let c = &self.catalog;
-        let mut text = format!("{}: {} samples", c.url, c.places.len());
+        let mut text = format!("{}: {} samples", printable(&c.url), c.places.len());
         for (count, one, many) in [
             (c.shards.len() as u64, "shard", "shards"),
             (c.classes.len() as u64, "class", "classes"),
@@ -85,6 +97,9 @@ impl<R: Reader> Source for Files<R> {
     fn labels(&self) -> Option<&[i64]> {
         Some(&self.catalog.labels)
     }
+    fn remote(&self) -> bool {
+        self.reader.remote()
+    }
     fn digest(&self) -> String {
         let catalog = &self.catalog;
         let mut digest = Fingerprint::new(self.len(), &Form::Images, &self.target_spec, &catalog.classes);
@@ -96,6 +111,14 @@ impl<R: Reader> Source for Files<R> {
         digest.finish()
     }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+        self.fetch_unless(&|| false, ids, sink);
+    }
+    fn fetch_unless(
+        &self,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) {
         let mut wanted = Vec::with_capacity(ids.len());
         for (k, &id) in ids.iter().enumerate() {
             let error = match self.catalog.place(id) {
@@ -114,8 +137,11 @@ impl<R: Reader> Source for Files<R> {
             }
         }
         let labels = &self.catalog.labels;
-        self.reader.read(&self.catalog, &wanted, &mut |k, id, data| {
-            let payload = data.and_then(|data| match labels.get(id as usize) {
+        let verified = self.reader.remote();
+        self.reader.read(&self.catalog, &wanted, stopped, &mut |k, id, data| {
+            let sound =
+                data.and_then(|data| if verified { Ok(data) } else { self.catalog.verify(id, data).map(|()| data) });
+            let payload = sound.and_then(|data| match labels.get(id as usize) {
                 Some(label) => Ok(Payload { data, target: bytemuck::bytes_of(label) }),
                 None => Err(out_of_range(id, labels.len())),
             });
@@ -129,17 +155,18 @@ pub(super) fn out_of_range(id: SampleId, samples: usize) -> Error {
     Error::usage(format!("sample {id} does not exist: ids of this dataset are 0 to {}", samples.saturating_sub(1)))
 }
 
-/// Fewer bytes than the index promised.
-pub(super) fn short_read(name: &str, file: &str, offset: u64, wanted: u64, got: u64) -> Error {
+/// Another number of bytes than the index promised; `totals` are the file's sizes when it was indexed and now.
+pub(super) fn short_read(name: &str, file: &str, offset: u64, wanted: u64, got: &str, totals: (u64, u64)) -> Error {
     Error::unreadable(format!(
-        "{name}: wanted {wanted} bytes at offset {offset} of {file}, got {got}: the file was truncated after it was indexed; \
-         restore it and open the dataset again"
+        "{name}: wanted {wanted} bytes at offset {offset} of {file}, got {got}; the file had {} bytes when it was indexed and has {}: restore \
+         it, or open the dataset again",
+        totals.0, totals.1
     ))
 }
 
-/// A file that is not the one that was indexed.
-pub(super) fn changed(name: &str, file: &str, was_bytes: u64, is_bytes: u64) -> Error {
+/// A file that is not the one that was indexed; `now` says what it is.
+pub(super) fn changed(name: &str, file: &str, was_bytes: u64, now: &str) -> Error {
     Error::unreadable(format!(
-        "{name}: {file} changed since it was indexed (it had {was_bytes} bytes, now {is_bytes}, or its time differs): open the dataset again"
+        "{name}: {file} changed since it was indexed (it had {was_bytes} bytes; {now}): restore it, or open the dataset again"
     ))
 }

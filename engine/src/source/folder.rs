@@ -1,13 +1,14 @@
-//! A class-per-folder directory, as torchvision's `ImageFolder` means it: the directories directly below the root are the
-//! classes, in the order of their names; images may lie deeper; links are followed.
+//! A class-per-folder directory, as torchvision's `ImageFolder` means it: the directories directly below the root are
+//! the classes, in the order of their names; images may lie deeper; links are followed.
 
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::catalog::{Catalog, Place, is_hidden, is_image};
-use super::local::{failed, utf8};
+use super::catalog::{Catalog, is_hidden, is_image};
+use super::identity::Stamp;
+use super::local::{failed, settled, utf8};
 use crate::error::{Error, Result};
 
 /// Directories below a class; deeper trees are a mistake or an attack.
@@ -54,9 +55,10 @@ pub(super) fn contents(path: &Path) -> Result<Contents> {
 pub(super) fn catalog(root: &Path, listed: Contents) -> Result<Catalog> {
     let mut catalog = Catalog { url: root.display().to_string(), ..Catalog::default() };
     catalog.ignored.others += listed.files.len() as u64;
+    let mut newest = Stamp::default();
     for (label, class) in (0i64..).zip(&listed.directories) {
         let before = catalog.places.len();
-        let mut walk = Walk { root, catalog: &mut catalog, above: HashSet::new() };
+        let mut walk = Walk { root, catalog: &mut catalog, above: HashSet::new(), newest: &mut newest };
         walk.directory(class, 0)?;
         if catalog.places.len() == before {
             return Err(empty_class(class, &catalog.url));
@@ -64,6 +66,7 @@ pub(super) fn catalog(root: &Path, listed: Contents) -> Result<Catalog> {
         catalog.labels.resize(catalog.places.len(), label);
     }
     catalog.classes = listed.directories;
+    settled(&newest);
     Ok(catalog)
 }
 
@@ -79,6 +82,8 @@ struct Walk<'a> {
     catalog: &'a mut Catalog,
     /// Device and inode of the directories we are in, so that a link to one of them is an error and not a loop.
     above: HashSet<(u64, u64)>,
+    /// Of the file that was written last.
+    newest: &'a mut Stamp,
 }
 
 impl Walk<'_> {
@@ -102,7 +107,11 @@ impl Walk<'_> {
             let path = path.join(file);
             let meta = fs::metadata(&path).map_err(|e| failed(&path.display().to_string(), e))?;
             if meta.is_file() {
-                self.catalog.push(&name, Place::OWN_FILE, 0, meta.len())?;
+                let stamp = Stamp::of_file(&meta);
+                self.catalog.push_file(&name, meta.len(), &stamp)?;
+                if stamp.changed_ns > self.newest.changed_ns {
+                    *self.newest = stamp;
+                }
             } else {
                 self.catalog.ignored.others += 1;
             }

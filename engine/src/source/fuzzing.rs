@@ -66,7 +66,13 @@ pub fn tar_seeds() -> Vec<Vec<u8>> {
 
 /// Indexes by our own writer.
 pub fn index_seeds() -> Vec<Vec<u8>> {
-    let member = |n: u64, label| Member { name: format!("cat/{n}.png"), offset: 512 * n, bytes: 100 + n, label };
+    let member = |n: u64, label| Member {
+        name: format!("cat/{n}.png"),
+        offset: 512 * n,
+        bytes: 100 + n,
+        label,
+        sum: (n % 2 == 0).then_some(n as u32),
+    };
     let ignored = Ignored { links: 1, escaping: 2, others: 3 };
     [vec![], vec![member(1, None)], (0..5).map(|n| member(n, Some(-(n as i64)))).collect()]
         .map(|members| index_cache::encode(KEY, &ShardIndex { members, ignored }))

@@ -1,17 +1,23 @@
-//! Shard indexes kept on disk, so that opening a dataset again reads no headers. A cache: whatever is wrong with a file of
-//! it, the shard is walked instead, and nobody is told.
+//! Shard indexes kept on disk, so that opening a dataset again reads no headers. A cache: whatever is wrong with a
+//! file of it, the shard is walked instead, and nobody is told.
 //!
-//! A file is trusted by nobody: it must belong to this user and be writable by nobody else, its key (URL, entity tag,
-//! size, time) must be the shard's, its checksum must hold, and every extent must lie within the shard. It is written
-//! under another name and renamed, so readers see whole files only.
+//! A file is trusted by nobody: it must belong to this user, be open to nobody else and be no link, its key must be
+//! the shard's, its checksum must hold, and every extent must lie within the shard. It is written under another name
+//! and renamed, so readers see whole files only.
+//!
+//! The key says which shard is meant, and as it is now. Of a local one: its path from the root without links, device
+//! and inode, size, both times, and a digest of its first and last bytes; of a remote one: endpoint, bucket and key,
+//! size, and entity tag or date.
 //!
 //! ```text
 //! 0   8  "lfindex\0"          little endian throughout
-//! 8   4  version (1)
+//! 8   4  version (2)
 //! 12  4  CRC-32 of everything after it
 //! 16  -  key: u32 length, UTF-8
 //!        ignored: links, escaping, others (u64 each)
-//!        u32 members, then each: offset u64, bytes u64, flag u8 (1: labelled), label i64, name u32 length + UTF-8
+//!        u32 members, then each: offset u64, bytes u64, flags u8 (1: labelled, 2: with a checksum), label i64,
+//! CRC-32 u32,
+//!        name u32 length + UTF-8
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -20,59 +26,91 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::catalog::{Ignored, Shard, Stamp};
+use sha2::{Digest, Sha256};
+
+use super::catalog::{Ignored, Shard};
+use super::identity::hash;
+use super::local;
 use super::tar::{Member, ShardIndex};
 use crate::error::Result;
 
 const MAGIC: &[u8; 8] = b"lfindex\0";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// No index is larger: a hundred million members of a shard would be.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 /// The fixed part of a member, for bounding a declared count by the bytes that are there.
-const MEMBER_BYTES_MIN: usize = 8 + 8 + 1 + 8 + 4;
+const MEMBER_BYTES_MIN: usize = 8 + 8 + 1 + 8 + 4 + 4;
 
-/// The index of the shard at `url` (without credentials): from `directory` if it is there and whole, otherwise from
-/// `walk`, whose result is kept there.
+/// Of a shard's two ends, as much as the key's digest covers.
+const END_BYTES: u64 = 4 << 10;
+
+/// The index of `shard` with its `key`: from `directory` if it is there and whole, otherwise from `walk`, whose
+/// result is kept there. `sum` adds the checksums, if they are wanted; an index without them is then completed.
 pub(super) fn through(
     directory: Option<&Path>,
-    url: &str,
-    bytes: u64,
-    stamp: &Stamp,
+    key: impl FnOnce() -> Option<String>,
+    shard: &Shard,
     walk: impl FnOnce() -> Result<(Shard, ShardIndex)>,
+    sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>>,
 ) -> Result<(Shard, ShardIndex)> {
-    let Some(directory) = directory else { return walk() };
-    let key = key(url, bytes, stamp);
-    if let Some(index) = read(&path(directory, &key), &key, bytes) {
-        return Ok((Shard { path: url.to_owned(), bytes, stamp: stamp.clone() }, index));
+    let place = directory.and_then(|directory| Some((directory, key()?)));
+    let found = place.as_ref().and_then(|(directory, key)| read(&path(directory, key), key, shard.bytes));
+    let lacks_sums = |index: &ShardIndex| sum.is_some() && index.members.iter().any(|m| m.sum.is_none());
+    let (is, mut index) = match found {
+        Some(index) if !lacks_sums(&index) => return Ok((shard.clone(), index)),
+        Some(index) => (shard.clone(), index),
+        None => walk()?,
+    };
+    if let Some(sum) = sum {
+        sum(&mut index)?;
     }
-    let (shard, index) = walk()?;
-    // The walk may have seen a newer file than `stamp` describes: keep only what belongs to the key.
-    if shard.bytes == bytes && shard.stamp == *stamp {
-        let kept = keep(directory, url, bytes, stamp, &index);
-        tracing::debug!(shard = url, kept = kept.is_ok(), "indexed a shard");
+    // The walk may have seen a newer file than the key describes: keep only what belongs to it.
+    if let Some((directory, key)) = place
+        && is == *shard
+    {
+        let kept = keep(directory, &key, &index);
+        tracing::debug!(shard = shard.path, kept = kept.is_ok(), "indexed a shard");
     }
-    Ok((shard, index))
+    Ok((is, index))
 }
 
-/// Writes an index for the shard at `url` as it is now.
-pub(super) fn keep(directory: &Path, url: &str, bytes: u64, stamp: &Stamp, index: &ShardIndex) -> std::io::Result<()> {
-    let key = key(url, bytes, stamp);
-    write(directory, &path(directory, &key), &encode(&key, index))
+/// Writes the index of the shard with `key`.
+pub(super) fn keep(directory: &Path, key: &str, index: &ShardIndex) -> std::io::Result<()> {
+    write(directory, &path(directory, key), &encode(key, index))
 }
 
 fn path(directory: &Path, key: &str) -> PathBuf {
-    directory.join(format!("{:016x}{:016x}.idx", fnv(key, 0), fnv(key, 1)))
+    directory.join(format!("{:016x}{:016x}.idx", hash(key.bytes(), 0), hash(key.bytes(), 1)))
 }
 
-fn key(url: &str, bytes: u64, stamp: &Stamp) -> String {
-    format!("{url}\n{}\n{bytes}\n{}", stamp.etag.as_deref().unwrap_or(""), stamp.modified_ns)
+/// The key of a shard in this machine's files; `None` when it cannot be looked at, or changes meanwhile.
+pub(super) fn local_key(shard: &Shard) -> Option<String> {
+    let file = File::open(&shard.path).ok()?;
+    let mut digest = Sha256::new();
+    for start in [0, shard.bytes.saturating_sub(END_BYTES)] {
+        let mut end = vec![0; END_BYTES.min(shard.bytes) as usize];
+        let got = local::read_at(&file, &mut end, start).ok()?;
+        digest.update(end.get(..got)?);
+    }
+    local::unchanged(shard, &file).ok()?;
+    let (path, meta) = (fs::canonicalize(&shard.path).ok()?, file.metadata().ok()?);
+    Some(format!(
+        "file {}\n{} {}\n{}\n{} {}\n{:x}",
+        local::utf8(&path).ok()?,
+        meta.dev(),
+        meta.ino(),
+        shard.bytes,
+        shard.stamp.modified_ns,
+        shard.stamp.changed_ns,
+        digest.finalize()
+    ))
 }
 
-/// FNV-1a, for file names only; the key itself is in the file.
-fn fnv(text: &str, variant: u8) -> u64 {
-    std::iter::once(variant)
-        .chain(text.bytes())
-        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
+/// The key of a shard in the store at `place`; `None` when the store says nothing to recognise it by.
+pub(super) fn remote_key(place: &str, shard: &Shard) -> Option<String> {
+    let stamp = Some(&shard.stamp).filter(|s| s.is_proof())?;
+    let (path, tag) = (&shard.path, stamp.etag.as_deref().unwrap_or(""));
+    Some(format!("store {place}\n{path}\n{tag}\n{}\n{}", shard.bytes, stamp.modified_ns))
 }
 
 /// The bytes of an index file.
@@ -90,8 +128,9 @@ pub(super) fn encode(key: &str, index: &ShardIndex) -> Vec<u8> {
     for m in &index.members {
         body.extend_from_slice(&m.offset.to_le_bytes());
         body.extend_from_slice(&m.bytes.to_le_bytes());
-        body.push(u8::from(m.label.is_some()));
+        body.push(u8::from(m.label.is_some()) | u8::from(m.sum.is_some()) << 1);
         body.extend_from_slice(&m.label.unwrap_or(0).to_le_bytes());
+        body.extend_from_slice(&m.sum.unwrap_or(0).to_le_bytes());
         text(&mut body, &m.name);
     }
     let mut file = Vec::with_capacity(16 + body.len());
@@ -113,9 +152,7 @@ pub(super) fn seal(file: &mut [u8]) {
 }
 
 fn crc(bytes: &[u8]) -> u32 {
-    let mut crc = flate2::Crc::new();
-    crc.update(bytes);
-    crc.sum()
+    crc32fast::hash(bytes)
 }
 
 /// The index in `file` if it is whole, is for `key`, and fits a shard of `shard_bytes`.
@@ -131,15 +168,15 @@ pub(super) fn decode(file: &[u8], key: &str, shard_bytes: u64) -> Option<ShardIn
     }
     let mut members = Vec::with_capacity(count);
     for _ in 0..count {
-        let (offset, bytes, flag, label) = (at.u64()?, at.u64()?, at.take(1)?, at.u64()? as i64);
+        let (offset, bytes, flags) = (at.u64()?, at.u64()?, *at.take(1)?.first()?);
+        let (label, sum) = (at.u64()? as i64, at.u32()?);
         let name = at.text()?.to_owned();
         offset.checked_add(bytes).filter(|&end| end <= shard_bytes)?;
-        let label = match flag {
-            [0] => None,
-            [1] => Some(label),
-            _ => return None,
-        };
-        members.push(Member { name, offset, bytes, label });
+        if flags > 3 {
+            return None;
+        }
+        let (label, sum) = ((flags & 1 != 0).then_some(label), (flags & 2 != 0).then_some(sum));
+        members.push(Member { name, offset, bytes, label, sum });
     }
     at.0.is_empty().then_some(ShardIndex { members, ignored })
 }
@@ -168,7 +205,7 @@ fn read(path: &Path, key: &str, shard_bytes: u64) -> Option<ShardIndex> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let mut file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
     let meta = file.metadata().ok()?;
-    let ours = meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o022 == 0;
+    let ours = meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o077 == 0;
     if !ours || meta.len() > FILE_BYTES_MAX {
         return None;
     }

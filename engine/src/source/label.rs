@@ -47,9 +47,14 @@ pub(super) fn assemble(catalog: &mut Catalog, shards: Vec<(Shard, ShardIndex)>) 
             };
             catalog.push(&member.name, number, member.offset, member.bytes)?;
             catalog.labels.push(label);
+            catalog.sums.extend(member.sum);
         }
         catalog.ignored.add(index.ignored);
         catalog.shards.push(shard);
+    }
+    if catalog.sums.len() != catalog.places.len() {
+        // Some shards were indexed with checksums once; nobody asks for them now.
+        catalog.sums = Vec::new();
     }
     Ok(())
 }

@@ -1,22 +1,32 @@
 //! Samples in files of this machine: one positioned read a sample, no runtime between.
+//!
+//! A file's stamp is looked at behind the reads, before anybody sees what was read: times only grow, so the stamp of
+//! the index, seen then, proves that nothing was written before or meanwhile. Members of shards are read together, a
+//! few at a time, for one look.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::RwLock;
 
-use super::catalog::{Catalog, Place, Shard, Stamp};
-use super::files::{Reader, changed, short_read};
+use super::catalog::{Catalog, Place, Shard};
+use super::checksums;
+use super::files::{Reader, changed, out_of_range, short_read};
+use super::identity::{Mark, Proof, Stamp};
 use super::tar::{self, ShardIndex};
 use crate::error::{Error, Result};
 use crate::types::SampleId;
 
 /// Shards kept open. Each costs a file descriptor, of which a process has 1024 by default.
 const HANDLES_MAX: usize = 256;
+
+/// Members read before their shards are looked at: as much as stays in a core's own cache until it is decoded.
+const TOGETHER_BYTES: usize = 128 << 10;
 
 type Handle = RwLock<Option<(u32, Arc<File>)>>;
 
@@ -42,25 +52,29 @@ impl LocalReader {
             return Ok(file.clone());
         }
         let shard = catalog.shards.get(number as usize).ok_or_else(missing)?;
-        let (file, bytes, stamp) = open_file(&shard.path)?;
-        if (bytes, &stamp) != (shard.bytes, &shard.stamp) {
-            return Err(changed("shard", &shard.path, shard.bytes, bytes));
-        }
-        let file = Arc::new(file);
+        let file = Arc::new(File::open(&shard.path).map_err(|e| failed(&shard.path, e))?);
+        unchanged(shard, &file)?;
         *handle.write() = Some((number, file.clone()));
         Ok(file)
     }
 
-    fn member<'b>(&self, catalog: &Catalog, id: SampleId, place: Place, buf: &'b mut Vec<u8>) -> Result<&'b [u8]> {
+    fn member(&self, catalog: &Catalog, id: SampleId, place: Place, together: &mut Together) -> Result<Range<usize>> {
         let file = self.shard(catalog, place.shard)?;
-        let wanted = place.bytes as usize;
-        let into = room(buf, wanted);
+        let start = together.used;
+        let into = together.room(place.bytes as usize);
         let got = read_at(&file, into, place.offset).map_err(|e| failed(&catalog.name(id), e))?;
-        if got < wanted {
-            let path = catalog.shards.get(place.shard as usize).map_or("", |s| &s.path);
-            return Err(short_read(&catalog.name(id), path, place.offset, wanted as u64, got as u64));
+        let wanted = into.len();
+        if !together.files.iter().any(|(number, _)| *number == place.shard) {
+            together.files.push((place.shard, file.clone()));
         }
-        Ok(into)
+        if got < wanted {
+            let now = file.metadata().map_or(0, |m| m.len());
+            let (path, was) = catalog.shards.get(place.shard as usize).map_or(("", 0), |s| (s.path.as_str(), s.bytes));
+            let (name, got) = (catalog.name(id), got.to_string());
+            return Err(short_read(&name, path, place.offset, wanted as u64, &got, (was, now)));
+        }
+        together.used = start + wanted;
+        Ok(start..start + wanted)
     }
 
     fn whole_file<'b>(
@@ -73,20 +87,81 @@ impl LocalReader {
     ) -> Result<&'b [u8]> {
         path.clone_from(&self.root);
         path.push(catalog.names.get(id as usize));
-        let file = File::open(&*path).map_err(|e| failed(&path.display().to_string(), e))?;
-        let wanted = place.bytes as usize;
-        // One byte more than expected tells a file that grew without asking for its size.
-        let into = room(buf, wanted + 1);
-        let got = read_at(&file, into, 0).map_err(|e| failed(&path.display().to_string(), e))?;
+        let at = || path.display().to_string();
+        let file = File::open(&*path).map_err(|e| failed(&at(), e))?;
+        let wanted = u64::from(place.bytes);
+        let into = room(buf, place.bytes as usize);
+        let got = read_at(&file, into, 0).map_err(|e| failed(&at(), e))? as u64;
+        let meta = file.metadata().map_err(|e| failed(&at(), e))?;
         if got < wanted {
-            return Err(short_read(&catalog.name(id), &path.display().to_string(), 0, wanted as u64, got as u64));
+            return Err(short_read(&catalog.name(id), &at(), 0, wanted, &got.to_string(), (wanted, meta.len())));
         }
-        if got > wanted {
-            let now = file.metadata().map_or(got as u64, |m| m.len());
-            return Err(changed(&catalog.name(id), &path.display().to_string(), wanted as u64, now));
+        let proof = catalog.mark(id).proved_by(Mark::of(&Stamp::of_file(&meta)));
+        if meta.len() != wanted || proof != Proof::Same {
+            return Err(changed(&catalog.name(id), &at(), wanted, &now(&meta)));
         }
-        Ok(into.get(..wanted).unwrap_or_default())
+        Ok(into)
     }
+}
+
+/// Members that were read and are not handed out yet.
+#[derive(Default)]
+struct Together {
+    buf: Vec<u8>,
+    used: usize,
+    read: Vec<(usize, SampleId, u32, Result<Range<usize>>)>,
+    /// The shards they came from.
+    files: Vec<(u32, Arc<File>)>,
+}
+
+impl Together {
+    /// The next `bytes` of the buffer.
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        let end = self.used + bytes;
+        room(&mut self.buf, end.max(TOGETHER_BYTES)).get_mut(self.used..end).unwrap_or_default()
+    }
+
+    /// Looks at the shards, then hands the members out.
+    fn hand_out(
+        &mut self,
+        catalog: &Catalog,
+        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let shard = |number: u32| catalog.shards.get(number as usize);
+        self.files.retain(|(number, file)| shard(*number).is_some_and(|s| unchanged(s, file).is_err()));
+        for (k, id, number, read) in self.read.drain(..) {
+            // Nearly always nothing is left to look for.
+            let stale = self.files.iter().find(|(n, _)| *n == number).and_then(|(n, f)| unchanged(shard(*n)?, f).err());
+            let read = match stale {
+                Some(error) => Err(Error::new(error.kind(), catalog.name(id)).because(error)),
+                None => read,
+            };
+            sink(k, id, read.map(|range| self.buf.get(range).unwrap_or_default()))?;
+        }
+        self.used = 0;
+        self.files.clear();
+        ControlFlow::Continue(())
+    }
+}
+
+/// Whether `file` is the shard as it was indexed.
+pub(super) fn unchanged(shard: &Shard, file: &File) -> Result<()> {
+    let meta = file.metadata().map_err(|e| failed(&shard.path, e))?;
+    if meta.len() == shard.bytes && Stamp::of_file(&meta) == shard.stamp {
+        return Ok(());
+    }
+    Err(changed("shard", &shard.path, shard.bytes, &now(&meta)))
+}
+
+fn now(meta: &Metadata) -> String {
+    format!(
+        "now {} bytes; its times are modified {}.{:09}, changed {}.{:09}",
+        meta.len(),
+        meta.mtime(),
+        meta.mtime_nsec(),
+        meta.ctime(),
+        meta.ctime_nsec()
+    )
 }
 
 impl Reader for LocalReader {
@@ -94,22 +169,32 @@ impl Reader for LocalReader {
         &self,
         catalog: &Catalog,
         wanted: &[(usize, SampleId)],
+        _stopped: &dyn Fn() -> bool, // the sink says it soon enough
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
     ) {
-        // Both grow to the largest sample once and serve the whole call.
-        let (mut buf, mut path) = (Vec::new(), PathBuf::new());
+        // All grow to what is needed once and serve the whole call.
+        let (mut buf, mut path, mut together) = (Vec::new(), PathBuf::new(), Together::default());
         for &(k, id) in wanted {
-            let data = match catalog.place(id) {
-                None => Err(super::files::out_of_range(id, catalog.places.len())),
+            let going = match catalog.place(id) {
+                None => sink(k, id, Err(out_of_range(id, catalog.places.len()))),
                 Some(place) if place.shard == Place::OWN_FILE => {
-                    self.whole_file(catalog, id, place, &mut path, &mut buf)
+                    sink(k, id, self.whole_file(catalog, id, place, &mut path, &mut buf))
                 }
-                Some(place) => self.member(catalog, id, place, &mut buf),
+                Some(place) => {
+                    let full = together.used + place.bytes as usize > TOGETHER_BYTES;
+                    let going = if full { together.hand_out(catalog, sink) } else { ControlFlow::Continue(()) };
+                    if going.is_continue() {
+                        let read = self.member(catalog, id, place, &mut together);
+                        together.read.push((k, id, place.shard, read));
+                    }
+                    going
+                }
             };
-            if sink(k, id, data).is_break() {
+            if going.is_break() {
                 return;
             }
         }
+        _ = together.hand_out(catalog, sink);
     }
 }
 
@@ -122,7 +207,7 @@ fn room(buf: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
 }
 
 /// Reads until `buf` is full or the file ends.
-fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+pub(super) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut got = 0;
     while let Some(rest) = buf.get_mut(got..).filter(|r| !r.is_empty()) {
         match file.read_at(rest, offset + got as u64) {
@@ -142,15 +227,40 @@ pub(super) fn open_file(path: &str) -> Result<(File, u64, Stamp)> {
     if !meta.is_file() {
         return Err(Error::unreadable(format!("{path} is neither a tar file nor a directory: check the path")));
     }
-    let modified_ns = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
-    Ok((file, meta.len(), Stamp { etag: None, modified_ns }))
+    let stamp = Stamp::of_file(&meta);
+    settled(&stamp);
+    Ok((file, meta.len(), stamp))
+}
+
+/// File systems keep time in ticks of a few milliseconds: a file written in this tick could be written again without
+/// another time.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Waits until whatever is written from now on has another time than `stamp`.
+pub(super) fn settled(stamp: &Stamp) {
+    let Ok(now) = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) else { return };
+    let age = now.as_nanos() as i128 - stamp.changed_ns;
+    if let Ok(age) = u64::try_from(age)
+        && let Some(left) = TICK.checked_sub(Duration::from_nanos(age))
+    {
+        std::thread::sleep(left);
+    }
 }
 
 /// Indexes a local shard by walking its headers.
 pub(super) fn index_shard(path: &str) -> Result<(Shard, ShardIndex)> {
     let (file, bytes, stamp) = open_file(path)?;
     let index = tar::walk(&file, bytes, path)?;
-    Ok((Shard { path: path.to_owned(), bytes, stamp }, index))
+    let shard = Shard { path: path.to_owned(), bytes, stamp };
+    unchanged(&shard, &file)?;
+    Ok((shard, index))
+}
+
+/// Adds the checksums of a local shard's members.
+pub(super) fn sum_shard(shard: &Shard, index: &mut ShardIndex) -> Result<()> {
+    let file = File::open(&shard.path).map_err(|e| failed(&shard.path, e))?;
+    checksums::of_members(&file, index).map_err(|e| failed(&shard.path, e))?;
+    unchanged(shard, &file)
 }
 
 /// An I/O error on a path, with what to do about the common ones.

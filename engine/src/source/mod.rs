@@ -11,7 +11,9 @@
 //! files.rs    the Source made of a catalog and a reader:
 //! local.rs    files on this machine: positioned reads, no runtime
 //! store.rs    everything else, through object_store: bounded connections, timeouts, retries, a throttle
-//! store_open.rs, cloud.rs  what a URL stands for and how its store is reached
+//! retry.rs, failure.rs  one budget of retries a store, a breaker; what a store's errors mean
+//! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
+//! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached
 //! arrays.rs   two buffers in memory                   index_cache.rs  a shard's index kept on disk
 //! fingerprint.rs  what a dataset holds, in 32 characters
 //! decode/     JPEG and PNG to u8, height × width × channels
@@ -23,14 +25,21 @@
 
 mod arrays;
 mod catalog;
+mod checksums;
 #[cfg(feature = "cloud")]
 mod cloud;
+#[cfg(feature = "cloud")]
+mod connector;
 mod decode;
+mod failure;
 mod files;
 mod fingerprint;
 mod folder;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod identity;
+#[cfg(test)]
+mod identity_tests;
 mod index_cache;
 mod label;
 mod local;
@@ -38,6 +47,9 @@ mod open;
 mod pacer;
 mod pattern;
 mod ranged;
+mod retry;
+#[cfg(test)]
+mod retry_tests;
 mod runtime;
 mod store;
 mod store_open;
@@ -131,6 +143,11 @@ pub trait Source: Send + Sync {
         }
         digest.add(bytemuck::cast_slice(self.labels().unwrap_or_default()));
         digest.finish()
+    }
+
+    /// Whether bytes that turn out not to be a sample may come right when they are fetched again: they came over a network.
+    fn remote(&self) -> bool {
+        false
     }
 
     /// Reads the samples `ids` (without duplicates, but see [`Self::in_memory`]). `sink(k, result)` is called exactly once for every position `k` of

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::catalog::Catalog;
+use super::catalog::{Catalog, Shard};
 use super::files::Files;
 use super::folder::{self, Contents};
 use super::local::{self, LocalReader};
+use super::tar::ShardIndex;
 use super::{Source, index_cache, label, pattern, store_open};
 use crate::error::{Error, Result};
 
@@ -25,17 +26,24 @@ pub struct Throttle {
 pub struct OpenOptions {
     /// Slows reading down as a remote store would; a local path is then read as if it were one. Default: none.
     pub throttle: Option<Throttle>,
-    /// Requests in flight at once to a store, over all threads; 1 to 4096. Local files without a throttle are read by the
-    /// calling threads instead. Default: 64.
+    /// Requests in flight at once to a store, over all threads; 1 to 4096. Local files without a throttle are read by
+    /// the calling threads instead. Default: 64.
     pub connections: usize,
-    /// Directory for the indexes of tar shards, so that opening them again reads no headers; created for its owner alone
-    /// when it does not exist. Default: none, nothing is kept.
+    /// Directory for the indexes of tar shards, so that opening them again reads no headers; created for its owner
+    /// alone when it does not exist. Default: none, nothing is kept.
     pub index_cache: Option<PathBuf>,
     /// Options for the store in `object_store`'s words, such as `("region", "eu-west-1")` or `("endpoint", URL)`; they
     /// take precedence over the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
     pub store_options: Vec<(String, String)>,
-    /// The longest one request may take, retries apart. Default: 30 s; `None` waits for ever.
+    /// The longest one request may take. Default: 30 s; `None` waits for ever.
     pub timeout: Option<Duration>,
+    /// How long a store is asked again when it does not serve (no connection, no answer, 5xx, 429): its requests
+    /// share this budget, which counts from the first failure after its last answer. A store that has never answered
+    /// gets 10 s of it. Zero asks once. Default: two minutes.
+    pub retry_timeout: Duration,
+    /// Take a CRC-32 of every sample when the dataset is opened and hold every later read against it. Reads the whole
+    /// dataset once; with `index_cache` the sums of shards are kept there. Default: no.
+    pub checksums: bool,
 }
 
 impl Default for OpenOptions {
@@ -46,6 +54,8 @@ impl Default for OpenOptions {
             index_cache: None,
             store_options: Vec::new(),
             timeout: Some(Duration::from_secs(30)),
+            retry_timeout: Duration::from_secs(120),
+            checksums: false,
         }
     }
 }
@@ -59,6 +69,12 @@ impl OpenOptions {
             return Err(Error::settings(
                 "timeout=0 would let no request finish: use a positive time, or None to wait for ever",
             ));
+        }
+        if self.retry_timeout > Duration::from_secs(7 * 24 * 3600) {
+            return Err(Error::settings(format!(
+                "retry_timeout={:?} is not possible: use at most a week",
+                self.retry_timeout
+            )));
         }
         match self.throttle {
             Some(Throttle { bandwidth_bytes_per_s: Some(0), .. }) => Err(Error::settings(
@@ -75,17 +91,18 @@ impl OpenOptions {
 /// Opens a dataset of images:
 ///
 /// - a directory with one folder a class, or one with `.tar` files;
-/// - tar shards by name, with `{0000..0146}`, `{a,b}`, `*` and `?` for several (the order of names is the order of ids);
+/// - tar shards by name, with `{0000..0146}`, `{a,b}`, `*` and `?` for several (the order of names is the order of
+/// ids);
 /// - the same behind `file://`, and, where the crate is built with the feature `cloud`, `s3://`, `gs://`, `az://`,
 ///   `http://` and `https://`.
 ///
-/// Labels of shards are numbers in `key.cls` beside `key.jpg` where there are any, otherwise the directory an image lies
-/// in, numbered in the order of names.
+/// Labels of shards are numbers in `key.cls` beside `key.jpg` where there are any, otherwise the directory an image
+/// lies in, numbered in the order of names.
 ///
 /// # Errors
 /// `Source` when something is missing, unreadable or empty; `Sample` when the data contradicts itself (labels missing,
-/// names twice); `Settings` for options or URLs that make no sense. Shards are indexed here, so a truncated one is found
-/// here and not in the middle of an epoch.
+/// names twice); `Settings` for options or URLs that make no sense. Shards are indexed here, so a truncated one is
+/// found here and not in the middle of an epoch.
 pub fn open(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
     options.check()?;
     if url_or_path.is_empty() {
@@ -107,19 +124,24 @@ pub fn open(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>>
     match find(local)? {
         Found::Folder(root, listed) => {
             let catalog = folder::catalog(&root, listed)?;
-            Ok(Arc::new(Files::new(catalog, LocalReader::new(root, 0))?))
+            Ok(Arc::new(Files::new(catalog, LocalReader::new(root, 0), options.checksums)?))
         }
         Found::Shards(paths) => {
             let cache = options.index_cache.as_deref();
             let mut shards = Vec::with_capacity(paths.len());
-            for path in &paths {
-                let (_, bytes, stamp) = local::open_file(path)?;
-                shards.push(index_cache::through(cache, path, bytes, &stamp, || local::index_shard(path))?);
+            for path in paths {
+                let (_, bytes, stamp) = local::open_file(&path)?;
+                let shard = Shard { path, bytes, stamp };
+                let key = || index_cache::local_key(&shard);
+                let sum = |index: &mut ShardIndex| local::sum_shard(&shard, index);
+                let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> =
+                    if options.checksums { Some(&sum) } else { None };
+                shards.push(index_cache::through(cache, key, &shard, || local::index_shard(&shard.path), sum)?);
             }
             let reader = LocalReader::new(PathBuf::new(), shards.len());
             let mut catalog = Catalog { url: local.to_owned(), ..Catalog::default() };
             label::assemble(&mut catalog, shards)?;
-            Ok(Arc::new(Files::new(catalog, reader)?))
+            Ok(Arc::new(Files::new(catalog, reader, options.checksums)?))
         }
     }
 }

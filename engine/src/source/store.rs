@@ -1,6 +1,8 @@
-//! Samples behind an object store: one request a sample, a bounded number of them in flight, each with a time limit and
-//! retried when that can help.
+//! Samples behind an object store: one request a sample, a bounded number of them in flight, each with a time limit,
+//! asked again as `retry.rs` says. Every answer must prove that it is from the object that was indexed, and is read
+//! to its range's end and no further.
 
+use std::fs::File;
 use std::future::Future;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -9,60 +11,62 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use object_store::path::Path;
-use object_store::throttle::{ThrottleConfig, ThrottledStore};
-use object_store::{GetOptions, ObjectStore, ObjectStoreExt};
+use object_store::{GetOptions, GetResult, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
-use super::catalog::{Catalog, Place, Stamp};
-use super::files::{Reader, short_read};
+use super::catalog::{Catalog, Place};
+use super::failure::{Maker, classified};
+use super::files::{Reader, changed, short_read};
+use super::identity::{Mark, Proof, Stamp};
 use super::pacer::Pacer;
+use super::retry::{Failure, Health};
 use super::{OpenOptions, runtime};
 use crate::error::{Error, Result};
 use crate::types::SampleId;
 
-/// Requests per sample before giving up. The cloud clients retry refused requests on top of this by themselves; these
-/// attempts are for what they do not see: time limits and streams that break off.
-const ATTEMPTS: u32 = 3;
-/// Wait before the second attempt; four times as long before the third.
-const BACKOFF: Duration = Duration::from_millis(50);
+/// How often a wait for a store looks whether anybody still wants the answer.
+const STOP_SOON: Duration = Duration::from_millis(50);
 
 /// Requests to one store.
 pub(super) struct Store {
     runtime: Arc<Runtime>,
     process: u32,
-    /// Without a throttle, for what is not a sample.
-    plain: Arc<dyn ObjectStore>,
-    samples: Arc<dyn ObjectStore>,
-    /// Ask for ranges by `get_ranges`, which cannot name an entity tag: the throttle cannot wrap what a local file
-    /// system answers to anything else.
-    by_ranges: bool,
+    inner: Arc<dyn ObjectStore>,
+    maker: Maker,
+    health: Health,
     permits: Semaphore,
     connections: usize,
+    latency: Duration,
     pacer: Option<Pacer>,
     timeout: Option<Duration>,
 }
 
+/// A range of an object, and how the object is recognised.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) key: &'a Path,
+    pub(super) start: u64,
+    pub(super) bytes: u64,
+    /// Of the whole object, when it was indexed.
+    pub(super) total: u64,
+    pub(super) mark: Mark,
+    pub(super) if_match: Option<&'a str>,
+    /// Names it in errors.
+    pub(super) what: &'a (dyn Fn() -> String + Sync),
+}
+
 impl Store {
-    /// `local` is whether `plain` is the file system of this machine.
-    pub(super) fn new(plain: Arc<dyn ObjectStore>, local: bool, options: &OpenOptions) -> Result<Self> {
-        let latency = options.throttle.map_or(Duration::ZERO, |t| t.latency);
-        let samples: Arc<dyn ObjectStore> = if latency.is_zero() {
-            plain.clone()
-        } else {
-            Arc::new(ThrottledStore::new(
-                plain.clone(),
-                ThrottleConfig { wait_get_per_call: latency, ..ThrottleConfig::default() },
-            ))
-        };
+    pub(super) fn new(inner: Arc<dyn ObjectStore>, maker: Maker, options: &OpenOptions) -> Result<Self> {
         Ok(Self {
             runtime: runtime::shared()?,
             process: std::process::id(),
-            plain,
-            samples,
-            by_ranges: local,
+            inner,
+            maker,
+            health: Health::new(options.retry_timeout),
             permits: Semaphore::new(options.connections),
             connections: options.connections,
+            latency: options.throttle.map_or(Duration::ZERO, |t| t.latency),
             pacer: options.throttle.and_then(|t| t.bandwidth_bytes_per_s).map(Pacer::new),
             timeout: options.timeout,
         })
@@ -78,158 +82,177 @@ impl Store {
         Ok(self.runtime.block_on(work))
     }
 
-    /// A range of an object, whole or an error. `what` names it in errors.
+    /// A range of an object, whole or an error. `sound` may refuse the bytes: then they are asked for once more.
     pub(super) async fn range(
         &self,
-        key: &Path,
-        range: Range<u64>,
-        etag: Option<&str>,
-        what: &dyn Fn() -> String,
+        wanted: Wanted<'_>,
+        sound: &(dyn Fn(&[u8]) -> Result<()> + Sync),
     ) -> Result<Bytes> {
-        retried(|| async {
-            let _permit = self.permits.acquire().await.map_err(|e| Failure::Final(Error::internal("the store's permits are closed").because(e)))?;
-            let answer = match self.timeout {
-                None => Ok(self.once(key, range.clone(), etag).await),
-                Some(limit) => tokio::time::timeout(limit, self.once(key, range.clone(), etag)).await,
-            };
-            let (wanted, offset) = (range.end - range.start, range.start);
-            let answer = answer.map_err(|_| {
-                Failure::Retry(Error::timeout(format!(
-                    "{}: no answer for {wanted} bytes at offset {offset} within {:?}: check the network or raise timeout",
-                    what(),
-                    self.timeout.unwrap_or_default()
-                )))
-            })?;
-            let bytes = match answer {
-                Ok(bytes) => bytes,
-                Err(e) => return Err(self.diagnosed(Failure::of(e, &what()), key, &range, &what()).await),
-            };
-            let got = bytes.len() as u64;
-            if got != wanted {
-                return Err(Failure::Final(short_read(&what(), key.as_ref(), offset, wanted, got)));
+        self.health
+            .run(&|| (wanted.what)(), || async move {
+                // Held while a request is under way, and not while one waits for the next.
+                let closed = |e| Failure::Final(Error::internal("the store's permits are closed").because(e));
+                let _permit = self.permits.acquire().await.map_err(closed)?;
+                let asked = || format!("{} bytes at offset {} of {}", wanted.bytes, wanted.start, (wanted.what)());
+                let bytes = self.limited(&asked, self.once(wanted)).await?;
+                sound(&bytes).map_err(Failure::Again)?;
+                // Waiting for the link is waiting with the connection busy: the permit is held.
+                if let Some(pacer) = &self.pacer {
+                    pacer.pass(bytes.len() as u64).await;
+                }
+                Ok(bytes)
+            })
+            .await
+    }
+
+    async fn once(&self, wanted: Wanted<'_>) -> Result<Bytes, Failure> {
+        if !self.latency.is_zero() {
+            tokio::time::sleep(self.latency).await;
+        }
+        let range = wanted.start..wanted.start + wanted.bytes;
+        let options = GetOptions {
+            range: Some(range.clone().into()),
+            if_match: wanted.if_match.map(str::to_owned),
+            ..GetOptions::default()
+        };
+        let failed = |e| classified(e, &(wanted.what)(), true, self.maker);
+        let answer = match self.inner.get_opts(wanted.key, options).await {
+            Ok(answer) => answer,
+            Err(e) => return Err(self.diagnosed(e, wanted).await),
+        };
+        let GetResult { payload, meta, .. } = answer;
+        let file = match payload {
+            GetResultPayload::File(file, _) => file,
+            GetResultPayload::Stream(mut pieces) => {
+                wanted.proved(meta.size, Mark::of(&Stamp::of_object(&meta)), &meta)?;
+                // One piece is handed on as it came.
+                let (mut only, mut joined, mut got) = (None, Vec::new(), 0);
+                while let Some(piece) = pieces.next().await {
+                    let piece = piece.map_err(failed)?;
+                    got += piece.len() as u64;
+                    if got > wanted.bytes {
+                        // Whatever else would come is not waited for: the connection is dropped here.
+                        let more = format!("more than {}", wanted.bytes);
+                        return Err(Failure::Again(wanted.wrong_length(&more, meta.size)));
+                    }
+                    if got == piece.len() as u64 {
+                        only = Some(piece);
+                    } else {
+                        joined.extend_from_slice(&only.take().unwrap_or_default());
+                        joined.extend_from_slice(&piece);
+                    }
+                }
+                if got != wanted.bytes {
+                    return Err(Failure::Again(wanted.wrong_length(&got.to_string(), meta.size)));
+                }
+                return Ok(only.unwrap_or_else(|| joined.into()));
             }
-            // Waiting for the link is waiting with the connection busy: the permit is held.
-            if let Some(pacer) = &self.pacer {
-                pacer.pass(got).await;
-            }
-            Ok(bytes)
+        };
+        let read = tokio::task::spawn_blocking(move || read_file(&file, range));
+        let (bytes, size, mark) = match read.await {
+            Ok(Ok(read)) => read,
+            Ok(Err(e)) => return Err(Failure::Final(super::local::failed(&(wanted.what)(), e))),
+            Err(e) => return Err(Failure::Final(Error::internal("a thread that reads files was lost").because(e))),
+        };
+        if (bytes.len() as u64) < wanted.bytes {
+            return Err(Failure::Final(wanted.wrong_length(&bytes.len().to_string(), size)));
+        }
+        wanted.proved(size, mark, &meta)?;
+        Ok(bytes.into())
+    }
+
+    /// A range beyond an object's end is refused by other stores in words of their own: the object's size tells it
+    /// apart from trouble that passes.
+    async fn diagnosed(&self, e: object_store::Error, wanted: Wanted<'_>) -> Failure {
+        if self.maker != Maker::Cloud
+            && matches!(e, object_store::Error::Generic { .. })
+            && let Ok(meta) = self.inner.head(wanted.key).await
+            && meta.size < wanted.start + wanted.bytes
+        {
+            let got = meta.size.saturating_sub(wanted.start);
+            return Failure::Final(wanted.wrong_length(&got.to_string(), meta.size));
+        }
+        classified(e, &(wanted.what)(), true, self.maker)
+    }
+
+    /// One request within the time that one may take.
+    async fn limited<T>(
+        &self,
+        what: &dyn Fn() -> String,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let Some(limit) = self.timeout else { return work.await };
+        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+            Err(Failure::silence(Error::outage(format!("no answer for {} within {limit:?} (timeout)", what()))))
         })
-        .await
-    }
-
-    /// A range beyond an object's end is refused by stores in words of their own: the object's size tells it apart from
-    /// trouble that passes.
-    async fn diagnosed(&self, failure: Failure, key: &Path, range: &Range<u64>, what: &str) -> Failure {
-        let Failure::Retry(_) = &failure else { return failure };
-        match tokio::time::timeout(self.timeout.unwrap_or(Duration::MAX), self.plain.head(key)).await {
-            Ok(Ok(meta)) if meta.size < range.end => {
-                let got = meta.size.saturating_sub(range.start);
-                Failure::Final(short_read(what, key.as_ref(), range.start, range.end - range.start, got))
-            }
-            _ => failure,
-        }
-    }
-
-    async fn once(&self, key: &Path, range: Range<u64>, etag: Option<&str>) -> object_store::Result<Bytes> {
-        if self.by_ranges {
-            let mut got = self.samples.get_ranges(key, std::slice::from_ref(&range)).await?;
-            return Ok(got.pop().unwrap_or_default());
-        }
-        let options =
-            GetOptions { range: Some(range.into()), if_match: etag.map(str::to_owned), ..GetOptions::default() };
-        self.samples.get_opts(key, options).await?.bytes().await
     }
 
     /// Size and stamp of an object; `None` when there is none.
     pub(super) fn head(&self, key: &Path) -> Result<Option<(u64, Stamp)>> {
-        let answer = self.limited(self.plain.head(key), key)?;
-        match answer {
-            Ok(meta) => {
-                let modified_ns = i128::from(meta.last_modified.timestamp_nanos_opt().unwrap_or(0));
-                Ok(Some((meta.size, Stamp { etag: meta.e_tag, modified_ns })))
-            }
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(e) => Err(Failure::of(e, key.as_ref()).into_error()),
-        }
+        let what = || key.to_string();
+        self.wait(self.health.run(&what, || {
+            self.limited(&what, async {
+                match self.inner.head(key).await {
+                    Ok(meta) => Ok(Some((meta.size, Stamp::of_object(&meta)))),
+                    Err(object_store::Error::NotFound { .. }) => Ok(None),
+                    Err(e) => Err(classified(e, key.as_ref(), false, self.maker)),
+                }
+            })
+        }))?
     }
 
-    /// Every object below a prefix, with its size, sorted by key.
-    pub(super) fn list(&self, prefix: &Path) -> Result<Vec<(String, u64)>> {
-        let listing = async {
+    /// Every object below a prefix, sorted by key.
+    pub(super) fn list(&self, prefix: &Path) -> Result<Vec<ObjectMeta>> {
+        let what = || format!("the listing of {prefix}/");
+        // A listing has many pages: no limit on the whole, one on each.
+        let mut found = self.wait(self.health.run(&what, || async {
             let mut found = Vec::new();
-            let mut objects = self.plain.list(Some(prefix));
-            while let Some(object) = objects.next().await {
-                let object = object?;
-                found.push((object.location.to_string(), object.size));
+            let mut objects = self.inner.list(Some(prefix));
+            loop {
+                let next = async { Ok(objects.next().await) };
+                match self.limited(&what, next).await? {
+                    Some(object) => found.push(object.map_err(|e| classified(e, &what(), false, self.maker))?),
+                    None => return Ok(found),
+                }
             }
-            Ok(found)
-        };
-        // A listing has many pages: no limit on the whole.
-        let mut found = self.wait(listing)?.map_err(|e| Failure::of(e, prefix.as_ref()).into_error())?;
-        found.sort_unstable();
+        }))??;
+        found.sort_unstable_by(|a, b| a.location.cmp(&b.location));
         Ok(found)
     }
-
-    fn limited<T>(&self, work: impl Future<Output = T>, key: &Path) -> Result<T> {
-        let limit = self.timeout.unwrap_or(Duration::MAX);
-        self.wait(async { tokio::time::timeout(limit, work).await })?.map_err(|_| {
-            Error::timeout(format!("{key}: no answer within {limit:?}: check the network or raise timeout"))
-        })
-    }
 }
 
-/// Up to [`ATTEMPTS`] attempts, with growing pauses between.
-pub(super) async fn retried<T, F: Future<Output = Result<T, Failure>>>(mut attempt: impl FnMut() -> F) -> Result<T> {
-    let mut made = 0;
-    loop {
-        made += 1;
-        match attempt().await {
-            Ok(answer) => return Ok(answer),
-            Err(Failure::Final(e)) => return Err(e),
-            Err(Failure::Retry(e)) if made >= ATTEMPTS => {
-                return Err(Error::new(e.kind(), format!("{e} ({ATTEMPTS} attempts)")));
-            }
-            Err(Failure::Retry(e)) => {
-                tracing::debug!(error = %e, made, "retrying");
-                tokio::time::sleep(BACKOFF * 4u32.pow(made - 1)).await;
+impl Wanted<'_> {
+    /// Whether an answer from an object of `size` bytes with `mark` is from the object that was indexed.
+    fn proved(&self, size: u64, mark: Mark, meta: &ObjectMeta) -> Result<(), Failure> {
+        let what = || (self.what)();
+        match self.mark.proved_by(mark) {
+            Proof::Same if size == self.total => Ok(()),
+            Proof::Missing => Err(Failure::Again(Error::unreadable(format!(
+                "{}: the answer has neither the entity tag nor the date that {} had when it was indexed, so nothing tells whose bytes these \
+                 are: the store, or a proxy before it, must pass ETag or Last-Modified on",
+                what(),
+                self.key
+            )))),
+            Proof::Same | Proof::Differs => {
+                let now =
+                    format!("now {size} of {}, tag {}", meta.last_modified, meta.e_tag.as_deref().unwrap_or("none"));
+                Err(Failure::Again(changed(&what(), self.key.as_ref(), self.total, &now)))
             }
         }
     }
+
+    fn wrong_length(&self, got: &str, total: u64) -> Error {
+        short_read(&(self.what)(), self.key.as_ref(), self.start, self.bytes, got, (self.total, total))
+    }
 }
 
-/// What a store's error means for the next attempt.
-#[derive(Debug)]
-pub(super) enum Failure {
-    Retry(Error),
-    Final(Error),
-}
-
-impl Failure {
-    fn of(e: object_store::Error, what: &str) -> Self {
-        use object_store::Error as E;
-        let (retry, remedy) = match &e {
-            E::NotFound { .. } => (false, "does not exist: check the URL"),
-            E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
-                (false, "may not be read: check the credentials and their permissions")
-            }
-            E::Precondition { .. } | E::NotModified { .. } => {
-                (false, "changed since it was indexed: open the dataset again")
-            }
-            E::InvalidPath { .. }
-            | E::NotSupported { .. }
-            | E::NotImplemented { .. }
-            | E::UnknownConfigurationKey { .. } => (false, "cannot be read from this store"),
-            _ => (true, "could not be read: check the network"),
-        };
-        let error = Error::unreadable(format!("{what} {remedy}")).because(e);
-        if retry { Failure::Retry(error) } else { Failure::Final(error) }
-    }
-
-    fn into_error(self) -> Error {
-        match self {
-            Failure::Retry(e) | Failure::Final(e) => e,
-        }
-    }
+/// A range of a local file, its size and its mark, which is looked at after reading: an overwrite meanwhile shows.
+fn read_file(file: &File, range: Range<u64>) -> std::io::Result<(Vec<u8>, u64, Mark)> {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    let got = super::local::read_at(file, &mut bytes, range.start)?;
+    bytes.truncate(got);
+    let meta = file.metadata()?;
+    Ok((bytes, meta.len(), Mark::of(&Stamp::of_file(&meta))))
 }
 
 /// Reads samples of a catalog from a store.
@@ -245,15 +268,21 @@ impl StoreReader {
     async fn sample(&self, catalog: &Catalog, id: SampleId) -> Result<Bytes> {
         let missing = || Error::internal(format!("sample {id} is not in the catalog"));
         let place = catalog.place(id).ok_or_else(missing)?;
-        let range = place.offset..place.offset + u64::from(place.bytes);
-        let name = || catalog.name(id);
+        let (start, bytes) = (place.offset, u64::from(place.bytes));
+        let what = || catalog.name(id);
+        let sound = |data: &[u8]| catalog.verify(id, data);
         if place.shard == Place::OWN_FILE {
             let key = below(&self.root, catalog.names.get(id as usize))?;
-            return self.store.range(&key, range, None, &name).await;
+            let mark = catalog.mark(id);
+            let wanted = Wanted { key: &key, start, bytes, total: bytes, mark, if_match: None, what: &what };
+            return self.store.range(wanted, &sound).await;
         }
-        let key = self.shards.get(place.shard as usize).ok_or_else(missing)?;
-        let etag = catalog.shards.get(place.shard as usize).and_then(|s| s.stamp.etag.as_deref());
-        self.store.range(key, range, etag, &name).await
+        let (key, shard) =
+            self.shards.get(place.shard as usize).zip(catalog.shards.get(place.shard as usize)).ok_or_else(missing)?;
+        let if_match = shard.stamp.if_match();
+        let mark = Mark::of(&shard.stamp);
+        let wanted = Wanted { key, start, bytes, total: shard.bytes, mark, if_match: if_match.as_deref(), what: &what };
+        self.store.range(wanted, &sound).await
     }
 }
 
@@ -264,10 +293,15 @@ pub(super) fn below(root: &Path, name: &str) -> Result<Path> {
 }
 
 impl Reader for StoreReader {
+    fn remote(&self) -> bool {
+        true
+    }
+
     fn read(
         &self,
         catalog: &Catalog,
         wanted: &[(usize, SampleId)],
+        stopped: &dyn Fn() -> bool,
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
     ) {
         let mut answered = 0;
@@ -275,7 +309,15 @@ impl Reader for StoreReader {
             let mut answers = stream::iter(wanted)
                 .map(|&(k, id)| async move { (k, id, self.sample(catalog, id).await) })
                 .buffer_unordered(self.store.connections);
-            while let Some((k, id, answer)) = answers.next().await {
+            loop {
+                // A store that does not serve is asked for minutes: nobody may want its answer by then.
+                let Ok(next) = tokio::time::timeout(STOP_SOON, answers.next()).await else {
+                    if stopped() {
+                        break;
+                    }
+                    continue;
+                };
+                let Some((k, id, answer)) = next else { break };
                 answered += 1;
                 let going = match answer {
                     Ok(bytes) => sink(k, id, Ok(&bytes)),

@@ -1,6 +1,7 @@
 //! Stores opened: what a URL or a throttled path stands for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,29 +12,30 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use parking_lot::Mutex;
 
-use super::catalog::{Catalog, Place, Shard, Stamp, is_hidden, is_image};
+use super::catalog::{Catalog, Shard, is_hidden, is_image};
+use super::failure::Maker;
 use super::files::Files;
+use super::identity::{Mark, Stamp};
 use super::open::{self, Found};
 use super::ranged::Ranged;
-use super::store::{Store, StoreReader, below};
+use super::store::{Store, StoreReader, Wanted, below};
 use super::tar::{self, ShardIndex};
-use super::{OpenOptions, Source, folder, index_cache, label, local, pattern};
+use super::{OpenOptions, Source, checksums, folder, index_cache, label, local, pattern};
 use crate::error::{Error, Result};
 
 /// Shards walked at once; each has one request in flight.
 const WALKS_MAX: usize = 16;
 
-/// A shard in a store: its key, its name for people and the index cache, its size and stamp.
+/// A shard in a store; its path is its URL, for people and the index cache.
 struct Object {
     key: Path,
-    url: String,
-    bytes: u64,
-    stamp: Stamp,
+    shard: Shard,
 }
 
 /// A local path read as if it were far away.
 pub(super) fn local(path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
-    let store = Store::new(Arc::new(LocalFileSystem::new()), true, options)?;
+    let store = Store::new(Arc::new(LocalFileSystem::new()), Maker::Files, options)?;
+    let index_key: IndexKey<'_> = &index_cache::local_key;
     let key = |path: &str| -> Result<Path> {
         let absolute = std::path::absolute(path).map_err(|e| local::failed(path, e))?;
         Path::from_absolute_path(&absolute)
@@ -42,17 +44,17 @@ pub(super) fn local(path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
     match open::find(path)? {
         Found::Folder(root, listed) => {
             let root_key = key(local::utf8(&root)?)?;
-            files(store, folder::catalog(&root, listed)?, root_key)
+            files(store, folder::catalog(&root, listed)?, root_key, options)
         }
         Found::Shards(paths) => {
             let objects = paths
                 .into_iter()
                 .map(|path| {
                     let (_, bytes, stamp) = local::open_file(&path)?;
-                    Ok(Object { key: key(&path)?, url: path, bytes, stamp })
+                    Ok(Object { key: key(&path)?, shard: Shard { path, bytes, stamp } })
                 })
                 .collect::<Result<_>>()?;
-            shards(store, path.to_owned(), objects, options)
+            shards(store, path.to_owned(), objects, index_key, options)
         }
     }
 }
@@ -61,7 +63,8 @@ pub(super) fn local(path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
 #[cfg(feature = "cloud")]
 pub(super) fn remote(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
     let target = super::cloud::connect(url, options)?;
-    in_store(Store::new(target.store, false, options)?, &target.base, &target.paths, options)
+    let index_key = |shard: &Shard| index_cache::remote_key(&target.place, shard);
+    in_store(Store::new(target.store, Maker::Cloud, options)?, &target.base, &target.paths, &index_key, options)
 }
 
 /// A dataset behind a URL.
@@ -74,18 +77,25 @@ pub(super) fn remote(url: &str, _: &OpenOptions) -> Result<Arc<dyn Source>> {
 }
 
 /// Opens a dataset in an object store of the caller's own: any implementation of `object_store`, configured at will.
-/// `path` is a key, a prefix, or a pattern as for [`open`](super::open).
+/// `path` is a key, a prefix, or a pattern as for [`open`](super::open). Its indexes are not kept: nothing tells two
+/// stores apart.
 ///
 /// # Errors
 /// As [`open`](super::open).
 pub fn open_in(store: Arc<dyn ObjectStore>, path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
     options.check()?;
     let base = store.to_string();
-    in_store(Store::new(store, false, options)?, &base, &pattern::braces(path)?, options)
+    in_store(Store::new(store, Maker::Caller, options)?, &base, &pattern::braces(path)?, &|_| None, options)
 }
 
 /// A dataset in `store`: `paths` are keys below `base`, which names the store for people.
-pub(super) fn in_store(store: Store, base: &str, paths: &[String], options: &OpenOptions) -> Result<Arc<dyn Source>> {
+fn in_store(
+    store: Store,
+    base: &str,
+    paths: &[String],
+    index_key: IndexKey<'_>,
+    options: &OpenOptions,
+) -> Result<Arc<dyn Source>> {
     let url = |key: &str| format!("{base}/{key}");
     let mut objects = Vec::new();
     for path in paths {
@@ -93,7 +103,8 @@ pub(super) fn in_store(store: Store, base: &str, paths: &[String], options: &Ope
         if pattern::has_wildcard(path) {
             let (parent, wanted) = path.rsplit_once('/').unwrap_or(("", path));
             let before = objects.len();
-            for (found, _) in store.list(&below(&Path::default(), parent)?)? {
+            for found in store.list(&below(&Path::default(), parent)?)? {
+                let found = found.location.to_string();
                 let direct = below(&Path::default(), parent)?.as_ref().len();
                 let name = found.get(direct..).unwrap_or("").trim_start_matches('/');
                 if !name.contains('/') && pattern::matches(wanted, name) {
@@ -106,40 +117,46 @@ pub(super) fn in_store(store: Store, base: &str, paths: &[String], options: &Ope
         } else if let Some(object) = object(&store, key.as_ref(), url(path))? {
             objects.push(object);
         } else if paths.len() == 1 {
-            return prefix(store, base, &key, options);
+            return prefix(store, base, &key, index_key, options);
         } else {
             return Err(Error::unreadable(format!("{} does not exist: check the URL", url(path))));
         }
     }
     let named = paths.first().map(|p| url(p)).unwrap_or_default();
     let named = if paths.len() > 1 { format!("{named} and {} more", paths.len() - 1) } else { named };
-    shards(store, named, objects, options)
+    shards(store, named, objects, index_key, options)
 }
 
 fn object(store: &Store, key: &str, url: String) -> Result<Option<Object>> {
     let key = below(&Path::default(), key)?;
-    Ok(store.head(&key)?.map(|(bytes, stamp)| Object { key, url, bytes, stamp }))
+    Ok(store.head(&key)?.map(|(bytes, stamp)| Object { key, shard: Shard { path: url, bytes, stamp } }))
 }
 
 /// A prefix in a store: tar shards directly below it, or class folders.
-fn prefix(store: Store, base: &str, key: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>> {
+fn prefix(
+    store: Store,
+    base: &str,
+    key: &Path,
+    index_key: IndexKey<'_>,
+    options: &OpenOptions,
+) -> Result<Arc<dyn Source>> {
     let url = format!("{base}/{key}");
     let listed = store.list(key)?;
     let direct = if key.as_ref().is_empty() { 0 } else { key.as_ref().len() + 1 };
     let mut catalog = Catalog { url: url.clone(), ..Catalog::default() };
     let below_key = |object: &'_ str| object.get(direct..).unwrap_or("").to_owned();
-    let listed: Vec<(String, u64)> = listed.into_iter().map(|(object, bytes)| (below_key(&object), bytes)).collect();
+    let listed: Vec<_> = listed.into_iter().map(|object| (below_key(object.location.as_ref()), object)).collect();
     let folders: BTreeSet<&str> =
         listed.iter().filter_map(|(name, _)| Some(name.split_once('/')?.0)).filter(|f| !is_hidden(f)).collect();
     let mut images = vec![0u64; folders.len()];
     let labels: BTreeMap<&str, usize> = folders.iter().copied().zip(0..).collect();
     let mut top = Vec::new();
-    for (name, bytes) in &listed {
+    for (name, object) in &listed {
         let label = name.split_once('/').map(|(class, _)| labels.get(class).copied());
         match label {
             None if !is_hidden(name) => top.push(name.as_str()),
             Some(Some(label)) if !is_hidden(name) && is_image(name) => {
-                catalog.push(name, Place::OWN_FILE, 0, *bytes)?;
+                catalog.push_file(name, object.size, &Stamp::of_object(object))?;
                 catalog.labels.push(label as i64);
                 if let Some(images) = images.get_mut(label) {
                     *images += 1;
@@ -159,7 +176,7 @@ fn prefix(store: Store, base: &str, key: &Path, options: &OpenOptions) -> Result
         if let Some((class, _)) = catalog.classes.iter().zip(&images).find(|(_, images)| **images == 0) {
             return Err(folder::empty_class(class, &url));
         }
-        return files(store, catalog, key.clone());
+        return files(store, catalog, key.clone(), options);
     }
     if !catalog.classes.is_empty() {
         return Err(open::ambiguous(&url, names.len(), catalog.classes.len()));
@@ -169,24 +186,34 @@ fn prefix(store: Store, base: &str, key: &Path, options: &OpenOptions) -> Result
         let key = below(key, name)?;
         objects.extend(object(&store, key.as_ref(), format!("{url}/{name}"))?);
     }
-    shards(store, url, objects, options)
+    shards(store, url, objects, index_key, options)
 }
 
-fn files(store: Store, catalog: Catalog, root: Path) -> Result<Arc<dyn Source>> {
-    Ok(Arc::new(Files::new(catalog, StoreReader { store, shards: Vec::new(), root })?))
+fn files(store: Store, catalog: Catalog, root: Path, options: &OpenOptions) -> Result<Arc<dyn Source>> {
+    Ok(Arc::new(Files::new(catalog, StoreReader { store, shards: Vec::new(), root }, options.checksums)?))
 }
+
+/// What the index cache knows a shard by.
+type IndexKey<'a> = &'a (dyn Fn(&Shard) -> Option<String> + Sync);
 
 /// Indexes shards, several at once, and opens them.
-fn shards(store: Store, url: String, objects: Vec<Object>, options: &OpenOptions) -> Result<Arc<dyn Source>> {
+fn shards(
+    store: Store,
+    url: String,
+    objects: Vec<Object>,
+    index_key: IndexKey<'_>,
+    options: &OpenOptions,
+) -> Result<Arc<dyn Source>> {
     let (next, indexed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let cache: Option<PathBuf> = options.index_cache.clone();
     let walks = || {
         while let Some((n, object)) =
             Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, objects.get(n)?)))
         {
-            let result = index_cache::through(cache.as_deref(), &object.url, object.bytes, &object.stamp, || {
-                walk(&store, object)
-            });
+            let key = || index_key(&object.shard);
+            let sum = |index: &mut ShardIndex| sum(&store, object, index);
+            let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> = if options.checksums { Some(&sum) } else { None };
+            let result = index_cache::through(cache.as_deref(), key, &object.shard, || walk(&store, object), sum);
             let failed = result.is_err();
             indexed.lock().push((n, result));
             if failed {
@@ -207,16 +234,33 @@ fn shards(store: Store, url: String, objects: Vec<Object>, options: &OpenOptions
     let mut catalog = Catalog { url, ..Catalog::default() };
     label::assemble(&mut catalog, indexed)?;
     let keys = objects.into_iter().map(|o| o.key).collect();
-    Ok(Arc::new(Files::new(catalog, StoreReader { store, shards: keys, root: Path::default() })?))
+    Ok(Arc::new(Files::new(catalog, StoreReader { store, shards: keys, root: Path::default() }, options.checksums)?))
+}
+
+/// The object as a file; every part of it must be from the object that was looked at first.
+fn reader<'a>(store: &'a Store, object: &'a Object) -> Ranged<impl FnMut(Range<u64>) -> Result<Vec<u8>> + 'a> {
+    let Object { key, shard } = object;
+    let if_match = shard.stamp.if_match();
+    Ranged::new(shard.bytes, move |range| {
+        let what = || shard.path.clone();
+        let (start, bytes) = (range.start, range.end - range.start);
+        let (mark, if_match) = (Mark::of(&shard.stamp), if_match.as_deref());
+        let wanted = Wanted { key, start, bytes, total: shard.bytes, mark, if_match, what: &what };
+        Ok(store.wait(store.range(wanted, &|_| Ok(())))??.to_vec())
+    })
 }
 
 fn walk(store: &Store, object: &Object) -> Result<(Shard, ShardIndex)> {
-    let what = || object.url.clone();
-    let reader = Ranged::new(object.bytes, |range| {
-        let bytes = store.wait(store.range(&object.key, range, object.stamp.etag.as_deref(), &what))??;
-        Ok(bytes.as_ref().to_vec())
-    });
+    let reader = reader(store, object);
     let failure = reader.failure();
-    let index = tar::walk(reader, object.bytes, &object.url).map_err(|e| failure.lock().take().unwrap_or(e))?;
-    Ok((Shard { path: object.url.clone(), bytes: object.bytes, stamp: object.stamp.clone() }, index))
+    let index =
+        tar::walk(reader, object.shard.bytes, &object.shard.path).map_err(|e| failure.lock().take().unwrap_or(e))?;
+    Ok((object.shard.clone(), index))
+}
+
+fn sum(store: &Store, object: &Object, index: &mut ShardIndex) -> Result<()> {
+    let reader = reader(store, object);
+    let failure = reader.failure();
+    checksums::of_members(reader, index)
+        .map_err(|e| failure.lock().take().unwrap_or_else(|| local::failed(&object.shard.path, e)))
 }

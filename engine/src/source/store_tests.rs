@@ -9,10 +9,9 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::pacer::Pacer;
-use super::store::{Failure, retried};
 use super::tests::{all, archive, class_folders, png, refusal};
 use super::*;
-use crate::error::{Error, ErrorKind};
+use crate::error::ErrorKind;
 
 fn throttled() -> OpenOptions {
     OpenOptions {
@@ -103,6 +102,18 @@ fn an_object_replaced_after_indexing_is_refused_by_its_tag() {
 }
 
 #[test]
+fn a_whole_object_replaced_after_opening_is_refused_by_its_tag() {
+    let store = holding(&[("c/1.png", png(1)), ("c/2.png", png(2))]);
+    let source = open_in(store.clone(), "", &OpenOptions::default()).unwrap();
+    assert!(all(&*source).iter().all(|(_, r)| r.is_ok()));
+    runtime::shared().unwrap().block_on(store.put(&Path::from("c/1.png"), png(9).into())).unwrap();
+    let seen = all(&*source);
+    let message = seen[0].1.as_ref().unwrap_err();
+    assert!(message.contains("c/1.png changed since it was indexed"), "{message}");
+    assert!(seen[1].1.is_ok());
+}
+
+#[test]
 fn an_object_that_is_gone_or_cut_is_named_and_the_rest_is_read() {
     let dir = tempfile::tempdir().unwrap();
     class_folders(dir.path());
@@ -110,49 +121,35 @@ fn an_object_that_is_gone_or_cut_is_named_and_the_rest_is_read() {
     fs::remove_file(dir.path().join("cat/a.png")).unwrap();
     fs::write(dir.path().join("dog/a.PNG"), b"short").unwrap();
     let seen = all(&*source);
-    assert!(seen[0].1.as_ref().unwrap_err().contains("cat/a.png does not exist"), "{:?}", seen[0]);
+    assert!(seen[0].1.as_ref().unwrap_err().contains("cat/a.png is gone"), "{:?}", seen[0]);
     assert!(seen[1].1.is_ok());
     let message = seen[2].1.as_ref().unwrap_err();
-    assert!(message.contains("dog/a.PNG") && message.contains("got 5"), "{message}");
+    assert!(message.contains("dog/a.PNG") && message.contains("got 5") && message.contains("has 5"), "{message}");
 }
 
 #[test]
-fn a_store_that_does_not_answer_is_a_timeout_with_its_numbers() {
-    let store = holding(&[("c/1.png", png(1))]);
+fn a_store_that_does_not_answer_is_an_outage_with_its_numbers() {
+    let store = holding(&[("c/1.png", png(1)), ("c/2.png", png(2))]);
     let options = OpenOptions {
         throttle: Some(Throttle { latency: Duration::from_secs(3600), bandwidth_bytes_per_s: None }),
         timeout: Some(Duration::from_millis(5)),
+        retry_timeout: Duration::from_millis(50),
+        connections: 1,
         ..OpenOptions::default()
     };
     let source = open_in(store, "", &options).unwrap();
     let mut kinds = Vec::new();
-    source.fetch(&[0], &mut |_, answer| {
+    source.fetch(&[0, 1], &mut |_, answer| {
         let error = answer.unwrap_err();
-        assert!(error.to_string().contains("within 5ms") && error.to_string().contains("3 attempts"), "{error}");
+        for word in
+            ["within 5ms (timeout)", "within 50ms", "retry_timeout", "nothing is known to be wrong with the data"]
+        {
+            assert!(error.to_string().contains(word), "{word:?} is missing from: {error}");
+        }
         kinds.push(error.kind());
         std::ops::ControlFlow::Continue(())
     });
-    assert_eq!(kinds, [ErrorKind::Timeout]);
-}
-
-#[test]
-fn a_request_is_retried_while_that_can_help_and_no_longer() {
-    let runtime = runtime::shared().unwrap();
-    let run = |answers: Vec<fn() -> Result<u8, Failure>>| {
-        let mut made = 0;
-        let answer = runtime.block_on(retried(|| {
-            made += 1;
-            let answer = answers[made - 1]();
-            async move { answer }
-        }));
-        (answer.map_err(|e| e.to_string()), made)
-    };
-    let busy: fn() -> Result<u8, Failure> = || Err(Failure::Retry(Error::unreadable("busy")));
-    let gone: fn() -> Result<u8, Failure> = || Err(Failure::Final(Error::unreadable("gone")));
-    let fine: fn() -> Result<u8, Failure> = || Ok(7);
-    assert_eq!(run(vec![busy, busy, fine]), (Ok(7), 3));
-    assert_eq!(run(vec![busy, gone]), (Err("gone".to_owned()), 2));
-    assert_eq!(run(vec![busy, busy, busy]), (Err("busy (3 attempts)".to_owned()), 3));
+    assert_eq!(kinds, [ErrorKind::Outage; 2]);
 }
 
 #[test]

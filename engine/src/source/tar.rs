@@ -26,6 +26,8 @@ pub(super) struct Member {
     pub(super) bytes: u64,
     /// From the `.cls` member of the same key.
     pub(super) label: Option<i64>,
+    /// CRC-32 of the bytes, once somebody has read them.
+    pub(super) sum: Option<u32>,
 }
 
 /// What one walk found.
@@ -81,7 +83,7 @@ pub(super) fn walk<R: Read + Seek>(reader: R, len: u64, what: &str) -> Result<Sh
             if !seen.insert(name.clone()) {
                 return Err(twice(what, &name, offset));
             }
-            found.members.push(Member { name, offset, bytes, label: None });
+            found.members.push(Member { name, offset, bytes, label: None, sum: None });
         } else if name.ends_with(".cls") {
             let label = number(&mut entry, bytes, what, &name)?;
             if labels.insert(key(&name).to_owned(), label).is_some() {

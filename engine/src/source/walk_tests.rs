@@ -4,7 +4,8 @@ use std::io::{Read, Seek, SeekFrom};
 
 use proptest::prelude::*;
 
-use super::catalog::{Ignored, Stamp};
+use super::catalog::{Ignored, Shard};
+use super::identity::Stamp;
 use super::index_cache;
 use super::pattern::{braces, has_wildcard, matches};
 use super::ranged::Ranged;
@@ -73,15 +74,23 @@ proptest! {
     #[test]
     fn an_index_comes_back_from_disk_as_it_went(index in any_index()) {
         let dir = tempfile::tempdir().unwrap();
-        let stamp = Stamp { etag: Some("\"x\"".to_owned()), modified_ns: -5 };
-        index_cache::keep(dir.path(), "s3://b/s.tar", 1 << 20, &stamp, &index).unwrap();
-        let unused = || Err(Error::internal("the index should have been found"));
-        let (shard, back) = index_cache::through(Some(dir.path()), "s3://b/s.tar", 1 << 20, &stamp, unused).unwrap();
-        prop_assert_eq!((back, shard.bytes), (index, 1 << 20));
-        for other in [Stamp { etag: None, ..stamp.clone() }, Stamp { modified_ns: 0, ..stamp.clone() }] {
-            let walked = index_cache::through(Some(dir.path()), "s3://b/s.tar", 1 << 20, &other, || Err(Error::internal("walked")));
-            prop_assert!(walked.is_err());
+        let stamp = Stamp { etag: Some("\"x\"".to_owned()), modified_ns: -5, changed_ns: 0 };
+        let shard = Shard { path: "s3://b/s.tar".to_owned(), bytes: 1 << 20, stamp };
+        let key = |place: &str, shard: &Shard| index_cache::remote_key(place, shard);
+        let through = |place: &str, shard: &Shard| {
+            let walked = || Err(Error::internal("walked"));
+            index_cache::through(Some(dir.path()), || key(place, shard), shard, walked, None)
+        };
+        index_cache::keep(dir.path(), &key("a", &shard).unwrap(), &index).unwrap();
+        let (same, back) = through("a", &shard).unwrap();
+        prop_assert_eq!((back, same), (index, shard.clone()));
+        prop_assert!(through("another endpoint", &shard).is_err());
+        for stamp in [Stamp { etag: None, ..shard.stamp.clone() }, Stamp { modified_ns: 0, ..shard.stamp.clone() }] {
+            let other = Shard { stamp, ..shard.clone() };
+            prop_assert!(through("a", &other).is_err());
         }
+        let nothing = Shard { stamp: Stamp::default(), ..shard };
+        prop_assert!(key("a", &nothing).is_none(), "a size proves nothing");
     }
 
     #[test]
@@ -134,8 +143,9 @@ proptest! {
 }
 
 fn any_index() -> impl Strategy<Value = ShardIndex> {
-    let member = ("[a-zé/]{0,12}", 0u64..1 << 19, 0u64..1 << 19, prop::option::of(any::<i64>()))
-        .prop_map(|(name, offset, bytes, label)| Member { name, offset, bytes, label });
+    let member =
+        ("[a-zé/]{0,12}", 0u64..1 << 19, 0u64..1 << 19, prop::option::of(any::<i64>()), prop::option::of(any::<u32>()))
+            .prop_map(|(name, offset, bytes, label, sum)| Member { name, offset, bytes, label, sum });
     (prop::collection::vec(member, 0..20), any::<(u64, u64, u64)>()).prop_map(|(members, (links, escaping, others))| {
         ShardIndex { members, ignored: Ignored { links, escaping, others } }
     })

@@ -58,7 +58,8 @@ class Adaptor:
             for i in ids:
                 self.reading[me] = i
                 item = self._one(i)
-                found.append(self._bytes(item, i))
+                # Copied before the next call: a dataset may fill the same array again.
+                found.append(_kept(self._bytes(item, i)))
                 if time.perf_counter() > until or _is_fatal(item):
                     break
             return found
@@ -142,6 +143,11 @@ class Adaptor:
                 f"one of {', '.join(DTYPES)}, fixed in shape"
             )
         return result
+
+
+def _kept(found: Any) -> Any:
+    """Buffers of ours instead of views of the dataset's memory; what is no pair of buffers stays as it is."""
+    return (bytes(found[0]), bytes(found[1])) if len(found) == 2 else found
 
 
 def guarded(dataset: Any) -> list[Any]:

@@ -10,6 +10,7 @@ __all__ = [
     "Error",
     "SettingsError",
     "SourceError",
+    "OutageError",
     "SampleError",
     "MemoryLimitError",
     "DeviceError",
@@ -31,6 +32,11 @@ class SettingsError(Error, ValueError):
 
 class SourceError(Error, OSError):
     """The source could not be read: check the path or the network, then retry."""
+
+
+class OutageError(SourceError):
+    """A store did not serve for ``retry_timeout``: nothing is known to be wrong with the data, so ``on_error`` skips nothing for it.
+    Check the network and the store, then go on from the last checkpoint."""
 
 
 class SampleError(Error, ValueError):

@@ -306,6 +306,8 @@ def open_source(
     index_cache: str | PathLike[str] | None,
     store_options: list[tuple[str, str]],
     timeout_s: float | None,
+    retry_timeout_s: float,
+    checksums: bool,
 ) -> Source: ...
 def array_source(data: _Buffer, data_spec: _AnySpec, target: _Buffer, target_spec: _AnySpec, samples: int) -> Source: ...
 def dataset_source(

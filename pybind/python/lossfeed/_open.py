@@ -82,6 +82,8 @@ def open(
     timeout: float | None = None,
     index_cache: str | os.PathLike[str] | None = None,
     store_options: dict[str, str] | None = None,
+    retry_timeout: float = 120.0,
+    checksums: bool = False,
     thread_safe: bool | None = None,
     processes: int = 0,
 ) -> Data:
@@ -105,9 +107,14 @@ def open(
         latency: seconds every request to the source takes at least; makes a local source behave like a remote one.
         bandwidth: bytes per second the source gives at most, as an int or text (``"100MB"``).
         connections: requests in flight at most.
-        timeout: seconds one request may take; None for the store's own limit.
+        timeout: seconds one request may take; None for 30.
         index_cache: directory that keeps the index of tar shards between runs.
         store_options: options of the object store (region, endpoint, credentials) by their object_store names.
+        retry_timeout: seconds for which a store that does not serve (no connection, no answer, 5xx, 429) is asked again, from the first
+            failure after its last answer on; its requests share them. A store that has never answered gets 10 of them. 0 asks once.
+            Then OutageError is raised, whatever the loader's ``on_error`` is: nothing is wrong with the data.
+        checksums: take a CRC-32 of every sample now, and hold every later read against it. Reads the whole dataset once; with
+            ``index_cache`` the sums of shards are kept there.
         thread_safe: True lets several threads call a Python dataset at once; False never does. None asks its attribute ``thread_safe``.
             Only a dataset whose every call may run beside another is thread-safe: one that seeks and reads through one handle is not
             (a handle a thread, in a ``threading.local``, is). Unsafe datasets take turns, whichever loader calls them, and so do subsets of
@@ -116,7 +123,7 @@ def open(
             which is started as torch's ``DataLoader`` starts its workers. They end with the Data that is returned. 0: none.
 
     Raises:
-        SourceError: nothing is there, or it cannot be read.
+        SourceError: nothing is there, or it cannot be read. OutageError, a SourceError: the store does not serve.
         SampleError: the first sample cannot be decoded, or a dataset's item is not a pair of arrays of one shape.
         SettingsError: an option makes no sense, or not for this kind of data.
     """
@@ -139,6 +146,8 @@ def open(
                 index_cache=None if index_cache is None else os.fspath(index_cache),
                 store_options=[(str(k), str(v)) for k, v in (store_options or {}).items()],
                 timeout_s=None if timeout is None else real("timeout", timeout),
+                retry_timeout_s=real("retry_timeout", retry_timeout),
+                checksums=flag("checksums", checksums),
             )
         )
     for name, value, default in (
@@ -148,6 +157,8 @@ def open(
         ("timeout", timeout, None),
         ("index_cache", index_cache, None),
         ("store_options", store_options, None),
+        ("retry_timeout", retry_timeout, 120.0),
+        ("checksums", checksums, False),
     ):
         if value != default:
             raise SettingsError(f"{name}={value!r} is for paths and URLs; this data is in memory or a Python dataset: leave it out")

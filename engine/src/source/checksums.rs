@@ -1,0 +1,85 @@
+//! A checksum a sample, taken when the dataset is opened and held against every later read of it: what no tag or date
+//! tells, bytes do.
+//!
+//! CRC-32 finds damage and mix-ups, not forgery. Shards keep theirs in the index cache; folders are read anew.
+
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::ControlFlow;
+use std::thread;
+
+use parking_lot::Mutex;
+
+use super::catalog::Catalog;
+use super::files::Reader;
+use super::tar::ShardIndex;
+use crate::error::{Error, Result};
+use crate::types::SampleId;
+
+/// Samples read in one call.
+const BLOCK: usize = 1024;
+const THREADS_MAX: usize = 8;
+
+/// Adds the checksums that members lack, reading them in the order they lie.
+pub(super) fn of_members<R: Read + Seek>(mut shard: R, index: &mut ShardIndex) -> io::Result<()> {
+    let mut piece = vec![0; 64 << 10];
+    for member in index.members.iter_mut().filter(|m| m.sum.is_none()) {
+        shard.seek(SeekFrom::Start(member.offset))?;
+        let (mut sum, mut left) = (crc32fast::Hasher::new(), member.bytes);
+        while left > 0 {
+            let room = piece.get_mut(..left.min(64 << 10) as usize).unwrap_or_default();
+            let got = match shard.read(room) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(got) => got,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e),
+            };
+            sum.update(room.get(..got).unwrap_or_default());
+            left -= got as u64;
+        }
+        member.sum = Some(sum.finalize());
+    }
+    Ok(())
+}
+
+/// The checksums of all samples of a catalog, read with `reader`.
+pub(super) fn of_samples(catalog: &Catalog, reader: &impl Reader) -> Result<Vec<u32>> {
+    let ids: Vec<(usize, SampleId)> =
+        (0..).zip(&catalog.places).filter(|(_, p)| p.bytes > 0).map(|(id, _)| (id as usize, id)).collect();
+    let sums = Mutex::new(vec![0; catalog.places.len()]);
+    let (blocks, failure) = (Mutex::new(ids.chunks(BLOCK)), Mutex::new(None::<Error>));
+    let work = || {
+        loop {
+            let Some(block) = blocks.lock().next().filter(|_| failure.lock().is_none()) else { return };
+            let mut found = Vec::with_capacity(block.len());
+            reader.read(catalog, block, &|| false, &mut |at, _, data| match data {
+                Ok(data) => {
+                    found.push((at, crc32fast::hash(data)));
+                    ControlFlow::Continue(())
+                }
+                Err(e) => {
+                    failure.lock().get_or_insert(e);
+                    ControlFlow::Break(())
+                }
+            });
+            let mut sums = sums.lock();
+            for (at, sum) in found {
+                if let Some(place) = sums.get_mut(at) {
+                    *place = sum;
+                }
+            }
+        }
+    };
+    // A store's reader has many requests in flight by itself.
+    let threads =
+        if reader.remote() { 1 } else { thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX) };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    match failure.into_inner() {
+        Some(e) => Err(Error::new(e.kind(), format!("{} cannot be read for its checksums", catalog.url)).because(e)),
+        None => Ok(sums.into_inner()),
+    }
+}
