@@ -14,6 +14,10 @@ fn sealed(body: &[u8]) -> Vec<u8> {
 fn check(bytes: &[u8]) {
     // Whatever is wrong with a state is an error with words.
     let Ok(state) = Checkpoint::from_bytes(bytes) else { return };
+    // What a sampler or a policy reads later is finite, and a weight is above 0.
+    let beliefs = state.scores.iter().flat_map(|(beliefs, _)| beliefs);
+    assert!(beliefs.into_iter().all(|b| !b.is_infinite()), "an infinite belief");
+    assert!(state.order.iter().flat_map(|o| &o.weights).all(|w| w.is_finite() && *w > 0.0), "a weight nobody can use");
     let written = state.to_bytes().expect("what was read can be written");
     let again = Checkpoint::from_bytes(&written).expect("what was written can be read");
     // By bytes, because beliefs may be "not a number": a sample that has none.
