@@ -148,8 +148,8 @@ pub(crate) fn every_schedule_gives_the_same_bits(machine: &mut dyn Machine, shap
 pub(crate) fn terms(machine: &mut dyn Machine, shapes: &'static [Shape]) {
     for (turn, (dtype, shape)) in all(shapes).enumerate() {
         let mut rng = Lcg::new(turn as u64);
-        // Sums of 100,000 rounded terms that are all alike round one way: there the plain reference is the one that is off.
-        let flavour = if shape.1 > 100_000 { Flavour::Plain } else { plain_or_far(rng.below(10) as usize) };
+        // Sums of 30,000 rounded terms that are all alike round one way: there the plain reference is the one that is off.
+        let flavour = if shape.1 > 10_000 { Flavour::Plain } else { plain_or_far(rng.below(10) as usize) };
         let case = case_of(dtype, shape, flavour, 5);
         let weighted = turn % 3 != 0;
         let label_smoothing = [0.1, 0.0, 1.0, 0.3][turn % 4];
