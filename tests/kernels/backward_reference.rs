@@ -72,8 +72,10 @@ impl Target<'_> {
         let loss = (0..z.len()).filter(|&j| mass(j) != 0.0).map(|j| mass(j) * minus_log_p[j]).sum();
         let square: f64 = p.iter().zip(&q).map(|(p, q)| (p - q) * (p - q)).sum();
         let entropy = minus_log_p.iter().zip(&p).filter(|(_, p)| **p > 0.0).map(|(v, p)| p * v).sum();
-        // A row without a softmax has no maximum to refer it to.
-        let max = if log_sum.is_nan() { f64::NAN } else { max };
+        if log_sum.is_nan() {
+            let none = f64::NAN; // no softmax
+            return [none, none, none, none, none, (0..z.len()).map(mass).sum()];
+        }
         [loss, max, log_sum, square.sqrt(), entropy, (0..z.len()).map(mass).sum()]
     }
 

@@ -148,8 +148,8 @@ pub(crate) fn every_schedule_gives_the_same_bits(machine: &mut dyn Machine, shap
 pub(crate) fn terms(machine: &mut dyn Machine, shapes: &'static [Shape]) {
     for (turn, (dtype, shape)) in all(shapes).enumerate() {
         let mut rng = Lcg::new(turn as u64);
-        // Sums of 100,000 rounded terms that are all alike round one way: there the plain reference is the one that is off.
-        let flavour = if shape.1 > 100_000 { Flavour::Plain } else { plain_or_far(rng.below(10) as usize) };
+        // Sums of 30,000 rounded terms that are all alike round one way: there the plain reference is the one that is off.
+        let flavour = if shape.1 > 10_000 { Flavour::Plain } else { plain_or_far(rng.below(10) as usize) };
         let case = case_of(dtype, shape, flavour, 5);
         let weighted = turn % 3 != 0;
         let label_smoothing = [0.1, 0.0, 1.0, 0.3][turn % 4];
@@ -180,7 +180,10 @@ pub(crate) fn terms(machine: &mut dyn Machine, shapes: &'static [Shape]) {
                 (target.term(&row(&case.view(), i), y as usize), if weighted { weight[y as usize] } else { 1.0 })
             };
             let tolerance = if double { 1e-12 } else { 2e-5 } * (term.abs() + 10.0);
-            let same = terms[i] == term || terms[i].is_nan() && term.is_nan() || (terms[i] - term).abs() <= tolerance;
+            // All of the loss smoothed away, 0 times a masked target's infinity is NaN, as in torch.
+            let nothing_left = label_smoothing == 1.0 && term == f64::INFINITY;
+            let same = terms[i] == term || terms[i].is_nan() && (term.is_nan() || nothing_left);
+            let same = same || (terms[i] - term).abs() <= tolerance;
             assert!(same, "term {} of row {i}, not {term}: {case:?}", terms[i]);
             assert!((shares[i] - share).abs() <= 1e-6 * share, "share {} of row {i}, not {share}: {case:?}", shares[i]);
         }
