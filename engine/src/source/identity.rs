@@ -37,6 +37,7 @@ impl Stamp {
     }
 
     /// Whether there is anything to recognise the file by beside its size.
+    #[cfg(any(feature = "cloud", test))]
     pub(super) fn is_proof(&self) -> bool {
         self.etag.is_some() || self.modified_ns != 0
     }

@@ -107,6 +107,7 @@ pub(super) fn local_key(shard: &Shard) -> Option<String> {
 }
 
 /// The key of a shard in the store at `place`; `None` when the store says nothing to recognise it by.
+#[cfg(any(feature = "cloud", test))]
 pub(super) fn remote_key(place: &str, shard: &Shard) -> Option<String> {
     let stamp = Some(&shard.stamp).filter(|s| s.is_proof())?;
     let (path, tag) = (&shard.path, stamp.etag.as_deref().unwrap_or(""));
