@@ -186,14 +186,14 @@ def test_an_answer_is_read_to_the_ranges_end_and_no_further(name):
         assert store.counts[name] > 0 and store.poured < store.counts[name] * (16 << 20)
 
 
-SECRETS = ("pa55w0rd", "pa%35w0rd", "user:")
+SECRETS = ("pa55w0rd", "pa5%35w0rd", "user:")
 
 
 def spill(*texts):
     return [secret for text in texts for secret in SECRETS if secret in str(text)]
 
 
-@pytest.mark.parametrize("password", ["pa55w0rd", "pa%35w0rd"])
+@pytest.mark.parametrize("password", ["pa55w0rd", "pa5%35w0rd"])
 def test_a_password_in_the_url_is_sent_and_never_told(password, monkeypatch):
     with FaultStore({"data/train.tar": tar(0, 4)}, credentials=("user", "pa55w0rd")) as store:
         url = f"http://user:{password}@{store.host}"
