@@ -179,21 +179,21 @@ def test_an_answer_is_read_to_the_ranges_end_and_no_further(name):
     size = 192 << 20
     with FaultStore({"train.tar": tar(0, 4)}, endless_bytes=size) as store:
         data = lf.open(store.url + "/train.tar", **QUICKLY)
-        store._schedule["*"] = [name] * 3
+        store._schedule["*"] = [name] * 50
         with pytest.raises(lf.Error):
             next(iter(lf.Loader(data, 1, num_workers=0)))
         # What the sockets between hold is not in our memory; it is megabytes at most.
-        assert store.poured < 3 * (16 << 20)
+        assert store.counts[name] > 0 and store.poured < store.counts[name] * (16 << 20)
 
 
-SECRETS = ("pa55w0rd", "pa%35w0rd", "user:")
+SECRETS = ("pa55w0rd", "pa5%35w0rd", "user:")
 
 
 def spill(*texts):
     return [secret for text in texts for secret in SECRETS if secret in str(text)]
 
 
-@pytest.mark.parametrize("password", ["pa55w0rd", "pa%35w0rd"])
+@pytest.mark.parametrize("password", ["pa55w0rd", "pa5%35w0rd"])
 def test_a_password_in_the_url_is_sent_and_never_told(password, monkeypatch):
     with FaultStore({"data/train.tar": tar(0, 4)}, credentials=("user", "pa55w0rd")) as store:
         url = f"http://user:{password}@{store.host}"
@@ -213,7 +213,7 @@ def test_a_password_in_the_url_is_sent_and_never_told(password, monkeypatch):
     # What is no URL, or of a store that takes no such login, is refused without it.
     for url in ("http://user:pa55w0rd/@host/x.tar", "http://user:pa55w0rd?@host:x/x.tar", "s3://user:pa55w0rd@bucket/x.tar",
                 "https://user:pa55w0rd@[broken/x.tar", "ftp://user:pa55w0rd@host/x.tar"):
-        with pytest.raises(lf.SettingsError) as told:
+        with pytest.raises(lf.Error) as told:
             lf.open(url, retry_timeout=0.2)
         assert not spill(told.value), url
     with pytest.raises(lf.SettingsError, match="user and password") as told:

@@ -25,6 +25,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Failures in a row that make a store be taken to be down.
 const DOWN_AFTER: u32 = 4;
+/// Failures that lie further apart, and further than a budget, belong to two troubles.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 /// The most for a store that has never answered: most likely its name is wrong.
 const FIRST_CONTACT: Duration = Duration::from_secs(10);
 
@@ -66,6 +68,8 @@ struct State {
     /// Of the first failure since the last answer.
     failing_since: Option<Instant>,
     failures: u32,
+    /// When it failed last.
+    failed_at: Option<Instant>,
     /// Probes since it was taken to be down.
     probes: u32,
     /// Down: when the next probe is due.
@@ -106,7 +110,7 @@ impl Health {
             let started = Instant::now();
             let turn = self.turn(what).await?;
             let outcome = request().await;
-            let (error, retry_after) = match outcome {
+            let (error, retry_after, stores) = match outcome {
                 Ok(answer) => {
                     self.answered();
                     return Ok(answer);
@@ -126,14 +130,14 @@ impl Health {
                     continue;
                 }
                 Err(Failure::Outage { error, answered, retry_after }) => {
-                    self.failed(&error, answered, turn.probe, retry_after);
-                    (error, retry_after)
+                    let left = self.failed(&error, answered, turn.probe, retry_after);
+                    (error, retry_after, left)
                 }
             };
             drop(turn);
             failed += 1;
             let now = Instant::now();
-            let left = self.budget_now().saturating_sub(now - *first.get_or_insert(started));
+            let left = self.budget_now().saturating_sub(now - *first.get_or_insert(started)).min(stores);
             let pause = retry_after.unwrap_or_else(|| jittered(backoff(failed - 1)).min(left));
             if left.is_zero() || pause > left {
                 let asked = retry_after.map_or(String::new(), |s| format!(", it asks to be left alone for {s:?}"));
@@ -194,9 +198,15 @@ impl Health {
         }
     }
 
-    fn failed(&self, error: &Error, answered: bool, probe: bool, retry_after: Option<Duration>) {
+    /// What is left of the store's budget after this failure.
+    fn failed(&self, error: &Error, answered: bool, probe: bool, retry_after: Option<Duration>) -> Duration {
         let mut state = self.state.lock();
         let now = Instant::now();
+        // A trouble that nobody has seen for long is another one, with a budget of its own.
+        if state.failed_at.is_some_and(|at| now - at > self.budget.max(FORGOTTEN)) {
+            *state = State { reached: state.reached, probing: state.probing, ..State::default() };
+        }
+        state.failed_at = Some(now);
         state.reached |= answered;
         state.failing_since.get_or_insert(now);
         state.failures += 1;
@@ -215,10 +225,12 @@ impl Health {
             state.due = Some(if now < end { due.min(end) } else { due });
         }
         let budget = self.budget_of(&state);
+        let left = state.failing_since.map_or(budget, |since| budget.saturating_sub(now - since));
         drop(state);
         if opened {
             tracing::warn!(error = %error, "the store does not serve; it is asked again for up to {budget:?} (retry_timeout)");
         }
+        left
     }
 
     fn given_up(&self, what: &(dyn Fn() -> String + Sync), last: &str) -> Error {

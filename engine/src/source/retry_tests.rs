@@ -124,6 +124,16 @@ async fn a_dropped_probe_leaves_its_place_to_another() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_old_failure_takes_nothing_from_a_new_budget() {
+    let health = Health::new(BUDGET);
+    let stopped = health.run(&what, || async { Err::<u8, _>(busy(true, None)) });
+    tokio::time::timeout(Duration::from_millis(10), stopped).await.unwrap_err();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let (answer, made, _) = run(&health, vec![busy(true, None)]).await;
+    assert_eq!((answer.unwrap(), made), (7, 2));
+}
+
+#[tokio::test(start_paused = true)]
 async fn retry_after_is_honoured_within_the_budget() {
     let health = Health::new(BUDGET);
     let (answer, made, took) = run(&health, vec![busy(true, Some(20))]).await;
