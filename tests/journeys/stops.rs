@@ -143,12 +143,10 @@ fn what_a_later_pass_waits_for_is_read_although_the_earlier_one_is_over() {
     }
     assert!(joined(), "the second pass reads for itself");
     gate.open_to(2 * SAMPLES);
-    let batch = loop {
-        match engine.next_batch(iteration, Duration::from_secs(60)).unwrap() {
-            Next::Batch(batch) => break batch,
-            Next::Pending => panic!("the batch of the second pass did not come"),
-            Next::End => panic!("the second pass has one batch"),
-        }
+    let batch = match engine.next_batch(iteration, Duration::from_secs(60)).unwrap() {
+        Next::Batch(batch) => batch,
+        Next::Pending => panic!("the batch of the second pass did not come"),
+        Next::End => panic!("the second pass has one batch"),
     };
     assert_eq!(batch.rows, SAMPLES);
     check(&engine, &batch);
@@ -180,12 +178,10 @@ fn an_interruption_is_no_bad_sample_and_ends_the_pass_whatever_is_done_with_bad_
             let (gate, engine) = gated(settings, Some(3));
             gate.open_to(SAMPLES);
             let iteration = engine.start_epoch().unwrap();
-            let error = loop {
-                match engine.next_batch(iteration, Duration::from_secs(60)) {
-                    Ok(Next::Pending) => panic!("nothing came"),
-                    Ok(next) => panic!("{next:?}"),
-                    Err(error) => break error,
-                }
+            let error = match engine.next_batch(iteration, Duration::from_secs(60)) {
+                Ok(Next::Pending) => panic!("nothing came"),
+                Ok(next) => panic!("{next:?}"),
+                Err(error) => error,
             };
             assert_eq!(error.kind(), ErrorKind::Interrupted);
             assert_eq!(stat(&engine, "bad_samples_total"), 0.0);

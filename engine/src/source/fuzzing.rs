@@ -71,7 +71,7 @@ pub fn index_seeds() -> Vec<Vec<u8>> {
         offset: 512 * n,
         bytes: 100 + n,
         label,
-        sum: (n % 2 == 0).then_some(n as u32),
+        sum: n.is_multiple_of(2).then_some(n as u32),
     };
     let ignored = Ignored { links: 1, escaping: 2, others: 3 };
     [vec![], vec![member(1, None)], (0..5).map(|n| member(n, Some(-(n as i64)))).collect()]

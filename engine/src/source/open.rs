@@ -92,7 +92,7 @@ impl OpenOptions {
 ///
 /// - a directory with one folder a class, or one with `.tar` files;
 /// - tar shards by name, with `{0000..0146}`, `{a,b}`, `*` and `?` for several (the order of names is the order of
-/// ids);
+///   ids);
 /// - the same behind `file://`, and, where the crate is built with the feature `cloud`, `s3://`, `gs://`, `az://`,
 ///   `http://` and `https://`.
 ///

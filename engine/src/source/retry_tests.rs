@@ -118,7 +118,7 @@ async fn a_dropped_probe_leaves_its_place_to_another() {
         tokio::time::timeout(Duration::from_millis(1), failing).await.unwrap_err();
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let hung = health.run(&what, || std::future::pending::<std::result::Result<u8, Failure>>());
+    let hung = health.run(&what, std::future::pending::<std::result::Result<u8, Failure>>);
     tokio::time::timeout(Duration::from_secs(1), hung).await.unwrap_err();
     assert_eq!(run(&health, vec![]).await.0.unwrap(), 7);
 }
