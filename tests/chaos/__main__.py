@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -36,6 +37,8 @@ def options() -> argparse.ArgumentParser:
 
 
 def main() -> int:
+    # A shell that starts something in the background has it ignore Ctrl-C, and all that it starts in turn.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     found = options().parse_args()
     if found.worker:
         return worker.work(found.case, found.short)

@@ -1,10 +1,15 @@
 """Shared pieces of the Python tests."""
 
+import signal
+
 import numpy as np
 import pytest
 import torch
 
 import lossfeed as lf
+
+# A shell that starts something in the background has it ignore Ctrl-C, and all that it starts in turn. Tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
