@@ -1,4 +1,4 @@
-//! Reproducible randomness, handed in: one seed gives one order on any machine and with any number of workers.
+//! Reproducible randomness, handed in: one seed gives one stream on any machine.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;

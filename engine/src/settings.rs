@@ -166,7 +166,8 @@ pub struct Settings {
     pub batch_size: usize,
     /// Drop the last batch if it would be short.
     pub drop_last: bool,
-    /// One seed reproduces every order, on any machine and any number of workers.
+    /// One seed reproduces every order on any machine: with any number of workers for samplers that look at the seed alone, with
+    /// `workers` 0 for those that draw by scores and residents, which threads bring in an order of their own.
     pub seed: u64,
     /// This rank, below `world_size`.
     pub rank: u32,
