@@ -108,7 +108,9 @@ def main() -> None:
             # Who goes first changes, so that neither always finds the other's caches.
             for side in ("before", "after") if round_ % 2 == 0 else ("after", "before"):
                 argv = [getattr(args, side), __file__, *([args.folder] if args.folder else []), "--measure", name]
-                said = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"PYTHONWARNINGS": "ignore"})
+                said = subprocess.run(argv, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONWARNINGS": "ignore"})
+                if said.returncode != 0:
+                    print(f"{side}, {name}: the process ended with status {said.returncode}", file=sys.stderr)
                 figures[name][side].append(float(said.stdout))
     print(f"{'':10}{'before':>14}{'after':>14}{'ratio':>8}{'least':>8}{'most':>8}   samples a processor-second")
     for name, sides in figures.items():
