@@ -3,8 +3,7 @@
 //! A single absurd score (1e30 among ordinary ones) would otherwise be nearly all of the mean, and nearly every draw. The
 //! cut changes chances, never what they mean: weights are made from the chances that are really used.
 
-/// The most that a sample is worth, in average samples. Gradient norms of a classifier lie within a few times their mean, and
-/// within some tens of it once nearly all samples are learnt: what is cut there is sampling noise, not information.
+/// The most that a sample is worth, in average samples. A choice, not a measurement: see decision 17.
 pub const MAX_GAIN: f64 = 16.0;
 
 /// The most that one of `samples` samples is worth: [`MAX_GAIN`], but no more than half of a small dataset, and never less
