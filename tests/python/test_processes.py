@@ -175,7 +175,8 @@ class Stuck:
     def __len__(self): return 8
     def __getitem__(self, i):
         if i > 0:
-            print(os.getpid(), flush=True)
+            # One write: two processes may come here at once.
+            os.write(1, f"{{os.getpid()}}\\n".encode())
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             time.sleep(1000)
         return np.float32(i), i
@@ -198,8 +199,10 @@ def test_a_process_that_hangs_holds_up_no_exit_and_is_not_left_over(tmp_path, en
     stuck = int(running.stdout.readline())
     if code == -signal.SIGINT:
         running.send_signal(signal.SIGINT)
-    assert running.wait(240) == code, running.stderr.read()
-    assert gone(stuck)
+    # The output ends when nobody holds it open, so neither process is left over.
+    rest, errors = running.communicate(timeout=240)
+    assert running.returncode == code, errors
+    assert all(map(gone, [stuck, *map(int, rest.split())]))
 
 
 def test_a_process_whose_parent_was_killed_ends_by_itself():
