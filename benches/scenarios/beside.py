@@ -1,17 +1,20 @@
 """Two builds of lossfeed side by side: did a change cost speed?
 
-    python benches/scenarios/beside.py --before PYTHON --after PYTHON [FOLDER] [--rounds 7]
+    python benches/scenarios/beside.py --before PYTHON --after PYTHON [FOLDER] [--rounds 7] [--index BEFORE AFTER]
 
 Each of the two interpreters has one build installed. Every piece of work runs in a fresh process of each, in turn, so that a slow
 minute of the machine meets both. Counted is processor time (all threads), which other work on the machine disturbs least; the
-median ratio of neighbouring pairs is the answer.
+median ratio of neighbouring pairs is the answer. For one build twice, name one interpreter twice: that shows the noise.
 
     cold       an epoch of CIFAR-10's JPEG shards, read and decoded (FOLDER, or $LOSSFEED_CIFAR)
     warm       epochs of the same out of the cache, decoded
     arrays     epochs of rows of 3 KB in memory, without a cache
     scored     epochs with scores, cost-aware, importance policy: draws, beliefs, admissions
-    forward    lf.sample_scores of 4096 x 1000 float32 logits
+    forward    lf.sample_scores of 4096 x 1000 float32 logits, on one core
     step       lf.cross_entropy(...).backward() of the same
+    accesses, updates
+               what `cargo bench -p lossfeed-benches --bench index` of each build gives, with --index and the two executables (cargo
+               names them with --no-run): by the clock on the wall, one thread, the mean over all policies
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from pathlib import Path
 from typing import Any
 
 WORK = ("cold", "warm", "arrays", "scored", "forward", "step")
+#: Samples in the index: its tables are far larger than any processor's cache.
+INDEXED = "4000000"
 
 
 def spent(work: Any, units: int, seconds: float) -> float:
@@ -86,6 +91,13 @@ def measure(name: str, folder: str | None) -> float:
     return spent(lambda: epoch(loader, scored), 50_000, 2.0)
 
 
+def index(executable: str) -> dict[str, float]:
+    """Accesses and updates a second of one run over all policies, each policy with the same number of both."""
+    said = subprocess.run([executable, "--bench"], stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"LOSSFEED_SAMPLES": INDEXED})
+    rates = [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
+    return {name: statistics.harmonic_mean([rate[f"{name}_per_s"] for rate in rates]) for name in ("accesses", "updates")}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", default=os.environ.get("LOSSFEED_CIFAR"))
@@ -93,6 +105,7 @@ def main() -> None:
     parser.add_argument("--after")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
+    parser.add_argument("--index", nargs=2, metavar=("BEFORE", "AFTER"), help="the two builds' index benchmarks")
     parser.add_argument("--measure", choices=WORK, help=argparse.SUPPRESS)
     parser.add_argument("--record", type=Path, help="a JSON of all figures")
     args = parser.parse_args()
@@ -102,13 +115,19 @@ def main() -> None:
     if not (args.before and args.after):
         parser.error("--before and --after: the interpreters of two environments")
     work = [name for name in args.work if args.folder or name not in ("cold", "warm")]
-    figures: dict[str, dict[str, list[float]]] = {name: {"before": [], "after": []} for name in work}
+    names = [*work, *(("accesses", "updates") if args.index else ())]
+    figures: dict[str, dict[str, list[float]]] = {name: {"before": [], "after": []} for name in names}
     for round_ in range(args.rounds):
+        # Who goes first changes, so that neither always finds the other's caches.
+        order = ("before", "after") if round_ % 2 == 0 else ("after", "before")
+        for side in order if args.index else ():
+            for name, rate in index(args.index[side == "after"]).items():
+                figures[name][side].append(rate)
         for name in work:
-            # Who goes first changes, so that neither always finds the other's caches.
-            for side in ("before", "after") if round_ % 2 == 0 else ("after", "before"):
+            for side in order:
                 argv = [getattr(args, side), __file__, *([args.folder] if args.folder else []), "--measure", name]
-                said = subprocess.run(argv, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONWARNINGS": "ignore"})
+                alone = {"PYTHONWARNINGS": "ignore", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+                said = subprocess.run(argv, stdout=subprocess.PIPE, text=True, env=os.environ | alone)
                 if said.returncode != 0:
                     print(f"{side}, {name}: the process ended with status {said.returncode}", file=sys.stderr)
                 figures[name][side].append(float(said.stdout))
