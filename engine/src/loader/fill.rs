@@ -83,7 +83,6 @@ struct Wanted {
     row: usize,
     /// `None` if the sample lies in memory and is not to be kept: then nobody else waits for it.
     flight: Option<Own>,
-    answered: Cell<bool>,
 }
 
 impl Wanted {
@@ -187,7 +186,8 @@ impl Feed {
         // Whatever is pushed to it lands, also if a decoder panics.
         let mut owed = Owed { feed: self, flights: Vec::new() };
         let unfetched = Arc::new(Error::internal("the source did not answer for this sample"));
-        let (mut resident_rows, mut joined, mut missing, mut wanted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut resident_rows, mut joined, mut missing) = (Vec::new(), Vec::new(), Vec::with_capacity(count));
+        let mut wanted = Vec::with_capacity(count);
         for (row, lookup) in lookups.into_iter().enumerate() {
             let id = draws.ids[row];
             let flight = match lookup {
@@ -206,7 +206,7 @@ impl Feed {
                 }
             };
             missing.push(id);
-            wanted.push(Wanted { row, flight, answered: Cell::new(false) });
+            wanted.push(Wanted { row, flight });
         }
 
         // The first bytes to be read of all records at once: misses of memory overlap here, and follow each other in the copies below.
@@ -228,24 +228,27 @@ impl Feed {
 
         // A stopped batch wants nothing of others any more, and they need not read on for it.
         let over = Cell::new(false);
-        let abandoned = |wanted: &[Wanted]| {
+        let abandoned = |wanted: &[Wanted], answered: &[Cell<bool>]| {
             if !stopped() {
                 return false;
             }
             if !over.replace(true) {
                 joined.iter().for_each(|(_, flight)| flight.leave());
             }
-            !wanted.iter().any(|w| !w.answered.get() && w.is_waited_for())
+            !wanted.iter().zip(answered).any(|(w, answered)| !answered.get() && w.is_waited_for())
         };
-        let going =
-            |wanted: &[Wanted]| if abandoned(wanted) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         let mut unanswered_rounds = 0;
         while !missing.is_empty() {
             let mut fetched_bytes = 0;
+            // Beside what is wanted and not in it: a byte written into a record that is copied a moment later stalls the copy.
+            let answered = vec![Cell::new(false); missing.len()];
+            let going = || {
+                if abandoned(&wanted, &answered) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
             sheet.turn(Work::Source);
             let mut land = |k: usize, payload: Result<Payload<'_>>, again: Option<&mut Vec<usize>>| {
-                let (id, Wanted { row, flight, answered }) = (missing[k], &wanted[k]);
-                answered.set(true);
+                let (id, Wanted { row, flight }) = (missing[k], &wanted[k]);
+                answered[k].set(true);
                 let landed = payload.and_then(|payload| {
                     fetched_bytes += payload.data.len() as u64;
                     self.land_one(id, *row, &payload, flight.as_ref(), &mut rows, scratch)
@@ -254,7 +257,7 @@ impl Feed {
                     (Ok(landed), _) => landed,
                     (Err(e), Some(again)) if e.kind() == ErrorKind::Sample => {
                         again.push(k);
-                        return going(&wanted);
+                        return going();
                     }
                     (Err(e), _) => {
                         let e = named(id, e);
@@ -265,24 +268,27 @@ impl Feed {
                 if let Some(own) = flight {
                     owed.flights[own.number].2 = landed;
                 }
-                going(&wanted)
+                going()
             };
             // What came over a network and is no sample is asked for once more: damage on the way passes.
             let mut again = Vec::new();
             let remote = self.source.remote();
-            let stop = || abandoned(&wanted);
+            let stop = || abandoned(&wanted, &answered);
             self.source.fetch_unless(&stop, &missing, &mut |k, payload| land(k, payload, remote.then_some(&mut again)));
             if !again.is_empty() {
-                again.iter().for_each(|&k| wanted[k].answered.set(false));
+                again.iter().for_each(|&k| answered[k].set(false));
                 let ids: Vec<SampleId> = again.iter().map(|&k| missing[k]).collect();
                 self.source.fetch_unless(&stop, &ids, &mut |k, payload| land(again[k], payload, None));
             }
-            let answered = wanted.iter().filter(|w| w.answered.get()).count();
-            self.counters.fetched_samples_total.fetch_add(answered as u64, Relaxed);
+            let count = answered.iter().filter(|answered| answered.get()).count();
+            self.counters.fetched_samples_total.fetch_add(count as u64, Relaxed);
             self.counters.fetched_bytes_total.fetch_add(fetched_bytes, Relaxed);
-            unanswered_rounds += usize::from(answered == 0);
-            let asked = std::mem::take(&mut missing).into_iter().zip(std::mem::take(&mut wanted));
-            for (id, unanswered) in asked.filter(|(_, w)| !w.answered.get()) {
+            if count == missing.len() {
+                break;
+            }
+            unanswered_rounds += usize::from(count == 0);
+            let asked = std::mem::take(&mut missing).into_iter().zip(std::mem::take(&mut wanted)).zip(answered);
+            for ((id, unanswered), _) in asked.filter(|(_, answered)| !answered.get()) {
                 let alone = unanswered.flight.as_ref().filter(|_| over.get()).map(|own| own.flight.close_if_alone());
                 match (alone, &unanswered.flight) {
                     // Left unread, and nobody will know.

@@ -140,8 +140,10 @@ impl Source for Arrays {
     }
 
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        // The first bytes of all rows at once: misses of memory overlap here, and follow each other in the sink's copies.
-        let first = |id: &SampleId| self.row(*id).and_then(|row| row.data.first().copied());
+        // The first bytes of all rows and targets at once: misses of memory overlap here, and follow each other in the sink's
+        // copies.
+        let first =
+            |id: &SampleId| self.row(*id).map(|row| row.data.first().unwrap_or(&0) ^ row.target.first().unwrap_or(&0));
         std::hint::black_box(ids.iter().filter_map(first).fold(0, |all, byte| all ^ byte));
         for (k, &id) in ids.iter().enumerate() {
             if sink(k, self.row(id).ok_or_else(|| super::files::out_of_range(id, self.samples))).is_break() {
