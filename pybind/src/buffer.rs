@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,6 +13,8 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
+
+use crate::calls::enter;
 
 /// A block of memory that Python sees through the buffer protocol without a copy: writable, one dimension of bytes.
 ///
@@ -80,8 +83,21 @@ impl Buffer {
     }
 }
 
+/// A borrowed block of a Python object. Giving it back may run code of the object's owner, which may let go of the interpreter
+/// and take it again, and it happens on whichever thread has it last, a loader's too. A thread that wants the interpreter
+/// while that goes away is ended in the middle of our code, and the process with it: then the block stays borrowed.
+struct Borrowed(ManuallyDrop<PyUntypedBuffer>);
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here; nobody sees `self` afterwards.
+        let buffer = ManuallyDrop::new(unsafe { ManuallyDrop::take(&mut self.0) });
+        let _ = enter(|_| drop(ManuallyDrop::into_inner(buffer)));
+    }
+}
+
 /// Contiguous bytes of a Python object, borrowed as long as this lives.
-pub(crate) struct Input(PyUntypedBuffer);
+pub(crate) struct Input(Borrowed);
 
 impl Input {
     /// Borrows the bytes of `object`, which must be contiguous; what its elements are is the caller's affair.
@@ -89,7 +105,7 @@ impl Input {
         // Some exporters (ctypes) leave out what the C API lets them leave out; a memoryview fills it in.
         let buffer = PyUntypedBuffer::get(PyMemoryView::from(object)?.as_any())?;
         if buffer.is_c_contiguous() {
-            Ok(Self(buffer))
+            Ok(Self(Borrowed(ManuallyDrop::new(buffer))))
         } else {
             Err(PyBufferError::new_err("the buffer is not contiguous"))
         }
@@ -98,13 +114,13 @@ impl Input {
     /// The bytes. The exporter may not move or free them while the borrow lasts; that no other thread writes them
     /// meanwhile is the user's side of the bargain, as with every NumPy or torch call.
     pub(crate) fn bytes(&self) -> &[u8] {
-        let length = self.0.len_bytes();
+        let length = self.0.0.len_bytes();
         if length == 0 {
             return &[];
         }
         // SAFETY: the buffer is contiguous (checked in `get`), not null for a positive length, and the export keeps it
         // allocated and in place until `self` is dropped.
-        unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast::<u8>().cast_const(), length) }
+        unsafe { std::slice::from_raw_parts(self.0.0.buf_ptr().cast::<u8>().cast_const(), length) }
     }
 
     /// The same memory as values of `T`, copied if it is not aligned for them.
@@ -120,22 +136,22 @@ impl AsRef<[u8]> for Input {
 }
 
 /// Contiguous writable bytes of a Python object, borrowed as long as this lives.
-pub(crate) struct Output(PyUntypedBuffer);
+pub(crate) struct Output(Borrowed);
 
 impl Output {
     /// Borrows the bytes of `object`, which must be contiguous and writable and must share none with `inputs`.
     pub(crate) fn get(object: &Bound<'_, PyAny>, inputs: &[Input]) -> PyResult<Self> {
         let Input(buffer) = Input::get(object)?;
-        if buffer.readonly() {
+        if buffer.0.readonly() {
             return Err(PyBufferError::new_err("the buffer is read-only"));
         }
         let range = |buffer: &PyUntypedBuffer| {
             let start = buffer.buf_ptr() as usize;
             start..start + buffer.len_bytes()
         };
-        let mine = range(&buffer);
+        let mine = range(&buffer.0);
         let shares = |other: Range<usize>| other.start < mine.end && mine.start < other.end;
-        if inputs.iter().any(|input| shares(range(&input.0))) {
+        if inputs.iter().any(|input| shares(range(&input.0.0))) {
             return Err(PyBufferError::new_err("the output shares memory with an input"));
         }
         Ok(Self(buffer))
@@ -143,12 +159,12 @@ impl Output {
 
     /// The bytes. As with [`Input::bytes`], that no other thread touches them meanwhile is the user's side of the bargain.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        let length = self.0.len_bytes();
+        let length = self.0.0.len_bytes();
         if length == 0 {
             return &mut [];
         }
         // SAFETY: contiguous, writable and disjoint from every input (checked in `get`), not null for a positive length,
         // kept in place by the export until `self` is dropped; `&mut self` makes this the only slice of it in Rust.
-        unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast::<u8>(), length) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.0.buf_ptr().cast::<u8>(), length) }
     }
 }

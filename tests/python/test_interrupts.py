@@ -237,6 +237,26 @@ def test_a_read_that_returns_while_the_interpreter_goes_does_not_bring_the_proce
     ended(running, 7)
 
 
+def test_arrays_that_a_loader_thread_has_last_do_not_bring_the_process_down():
+    """The thread of a loader that was dropped gives the rows back while the interpreter goes, and the rows' owner waits in the middle."""
+    running = process(
+        """
+        _closing.EXIT_S = 60
+        memory = np.zeros(8_000_000, np.uint8)
+        class Owner:
+            __array_interface__ = {"shape": (2_000_000, 4), "typestr": "|u1", "data": (memory.ctypes.data, False), "version": 3}
+            def __del__(self, sleep=time.sleep):
+                sleep(0.2)
+        def run():
+            loader = lf.Loader((np.asarray(Owner()), np.zeros(2_000_000, np.int64)), 1_000_000, num_workers=1, stats=False)
+            next(iter(loader))
+        run()
+        sys.exit(7)
+        """
+    )
+    ended(running, 7)
+
+
 def test_memory_that_a_thread_left_behind_still_fills_stays():
     inside, go = threading.Event(), threading.Event()
 

@@ -131,14 +131,14 @@ pub(super) fn score_row<E: Element>(
     block: &mut Block<E::Real>,
 ) -> (RowScore<E::Real>, E::Real) {
     let mut sums = Sums::new();
-    let mut distance = Distance::new();
+    let mut distance = smoothing.map(|weights| (Distance::new(), weights));
     let mut start = 0;
     for raw in logits.chunks(BLOCK * E::BYTES) {
         let z = block.reals::<E>(raw);
         let ahead = next.get(start * E::BYTES..).unwrap_or_default();
         let own = y.checked_sub(start).filter(|&own| own < z.len());
         sums.add(z, own, ahead, LANES * E::BYTES);
-        if let Some(weights) = smoothing {
+        if let Some((distance, weights)) = &mut distance {
             distance.add(z, own, weights.map(|w| &w[start..start + z.len()]), sums.max);
         }
         start += z.len();
@@ -147,7 +147,7 @@ pub(super) fn score_row<E: Element>(
     let first = || logits.chunks_exact(E::BYTES).position(|raw| E::read(raw) == target);
     let correct = target > sums.max || (target == sums.max && first() == Some(y));
     let score = finish(&sums, target, correct);
-    let Some(weights) = smoothing else { return (score, E::Real::ZERO) };
+    let Some((mut distance, weights)) = distance else { return (score, E::Real::ZERO) };
     distance.refer(score.max);
     let own = score.max - target;
     (score, total(distance.sum) + weights.map_or(own, |w| w[y] * own))
