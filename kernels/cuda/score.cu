@@ -30,11 +30,13 @@ template <class T, bool SMOOTH> struct Row {
     Verdict verdict;
 
     __device__ Row(const ScoreArguments& arguments, u32 index) : a(arguments), row(index) {
-        bool live = row < (u32)a.rows; // lanes behind the last row still take part in the shuffles
-        target = live ? a.targets[row] : a.ignore_index;
-        verdict = judge(target, a.ignore_index, a.classes);
+        // Lanes behind the last row still take part in the shuffles.
+        target = live() ? a.targets[row] : a.ignore_index;
         logits = (const typename T::Raw*)a.logits + (i64)row * a.row_stride;
     }
+
+    __device__ bool live() const { return row < (u32)a.rows; }
+    __device__ void judge_target() { verdict = judge(target, a.ignore_index, a.classes); }
 
     __device__ void put(void* column, R value) const {
         if (column) ((R*)column)[row] = value;
@@ -112,20 +114,27 @@ template <class T, bool SMOOTH> struct Row {
         else write_unscored();
     }
 
-    __device__ Piece<T> piece(int first, int classes) const {
-        Piece<T> piece = {logits + first, a.weight ? (const R*)a.weight + first : nullptr, classes, (int)(target - first)};
-        return piece;
+    // Sums up this lane's share of the classes from `first` on.
+    __device__ S sum(Piece<T>& piece, int first) const {
+        int own = (int)(target - first);
+        if (!SMOOTH) return piece.template sum<SMOOTH ? EVEN : NONE>(nullptr, own);
+        if (!a.weight) return piece.template sum<SMOOTH ? EVEN : NONE>(nullptr, own);
+        return piece.template sum<SMOOTH ? WEIGHTED : NONE>((const R*)a.weight + first, own);
     }
 };
 
 // blockDim = (lanes of a row, rows of a block); lanes is a power of two up to 32.
 template <class T, bool SMOOTH> __device__ inline void score_warp(const ScoreArguments& a, u8* shared) {
     Row<T, SMOOTH> row(a, blockIdx.x * blockDim.y + threadIdx.y);
+    // The logits are asked for before anybody waits for the target: one wait for both. A row that is left out is read in vain.
+    Piece<T> piece(row.logits, row.live() ? a.classes : 0, (int)threadIdx.x, (int)blockDim.x);
+    piece.ask();
+    row.judge_target();
     Sums<typename T::R, SMOOTH> sums;
     sums.clear();
-    if (row.verdict == SCORE) add_piece<T>(sums, row.piece(0, a.classes), (int)threadIdx.x, (int)blockDim.x);
+    if (row.verdict == SCORE) sums = row.sum(piece, 0);
     sums.reduce((int)blockDim.x);
-    if (row.row < (u32)a.rows && threadIdx.x == 0) row.finish(sums);
+    if (row.live() && threadIdx.x == 0) row.finish(sums);
     finish_small(a.finish, shared);
 }
 
@@ -152,13 +161,15 @@ template <class T, bool SMOOTH> __device__ inline void score_block(const ScoreAr
     typedef Sums<R, SMOOTH> S;
     u32 pieces = (u32)a.pieces, index = blockIdx.x % pieces;
     Row<T, SMOOTH> row(a, blockIdx.x / pieces);
+    int first = (int)index * a.piece_classes;
+    int classes = a.classes - first < a.piece_classes ? a.classes - first : a.piece_classes;
+    Piece<T> piece(row.logits + first, classes, (int)threadIdx.x, (int)blockDim.x);
+    piece.ask(); // before anybody waits for the target
+    row.judge_target();
     S sums;
-    sums.clear();
     bool mine = index == 0; // whether this block writes the row
     if (row.verdict == SCORE) { // the same in every thread
-        int first = (int)index * a.piece_classes;
-        int classes = a.classes - first < a.piece_classes ? a.classes - first : a.piece_classes;
-        add_piece<T>(sums, row.piece(first, classes), (int)threadIdx.x, (int)blockDim.x);
+        sums = row.sum(piece, first);
         reduce_block(sums, (S*)(shared + SHARED_HEAD_BYTES));
         if (pieces > 1) {
             S* partials = (S*)a.partials + (u64)row.row * pieces;
@@ -184,13 +195,13 @@ template <class T, bool SMOOTH> __device__ inline void score_block(const ScoreAr
         score_##shape<T, smooth>(a, shared);                                                                                   \
     }
 
-#define LOSSFEED_SCORE_KERNELS(T, dtype, warp_bounds, block_bounds)                                                            \
-    LOSSFEED_SCORE_KERNEL(T, score_warp_##dtype, warp, false, warp_bounds)                                                     \
-    LOSSFEED_SCORE_KERNEL(T, score_block_##dtype, block, false, block_bounds)                                                  \
-    LOSSFEED_SCORE_KERNEL(T, smooth_warp_##dtype, warp, true, (256, 1))                                                        \
-    LOSSFEED_SCORE_KERNEL(T, smooth_block_##dtype, block, true, (512, 1))
+#define LOSSFEED_SCORE_KERNELS(T, dtype, bounds, smooth_bounds)                                                                 \
+    LOSSFEED_SCORE_KERNEL(T, score_warp_##dtype, warp, false, bounds)                                                          \
+    LOSSFEED_SCORE_KERNEL(T, score_block_##dtype, block, false, bounds)                                                        \
+    LOSSFEED_SCORE_KERNEL(T, smooth_warp_##dtype, warp, true, smooth_bounds)                                                   \
+    LOSSFEED_SCORE_KERNEL(T, smooth_block_##dtype, block, true, smooth_bounds)
 
-LOSSFEED_SCORE_KERNELS(F16, f16, (256), (512, 2))
-LOSSFEED_SCORE_KERNELS(BF16, bf16, (256), (512, 2))
-LOSSFEED_SCORE_KERNELS(F32, f32, (256), (512, 2))
-LOSSFEED_SCORE_KERNELS(F64, f64, (256, 1), (512, 1))
+LOSSFEED_SCORE_KERNELS(F16, f16, (256, 3), (256, 2))
+LOSSFEED_SCORE_KERNELS(BF16, bf16, (256, 3), (256, 2))
+LOSSFEED_SCORE_KERNELS(F32, f32, (256, 3), (256, 2))
+LOSSFEED_SCORE_KERNELS(F64, f64, (256, 1), (256, 1))

@@ -1,7 +1,7 @@
 // Runs CUDA C++ on the CPU: every thread of a block is a fiber, one block after the other.
 //
 // Supplies the part of CUDA that lossfeed's kernels use: indices, barriers, shuffles, ballots, atomics, fences, dynamic shared
-// memory, read-only loads. Finds deadlocks, divergent collectives, misaligned and out-of-bounds loads, writes behind an output,
+// memory, read-only loads, streaming loads and stores. Finds deadlocks, divergent collectives, misaligned and out-of-bounds loads, writes behind an output,
 // reads of shared memory nobody wrote (it is filled with NaN), and, by running the threads in shuffled orders, missing barriers.
 // Cannot find: races between blocks, missing fences, anything about speed.
 #pragma once
@@ -393,6 +393,12 @@ template <class T> T checked_load(const T* at, const std::vector<Region>& where)
 // The read-only load: of what no kernel writes. The streaming load: of anything.
 template <class T> T __ldg(const T* at) { return fiber::checked_load(at, fiber::state().readable); }
 template <class T> T __ldcs(const T* at) { return fiber::checked_load(at, fiber::state().known); }
+
+// The streaming store.
+template <class T> void __stcs(T* at, T value) {
+    if ((uintptr_t)at % alignof(T)) fiber::fail("misaligned store of " + std::to_string(sizeof(T)) + " bytes");
+    *at = value;
+}
 
 inline float __int_as_float(int32_t bits) { return fiber::from_bits<float>((uint32_t)bits); }
 inline float __uint_as_float(uint32_t bits) { return fiber::from_bits<float>(bits); }

@@ -18,6 +18,8 @@ pub(crate) struct Buffer {
     pub(crate) kind: Kind,
     /// From a 256-byte boundary.
     pub(crate) offset: usize,
+    /// Bytes of zeros in front of `bytes`, never touched by anybody but a kernel: memory that only has an address until then.
+    pub(crate) hole: usize,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -52,8 +54,13 @@ pub(crate) fn relocate(bytes: &mut [u8], base_of: impl Fn(usize) -> u64) {
 impl Program {
     /// A buffer with this content; returns its address.
     pub(crate) fn buffer(&mut self, kind: Kind, offset: usize, bytes: Vec<u8>) -> u64 {
-        self.buffers.push(Buffer { kind, offset, bytes });
+        self.buffers.push(Buffer { kind, offset, hole: 0, bytes });
         address(self.buffers.len() - 1, 0)
+    }
+    /// An input with this content behind `hole` bytes of zeros; returns the content's address.
+    pub(crate) fn input_behind(&mut self, hole: usize, bytes: Vec<u8>) -> u64 {
+        self.buffers.push(Buffer { kind: Kind::Input, offset: 0, hole, bytes });
+        address(self.buffers.len() - 1, hole as u64)
     }
     pub(crate) fn input<T: bytemuck::NoUninit>(&mut self, values: &[T]) -> u64 {
         self.buffer(Kind::Input, 0, bytemuck::cast_slice(values).to_vec())
