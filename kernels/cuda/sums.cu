@@ -188,26 +188,25 @@ template <class T> struct Piece {
     typedef typename T::R R;
     typedef typename T::Raw Raw;
     static const int N = Vector<T>::N;
-    const Raw* logits;
-    const uint4* vector; // this lane's first
-    int head, vectors, edges;
+    const uint4* from; // the first vector
+    int head, vectors, edges; // head: elements in front of the first vector
     int lane, lanes;
     uint4 words[IN_FLIGHT]; // the lane's vectors of the round that is next
     Raw edge;
 
-    __device__ Piece(const Raw* from, int classes, int lane, int lanes) : logits(from), lane(lane), lanes(lanes) {
-        head = head_elements<T>(from, classes);
+    __device__ Piece(const Raw* logits, int classes, int lane, int lanes) : lane(lane), lanes(lanes) {
+        head = head_elements<T>(logits, classes);
         vectors = (classes - head) / N;
         edges = classes - vectors * N;
-        vector = (const uint4*)(from + head) + lane;
+        from = (const uint4*)(logits + head);
     }
 
     // Asks for the first round, which is everything of a short row. Nothing depends on the target yet.
     __device__ void ask() {
 #pragma unroll
         for (int u = 0; u < IN_FLIGHT; u++)
-            if (lane + u * lanes < vectors) words[u] = load_vector(vector + u * lanes);
-        if (lane < edges) edge = __ldg(logits + edge_class(lane));
+            if (lane + u * lanes < vectors) words[u] = load_vector(from + (lane + u * lanes));
+        if (lane < edges) edge = load_edge(lane);
     }
 
     // Null stays null where nobody weighs.
@@ -215,7 +214,7 @@ template <class T> struct Piece {
         return SMOOTHING == WEIGHTED ? weight + index : nullptr;
     }
     __device__ int edge_class(int edge) const { return edge < head ? edge : edge + vectors * N; }
-    __device__ R edge_value(int i) const { return T::widen(i == lane ? edge : __ldg(logits + edge_class(i))); }
+    __device__ Raw load_edge(int edge) const { return __ldg((const Raw*)from + (edge_class(edge) - head)); }
 
     // Sums up this lane's share. `target` may lie in front of the piece (negative) or behind it. `weight`: of the piece's classes.
     template <int SMOOTHING> __device__ Sums<R, SMOOTHING != NONE> sum(const R* weight, int target) {
@@ -224,19 +223,16 @@ template <class T> struct Piece {
         // Vectors in front of the target's; a target in the head is in front of them all.
         int body = target - head, full = body < 0 ? -1 : body / N;
         int span = IN_FLIGHT * lanes;
-        const uint4* next = vector;
         for (int first = 0; first < vectors; first += span) {
             // Rounds without the target, before another full round: nothing to look at but the logits.
-            for (; first + 2 * span <= vectors && (u32)(full - first) >= (u32)span; first += span) {
-                next += span;
+            const uint4* next = from + (first + span + lane);
+            for (; first + 2 * span <= vectors && (u32)(full - first) >= (u32)span; first += span, next += span)
                 add_round<SMOOTHING>(run, weight, next, first);
-            }
-            next += span;
-            add_mixed_round(run, weight, next, first, full, body);
+            add_mixed_round(run, weight, first, full, body);
         }
         if (body >= vectors * N) run.before = run.max;
         for (int i = lane; i < edges; i += lanes) {
-            R z[1] = {edge_value(i)};
+            R z[1] = {T::widen(i == lane ? edge : load_edge(i))};
             run.add_around(z, at<SMOOTHING>(weight, edge_class(i)), target - edge_class(i));
         }
         if (run.far) return sum_far<SMOOTHING>(weight, target);
@@ -245,7 +241,12 @@ template <class T> struct Piece {
 
     // A full round. Every vector makes room for the one that takes its place in the next round: IN_FLIGHT loads stay under way.
     template <int SMOOTHING> __device__ void add_round(Running<R, SMOOTHING, false>& run, const R* weight, const uint4* next, int first) {
+        // Vectors that share one look at the reference. Where pairs cannot be compared, two unpacked vectors are too many registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
         const int STEP = 2;
+#else
+        const int STEP = N == 8 ? 1 : 2;
+#endif
 #pragma unroll
         for (int u = 0; u < IN_FLIGHT; u += STEP) {
             run.meet(Largest<T, STEP>::of(words + u));
@@ -262,7 +263,7 @@ template <class T> struct Piece {
 
     // A round that holds the target (at element `body` of the vectors, in vector `full`), or is not full, or the last full one.
     template <int SMOOTHING>
-    __device__ void add_mixed_round(Running<R, SMOOTHING, false>& run, const R* weight, const uint4* next, int first, int full, int body) {
+    __device__ void add_mixed_round(Running<R, SMOOTHING, false>& run, const R* weight, int first, int full, int body) {
         int k = first + lane, own = -1;
         if ((u32)(full - first) < (u32)(IN_FLIGHT * lanes)) {
             run.before = run.max; // this lane's vectors up to here are in front of the target
@@ -291,7 +292,7 @@ template <class T> struct Piece {
                 run.add(z);
                 if (SMOOTHING == WEIGHTED) run.add_weights(z, at<SMOOTHING>(weight, head + k_u * N), -1);
             }
-            if (k_u + IN_FLIGHT * lanes < vectors) words[u] = load_vector(next + u * lanes);
+            if (k_u + IN_FLIGHT * lanes < vectors) words[u] = load_vector(from + (k_u + IN_FLIGHT * lanes));
         }
     }
 
@@ -301,11 +302,11 @@ template <class T> struct Piece {
         run.clear();
         for (int k = lane; k < vectors; k += lanes) {
             R z[N];
-            unpack<T>(load_vector(vector + (k - lane)), z);
+            unpack<T>(load_vector(from + k), z);
             run.add_around(z, at<SMOOTHING>(weight, head + k * N), target - head - k * N);
         }
         for (int i = lane; i < edges; i += lanes) {
-            R z[1] = {T::widen(__ldg(logits + edge_class(i)))};
+            R z[1] = {T::widen(load_edge(i))};
             run.add_around(z, at<SMOOTHING>(weight, edge_class(i)), target - edge_class(i));
         }
         return run.settled();

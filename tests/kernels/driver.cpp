@@ -4,6 +4,8 @@
 #include "entries.h"
 #include "planted.h"
 
+#include <sys/mman.h>
+
 namespace {
 
 struct Request {
@@ -16,6 +18,7 @@ enum Kind { INPUT, OUTPUT, STATE }; // a state is written, and holds addresses
 struct BufferHead {
     uint64_t bytes;
     uint32_t kind, offset; // offset: from a 256-byte boundary
+    uint64_t hole;         // zeros in front of the content, of which only the pages that a kernel reads take memory
 };
 
 struct StepHead {
@@ -47,6 +50,14 @@ constexpr size_t RED_ZONE = 256;
 class Buffer {
 public:
     explicit Buffer(const BufferHead& head) : kind(head.kind), bytes(head.bytes) {
+        if (head.hole) {
+            mapped = head.hole + bytes;
+            base = (unsigned char*)mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (base == MAP_FAILED) stop("no address space");
+            data = (char*)base;
+            read_exactly(data + head.hole, bytes);
+            return;
+        }
         size_t front = RED_ZONE + head.offset, size = (front + bytes + RED_ZONE);
         // Not rounded up: what lies behind the last byte belongs to nobody.
         void* memory = nullptr;
@@ -57,11 +68,18 @@ public:
         read_exactly(data, bytes);
         if (kind == INPUT) original.assign(data, data + bytes);
     }
-    Buffer(Buffer&& other) : kind(other.kind), bytes(other.bytes), data(other.data), original(std::move(other.original)), base(other.base) {
+    Buffer(Buffer&& other)
+        : kind(other.kind), bytes(other.bytes), mapped(other.mapped), data(other.data), original(std::move(other.original)), base(other.base) {
         other.base = nullptr;
+        other.mapped = 0;
     }
-    ~Buffer() { free(base); }
+    ~Buffer() {
+        if (mapped) munmap(base, mapped);
+        else free(base);
+    }
+    fiber::Region region() const { return {data, data + (mapped ? mapped : bytes)}; }
     bool intact() const {
+        if (mapped) return true; // only read, and too large to look at
         for (const unsigned char* p = base; p < (unsigned char*)data; p++)
             if (*p != fiber::RED) return false;
         for (size_t i = 0; i < RED_ZONE; i++)
@@ -69,7 +87,7 @@ public:
         return kind != INPUT || memcmp(original.data(), data, bytes) == 0;
     }
     uint32_t kind;
-    size_t bytes;
+    size_t bytes, mapped = 0; // mapped: of a buffer with a hole
     char* data;
 
 private:
@@ -120,7 +138,7 @@ int main() {
         s.known.clear();
         for (Buffer& b : buffers) {
             if (b.kind == STATE) relocate(b.data, b.bytes, buffers);
-            fiber::Region region{b.data, b.data + b.bytes};
+            fiber::Region region = b.region();
             s.known.push_back(region);
             if (b.kind == INPUT) s.readable.push_back(region);
         }

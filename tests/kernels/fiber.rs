@@ -105,6 +105,7 @@ impl Machine for Fibers {
             message.extend((buffer.bytes.len() as u64).to_ne_bytes());
             message.extend((buffer.kind as u32).to_ne_bytes());
             message.extend((buffer.offset as u32).to_ne_bytes());
+            message.extend((buffer.hole as u64).to_ne_bytes());
             message.extend(&buffer.bytes);
         }
         for call in &program.calls {

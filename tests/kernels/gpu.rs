@@ -50,7 +50,17 @@ impl Machine for Gpu {
         let mut image = vec![0xa5u8; end + 256];
         let memory = self.stream.clone_htod(&image).unwrap();
         let base = memory.device_ptr(&self.stream).0;
-        let base_of = |number: usize| base + places[number] as u64;
+        // A buffer with a hole is too large for the image: it has memory of its own.
+        let mut holes = std::collections::HashMap::new();
+        for (number, buffer) in program.buffers.iter().enumerate().filter(|(_, b)| b.hole > 0) {
+            let mut own = self.stream.alloc_zeros::<u8>(buffer.hole + buffer.bytes.len()).map_err(|e| e.to_string())?;
+            self.stream.memcpy_htod(&buffer.bytes, &mut own.slice_mut(buffer.hole..)).map_err(|e| e.to_string())?;
+            holes.insert(number, own);
+        }
+        let base_of = |number: usize| match holes.get(&number) {
+            Some(own) => own.device_ptr(&self.stream).0,
+            None => base + places[number] as u64,
+        };
         for (buffer, &place) in program.buffers.iter().zip(&places) {
             let part = &mut image[place..][..buffer.bytes.len()];
             part.copy_from_slice(&buffer.bytes);

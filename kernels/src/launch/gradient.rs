@@ -9,6 +9,9 @@ const PIECE_CLASSES: usize = 16_384;
 /// The least it takes.
 const PIECE_CLASSES_MIN: usize = 2048;
 
+/// Blocks of 256 threads that a multiprocessor holds at once, by the kernels' launch bounds.
+const RESIDENT: usize = 3;
+
 /// What the backward over class indices reads and writes. Addresses on the device; `R` as for [`super::Score`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gradient {
@@ -86,7 +89,7 @@ pub struct ProbabilityGradient {
 /// The launch of the backward over class indices. None for no rows.
 pub fn backward(dtype: Dtype, batch: &Gradient, multiprocessors: u32) -> Option<Step> {
     let (launch, pieces, piece_classes) =
-        shape(batch.rows, batch.classes, by_dtype(dtype, family!("backward")), multiprocessors)?;
+        shape(batch.rows, batch.classes, dtype, family!("backward"), multiprocessors)?;
     let arguments = GradientArguments {
         logits: batch.logits,
         targets: batch.targets,
@@ -114,7 +117,7 @@ pub fn backward(dtype: Dtype, batch: &Gradient, multiprocessors: u32) -> Option<
 /// The launch of the backward over probabilities. None for no rows.
 pub fn backward_probabilities(dtype: Dtype, batch: &ProbabilityGradient, multiprocessors: u32) -> Option<Step> {
     let (launch, pieces, piece_classes) =
-        shape(batch.rows, batch.classes, by_dtype(dtype, family!("probability_backward")), multiprocessors)?;
+        shape(batch.rows, batch.classes, dtype, family!("probability_backward"), multiprocessors)?;
     let arguments = ProbabilityGradientArguments {
         logits: batch.logits,
         probabilities: batch.probabilities,
@@ -142,18 +145,26 @@ pub fn backward_probabilities(dtype: Dtype, batch: &ProbabilityGradient, multipr
 pub(super) fn shape(
     rows: usize,
     classes: usize,
-    kernel: &'static str,
+    dtype: Dtype,
+    names: [&'static str; 4],
     multiprocessors: u32,
 ) -> Option<(Launch, u32, u32)> {
+    let kernel = by_dtype(dtype, names);
     if rows == 0 {
         return None;
     }
+    let full = RESIDENT * multiprocessors.max(1) as usize;
     if classes <= BLOCK_CLASSES {
-        let (block, grid) = rows_per_block(rows, classes);
-        return Some((Launch { kernel, grid, block, shared_bytes: 0 }, 1, classes as u32));
+        let ((mut lanes, mut block_rows), mut grid) = rows_per_block(rows, classes);
+        // Few rows: more lanes a row, as long as each has 16 bytes or more.
+        while (grid as usize) < full && lanes >= 32 && lanes < THREADS && classes * dtype.bytes() >= 32 * lanes as usize
+        {
+            (lanes, block_rows) = (2 * lanes, block_rows / 2);
+            grid = (rows as u32).div_ceil(block_rows);
+        }
+        return Some((Launch { kernel, grid, block: (lanes, block_rows), shared_bytes: 0 }, 1, classes as u32));
     }
-    // Eight blocks of 256 threads fill a multiprocessor.
-    let wanted = (8 * multiprocessors.max(1) as usize).div_ceil(rows).max(classes.div_ceil(PIECE_CLASSES));
+    let wanted = full.div_ceil(rows).max(classes.div_ceil(PIECE_CLASSES));
     let (mut pieces_of_row, mut piece_classes) = pieces(classes, wanted, PIECE_CLASSES_MIN);
     if rows as u64 * u64::from(pieces_of_row) > i32::MAX as u64 {
         (pieces_of_row, piece_classes) = (1, classes as u32);

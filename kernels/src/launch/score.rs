@@ -2,13 +2,26 @@
 
 use super::arguments::{Arguments, ScoreArguments};
 use super::{
-    BLOCK_CLASSES, Columns, HEAD_BYTES, Home, KEY_BYTES, Launch, Lent, MULTIPROCESSORS_MAX, PIECES_MAX, SPLIT_ROWS,
-    Scratch, Step, by_dtype, family, finish, pieces, rank, rows_per_block,
+    BLOCK_CLASSES, Columns, HEAD_BYTES, Home, KEY_BYTES, Launch, Lent, MULTIPROCESSORS_MAX, PARTIALS_MAX, PIECES_MAX,
+    SPLIT_ROWS, Scratch, Step, THREADS, by_dtype, family, finish, pieces, rank, rows_per_block,
 };
 use crate::Dtype;
 
 /// Fewest classes of a piece: below, starting a block costs more than it saves.
-const PIECE_CLASSES: usize = 4096;
+const PIECE_CLASSES: usize = 2048;
+/// What starting and ending a block costs, in classes it could have read meanwhile.
+const BLOCK_COST: usize = 2048;
+/// With at most this many rows a multiprocessor, rows that a warp could take alone get a block each: the GPU is not full.
+const FEW_ROWS: usize = 4;
+/// Classes from which on more than a warp can share such a row: below, the row's lanes have one load each.
+const FEW_ROWS_CLASSES: usize = 512;
+/// Rows of fewer 128-bit words than this get a block of 128 threads, others of 256: what a thread does once a row, and in the rounds
+/// at the row's ends, should be little beside its 48 words.
+const SHORT_ROW_WORDS: usize = 6144;
+/// With so many rows a multiprocessor (four waves of warps), rows of up to [`WARP_ROW_WORDS`] stay with a warp.
+const MANY_ROWS: usize = 96;
+/// 16,384 classes of a 16-bit type.
+const WARP_ROW_WORDS: usize = 2048;
 /// Where the row tickets start, in bytes; the batch's ticket is in front of them.
 const ROW_TICKETS: u64 = 4096;
 
@@ -111,13 +124,17 @@ pub(super) fn shape(
     multiprocessors: u32,
 ) -> (Launch, u32, u32) {
     let shared_bytes = HEAD_BYTES + KEY_BYTES;
-    if classes > BLOCK_CLASSES {
-        let threads = if classes > 4 * BLOCK_CLASSES { 512 } else { 256 };
-        let names = if smooth { family!("smooth_block") } else { family!("score_block") };
-        // Two blocks fill a multiprocessor.
-        let blocks = 2 * multiprocessors.clamp(1, MULTIPROCESSORS_MAX) as usize;
-        let wanted = if rows < blocks.min(SPLIT_ROWS) { blocks.div_ceil(rows).min(PIECES_MAX) } else { 1 };
+    let multiprocessors = multiprocessors.clamp(1, MULTIPROCESSORS_MAX) as usize;
+    let words = classes * dtype.bytes() / 16;
+    let few = rows <= FEW_ROWS * multiprocessors && classes >= FEW_ROWS_CLASSES;
+    let many = rows >= MANY_ROWS * multiprocessors && words <= WARP_ROW_WORDS;
+    if few || classes > BLOCK_CLASSES && !many {
+        let threads = if !few && words < SHORT_ROW_WORDS { 128 } else { THREADS };
+        // Blocks that the multiprocessors hold at once, by the kernels' launch bounds.
+        let resident = multiprocessors * (if smooth { 512 } else { 768 } / threads as usize);
+        let wanted = if rows <= SPLIT_ROWS && classes > BLOCK_CLASSES { split(rows, classes, resident) } else { 1 };
         let (pieces, piece_classes) = pieces(classes, wanted, PIECE_CLASSES);
+        let names = if smooth { family!("smooth_block") } else { family!("score_block") };
         let launch =
             Launch { kernel: by_dtype(dtype, names), grid: rows as u32 * pieces, block: (threads, 1), shared_bytes };
         return (launch, pieces, piece_classes);
@@ -125,4 +142,13 @@ pub(super) fn shape(
     let names = if smooth { family!("smooth_warp") } else { family!("score_warp") };
     let (block, grid) = rows_per_block(rows, classes);
     (Launch { kernel: by_dtype(dtype, names), grid, block, shared_bytes }, 1, classes as u32)
+}
+
+/// How many blocks should share a row. Blocks run in waves of `resident`, and the last wave takes as long as any: the fewest pieces
+/// that come within a twentieth of the shortest time.
+fn split(rows: usize, classes: usize, resident: usize) -> usize {
+    let most = (classes / PIECE_CLASSES).min(PARTIALS_MAX / rows).clamp(1, PIECES_MAX);
+    let time = |pieces: usize| (rows * pieces).div_ceil(resident) * (classes.div_ceil(pieces) + BLOCK_COST);
+    let shortest = (1..=most).map(time).min().unwrap_or(0);
+    (1..=most).find(|&pieces| time(pieces) * 20 <= shortest * 21).unwrap_or(1)
 }

@@ -15,8 +15,11 @@ fn every_row_gets_its_lanes_and_no_block_is_idle() {
                     let (launch, pieces, piece) = score::shape(rows, classes, dtype, false, multiprocessors);
                     covers(&launch, rows, classes, pieces, piece);
                     assert!(pieces == 1 || (rows * pieces as usize) <= PARTIALS_MAX && rows <= SPLIT_ROWS);
+                    // Else the scratch has no room for the pieces' sums.
+                    assert!(pieces == 1 || classes > BLOCK_CLASSES);
                     assert!(pieces as usize <= PIECES_MAX && launch.kernel.ends_with(dtype.name()));
-                    let (launch, pieces, piece) = gradient::shape(rows, classes, "k", multiprocessors).unwrap();
+                    let (launch, pieces, piece) =
+                        gradient::shape(rows, classes, dtype, family!("backward"), multiprocessors).unwrap();
                     covers(&launch, rows, classes, pieces, piece);
                 }
             }
@@ -34,6 +37,25 @@ fn covers(launch: &Launch, rows: usize, classes: usize, pieces: u32, piece_class
     let (pieces, piece) = (pieces as usize, piece_classes as usize);
     assert!(pieces * piece >= classes && (pieces - 1) * piece < classes, "{pieces} pieces of {piece} for {classes}");
     assert!(pieces == 1 || piece.is_multiple_of(64));
+}
+
+#[test]
+fn few_rows_fill_the_gpu_and_no_last_wave_is_nearly_empty() {
+    // Small batches: every multiprocessor has a block, in the forward and in the backward.
+    for (rows, classes) in [(256, 1000), (512, 1000), (1024, 1000), (64, 8192), (8, 128_256)] {
+        let (launch, _, _) = score::shape(rows, classes, Dtype::BF16, false, 132);
+        assert!(launch.grid >= 128, "{rows} x {classes}: {launch:?}");
+        let (launch, _, _) = gradient::shape(rows, classes, Dtype::BF16, family!("backward"), 132).unwrap();
+        assert!(launch.grid >= 128, "{rows} x {classes}: {launch:?}");
+    }
+    // Long rows run in waves. How much longer the waves are than the rows would take if they divided evenly.
+    for rows in (264..=1024).step_by(20) {
+        let (launch, pieces, _) = score::shape(rows, 128_256, Dtype::BF16, false, 132);
+        let resident = 132 * 768 / launch.block.0;
+        let waves = launch.grid.div_ceil(resident) as f64 / f64::from(pieces);
+        let even = rows as f64 / f64::from(resident);
+        assert!(waves / even.max(1.0) <= 1.25, "{rows} rows: {waves} waves for {even}");
+    }
 }
 
 #[test]
