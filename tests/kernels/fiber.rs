@@ -177,6 +177,12 @@ fn the_kernel_text_finds_rows_more_than_2_31_elements_apart() {
 }
 
 #[test]
+fn the_kernel_text_keeps_the_digits_of_losses_where_powers_are_flushed_or_exponents_are_not_fused() {
+    let Some(mut machine) = Fibers::start(false) else { return };
+    checks::edges_of_the_exponent(&mut machine);
+}
+
+#[test]
 fn the_kernel_text_smooths_and_weights_as_the_definition() {
     let Some(mut machine) = Fibers::start(false) else { return };
     checks::terms(&mut machine, &SHAPES);

@@ -152,6 +152,12 @@ fn the_gpu_finds_rows_more_than_2_31_elements_apart() {
 }
 
 #[test]
+fn the_gpu_keeps_the_digits_of_losses_where_powers_are_flushed_or_exponents_are_not_fused() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    checks::edges_of_the_exponent(&mut gpu);
+}
+
+#[test]
 fn the_gpu_smooths_and_weights_as_the_definition() {
     let Some(mut gpu) = Gpu::open() else { return };
     checks::terms(&mut gpu, &SHAPES);

@@ -156,9 +156,9 @@ pub(super) fn shape(
     let full = RESIDENT * multiprocessors.max(1) as usize;
     if classes <= BLOCK_CLASSES {
         let ((mut lanes, mut block_rows), mut grid) = rows_per_block(rows, classes);
-        // Few rows: more lanes a row, as long as each has 16 bytes or more.
-        while (grid as usize) < full && lanes >= 32 && lanes < THREADS && classes * dtype.bytes() >= 32 * lanes as usize
-        {
+        // Few rows: more lanes a row, as long as most of them have 16 bytes.
+        let room = |lanes: u32| (32..THREADS).contains(&lanes) && classes * dtype.bytes() >= 24 * lanes as usize;
+        while (grid as usize) < full && room(lanes) {
             (lanes, block_rows) = (2 * lanes, block_rows / 2);
             grid = (rows as u32).div_ceil(block_rows);
         }
