@@ -391,12 +391,9 @@ impl Mailbox {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        let core = Arc::clone(&self.core);
+        // A collection may come at any time, in the middle of a capture too: dropping waits for nothing.
         if self.pid != std::process::id() {
-            std::mem::forget(core);
-        } else {
-            // Closing waits for the device and for the thread, which may be inside a call that needs the interpreter.
-            Python::attach(|py| py.detach(move || core.close()));
+            std::mem::forget(Arc::clone(&self.core));
         }
     }
 }
@@ -435,8 +432,7 @@ impl Mailbox {
         outside(py, || self.core.settle())
     }
 
-    /// Refuses further mail, waits for the work the device has been given, credits what came. False if the device could not
-    /// be asked. Twice is fine.
+    /// Refuses further mail and credits what is on its way. False if the device does not answer. Twice is fine.
     fn close(&self, py: Python<'_>) -> PyResult<bool> {
         self.same_process()?;
         outside(py, || Ok(self.core.close()))
