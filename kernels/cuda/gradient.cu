@@ -14,6 +14,8 @@ struct GradientArguments {
     const i64* targets;
     const void *max, *log_sum; // the forward's
     const void* upstream;      // g, `upstream_stride` (0 or 1) elements apart
+    const void* divisor;       // R: what every g is divided by, or null
+    const float* sample_weight; // a factor of each sample's g, or null
     const void* upstream_lse;  // g_lse, likewise, or null
     const void *weight, *weight_sum;
     void* gradient;
@@ -22,7 +24,18 @@ struct GradientArguments {
     int upstream_stride, upstream_lse_stride;
     int rows, classes;
     int pieces, piece_classes;
+    u32 sample_rows;           // neighbouring rows that are one sample
+    u32 upstream_narrow;       // 1: g has the logits' type, 0: R
 };
+
+// g of a row: as it was handed down, over the mean's divisor, times the sample's weight.
+template <class T> __device__ inline typename T::R upstream_of(const GradientArguments& a, u32 row) {
+    typedef typename T::R R;
+    i64 at = (i64)row * a.upstream_stride;
+    R g = a.upstream_narrow ? T::widen(((const typename T::Raw*)a.upstream)[at]) : ((const R*)a.upstream)[at];
+    if (a.divisor) g /= *(const R*)a.divisor;
+    return g * weight_of<R>(a.sample_weight, a.sample_rows, row);
+}
 
 // What is the same for all classes of a row, in the terms of prelude.cu's powers: exp(z - max) is the power of `scale z - reference`
 // with the scaled maximum, rounded, as the reference; what the rounding took goes into `all`. A power below 2^-126 is 0, and so is a
@@ -178,7 +191,7 @@ template <class T> __device__ inline void backward(const GradientArguments& a) {
     // Logits and the row's numbers are asked for before anybody waits for the target: one wait for all.
     i64 target = a.targets[row];
     R max = ((const R*)a.max)[row], log_sum = ((const R*)a.log_sum)[row];
-    R g = ((const R*)a.upstream)[(i64)row * a.upstream_stride];
+    R g = upstream_of<T>(a, row);
     R g_lse = a.upstream_lse ? ((const R*)a.upstream_lse)[(i64)row * a.upstream_lse_stride] : R(0);
     Stretch<T> stretch((const Raw*)a.logits + (i64)row * a.row_stride + first, (Raw*)a.gradient + (i64)row * a.gradient_stride + first,
                        classes, (int)threadIdx.x, (int)blockDim.x);
