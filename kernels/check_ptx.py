@@ -23,7 +23,7 @@ ASSEMBLERS = {
     "13.0": ("nvidia-cuda-nvcc==13.0.*", ["sm_80", "sm_90", "sm_100", "sm_120"]),
 }
 WIDE_LOAD = re.compile(r"ld\.global\.(nc|cs)\.v4\.u32")
-WIDE_STORE = re.compile(r"st\.global\.(v4\.(u32|f32)|v2\.(u64|f64))")
+WIDE_STORE = re.compile(r"st\.global\.cs\.(v4\.(u32|f32)|v2\.(u64|f64))")
 READS_LOGITS = ("score_", "smooth_", "backward_", "probability_")
 
 

@@ -54,7 +54,50 @@ __device__ inline double real_sqrt(double v) { return sqrt(v); }
 __device__ inline float real_max(float a, float b) { return fmaxf(a, b); }
 __device__ inline double real_max(double a, double b) { return fmax(a, b); }
 
+// What the loops over logits raise to powers. Single precision raises 2: then a logit's exponent is one fused multiply-add and one
+// instruction of the special function unit. Double precision keeps exp.
+template <class R> struct Power;
+
+template <> struct Power<float> {
+    static __device__ float scale() { return 1.4426950408889634f; }   // of a natural exponent
+    static __device__ float unscale() { return 0.6931471805599453f; } // back
+    // The power of this and of anything below is 0.
+    static __device__ float zero() { return -150.0f; }
+    // From here on a fused exponent would be off: half of the last place of scale() times a logit is no longer far below 1.
+    static __device__ float far() { return 4194304.0f; }
+    // Powers below 2^-126 are 0, and so are exponents below it. sums.cu and gradient.cu say why that changes nothing.
+    static __device__ float of(float exponent) {
+#ifdef __CUDA_ARCH__
+        float power;
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+        return power;
+#else
+        const float smallest = 1.17549435e-38f;
+        float power = exp2f(fabsf(exponent) < smallest ? 0.0f : exponent);
+        return power < smallest ? 0.0f : power;
+#endif
+    }
+    // The same down to 2^-149, for the few powers that are not in a loop.
+    static __device__ float full(float exponent) { return exp2f(exponent); }
+};
+
+template <> struct Power<double> {
+    static __device__ double scale() { return 1.0; }
+    static __device__ double unscale() { return 1.0; }
+    static __device__ double zero() { return -746.0; }
+    static __device__ double far() { return -Real<double>::negative_infinity(); } // z - max is one operation already
+    static __device__ double of(double exponent) { return exp(exponent); }
+    static __device__ double full(double exponent) { return exp(exponent); }
+};
+
+__device__ inline float real_fma(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ inline double real_fma(double a, double b, double c) { return fma(a, b, c); }
+__device__ inline float real_abs(float v) { return fabsf(v); }
+__device__ inline double real_abs(double v) { return fabs(v); }
+
 // ---- element types -------------------------------------------------------------------------------------------------
+
+// Two 16-bit elements travel in a word, the first in its low half. `larger` is the larger of each pair; a NaN loses.
 
 struct F16 {
     typedef u16 Raw;
@@ -72,7 +115,16 @@ struct F16 {
         return __uint_as_float(bits | ((u32)(raw & 0x8000) << 16));
 #endif
     }
-    // To the nearest, ties to even.
+    static __device__ float low(u32 pair) { return widen((u16)pair); }
+    static __device__ float high(u32 pair) { return widen((u16)(pair >> 16)); }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    static __device__ u32 larger(u32 a, u32 b) {
+        u32 pair;
+        asm("max.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
+        return pair;
+    }
+#endif
+    // To the nearest, ties to even; a NaN becomes 0x7fff.
     static __device__ u16 narrow(float wide) {
 #ifdef __CUDA_ARCH__
         u16 raw;
@@ -81,7 +133,7 @@ struct F16 {
 #else
         u32 bits = __float_as_uint(wide), magnitude = bits & 0x7fffffff;
         u32 sign = bits >> 16 & 0x8000;
-        if (magnitude > 0x7f800000) return (u16)(sign | 0x7e00); // NaN
+        if (magnitude > 0x7f800000) return 0x7fff;
         if (magnitude >= 0x47800000) return (u16)(sign | 0x7c00); // 65536 and above, infinity
         if (magnitude < 0x38800000) {
             // Subnormal: adding 0.5 leaves units of 2^-24 in the low bits, rounded by the addition itself.
@@ -92,17 +144,44 @@ struct F16 {
         return (u16)(sign | rounded >> 13); // a carry out of the mantissa is the next exponent, at the top infinity
 #endif
     }
+    static __device__ u32 narrow_pair(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        u32 pair;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+        return pair;
+#else
+        return (u32)narrow(low) | (u32)narrow(high) << 16;
+#endif
+    }
 };
 
 struct BF16 {
     typedef u16 Raw;
     typedef float R;
     static __device__ float widen(u16 raw) { return __uint_as_float((u32)raw << 16); }
-    // To the nearest, ties to even.
+    static __device__ float low(u32 pair) { return __uint_as_float(pair << 16); }
+    static __device__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    static __device__ u32 larger(u32 a, u32 b) {
+        u32 pair;
+        asm("max.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
+        return pair;
+    }
+#endif
+    // To the nearest, ties to even; a NaN becomes 0x7fff, as the instruction of newer GPUs has it.
     static __device__ u16 narrow(float wide) {
         u32 bits = __float_as_uint(wide);
-        if ((bits & 0x7fffffff) > 0x7f800000) return (u16)(bits >> 16 | 0x40); // NaN stays NaN
+        if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;
         return (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
+    static __device__ u32 narrow_pair(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        u32 pair;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+        return pair;
+#else
+        return (u32)narrow(low) | (u32)narrow(high) << 16;
+#endif
     }
 };
 
@@ -129,6 +208,119 @@ template <class T> struct Vector {
         __device__ Bits() {}
     };
 };
+
+// The elements of a vector, in its type's precision.
+template <class T> __device__ inline void unpack(const uint4& word, float (&z)[8]) {
+    const u32 pairs[4] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        z[2 * i] = T::low(pairs[i]);
+        z[2 * i + 1] = T::high(pairs[i]);
+    }
+}
+template <class T> __device__ inline void unpack(const uint4& word, float (&z)[4]) {
+    z[0] = __uint_as_float(word.x);
+    z[1] = __uint_as_float(word.y);
+    z[2] = __uint_as_float(word.z);
+    z[3] = __uint_as_float(word.w);
+}
+template <class T> __device__ inline void unpack(const uint4& word, double (&z)[2]) {
+    typename Vector<T>::Bits bits;
+    bits.word = word;
+    z[0] = bits.raw[0];
+    z[1] = bits.raw[1];
+}
+
+// And back.
+template <class T> __device__ inline uint4 pack(const float (&z)[8]) {
+    uint4 word;
+    word.x = T::narrow_pair(z[0], z[1]);
+    word.y = T::narrow_pair(z[2], z[3]);
+    word.z = T::narrow_pair(z[4], z[5]);
+    word.w = T::narrow_pair(z[6], z[7]);
+    return word;
+}
+template <class T> __device__ inline uint4 pack(const float (&z)[4]) {
+    uint4 word;
+    word.x = __float_as_uint(z[0]);
+    word.y = __float_as_uint(z[1]);
+    word.z = __float_as_uint(z[2]);
+    word.w = __float_as_uint(z[3]);
+    return word;
+}
+template <class T> __device__ inline uint4 pack(const double (&z)[2]) {
+    typename Vector<T>::Bits bits;
+    bits.raw[0] = z[0];
+    bits.raw[1] = z[1];
+    return bits.word;
+}
+
+// The largest element of some vectors; a NaN loses.
+template <class R, int N> __device__ inline R largest_of(const R (&z)[N]) {
+    R top = z[0];
+#pragma unroll
+    for (int i = 1; i < N; i++) top = real_max(top, z[i]);
+    return top;
+}
+template <class T, int VECTORS> struct Largest {
+    typedef typename T::R R;
+    static __device__ R of(const uint4* words) {
+        R top = Real<R>::negative_infinity();
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++) {
+            R z[Vector<T>::N];
+            unpack<T>(words[v], z);
+            top = real_max(top, largest_of(z));
+        }
+        return top;
+    }
+};
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+// Two elements a comparison.
+template <class T, int VECTORS> struct LargestPair {
+    static __device__ float of(const uint4* words) {
+        u32 top = T::larger(T::larger(words[0].x, words[0].y), T::larger(words[0].z, words[0].w));
+#pragma unroll
+        for (int v = 1; v < VECTORS; v++)
+            top = T::larger(top, T::larger(T::larger(words[v].x, words[v].y), T::larger(words[v].z, words[v].w)));
+        return real_max(T::low(top), T::high(top));
+    }
+};
+template <int VECTORS> struct Largest<F16, VECTORS> : LargestPair<F16, VECTORS> {};
+template <int VECTORS> struct Largest<BF16, VECTORS> : LargestPair<BF16, VECTORS> {};
+#endif
+
+// ---- 128-bit loads and stores --------------------------------------------------------------------------------------
+
+// In flight per thread. With one, 1024 threads cannot keep the memory of an H100-class GPU busy.
+#define IN_FLIGHT 4
+
+// Of logits that nobody writes. `volatile` keeps the compiler from moving a load down to its first use.
+__device__ inline uint4 load_vector(const uint4* at) {
+#ifdef __CUDA_ARCH__
+    uint4 word;
+    asm volatile("{ .reg .u64 g; cvta.to.global.u64 g, %4; ld.global.nc.v4.u32 {%0, %1, %2, %3}, [g]; }"
+                 : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+                 : "l"(at));
+    return word;
+#else
+    return __ldg(at);
+#endif
+}
+
+// Of logits that this thread may write over afterwards.
+__device__ inline uint4 load_vector_once(const uint4* at) {
+#ifdef __CUDA_ARCH__
+    uint4 word;
+    asm volatile("{ .reg .u64 g; cvta.to.global.u64 g, %4; ld.global.cs.v4.u32 {%0, %1, %2, %3}, [g]; }"
+                 : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+                 : "l"(at)
+                 : "memory");
+    return word;
+#else
+    return __ldcs(at);
+#endif
+}
 
 // ---- threads and rows ----------------------------------------------------------------------------------------------
 

@@ -181,13 +181,19 @@ template <class T> __device__ inline void score_probabilities(const ProbabilityA
 }
 
 template <class T> struct TargetSlope {
+    static const bool PLAIN = false;
     typedef typename T::R R;
     TargetRow<T> from;
     R max, all, upstream; // all: upstream times mass times exp(-log_sum)
+    R target_share;       // no class is the target
+    int target;
 
-    __device__ R at(R z, int index) const {
-        R mass = from.probability(__ldg(from.probabilities + index)) * from.weight_of(index);
-        return real_exp(z - max) * all - upstream * mass;
+    template <int N> __device__ void apply(R (&z)[N], int first) const {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            R mass = from.probability(__ldg(from.probabilities + first + i)) * from.weight_of(first + i);
+            z[i] = Power<R>::of((z[i] - max) * Power<R>::scale()) * all - upstream * mass;
+        }
     }
 };
 
@@ -208,8 +214,12 @@ template <class T> __device__ inline void backward_probabilities(const Probabili
     slope.max = ((const R*)a.max)[row];
     slope.upstream = ((const R*)a.upstream)[(i64)row * a.upstream_stride];
     slope.all = slope.upstream * ((const R*)a.mass)[row] * real_exp(-((const R*)a.log_sum)[row]);
-    map_piece<T>((const Raw*)a.logits + (i64)row * a.row_stride + first, (Raw*)a.gradient + (i64)row * a.gradient_stride + first,
-                 classes, (int)threadIdx.x, (int)blockDim.x, slope);
+    slope.target_share = R(0);
+    slope.target = -1;
+    Stretch<T> stretch((const Raw*)a.logits + (i64)row * a.row_stride + first, (Raw*)a.gradient + (i64)row * a.gradient_stride + first,
+                       classes, (int)threadIdx.x, (int)blockDim.x);
+    stretch.ask();
+    stretch.map(slope);
 }
 
 #define LOSSFEED_PROBABILITY_KERNELS(T, dtype, bounds)                                                                         \

@@ -3,6 +3,7 @@
 
 struct ScoreArguments {
     Finish finish;
+    Mean mean;
     const void* logits;
     const i64* targets;
     i64 row_stride, ignore_index;
@@ -13,7 +14,8 @@ struct ScoreArguments {
     float* keys;                            // may be null if nobody ranks
     void* partials;                         // rows x pieces sets of sums, if pieces > 1
     u32* row_tickets;                       // of `rows` rows, if pieces > 1
-    u32* error;                             // may be null
+    u32* error;                             // device memory, may be null
+    BadRows* bad_rows;                      // may be null
     double label_smoothing;
     int rows, classes;
     int pieces, piece_classes;              // blocks that share a row, and how many classes each takes
@@ -28,13 +30,16 @@ template <class T, bool SMOOTH> struct Row {
     const typename T::Raw* logits;
     i64 target;
     Verdict verdict;
+    Part* part; // where the row's summands of the mean go; null: nobody wants them
 
-    __device__ Row(const ScoreArguments& arguments, u32 index) : a(arguments), row(index) {
-        bool live = row < (u32)a.rows; // lanes behind the last row still take part in the shuffles
-        target = live ? a.targets[row] : a.ignore_index;
-        verdict = judge(target, a.ignore_index, a.classes);
+    __device__ Row(const ScoreArguments& arguments, u32 index, Part* place) : a(arguments), row(index), part(place) {
+        // Lanes behind the last row still take part in the shuffles.
+        target = live() ? a.targets[row] : a.ignore_index;
         logits = (const typename T::Raw*)a.logits + (i64)row * a.row_stride;
     }
+
+    __device__ bool live() const { return row < (u32)a.rows; }
+    __device__ void judge_target() { verdict = judge(target, a.ignore_index, a.classes); }
 
     __device__ void put(void* column, R value) const {
         if (column) ((R*)column)[row] = value;
@@ -56,7 +61,7 @@ template <class T, bool SMOOTH> struct Row {
     // The row's part in a training loss: `term` summed over the batch, over the sum of `share`, is its mean. `others` is the weighted
     // distance of the other classes below the maximum, `own` the target's.
     __device__ void write_term(R loss, R log_sum, R others, R own) const {
-        if (!a.term && !a.share) return;
+        if (!a.term && !a.share && !part) return;
         R weight = a.weight ? __ldg((const R*)a.weight + target) : R(1);
         R term = weight * loss;
         if (SMOOTH) {
@@ -66,6 +71,13 @@ template <class T, bool SMOOTH> struct Row {
         }
         put(a.term, term);
         put(a.share, weight);
+        add(term, weight);
+    }
+
+    __device__ void add(R term, R share) const {
+        if (!part) return;
+        part->term = (double)(term * weight_of<R>(a.mean.sample_weight, a.mean.sample_rows, row));
+        part->share = (double)share;
     }
 
     // Merges the target's term into the sums over the others.
@@ -104,7 +116,9 @@ template <class T, bool SMOOTH> struct Row {
         write(bad ? nan : R(0), nan, nan, nan, nan, NOT_SCORED, bad ? BAD_TARGET_KEY : 0x7fc00000);
         put(a.term, bad ? nan : R(0));
         put(a.share, R(0));
+        add(bad ? nan : R(0), R(0));
         if (bad && a.error) atomicMin(a.error, row);
+        if (bad && a.bad_rows) report_bad_row(a.bad_rows, row);
     }
 
     __device__ void finish(const S& sums) const {
@@ -112,21 +126,43 @@ template <class T, bool SMOOTH> struct Row {
         else write_unscored();
     }
 
-    __device__ Piece<T> piece(int first, int classes) const {
-        Piece<T> piece = {logits + first, a.weight ? (const R*)a.weight + first : nullptr, classes, (int)(target - first)};
-        return piece;
+    // Sums up this lane's share of the classes from `first` on.
+    __device__ S sum(Piece<T>& piece, int first) const {
+        int own = (int)(target - first);
+        if (!SMOOTH) return piece.template sum<SMOOTH ? EVEN : NONE>(nullptr, own);
+        if (!a.weight) return piece.template sum<SMOOTH ? EVEN : NONE>(nullptr, own);
+        return piece.template sum<SMOOTH ? WEIGHTED : NONE>((const R*)a.weight + first, own);
     }
 };
 
+// The end of a score launch: the mean, then ranks of a small batch and its mail, in the block that comes last.
+template <class T> __device__ inline void finish_scores(const ScoreArguments& a, u8* shared) {
+    bool ranks = ranks_small(a.finish);
+    if (!ranks && !a.mean.parts) return;
+    if (!take_ticket(a.finish.tickets, gridDim.x, shared)) return;
+    if (a.mean.parts) write_mean<T>(a.mean, shared);
+    if (ranks) rank_small(a.finish, shared);
+    if (thread_in_block() == 0) *a.finish.tickets = 0; // for the next launch
+}
+
 // blockDim = (lanes of a row, rows of a block); lanes is a power of two up to 32.
 template <class T, bool SMOOTH> __device__ inline void score_warp(const ScoreArguments& a, u8* shared) {
-    Row<T, SMOOTH> row(a, blockIdx.x * blockDim.y + threadIdx.y);
+    Part* parts = (Part*)(shared + SHARED_HEAD_BYTES); // a row of the block each
+    Row<T, SMOOTH> row(a, blockIdx.x * blockDim.y + threadIdx.y, a.mean.parts ? parts + threadIdx.y : nullptr);
+    // The logits are asked for before anybody waits for the target: one wait for both. A row that is left out is read in vain.
+    Piece<T> piece(row.logits, row.live() ? a.classes : 0, (int)threadIdx.x, (int)blockDim.x);
+    piece.ask();
+    row.judge_target();
     Sums<typename T::R, SMOOTH> sums;
     sums.clear();
-    if (row.verdict == SCORE) add_piece<T>(sums, row.piece(0, a.classes), (int)threadIdx.x, (int)blockDim.x);
+    if (row.verdict == SCORE) sums = row.sum(piece, 0);
     sums.reduce((int)blockDim.x);
-    if (row.row < (u32)a.rows && threadIdx.x == 0) row.finish(sums);
-    finish_small(a.finish, shared);
+    if (threadIdx.x == 0) {
+        if (row.live()) row.finish(sums);
+        else if (row.part) row.part->term = row.part->share = 0;
+    }
+    if (a.mean.parts) write_part(a.mean, parts, blockDim.y);
+    finish_scores<T>(a, shared);
 }
 
 // Another block of this launch wrote it: past the first-level cache.
@@ -151,14 +187,16 @@ template <class T, bool SMOOTH> __device__ inline void score_block(const ScoreAr
     typedef typename T::R R;
     typedef Sums<R, SMOOTH> S;
     u32 pieces = (u32)a.pieces, index = blockIdx.x % pieces;
-    Row<T, SMOOTH> row(a, blockIdx.x / pieces);
+    Row<T, SMOOTH> row(a, blockIdx.x / pieces, a.mean.parts ? a.mean.parts + blockIdx.x / pieces : nullptr);
+    int first = (int)index * a.piece_classes;
+    int classes = a.classes - first < a.piece_classes ? a.classes - first : a.piece_classes;
+    Piece<T> piece(row.logits + first, classes, (int)threadIdx.x, (int)blockDim.x);
+    piece.ask(); // before anybody waits for the target
+    row.judge_target();
     S sums;
-    sums.clear();
     bool mine = index == 0; // whether this block writes the row
     if (row.verdict == SCORE) { // the same in every thread
-        int first = (int)index * a.piece_classes;
-        int classes = a.classes - first < a.piece_classes ? a.classes - first : a.piece_classes;
-        add_piece<T>(sums, row.piece(first, classes), (int)threadIdx.x, (int)blockDim.x);
+        sums = row.sum(piece, first);
         reduce_block(sums, (S*)(shared + SHARED_HEAD_BYTES));
         if (pieces > 1) {
             S* partials = (S*)a.partials + (u64)row.row * pieces;
@@ -173,7 +211,7 @@ template <class T, bool SMOOTH> __device__ inline void score_block(const ScoreAr
         }
     }
     if (mine && threadIdx.x == 0) row.finish(sums);
-    finish_small(a.finish, shared);
+    finish_scores<T>(a, shared);
 }
 
 // The bounds are the most threads of a block and the fewest blocks of a multiprocessor: left alone, ptxas saves registers for
@@ -184,13 +222,13 @@ template <class T, bool SMOOTH> __device__ inline void score_block(const ScoreAr
         score_##shape<T, smooth>(a, shared);                                                                                   \
     }
 
-#define LOSSFEED_SCORE_KERNELS(T, dtype, warp_bounds, block_bounds)                                                            \
-    LOSSFEED_SCORE_KERNEL(T, score_warp_##dtype, warp, false, warp_bounds)                                                     \
-    LOSSFEED_SCORE_KERNEL(T, score_block_##dtype, block, false, block_bounds)                                                  \
-    LOSSFEED_SCORE_KERNEL(T, smooth_warp_##dtype, warp, true, (256, 1))                                                        \
-    LOSSFEED_SCORE_KERNEL(T, smooth_block_##dtype, block, true, (512, 1))
+#define LOSSFEED_SCORE_KERNELS(T, dtype, bounds, smooth_bounds)                                                                 \
+    LOSSFEED_SCORE_KERNEL(T, score_warp_##dtype, warp, false, bounds)                                                          \
+    LOSSFEED_SCORE_KERNEL(T, score_block_##dtype, block, false, bounds)                                                        \
+    LOSSFEED_SCORE_KERNEL(T, smooth_warp_##dtype, warp, true, smooth_bounds)                                                   \
+    LOSSFEED_SCORE_KERNEL(T, smooth_block_##dtype, block, true, smooth_bounds)
 
-LOSSFEED_SCORE_KERNELS(F16, f16, (256), (512, 2))
-LOSSFEED_SCORE_KERNELS(BF16, bf16, (256), (512, 2))
-LOSSFEED_SCORE_KERNELS(F32, f32, (256), (512, 2))
-LOSSFEED_SCORE_KERNELS(F64, f64, (256, 1), (512, 1))
+LOSSFEED_SCORE_KERNELS(F16, f16, (256, 3), (256, 2))
+LOSSFEED_SCORE_KERNELS(BF16, bf16, (256, 3), (256, 2))
+LOSSFEED_SCORE_KERNELS(F32, f32, (256, 3), (256, 2))
+LOSSFEED_SCORE_KERNELS(F64, f64, (256, 1), (256, 1))

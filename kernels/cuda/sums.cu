@@ -1,6 +1,6 @@
 // The online softmax: what one read of a row's logits is summed up to.
 //
-// Running sums refer to the largest logit so far and are rescaled when it grows, once per 128-bit load and not once per logit. The
+// A lane's running sums refer to a logit near the largest that it has seen and are rescaled when a much larger one comes. The
 // target's own term stays out of the sums and is merged at the end: nothing cancels then, and a loss of 1e-9 keeps its digits in
 // single precision (src/reference.rs has the formulas).
 
@@ -31,135 +31,24 @@ template <class R, bool SMOOTH> struct Sums {
         max = top;
     }
 
-    // Nothing but -inf (or NaN) so far: any finite reference keeps -inf - -inf from making a NaN.
-    __device__ R reference() const { return max == Real<R>::negative_infinity() ? R(0) : max; }
-
-    template <int N> __device__ void add(const R (&z)[N], bool in_front) {
-        R top = z[0];
-#pragma unroll
-        for (int i = 1; i < N; i++) top = real_max(top, z[i]);
-        if (in_front) before = real_max(before, top);
-        if (top > max) rescale(top);
-        R from = reference();
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            R d = z[i] - from;
-            R term = real_exp(d);
-            e += term;
-            ee += term * term;
-            // A masked class has d = -inf and a term of 0: its share of the entropy is 0, not NaN.
-            de += term * real_max(d, Real<R>::exp_zero());
-        }
-    }
-
-    __device__ void merge(Sums other) {
-        if (other.max > max) rescale(other.max);
-        else if (max > other.max) other.rescale(max);
-        e += other.e;
-        ee += other.ee;
-        de += other.de;
-        before = real_max(before, other.before);
-        if (SMOOTH) {
-            wd += other.wd;
-            w += other.w;
-        }
-    }
-
-    // Over groups of `lanes` neighbouring lanes (a power of two), as a tree of fixed shape. The whole warp takes part.
+    // Over groups of `lanes` neighbouring lanes (a power of two), as a tree of fixed shape: first the common maximum, then the sums,
+    // so that every lane rescales once. The whole warp takes part.
     __device__ void reduce(int lanes) {
-#pragma unroll 1 // unrolled, the exponentials of every step are most of the module's size
+        R top = max;
+        for (int step = lanes / 2; step > 0; step /= 2) top = real_max(top, __shfl_xor_sync(FULL_WARP, top, step));
+        if (top > max) rescale(top);
         for (int step = lanes / 2; step > 0; step /= 2) {
-            Sums other;
-            other.max = __shfl_xor_sync(FULL_WARP, max, step);
-            other.e = __shfl_xor_sync(FULL_WARP, e, step);
-            other.ee = __shfl_xor_sync(FULL_WARP, ee, step);
-            other.de = __shfl_xor_sync(FULL_WARP, de, step);
-            other.before = __shfl_xor_sync(FULL_WARP, before, step);
+            e += __shfl_xor_sync(FULL_WARP, e, step);
+            ee += __shfl_xor_sync(FULL_WARP, ee, step);
+            de += __shfl_xor_sync(FULL_WARP, de, step);
+            before = real_max(before, __shfl_xor_sync(FULL_WARP, before, step));
             if (SMOOTH) {
-                other.wd = __shfl_xor_sync(FULL_WARP, wd, step);
-                other.w = __shfl_xor_sync(FULL_WARP, w, step);
+                wd += __shfl_xor_sync(FULL_WARP, wd, step);
+                w += __shfl_xor_sync(FULL_WARP, w, step);
             }
-            merge(other);
         }
     }
 };
-
-// One row, or a piece of one, as a lane sees it. Classes count from the piece's first.
-template <class T> struct Piece {
-    const typename T::Raw* logits;
-    const typename T::R* weight; // of the same classes; null: all 1
-    int classes;
-    int target; // negative: in front of the piece; `classes` and above: behind it
-};
-
-// `N` neighbouring logits from class `first` on; takes the target out when it is among them.
-template <class T, bool SMOOTH, int N>
-__device__ inline void add_logits(Sums<typename T::R, SMOOTH>& sums, const Piece<T>& piece, typename T::R (&z)[N], int first) {
-    int own = piece.target - first;
-    bool holds = (u32)own < (u32)N;
-    if (holds) {
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            if (i < own) sums.before = real_max(sums.before, z[i]);
-            if (i == own) z[i] = Real<typename T::R>::negative_infinity();
-        }
-    }
-    sums.add(z, !holds && own > 0);
-    if (SMOOTH) {
-        typename T::R from = sums.reference();
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            if (i == own) continue;
-            typename T::R weight = piece.weight ? __ldg(piece.weight + first + i) : typename T::R(1);
-            sums.wd += weight * (from - z[i]);
-            sums.w += weight;
-        }
-    }
-}
-
-template <class T, bool SMOOTH>
-__device__ inline void add_vector(Sums<typename T::R, SMOOTH>& sums, const Piece<T>& piece, const typename Vector<T>::Bits& bits,
-                                  int first) {
-    const int N = Vector<T>::N;
-    typename T::R z[N];
-#pragma unroll
-    for (int i = 0; i < N; i++) z[i] = T::widen(bits.raw[i]);
-    add_logits<T, SMOOTH, N>(sums, piece, z, first);
-}
-
-template <class T, bool SMOOTH>
-__device__ inline void add_single(Sums<typename T::R, SMOOTH>& sums, const Piece<T>& piece, int index) {
-    typename T::R z[1] = {T::widen(__ldg(piece.logits + index))};
-    add_logits<T, SMOOTH, 1>(sums, piece, z, index);
-}
-
-// This lane's share of a piece: single loads up to the first 16-byte boundary, 128-bit loads from there, single loads for the
-// rest. Four loads are in flight per thread: with one, 512 threads cannot keep the memory of an H100-class GPU busy.
-template <class T, bool SMOOTH>
-__device__ inline void add_piece(Sums<typename T::R, SMOOTH>& sums, const Piece<T>& piece, int lane, int lanes) {
-    const int N = Vector<T>::N;
-    const int IN_FLIGHT = 4;
-    int classes = piece.classes;
-    int head = head_elements<T>(piece.logits, classes);
-    for (int i = lane; i < head; i += lanes) add_single<T>(sums, piece, i);
-
-    const uint4* words = (const uint4*)(piece.logits + head);
-    int vectors = (classes - head) / N;
-    int k = lane;
-    for (; k < vectors - (IN_FLIGHT - 1) * lanes; k += IN_FLIGHT * lanes) {
-        typename Vector<T>::Bits bits[IN_FLIGHT];
-#pragma unroll
-        for (int u = 0; u < IN_FLIGHT; u++) bits[u].word = __ldg(words + k + u * lanes);
-#pragma unroll
-        for (int u = 0; u < IN_FLIGHT; u++) add_vector<T>(sums, piece, bits[u], head + (k + u * lanes) * N);
-    }
-    for (; k < vectors; k += lanes) {
-        typename Vector<T>::Bits bits;
-        bits.word = __ldg(words + k);
-        add_vector<T>(sums, piece, bits, head + k * N);
-    }
-    for (int i = head + vectors * N + lane; i < classes; i += lanes) add_single<T>(sums, piece, i);
-}
 
 // Over a whole block of one row: every thread of warp 0 gets the total. `shared` holds one set of sums a warp.
 template <class S> __device__ inline void reduce_block(S& sums, S* shared) {
@@ -172,3 +61,254 @@ template <class S> __device__ inline void reduce_block(S& sums, S* shared) {
     if (lane < warps) sums = shared[lane];
     sums.reduce(32);
 }
+
+// What label smoothing adds.
+enum Smoothing { NONE, EVEN, WEIGHTED };
+
+// The sums as a lane keeps them in its loop: of powers of 2 for single precision, of e for double (prelude.cu, Power).
+//
+// A logit's exponent is `scale z - reference` in one fused multiply-add, where the reference is a logit near the largest, scaled and
+// rounded. All logits and later the maximum meet the same reference, so its rounding cancels; a product that is rounded once leaves
+// no more error than z - max, scaled. That ends where the rounding itself is no longer small, at logits of 2^22: from there on
+// (FAR) the sums refer to a logit as it is, subtracted first and exactly.
+//
+// A power below 2^-126 becomes 0 here. A lane's powers refer to a logit among its own, up to SLACK below its largest, so what is lost
+// of C classes is below C 2^-125 of what stays: less than half of a float's last place for any C below 2^31. The target is merged
+// outside, with exp(), which keeps everything down to 2^-149.
+template <class R, int SMOOTHING, bool FAR> struct Running {
+    R max;       // the largest logit so far
+    R limit;     // a logit above it needs a new reference
+    R reference; // scaled, unless FAR
+    R e, ee, de;
+    R before;
+    R wd, w; // sum of weight * exponent, sum of weight
+    bool far;
+
+    // How far a logit may lie above the reference: powers up to 2^8. Rescaling at every new maximum would cost more.
+    static __device__ R slack() { return R(5); }
+
+    __device__ void clear() {
+        max = limit = before = Real<R>::negative_infinity();
+        reference = e = ee = de = R(0); // finite: -inf must not meet -inf
+        if (SMOOTHING != NONE) wd = w = R(0);
+        far = false;
+    }
+
+    __device__ R exponent(R z) const {
+        return FAR ? (z - reference) * Power<R>::scale() : real_fma(z, Power<R>::scale(), -reference);
+    }
+
+    __device__ void raise(R top) {
+        R to = FAR ? top : top * Power<R>::scale();
+        if (limit != Real<R>::negative_infinity()) {
+            R shift = FAR ? (reference - to) * Power<R>::scale() : reference - to;
+            R factor = Power<R>::of(shift);
+            de = factor * (de + real_max(shift, Power<R>::zero()) * e);
+            e *= factor;
+            ee *= factor * factor;
+            // At most the largest number, which times no weight at all is still nothing.
+            if (SMOOTHING != NONE) wd += real_max(shift, Real<R>::lowest()) * w;
+        }
+        reference = to;
+        limit = FAR ? top : top + slack();
+        if (!FAR && !(real_abs(top) < Power<R>::far())) far = true;
+    }
+
+    __device__ void meet(R top) {
+        max = real_max(max, top);
+        if (top > limit) raise(top);
+    }
+
+    template <int N> __device__ void add(const R (&z)[N]) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            R d = exponent(z[i]);
+            R term = Power<R>::of(d);
+            e += term;
+            ee += term * term;
+            // A masked class has d = -inf and a term of 0: its share of the entropy is 0, not NaN.
+            de += term * real_max(d, Power<R>::zero());
+            if (SMOOTHING == EVEN) wd += d;
+        }
+        if (SMOOTHING == EVEN) w += R(N);
+    }
+
+    // Label smoothing's part with class weights; `own` is the target's place and counts elsewhere.
+    template <int N> __device__ void add_weights(const R (&z)[N], const R* weight, int own) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if (i == own) continue;
+            R share = SMOOTHING == WEIGHTED ? __ldg(weight + i) : R(1);
+            wd += share * exponent(z[i]);
+            w += share;
+        }
+    }
+
+    // `N` neighbouring logits, with the target at place `own` from the first of them (or not among them).
+    template <int N> __device__ void add_around(R (&z)[N], const R* weight, int own) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if (i < own) before = real_max(before, z[i]);
+            if (i == own) z[i] = Real<R>::negative_infinity();
+        }
+        meet(largest_of(z));
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            R d = exponent(z[i]);
+            R term = Power<R>::of(d);
+            e += term;
+            ee += term * term;
+            de += term * real_max(d, Power<R>::zero());
+        }
+        if (SMOOTHING != NONE) add_weights(z, weight, own);
+    }
+
+    // The same sums with the largest logit as their reference.
+    __device__ Sums<R, SMOOTHING != NONE> settled() const {
+        Sums<R, SMOOTHING != NONE> sums;
+        bool any = max != Real<R>::negative_infinity();
+        R shift = any ? exponent(max) : R(0);
+        R factor = Power<R>::of(-shift);
+        sums.max = max;
+        sums.e = factor * e;
+        sums.ee = factor * factor * ee;
+        sums.de = factor * (de - shift * e) * Power<R>::unscale();
+        sums.before = before;
+        if (SMOOTHING != NONE) {
+            sums.wd = (shift * w - wd) * Power<R>::unscale();
+            sums.w = w;
+        }
+        return sums;
+    }
+};
+
+// One row, or a piece of one, as a lane sees it. Classes count from the piece's first. The elements in front of the first 16-byte
+// boundary and behind the last whole vector are its edges: single loads, a lane each.
+template <class T> struct Piece {
+    typedef typename T::R R;
+    typedef typename T::Raw Raw;
+    static const int N = Vector<T>::N;
+    const uint4* from; // the first vector
+    int head, vectors, edges; // head: elements in front of the first vector
+    int lane, lanes;
+    uint4 words[IN_FLIGHT]; // the lane's vectors of the round that is next
+    Raw edge;
+
+    __device__ Piece(const Raw* logits, int classes, int lane, int lanes) : lane(lane), lanes(lanes) {
+        head = head_elements<T>(logits, classes);
+        vectors = (classes - head) / N;
+        edges = classes - vectors * N;
+        from = (const uint4*)(logits + head);
+    }
+
+    // Asks for the first round, which is everything of a short row. Nothing depends on the target yet.
+    __device__ void ask() {
+#pragma unroll
+        for (int u = 0; u < IN_FLIGHT; u++)
+            if (lane + u * lanes < vectors) words[u] = load_vector(from + (lane + u * lanes));
+        if (lane < edges) edge = load_edge(lane);
+    }
+
+    // Null stays null where nobody weighs.
+    template <int SMOOTHING> static __device__ const R* at(const R* weight, int index) {
+        return SMOOTHING == WEIGHTED ? weight + index : nullptr;
+    }
+    __device__ int edge_class(int edge) const { return edge < head ? edge : edge + vectors * N; }
+    __device__ Raw load_edge(int edge) const { return __ldg((const Raw*)from + (edge_class(edge) - head)); }
+
+    // Sums up this lane's share. `target` may lie in front of the piece (negative) or behind it. `weight`: of the piece's classes.
+    template <int SMOOTHING> __device__ Sums<R, SMOOTHING != NONE> sum(const R* weight, int target) {
+        Running<R, SMOOTHING, false> run;
+        run.clear();
+        // Vectors in front of the target's; a target in the head is in front of them all.
+        int body = target - head, full = body < 0 ? -1 : body / N;
+        int span = IN_FLIGHT * lanes;
+        for (int first = 0; first < vectors; first += span) {
+            // Rounds without the target, before another full round: nothing to look at but the logits.
+            const uint4* next = from + (first + span + lane);
+            for (; first + 2 * span <= vectors && (u32)(full - first) >= (u32)span; first += span, next += span)
+                add_round<SMOOTHING>(run, weight, next, first);
+            add_mixed_round(run, weight, first, full, body);
+        }
+        if (body >= vectors * N) run.before = run.max;
+        for (int i = lane; i < edges; i += lanes) {
+            R z[1] = {T::widen(i == lane ? edge : load_edge(i))};
+            run.add_around(z, at<SMOOTHING>(weight, edge_class(i)), target - edge_class(i));
+        }
+        if (run.far) return sum_far<SMOOTHING>(weight, target);
+        return run.settled();
+    }
+
+    // A full round. Every vector makes room for the one that takes its place in the next round: IN_FLIGHT loads stay under way.
+    template <int SMOOTHING> __device__ void add_round(Running<R, SMOOTHING, false>& run, const R* weight, const uint4* next, int first) {
+        // Vectors that share one look at the reference. Where pairs cannot be compared, two unpacked vectors are too many registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        const int STEP = 2;
+#else
+        const int STEP = N == 8 ? 1 : 2;
+#endif
+#pragma unroll
+        for (int u = 0; u < IN_FLIGHT; u += STEP) {
+            run.meet(Largest<T, STEP>::of(words + u));
+#pragma unroll
+            for (int v = u; v < u + STEP; v++) {
+                R z[N];
+                unpack<T>(words[v], z);
+                run.add(z);
+                if (SMOOTHING == WEIGHTED) run.add_weights(z, at<SMOOTHING>(weight, head + (first + lane + v * lanes) * N), -1);
+                words[v] = load_vector(next + v * lanes);
+            }
+        }
+    }
+
+    // A round that holds the target (at element `body` of the vectors, in vector `full`), or is not full, or the last full one.
+    template <int SMOOTHING>
+    __device__ void add_mixed_round(Running<R, SMOOTHING, false>& run, const R* weight, int first, int full, int body) {
+        int k = first + lane, own = -1;
+        if ((u32)(full - first) < (u32)(IN_FLIGHT * lanes)) {
+            run.before = run.max; // this lane's vectors up to here are in front of the target
+            uint4 word = words[0];
+#pragma unroll
+            for (int u = 0; u < IN_FLIGHT; u++)
+                if (k + u * lanes == full && full < vectors) {
+                    word = words[u];
+                    own = u;
+                }
+            if (own >= 0) {
+                R z[N];
+                unpack<T>(word, z);
+                run.add_around(z, at<SMOOTHING>(weight, head + full * N), body - full * N);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < IN_FLIGHT; u++) {
+            int k_u = k + u * lanes;
+            if (k_u < vectors && u != own) {
+                R top = Largest<T, 1>::of(words + u);
+                if (k_u < full) run.before = real_max(run.before, top);
+                run.meet(top);
+                R z[N];
+                unpack<T>(words[u], z);
+                run.add(z);
+                if (SMOOTHING == WEIGHTED) run.add_weights(z, at<SMOOTHING>(weight, head + k_u * N), -1);
+            }
+            if (k_u + IN_FLIGHT * lanes < vectors) words[u] = load_vector(from + (k_u + IN_FLIGHT * lanes));
+        }
+    }
+
+    // Once more for logits of 2^22 and beyond, infinities among them, one vector after the other.
+    template <int SMOOTHING> __device__ Sums<R, SMOOTHING != NONE> sum_far(const R* weight, int target) const {
+        Running<R, SMOOTHING, true> run;
+        run.clear();
+        for (int k = lane; k < vectors; k += lanes) {
+            R z[N];
+            unpack<T>(load_vector(from + k), z);
+            run.add_around(z, at<SMOOTHING>(weight, head + k * N), target - head - k * N);
+        }
+        for (int i = lane; i < edges; i += lanes) {
+            R z[1] = {T::widen(load_edge(i))};
+            run.add_around(z, at<SMOOTHING>(weight, edge_class(i)), target - edge_class(i));
+        }
+        return run.settled();
+    }
+};

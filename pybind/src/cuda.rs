@@ -7,7 +7,9 @@ use lossfeed::Error;
 use lossfeed::device::Cuda;
 use lossfeed::device::cuda::CudaKernels as Core;
 use lossfeed::engine::ScoreMailbox;
-use lossfeed_kernels::launch::{self, Gradient, Home, Probabilities, ProbabilityGradient, RankBy, Score, Sequences};
+use lossfeed_kernels::launch::{
+    self, Gradient, Home, Probabilities, ProbabilityGradient, RankBy, Reduction, Score, Sequences,
+};
 use pyo3::prelude::*;
 
 use crate::engine::Ticket;
@@ -39,11 +41,13 @@ impl CudaKernels {
         self.0.multiprocessors()
     }
 
-    /// Scores logits against int64 class indices.
+    /// Scores logits against int64 class indices. Ranks are taken where `count`, `rank_score` or `mail` asks for them. `reduced`: where the
+    /// mean (or sum) of the terms goes, in the logits' type if `narrow`; `divisor`: where the mean's.
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, targets, scratch, *, loss, max=0, log_sum=0,
-        grad_norm=0, entropy=0, correct=0, count=0, rank_score=0, weight=0, weight_sum=0, term=0, share=0, error=0, mail=0, tag=0, ids=0,
-        ignore_index=-100, label_smoothing=0.0, b0=10.0))]
+        grad_norm=0, entropy=0, correct=0, count=0, rank_score=0, weight=0, weight_sum=0, term=0, share=0, reduced=0, mean=true,
+        narrow=false, divisor=0, sample_weight=0, sample_rows=1, error=0, mail=0, tag=0, ids=0, ignore_index=-100, label_smoothing=0.0,
+        b0=10.0))]
     fn forward(
         &self,
         py: Python<'_>,
@@ -67,6 +71,12 @@ impl CudaKernels {
         weight_sum: u64,
         term: u64,
         share: u64,
+        reduced: u64,
+        mean: bool,
+        narrow: bool,
+        divisor: u64,
+        sample_weight: u64,
+        sample_rows: usize,
         error: u64,
         mail: u64,
         tag: u64,
@@ -95,6 +105,7 @@ impl CudaKernels {
             label_smoothing,
             term,
             share,
+            reduction: Reduction { out: reduced, narrow, mean, divisor, sample_weight, sample_rows },
             error,
             home,
         };
@@ -103,11 +114,12 @@ impl CudaKernels {
         outside(py, || unsafe { self.0.forward(stream, dtype, &batch, scratch) })
     }
 
-    /// The gradient over class indices.
+    /// The gradient over class indices. `upstream` has the logits' type if `upstream_narrow`; each is divided by `divisor` and multiplied with its
+    /// sample's weight.
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, targets, *, max, log_sum, upstream, upstream_stride,
-        gradient, gradient_stride, upstream_lse=0, upstream_lse_stride=0, weight=0, weight_sum=0, ignore_index=-100,
-        label_smoothing=0.0))]
+        gradient, gradient_stride, upstream_narrow=false, divisor=0, sample_weight=0, sample_rows=1, upstream_lse=0,
+        upstream_lse_stride=0, weight=0, weight_sum=0, ignore_index=-100, label_smoothing=0.0))]
     fn backward(
         &self,
         py: Python<'_>,
@@ -124,6 +136,10 @@ impl CudaKernels {
         upstream_stride: i32,
         gradient: u64,
         gradient_stride: i64,
+        upstream_narrow: bool,
+        divisor: u64,
+        sample_weight: u64,
+        sample_rows: usize,
         upstream_lse: u64,
         upstream_lse_stride: i32,
         weight: u64,
@@ -139,6 +155,10 @@ impl CudaKernels {
             log_sum,
             upstream,
             upstream_stride,
+            upstream_narrow,
+            divisor,
+            sample_weight,
+            sample_rows,
             upstream_lse,
             upstream_lse_stride,
             weight,
@@ -371,12 +391,9 @@ impl Mailbox {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        let core = Arc::clone(&self.core);
+        // A collection may come at any time, in the middle of a capture too: dropping waits for nothing.
         if self.pid != std::process::id() {
-            std::mem::forget(core);
-        } else {
-            // Closing waits for the device and for the thread, which may be inside a call that needs the interpreter.
-            Python::attach(|py| py.detach(move || core.close()));
+            std::mem::forget(Arc::clone(&self.core));
         }
     }
 }
@@ -415,8 +432,7 @@ impl Mailbox {
         outside(py, || self.core.settle())
     }
 
-    /// Refuses further mail, waits for the work the device has been given, credits what came. False if the device could not
-    /// be asked. Twice is fine.
+    /// Refuses further mail and credits what is on its way. False if the device does not answer. Twice is fine.
     fn close(&self, py: Python<'_>) -> PyResult<bool> {
         self.same_process()?;
         outside(py, || Ok(self.core.close()))

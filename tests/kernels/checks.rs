@@ -4,7 +4,7 @@ use lossfeed_kernels::launch::{self, Gradient, Home, Score};
 use lossfeed_kernels::{AnyScores, Dtype, NOT_SCORED, Scores, rank, reference};
 
 use crate::backward_reference::{Target, elements, row};
-use crate::cases::{Case, Flavour, Lcg, case, plain_or_far};
+use crate::cases::{Case, Flavour, Lcg, case, plain_or_far, push};
 use crate::compare::{Answer, same};
 use crate::program::{Kind, Machine, Memory, Program};
 use crate::shapes::{Shape, all};
@@ -190,6 +190,46 @@ pub(crate) fn terms(machine: &mut dyn Machine, shapes: &'static [Shape]) {
     }
 }
 
+/// Where powers are flushed to 0 or a fused exponent would be off, losses keep their digits: far below 2^-126, and on both sides of 2^22.
+pub(crate) fn edges_of_the_exponent(machine: &mut dyn Machine) {
+    // A target ahead of one other class by so much: the loss is exp(-ahead), down to subnormal numbers.
+    let ahead = [60.0f32, 80.0, 86.0, 87.0, 87.5, 88.0, 90.0, 95.0, 100.0, 103.0];
+    for classes in [2, 10, 300, 5000] {
+        let mut bytes = Vec::new();
+        for (row, by) in ahead.iter().enumerate() {
+            let value = |class| {
+                if class == 1 {
+                    7.0
+                } else if class == 0 {
+                    7.0 - by
+                } else {
+                    f32::NEG_INFINITY
+                }
+            };
+            (0..classes).for_each(|class| push(&mut bytes, Dtype::F32, f64::from(value((class + row) % classes))));
+        }
+        let mut case = case(Dtype::F32, ahead.len(), classes, classes, 0, Flavour::Plain, 1);
+        (case.bytes, case.ignore_index) = (bytes, -100);
+        case.targets = (0..ahead.len()).map(|row| (classes + 1 - row % classes) as i64 % classes as i64).collect();
+        let scoring = Scoring::new(&case, 1, 1);
+        let memory = machine.run(&scoring.program, 0).unwrap();
+        for (&by, loss) in ahead.iter().zip(memory.reals(scoring.batch.loss, ahead.len(), false)) {
+            let expected = (-f64::from(by)).exp();
+            // Two places of a subnormal number, where the loss is one.
+            let close = (loss - expected).abs() <= 3e-6 * expected + 2.9e-45;
+            assert!(close, "{loss:e} is not {expected:e}, {by} ahead of {classes} classes");
+        }
+    }
+    for offset in [4.0e6, 4_194_290.0, 4_194_304.0, 4.3e6, -4_194_304.0, 1e9, -1e12, 1e30] {
+        for (rows, classes) in [(9, 10), (5, 300), (3, 5000)] {
+            for dtype in [Dtype::BF16, Dtype::F32] {
+                let case = case(dtype, rows, classes, classes, 0, Flavour::Far(offset), 3);
+                check(machine, &case, 1).unwrap_or_else(|e| panic!("{e}, offset {offset}"));
+            }
+        }
+    }
+}
+
 /// Losses with ties, both zeros, and values that take no part.
 pub(crate) fn losses(n: usize, rng: &mut Lcg) -> Vec<f32> {
     let special = [f32::NAN, 0.0, -0.0, 1.0, -1.0, 0.5, f32::INFINITY, f32::NEG_INFINITY, -0.5];
@@ -255,7 +295,7 @@ pub(crate) fn bad_targets(machine: &mut dyn Machine) {
     }
 }
 
-/// Rows further apart than 2^31 elements: the first is left out and lies nowhere, the second is where the memory is.
+/// Rows further apart than 2^31 elements: the first, zeros, is left out; the second is scored.
 pub(crate) fn rows_far_apart(machine: &mut dyn Machine) {
     const APART: i64 = (1 << 31) + 8;
     for classes in [10, 5000] {
@@ -264,9 +304,8 @@ pub(crate) fn rows_far_apart(machine: &mut dyn Machine) {
         let mut two = case(Dtype::F16, 2, classes, classes, 0, Flavour::Plain, 6);
         (two.bytes, two.targets, two.ignore_index) = (one.bytes.clone(), vec![-100, 3], -100);
         let mut scoring = Scoring::new(&two, 132, 0);
-        // Backwards, so that no address but the last row's has to exist.
-        scoring.batch.logits += 2 * APART as u64;
-        scoring.batch.row_stride = -APART;
+        scoring.batch.logits = scoring.program.input_behind(2 * APART as usize, one.bytes.clone()) - 2 * APART as u64;
+        scoring.batch.row_stride = APART;
         let lent = scoring.program.lend(2, classes, 132);
         scoring.program.call(launch::score(Dtype::F16, &scoring.batch, &lent));
         let gradient = scoring.program.output(2 * 2 * classes);
@@ -282,7 +321,7 @@ pub(crate) fn rows_far_apart(machine: &mut dyn Machine) {
                 gradient,
                 rows: 2,
                 classes,
-                row_stride: -APART,
+                row_stride: APART,
                 gradient_stride: classes as i64,
                 ignore_index: -100,
                 ..Gradient::default()

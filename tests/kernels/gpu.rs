@@ -13,6 +13,7 @@ use crate::gather_checks;
 use crate::gradient_checks;
 use crate::image_checks;
 use crate::mail_checks;
+use crate::mean_checks;
 use crate::program::{Kind, Machine, Memory, Program, relocate};
 use crate::shapes::SHAPES;
 
@@ -50,7 +51,17 @@ impl Machine for Gpu {
         let mut image = vec![0xa5u8; end + 256];
         let memory = self.stream.clone_htod(&image).unwrap();
         let base = memory.device_ptr(&self.stream).0;
-        let base_of = |number: usize| base + places[number] as u64;
+        // A buffer with a hole is too large for the image: it has memory of its own.
+        let mut holes = std::collections::HashMap::new();
+        for (number, buffer) in program.buffers.iter().enumerate().filter(|(_, b)| b.hole > 0) {
+            let mut own = self.stream.alloc_zeros::<u8>(buffer.hole + buffer.bytes.len()).map_err(|e| e.to_string())?;
+            self.stream.memcpy_htod(&buffer.bytes, &mut own.slice_mut(buffer.hole..)).map_err(|e| e.to_string())?;
+            holes.insert(number, own);
+        }
+        let base_of = |number: usize| match holes.get(&number) {
+            Some(own) => own.device_ptr(&self.stream).0,
+            None => base + places[number] as u64,
+        };
         for (buffer, &place) in program.buffers.iter().zip(&places) {
             let part = &mut image[place..][..buffer.bytes.len()];
             part.copy_from_slice(&buffer.bytes);
@@ -142,15 +153,29 @@ fn the_gpu_finds_rows_more_than_2_31_elements_apart() {
 }
 
 #[test]
+fn the_gpu_keeps_the_digits_of_losses_where_powers_are_flushed_or_exponents_are_not_fused() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    checks::edges_of_the_exponent(&mut gpu);
+}
+
+#[test]
 fn the_gpu_smooths_and_weights_as_the_definition() {
     let Some(mut gpu) = Gpu::open() else { return };
     checks::terms(&mut gpu, &SHAPES);
 }
 
 #[test]
+fn the_gpu_makes_one_number_of_a_batch_and_starts_the_backward_from_it() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    mean_checks::means(&mut gpu, &SHAPES);
+    mean_checks::means(&mut gpu, &[(1300, 3, 0, 0, 132), (70_000, 10, 0, 0, 132), (5000, 5000, 0, 0, 132)]);
+    mean_checks::backward_of_a_mean(&mut gpu, &SHAPES);
+}
+
+#[test]
 fn the_gpu_ranks_bit_for_bit_as_the_definition() {
     let Some(mut gpu) = Gpu::open() else { return };
-    checks::ranks(&mut gpu, &[1, 2, 31, 512, 513, 4096, 4097, 16_384, 16_385, 100_000]);
+    checks::ranks(&mut gpu, &[1, 2, 31, 512, 513, 2048, 2049, 16_384, 65_536, 65_537, 100_000, 1 << 20]);
 }
 
 #[test]
@@ -174,8 +199,11 @@ fn the_gpu_scores_sequences_as_the_definition() {
 #[test]
 fn the_gpu_mails_what_it_wrote_and_drops_what_has_no_room() {
     let Some(mut gpu) = Gpu::open() else { return };
-    mail_checks::mail(&mut gpu, &[9, 512, 700, 5000, 17_000]);
-    mail_checks::mail_of_losses(&mut gpu, &[1, 100, 5000, 17_000]);
+    mail_checks::mail(&mut gpu, &[9, 512, 700, 5000, 66_000]);
+    mail_checks::mail_of_losses(&mut gpu, &[1, 100, 5000, 66_000]);
+    mail_checks::a_closed_mailbox(&mut gpu);
+    mail_checks::what_the_device_remembers_of_the_host(&mut gpu);
+    mail_checks::bad_rows(&mut gpu);
 }
 
 #[test]

@@ -36,8 +36,8 @@ fn every_kernel_that_reads_logits_reads_128_bits_at_once_and_the_backward_writes
         if backward {
             assert!(piece.contains("ld.global.cs.v4.u32"), "{name} has no 128-bit loads");
             let wide =
-                ["v4.u32", "v4.f32", "v2.u64", "v2.f64"].iter().any(|w| piece.contains(&format!("st.global.{w}")));
-            assert!(wide, "{name} has no 128-bit stores");
+                ["v4.u32", "v4.f32", "v2.u64", "v2.f64"].iter().any(|w| piece.contains(&format!("st.global.cs.{w}")));
+            assert!(wide, "{name} has no streaming 128-bit stores");
         } else if ["_score_", "_smooth_", "_probability_"].iter().any(|part| name.contains(part)) {
             assert!(piece.contains("ld.global.nc.v4.u32"), "{name} has no 128-bit loads");
         }

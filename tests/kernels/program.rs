@@ -18,6 +18,8 @@ pub(crate) struct Buffer {
     pub(crate) kind: Kind,
     /// From a 256-byte boundary.
     pub(crate) offset: usize,
+    /// Bytes of zeros in front of `bytes`, never touched by anybody but a kernel: memory that only has an address until then.
+    pub(crate) hole: usize,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -27,10 +29,20 @@ pub(crate) struct Call {
     pub(crate) arguments: Vec<u8>,
 }
 
+/// A write in the middle of a launch, as a host or another stream would: where it can be timed, before the `at`-th time that a thread goes
+/// on.
+#[derive(Clone, Copy)]
+pub(crate) struct Meddle {
+    pub(crate) at: u64,
+    pub(crate) to: u64,
+    pub(crate) with: [u8; 8],
+}
+
 #[derive(Clone, Default)]
 pub(crate) struct Program {
     pub(crate) buffers: Vec<Buffer>,
     pub(crate) calls: Vec<Call>,
+    pub(crate) meddle: Option<Meddle>,
 }
 
 /// Byte `offset` of buffer `number`, until somebody who knows where it lies puts the true address in its place.
@@ -52,8 +64,13 @@ pub(crate) fn relocate(bytes: &mut [u8], base_of: impl Fn(usize) -> u64) {
 impl Program {
     /// A buffer with this content; returns its address.
     pub(crate) fn buffer(&mut self, kind: Kind, offset: usize, bytes: Vec<u8>) -> u64 {
-        self.buffers.push(Buffer { kind, offset, bytes });
+        self.buffers.push(Buffer { kind, offset, hole: 0, bytes });
         address(self.buffers.len() - 1, 0)
+    }
+    /// An input with this content behind `hole` bytes of zeros; returns the content's address.
+    pub(crate) fn input_behind(&mut self, hole: usize, bytes: Vec<u8>) -> u64 {
+        self.buffers.push(Buffer { kind: Kind::Input, offset: 0, hole, bytes });
+        address(self.buffers.len() - 1, hole as u64)
     }
     pub(crate) fn input<T: bytemuck::NoUninit>(&mut self, values: &[T]) -> u64 {
         self.buffer(Kind::Input, 0, bytemuck::cast_slice(values).to_vec())

@@ -8,11 +8,12 @@ pub(crate) type Shape = (usize, usize, usize, usize, u32);
 /// One class: nothing to learn, a row shorter than any load. Two and three: rows shorter than a 128-bit load of 16-bit types, and not
 /// aligned to it. 10 and 100: CIFAR, several rows a warp, and a length that is no multiple of a vector. 33: one more than
 /// a warp. 1000, 1001: ImageNet, aligned rows and rows of which every other (16-bit: seven of eight) is misaligned.
-/// 3001: the longest odd row that one warp takes alone, with a full unrolled round. 32,000, 50,257 and 128,256: language
-/// models, a block a row, odd and even; with 132 multiprocessors their rows are split, with one they are not.
+/// 3001: the longest odd row that one warp takes alone, with full rounds. With one multiprocessor a warp takes them, with 132 a block.
+/// 32,000, 50,257 and 128,256: language models, a block a row, odd and even; with 132 multiprocessors their rows are split, with one
+/// they are not.
 /// Strides (0: rows in one piece; 1, 3, 7: odd ones) and offsets put rows at every alignment; row counts leave the last
 /// block part empty, or reach past one block.
-pub(crate) const SHAPES: [Shape; 16] = [
+pub(crate) const SHAPES: [Shape; 18] = [
     (70, 1, 0, 1, 132),
     (67, 2, 1, 1, 132),
     (33, 3, 0, 3, 132),
@@ -22,12 +23,14 @@ pub(crate) const SHAPES: [Shape; 16] = [
     (19, 100, 7, 2, 132),
     (10, 1000, 0, 0, 132),
     (9, 1001, 0, 1, 132),
+    (9, 1001, 0, 1, 1),
     (9, 3001, 1, 1, 132),
-    (2, 32_000, 0, 0, 1),
+    (9, 3001, 1, 1, 1),
+    (3, 32_000, 0, 0, 1),
     (3, 32_000, 1, 1, 132),
-    (2, 50_257, 0, 1, 1),
+    (3, 50_257, 0, 1, 1),
     (2, 50_257, 3, 0, 132),
-    (1, 128_256, 0, 0, 1),
+    (3, 128_256, 0, 0, 1),
     (2, 128_256, 7, 1, 132),
 ];
 

@@ -72,7 +72,7 @@ def redirected_again(whole):
 
 
 HOSTS = torch.Tensor.device
-for kind in (_rows.RowTerms, _probabilities.ProbabilityLosses):
+for kind in (_rows.RowTerms, _rows.RowsReduced, _probabilities.ProbabilityLosses):
     kind.backward = redirected_again(kind.backward)
 
 

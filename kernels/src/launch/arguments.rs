@@ -25,12 +25,28 @@ pub struct Finish {
     pub unused: u32,
 }
 
+/// `struct Mean`: the mean or the sum of a batch's terms.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct Mean {
+    pub parts: u64,
+    pub out: u64,
+    pub divisor: u64,
+    pub sample_weight: u64,
+    pub sample_rows: u32,
+    pub count: u32,
+    pub divide: u32,
+    pub narrow: u32,
+}
+
 /// `struct ScoreArguments`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[allow(missing_docs)]
 pub struct ScoreArguments {
     pub finish: Finish,
+    pub mean: Mean,
     pub logits: u64,
     pub targets: u64,
     pub row_stride: i64,
@@ -49,6 +65,7 @@ pub struct ScoreArguments {
     pub partials: u64,
     pub row_tickets: u64,
     pub error: u64,
+    pub bad_rows: u64,
     pub label_smoothing: f64,
     pub rows: i32,
     pub classes: i32,
@@ -66,6 +83,8 @@ pub struct GradientArguments {
     pub max: u64,
     pub log_sum: u64,
     pub upstream: u64,
+    pub divisor: u64,
+    pub sample_weight: u64,
     pub upstream_lse: u64,
     pub weight: u64,
     pub weight_sum: u64,
@@ -80,6 +99,8 @@ pub struct GradientArguments {
     pub classes: i32,
     pub pieces: i32,
     pub piece_classes: i32,
+    pub sample_rows: u32,
+    pub upstream_narrow: u32,
 }
 
 /// `struct ProbabilityArguments`.
@@ -153,6 +174,25 @@ pub struct SequenceArguments {
     pub unused: u32,
 }
 
+/// `struct TileArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct TileArguments {
+    pub finish: Finish,
+    pub sorted: u64,
+    pub tiles: u32,
+    pub unused: u32,
+}
+
+/// `struct MailArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct MailArguments {
+    pub mail: u64,
+}
+
 /// `struct RadixArguments`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -216,6 +256,8 @@ pub enum Arguments {
     ProbabilityGradient(ProbabilityGradientArguments),
     Sequence(SequenceArguments),
     Rank(Finish),
+    Tile(TileArguments),
+    Mail(MailArguments),
     Radix(RadixArguments),
     Image(ImageArguments),
     Gather(Box<GatherArguments>),
@@ -231,6 +273,8 @@ impl Arguments {
             Arguments::ProbabilityGradient(a) => bytemuck::bytes_of(a),
             Arguments::Sequence(a) => bytemuck::bytes_of(a),
             Arguments::Rank(a) => bytemuck::bytes_of(a),
+            Arguments::Tile(a) => bytemuck::bytes_of(a),
+            Arguments::Mail(a) => bytemuck::bytes_of(a),
             Arguments::Radix(a) => bytemuck::bytes_of(a),
             Arguments::Image(a) => bytemuck::bytes_of(a),
             Arguments::Gather(a) => bytemuck::bytes_of(&**a),

@@ -9,6 +9,9 @@ const PIECE_CLASSES: usize = 16_384;
 /// The least it takes.
 const PIECE_CLASSES_MIN: usize = 2048;
 
+/// Blocks of 256 threads that a multiprocessor holds at once, by the kernels' launch bounds.
+const RESIDENT: usize = 3;
+
 /// What the backward over class indices reads and writes. Addresses on the device; `R` as for [`super::Score`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gradient {
@@ -24,6 +27,14 @@ pub struct Gradient {
     pub upstream: u64,
     /// Elements between them: 0 or 1.
     pub upstream_stride: i32,
+    /// They have the logits' type instead: what a loss of that type hands down.
+    pub upstream_narrow: bool,
+    /// `R`: what they are divided by ([`super::Reduction::divisor`] of a mean), or 0.
+    pub divisor: u64,
+    /// float32: a factor of each sample's upstream gradient, or 0.
+    pub sample_weight: u64,
+    /// Neighbouring rows that are one sample; 0 is 1.
+    pub sample_rows: usize,
     /// `R`: upstream gradient of every row's lse, or 0.
     pub upstream_lse: u64,
     /// Elements between them: 0 or 1.
@@ -86,13 +97,15 @@ pub struct ProbabilityGradient {
 /// The launch of the backward over class indices. None for no rows.
 pub fn backward(dtype: Dtype, batch: &Gradient, multiprocessors: u32) -> Option<Step> {
     let (launch, pieces, piece_classes) =
-        shape(batch.rows, batch.classes, by_dtype(dtype, family!("backward")), multiprocessors)?;
+        shape(batch.rows, batch.classes, dtype, family!("backward"), multiprocessors)?;
     let arguments = GradientArguments {
         logits: batch.logits,
         targets: batch.targets,
         max: batch.max,
         log_sum: batch.log_sum,
         upstream: batch.upstream,
+        divisor: batch.divisor,
+        sample_weight: batch.sample_weight,
         upstream_lse: batch.upstream_lse,
         weight: batch.weight,
         weight_sum: batch.weight_sum,
@@ -107,6 +120,8 @@ pub fn backward(dtype: Dtype, batch: &Gradient, multiprocessors: u32) -> Option<
         classes: batch.classes as i32,
         pieces: pieces as i32,
         piece_classes: piece_classes as i32,
+        sample_rows: batch.sample_rows.max(1) as u32,
+        upstream_narrow: u32::from(batch.upstream_narrow),
     };
     Some(Step { launch, arguments: Arguments::Gradient(arguments) })
 }
@@ -114,7 +129,7 @@ pub fn backward(dtype: Dtype, batch: &Gradient, multiprocessors: u32) -> Option<
 /// The launch of the backward over probabilities. None for no rows.
 pub fn backward_probabilities(dtype: Dtype, batch: &ProbabilityGradient, multiprocessors: u32) -> Option<Step> {
     let (launch, pieces, piece_classes) =
-        shape(batch.rows, batch.classes, by_dtype(dtype, family!("probability_backward")), multiprocessors)?;
+        shape(batch.rows, batch.classes, dtype, family!("probability_backward"), multiprocessors)?;
     let arguments = ProbabilityGradientArguments {
         logits: batch.logits,
         probabilities: batch.probabilities,
@@ -142,18 +157,26 @@ pub fn backward_probabilities(dtype: Dtype, batch: &ProbabilityGradient, multipr
 pub(super) fn shape(
     rows: usize,
     classes: usize,
-    kernel: &'static str,
+    dtype: Dtype,
+    names: [&'static str; 4],
     multiprocessors: u32,
 ) -> Option<(Launch, u32, u32)> {
+    let kernel = by_dtype(dtype, names);
     if rows == 0 {
         return None;
     }
+    let full = RESIDENT * multiprocessors.max(1) as usize;
     if classes <= BLOCK_CLASSES {
-        let (block, grid) = rows_per_block(rows, classes);
-        return Some((Launch { kernel, grid, block, shared_bytes: 0 }, 1, classes as u32));
+        let ((mut lanes, mut block_rows), mut grid) = rows_per_block(rows, classes);
+        // Few rows: more lanes a row, as long as most of them have 16 bytes.
+        let room = |lanes: u32| (32..THREADS).contains(&lanes) && classes * dtype.bytes() >= 24 * lanes as usize;
+        while (grid as usize) < full && room(lanes) {
+            (lanes, block_rows) = (2 * lanes, block_rows / 2);
+            grid = (rows as u32).div_ceil(block_rows);
+        }
+        return Some((Launch { kernel, grid, block: (lanes, block_rows), shared_bytes: 0 }, 1, classes as u32));
     }
-    // Eight blocks of 256 threads fill a multiprocessor.
-    let wanted = (8 * multiprocessors.max(1) as usize).div_ceil(rows).max(classes.div_ceil(PIECE_CLASSES));
+    let wanted = full.div_ceil(rows).max(classes.div_ceil(PIECE_CLASSES));
     let (mut pieces_of_row, mut piece_classes) = pieces(classes, wanted, PIECE_CLASSES_MIN);
     if rows as u64 * u64::from(pieces_of_row) > i32::MAX as u64 {
         (pieces_of_row, piece_classes) = (1, classes as u32);

@@ -1,16 +1,47 @@
 //! The forward over class indices.
 
-use super::arguments::{Arguments, ScoreArguments};
+use super::arguments::{Arguments, Mean, ScoreArguments};
 use super::{
-    BLOCK_CLASSES, Columns, HEAD_BYTES, Home, KEY_BYTES, Launch, Lent, MULTIPROCESSORS_MAX, PIECES_MAX, SPLIT_ROWS,
-    Scratch, Step, by_dtype, family, finish, pieces, rank, rows_per_block,
+    BLOCK_CLASSES, Columns, HEAD_BYTES, Home, KEY_BYTES, Launch, Lent, MULTIPROCESSORS_MAX, PARTIALS_MAX, PIECES_MAX,
+    SPLIT_ROWS, Scratch, Step, THREADS, by_dtype, family, finish, pieces, rank, rows_per_block,
 };
 use crate::Dtype;
 
 /// Fewest classes of a piece: below, starting a block costs more than it saves.
-const PIECE_CLASSES: usize = 4096;
+const PIECE_CLASSES: usize = 2048;
+/// What starting and ending a block costs, in classes it could have read meanwhile.
+const BLOCK_COST: usize = 2048;
+/// With at most this many rows a multiprocessor, rows that a warp could take alone get a block each: the GPU is not full.
+const FEW_ROWS: usize = 4;
+/// Classes from which on more than a warp can share such a row: below, the row's lanes have one load each.
+const FEW_ROWS_CLASSES: usize = 512;
+/// Rows of fewer 128-bit words than this get a block of 128 threads, others of 256: what a thread does once a row, and in the rounds
+/// at the row's ends, should be little beside its 48 words.
+const SHORT_ROW_WORDS: usize = 6144;
+/// With so many rows a multiprocessor (four waves of warps), rows of up to [`WARP_ROW_WORDS`] stay with a warp.
+const MANY_ROWS: usize = 96;
+/// 16,384 classes of a 16-bit type.
+const WARP_ROW_WORDS: usize = 2048;
 /// Where the row tickets start, in bytes; the batch's ticket is in front of them.
 const ROW_TICKETS: u64 = 4096;
+
+/// One number for the whole batch: the mean or the sum of its terms, made by the block that comes last. Addresses on the device;
+/// with `out` 0 nobody wants it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reduction {
+    /// One value: Σ term / Σ share, or Σ term. NaN for a mean over no share, as torch's.
+    pub out: u64,
+    /// `out` has the logits' type; else `R`.
+    pub narrow: bool,
+    /// The mean; else the sum.
+    pub mean: bool,
+    /// `R`: Σ share, which [`super::Gradient::divisor`] takes for the mean. 0 = not wanted.
+    pub divisor: u64,
+    /// float32: a factor of each sample's terms, or 0. Shares stay what they are.
+    pub sample_weight: u64,
+    /// Neighbouring rows that are one sample; 0 is 1.
+    pub sample_rows: usize,
+}
 
 /// A batch of logits and class indices. Addresses on the device; an output of 0 is not written. `R` is double for f64
 /// logits and float for others.
@@ -50,8 +81,12 @@ pub struct Score {
     pub term: u64,
     /// `R`: its part in the mean's divisor.
     pub share: u64,
-    /// u32: becomes the minimum of itself and the first row whose target names no class.
+    /// The mean or the sum of the terms, which need not be wanted themselves.
+    pub reduction: Reduction,
+    /// u32 on the device: becomes the minimum of itself and the first row whose target names no class.
     pub error: u64,
+    /// [`super::mail::BadRows`], to which such rows are reported while the host reads along.
+    pub bad_rows: u64,
     /// Ranks and mail.
     pub home: Home,
 }
@@ -66,8 +101,20 @@ pub fn score(dtype: Dtype, batch: &Score, lent: &Lent) -> Vec<Step> {
     let (launch, pieces, piece_classes) = shape(rows, classes, dtype, smooths(batch), lent.multiprocessors);
     let columns = Columns { loss: batch.loss, grad_norm: batch.grad_norm, entropy: batch.entropy };
     let finish = finish(rows, dtype, &batch.home, &columns, scratch.keys, scratch.counts, lent);
+    let reduction = &batch.reduction;
+    let mean = Mean {
+        parts: if reduction.out != 0 { scratch.parts } else { 0 },
+        out: reduction.out,
+        divisor: reduction.divisor,
+        sample_weight: reduction.sample_weight,
+        sample_rows: reduction.sample_rows.max(1) as u32,
+        count: launch.grid / pieces,
+        divide: u32::from(reduction.mean),
+        narrow: u32::from(reduction.narrow),
+    };
     let arguments = ScoreArguments {
         finish,
+        mean,
         logits: batch.logits,
         targets: batch.targets,
         row_stride: batch.row_stride,
@@ -86,6 +133,7 @@ pub fn score(dtype: Dtype, batch: &Score, lent: &Lent) -> Vec<Step> {
         partials: scratch.partials,
         row_tickets: lent.tickets + ROW_TICKETS,
         error: batch.error,
+        bad_rows: batch.bad_rows,
         label_smoothing: batch.label_smoothing,
         rows: rows as i32,
         classes: classes as i32,
@@ -99,7 +147,7 @@ pub fn score(dtype: Dtype, batch: &Score, lent: &Lent) -> Vec<Step> {
 
 /// Only the term of a smoothed loss needs the sum of all logits.
 fn smooths(batch: &Score) -> bool {
-    batch.term != 0 && batch.label_smoothing > 0.0
+    (batch.term != 0 || batch.reduction.out != 0) && batch.label_smoothing > 0.0
 }
 
 /// Launch, pieces of a row, classes of a piece.
@@ -111,13 +159,17 @@ pub(super) fn shape(
     multiprocessors: u32,
 ) -> (Launch, u32, u32) {
     let shared_bytes = HEAD_BYTES + KEY_BYTES;
-    if classes > BLOCK_CLASSES {
-        let threads = if classes > 4 * BLOCK_CLASSES { 512 } else { 256 };
-        let names = if smooth { family!("smooth_block") } else { family!("score_block") };
-        // Two blocks fill a multiprocessor.
-        let blocks = 2 * multiprocessors.clamp(1, MULTIPROCESSORS_MAX) as usize;
-        let wanted = if rows < blocks.min(SPLIT_ROWS) { blocks.div_ceil(rows).min(PIECES_MAX) } else { 1 };
+    let multiprocessors = multiprocessors.clamp(1, MULTIPROCESSORS_MAX) as usize;
+    let words = classes * dtype.bytes() / 16;
+    let few = rows <= FEW_ROWS * multiprocessors && classes >= FEW_ROWS_CLASSES;
+    let many = rows >= MANY_ROWS * multiprocessors && words <= WARP_ROW_WORDS;
+    if few || classes > BLOCK_CLASSES && !many {
+        let threads = if !few && words < SHORT_ROW_WORDS { 128 } else { THREADS };
+        // Blocks that the multiprocessors hold at once, by the kernels' launch bounds.
+        let resident = multiprocessors * (if smooth { 512 } else { 768 } / threads as usize);
+        let wanted = if rows <= SPLIT_ROWS && classes > BLOCK_CLASSES { split(rows, classes, resident) } else { 1 };
         let (pieces, piece_classes) = pieces(classes, wanted, PIECE_CLASSES);
+        let names = if smooth { family!("smooth_block") } else { family!("score_block") };
         let launch =
             Launch { kernel: by_dtype(dtype, names), grid: rows as u32 * pieces, block: (threads, 1), shared_bytes };
         return (launch, pieces, piece_classes);
@@ -125,4 +177,13 @@ pub(super) fn shape(
     let names = if smooth { family!("smooth_warp") } else { family!("score_warp") };
     let (block, grid) = rows_per_block(rows, classes);
     (Launch { kernel: by_dtype(dtype, names), grid, block, shared_bytes }, 1, classes as u32)
+}
+
+/// How many blocks should share a row. Blocks run in waves of `resident`, and the last wave takes as long as any: the fewest pieces
+/// that come within a twentieth of the shortest time.
+fn split(rows: usize, classes: usize, resident: usize) -> usize {
+    let most = (classes / PIECE_CLASSES).min(PARTIALS_MAX / rows).clamp(1, PIECES_MAX);
+    let time = |pieces: usize| (rows * pieces).div_ceil(resident) * (classes.div_ceil(pieces) + BLOCK_COST);
+    let shortest = (1..=most).map(time).min().unwrap_or(0);
+    (1..=most).find(|&pieces| time(pieces) * 20 <= shortest * 21).unwrap_or(1)
 }
