@@ -28,6 +28,7 @@ enum Result {
     NOT_REGISTERED = 713,
     LAUNCH_FAILED = 719,
     CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_ISOLATION = 905,
     CAPTURE_IMPLICIT = 906,
 };
 
@@ -43,6 +44,7 @@ std::atomic<uint64_t> mismatches{0}, batched_rows{0};
 std::atomic<bool> launch_failed{false}, unified{false};
 thread_local std::vector<void*> contexts;
 thread_local int capture_mode = 0; // global
+thread_local uint64_t switches = 0; // of the context or the capture mode, by this thread
 
 void* const CONTEXT = (void*)0xc0de;
 
@@ -118,6 +120,7 @@ EXPORT uint64_t lossfeed_double_get(const char* key) {
     if (k == "mismatches") return mismatches;
     if (k == "batched_rows") return batched_rows;
     if (k == "current") return contexts.size(); // of the calling thread
+    if (k == "switches") return switches;       // likewise
     std::lock_guard<std::mutex> guard(streams::lock());
     if (k == "events") return streams::events().size();
     if (k == "streams") return streams::all().size() - streams::all().count(0);
@@ -282,6 +285,7 @@ EXPORT int cuCtxSetCurrent(void* context) {
 }
 EXPORT int cuCtxPushCurrent_v2(void* context) {
     ENTER(false);
+    switches++;
     contexts.push_back(context);
     return OK;
 }
@@ -299,6 +303,7 @@ EXPORT int cuCtxSynchronize() {
     return launch_failed ? LAUNCH_FAILED : OK;
 }
 EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) {
+    switches++;
     std::swap(*mode, capture_mode);
     return OK;
 }
@@ -480,6 +485,10 @@ EXPORT int cuEventRecord(void* event, void* stream) {
 }
 EXPORT int cuStreamWaitEvent(void* stream, void* event, unsigned) {
     ENTER(true);
+    if (capturing == (uint64_t)stream) {
+        violation("cuStreamWaitEvent: a stream that captures was made to wait for work outside of the capture, which ends it");
+        return CAPTURE_ISOLATION;
+    }
     return streams::wait((uint64_t)stream, (uint64_t)event) ? OK : INVALID_HANDLE;
 }
 EXPORT int cuEventQuery(void* event) {

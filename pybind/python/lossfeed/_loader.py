@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _closing, _hook, _keywords, _native, _ranks, _readers
 from ._advice import Uses
@@ -14,10 +14,13 @@ from ._augmentation import refuse_random_items
 from ._batch import Batch, Views
 from ._errors import Error, SettingsError, UsageError
 from ._images import ImageTransform
-from ._memory import to_numpy, to_torch
+from ._memory import compiling, to_numpy, to_torch
 from ._open import Data, open as open_data
 from ._pass import Pass
 from ._sizes import parse_cache
+
+if TYPE_CHECKING:
+    from ._plans import Plans
 
 _STATE_VERSION = 1
 
@@ -121,6 +124,8 @@ class Loader:
         self._courier: Any = None
         self._mail: Any = None
         self._mailboxes: dict[int, _native.Mailbox] = {}
+        #: The hooks' short way, once something was scored on a CUDA device.
+        self._plans: Plans | None = None
         _keywords.refuse_unhonourable(batch_sampler, worker_init_fn, multiprocessing_context, pin_memory_device, in_order)
         _keywords.flag("persistent_workers", persistent_workers)
         if (data is None) == (dataset is None):
@@ -186,6 +191,10 @@ class Loader:
         self._engine = _native.Engine(self._data._native, text)
         if self._courier is not None:
             self._courier.start(self._engine)
+            # At once, for a compiled step looks at it: it must not find something else after the first eager call.
+            from ._plans import Plans
+
+            self._plans = Plans()
         self._batches = self._engine.batches_per_epoch()
         if self._framework == "torch":
             from ._graph import Graph
@@ -259,6 +268,11 @@ class Loader:
             SettingsError: logits of another length or shape. SampleError: a target outside the classes.
             UsageError: a batch of another loader.
         """
+        plans = self._plans
+        if plans is not None and type(batch) is Batch and sequence == "mean" and not compiling():
+            self._uses.scored = True
+            if plans.score(self, logits, batch, ignore_index):
+                return
         _hook.score(self, logits, self._own(batch), ignore_index, sequence)
 
     def cross_entropy(
@@ -435,6 +449,7 @@ class Loader:
         self._closing = engine = engine or self._closing
         if engine is None or self._pid != os.getpid():
             return []
+        self._plans = None
         for mailbox in self._mailboxes.values():
             mailbox.close()
         self._mailboxes = {}

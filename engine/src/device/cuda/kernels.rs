@@ -14,7 +14,7 @@ use lossfeed_kernels::launch::{
 use lossfeed_kernels::{Dtype, Rows, ptx};
 use parking_lot::Mutex;
 
-use super::driver::{Driver, Mapped};
+use super::driver::{Driver, Mapped, is_capturing};
 use crate::error::{Error, Result};
 
 /// Streams that have tickets of their own, from the start: nothing is allocated while a graph is captured.
@@ -229,6 +229,18 @@ impl CudaKernels {
         (row != NO_ERROR).then_some(row)
     }
 
+    /// Whether a graph is being captured on `stream`.
+    ///
+    /// # Safety
+    /// `stream` is 0 or a live stream of the device.
+    ///
+    /// # Errors
+    /// As for [`Self::forward`].
+    pub unsafe fn is_capturing(&self, stream: u64) -> Result<bool> {
+        // SAFETY: the caller's promise.
+        self.driver.queue("asking about a capture", || unsafe { is_capturing(stream as sys::CUstream) })
+    }
+
     fn error_word(&self, number: usize) -> &AtomicU32 {
         // SAFETY: aligned and inside the memory, which lives as long as the borrow; the host touches these words only as
         // atomics, and the device's writes are whole words.
@@ -271,7 +283,7 @@ impl CudaKernels {
             };
             // The driver copies the structure during the call.
             let mut parameters = [step.arguments.bytes().as_ptr().cast_mut().cast::<c_void>()];
-            self.driver.call(kernel, || {
+            self.driver.queue(kernel, || {
                 let (grid, (x, y), shared) = (step.launch.grid, step.launch.block, step.launch.shared_bytes);
                 let (stream, extra) = (stream as sys::CUstream, std::ptr::null_mut());
                 // SAFETY: the caller's promises; shape and argument are made for the kernel by `lossfeed_kernels::launch`.
