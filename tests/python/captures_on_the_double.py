@@ -34,6 +34,13 @@ def warmed(loader):
     return batches
 
 
+def forget():
+    """What has no owner but the device's queue goes, as a stream-ordered allocator has it."""
+    call("synchronize", STREAM)
+    kept.clear()
+    gc.collect()
+
+
 def refused(work, said):
     """The words of the UsageError that `work` must raise."""
     try:
@@ -70,17 +77,15 @@ def what_a_graph_reads_outlives_the_callers_batch():
                 with capture(STREAM):
                     getattr(loader, way)(logits[:, 0].exp() if way == "score_losses" else logits, batch)
                 read = weakref.ref(batch.ids), weakref.ref(batch.target)
-                del batch
-                kept.clear()
-                gc.collect()
+                del batch, logits
+                forget()
                 assert all(tensor() is not None for tensor in read), f"{way}: a replay would read what is somebody else's"
                 if end == "collect":
                     del loader
                 else:
                     with capture(OTHER) if end == "close in a capture" else contextlib.nullcontext():
                         loader.close()
-                kept.clear()
-                gc.collect()
+                forget()
                 # Where the device cannot be asked whether a graph still runs, what it reads stays for ever.
                 alive = [tensor() is not None for tensor in read]
                 assert alive == [end == "close in a capture"] * 2, (way, end)

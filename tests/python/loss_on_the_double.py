@@ -32,7 +32,7 @@ def counted(module, name):
     setattr(module, name, counting)
 
 
-for function in ((_cuda, "forward"), (_cuda, "score"), (_cuda, "backward"), (_cuda, "mail_sequences"), (_cuda, "mail_columns"), (_cuda, "settle"), (_probabilities, "takes")):
+for function in ((_cuda, "forward"), (_plans.Plans, "score"), (_cuda, "backward"), (_cuda, "mail_sequences"), (_cuda, "mail_columns"), (_cuda, "settle"), (_probabilities, "takes")):
     counted(*function)
 
 

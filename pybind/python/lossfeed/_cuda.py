@@ -85,14 +85,24 @@ def home(loader: Loader, batch: Batch, device: torch.device) -> Home:
         native.check(stream(device), box)
     if not torch.cuda.is_current_stream_capturing():
         return Home(box.address, box.register(batch._ticket), 0)
+    return Home(box.address, 0, captured_ids(box, batch, device))
+
+
+def captured_ids(box: _native.Mailbox, batch: Batch, device: torch.device) -> int:
+    """Where a graph that is being captured on `device` finds the ids it credits.
+
+    Raises:
+        UsageError: they are not on the device.
+    """
     if batch.ids.device != device:
         raise UsageError(
             f"a graph that scores on {device} finds the batch's ids on {batch.ids.device}: make the loader with device={str(device)!r}"
         )
     # The graph knows them by their address alone, and may be replayed long after the batch has gone from the caller's hands. They
     # share their memory with what else came with the batch, the targets among them.
-    box.keep(batch.ids.data_ptr(), (batch.ids, batch.target, batch.data))
-    return Home(box.address, 0, batch.ids.data_ptr())
+    address = batch.ids.data_ptr()
+    box.keep(address, (batch.ids, batch.target, batch.data, batch._weight))
+    return address
 
 
 def mailbox(loader: Loader, device: torch.device) -> _native.Mailbox:

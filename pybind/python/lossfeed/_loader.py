@@ -14,7 +14,7 @@ from ._augmentation import refuse_random_items
 from ._batch import Batch, Views
 from ._errors import Error, SettingsError, UsageError
 from ._images import ImageTransform
-from ._memory import compiling, to_numpy, to_torch
+from ._memory import to_numpy, to_torch
 from ._open import Data, open as open_data
 from ._pass import Pass
 from ._sizes import parse_cache
@@ -268,11 +268,6 @@ class Loader:
             SettingsError: logits of another length or shape. SampleError: a target outside the classes.
             UsageError: a batch of another loader.
         """
-        plans = self._plans
-        if plans is not None and type(batch) is Batch and sequence == "mean" and not compiling():
-            self._uses.scored = True
-            if plans.score(self, logits, batch, ignore_index):
-                return
         _hook.score(self, logits, self._own(batch), ignore_index, sequence)
 
     def cross_entropy(
