@@ -77,10 +77,11 @@ __device__ inline void send_mail(const Finish& f, u8* shared) {
     }
 }
 
-// The end of a launch that wrote every key: ranks a small batch in the block that finishes last, and mails it.
-__device__ inline void finish_small(const Finish& f, u8* shared) {
-    if (!f.count || f.rows > FUSED_RANK_ROWS) return; // lossfeed_rank_* follows, or nobody asked
-    if (!take_ticket(f.tickets, gridDim.x, shared)) return;
+// Whether the launch that wrote the keys ranks them. Else lossfeed_rank_* follows, or nobody asked.
+__device__ inline bool ranks_small(const Finish& f) { return f.count && f.rows <= FUSED_RANK_ROWS; }
+
+// Ranks a small batch and mails it, in the block that comes last.
+__device__ inline void rank_small(const Finish& f, u8* shared) {
     float* tile = (float*)(shared + SHARED_HEAD_BYTES);
     load_tile(tile, f.keys, 0u, (u32)f.rows);
     __syncthreads();
@@ -89,6 +90,12 @@ __device__ inline void finish_small(const Finish& f, u8* shared) {
         write_rank(row, key == key, count_below(tile, key), f.b0, f.count, f.rank_score);
     }
     send_mail(f, shared);
+}
+
+// The end of a launch that wrote every key: ranks a small batch in the block that finishes last, and mails it.
+__device__ inline void finish_small(const Finish& f, u8* shared) {
+    if (!ranks_small(f) || !take_ticket(f.tickets, gridDim.x, shared)) return;
+    rank_small(f, shared);
     if (thread_in_block() == 0) *f.tickets = 0; // for the next launch
 }
 

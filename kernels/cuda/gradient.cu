@@ -14,6 +14,8 @@ struct GradientArguments {
     const i64* targets;
     const void *max, *log_sum; // the forward's
     const void* upstream;      // g, `upstream_stride` (0 or 1) elements apart
+    const void* divisor;       // R: what every g is divided by, or null
+    const float* sample_weight; // a factor of each sample's g, or null
     const void* upstream_lse;  // g_lse, likewise, or null
     const void *weight, *weight_sum;
     void* gradient;
@@ -22,7 +24,18 @@ struct GradientArguments {
     int upstream_stride, upstream_lse_stride;
     int rows, classes;
     int pieces, piece_classes;
+    u32 sample_rows;           // neighbouring rows that are one sample
+    u32 upstream_narrow;       // 1: g has the logits' type, 0: R
 };
+
+// g of a row: as it was handed down, over the mean's divisor, times the sample's weight.
+template <class T> __device__ inline typename T::R upstream_of(const GradientArguments& a, u32 row) {
+    typedef typename T::R R;
+    i64 at = (i64)row * a.upstream_stride;
+    R g = a.upstream_narrow ? T::widen(((const typename T::Raw*)a.upstream)[at]) : ((const R*)a.upstream)[at];
+    if (a.divisor) g /= *(const R*)a.divisor;
+    return g * weight_of<R>(a.sample_weight, a.sample_rows, row);
+}
 
 // What is the same for all classes of a row.
 template <class R> struct Slope {
@@ -104,7 +117,7 @@ template <class T> __device__ inline void backward(const GradientArguments& a) {
         fill_piece<T>(to, classes, lane, lanes, verdict == LEAVE_OUT ? R(0) : Real<R>::nan());
         return;
     }
-    R g = ((const R*)a.upstream)[(i64)row * a.upstream_stride];
+    R g = upstream_of<T>(a, row);
     R g_lse = a.upstream_lse ? ((const R*)a.upstream_lse)[(i64)row * a.upstream_lse_stride] : R(0);
     R smoothing = (R)a.label_smoothing;
     R own = (R(1) - smoothing) * (a.weight ? ((const R*)a.weight)[target] : R(1));

@@ -3,6 +3,7 @@
 
 struct ScoreArguments {
     Finish finish;
+    Mean mean;
     const void* logits;
     const i64* targets;
     i64 row_stride, ignore_index;
@@ -28,8 +29,9 @@ template <class T, bool SMOOTH> struct Row {
     const typename T::Raw* logits;
     i64 target;
     Verdict verdict;
+    Part* part; // where the row's summands of the mean go; null: nobody wants them
 
-    __device__ Row(const ScoreArguments& arguments, u32 index) : a(arguments), row(index) {
+    __device__ Row(const ScoreArguments& arguments, u32 index, Part* place) : a(arguments), row(index), part(place) {
         bool live = row < (u32)a.rows; // lanes behind the last row still take part in the shuffles
         target = live ? a.targets[row] : a.ignore_index;
         verdict = judge(target, a.ignore_index, a.classes);
@@ -56,7 +58,7 @@ template <class T, bool SMOOTH> struct Row {
     // The row's part in a training loss: `term` summed over the batch, over the sum of `share`, is its mean. `others` is the weighted
     // distance of the other classes below the maximum, `own` the target's.
     __device__ void write_term(R loss, R log_sum, R others, R own) const {
-        if (!a.term && !a.share) return;
+        if (!a.term && !a.share && !part) return;
         R weight = a.weight ? __ldg((const R*)a.weight + target) : R(1);
         R term = weight * loss;
         if (SMOOTH) {
@@ -66,6 +68,13 @@ template <class T, bool SMOOTH> struct Row {
         }
         put(a.term, term);
         put(a.share, weight);
+        add(term, weight);
+    }
+
+    __device__ void add(R term, R share) const {
+        if (!part) return;
+        part->term = (double)(term * weight_of<R>(a.mean.sample_weight, a.mean.sample_rows, row));
+        part->share = (double)share;
     }
 
     // Merges the target's term into the sums over the others.
@@ -104,6 +113,7 @@ template <class T, bool SMOOTH> struct Row {
         write(bad ? nan : R(0), nan, nan, nan, nan, NOT_SCORED, bad ? BAD_TARGET_KEY : 0x7fc00000);
         put(a.term, bad ? nan : R(0));
         put(a.share, R(0));
+        add(bad ? nan : R(0), R(0));
         if (bad && a.error) atomicMin(a.error, row);
     }
 
@@ -118,15 +128,30 @@ template <class T, bool SMOOTH> struct Row {
     }
 };
 
+// The end of a score launch: the mean, then ranks of a small batch and its mail, in the block that comes last.
+template <class T> __device__ inline void finish_scores(const ScoreArguments& a, u8* shared) {
+    bool ranks = ranks_small(a.finish);
+    if (!ranks && !a.mean.parts) return;
+    if (!take_ticket(a.finish.tickets, gridDim.x, shared)) return;
+    if (a.mean.parts) write_mean<T>(a.mean, shared);
+    if (ranks) rank_small(a.finish, shared);
+    if (thread_in_block() == 0) *a.finish.tickets = 0; // for the next launch
+}
+
 // blockDim = (lanes of a row, rows of a block); lanes is a power of two up to 32.
 template <class T, bool SMOOTH> __device__ inline void score_warp(const ScoreArguments& a, u8* shared) {
-    Row<T, SMOOTH> row(a, blockIdx.x * blockDim.y + threadIdx.y);
+    Part* parts = (Part*)(shared + SHARED_HEAD_BYTES); // a row of the block each
+    Row<T, SMOOTH> row(a, blockIdx.x * blockDim.y + threadIdx.y, a.mean.parts ? parts + threadIdx.y : nullptr);
     Sums<typename T::R, SMOOTH> sums;
     sums.clear();
     if (row.verdict == SCORE) add_piece<T>(sums, row.piece(0, a.classes), (int)threadIdx.x, (int)blockDim.x);
     sums.reduce((int)blockDim.x);
-    if (row.row < (u32)a.rows && threadIdx.x == 0) row.finish(sums);
-    finish_small(a.finish, shared);
+    if (threadIdx.x == 0) {
+        if (row.row < (u32)a.rows) row.finish(sums);
+        else row.add(0, 0);
+    }
+    if (a.mean.parts) write_part(a.mean, parts, blockDim.y);
+    finish_scores<T>(a, shared);
 }
 
 // Another block of this launch wrote it: past the first-level cache.
@@ -151,7 +176,7 @@ template <class T, bool SMOOTH> __device__ inline void score_block(const ScoreAr
     typedef typename T::R R;
     typedef Sums<R, SMOOTH> S;
     u32 pieces = (u32)a.pieces, index = blockIdx.x % pieces;
-    Row<T, SMOOTH> row(a, blockIdx.x / pieces);
+    Row<T, SMOOTH> row(a, blockIdx.x / pieces, a.mean.parts ? a.mean.parts + blockIdx.x / pieces : nullptr);
     S sums;
     sums.clear();
     bool mine = index == 0; // whether this block writes the row
@@ -173,7 +198,7 @@ template <class T, bool SMOOTH> __device__ inline void score_block(const ScoreAr
         }
     }
     if (mine && threadIdx.x == 0) row.finish(sums);
-    finish_small(a.finish, shared);
+    finish_scores<T>(a, shared);
 }
 
 // The bounds are the most threads of a block and the fewest blocks of a multiprocessor: left alone, ptxas saves registers for

@@ -19,7 +19,7 @@ pub use gradient::{Gradient, ProbabilityGradient, backward, backward_probabiliti
 pub use image::{Images, images};
 pub use probability::{Probabilities, probabilities};
 pub use rank::{FUSED_RANK_ROWS, PAIR_ROWS, SORT_ROWS, ranks};
-pub use score::{Score, score};
+pub use score::{Reduction, Score, score};
 pub use sequence::{RankBy, Sequences, sequences};
 
 use crate::Dtype;
@@ -41,6 +41,8 @@ const PIECES_MAX: usize = 32;
 const PARTIALS_MAX: usize = 2 * SPLIT_ROWS;
 /// Seven sums of at most 8 bytes.
 const PARTIAL_BYTES: usize = 56;
+/// The sums of a block's rows for a mean: two doubles.
+const PART_BYTES: usize = 16;
 /// Multiprocessors beyond this do not change a shape.
 const MULTIPROCESSORS_MAX: u32 = (SPLIT_ROWS / 2) as u32;
 
@@ -118,7 +120,15 @@ struct Scratch {
     /// Two buffers of keys and the offsets of the radix sort.
     sort: [u64; 3],
     partials: u64,
+    /// Sums for the mean, a score block or a row each.
+    parts: u64,
     end: u64,
+}
+
+/// Most blocks of a score launch that rows do not share, each of which leaves its part of the mean.
+fn parts_max(rows: usize, classes: usize) -> usize {
+    // Short rows share a block; the first few thousand need not.
+    if classes > 256 { rows } else { rows.min(4096.max(rows.div_ceil(8))) }
 }
 
 impl Scratch {
@@ -134,7 +144,8 @@ impl Scratch {
         let sort = [place(4 * sorted), place(4 * sorted), place(rank::offset_bytes(sorted))];
         let split = rows <= SPLIT_ROWS && classes > BLOCK_CLASSES;
         let partials = place(if split { (rows * PIECES_MAX).min(PARTIALS_MAX) * PARTIAL_BYTES } else { 0 });
-        Scratch { keys, counts, sort, partials, end }
+        let parts = place(PART_BYTES * parts_max(rows, classes));
+        Scratch { keys, counts, sort, partials, parts, end }
     }
 }
 

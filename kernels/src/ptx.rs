@@ -17,6 +17,7 @@ pub fn sources() -> &'static str {
         include_str!("../cuda/rank.cu"),
         include_str!("../cuda/mail.cu"),
         include_str!("../cuda/finish.cu"),
+        include_str!("../cuda/mean.cu"),
         include_str!("../cuda/radix.cu"),
         include_str!("../cuda/sums.cu"),
         include_str!("../cuda/score.cu"),

@@ -7,7 +7,9 @@ use lossfeed::Error;
 use lossfeed::device::Cuda;
 use lossfeed::device::cuda;
 use lossfeed::device::cuda::CudaKernels as Core;
-use lossfeed_kernels::launch::{self, Gradient, Home, Probabilities, ProbabilityGradient, RankBy, Score, Sequences};
+use lossfeed_kernels::launch::{
+    self, Gradient, Home, Probabilities, ProbabilityGradient, RankBy, Reduction, Score, Sequences,
+};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
@@ -76,11 +78,13 @@ impl CudaKernels {
         self.0.core.multiprocessors()
     }
 
-    /// Scores logits against int64 class indices.
+    /// Scores logits against int64 class indices. Ranks are taken where `count`, `rank_score` or `mail` asks for them. `reduced`: where the
+    /// mean (or sum) of the terms goes, in the logits' type if `narrow`; `divisor`: where the mean's.
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, targets, scratch, *, loss, max=0, log_sum=0,
-        grad_norm=0, entropy=0, correct=0, count=0, rank_score=0, weight=0, weight_sum=0, term=0, share=0, error=0, mail=0, tag=0, ids=0,
-        ignore_index=-100, label_smoothing=0.0, b0=10.0))]
+        grad_norm=0, entropy=0, correct=0, count=0, rank_score=0, weight=0, weight_sum=0, term=0, share=0, reduced=0, mean=true,
+        narrow=false, divisor=0, sample_weight=0, sample_rows=1, error=0, mail=0, tag=0, ids=0, ignore_index=-100, label_smoothing=0.0,
+        b0=10.0))]
     fn forward(
         &self,
         py: Python<'_>,
@@ -104,6 +108,12 @@ impl CudaKernels {
         weight_sum: u64,
         term: u64,
         share: u64,
+        reduced: u64,
+        mean: bool,
+        narrow: bool,
+        divisor: u64,
+        sample_weight: u64,
+        sample_rows: usize,
         error: u64,
         mail: u64,
         tag: u64,
@@ -132,6 +142,7 @@ impl CudaKernels {
             label_smoothing,
             term,
             share,
+            reduction: Reduction { out: reduced, narrow, mean, divisor, sample_weight, sample_rows },
             error,
             home,
         };
@@ -140,11 +151,12 @@ impl CudaKernels {
         outside(py, || unsafe { self.0.core.forward(stream, dtype, &batch, scratch) })
     }
 
-    /// The gradient over class indices.
+    /// The gradient over class indices. `upstream` has the logits' type if `upstream_narrow`; each is divided by `divisor` and multiplied with its
+    /// sample's weight.
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, targets, *, max, log_sum, upstream, upstream_stride,
-        gradient, gradient_stride, upstream_lse=0, upstream_lse_stride=0, weight=0, weight_sum=0, ignore_index=-100,
-        label_smoothing=0.0))]
+        gradient, gradient_stride, upstream_narrow=false, divisor=0, sample_weight=0, sample_rows=1, upstream_lse=0,
+        upstream_lse_stride=0, weight=0, weight_sum=0, ignore_index=-100, label_smoothing=0.0))]
     fn backward(
         &self,
         py: Python<'_>,
@@ -161,6 +173,10 @@ impl CudaKernels {
         upstream_stride: i32,
         gradient: u64,
         gradient_stride: i64,
+        upstream_narrow: bool,
+        divisor: u64,
+        sample_weight: u64,
+        sample_rows: usize,
         upstream_lse: u64,
         upstream_lse_stride: i32,
         weight: u64,
@@ -176,6 +192,10 @@ impl CudaKernels {
             log_sum,
             upstream,
             upstream_stride,
+            upstream_narrow,
+            divisor,
+            sample_weight,
+            sample_rows,
             upstream_lse,
             upstream_lse_stride,
             weight,

@@ -32,6 +32,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<cuda::CudaKernels>()?;
     module.add_class::<mailbox::Mailbox>()?;
     module.add_class::<plans::ScorePlan>()?;
+    module.add_class::<plans::LossPlan>()?;
     module.add_class::<courier::Courier>()?;
     module.add_class::<courier::Sent>()?;
     module.add_class::<images::ImageTransform>()?;

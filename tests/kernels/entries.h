@@ -7,6 +7,7 @@
 #include "rank.cu"
 #include "mail.cu"
 #include "finish.cu"
+#include "mean.cu"
 #include "radix.cu"
 #include "sums.cu"
 #include "score.cu"

@@ -16,6 +16,7 @@ use crate::gather_checks;
 use crate::gradient_checks;
 use crate::image_checks;
 use crate::mail_checks;
+use crate::mean_checks;
 use crate::program::{Call, Kind, Machine, Memory, Program};
 use crate::shapes::{REDUCED, SHAPES};
 
@@ -182,6 +183,14 @@ fn the_kernel_text_smooths_and_weights_as_the_definition() {
 }
 
 #[test]
+fn the_kernel_text_makes_one_number_of_a_batch_and_starts_the_backward_from_it() {
+    let Some(mut machine) = Fibers::start(false) else { return };
+    mean_checks::means(&mut machine, &SHAPES);
+    mean_checks::means(&mut machine, &[(1300, 3, 0, 0, 132), (515, 300, 0, 0, 132)]);
+    mean_checks::backward_of_a_mean(&mut machine, &SHAPES);
+}
+
+#[test]
 fn the_kernel_text_ranks_losses_bit_for_bit_as_their_definition() {
     let Some(mut machine) = Fibers::start(false) else { return };
     checks::ranks(&mut machine, &[1, 2, 31, 255, 513, 1025, 3000, 4096, 4097, 16_384, 16_385, 40_000]);
@@ -239,6 +248,8 @@ fn the_kernel_text_runs_clean_under_address_and_undefined_behaviour_sanitizers()
     let Some(mut machine) = Fibers::start(true) else { return };
     checks::every_shape(&mut machine, &REDUCED, 1);
     checks::terms(&mut machine, &REDUCED);
+    mean_checks::means(&mut machine, &REDUCED);
+    mean_checks::backward_of_a_mean(&mut machine, &REDUCED);
     checks::ranks(&mut machine, &[1, 513, 4097, 16_385]);
     gradient_checks::backward(&mut machine, &REDUCED);
     gradient_checks::probabilities(&mut machine, &REDUCED);

@@ -13,6 +13,7 @@ use crate::gather_checks;
 use crate::gradient_checks;
 use crate::image_checks;
 use crate::mail_checks;
+use crate::mean_checks;
 use crate::program::{Kind, Machine, Memory, Program, relocate};
 use crate::shapes::SHAPES;
 
@@ -145,6 +146,14 @@ fn the_gpu_finds_rows_more_than_2_31_elements_apart() {
 fn the_gpu_smooths_and_weights_as_the_definition() {
     let Some(mut gpu) = Gpu::open() else { return };
     checks::terms(&mut gpu, &SHAPES);
+}
+
+#[test]
+fn the_gpu_makes_one_number_of_a_batch_and_starts_the_backward_from_it() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    mean_checks::means(&mut gpu, &SHAPES);
+    mean_checks::means(&mut gpu, &[(1300, 3, 0, 0, 132), (70_000, 10, 0, 0, 132), (5000, 5000, 0, 0, 132)]);
+    mean_checks::backward_of_a_mean(&mut gpu, &SHAPES);
 }
 
 #[test]

@@ -104,6 +104,7 @@ pub(crate) fn backward(machine: &mut dyn Machine, shapes: &'static [Shape]) {
             row_stride: case.row_stride as i64,
             gradient_stride: place.stride as i64,
             ignore_index: case.ignore_index,
+            ..Gradient::default()
         };
         program.call(launch::backward(dtype, &batch, shape.4));
         let seed = machine.seeds()[turn % machine.seeds().len()];

@@ -14,6 +14,7 @@ mod gradient;
 mod gradient_checks;
 mod image_checks;
 mod mail_checks;
+mod mean_checks;
 mod prebuilt;
 mod program;
 mod rank;

@@ -12,7 +12,7 @@ import torch
 from driver_double import call
 from torch.overrides import TorchFunctionMode
 
-from lossfeed import _cuda, _probabilities, _rows
+from lossfeed import _cuda, _plans, _probabilities, _rows
 
 STREAM = call("stream")
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
@@ -70,7 +70,7 @@ def redirected_again(whole):
 
 
 HOSTS = torch.Tensor.device
-for kind in (_rows.RowTerms, _probabilities.ProbabilityLosses):
+for kind in (_rows.RowTerms, _rows.RowsReduced, _plans.PlannedLoss, _probabilities.ProbabilityLosses):
     kind.backward = redirected_again(kind.backward)
 
 

@@ -25,12 +25,28 @@ pub struct Finish {
     pub unused: u32,
 }
 
+/// `struct Mean`: the mean or the sum of a batch's terms.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct Mean {
+    pub parts: u64,
+    pub out: u64,
+    pub divisor: u64,
+    pub sample_weight: u64,
+    pub sample_rows: u32,
+    pub count: u32,
+    pub divide: u32,
+    pub narrow: u32,
+}
+
 /// `struct ScoreArguments`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[allow(missing_docs)]
 pub struct ScoreArguments {
     pub finish: Finish,
+    pub mean: Mean,
     pub logits: u64,
     pub targets: u64,
     pub row_stride: i64,
@@ -66,6 +82,8 @@ pub struct GradientArguments {
     pub max: u64,
     pub log_sum: u64,
     pub upstream: u64,
+    pub divisor: u64,
+    pub sample_weight: u64,
     pub upstream_lse: u64,
     pub weight: u64,
     pub weight_sum: u64,
@@ -80,6 +98,8 @@ pub struct GradientArguments {
     pub classes: i32,
     pub pieces: i32,
     pub piece_classes: i32,
+    pub sample_rows: u32,
+    pub upstream_narrow: u32,
 }
 
 /// `struct ProbabilityArguments`.

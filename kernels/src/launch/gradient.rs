@@ -24,6 +24,14 @@ pub struct Gradient {
     pub upstream: u64,
     /// Elements between them: 0 or 1.
     pub upstream_stride: i32,
+    /// They have the logits' type instead: what a loss of that type hands down.
+    pub upstream_narrow: bool,
+    /// `R`: what they are divided by ([`super::Reduction::divisor`] of a mean), or 0.
+    pub divisor: u64,
+    /// float32: a factor of each sample's upstream gradient, or 0.
+    pub sample_weight: u64,
+    /// Neighbouring rows that are one sample; 0 is 1.
+    pub sample_rows: usize,
     /// `R`: upstream gradient of every row's lse, or 0.
     pub upstream_lse: u64,
     /// Elements between them: 0 or 1.
@@ -93,6 +101,8 @@ pub fn backward(dtype: Dtype, batch: &Gradient, multiprocessors: u32) -> Option<
         max: batch.max,
         log_sum: batch.log_sum,
         upstream: batch.upstream,
+        divisor: batch.divisor,
+        sample_weight: batch.sample_weight,
         upstream_lse: batch.upstream_lse,
         weight: batch.weight,
         weight_sum: batch.weight_sum,
@@ -107,6 +117,8 @@ pub fn backward(dtype: Dtype, batch: &Gradient, multiprocessors: u32) -> Option<
         classes: batch.classes as i32,
         pieces: pieces as i32,
         piece_classes: piece_classes as i32,
+        sample_rows: batch.sample_rows.max(1) as u32,
+        upstream_narrow: u32::from(batch.upstream_narrow),
     };
     Some(Step { launch, arguments: Arguments::Gradient(arguments) })
 }

@@ -1,6 +1,6 @@
 //! The forward over class indices.
 
-use super::arguments::{Arguments, ScoreArguments};
+use super::arguments::{Arguments, Mean, ScoreArguments};
 use super::{
     BLOCK_CLASSES, Columns, HEAD_BYTES, Home, KEY_BYTES, Launch, Lent, MULTIPROCESSORS_MAX, PIECES_MAX, SPLIT_ROWS,
     Scratch, Step, by_dtype, family, finish, pieces, rank, rows_per_block,
@@ -11,6 +11,24 @@ use crate::Dtype;
 const PIECE_CLASSES: usize = 4096;
 /// Where the row tickets start, in bytes; the batch's ticket is in front of them.
 const ROW_TICKETS: u64 = 4096;
+
+/// One number for the whole batch: the mean or the sum of its terms, made by the block that comes last. Addresses on the device;
+/// with `out` 0 nobody wants it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reduction {
+    /// One value: Σ term / Σ share, or Σ term. NaN for a mean over no share, as torch's.
+    pub out: u64,
+    /// `out` has the logits' type; else `R`.
+    pub narrow: bool,
+    /// The mean; else the sum.
+    pub mean: bool,
+    /// `R`: Σ share, which [`super::Gradient::divisor`] takes for the mean. 0 = not wanted.
+    pub divisor: u64,
+    /// float32: a factor of each sample's terms, or 0. Shares stay what they are.
+    pub sample_weight: u64,
+    /// Neighbouring rows that are one sample; 0 is 1.
+    pub sample_rows: usize,
+}
 
 /// A batch of logits and class indices. Addresses on the device; an output of 0 is not written. `R` is double for f64
 /// logits and float for others.
@@ -50,6 +68,8 @@ pub struct Score {
     pub term: u64,
     /// `R`: its part in the mean's divisor.
     pub share: u64,
+    /// The mean or the sum of the terms, which need not be wanted themselves.
+    pub reduction: Reduction,
     /// u32: becomes the minimum of itself and the first row whose target names no class.
     pub error: u64,
     /// Ranks and mail.
@@ -66,8 +86,20 @@ pub fn score(dtype: Dtype, batch: &Score, lent: &Lent) -> Vec<Step> {
     let (launch, pieces, piece_classes) = shape(rows, classes, dtype, smooths(batch), lent.multiprocessors);
     let columns = Columns { loss: batch.loss, grad_norm: batch.grad_norm, entropy: batch.entropy };
     let finish = finish(rows, dtype, &batch.home, &columns, scratch.keys, scratch.counts, lent);
+    let reduction = &batch.reduction;
+    let mean = Mean {
+        parts: if reduction.out != 0 { scratch.parts } else { 0 },
+        out: reduction.out,
+        divisor: reduction.divisor,
+        sample_weight: reduction.sample_weight,
+        sample_rows: reduction.sample_rows.max(1) as u32,
+        count: launch.grid / pieces,
+        divide: u32::from(reduction.mean),
+        narrow: u32::from(reduction.narrow),
+    };
     let arguments = ScoreArguments {
         finish,
+        mean,
         logits: batch.logits,
         targets: batch.targets,
         row_stride: batch.row_stride,
@@ -99,7 +131,7 @@ pub fn score(dtype: Dtype, batch: &Score, lent: &Lent) -> Vec<Step> {
 
 /// Only the term of a smoothed loss needs the sum of all logits.
 fn smooths(batch: &Score) -> bool {
-    batch.term != 0 && batch.label_smoothing > 0.0
+    (batch.term != 0 || batch.reduction.out != 0) && batch.label_smoothing > 0.0
 }
 
 /// Launch, pieces of a row, classes of a piece.

@@ -16,6 +16,10 @@ fn every_row_gets_its_lanes_and_no_block_is_idle() {
                     covers(&launch, rows, classes, pieces, piece);
                     assert!(pieces == 1 || (rows * pieces as usize) <= PARTIALS_MAX && rows <= SPLIT_ROWS);
                     assert!(pieces as usize <= PIECES_MAX && launch.kernel.ends_with(dtype.name()));
+                    assert!(
+                        (launch.grid / pieces) as usize <= parts_max(rows, classes),
+                        "{launch:?}: parts of the mean"
+                    );
                     let (launch, pieces, piece) = gradient::shape(rows, classes, "k", multiprocessors).unwrap();
                     covers(&launch, rows, classes, pieces, piece);
                 }
@@ -57,7 +61,7 @@ fn parts_of_the_scratch_do_not_overlap_and_fit() {
     for rows in [1, 513, 1024, 1025, 16_384, 16_385, 1 << 20] {
         for classes in [10, 128_256] {
             let s = Scratch::new(0, rows, classes);
-            let parts = [s.keys, s.counts, s.sort[0], s.sort[1], s.sort[2], s.partials, s.end];
+            let parts = [s.keys, s.counts, s.sort[0], s.sort[1], s.sort[2], s.partials, s.parts, s.end];
             assert!(parts.windows(2).all(|w| w[0] <= w[1]) && parts.iter().all(|p| p.is_multiple_of(256)));
             assert!(s.counts >= 4 * rows as u64 && s.sort[0] - s.counts >= 4 * rows as u64);
             assert_eq!(scratch_bytes(rows, classes) as u64, s.end);
@@ -69,8 +73,8 @@ fn parts_of_the_scratch_do_not_overlap_and_fit() {
 fn arguments_have_the_sizes_the_kernels_declare() {
     let sizes = [
         (size_of::<Finish>(), 96),
-        (size_of::<ScoreArguments>(), 96 + 19 * 8 + 16),
-        (size_of::<GradientArguments>(), 13 * 8 + 24),
+        (size_of::<ScoreArguments>(), 96 + 48 + 19 * 8 + 16),
+        (size_of::<GradientArguments>(), 15 * 8 + 32),
         (size_of::<ProbabilityArguments>(), 96 + 13 * 8 + 8),
         (size_of::<ProbabilityGradientArguments>(), 12 * 8 + 24),
         (size_of::<SequenceArguments>(), 96 + 11 * 8 + 16),

@@ -54,6 +54,7 @@ def row_terms(
     label_smoothing: float,
     overwrite: bool = False,
     home: _cuda.Home = _cuda.NOWHERE,
+    ranks: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, _rows.Forward]:
     """Per-row terms of a class-index cross entropy on the native path.
 
@@ -61,8 +62,30 @@ def row_terms(
     denominator of a mean, and everything the forward found.
     """
     rows, labels = class_rows(logits), target.reshape(-1).to(torch.int64)
-    found = _rows.terms(rows, labels, weight, ignore_index, label_smoothing, overwrite, home)
+    found = _rows.terms(rows, labels, weight, ignore_index, label_smoothing, overwrite, home, ranks)
     return found.term, found.rest[0].detach(), found
+
+
+def one_launch(logits: torch.Tensor, reduction: str) -> bool:
+    """Whether the launch that scores these logits makes the mean or the sum too (see :func:`reduced_rows`)."""
+    return reduction != "none" and logits.is_cuda and not torch.compiler.is_compiling()
+
+
+def reduced_rows(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    overwrite: bool = False,
+    home: _cuda.Home = _cuda.NOWHERE,
+    sample_weight: torch.Tensor | None = None,
+) -> _rows.Forward:
+    """The mean or the sum of a class-index cross entropy, in its dtype, as ``term``. Weights of samples are float32 ``(B,)``."""
+    how = _rows.Reduction(reduction == "mean", result_dtype(logits), sample_weight)
+    rows, labels = class_rows(logits), target.reshape(-1).to(torch.int64)
+    return _rows.reduced(rows, labels, weight, ignore_index, label_smoothing, overwrite, home, how)
 
 
 def reduced(terms: torch.Tensor, share: torch.Tensor, reduction: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -99,6 +122,8 @@ def cross_entropy(
         return F.cross_entropy(
             logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
         )
+    if one_launch(logits, reduction):
+        return reduced_rows(logits, target, weight, ignore_index, reduction, label_smoothing, overwrite_logits).term
     terms, share, _ = row_terms(logits, target, weight, ignore_index, label_smoothing, overwrite_logits)
     return reduced(terms, share, reduction, tuple(target.shape)).to(result_dtype(logits))
 

@@ -21,7 +21,7 @@ from ._scores import RANK_BASE
 if TYPE_CHECKING:
     from ._batch import Batch
     from ._loader import Loader
-    from ._rows import Forward
+    from ._rows import Forward, Reduction
 
 _loaded: dict[int, _native.CudaKernels | None] = {}
 
@@ -126,22 +126,31 @@ def forward(
     ignore_index: int,
     label_smoothing: float,
     where: Home,
+    ranks: bool,
+    reduction: Reduction | None,
 ) -> Forward:
-    """:func:`lossfeed._rows.forward` of readable rows and contiguous int64 labels; mails the scores, a row a sample."""
+    """:func:`lossfeed._rows.forward` of readable rows and contiguous int64 labels; mails the scores, a row a sample. With a
+    reduction the terms become one number in the same launch, and the first share is the mean's divisor."""
     from ._rows import Forward, real_dtype
 
     device, (count, classes) = rows.device, rows.shape
     with on(device):
         if not where.mail:
             native.check(stream(device))
-        term = torch.empty(count, dtype=real_dtype(rows), device=device)
-        rest = torch.empty((6, count), dtype=term.dtype, device=device)
+        real = real_dtype(rows)
+        term = torch.empty(count, dtype=real, device=device) if reduction is None else torch.empty((), dtype=reduction.dtype, device=device)
+        rest = torch.empty((6, count), dtype=real, device=device)
         correct = torch.empty(count, dtype=torch.uint8, device=device)
-        counts = torch.empty(count, dtype=torch.int32, device=device)
-        rank_score = torch.empty(count, dtype=torch.float32, device=device)
+        counts = torch.empty(count, dtype=torch.int32, device=device) if ranks else None
+        rank_score = torch.empty(count, dtype=torch.float32, device=device) if ranks else None
         scratch = torch.empty(_native.scratch_bytes(count, classes), dtype=torch.uint8, device=device)
         weight_sum = weight.sum() if weight is not None and label_smoothing > 0.0 else None
         share, loss, peak, log_sum, grad_norm, entropy = (rest.data_ptr() + i * count * rest.element_size() for i in range(6))
+        total: dict[str, Any] = {"term": term.data_ptr(), "share": share}
+        if reduction is not None:
+            total = {"reduced": term.data_ptr(), "mean": reduction.mean, "narrow": reduction.dtype != real, "divisor": share}
+            if reduction.sample_weight is not None:
+                total |= {"sample_weight": reduction.sample_weight.data_ptr(), "sample_rows": count // len(reduction.sample_weight)}
         native.forward(
             stream(device),
             dtype_name(rows),
@@ -157,18 +166,17 @@ def forward(
             grad_norm=grad_norm,
             entropy=entropy,
             correct=correct.data_ptr(),
-            count=counts.data_ptr(),
-            rank_score=rank_score.data_ptr(),
+            count=0 if counts is None else counts.data_ptr(),
+            rank_score=0 if rank_score is None else rank_score.data_ptr(),
             weight=0 if weight is None else weight.data_ptr(),
             weight_sum=0 if weight_sum is None else weight_sum.data_ptr(),
-            term=term.data_ptr(),
-            share=share,
             mail=where.mail,
             tag=where.tag,
             ids=where.ids,
             ignore_index=ignore_index,
             label_smoothing=label_smoothing,
             b0=RANK_BASE,
+            **total,
         )
     return Forward(term, rest, correct, counts, rank_score)
 
@@ -213,9 +221,12 @@ def backward(
     softmax: torch.Tensor,
     upstream: torch.Tensor,
     out: torch.Tensor,
+    divisor: torch.Tensor | None = None,
+    sample_weight: torch.Tensor | None = None,
 ) -> None:
     """Writes the gradient to `out` (which may be `rows`). `softmax` is contiguous ``(2, R)``: maxima, then log-sums. `upstream` has
-    one number, or one a row."""
+    one number, or one a row, in the logits' dtype or that of the arithmetic; each is divided by `divisor` (one number) and multiplied
+    with its sample's weight."""
     count, classes = rows.shape
     with on(rows.device):
         weight_sum = weight.sum() if weight is not None and label_smoothing > 0.0 else None
@@ -230,7 +241,11 @@ def backward(
             max=softmax.data_ptr(),
             log_sum=softmax.data_ptr() + count * softmax.element_size(),
             upstream=upstream.data_ptr(),
-            upstream_stride=1 if len(upstream) == count and count > 1 else 0,
+            upstream_stride=1 if upstream.numel() == count and count > 1 else 0,
+            upstream_narrow=upstream.dtype != softmax.dtype,
+            divisor=0 if divisor is None else divisor.data_ptr(),
+            sample_weight=0 if sample_weight is None else sample_weight.data_ptr(),
+            sample_rows=1 if sample_weight is None else count // len(sample_weight),
             gradient=out.data_ptr(),
             gradient_stride=out.stride(0) if count > 1 else classes,
             weight=0 if weight is None else weight.data_ptr(),

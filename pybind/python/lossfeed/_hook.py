@@ -104,8 +104,18 @@ def cross_entropy(
         mails = logits.is_cuda and not compiling()
         home = _cuda.home(loader, batch, logits.device) if mails else _cuda.NOWHERE
         direct = target.numel() == _samples(batch)
+        where = home if direct else _cuda.NOWHERE
+        if mails and _autograd.one_launch(logits, reduction):
+            shares = _as_tensor(batch.weight, logits).to(torch.float32).contiguous() if weighted else None
+            found = _autograd.reduced_rows(
+                logits, target, weight, ignore_index, reduction, label_smoothing, overwrite_logits, where, shares
+            )
+            if not direct:
+                _cuda.mail_sequences(found, _samples(batch), sequence, home)
+            return found.term
+        # What is mailed is ranked on its way, what becomes one loss a sample later.
         terms, share, found = _autograd.row_terms(
-            logits, target, weight, ignore_index, label_smoothing, overwrite_logits, home if direct else _cuda.NOWHERE
+            logits, target, weight, ignore_index, label_smoothing, overwrite_logits, where, direct and not mails
         )
         if not mails:
             _apply(loader, batch, found.scores(), sequence)
@@ -172,7 +182,7 @@ def _score_tensor(loader: Loader, batch: Batch, logits: Any, target: Any, ignore
         if len(labels) == _samples(batch):
             _cuda.score(_rows.readable(rows), _rows.class_indices(labels), ignore_index, home)
         else:
-            found = _rows.forward(rows, labels, None, ignore_index, 0.0)
+            found = _rows.forward(rows, labels, None, ignore_index, 0.0, ranks=False)
             _cuda.mail_sequences(found, _samples(batch), sequence, home)
     elif rows.is_cuda and not _rows.native_on(rows.device):
         from ._autograd import device_rows

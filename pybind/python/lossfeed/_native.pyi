@@ -136,6 +136,12 @@ class CudaKernels:
         weight_sum: int = 0,
         term: int = 0,
         share: int = 0,
+        reduced: int = 0,
+        mean: bool = True,
+        narrow: bool = False,
+        divisor: int = 0,
+        sample_weight: int = 0,
+        sample_rows: int = 1,
         error: int = 0,
         mail: int = 0,
         tag: int = 0,
@@ -160,6 +166,10 @@ class CudaKernels:
         upstream_stride: int,
         gradient: int,
         gradient_stride: int,
+        upstream_narrow: bool = False,
+        divisor: int = 0,
+        sample_weight: int = 0,
+        sample_rows: int = 1,
         upstream_lse: int = 0,
         upstream_lse_stride: int = 0,
         weight: int = 0,
@@ -268,8 +278,46 @@ class ScorePlan:
     @property
     def scratch_bytes(self) -> int: ...
     def launch(
-        self, mailbox: Mailbox, ticket: Ticket, stream: int, logits: int, targets: int, scratch: int
+        self, mailbox: Mailbox, ticket: Ticket | None, stream: int, logits: int, targets: int, scratch: int, ids: int = 0
     ) -> bool: ...
+
+class LossPlan:
+    """A cross entropy of one shape, type and set of keywords that ends in one number, and its gradient."""
+
+    def __init__(
+        self,
+        kernels: CudaKernels,
+        dtype_name: str,
+        rows: int,
+        classes: int,
+        row_stride: int,
+        ignore_index: int,
+        label_smoothing: float,
+        mean: bool,
+        narrow: bool,
+        b0: float,
+    ) -> None: ...
+    @property
+    def scratch_bytes(self) -> int: ...
+    @property
+    def settings(self) -> tuple[int, bool, float]: ...
+    def forward(
+        self,
+        mailbox: Mailbox | None,
+        ticket: Ticket | None,
+        stream: int,
+        logits: int,
+        targets: int,
+        sample_weight: int,
+        out: int,
+        kept: int,
+        scratch: int,
+        captured: bool = False,
+        ids: int = 0,
+    ) -> bool: ...
+    def backward(
+        self, stream: int, logits: int, targets: int, sample_weight: int, kept: int, upstream: int, gradient: int
+    ) -> None: ...
 
 class Courier:
     """Takes batches to one GPU on a stream of its own. Addresses and streams are integers."""

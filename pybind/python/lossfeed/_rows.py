@@ -28,8 +28,8 @@ class Forward(NamedTuple):
     """``(6, R)``: share (what the row adds to the denominator of a mean), loss, max, log_sum, grad_norm, entropy."""
     correct: torch.Tensor
     """uint8 ``(R,)``; 255 where ignored."""
-    count: torch.Tensor
-    """int32 ``(R,)``: rank counts; -1 where there is none."""
+    count: torch.Tensor | None = None
+    """int32 ``(R,)``: rank counts; -1 where there is none. None: nobody asked for ranks."""
     rank_score: torch.Tensor | None = None
     """float32 ``(R,)``, from :func:`forward` alone: training has no use for it."""
 
@@ -43,6 +43,17 @@ class Forward(NamedTuple):
         """``(2, R)``: what :func:`backward` needs of the rows: the largest logit, and ln of the sum of exp(z - that). Apart, for their
         sum is rounded to the last place of the logits' offset."""
         return self.rest[2:4]
+
+
+class Reduction(NamedTuple):
+    """How a launch on CUDA makes one number of its terms."""
+
+    mean: bool
+    """Over the shares; else the sum."""
+    dtype: torch.dtype
+    """The result's: the logits', or :func:`real_dtype`."""
+    sample_weight: torch.Tensor | None = None
+    """float32 ``(B,)``, contiguous, on the device: a factor of each sample's terms. A sample is R / B neighbouring rows."""
 
 
 def real_dtype(logits: torch.Tensor) -> torch.dtype:
@@ -83,9 +94,12 @@ def forward(
     ignore_index: int,
     label_smoothing: float,
     home: _cuda.Home = _cuda.NOWHERE,
+    ranks: bool = True,
+    reduction: Reduction | None = None,
 ) -> Forward:
     """The forward through the native kernels, on the logits' device. ``weight``: ``(C,)`` or None. ``home``: where a CUDA launch
-    mails the scores, if it does.
+    mails the scores, if it does. ``ranks``: whether anybody looks at them (a CPU ranks anyway). ``reduction``: on CUDA, makes ``term``
+    one number and leaves the mean's divisor in ``rest[0, 0]``.
 
     Raises:
         SampleError: a target outside the classes, with its row; on CUDA at a later call, for this one does not wait.
@@ -93,7 +107,7 @@ def forward(
     rows, labels = readable(logits), class_indices(target)
     weight = _plain(weight, real_dtype(rows))
     if (native := _cuda.kernels(rows.device)) is not None:
-        return _cuda.forward(native, rows, labels, weight, ignore_index, label_smoothing, home)
+        return _cuda.forward(native, rows, labels, weight, ignore_index, label_smoothing, home, ranks, reduction)
     count, classes = rows.shape
     fields = _native.forward_rows(
         span(rows),
@@ -126,21 +140,24 @@ def backward(
     softmax: torch.Tensor,
     grad_term: torch.Tensor,
     overwrite: bool = False,
+    divisor: torch.Tensor | None = None,
+    sample_weight: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The gradient of ``(grad_term * term).sum()`` at the logits, contiguous, in their dtype. ``softmax``: the forward's.
-    ``overwrite``: it takes the place of the logits where those are contiguous."""
+    ``overwrite``: it takes the place of the logits where those are contiguous. On CUDA ``grad_term`` may be one number without a dimension
+    in the dtype of a reduced loss, to be divided by ``divisor`` and multiplied with each sample's weight."""
     real = real_dtype(logits)
     labels, softmax = class_indices(target), softmax.detach().contiguous()
     # The mean and the sum hand down one number, expanded.
-    one = len(grad_term) > 1 and grad_term.stride(0) == 0
-    upstream = _plain(grad_term[:1] if one else grad_term, real)
+    one = grad_term.dim() > 0 and len(grad_term) > 1 and grad_term.stride(0) == 0
+    upstream = grad_term.detach() if grad_term.dim() == 0 else _plain(grad_term[:1] if one else grad_term, real)
     weight = _plain(weight, real)
     overwrite = overwrite and logits.is_contiguous() and not logits.is_neg()
     rows = logits.detach() if overwrite else readable(logits)
     count, classes = rows.shape
     out = rows if overwrite else torch.empty((count, classes), dtype=rows.dtype, device=rows.device)
     if (native := _cuda.kernels(rows.device)) is not None:
-        _cuda.backward(native, rows, labels, weight, ignore_index, label_smoothing, softmax, upstream, out)
+        _cuda.backward(native, rows, labels, weight, ignore_index, label_smoothing, softmax, upstream, out, divisor, sample_weight)
     else:
         _native.backward_rows(
             None if overwrite else span(rows),
@@ -199,14 +216,15 @@ class RowTerms(torch.autograd.Function):
         label_smoothing: float,
         overwrite: bool,
         home: _cuda.Home,
-    ) -> tuple[torch.Tensor, ...]:
-        found = forward(logits, target, weight, ignore_index, label_smoothing, home)
+        ranks: bool,
+    ) -> tuple[torch.Tensor | None, ...]:
+        found = forward(logits, target, weight, ignore_index, label_smoothing, home, ranks)
         # The logits and not the softmax: half the memory of a saved log-softmax for half-precision logits, none beyond
         # what the caller holds anyway.
         ctx.save_for_backward(logits, target, weight, found.softmax)
         ctx.settings = ignore_index, label_smoothing
         ctx.overwrite = overwrite
-        ctx.mark_non_differentiable(*found[1:4])
+        ctx.mark_non_differentiable(*(column for column in found[1:4] if column is not None))
         return tuple(found[:4])
 
     @staticmethod
@@ -216,7 +234,45 @@ class RowTerms(torch.autograd.Function):
             gradient = composite_gradient(logits, target, weight, *ctx.settings, grad_term)
         else:
             gradient = backward(logits, target, weight, *ctx.settings, softmax, grad_term, ctx.overwrite)
-        return gradient, None, None, None, None, None, None
+        return gradient, None, None, None, None, None, None, None
+
+
+class RowsReduced(torch.autograd.Function):
+    """(mean or sum, rest, correct) of :class:`Forward` on CUDA: one launch forward, one backward. The gradient has a gradient, as that of
+    :class:`RowTerms`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: torch.Tensor,
+        target: torch.Tensor,
+        weight: torch.Tensor | None,
+        ignore_index: int,
+        label_smoothing: float,
+        overwrite: bool,
+        home: _cuda.Home,
+        reduction: Reduction,
+    ) -> tuple[torch.Tensor, ...]:
+        found = forward(logits, target, weight, ignore_index, label_smoothing, home, False, reduction)
+        ctx.save_for_backward(logits, target, weight, found.rest, reduction.sample_weight)
+        ctx.settings = ignore_index, label_smoothing
+        ctx.overwrite, ctx.mean = overwrite, reduction.mean
+        ctx.mark_non_differentiable(found.rest, found.correct)
+        return tuple(found[:3])
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:
+        logits, target, weight, rest, sample_weight = ctx.saved_tensors
+        divisor = rest[0, :1] if ctx.mean else None
+        if torch.is_grad_enabled():
+            each = grad.to(rest.dtype) if divisor is None else grad.to(rest.dtype) / divisor
+            each = each.expand(len(logits))
+            if sample_weight is not None:
+                each = each * sample_weight.repeat_interleave(len(logits) // len(sample_weight))
+            gradient = composite_gradient(logits, target, weight, *ctx.settings, each)
+        else:
+            gradient = backward(logits, target, weight, *ctx.settings, rest[2:4], grad, ctx.overwrite, divisor, sample_weight)
+        return gradient, None, None, None, None, None, None, None
 
 
 # ---- compiled graphs -----------------------------------------------------------------------------------------------
@@ -229,9 +285,9 @@ def rows_forward(
     weight: Optional[torch.Tensor],
     ignore_index: int,
     label_smoothing: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """:func:`forward` as an operator."""
-    return tuple(forward(logits, target, weight, ignore_index, label_smoothing)[:4])  # type: ignore[return-value]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """:func:`forward` as an operator. Nobody looks at its ranks: what goes home is ranked where it is credited."""
+    return tuple(forward(logits, target, weight, ignore_index, label_smoothing, ranks=False)[:3])  # type: ignore[return-value]
 
 
 @rows_forward.register_fake
@@ -241,7 +297,6 @@ def _(logits, target, weight, ignore_index, label_smoothing):  # type: ignore[no
         logits.new_empty((rows,), dtype=real),
         logits.new_empty((6, rows), dtype=real),
         logits.new_empty((rows,), dtype=torch.uint8),
-        logits.new_empty((rows,), dtype=torch.int32),
     )
 
 
@@ -306,8 +361,23 @@ def terms(
     label_smoothing: float,
     overwrite: bool = False,
     home: _cuda.Home = _cuda.NOWHERE,
+    ranks: bool = True,
 ) -> Forward:
-    """:class:`Forward` with a differentiable ``term``, as suits the caller: eager, or being compiled."""
+    """:class:`Forward` with a differentiable ``term``, as suits the caller: eager, or being compiled (then without ranks)."""
     if torch.compiler.is_compiling():
         return Forward(*torch.ops.lossfeed.rows_forward(logits, target, weight, ignore_index, label_smoothing))
-    return Forward(*RowTerms.apply(logits, target, weight, ignore_index, label_smoothing, overwrite, home))
+    return Forward(*RowTerms.apply(logits, target, weight, ignore_index, label_smoothing, overwrite, home, ranks))
+
+
+def reduced(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    overwrite: bool,
+    home: _cuda.Home,
+    reduction: Reduction,
+) -> Forward:
+    """:class:`Forward` whose ``term`` is one differentiable number, on CUDA and outside of a compiler."""
+    return Forward(*RowsReduced.apply(logits, target, weight, ignore_index, label_smoothing, overwrite, home, reduction))

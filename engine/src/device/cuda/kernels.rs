@@ -81,6 +81,7 @@ impl CudaKernels {
     pub unsafe fn forward(&self, stream: u64, dtype: Dtype, batch: &Score, scratch: u64) -> Result<()> {
         check_shape(batch.rows, batch.classes, &[batch.row_stride])?;
         check_smoothing(batch.label_smoothing)?;
+        check_samples(batch.rows, batch.reduction.sample_rows)?;
         check_home(&batch.home)?;
         let (lent, error) = self.lend(stream, scratch)?;
         let mut batch = *batch;
@@ -104,6 +105,7 @@ impl CudaKernels {
         check_gradient_place(batch.logits, batch.row_stride, batch.gradient, batch.gradient_stride)?;
         check_smoothing(batch.label_smoothing)?;
         check_upstream(&[batch.upstream_stride, batch.upstream_lse_stride])?;
+        check_samples(batch.rows, batch.sample_rows)?;
         let step = launch::backward(dtype, batch, self.multiprocessors);
         // SAFETY: the caller's promises are the callee's.
         unsafe { self.launch(stream, step.as_slice()) }
@@ -399,6 +401,13 @@ fn check_upstream(strides: &[i32]) -> Result<()> {
     }
 }
 
+fn check_samples(rows: usize, sample_rows: usize) -> Result<()> {
+    if sample_rows == 0 || rows.is_multiple_of(sample_rows) {
+        return Ok(());
+    }
+    Err(Error::usage(format!("{rows} rows are no whole number of samples of {sample_rows} rows each")))
+}
+
 fn check_home(home: &Home) -> Result<()> {
     if home.b0 > 0.0 && home.b0.is_finite() {
         return Ok(());
@@ -420,12 +429,14 @@ mod tests {
         usage(check_gradient(2, 10, 9));
         usage(check_gradient_place(64, 10, 64, 11));
         usage(check_upstream(&[0, 2]));
+        usage(check_samples(10, 3));
         assert_eq!(check_smoothing(f64::NAN).unwrap_err().kind(), ErrorKind::Settings);
         assert_eq!(check_home(&Home { b0: 0.0, ..Home::default() }).unwrap_err().kind(), ErrorKind::Settings);
         check_shape(0, 1, &[0]).unwrap();
         check_gradient(1, 10, 0).unwrap();
         check_gradient_place(64, 10, 64, 10).unwrap();
         check_smoothing(1.0).unwrap();
+        check_samples(12, 3).unwrap();
         check_home(&Home::default()).unwrap();
     }
 }
