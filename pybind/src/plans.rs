@@ -225,8 +225,17 @@ impl LossPlan {
         let rows = self.score.rows;
         let divisor = if self.score.reduction.mean { kept + (2 * rows * self.real) as u64 } else { 0 };
         let log_sum = kept + (rows * self.real) as u64;
-        let batch =
-            Gradient { logits, targets, max: kept, log_sum, upstream, divisor, sample_weight, gradient, ..self.gradient };
+        let batch = Gradient {
+            logits,
+            targets,
+            max: kept,
+            log_sum,
+            upstream,
+            divisor,
+            sample_weight,
+            gradient,
+            ..self.gradient
+        };
         // SAFETY: as for `forward`.
         outside(py, || unsafe { self.device.core.backward(stream, self.dtype, &batch) })
     }

@@ -32,7 +32,7 @@ def counted(module, name):
     setattr(module, name, counting)
 
 
-for function in ((_cuda, "forward"), (_plans.Plans, "score"), (_cuda, "backward"), (_cuda, "mail_sequences"), (_cuda, "mail_columns"), (_cuda, "settle"), (_probabilities, "takes")):
+for function in ((_plans, "_launch_loss"), (_plans, "_composite"), (_cuda, "forward"), (_plans.Plans, "score"), (_cuda, "backward"), (_cuda, "mail_sequences"), (_cuda, "mail_columns"), (_cuda, "settle"), (_probabilities, "takes")):
     counted(*function)
 
 
@@ -59,6 +59,33 @@ def losses():
                 found += [loss.detach(), z.grad]
         strided = torch.stack([logits, logits], -1)[..., 0] if len(shape) == 2 else logits
         found += lf.sample_scores(strided, target)[:3] if len(shape) == 2 else [lf.cross_entropy(strided, target)]
+    return found
+
+
+def hooks():
+    """The losses that the hook returns, and their gradients, the second ones too, with weights of samples that are not 1."""
+    found = []
+    for dtype, reduction, smoothing in itertools.product((torch.bfloat16, torch.float32, torch.float64), ("mean", "sum", "none"), (0.0, 0.1)):
+        with made(ROWS) as loader:
+            for number, batch in enumerate(loader):
+                batch.weight.copy_(torch.linspace(0.5, 2.0, len(batch)))
+                target = batch.target.clone()
+                target[number % 8] = -100
+                z = far(torch.sin(batch.data.repeat(1, 2)[:, :4] * (number + 1)), 100.0 * (number % 2), dtype).requires_grad_()
+                keywords = {"target": target, "reduction": reduction, "label_smoothing": smoothing, "weighted": number % 3 != 2}
+                # What autocast does to half-precision logits: a loss in single precision.
+                torch.set_autocast_enabled("cuda", number % 2 == 1)
+                torch.set_autocast_enabled("cpu", number % 2 == 1)
+                loss = loader.cross_entropy(z * 1.0, batch, overwrite_logits=number == 3, **keywords)
+                torch.set_autocast_enabled("cuda", False)
+                torch.set_autocast_enabled("cpu", False)
+                if dtype != torch.bfloat16 and number == 4:
+                    (slope,) = torch.autograd.grad(loss.sum(), z, create_graph=True)
+                    slope.square().sum().backward()
+                    found.append(slope.detach())
+                else:
+                    loss.sum().backward()
+                found += [loss.detach(), z.grad]
     return found
 
 
@@ -143,7 +170,8 @@ def a_bad_target_is_told_later():
 
 def main():
     for scenario, ways in (
-        (losses, ("forward", "backward")),
+        (losses, ("forward", "backward", "_launch_loss")),
+        (hooks, ("forward", "_launch_loss", "_composite")),
         (probabilities, ("takes",)),
         (beliefs, ("forward", "score", "mail_sequences", "mail_columns", "settle")),
     ):
@@ -162,13 +190,13 @@ def main():
         assert a_bad_target_is_told_later()
     assert violations() == "", violations()
     # A planted mistake: launches on a stream that nobody waits for.
-    _cuda.stream, ours = lambda device: 0, _cuda.stream
+    _cuda.raw_stream, ours = lambda index: 0, _cuda.raw_stream
     with on_the_double():
         call("set", b"delay_us", 20_000)
         logits, target = torch.randn(64, 10), torch.arange(64) % 10
         early = [lf.cross_entropy(logits, target).clone() for _ in range(6)]
         call("synchronize", 0)
-    _cuda.stream = ours
+    _cuda.raw_stream = ours
     truth = torch.nn.functional.cross_entropy(logits, target)
     assert not all(torch.allclose(seen, truth) for seen in early), "work on another stream must not be seen"
     print("as the CPU's path")

@@ -34,6 +34,7 @@ def double(tmp_path_factory):
         ("batches_on_the_double.py", "as the CPU's, to the byte"),
         ("loss_on_the_double.py", "as the CPU's path"),
         ("captures_on_the_double.py", "no capture was harmed"),
+        ("steps_on_the_double.py", "as frameworks make them"),
     ],
 )
 def test_a_device_made_of_threads_does_what_the_cpu_does(double, program, said):

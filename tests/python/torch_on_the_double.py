@@ -82,6 +82,10 @@ def on_device():
 @contextlib.contextmanager
 def on_the_double():
     """CPU tensors are on ``cuda:0``, for whoever asks in Python."""
+    if on_device():
+        with Redirected():
+            yield
+        return
     torch.Tensor.device, torch.Tensor.is_cuda = property(lambda tensor: CUDA), property(lambda tensor: True)
     try:
         with Redirected():

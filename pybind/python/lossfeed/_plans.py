@@ -192,8 +192,9 @@ class PlannedLoss(torch.autograd.Function):
 
 def _composite(plan: _Plan, logits: Any, target: Any, sample_weight: Any, kept: Any, grad: torch.Tensor) -> torch.Tensor:
     ignore_index, mean, label_smoothing = plan.native.settings
-    term = grad.to(plan.real) / kept[-1] if mean else grad.to(plan.real)
-    term = term.expand(len(logits)) if sample_weight is None else term * sample_weight
+    # One a row before the weights: a number without a dimension would take on their single precision.
+    term = (grad.to(plan.real) / kept[-1] if mean else grad.to(plan.real)).expand(len(logits))
+    term = term if sample_weight is None else term * sample_weight
     return composite_gradient(logits, target, None, ignore_index, label_smoothing, term)
 
 
