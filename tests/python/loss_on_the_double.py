@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import torch
 from driver_double import call, violations
-from torch_on_the_double import on_device, on_the_double
+from torch_on_the_double import Operators, on_device, on_the_double
 
 import lossfeed as lf
 from lossfeed import _cuda, _plans, _probabilities
@@ -152,6 +152,47 @@ def beliefs():
     return found
 
 
+def native_calls(work):
+    """The names of the native methods that `work` calls."""
+    called = []
+
+    def watch(frame, event, what):
+        if event == "c_call" and type(getattr(what, "__self__", None)).__module__ == "lossfeed._native":
+            called.append(what.__name__)
+
+    sys.setprofile(watch)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return called
+
+
+def a_hook_is_one_native_call():
+    """From the second call of a shape on, and no operator of torch but the memory of what is returned."""
+    logits, ops = torch.randn(8, 4, requires_grad=True), []
+    with made(ROWS) as loader:
+        batches = iter(loader)
+        for again in (False, True):
+            batch, losses = next(batches), []
+            target = batch.target.clone()
+            ways = {
+                "launch": lambda: loader.score(logits, batch),  # noqa: B023
+                "forward": lambda: losses.append(loader.cross_entropy(logits, batch)),  # noqa: B023
+                "backward": lambda: losses[0].backward(),  # noqa: B023
+                "forward ": lambda: lf.cross_entropy(logits, target),  # noqa: B023
+            }
+            for name, way in ways.items():
+                ops.clear()
+                with Operators(ops):
+                    called = native_calls(way)
+                if again:
+                    assert called == [name.strip()], (name, called)
+                    # A backward runs where the mode that notes is off.
+                    wanted = {"launch": [], "backward": ["backward"]}.get(name, ["empty", "empty"])
+                    assert ops == wanted, (name, ops)
+
+
 def a_bad_target_is_told_later():
     with made(ROWS) as loader:
         batches = iter(loader)
@@ -188,6 +229,7 @@ def main():
                 torch.testing.assert_close(a, e, rtol=bound, atol=bound, equal_nan=True, msg=lambda m, n=number: f"{scenario.__name__} {n}: {m}")
     with on_the_double():
         assert a_bad_target_is_told_later()
+        a_hook_is_one_native_call()
     assert violations() == "", violations()
     # A planted mistake: launches on a stream that nobody waits for.
     _cuda.raw_stream, ours = lambda index: 0, _cuda.raw_stream

@@ -55,6 +55,21 @@ class Redirected(TorchFunctionMode):
         return made
 
 
+class Operators(TorchFunctionMode):
+    """Notes the names of torch's functions that are called, but for what only reads a tensor's fields."""
+
+    FIELDS = {"__get__", "stride", "data_ptr", "is_neg", "is_contiguous", "dim", "size"}
+
+    def __init__(self, into):
+        super().__init__()
+        self.into = into
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function.__name__ not in self.FIELDS:
+            self.into.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
 def redirected_again(whole):
     """A backward runs inside of an operator, for whose time the mode is off; the operators of the graph behind it are C++."""
 

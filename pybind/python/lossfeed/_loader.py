@@ -253,7 +253,8 @@ class Loader:
     # ---- scores ----------------------------------------------------------------------------------------------------
 
     def score(self, logits: Any, batch: Batch, ignore_index: int = -100, *, sequence: str = "mean") -> None:
-        """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing.
+        """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing. Can be captured in a CUDA
+        graph once it has run outside of one; what a graph reads of the batch stays until the loader is closed.
 
         Args:
             logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch, rows in its order; torch or NumPy, on any device.
@@ -297,7 +298,8 @@ class Loader:
             sequence: as for :meth:`score`; it steers the scores, not the loss.
             overwrite_logits: as for :func:`lossfeed.cross_entropy`.
 
-        Under ``torch.compile`` it is part of the graph, without a break.
+        Under ``torch.compile`` it is part of the graph, without a break. A forward that is run again to save memory
+        (``torch.utils.checkpoint``) scores nothing more: it is counted as a repeat.
 
         Returns:
             A tensor like :func:`lossfeed.cross_entropy`'s. The batch's scores are taken up by the way, once a batch;
