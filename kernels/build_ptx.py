@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 # One translation unit, in this order (src/ptx.rs has the same list).
-SOURCES = [f"{name}.cu" for name in ("prelude", "rank", "mail", "finish", "mean", "radix", "sums", "score", "gradient", "probability", "sequence", "image", "gather")]
+SOURCES = [f"{name}.cu" for name in ("prelude", "rank", "mail", "finish", "mean", "tiles", "radix", "sums", "score", "gradient", "probability", "sequence", "image", "gather")]
 PACKAGE = "nvidia-cuda-nvrtc-cu12==12.0.*"
 OPTIONS = ["--gpu-architecture=compute_75", "--std=c++17", "--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"]
 

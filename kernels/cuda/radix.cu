@@ -1,5 +1,6 @@
-// Ranks of more rows than all pairs are good for: a least-significant-digit radix sort of the ordered keys, eight bits a pass, then
-// a binary search for every row. Stable and without any order left to chance, so the counts are those of the definition.
+// Ranks of more rows than a search in every tile is good for: a least-significant-digit radix sort of the ordered keys, eight bits and
+// two launches a pass, then a binary search for every row. Stable and without any order left to chance, so the counts are those of the
+// definition.
 
 #define DIGITS 256
 #define RADIX_THREADS 256
@@ -18,7 +19,29 @@ __device__ inline u32 radix_key(const RadixArguments& a, u32 row) {
     return a.from ? a.from[row] : ordered(read_key(a.finish.keys, row));
 }
 
-// How often every digit occurs in each block's keys.
+// Counts become places, in the block that comes last: an exclusive running sum over a digit's blocks, digit by digit. Other blocks of
+// this launch wrote the counts, so they are read past the first-level cache.
+__device__ inline void places_of_counts(const RadixArguments& a, u32* sums) {
+    u32 thread = threadIdx.x; // of RADIX_THREADS, one a digit
+    volatile u32* counts = a.offsets + (u64)thread * a.blocks;
+    u32 sum = 0;
+    for (u32 block = 0; block < a.blocks; block++) sum += counts[block];
+    sums[thread] = sum;
+    for (u32 step = 1; step < RADIX_THREADS; step *= 2) {
+        __syncthreads();
+        u32 before = thread >= step ? sums[thread - step] : 0;
+        __syncthreads();
+        sums[thread] += before;
+    }
+    u32 place = sums[thread] - sum;
+    for (u32 block = 0; block < a.blocks; block++) {
+        u32 count = counts[block];
+        counts[block] = place;
+        place += count;
+    }
+}
+
+// How often every digit occurs in each block's keys; then where each block's keys of a digit go.
 extern "C" __global__ void __launch_bounds__(RADIX_THREADS) lossfeed_radix_count(RadixArguments a) {
     LOSSFEED_SHARED(shared);
     u32* counts = (u32*)(shared + SHARED_HEAD_BYTES);
@@ -32,30 +55,9 @@ extern "C" __global__ void __launch_bounds__(RADIX_THREADS) lossfeed_radix_count
     }
     __syncthreads();
     a.offsets[thread * a.blocks + blockIdx.x] = counts[thread];
-}
-
-// Counts become places: one block, an exclusive running sum.
-extern "C" __global__ void __launch_bounds__(1024) lossfeed_radix_scan(RadixArguments a) {
-    LOSSFEED_SHARED(shared);
-    u32* sums = (u32*)(shared + SHARED_HEAD_BYTES);
-    u32 thread = threadIdx.x, threads = blockDim.x, n = DIGITS * a.blocks;
-    u32 share = (n + threads - 1) / threads;
-    u32 first = thread * share < n ? thread * share : n, end = n - first < share ? n : first + share;
-    u32 sum = 0;
-    for (u32 i = first; i < end; i++) sum += a.offsets[i];
-    sums[thread] = sum;
-    for (u32 step = 1; step < threads; step *= 2) {
-        __syncthreads();
-        u32 before = thread >= step ? sums[thread - step] : 0;
-        __syncthreads();
-        sums[thread] += before;
-    }
-    u32 place = sums[thread] - sum;
-    for (u32 i = first; i < end; i++) {
-        u32 count = a.offsets[i];
-        a.offsets[i] = place;
-        place += count;
-    }
+    if (!take_ticket(a.finish.tickets, gridDim.x, shared)) return;
+    places_of_counts(a, counts);
+    if (thread == 0) *a.finish.tickets = 0; // for the next launch
 }
 
 // Every key to its place; keys of one digit keep their order. A block takes its tile RADIX_THREADS keys at a time.
@@ -95,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(RADIX_THREADS) lossfeed_radix_scatt
 }
 
 // Looks every row up among the sorted keys in `from`.
-extern "C" __global__ void __launch_bounds__(256) lossfeed_rank_search(RadixArguments a) {
+extern "C" __global__ void __launch_bounds__(256) lossfeed_radix_search(RadixArguments a) {
     LOSSFEED_SHARED(shared);
     u32 row = blockIdx.x * blockDim.x + threadIdx.x, rows = (u32)a.finish.rows;
     if (row < rows) {

@@ -2,12 +2,11 @@
 // takes no part: every comparison with NaN is false, so such a row is in nobody's count.
 //
 // Every rank needs every loss. Up to FUSED_RANK_ROWS rows the block that finishes last ranks the batch inside the score launch.
-// Above, a launch of its own: one block that sorts (to SORT_ROWS), all pairs spread over the grid (to 16,384), a radix sort beyond
-// (radix.cu). All of them count the same integers.
+// Above, launches of their own: one block that sorts a tile (to SORT_TILE rows); blocks that sort a tile each, then a search in every
+// tile (to 65,536); a radix sort beyond (radix.cu). All of them count the same integers.
 
 #define FUSED_RANK_ROWS 512
-#define SORT_ROWS 4096
-#define TILE FUSED_RANK_ROWS
+#define SORT_TILE 2048
 
 // Shared memory of every kernel: a few words (padded to 16 bytes), then keys; the row sums lie over the keys.
 #define SHARED_HEAD_BYTES 16
@@ -49,13 +48,13 @@ __device__ inline void write_rank(u32 row, bool ranked, int below, float b0, int
     if (rank_score) rank_score[row] = ranked ? (float)log((double)below + (double)b0) : Real<float>::nan();
 }
 
-// How many of the TILE keys in shared memory are below `key`. Four counters, four keys a load: the comparisons of one counter wait
-// for each other.
-__device__ inline int count_below(const float* tile, float key) {
+// How many of `fours` times four keys in shared memory are below `key`. Four counters, four keys a load: the comparisons of one counter
+// wait for each other.
+__device__ inline int count_below(const float* tile, u32 fours, float key) {
     const float4* keys = (const float4*)tile;
     int a = 0, b = 0, c = 0, d = 0;
 #pragma unroll 4
-    for (int i = 0; i < TILE / 4; i++) {
+    for (u32 i = 0; i < fours; i++) {
         float4 k = keys[i];
         a += k.x < key;
         b += k.y < key;
@@ -63,32 +62,4 @@ __device__ inline int count_below(const float* tile, float key) {
         d += k.w < key;
     }
     return (a + b) + (c + d);
-}
-
-// Fills the tile with the keys from `first` on, NaN behind the last.
-__device__ inline void load_tile(float* tile, const float* keys, u32 first, u32 rows) {
-    for (u32 i = thread_in_block(); i < TILE; i += block_threads()) {
-        u32 row = first + i; // unsigned: the last tile may reach past 2^31
-        tile[i] = row < rows ? read_key(keys, row) : Real<float>::nan();
-    }
-}
-
-// Sorts `size` (a power of two) words of shared memory: a bitonic network, whose steps depend on nothing but the size.
-__device__ inline void sort_shared(u32* words, u32 size) {
-    for (u32 run = 2; run <= size; run *= 2) {
-        for (u32 step = run / 2; step > 0; step /= 2) {
-            __syncthreads();
-            for (u32 i = thread_in_block(); i < size / 2; i += block_threads()) {
-                u32 low = (i & ~(step - 1)) * 2 + (i & (step - 1)); // a zero goes in where `step` has its bit
-                u32 high = low + step;
-                bool up = (low & run) == 0;
-                u32 a = words[low], b = words[high];
-                if ((a > b) == up) {
-                    words[low] = b;
-                    words[high] = a;
-                }
-            }
-        }
-    }
-    __syncthreads();
 }

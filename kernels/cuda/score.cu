@@ -14,7 +14,8 @@ struct ScoreArguments {
     float* keys;                            // may be null if nobody ranks
     void* partials;                         // rows x pieces sets of sums, if pieces > 1
     u32* row_tickets;                       // of `rows` rows, if pieces > 1
-    u32* error;                             // may be null
+    u32* error;                             // device memory, may be null
+    BadRows* bad_rows;                      // may be null
     double label_smoothing;
     int rows, classes;
     int pieces, piece_classes;              // blocks that share a row, and how many classes each takes
@@ -115,6 +116,7 @@ template <class T, bool SMOOTH> struct Row {
         put(a.share, R(0));
         add(bad ? nan : R(0), R(0));
         if (bad && a.error) atomicMin(a.error, row);
+        if (bad && a.bad_rows) report_bad_row(a.bad_rows, row);
     }
 
     __device__ void finish(const S& sums) const {
@@ -148,7 +150,7 @@ template <class T, bool SMOOTH> __device__ inline void score_warp(const ScoreArg
     sums.reduce((int)blockDim.x);
     if (threadIdx.x == 0) {
         if (row.row < (u32)a.rows) row.finish(sums);
-        else row.add(0, 0);
+        else if (row.part) row.part->term = row.part->share = 0;
     }
     if (a.mean.parts) write_part(a.mean, parts, blockDim.y);
     finish_scores<T>(a, shared);

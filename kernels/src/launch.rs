@@ -18,7 +18,7 @@ pub use gather::{Gather, gather};
 pub use gradient::{Gradient, ProbabilityGradient, backward, backward_probabilities};
 pub use image::{Images, images};
 pub use probability::{Probabilities, probabilities};
-pub use rank::{FUSED_RANK_ROWS, PAIR_ROWS, SORT_ROWS, ranks};
+pub use rank::{FUSED_RANK_ROWS, TILE_ROWS, TILED_ROWS, ranks};
 pub use score::{Reduction, Score, score};
 pub use sequence::{RankBy, Sequences, sequences};
 
@@ -47,7 +47,8 @@ const PART_BYTES: usize = 16;
 const MULTIPROCESSORS_MAX: u32 = (SPLIT_ROWS / 2) as u32;
 
 /// Device memory for tickets, one for every stream: zeroed once, ready again after every launch, whatever its shape. Launches
-/// that may run at the same time must not share it.
+/// that may run at the same time must not share it. The first bytes of every call's scratch are as good, zeroed before the call on its
+/// stream ([`scratch_tickets`]).
 pub const TICKET_BYTES: usize = 8192;
 
 /// Grid and block of one launch.
@@ -75,7 +76,7 @@ pub struct Step {
 /// What the caller lends to a call: addresses on the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Lent {
-    /// [`TICKET_BYTES`] of the stream, zeroed before their first use.
+    /// [`TICKET_BYTES`] of the stream, zeroed before their first use; or [`scratch_tickets`], zeroed for this call.
     pub tickets: u64,
     /// [`scratch_bytes`] of any content, 256-aligned, nobody else's until the call's launches have ended.
     pub scratch: u64,
@@ -115,9 +116,11 @@ impl Home {
 /// Addresses of the scratch's parts.
 #[derive(Clone, Copy, Debug)]
 struct Scratch {
+    /// For calls that have no other tickets.
+    tickets: u64,
     keys: u64,
     counts: u64,
-    /// Two buffers of keys and the offsets of the radix sort.
+    /// Two buffers of keys (the first also of sorted tiles) and the offsets of the radix sort.
     sort: [u64; 3],
     partials: u64,
     /// Sums for the mean, a score block or a row each.
@@ -139,19 +142,27 @@ impl Scratch {
             end += bytes.next_multiple_of(256) as u64;
             here
         };
+        let tickets = place(TICKET_BYTES);
         let (keys, counts) = (place(4 * rows), place(4 * rows));
-        let sorted = if rows > PAIR_ROWS { rows } else { 0 };
-        let sort = [place(4 * sorted), place(4 * sorted), place(rank::offset_bytes(sorted))];
+        let tiled = if rows > TILE_ROWS { rows.next_multiple_of(TILE_ROWS) } else { 0 };
+        let sorted = if rows > TILED_ROWS { rows } else { 0 };
+        let sort = [place(4 * tiled), place(4 * sorted), place(rank::offset_bytes(sorted))];
         let split = rows <= SPLIT_ROWS && classes > BLOCK_CLASSES;
         let partials = place(if split { (rows * PIECES_MAX).min(PARTIALS_MAX) * PARTIAL_BYTES } else { 0 });
         let parts = place(PART_BYTES * parts_max(rows, classes));
-        Scratch { keys, counts, sort, partials, parts, end }
+        Scratch { tickets, keys, counts, sort, partials, parts, end }
     }
 }
 
 /// Scratch that one call on `rows` rows (or sequences) of `classes` classes needs; its content does not matter.
 pub fn scratch_bytes(rows: usize, classes: usize) -> usize {
     Scratch::new(0, rows, classes).end as usize
+}
+
+/// Where a call's own tickets lie in its scratch: [`TICKET_BYTES`], to be zeroed on the stream before every call that is lent them. For
+/// launches that nothing else keeps apart: those of a captured graph, which may be replayed on any stream.
+pub fn scratch_tickets(scratch: u64) -> u64 {
+    Scratch::new(scratch, 0, 1).tickets
 }
 
 /// Columns that mail takes home, as addresses.

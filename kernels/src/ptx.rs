@@ -18,6 +18,7 @@ pub fn sources() -> &'static str {
         include_str!("../cuda/mail.cu"),
         include_str!("../cuda/finish.cu"),
         include_str!("../cuda/mean.cu"),
+        include_str!("../cuda/tiles.cu"),
         include_str!("../cuda/radix.cu"),
         include_str!("../cuda/sums.cu"),
         include_str!("../cuda/score.cu"),
@@ -30,7 +31,7 @@ pub fn sources() -> &'static str {
 }
 
 /// Every entry point: load them all when the module is loaded, so that none is first met in a training step.
-pub const KERNELS: [&str; 43] = [
+pub const KERNELS: [&str; 44] = [
     "lossfeed_score_warp_f16",
     "lossfeed_score_warp_bf16",
     "lossfeed_score_warp_f32",
@@ -62,11 +63,12 @@ pub const KERNELS: [&str; 43] = [
     "lossfeed_sequence_f32",
     "lossfeed_sequence_f64",
     "lossfeed_rank_sort",
-    "lossfeed_rank_pairs",
-    "lossfeed_radix_count",
-    "lossfeed_radix_scan",
-    "lossfeed_radix_scatter",
+    "lossfeed_rank_tiles",
     "lossfeed_rank_search",
+    "lossfeed_radix_count",
+    "lossfeed_radix_scatter",
+    "lossfeed_radix_search",
+    "lossfeed_mail_close",
     "lossfeed_image_u8",
     "lossfeed_image_f16",
     "lossfeed_image_bf16",

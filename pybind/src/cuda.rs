@@ -144,6 +144,7 @@ impl CudaKernels {
             share,
             reduction: Reduction { out: reduced, narrow, mean, divisor, sample_weight, sample_rows },
             error,
+            bad_rows: 0,
             home,
         };
         // SAFETY: the Python layer hands in addresses of tensors that it keeps until the stream is done with them, and the

@@ -1,40 +1,24 @@
 //! A GPU's mailbox as Python holds it: tickets by tag, problems, and what captured launches read.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lossfeed::Error;
 use lossfeed::engine::ScoreMailbox;
-use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use crate::engine::Ticket;
-use crate::errors::{caught, outside, raise};
+use crate::errors::{outside, raise};
 
 /// A mailbox on a GPU, of one engine.
 #[pyclass(frozen, module = "lossfeed._native")]
 pub(crate) struct Mailbox {
     core: Arc<ScoreMailbox>,
     pid: u32,
-    /// What captured launches to this mailbox read, by its address: their graphs may be replayed as long as mail is taken.
-    kept: Mutex<BTreeMap<u64, Py<PyAny>>>,
 }
 
 impl Mailbox {
     pub(crate) fn new(core: ScoreMailbox) -> Self {
-        Self { core: Arc::new(core), pid: std::process::id(), kept: Mutex::default() }
-    }
-
-    /// Ends it, and lets go of what was kept. A device that could not be waited for may still be reading that: then it stays for ever.
-    fn end(&self, py: Python<'_>) -> PyResult<bool> {
-        let core = Arc::clone(&self.core);
-        // Closing waits for the device and for the thread, which may be inside a call that needs the interpreter.
-        let idle = py.detach(move || caught(|| Ok(core.close()))).map_err(raise)?;
-        let kept = std::mem::take(&mut *self.kept.lock());
-        if !idle {
-            std::mem::forget(kept);
-        }
-        Ok(idle)
+        Self { core: Arc::new(core), pid: std::process::id() }
     }
 
     fn same_process(&self) -> PyResult<()> {
@@ -47,11 +31,9 @@ impl Mailbox {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        if self.pid == std::process::id() {
-            // An error here has nobody to go to.
-            let _ = Python::attach(|py| self.end(py));
-        } else {
-            std::mem::forget((Arc::clone(&self.core), std::mem::take(&mut *self.kept.lock())));
+        // A collection may come at any time, in the middle of a capture too: dropping waits for nothing.
+        if self.pid != std::process::id() {
+            std::mem::forget(Arc::clone(&self.core));
         }
     }
 }
@@ -71,12 +53,11 @@ impl Mailbox {
         Ok(self.core.credits().register(ticket.0.clone()))
     }
 
-    /// Keeps `owner` of the memory at `address`, which a captured launch reads, until the mailbox takes no more mail.
+    /// Keeps `owner` of the memory at `address`, which a captured launch reads, as long as mail may come.
     fn keep(&self, address: u64, owner: Py<PyAny>) -> PyResult<()> {
         self.same_process()?;
-        let before = self.kept.lock().insert(address, owner);
-        // After the lock: what it owns may end here, and run anybody's code.
-        drop(before);
+        // What was kept for that address before ends here, after the lock: it may run anybody's code.
+        drop(self.core.credits().keep(address, Box::new(owner)));
         Ok(())
     }
 
@@ -99,10 +80,15 @@ impl Mailbox {
         outside(py, || self.core.settle())
     }
 
-    /// Refuses further mail, waits for the work the device has been given, credits what came. False if the device could not
-    /// be asked. Twice is fine.
+    /// Refuses further mail, credits what is on its way, and lets go of what was kept. False if the device does not answer: then that
+    /// stays for ever, for a kernel may still be reading it. Twice is fine.
     fn close(&self, py: Python<'_>) -> PyResult<bool> {
         self.same_process()?;
-        self.end(py)
+        let idle = outside(py, || Ok(self.core.close()))?;
+        let kept = self.core.credits().take_kept();
+        if !idle {
+            std::mem::forget(kept);
+        }
+        Ok(idle)
     }
 }

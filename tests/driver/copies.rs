@@ -122,6 +122,32 @@ fn a_slot_is_let_go_of_when_its_copy_has_ended_and_not_before_also_when_the_devi
 }
 
 #[test]
+fn a_batch_outlives_the_device_it_came_through_and_its_memory_is_dropped_in_any_order() {
+    let Some(double) = Double::load() else { return };
+    let consumer = double.stream();
+    let mut streams = Vec::new();
+    for delay_us in [0, 20_000] {
+        double.set("delay_us", delay_us);
+        let cuda = Cuda::open(0).unwrap();
+        let pool = pool(&cuda, 2);
+        let place = double.allocate(pool.layout().total_bytes());
+        let slot = pool.acquire(Duration::from_secs(30)).unwrap().unwrap();
+        let event = double.copy(&cuda, slot, place, consumer).unwrap();
+        double.wait(&cuda, consumer, &event).unwrap();
+        streams.push(cuda.copy_stream());
+        drop((pool, event, cuda));
+        // The allocator was told that the memory is used on the copy stream: it records its event when the batch is dropped.
+        assert!(double.record(streams[0]), "the copy stream is gone");
+        double.synchronize(consumer);
+        double.free(place);
+    }
+    assert_eq!(streams[0], streams[1], "one a device");
+    double.is_clean();
+    double.close_stream(consumer);
+    double.nothing_is_left();
+}
+
+#[test]
 fn a_capture_on_the_consumers_stream_is_refused_and_one_elsewhere_is_not_disturbed() {
     let Some(double) = Double::load() else { return };
     let cuda = Cuda::open(0).unwrap();

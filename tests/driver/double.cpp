@@ -40,7 +40,7 @@ struct Planned {
 };
 std::map<std::string, Planned>& failures = *new std::map<std::string, Planned>;
 std::atomic<uint64_t> capturing{UINT64_MAX}, retained{0}, devices{1}, host_addresses{1};
-std::atomic<uint64_t> mismatches{0}, batched_rows{0};
+std::atomic<uint64_t> mismatches{0}, batched_rows{0}, zeroed_at{0};
 std::atomic<bool> launch_failed{false}, unified{false}, idle{false};
 thread_local std::vector<void*> contexts;
 thread_local int capture_mode = 0; // global
@@ -68,6 +68,15 @@ int enter(const char* name, bool needs_context) {
     if (int code = planned(name)) return code;
     if (needs_context && (contexts.empty() || !contexts.back())) return INVALID_CONTEXT;
     return launch_failed && needs_context ? LAUNCH_FAILED : OK;
+}
+// A stream that was destroyed may be another one's by now, or nobody's: a driver need not notice.
+int no_stream(const char* name, uint64_t stream) {
+    if (streams::was_destroyed(stream)) violation(std::string(name) + ": on a stream that was destroyed");
+    return INVALID_HANDLE;
+}
+// What waits for the whole device or uses the legacy stream ends a capture, whoever's it is.
+void ends_captures(const char* name) {
+    if (capturing != UINT64_MAX) violation(std::string(name) + ": ends the capture that is under way");
 }
 // Calls that break a capture under way on another thread unless this one says that it knows what it does.
 int uncapturable() { return capturing != UINT64_MAX && capture_mode != 2 ? CAPTURE_UNSUPPORTED : OK; }
@@ -121,6 +130,7 @@ EXPORT uint64_t lossfeed_double_get(const char* key) {
     if (k == "contexts") return retained;
     if (k == "mismatches") return mismatches;
     if (k == "batched_rows") return batched_rows;
+    if (k == "zeroed_at") return zeroed_at; // by the last piece of work that zeroes memory
     if (k == "current") return contexts.size(); // of the calling thread
     if (k == "switches") return switches;       // likewise
     std::lock_guard<std::mutex> guard(streams::lock());
@@ -172,6 +182,15 @@ EXPORT bool lossfeed_double_free(uint64_t at) {
 }
 EXPORT uint64_t lossfeed_double_stream() { return streams::create(); }
 EXPORT bool lossfeed_double_close_stream(uint64_t stream) { return streams::destroy(stream); }
+// What a framework's allocator does when memory is dropped that was used on `stream`.
+EXPORT bool lossfeed_double_record(uint64_t stream) {
+    uint64_t event = streams::create_event();
+    bool recorded = streams::record(event, stream);
+    if (!recorded) no_stream("an allocator's event", stream);
+    std::lock_guard<std::mutex> guard(streams::lock());
+    streams::events().erase(event);
+    return recorded;
+}
 EXPORT bool lossfeed_double_synchronize(uint64_t stream) { return streams::synchronize(stream); }
 EXPORT uint64_t lossfeed_double_digest(const void* from, uint64_t bytes) { return digest(from, bytes); }
 
@@ -299,8 +318,8 @@ EXPORT int cuCtxPopCurrent_v2(void** context) {
 }
 EXPORT int cuCtxSynchronize() {
     ENTER(true);
-    UNCAPTURABLE;
-    if (capturing != UINT64_MAX) return CAPTURE_UNSUPPORTED; // whatever the mode
+    ends_captures(__func__); // whatever the mode
+    if (capturing != UINT64_MAX) return CAPTURE_UNSUPPORTED;
     streams::synchronize_all();
     return launch_failed ? LAUNCH_FAILED : OK;
 }
@@ -321,14 +340,22 @@ EXPORT int cuMemFree_v2(uint64_t at) {
     streams::synchronize_all();
     return memory::release(at) ? OK : INVALID_VALUE;
 }
-EXPORT int cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
+EXPORT int cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, void* stream) {
     ENTER(true);
-    streams::give(0, [=] {
+    bool given = streams::give((uint64_t)stream, [=] {
         std::lock_guard<std::mutex> guard(memory::lock());
-        if (char* to = memory::alias(at, bytes)) memset(to, value, bytes);
+        char* to = memory::alias(at, bytes);
+        if (!to && unified) to = (char*)at;
+        if (to) memset(to, value, bytes);
         else violation("cuMemsetD8: not device memory");
     });
-    return OK;
+    zeroed_at = at;
+    return given ? OK : no_stream(__func__, (uint64_t)stream);
+}
+EXPORT int cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
+    ENTER(true);
+    ends_captures(__func__);
+    return cuMemsetD8Async(at, value, bytes, nullptr);
 }
 
 namespace {
@@ -351,13 +378,14 @@ int copy_in(const char* name, uint64_t to, const void* from, size_t bytes, uint6
         memcpy(there, from, bytes);
         if (digest(there, bytes) != before) violation(who + ": its source changed before the copy ended");
     });
-    return given ? OK : INVALID_HANDLE;
+    return given ? OK : no_stream(name, stream);
 }
 } // namespace
 
 EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
     ENTER(true);
     UNCAPTURABLE;
+    ends_captures(__func__);
     int code = copy_in(__func__, to, from, bytes, 0, false);
     if (code == OK) streams::synchronize(0);
     return code;
@@ -394,11 +422,18 @@ EXPORT int cuMemcpyBatchAsync(uint64_t* to, uint64_t* from, size_t* bytes, size_
     batched_rows += count;
     return OK;
 }
+EXPORT int cuStreamGetId(void* stream, unsigned long long* id) {
+    ENTER(true);
+    std::lock_guard<std::mutex> guard(streams::lock());
+    if (!streams::find((uint64_t)stream)) return no_stream(__func__, (uint64_t)stream);
+    *id = (uint64_t)stream <= 1 ? 0 : (uint64_t)stream; // handles are never used again here
+    return OK;
+}
 EXPORT int cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t, int* status) {
     ENTER(false);
-    bool known = std::string(name) == "cuMemcpyBatchAsync" && version == 12080;
-    if (!known) fprintf(stderr, "driver double: %s of version %d is not known here\n", name, version), abort();
-    *function = (void*)cuMemcpyBatchAsync;
+    if (std::string(name) == "cuMemcpyBatchAsync" && version == 12080) *function = (void*)cuMemcpyBatchAsync;
+    else if (std::string(name) == "cuStreamGetId" && version == 12000) *function = (void*)cuStreamGetId;
+    else fprintf(stderr, "driver double: %s of version %d is not known here\n", name, version), abort();
     *status = 0;
     return OK;
 }
@@ -483,7 +518,7 @@ EXPORT int cuEventDestroy_v2(void* event) {
 }
 EXPORT int cuEventRecord(void* event, void* stream) {
     ENTER(true);
-    return streams::record((uint64_t)event, (uint64_t)stream) ? OK : INVALID_HANDLE;
+    return streams::record((uint64_t)event, (uint64_t)stream) ? OK : no_stream(__func__, (uint64_t)stream);
 }
 EXPORT int cuStreamWaitEvent(void* stream, void* event, unsigned) {
     ENTER(true);
@@ -491,7 +526,7 @@ EXPORT int cuStreamWaitEvent(void* stream, void* event, unsigned) {
         violation("cuStreamWaitEvent: a stream that captures was made to wait for work outside of the capture, which ends it");
         return CAPTURE_ISOLATION;
     }
-    return streams::wait((uint64_t)stream, (uint64_t)event) ? OK : INVALID_HANDLE;
+    return streams::wait((uint64_t)stream, (uint64_t)event) ? OK : no_stream(__func__, (uint64_t)stream);
 }
 EXPORT int cuEventQuery(void* event) {
     ENTER(true);
@@ -548,10 +583,15 @@ EXPORT int cuLaunchKernel(const void* function, unsigned grid, unsigned y, unsig
         std::lock_guard<std::mutex> guard(one);
         fiber::State& s = fiber::state();
         s.known.clear();
+        s.host.clear();
         {
             std::lock_guard<std::mutex> guard(memory::lock());
             for (auto& [at, b] : memory::device()) s.known.push_back({(const char*)at, (const char*)at + b.bytes});
-            for (auto& [at, range] : memory::host()) s.known.push_back({(const char*)at, (const char*)at + range.bytes});
+            for (auto& [at, range] : memory::host()) {
+                fiber::Region region{(const char*)at, (const char*)at + range.bytes};
+                s.known.push_back(region);
+                if (range.allocated) s.host.push_back(region);
+            }
             // As where host and device share one address space: kernels reach everything.
             if (unified) s.known.push_back({nullptr, (const char*)UINTPTR_MAX});
         }
@@ -565,7 +605,7 @@ EXPORT int cuLaunchKernel(const void* function, unsigned grid, unsigned y, unsig
             violation(name + ": " + failure);
         }
     });
-    return given ? OK : INVALID_HANDLE;
+    return given ? OK : no_stream(__func__, (uint64_t)stream);
 }
 
 // ---- what is not here -----------------------------------------------------------------------------------------------------

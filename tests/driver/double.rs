@@ -75,8 +75,17 @@ fn build() -> Option<PathBuf> {
 }
 
 impl Double {
-    /// `None`, said in one line, where there is no compiler for it.
+    /// `None`, said in one line, where there is no compiler for it. The device has been opened before: what it keeps for the life of the
+    /// process is there.
     pub(crate) fn load() -> Option<Double> {
+        let mut double = Double::untouched()?;
+        drop(Cuda::open(0).unwrap());
+        double.before = double.held();
+        Some(double)
+    }
+
+    /// Likewise, before anybody has opened the device in this process.
+    pub(crate) fn untouched() -> Option<Double> {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let library = LIBRARY.get_or_init(|| {
             // SAFETY: our own library; its initialisers make empty tables.
@@ -168,6 +177,11 @@ impl Double {
         // SAFETY: likewise.
         assert!(unsafe { self.call::<unsafe extern "C" fn(u64) -> bool>("close_stream")(stream) });
     }
+    /// What an allocator does when memory is dropped that was used on `stream`.
+    pub(crate) fn record(&self, stream: u64) -> bool {
+        // SAFETY: likewise.
+        unsafe { self.call::<unsafe extern "C" fn(u64) -> bool>("record")(stream) }
+    }
     pub(crate) fn synchronize(&self, stream: u64) {
         // SAFETY: likewise.
         assert!(unsafe { self.call::<unsafe extern "C" fn(u64) -> bool>("synchronize")(stream) });
@@ -216,7 +230,10 @@ impl Double {
     }
     /// Launches the forward; scratch is allocated and left to the test's end.
     pub(crate) fn forward(&self, kernels: &CudaKernels, stream: u64, batch: &Score) -> Result<()> {
-        let scratch = self.allocate(scratch_bytes(batch.rows, batch.classes));
+        self.forward_in(kernels, stream, batch, self.allocate(scratch_bytes(batch.rows, batch.classes)))
+    }
+    /// Likewise, with this scratch.
+    pub(crate) fn forward_in(&self, kernels: &CudaKernels, stream: u64, batch: &Score, scratch: u64) -> Result<()> {
         // SAFETY: addresses are the double's, which checks every access of the kernels to them.
         unsafe { kernels.forward(stream, Dtype::F32, batch, scratch) }
     }

@@ -63,6 +63,16 @@ fn a_copy_from_memory_that_is_not_page_locked_is_a_violation() {
 }
 
 #[test]
+fn an_event_on_a_stream_that_was_destroyed_is_a_violation() {
+    let Some(double) = Double::load() else { return };
+    let stream = double.stream();
+    assert!(double.record(stream));
+    double.close_stream(stream);
+    assert!(!double.record(stream));
+    assert!(double.violations().contains("on a stream that was destroyed"), "{}", double.violations());
+}
+
+#[test]
 fn memory_is_poisoned_until_something_has_been_copied_there() {
     let Some(double) = Double::load() else { return };
     let (place, stream) = (double.allocate(100), double.stream());

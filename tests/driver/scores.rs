@@ -209,32 +209,116 @@ fn a_target_that_names_no_class_is_told_at_a_later_call_and_the_others_are_score
 }
 
 #[test]
-fn a_mailbox_of_impossible_sizes_is_refused_and_a_seventeenth_stream_too() {
-    let Some(double) = Double::load() else { return };
-    if !is_alone() {
-        // Kernels live as long as the process, and so do the streams they have met: other tests need theirs.
-        let (code, said) = alone("scores::a_mailbox_of_impossible_sizes_is_refused_and_a_seventeenth_stream_too");
-        assert_eq!(code, Some(0), "{said}");
-        return;
-    }
+fn a_mailbox_of_impossible_sizes_is_refused() {
+    let Some(_double) = Double::load() else { return };
     let cuda = Cuda::open(0).unwrap();
     for (rows, slots) in [(0, 2), (8, 3), (8, 2048)] {
         assert_eq!(cuda.mailbox(rows, slots, |_| ()).unwrap_err().kind(), ErrorKind::Settings);
     }
+}
+
+#[test]
+fn any_number_of_streams_score_and_their_bad_targets_are_told() {
+    let Some(double) = Double::load() else { return };
+    if !is_alone() {
+        // Kernels live as long as the process, and so do the streams they have met: other tests need theirs.
+        let (code, said) = alone("scores::any_number_of_streams_score_and_their_bad_targets_are_told");
+        assert_eq!(code, Some(0), "{said}");
+        return;
+    }
+    let cuda = Cuda::open(0).unwrap();
     let kernels = cuda.kernels().unwrap();
-    let scored = |stream| {
-        let rows = 2;
-        let [logits, targets, loss] = [4 * rows * CLASSES, 8 * rows, 4 * rows].map(|bytes| double.allocate(bytes));
-        double.write(stream, logits, &vec![0; 4 * rows * CLASSES]);
-        double.write(stream, targets, &vec![0; 8 * rows]);
-        let row_stride = CLASSES as i64;
-        let score = Score { logits, targets, rows, classes: CLASSES, row_stride, loss, ..Score::default() };
-        double.forward(&kernels, stream, &score)
+    let arrived = Arrived::default();
+    let mailbox = cuda.mailbox(16, 256, sink(&arrived)).unwrap();
+    let mut bad = batch(16, 8);
+    bad.targets[5] = CLASSES as i64;
+    let streams: Vec<u64> = (0..100).map(|_| double.stream()).collect();
+    for (tag, &stream) in streams.iter().enumerate() {
+        launch(&double, &cuda, stream, &batch(16, 7), mailbox.address(), tag as u64);
+    }
+    mailbox.settle().unwrap();
+    let expected = batch(16, 7).expected;
+    let mut tags: Vec<u64> = Vec::new();
+    for (tag, _, loss, _, count) in &*arrived.lock().unwrap() {
+        near(loss, &expected.loss);
+        assert_eq!(count, &lossfeed_kernels::rank::counts(loss));
+        tags.push(*tag);
+    }
+    tags.sort_unstable();
+    assert_eq!(tags, (0..100).collect::<Vec<u64>>());
+    for stream in [streams[0], streams[99]] {
+        assert_eq!(kernels.take_error(stream), None);
+        launch(&double, &cuda, stream, &bad, 0, 0);
+        double.synchronize(stream);
+        assert_eq!(kernels.take_error(stream), Some(5));
+        assert_eq!(kernels.take_error(stream), None, "told once");
+    }
+    double.is_clean();
+}
+
+#[test]
+fn a_captured_call_has_tickets_of_its_own() {
+    let Some(double) = Double::load() else { return };
+    let cuda = Cuda::open(0).unwrap();
+    let kernels = cuda.kernels().unwrap();
+    let (stream, rows, one) = (double.stream(), 16, batch(16, 3));
+    let place = |bytes: &[u8]| {
+        let at = double.allocate(bytes.len());
+        double.write(stream, at, bytes);
+        at
     };
-    (0..16).for_each(|_| scored(double.stream()).unwrap());
-    let refused = scored(double.stream()).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Usage);
-    assert!(refused.to_string().contains("16 streams"), "{refused}");
-    double.synchronize(0);
-    assert_eq!(double.violations(), "");
+    let home = Home { count: double.allocate(4 * rows), ..Home::default() };
+    let score = Score {
+        logits: place(bytemuck::cast_slice(&one.logits)),
+        targets: place(bytemuck::cast_slice(&one.targets)),
+        rows,
+        classes: CLASSES,
+        row_stride: CLASSES as i64,
+        ignore_index: -100,
+        loss: double.allocate(4 * rows),
+        home,
+        ..Score::default()
+    };
+    let before = double.get("zeroed_at");
+    double.forward(&kernels, stream, &score).unwrap();
+    assert_eq!(double.get("zeroed_at"), before, "a stream's own tickets are ready after every call");
+    // Two graphs, captured on the same stream and perhaps replayed on others at the same time.
+    double.set("capturing", stream);
+    for _ in 0..2 {
+        let scratch = double.allocate(lossfeed_kernels::launch::scratch_bytes(rows, CLASSES));
+        double.forward_in(&kernels, stream, &score, scratch).unwrap();
+        assert_eq!(double.get("zeroed_at"), lossfeed_kernels::launch::scratch_tickets(scratch));
+    }
+    double.set("capturing", u64::MAX);
+    let counts: Vec<i32> = bytemuck::pod_collect_to_vec(&double.read(stream, home.count, 4 * rows));
+    assert_eq!(counts, lossfeed_kernels::rank::counts(&double.read_floats(stream, score.loss, rows)));
+    double.is_clean();
+}
+
+#[test]
+fn a_mailbox_dropped_in_the_middle_of_a_capture_waits_for_nothing_and_its_mail_still_comes() {
+    let Some(double) = Double::with_kernels() else { return };
+    let cuda = Cuda::open(0).unwrap();
+    let (stream, other) = (double.stream(), double.stream());
+    for capturing in [u64::MAX, other] {
+        let arrived = Arrived::default();
+        let mailbox = cuda.mailbox(16, 4, sink(&arrived)).unwrap();
+        let pinned = double.get("pinned_bytes");
+        for tag in 0..3 {
+            launch(&double, &cuda, stream, &batch(16, 5), mailbox.address(), tag);
+        }
+        double.synchronize(stream);
+        double.set("capturing", capturing);
+        drop(mailbox);
+        for _ in 0..1000 {
+            if double.get("pinned_bytes") < pinned {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(double.get("pinned_bytes") < pinned, "the ring goes when nobody can write to it any more");
+        assert_eq!(arrived.lock().unwrap().len(), 3, "what was claimed before came home");
+        double.set("capturing", u64::MAX);
+        double.is_clean();
+    }
 }

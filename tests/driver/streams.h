@@ -72,6 +72,13 @@ inline Handle make(uint64_t number) {
     return s;
 }
 
+constexpr uint64_t FIRST = 0x5000;
+// The handle given out last; none is ever given out again.
+inline uint64_t& last() {
+    static uint64_t handle = FIRST;
+    return handle;
+}
+
 // The stream of a handle; 0 and 1 are the legacy stream. Null if there is none. Under the lock.
 inline Handle find(uint64_t handle) {
     if (handle <= 1 && !all().count(0)) all()[0] = make(0);
@@ -79,12 +86,14 @@ inline Handle find(uint64_t handle) {
     return found == all().end() ? nullptr : found->second;
 }
 
+// Handles that were a stream's once.
+inline bool was_destroyed(uint64_t handle) { return handle > FIRST && handle <= last() && !all().count(handle); }
+
 inline uint64_t create() {
-    static uint64_t next = 0x5000;
     std::lock_guard<std::mutex> guard(lock());
-    next++;
-    all()[next] = make(next);
-    return next;
+    uint64_t handle = ++last();
+    all()[handle] = make(handle);
+    return handle;
 }
 
 // Its work still ends.

@@ -9,6 +9,9 @@ namespace {
 struct Request {
     uint64_t seed;
     uint32_t buffers, steps;
+    // Before the `meddles_at`-th time that a thread goes on, these bytes are written to `meddle_to`.
+    uint64_t meddles_at, meddle_to, meddle_bytes;
+    char meddle_with[16];
 };
 
 enum Kind { INPUT, OUTPUT, STATE }; // a state is written, and holds addresses
@@ -124,6 +127,10 @@ int main() {
             s.known.push_back(region);
             if (b.kind == INPUT) s.readable.push_back(region);
         }
+        relocate((char*)&q.meddle_to, sizeof q.meddle_to, buffers);
+        s.resumed = 0;
+        s.meddles_at = q.meddles_at;
+        s.meddle = [&] { memcpy((char*)q.meddle_to, q.meddle_with, std::min<size_t>(q.meddle_bytes, sizeof q.meddle_with)); };
         std::string failure;
         for (uint32_t i = 0; i < q.steps; i++) {
             StepHead step;

@@ -8,6 +8,7 @@
 #include "mail.cu"
 #include "finish.cu"
 #include "mean.cu"
+#include "tiles.cu"
 #include "radix.cu"
 #include "sums.cu"
 #include "score.cu"
@@ -45,11 +46,12 @@ const std::unordered_map<std::string, std::pair<Entry, size_t>> KERNELS = {
     ONE(sequence_f32, SequenceArguments),
     ONE(sequence_f64, SequenceArguments),
     ONE(rank_sort, Finish),
-    ONE(rank_pairs, Finish),
+    ONE(rank_tiles, TileArguments),
+    ONE(rank_search, TileArguments),
     ONE(radix_count, RadixArguments),
-    ONE(radix_scan, RadixArguments),
     ONE(radix_scatter, RadixArguments),
-    ONE(rank_search, RadixArguments),
+    ONE(radix_search, RadixArguments),
+    ONE(mail_close, MailArguments),
     ONE(image_u8, ImageArguments),
     ONE(image_f16, ImageArguments),
     ONE(image_bf16, ImageArguments),

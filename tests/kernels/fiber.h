@@ -2,7 +2,9 @@
 //
 // Supplies the part of CUDA that lossfeed's kernels use: indices, barriers, shuffles, ballots, atomics, fences, dynamic shared
 // memory, read-only loads. Finds deadlocks, divergent collectives, misaligned and out-of-bounds loads, writes behind an output,
-// reads of shared memory nobody wrote (it is filled with NaN), and, by running the threads in shuffled orders, missing barriers.
+// reads of shared memory nobody wrote (it is filled with NaN), atomics on the host's memory (which are none against the host), and, by
+// running the threads in shuffled orders, missing barriers. A program may meddle: write somewhere in the middle of a launch, as a host or
+// another stream would.
 // Cannot find: races between blocks, missing fences, anything about speed.
 #pragma once
 
@@ -77,6 +79,9 @@ struct State {
     std::vector<Warp> warps;
     std::vector<Region> readable; // what __ldg may touch: inputs
     std::vector<Region> known;    // what any checked load may touch: outputs too
+    std::vector<Region> host;     // memory over the bus, where the device's atomics and the host's do not exclude each other
+    uint64_t resumed = 0, meddles_at = UINT64_MAX; // times that any thread went on
+    std::function<void()> meddle;
     std::vector<unsigned char> shared;
     size_t current = 0, arrived = 0;
     uint32_t barrier_generation = 0;
@@ -276,6 +281,7 @@ inline void run_block(uint64_t& random) {
             if (t.done || (t.wakes && *t.wakes == t.asleep_at)) continue;
             t.wakes = nullptr;
             s.current = i;
+            if (s.resumed++ == s.meddles_at) s.meddle();
             threadIdx = t.index;
             to_thread(t);
             progress = true;
@@ -355,25 +361,36 @@ inline uint32_t __ballot_sync(uint32_t mask, int predicate) {
     return votes;
 }
 
+namespace fiber {
+inline void check_atomic(const void* at) {
+    for (const Region& r : state().host)
+        if ((const char*)at >= r.begin && (const char*)at < r.end) fail("an atomic on the host's memory");
+}
+} // namespace fiber
+
 template <class T> T atomicAdd(T* at, T value) {
+    fiber::check_atomic(at);
     T old = *at;
     *at = old + value;
     return old;
 }
 
 template <class T> T atomicMin(T* at, T value) {
+    fiber::check_atomic(at);
     T old = *at;
     if (value < old) *at = value;
     return old;
 }
 
 template <class T> T atomicMax(T* at, T value) {
+    fiber::check_atomic(at);
     T old = *at;
     if (value > old) *at = value;
     return old;
 }
 
 template <class T> T atomicCAS(T* at, T expected, T value) {
+    fiber::check_atomic(at);
     T old = *at;
     if (old == expected) *at = value;
     return old;

@@ -159,7 +159,7 @@ fn the_gpu_makes_one_number_of_a_batch_and_starts_the_backward_from_it() {
 #[test]
 fn the_gpu_ranks_bit_for_bit_as_the_definition() {
     let Some(mut gpu) = Gpu::open() else { return };
-    checks::ranks(&mut gpu, &[1, 2, 31, 512, 513, 4096, 4097, 16_384, 16_385, 100_000]);
+    checks::ranks(&mut gpu, &[1, 2, 31, 512, 513, 2048, 2049, 16_384, 65_536, 65_537, 100_000, 1 << 20]);
 }
 
 #[test]
@@ -183,8 +183,11 @@ fn the_gpu_scores_sequences_as_the_definition() {
 #[test]
 fn the_gpu_mails_what_it_wrote_and_drops_what_has_no_room() {
     let Some(mut gpu) = Gpu::open() else { return };
-    mail_checks::mail(&mut gpu, &[9, 512, 700, 5000, 17_000]);
-    mail_checks::mail_of_losses(&mut gpu, &[1, 100, 5000, 17_000]);
+    mail_checks::mail(&mut gpu, &[9, 512, 700, 5000, 66_000]);
+    mail_checks::mail_of_losses(&mut gpu, &[1, 100, 5000, 66_000]);
+    mail_checks::a_closed_mailbox(&mut gpu);
+    mail_checks::what_the_device_remembers_of_the_host(&mut gpu);
+    mail_checks::bad_rows(&mut gpu);
 }
 
 #[test]

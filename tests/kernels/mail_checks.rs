@@ -1,18 +1,21 @@
 //! What must hold of sequences and of mail, whatever runs the kernels.
 
 use bytemuck::Zeroable;
-use lossfeed_kernels::launch::mail::{HAS_ENTROPY, HAS_GRAD_NORM, HAS_IDS, NO_ROW, Slot, SlotHead, State};
+use lossfeed_kernels::launch::mail::{
+    self, HAS_ENTROPY, HAS_GRAD_NORM, HAS_IDS, MAIL_BIT, NO_ROW, Slot, SlotHead, State, Words,
+};
 use lossfeed_kernels::launch::{self, Home, RankBy, Sequences};
 use lossfeed_kernels::{Dtype, NOT_SCORED, rank};
 
 use crate::cases::{Flavour, Lcg, case};
-use crate::checks::{B0, Scoring, losses, real, reals};
-use crate::program::{Kind, Machine, Memory, Program};
+use crate::checks::{B0, Scoring, load, losses, real, reals};
+use crate::program::{Kind, Machine, Meddle, Memory, Program};
 
 /// A ring without a host behind it.
 struct Mailbox {
     state: u64,
     ring: u64,
+    words: u64,
     places: Slot,
 }
 
@@ -20,10 +23,29 @@ impl Mailbox {
     fn new(program: &mut Program, rows_max: usize, slots: u32, head: u32) -> Mailbox {
         let places = Slot::new(rows_max);
         let ring = program.buffer(Kind::Output, 0, vec![0; slots as usize * places.bytes]);
-        let consumed = program.buffer(Kind::Output, 0, head.to_ne_bytes().to_vec());
-        let state = State { head, dropped: 0, slots, rows_max: rows_max as u32, ring, consumed };
+        let words = Words { consumed: head, ..Words::default() };
+        Mailbox::with(program, rows_max, slots, ring, head, head, words)
+    }
+    /// With a host that has come as far as `words`, and a device that has seen it at `seen`.
+    fn with(
+        program: &mut Program,
+        rows_max: usize,
+        slots: u32,
+        ring: u64,
+        head: u32,
+        seen: u32,
+        words: Words,
+    ) -> Mailbox {
+        let words = program.buffer(Kind::Output, 0, bytemuck::bytes_of(&words).to_vec());
+        let gate = MAIL_BIT | u64::from(head);
+        let state = State { gate, dropped: 0, slots, rows_max: rows_max as u32, seen, ring, words };
         let state = program.buffer(Kind::State, 0, bytemuck::bytes_of(&state).to_vec());
-        Mailbox { state, ring, places }
+        Mailbox { state, ring, words, places: Slot::new(rows_max) }
+    }
+    /// Claims so far, drops so far, and whether it is open.
+    fn count(&self, memory: &Memory) -> (u32, u32, bool) {
+        let state: State = memory.column(self.state, 1)[0];
+        (state.gate as u32, state.dropped, state.gate & MAIL_BIT != 0)
     }
     fn head(&self, memory: &Memory, slot: usize) -> SlotHead {
         memory.column(self.ring + (slot * self.places.bytes) as u64, 1)[0]
@@ -68,10 +90,8 @@ pub(crate) fn mail(machine: &mut dyn Machine, sizes: &[usize]) {
         program.call(launch::score(dtype, batch, &lent));
         for &seed in machine.seeds() {
             let memory = machine.run(&scoring.program, seed).unwrap();
-            let state: State = memory.column(mailbox.state, 1)[0];
-            assert_eq!((state.head, state.dropped), (first.wrapping_add(2), 1));
-            let state: State = memory.column(small.state, 1)[0];
-            assert_eq!((state.head, state.dropped), (0, 1), "{rows} rows into slots of {}", rows - 1);
+            assert_eq!(mailbox.count(&memory), (first.wrapping_add(2), 1, true));
+            assert_eq!(small.count(&memory), (0, 1, true), "{rows} rows into slots of {}", rows - 1);
             for k in 0..2u32 {
                 let number = first.wrapping_add(k);
                 let slot = (number & 1) as usize;
@@ -102,6 +122,144 @@ pub(crate) fn mail(machine: &mut dyn Machine, sizes: &[usize]) {
             assert!(memory.bytes(lent.tickets).iter().all(|&byte| byte == 0));
         }
     }
+}
+
+/// Rows of one batch into mailboxes of one slot size: what the checks below share.
+fn small_batch(program: &mut Program, rows: usize) -> (launch::Score, Dtype) {
+    let mut case = case(Dtype::F32, rows, 10, 10, 0, Flavour::Plain, 4);
+    case.ignore_index = -100;
+    case.targets.iter_mut().for_each(|t| *t = t.rem_euclid(10));
+    let (logits, targets) = load(program, &case, Kind::Input);
+    let batch = launch::Score {
+        logits,
+        targets,
+        rows,
+        classes: 10,
+        row_stride: 10,
+        ignore_index: -100,
+        loss: program.output(4 * rows),
+        home: Home { b0: B0, tag: 5, ..Home::default() },
+        ..launch::Score::default()
+    };
+    (batch, Dtype::F32)
+}
+
+/// Behind the launch that closes it nothing is claimed, and the host is told how much was; closing again changes nothing.
+pub(crate) fn a_closed_mailbox(machine: &mut dyn Machine) {
+    let mut program = Program::default();
+    let (mut batch, dtype) = small_batch(&mut program, 9);
+    let first = u32::MAX;
+    let mailbox = Mailbox::new(&mut program, 9, 2, first);
+    let lent = program.lend(9, 10, 132);
+    batch.home.mail = mailbox.state;
+    program.call(launch::score(dtype, &batch, &lent));
+    for _ in 0..2 {
+        program.call([mail::close(mailbox.state)]);
+        program.call(launch::score(dtype, &batch, &lent));
+    }
+    for &seed in machine.seeds() {
+        let memory = machine.run(&program, seed).unwrap();
+        assert_eq!(mailbox.count(&memory), (0, 2, false), "one claim, number 2^32 - 1");
+        let words: Words = memory.column(mailbox.words, 1)[0];
+        assert_eq!((words.closed, words.consumed), (MAIL_BIT, first));
+        assert_eq!(mailbox.head(&memory, 1).sequence, 0);
+        assert_eq!((mailbox.head(&memory, 1).rows, mailbox.head(&memory, 0).rows), (9, 0));
+    }
+}
+
+/// The host's word is asked for only when the ring looks full, and may be ahead of the gate that was read before it.
+pub(crate) fn what_the_device_remembers_of_the_host(machine: &mut dyn Machine) {
+    // Claims and `seen` on the device, `consumed` of the host; claims, drops and `seen` afterwards. Rings of 2.
+    for (head, seen, consumed, after) in [
+        (7, 7, 7, (8, 0, 7)),
+        (7, 6, 7, (8, 0, 6)), // room as far as is known: the host is not asked
+        (7, 5, 6, (8, 0, 6)), // full as far as was known
+        (7, 5, 7, (8, 0, 7)),
+        (7, 5, 5, (7, 1, 5)), // full
+        (7, 8, 8, (8, 0, 8)), // others claimed and the host read since the gate was looked at
+        (0, u32::MAX - 1, u32::MAX, (1, 0, u32::MAX)),
+        (0, 1, 1, (1, 0, 1)),
+    ] {
+        let mut program = Program::default();
+        let (mut batch, dtype) = small_batch(&mut program, 5);
+        let ring = program.buffer(Kind::Output, 0, vec![0; 2 * Slot::new(5).bytes]);
+        let words = Words { consumed, ..Words::default() };
+        let mailbox = Mailbox::with(&mut program, 5, 2, ring, head, seen, words);
+        batch.home.mail = mailbox.state;
+        let lent = program.lend(5, 10, 132);
+        program.call(launch::score(dtype, &batch, &lent));
+        let memory = machine.run(&program, 0).unwrap();
+        let (claims, drops, _) = mailbox.count(&memory);
+        let state: State = memory.column(mailbox.state, 1)[0];
+        assert_eq!((claims, drops, state.seen), after, "{head} claims, {seen} seen, {consumed} consumed");
+    }
+}
+
+/// Whenever somebody empties the mailbox's fields, a launch that is under way writes all of its batch to one slot, or nothing.
+pub(crate) fn emptied_meanwhile(machine: &mut dyn Machine) {
+    let (rows, slots) = (9, 2);
+    let mut came = [0; 2];
+    for at in 0..400 {
+        let mut program = Program::default();
+        let (mut batch, dtype) = small_batch(&mut program, rows);
+        let mailbox = Mailbox::new(&mut program, rows, slots, 1);
+        batch.home.mail = mailbox.state;
+        let lent = program.lend(rows, 10, 132);
+        program.call(launch::score(dtype, &batch, &lent));
+        // The words `slots` and `rows_max`.
+        program.meddle = Some(Meddle { at: 23 * at, to: mailbox.state + 12, with: [0; 8] });
+        let seed = machine.seeds()[at as usize % machine.seeds().len()];
+        let memory = machine.run(&program, seed).unwrap_or_else(|e| panic!("{e}, emptied at {}", 23 * at));
+        let head = mailbox.head(&memory, 1);
+        let losses: Vec<f32> = mailbox.column(&memory, 1, mailbox.places.loss, rows);
+        let whole = head.sequence == 2 && losses == memory.column::<f32>(batch.loss, rows);
+        let nothing = head == SlotHead::zeroed() && losses.iter().all(|&loss| loss == 0.0);
+        assert!(whole || nothing, "{head:?} and {losses:?}, emptied at {}", 23 * at);
+        assert_eq!(mailbox.head(&memory, 0), SlotHead::zeroed());
+        came[usize::from(whole)] += 1;
+    }
+    assert!(came.iter().all(|&n| n > 0), "{came:?}: it was emptied before and after the claim");
+}
+
+/// Launches report the first bad row since the host began a generation, and go on doing so in the next.
+pub(crate) fn bad_rows(machine: &mut dyn Machine) {
+    let mut told_in = |generation: u32, bad: &[usize], before: u64| {
+        let mut program = Program::default();
+        let rows = 300;
+        let mut case = case(Dtype::F32, rows, 10, 10, 0, Flavour::Plain, 4);
+        case.ignore_index = -100;
+        case.targets.iter_mut().for_each(|t| *t = t.rem_euclid(10));
+        bad.iter().for_each(|&row| case.targets[row] = 10);
+        let (logits, targets) = load(&mut program, &case, Kind::Input);
+        let told = program.buffer(Kind::Output, 0, before.to_ne_bytes().to_vec());
+        let now = program.buffer(Kind::Output, 0, generation.to_ne_bytes().to_vec());
+        let place = mail::BadRows { worst: before, told, generation: now };
+        let bad_rows = program.buffer(Kind::State, 0, bytemuck::bytes_of(&place).to_vec());
+        let loss = program.output(4 * rows);
+        let batch = launch::Score {
+            logits,
+            targets,
+            rows,
+            classes: 10,
+            row_stride: 10,
+            ignore_index: -100,
+            loss,
+            bad_rows,
+            ..launch::Score::default()
+        };
+        let lent = program.lend(rows, 10, 132);
+        program.call(launch::score(Dtype::F32, &batch, &lent));
+        let each = machine.seeds().iter().map(|&seed| machine.run(&program, seed).unwrap().column::<u64>(told, 1)[0]);
+        let all: Vec<u64> = each.collect();
+        assert!(all.windows(2).all(|w| w[0] == w[1]));
+        (all[0], ((all[0] >> 32) as u32, !(all[0] as u32)))
+    };
+    assert_eq!(told_in(1, &[], 0).0, 0, "nothing to tell");
+    let (first, said) = told_in(1, &[250, 7, 90], 0);
+    assert_eq!(said, (1, 7));
+    assert_eq!(told_in(1, &[8], first).1, (1, 7), "a later one of the same generation");
+    assert_eq!(told_in(1, &[3], first).1, (1, 3), "an earlier one");
+    assert_eq!(told_in(2, &[299], first).1, (2, 299), "any of the next");
 }
 
 /// Losses that somebody else computed: ranked and mailed, with no column but theirs and no count wanted elsewhere.

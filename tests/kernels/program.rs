@@ -27,10 +27,20 @@ pub(crate) struct Call {
     pub(crate) arguments: Vec<u8>,
 }
 
+/// A write in the middle of a launch, as a host or another stream would: where it can be timed, before the `at`-th time that a thread goes
+/// on.
+#[derive(Clone, Copy)]
+pub(crate) struct Meddle {
+    pub(crate) at: u64,
+    pub(crate) to: u64,
+    pub(crate) with: [u8; 8],
+}
+
 #[derive(Clone, Default)]
 pub(crate) struct Program {
     pub(crate) buffers: Vec<Buffer>,
     pub(crate) calls: Vec<Call>,
+    pub(crate) meddle: Option<Meddle>,
 }
 
 /// Byte `offset` of buffer `number`, until somebody who knows where it lies puts the true address in its place.

@@ -65,6 +65,7 @@ pub struct ScoreArguments {
     pub partials: u64,
     pub row_tickets: u64,
     pub error: u64,
+    pub bad_rows: u64,
     pub label_smoothing: f64,
     pub rows: i32,
     pub classes: i32,
@@ -173,6 +174,25 @@ pub struct SequenceArguments {
     pub unused: u32,
 }
 
+/// `struct TileArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct TileArguments {
+    pub finish: Finish,
+    pub sorted: u64,
+    pub tiles: u32,
+    pub unused: u32,
+}
+
+/// `struct MailArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct MailArguments {
+    pub mail: u64,
+}
+
 /// `struct RadixArguments`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -236,6 +256,8 @@ pub enum Arguments {
     ProbabilityGradient(ProbabilityGradientArguments),
     Sequence(SequenceArguments),
     Rank(Finish),
+    Tile(TileArguments),
+    Mail(MailArguments),
     Radix(RadixArguments),
     Image(ImageArguments),
     Gather(Box<GatherArguments>),
@@ -251,6 +273,8 @@ impl Arguments {
             Arguments::ProbabilityGradient(a) => bytemuck::bytes_of(a),
             Arguments::Sequence(a) => bytemuck::bytes_of(a),
             Arguments::Rank(a) => bytemuck::bytes_of(a),
+            Arguments::Tile(a) => bytemuck::bytes_of(a),
+            Arguments::Mail(a) => bytemuck::bytes_of(a),
             Arguments::Radix(a) => bytemuck::bytes_of(a),
             Arguments::Image(a) => bytemuck::bytes_of(a),
             Arguments::Gather(a) => bytemuck::bytes_of(&**a),

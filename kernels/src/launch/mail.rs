@@ -1,23 +1,62 @@
-//! The mail's layout: a state on the device, a ring of slots in host memory (`cuda/mail.cu` writes, the host reads).
+//! The mail's layout: a state on the device, a ring of slots and some words in host memory (`cuda/mail.cu` has who writes what).
 
 use bytemuck::{Pod, Zeroable};
+
+use super::arguments::{Arguments, MailArguments};
+use super::{Launch, Step};
+
+/// In [`State::gate`]: the mailbox is open. In [`Words::closed`]: the count below it is the last.
+pub const MAIL_BIT: u64 = 1 << 32;
 
 /// `struct MailState`, in device memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct State {
-    /// Slots claimed so far; wraps.
-    pub head: u32,
+    /// [`MAIL_BIT`] while open, and the slots claimed so far: 32 bits that wrap.
+    pub gate: u64,
     /// Batches that found no free slot; wraps.
     pub dropped: u32,
     /// Slots of the ring, a power of two.
     pub slots: u32,
     /// Most rows a slot holds.
     pub rows_max: u32,
+    /// [`Words::consumed`] as a kernel last saw it.
+    pub seen: u32,
     /// The first slot as the device sees it.
     pub ring: u64,
-    /// The host's word, a u32: slots it has read so far; wraps.
-    pub consumed: u64,
+    /// [`Words`], likewise. They are never freed: a kernel may read them when the ring is gone.
+    pub words: u64,
+}
+
+/// `struct MailWords`, in host memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Words {
+    /// Slots the host has read so far; wraps. Only the host writes it.
+    pub consumed: u32,
+    /// Nothing.
+    pub unused: u32,
+    /// [`MAIL_BIT`] and the number of claims, once there will be no more. Only the device writes it.
+    pub closed: u64,
+}
+
+/// `struct BadRows`, in device memory: where launches report targets that name no class. The host reads `told`: the generation above, and
+/// below it the complement of the row; a new generation begins when it writes another number.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct BadRows {
+    /// The device's own.
+    pub worst: u64,
+    /// Address of a u64 of the host. Only the device writes it.
+    pub told: u64,
+    /// Address of a u32 of the host. Only the host writes it.
+    pub generation: u64,
+}
+
+/// The launch that closes the mailbox with this [`State`]: what is claimed is still written, nothing more is claimed.
+pub fn close(state: u64) -> Step {
+    let launch = Launch { kernel: "lossfeed_mail_close", grid: 1, block: (1, 1), shared_bytes: 0 };
+    Step { launch, arguments: Arguments::Mail(MailArguments { mail: state }) }
 }
 
 /// `struct SlotHead`: the first bytes of a slot.

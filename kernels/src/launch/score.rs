@@ -70,8 +70,10 @@ pub struct Score {
     pub share: u64,
     /// The mean or the sum of the terms, which need not be wanted themselves.
     pub reduction: Reduction,
-    /// u32: becomes the minimum of itself and the first row whose target names no class.
+    /// u32 on the device: becomes the minimum of itself and the first row whose target names no class.
     pub error: u64,
+    /// [`super::mail::BadRows`], to which such rows are reported while the host reads along.
+    pub bad_rows: u64,
     /// Ranks and mail.
     pub home: Home,
 }
@@ -118,6 +120,7 @@ pub fn score(dtype: Dtype, batch: &Score, lent: &Lent) -> Vec<Step> {
         partials: scratch.partials,
         row_tickets: lent.tickets + ROW_TICKETS,
         error: batch.error,
+        bad_rows: batch.bad_rows,
         label_smoothing: batch.label_smoothing,
         rows: rows as i32,
         classes: classes as i32,

@@ -52,18 +52,25 @@ fn no_rows_is_no_launch() {
 fn ranks_are_launched_only_where_somebody_asks_and_the_score_launch_cannot() {
     let steps = |rows, home| score(Dtype::F32, &Score { rows, classes: 10, home, ..Score::default() }, &LENT).len();
     let wanted = Home { count: 8, ..Home::default() };
-    assert_eq!((steps(512, wanted), steps(513, wanted), steps(4097, wanted)), (1, 2, 2));
-    assert_eq!((steps(16_385, wanted), steps(16_385, Home::default())), (14, 1));
+    assert_eq!([512, 513, 2048].map(|rows| steps(rows, wanted)), [1, 2, 2]);
+    assert_eq!([2049, 16_384, 65_536, 65_537].map(|rows| steps(rows, wanted)), [3, 3, 3, 10]);
+    assert_eq!([1, 513, 16_384, 65_537].map(|rows| steps(rows, Home::default())), [1; 4]);
+    let mean = |rows| {
+        let reduction = Reduction { out: 8, mean: true, ..Reduction::default() };
+        score(Dtype::F32, &Score { rows, classes: 10, reduction, ..Score::default() }, &LENT).len()
+    };
+    assert_eq!([1, 513, 16_384, 1 << 20].map(mean), [1; 4], "the mean is made by the launch that scores");
 }
 
 #[test]
 fn parts_of_the_scratch_do_not_overlap_and_fit() {
-    for rows in [1, 513, 1024, 1025, 16_384, 16_385, 1 << 20] {
+    for rows in [1, 513, 1024, 2048, 2049, 16_384, 16_385, 65_537, 1 << 20] {
         for classes in [10, 128_256] {
             let s = Scratch::new(0, rows, classes);
-            let parts = [s.keys, s.counts, s.sort[0], s.sort[1], s.sort[2], s.partials, s.parts, s.end];
+            let parts = [s.tickets, s.keys, s.counts, s.sort[0], s.sort[1], s.sort[2], s.partials, s.parts, s.end];
             assert!(parts.windows(2).all(|w| w[0] <= w[1]) && parts.iter().all(|p| p.is_multiple_of(256)));
-            assert!(s.counts >= 4 * rows as u64 && s.sort[0] - s.counts >= 4 * rows as u64);
+            assert!(s.keys >= TICKET_BYTES as u64 && scratch_tickets(256) == 256);
+            assert!(s.counts - s.keys >= 4 * rows as u64 && s.sort[0] - s.counts >= 4 * rows as u64);
             assert_eq!(scratch_bytes(rows, classes) as u64, s.end);
         }
     }
@@ -73,17 +80,20 @@ fn parts_of_the_scratch_do_not_overlap_and_fit() {
 fn arguments_have_the_sizes_the_kernels_declare() {
     let sizes = [
         (size_of::<Finish>(), 96),
-        (size_of::<ScoreArguments>(), 96 + 48 + 19 * 8 + 16),
+        (size_of::<ScoreArguments>(), 96 + 48 + 20 * 8 + 16),
         (size_of::<GradientArguments>(), 15 * 8 + 32),
         (size_of::<ProbabilityArguments>(), 96 + 13 * 8 + 8),
         (size_of::<ProbabilityGradientArguments>(), 12 * 8 + 24),
         (size_of::<SequenceArguments>(), 96 + 11 * 8 + 16),
         (size_of::<RadixArguments>(), 96 + 24 + 8),
+        (size_of::<TileArguments>(), 96 + 16),
+        (size_of::<MailArguments>(), 8),
         (size_of::<ImageArguments>(), 5 * 8 + 32 * 4 + 12 * 4),
         (size_of::<GatherArguments>(), 16 + 480 * 8),
     ];
     assert!(sizes.iter().all(|(actual, declared)| actual == declared), "{sizes:?}");
-    assert_eq!((size_of::<mail::State>(), size_of::<mail::SlotHead>()), (32, 32));
+    assert_eq!((size_of::<mail::State>(), size_of::<mail::SlotHead>()), (40, 32));
+    assert_eq!((size_of::<mail::Words>(), size_of::<mail::BadRows>()), (16, 24));
     let ptx = crate::ptx::module();
     for (kernel, (size, _)) in [
         ("lossfeed_rank_sort", sizes[0]),
@@ -93,8 +103,10 @@ fn arguments_have_the_sizes_the_kernels_declare() {
         ("lossfeed_probability_backward_f32", sizes[4]),
         ("lossfeed_sequence_f32", sizes[5]),
         ("lossfeed_radix_count", sizes[6]),
-        ("lossfeed_image_f32", sizes[7]),
-        ("lossfeed_gather_b8", sizes[8]),
+        ("lossfeed_rank_tiles", sizes[7]),
+        ("lossfeed_mail_close", sizes[8]),
+        ("lossfeed_image_f32", sizes[9]),
+        ("lossfeed_gather_b8", sizes[10]),
     ] {
         assert!(ptx.contains(&format!("{kernel}_param_0[{size}]")), "{kernel} takes no {size} bytes");
     }

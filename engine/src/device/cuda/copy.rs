@@ -1,4 +1,5 @@
-//! Host-to-device copies on a stream of our own.
+//! Host-to-device copies on a stream of our own, one a device for the life of the process: a framework's allocator may record events on
+//! it whenever a batch that was copied there is dropped, which may be long after its loader.
 //!
 //! ```text
 //! consumer's stream   ── … allocates dst ──►● after                    ┌─wait─► reads dst
@@ -12,12 +13,12 @@
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use cudarc::driver::result::DriverError;
-use cudarc::driver::{CudaStream, sys};
+use cudarc::driver::sys;
+use parking_lot::Mutex;
 
 use super::batch;
 use super::driver::{Driver, is_capturing};
@@ -27,11 +28,28 @@ use crate::error::{Error, Result};
 /// a whole batch (20–75 µs a piece at PCIe 5 rates).
 const PIECE_BYTES: usize = 4 << 20;
 
+/// Copy streams by process and device.
+static STREAMS: Mutex<Vec<(u32, usize, u64)>> = Mutex::new(Vec::new());
+
+/// The device's copy stream, made at the first call in this process and never destroyed.
+fn stream_of(driver: &Driver, ordinal: usize) -> Result<u64> {
+    let mut streams = STREAMS.lock();
+    let pid = std::process::id();
+    if let Some(&(.., stream)) = streams.iter().find(|(of, device, _)| (*of, *device) == (pid, ordinal)) {
+        return Ok(stream);
+    }
+    let stream = driver.call("making the copy stream", || driver.context().new_stream())?;
+    let raw = stream.cu_stream() as u64;
+    // It keeps the context, which is the framework's too.
+    std::mem::forget(stream);
+    streams.push((pid, ordinal, raw));
+    Ok(raw)
+}
+
 /// The copy stream, and the thread that lets go of what was copied.
 pub(super) struct Copies {
     driver: Arc<Driver>,
-    /// Its Drop calls the driver: only in the process that made it.
-    stream: ManuallyDrop<Arc<CudaStream>>,
+    stream: u64,
     /// `None` only while dropping.
     reaper: Option<Sender<InFlight>>,
 }
@@ -43,10 +61,10 @@ struct InFlight {
 }
 
 impl Copies {
-    pub(super) fn new(driver: Arc<Driver>) -> Result<Self> {
-        let stream = driver.call("making the copy stream", || driver.context().new_stream())?;
+    pub(super) fn new(driver: Arc<Driver>, ordinal: usize) -> Result<Self> {
+        let stream = stream_of(&driver, ordinal)?;
         let (reaper, in_flight) = channel();
-        let copies = Self { driver, stream: ManuallyDrop::new(stream), reaper: Some(reaper) };
+        let copies = Self { driver, stream, reaper: Some(reaper) };
         std::thread::Builder::new()
             .name("lossfeed-copies".to_owned())
             .spawn(move || reap(in_flight))
@@ -55,7 +73,7 @@ impl Copies {
     }
 
     pub(super) fn stream(&self) -> u64 {
-        self.stream.cu_stream() as u64
+        self.stream
     }
 
     /// See [`super::Cuda::queue`].
@@ -71,7 +89,7 @@ impl Copies {
             return Err(Error::internal("a copy was started on a device that is being closed"));
         };
         let after = after_stream as sys::CUstream;
-        let stream = self.stream.cu_stream();
+        let stream = self.stream as sys::CUstream;
         let (ready, done) = (Event::new(self.driver.clone())?, Event::new(self.driver.clone())?);
         let follows = self.driver.call("copying a batch to the GPU", || {
             // SAFETY: `after` is 0 or a live stream (the caller's promise); events and the copy stream are ours and alive.
@@ -193,12 +211,6 @@ impl Drop for Copies {
         }
         // The thread ends when it has let go of what is in flight; it holds the driver until then.
         drop(self.reaper.take());
-        let drop_stream = AssertUnwindSafe(|| {
-            // SAFETY: dropped here and nowhere else. Destroying a stream lets its work finish (cuStreamDestroy).
-            unsafe { ManuallyDrop::drop(&mut self.stream) };
-            Ok(())
-        });
-        let _ = self.driver.call("closing the copy stream", || catch_unwind(drop_stream).unwrap_or(Ok(())));
     }
 }
 
@@ -297,7 +309,14 @@ impl Event {
     pub(super) fn raw(&self) -> sys::CUevent {
         self.raw
     }
-    fn synchronize(&self) -> Result<()> {
+    /// Records what `stream`, a live one of ours, has been given so far.
+    pub(super) fn record(&self, stream: u64) -> Result<()> {
+        self.driver.call("recording an event", || {
+            // SAFETY: both are ours and alive.
+            unsafe { sys::cuEventRecord(self.raw, stream as sys::CUstream) }.result()
+        })
+    }
+    pub(super) fn synchronize(&self) -> Result<()> {
         // SAFETY: the event is alive as long as `self`.
         self.driver.call("waiting for a copy", || unsafe { sys::cuEventSynchronize(self.raw) }.result())
     }

@@ -3,42 +3,35 @@
 
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use cudarc::driver::sys;
 use lossfeed_kernels::image::ImageTransform;
 use lossfeed_kernels::launch::{
-    self, Gather, Gradient, Home, Images, Lent, Probabilities, ProbabilityGradient, Score, Sequences, Step,
-    TICKET_BYTES,
+    self, Gather, Gradient, Home, Images, Probabilities, ProbabilityGradient, Score, Sequences, Step,
 };
 use lossfeed_kernels::{Dtype, Rows, ptx};
 use parking_lot::Mutex;
 
-use super::driver::{Driver, Mapped, is_capturing};
+use super::copy::Event;
+use super::driver::{Driver, is_capturing};
+use super::lend::Lending;
+use super::mailbox::Lines;
 use crate::error::{Error, Result};
 
-/// Streams that have tickets of their own, from the start: nothing is allocated while a graph is captured.
-const STREAMS_MAX: usize = 16;
-/// An error word a stream, on a line of its own.
-const ERROR_BYTES: usize = 64;
-/// What an error word holds while no target was bad.
-const NO_ERROR: u32 = u32::MAX;
 /// Room for what the driver's compiler says about the kernels.
 const LOG_BYTES: usize = 8192;
 
 /// The kernels of a device. Loaded once a process and never unloaded: a captured graph may hold them.
 ///
-/// A call launches on the caller's stream, waits for nothing and allocates nothing on the device, so it can be captured.
-/// Calls on one stream use its tickets in turn; replay a captured graph on the stream it was captured on, or while that
-/// one is not scoring.
+/// A call launches on the caller's stream, waits for nothing and allocates nothing on the device, so it can be captured. Any number of
+/// streams may score at a time, and graphs be replayed on any of them (see [`super::lend`]).
 pub struct CudaKernels {
     driver: Arc<Driver>,
     functions: Vec<(&'static str, sys::CUfunction)>,
-    multiprocessors: u32,
-    /// `STREAMS_MAX` times `TICKET_BYTES`.
-    tickets: u64,
-    errors: Mapped,
-    streams: Mutex<Vec<u64>>,
+    lending: Lending,
+    /// A stream of our own for what is no framework's business. It never waits for another.
+    quiet: u64,
+    lines: Arc<Lines>,
 }
 
 // SAFETY: functions may be used from any thread; the handles are only passed to the driver.
@@ -64,29 +57,47 @@ impl CudaKernels {
 
     /// Multiprocessors of the GPU.
     pub fn multiprocessors(&self) -> u32 {
-        self.multiprocessors
+        self.lending.multiprocessors()
+    }
+
+    /// Words for mailboxes.
+    pub(super) fn lines(&self) -> &Arc<Lines> {
+        &self.lines
+    }
+
+    /// Queues the closing of the mailbox with this state, behind no work of anybody's. Gives its end.
+    ///
+    /// # Safety
+    /// `state` is a mailbox's, in memory that is never freed.
+    pub(super) unsafe fn close_mail(&self, state: u64) -> Result<Event> {
+        let done = Event::new(self.driver.clone())?;
+        // SAFETY: the caller's promise; the stream is ours and alive.
+        unsafe { self.launch(self.quiet, &[launch::mail::close(state)])? };
+        done.record(self.quiet)?;
+        Ok(done)
     }
 
     /// Scores logits against class indices. `scratch` is [`launch::scratch_bytes`] of device memory that nobody else uses
-    /// until the work has ended (memory of a stream-ordered allocator may be given back at once). An `error` of 0 becomes
-    /// the stream's own, see [`Self::take_error`].
+    /// until the work has ended (memory of a stream-ordered allocator may be given back at once). Without `error` and `bad_rows`, bad
+    /// targets are reported to the stream's own place, see [`Self::take_error`].
     ///
     /// # Safety
     /// `stream` is 0 or a live stream of the device; every address is 0 where that is allowed, or device memory of the
     /// extent and alignment that [`Score`] says, valid on that stream for the work given to it by this call.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Usage`] for shapes the kernels do not take, more than 16 streams, or in a forked child;
+    /// [`crate::ErrorKind::Usage`] for shapes the kernels do not take, or in a forked child;
     /// [`crate::ErrorKind::Device`] if the driver refuses.
     pub unsafe fn forward(&self, stream: u64, dtype: Dtype, batch: &Score, scratch: u64) -> Result<()> {
         check_shape(batch.rows, batch.classes, &[batch.row_stride])?;
         check_smoothing(batch.label_smoothing)?;
         check_samples(batch.rows, batch.reduction.sample_rows)?;
         check_home(&batch.home)?;
-        let (lent, error) = self.lend(stream, scratch)?;
+        // SAFETY: the caller's promises.
+        let (lent, bad_rows) = unsafe { self.lending.lend(stream, scratch)? };
         let mut batch = *batch;
-        if batch.error == 0 {
-            batch.error = error;
+        if batch.error == 0 && batch.bad_rows == 0 {
+            batch.bad_rows = bad_rows;
         }
         // SAFETY: the caller's promises are the callee's.
         unsafe { self.launch(stream, &launch::score(dtype, &batch, &lent)) }
@@ -106,7 +117,7 @@ impl CudaKernels {
         check_smoothing(batch.label_smoothing)?;
         check_upstream(&[batch.upstream_stride, batch.upstream_lse_stride])?;
         check_samples(batch.rows, batch.sample_rows)?;
-        let step = launch::backward(dtype, batch, self.multiprocessors);
+        let step = launch::backward(dtype, batch, self.multiprocessors());
         // SAFETY: the caller's promises are the callee's.
         unsafe { self.launch(stream, step.as_slice()) }
     }
@@ -122,7 +133,8 @@ impl CudaKernels {
         check_shape(batch.rows, batch.classes, &[batch.row_stride, batch.probability_stride])?;
         check_smoothing(batch.label_smoothing)?;
         check_home(&batch.home)?;
-        let (lent, _) = self.lend(stream, scratch)?;
+        // SAFETY: the caller's promises.
+        let (lent, _) = unsafe { self.lending.lend(stream, scratch)? };
         // SAFETY: the caller's promises are the callee's.
         unsafe { self.launch(stream, &launch::probabilities(dtype, batch, &lent)) }
     }
@@ -140,7 +152,7 @@ impl CudaKernels {
         check_gradient_place(batch.logits, batch.row_stride, batch.gradient, batch.gradient_stride)?;
         check_smoothing(batch.label_smoothing)?;
         check_upstream(&[batch.upstream_stride])?;
-        let step = launch::backward_probabilities(dtype, batch, self.multiprocessors);
+        let step = launch::backward_probabilities(dtype, batch, self.multiprocessors());
         // SAFETY: the caller's promises are the callee's.
         unsafe { self.launch(stream, step.as_slice()) }
     }
@@ -155,7 +167,8 @@ impl CudaKernels {
     pub unsafe fn sequences(&self, stream: u64, double: bool, batch: &Sequences, scratch: u64) -> Result<()> {
         check_shape(batch.sequences, batch.length.max(1), &[])?;
         check_home(&batch.home)?;
-        let (lent, _) = self.lend(stream, scratch)?;
+        // SAFETY: the caller's promises.
+        let (lent, _) = unsafe { self.lending.lend(stream, scratch)? };
         // SAFETY: the caller's promises are the callee's.
         unsafe { self.launch(stream, &launch::sequences(double, batch, &lent)) }
     }
@@ -178,7 +191,8 @@ impl CudaKernels {
     ) -> Result<()> {
         check_shape(rows, 1, &[])?;
         check_home(home)?;
-        let (lent, _) = self.lend(stream, scratch)?;
+        // SAFETY: the caller's promises.
+        let (lent, _) = unsafe { self.lending.lend(stream, scratch)? };
         // SAFETY: the caller's promises are the callee's.
         unsafe { self.launch(stream, &launch::ranks(rows, losses, grad_norm, entropy, home, &lent)) }
     }
@@ -217,18 +231,16 @@ impl CudaKernels {
     /// # Errors
     /// [`crate::ErrorKind::Usage`] for rows longer than a launch counts; [`crate::ErrorKind::Device`] if the driver refuses.
     pub unsafe fn gather(&self, stream: u64, batch: &Gather<'_>) -> Result<()> {
-        let steps = launch::gather(batch, self.multiprocessors)
+        let steps = launch::gather(batch, self.multiprocessors())
             .map_err(|bytes| Error::usage(format!("rows of {bytes} bytes are longer than one launch gathers")))?;
         // SAFETY: the caller's promises are the callee's.
         unsafe { self.launch(stream, &steps) }
     }
 
-    /// The first row whose target named no class in the calls on `stream` that have run since this was last asked. Waits for
-    /// nothing: a call that has not run yet is told later.
+    /// The first row whose target named no class in the calls on `stream` that have run since this was last asked; else in those that
+    /// ran out of captured graphs, or on streams beyond the first 80. Waits for nothing: a call that has not run yet is told later.
     pub fn take_error(&self, stream: u64) -> Option<u32> {
-        let number = self.streams.lock().iter().position(|&known| known == stream)?;
-        let row = self.error_word(number).swap(NO_ERROR, Ordering::Relaxed);
-        (row != NO_ERROR).then_some(row)
+        self.lending.take_error(stream)
     }
 
     /// Whether a graph is being captured on `stream`.
@@ -241,38 +253,6 @@ impl CudaKernels {
     pub unsafe fn is_capturing(&self, stream: u64) -> Result<bool> {
         // SAFETY: the caller's promise.
         self.driver.queue("asking about a capture", || unsafe { is_capturing(stream as sys::CUstream) })
-    }
-
-    fn error_word(&self, number: usize) -> &AtomicU32 {
-        // SAFETY: aligned and inside the memory, which lives as long as the borrow; the host touches these words only as
-        // atomics, and the device's writes are whole words.
-        unsafe { AtomicU32::from_ptr(self.errors.host().as_ptr().add(number * ERROR_BYTES).cast()) }
-    }
-
-    /// The stream's tickets, and the address of its error word.
-    fn lend(&self, stream: u64, scratch: u64) -> Result<(Lent, u64)> {
-        if !scratch.is_multiple_of(256) {
-            return Err(Error::usage(format!("scratch at {scratch:#x}: need 256-byte alignment")));
-        }
-        let mut streams = self.streams.lock();
-        let number = match streams.iter().position(|&known| known == stream) {
-            Some(number) => number,
-            None if streams.len() == STREAMS_MAX => {
-                return Err(Error::usage(format!(
-                    "batches were scored on {STREAMS_MAX} streams, this is one more: score on few streams"
-                )));
-            }
-            None => {
-                streams.push(stream);
-                streams.len() - 1
-            }
-        };
-        let lent = Lent {
-            tickets: self.tickets + (number * TICKET_BYTES) as u64,
-            scratch,
-            multiprocessors: self.multiprocessors,
-        };
-        Ok((lent, self.errors.device() + (number * ERROR_BYTES) as u64))
     }
 
     /// # Safety
@@ -318,20 +298,19 @@ impl CudaKernels {
             })?;
             functions.push((name, function));
         }
-        let tickets = driver.zeroed(STREAMS_MAX * TICKET_BYTES, "allocating tickets for scores")?;
-        let errors = Mapped::new(driver.clone(), STREAMS_MAX * ERROR_BYTES)?;
-        let multiprocessors = driver.multiprocessors()?;
-        let kernels = Self { driver, functions, multiprocessors, tickets, errors, streams: Mutex::default() };
-        for number in 0..STREAMS_MAX {
-            kernels.error_word(number).store(NO_ERROR, Ordering::Relaxed);
-        }
-        Ok(kernels)
+        let lending = Lending::new(driver.clone(), driver.multiprocessors()?)?;
+        let stream = driver.call("making a stream for mailboxes", || driver.context().new_stream())?;
+        let quiet = stream.cu_stream() as u64;
+        // Like the kernels, for the life of the process.
+        std::mem::forget(stream);
+        let lines = Arc::new(Lines::new(driver.clone()));
+        Ok(Self { driver, functions, lending, quiet, lines })
     }
 }
 
 impl std::fmt::Debug for CudaKernels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CudaKernels").field("multiprocessors", &self.multiprocessors).finish_non_exhaustive()
+        f.debug_struct("CudaKernels").field("multiprocessors", &self.multiprocessors()).finish_non_exhaustive()
     }
 }
 

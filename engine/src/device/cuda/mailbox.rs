@@ -1,24 +1,29 @@
 //! Scores on their way home: a ring of slots in host memory that kernels write and a thread reads.
 //!
 //! ```text
-//!   kernel: claims slot n (head), writes it, system fence, sequence word = n + 1
+//!   kernel: claims slot n (gate), writes it, system fence, sequence word = n + 1
 //!   thread: sees n + 1 in slot n, hands the slot to the sink, consumed = n + 1
-//!   full (head − consumed = slots): the kernel drops the batch and counts it
+//!   full (claims − consumed = slots): the kernel drops the batch and counts it
+//!   closed: a kernel of ours shuts the gate and says how many claims there were; having read so many, the thread ends
 //! ```
 //!
 //! The thread polls memory and calls no driver function, so it cannot disturb a graph capture; nothing on the host is
-//! armed for a launch, so a captured graph's replays bring their scores too. `lossfeed_kernels::launch::mail` has the layout.
+//! armed for a launch, so a captured graph's replays bring their scores too. Dropping a mailbox queues that one kernel and waits for
+//! nothing: a garbage collection may do it in the middle of a capture. The ring's memory goes with the thread, when no kernel can write to
+//! it any more. `lossfeed_kernels::launch::mail` has the layout.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lossfeed_kernels::Rows;
-use lossfeed_kernels::launch::mail::{self, HAS_ENTROPY, HAS_GRAD_NORM, HAS_IDS, NO_ROW, Slot, SlotHead};
+use lossfeed_kernels::launch::mail::{self, HAS_ENTROPY, HAS_GRAD_NORM, HAS_IDS, MAIL_BIT, NO_ROW, Slot, SlotHead};
+use parking_lot::Mutex;
 
+use super::CudaKernels;
 use super::driver::{Driver, Mapped};
 use crate::error::{Error, Result};
 
@@ -29,8 +34,11 @@ const LOOK_FIRST: Duration = Duration::from_micros(20);
 /// How long settling waits for a sink.
 const SETTLE_WAIT: Duration = Duration::from_secs(10);
 const LOOK_LAST: Duration = Duration::from_micros(500);
-/// The `consumed` word, on a line of its own in front of the slots.
-const HEAD_BYTES: usize = 64;
+/// A mailbox's words ([`mail::Words`]) have a line of their own; so many lines are mapped at a time.
+const LINE_BYTES: usize = 64;
+const LINES: usize = 64;
+/// Where `closed` lies among them.
+const CLOSED: usize = 8;
 
 /// One batch's scores, as the kernels left them. Lengths are the batch's rows.
 #[derive(Debug, Clone, Copy)]
@@ -56,31 +64,40 @@ pub struct Mail<'a> {
 /// A loader's mailbox on a GPU. Launches name it by [`Mailbox::address`].
 pub struct Mailbox {
     driver: Arc<Driver>,
+    kernels: Arc<CudaKernels>,
     state: u64,
     ring: Ring,
     rows_max: usize,
 }
 
 impl Mailbox {
-    pub(super) fn new<F>(driver: Arc<Driver>, rows_max: usize, slots: usize, sink: F) -> Result<Self>
+    pub(super) fn new<F>(
+        driver: Arc<Driver>,
+        kernels: Arc<CudaKernels>,
+        rows_max: usize,
+        slots: usize,
+        sink: F,
+    ) -> Result<Self>
     where
         F: FnMut(&Mail<'_>) + Send + 'static,
     {
         check(rows_max, slots)?;
         let memory = Arc::new(Mapped::new(driver.clone(), Ring::bytes(rows_max, slots))?);
+        let words = Arc::new(Line::new(kernels.lines())?);
         let state = mail::State {
+            gate: MAIL_BIT,
             slots: slots as u32,
             rows_max: rows_max as u32,
-            ring: memory.device() + HEAD_BYTES as u64,
-            consumed: memory.device(),
+            ring: memory.device(),
+            words: words.device,
             ..mail::State::default()
         };
         let bytes = bytemuck::bytes_of(&state);
         let address = driver.zeroed(bytes.len(), "allocating a mailbox")?;
         // SAFETY: just allocated, of that length.
         unsafe { driver.write(address, bytes, "making a mailbox")? };
-        let ring = Ring::start(memory, rows_max, slots, sink)?;
-        Ok(Self { driver, state: address, ring, rows_max })
+        let ring = Ring::start(words, memory, rows_max, slots, sink)?;
+        Ok(Self { driver, kernels, state: address, ring, rows_max })
     }
 
     /// What launches name it by ([`lossfeed_kernels::launch::Home::mail`]): an address on the device, for ever valid. After
@@ -109,8 +126,9 @@ impl Mailbox {
         self.ring.settle()
     }
 
-    /// Refuses further mail, waits for the work the device has been given, hands what came to the sink and ends the thread. `false`
-    /// if the device could not be asked (a capture is under way, an error): then the ring's memory is never freed.
+    /// Refuses further mail, hands what was claimed before to the sink and ends the thread. Does not wait for work that has nothing to do
+    /// with this mailbox, and may be called while a graph is being captured. `false` if the device does not answer (its context is lost,
+    /// or a kernel hangs that has a slot): then the ring's memory is never freed.
     pub fn close(&mut self) -> bool {
         if self.driver.forked() {
             self.ring.abandon();
@@ -119,20 +137,26 @@ impl Mailbox {
         if self.ring.thread.is_none() {
             return true; // closed before
         }
-        // A batch of 0 rows at most fits from now on: the kernel looks at nothing else then.
-        let shut = mail::State { head: 0, dropped: 0, slots: 0, rows_max: 0, ring: 0, consumed: 0 };
-        let part = &bytemuck::bytes_of(&shut)[8..16];
-        // SAFETY: the state's words `slots` and `rows_max`; its memory is never freed.
-        let refused = unsafe { self.driver.write(self.state + 8, part, "closing a mailbox") };
-        let idle = refused.and_then(|()| self.driver.synchronize("waiting for scores"));
-        self.ring.close(idle.is_ok());
-        idle.is_ok()
+        // SAFETY: the state is never freed.
+        let asked = unsafe { self.kernels.close_mail(self.state) };
+        let shut = asked.and_then(|done| done.synchronize());
+        self.ring.close(shut.is_ok())
     }
 }
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        self.close();
+        if self.driver.forked() {
+            return self.ring.abandon();
+        }
+        if self.ring.thread.is_none() {
+            return;
+        }
+        // SAFETY: the state is never freed.
+        if unsafe { self.kernels.close_mail(self.state) }.is_err() {
+            self.ring.close(false);
+        }
+        // The thread reads on until the kernel has run and all claims are in, then lets go of the memory.
     }
 }
 
@@ -169,37 +193,101 @@ impl Shared for Mapped {
     }
 }
 
+/// Lines of mapped words, for the life of the process: kernels may read those of mailboxes that are gone.
+pub(super) struct Lines {
+    driver: Arc<Driver>,
+    free: Mutex<Vec<(usize, u64)>>,
+}
+
+impl Lines {
+    pub(super) fn new(driver: Arc<Driver>) -> Self {
+        Self { driver, free: Mutex::default() }
+    }
+}
+
+/// One of them, until its mailbox is shut and read.
+struct Line {
+    lines: Arc<Lines>,
+    host: NonNull<u8>,
+    device: u64,
+}
+
+// SAFETY: plain memory, read and written as atomics.
+unsafe impl Send for Line {}
+// SAFETY: as above.
+unsafe impl Sync for Line {}
+
+impl Line {
+    fn new(lines: &Arc<Lines>) -> Result<Self> {
+        let mut free = lines.free.lock();
+        if free.is_empty() {
+            let memory = Mapped::new(lines.driver.clone(), LINES * LINE_BYTES)?;
+            let (host, device) = (memory.host().as_ptr() as usize, memory.device());
+            free.extend((0..LINES).map(|n| (host + n * LINE_BYTES, device + (n * LINE_BYTES) as u64)));
+            std::mem::forget(memory);
+        }
+        let taken = free.pop().and_then(|(host, device)| Some((NonNull::new(host as *mut u8)?, device)));
+        let Some((host, device)) = taken else {
+            return Err(Error::internal("no line is left of those just made"));
+        };
+        drop(free);
+        let line = Self { lines: lines.clone(), host, device };
+        word(&line, 0).store(0, Ordering::Relaxed);
+        long_word(&line, CLOSED).store(0, Ordering::Relaxed);
+        Ok(line)
+    }
+}
+
+impl Shared for Line {
+    fn host(&self) -> NonNull<u8> {
+        self.host
+    }
+    fn len(&self) -> usize {
+        LINE_BYTES
+    }
+}
+
+impl Drop for Line {
+    /// The last claim has been read. Whoever still reads the words finds the gate shut, whatever they say by then.
+    fn drop(&mut self) {
+        self.lines.free.lock().push((self.host.as_ptr() as usize, self.device));
+    }
+}
+
 /// The slots and their thread.
 struct Ring {
+    words: Arc<dyn Shared>,
     memory: Arc<dyn Shared>,
     slots: u32,
     slot_bytes: usize,
-    closing: Arc<AtomicBool>,
+    /// The thread shall end with what it finds: the device will not say more.
+    lost: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Ring {
     fn bytes(rows_max: usize, slots: usize) -> usize {
-        HEAD_BYTES + slots * Slot::new(rows_max).bytes
+        slots * Slot::new(rows_max).bytes
     }
 
     /// Reads `slots` (a power of two) slots in `memory`, which is zeroed, from now on.
-    fn start<F>(memory: Arc<dyn Shared>, rows_max: usize, slots: usize, sink: F) -> Result<Self>
+    fn start<F>(words: Arc<dyn Shared>, memory: Arc<dyn Shared>, rows_max: usize, slots: usize, sink: F) -> Result<Self>
     where
         F: FnMut(&Mail<'_>) + Send + 'static,
     {
         if memory.len() < Self::bytes(rows_max, slots) {
             return Err(Error::internal(format!("a mailbox of {slots} slots in {} bytes", memory.len())));
         }
-        let closing = Arc::new(AtomicBool::new(false));
+        let lost = Arc::new(AtomicBool::new(false));
         let reader = Reader {
+            words: words.clone(),
             memory: memory.clone(),
             places: Slot::new(rows_max),
             rows_max,
             slots: slots as u32,
-            next: word(&*memory, 0).load(Ordering::Relaxed),
+            next: word(&*words, 0).load(Ordering::Relaxed),
             dropped: 0,
-            closing: closing.clone(),
+            lost: lost.clone(),
             sink,
         };
         let thread = std::thread::Builder::new()
@@ -207,7 +295,7 @@ impl Ring {
             .spawn(move || reader.run())
             .map_err(|error| Error::device("no thread to read scores with").because(error))?;
         let slot_bytes = Slot::new(rows_max).bytes;
-        Ok(Self { memory, slots: slots as u32, slot_bytes, closing, thread: Some(thread) })
+        Ok(Self { words, memory, slots: slots as u32, slot_bytes, lost, thread: Some(thread) })
     }
 
     /// Returns when the sink has had all mail that was written before the call.
@@ -215,8 +303,8 @@ impl Ring {
         let deadline = Instant::now() + SETTLE_WAIT;
         loop {
             // Acquire: what the sink did with the mail before is visible.
-            let next = word(&*self.memory, 0).load(Ordering::Acquire);
-            let at = HEAD_BYTES + (next & (self.slots - 1)) as usize * self.slot_bytes;
+            let next = word(&*self.words, 0).load(Ordering::Acquire);
+            let at = (next & (self.slots - 1)) as usize * self.slot_bytes;
             if word(&*self.memory, at).load(Ordering::Acquire) != next.wrapping_add(1) {
                 return Ok(());
             }
@@ -228,26 +316,37 @@ impl Ring {
     }
 
     fn consumed(&self) -> u32 {
-        word(&*self.memory, 0).load(Ordering::Relaxed)
+        word(&*self.words, 0).load(Ordering::Relaxed)
     }
 
-    /// Ends the thread once it has read what is there. Unless `idle`, a kernel may still write: the memory stays for ever.
-    fn close(&mut self, idle: bool) {
-        self.closing.store(true, Ordering::Release);
-        let Some(thread) = self.thread.take() else { return };
+    /// Ends the thread: with the last claim if the gate is `shut`, else with what is there, and then a kernel may still write, so the memory
+    /// stays for ever. Whether all came.
+    fn close(&mut self, shut: bool) -> bool {
+        let Some(thread) = self.thread.take() else { return true };
         // From inside the sink there is nothing to wait for: the thread ends when the sink returns.
-        let ended = thread.thread().id() == std::thread::current().id() || thread.join().is_ok();
-        if !idle || !ended {
-            std::mem::forget(self.memory.clone());
+        let inside = thread.thread().id() == std::thread::current().id();
+        let deadline = Instant::now() + SETTLE_WAIT;
+        while shut && !inside && !thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(LOOK_FIRST);
         }
+        let all = shut && (inside || thread.is_finished());
+        if !all {
+            self.leak();
+            self.lost.store(true, Ordering::Release);
+        }
+        (inside || thread.join().is_ok()) && all
     }
 
     /// Leaves everything as it is: for a forked child, where the thread does not exist.
     fn abandon(&mut self) {
         if let Some(thread) = self.thread.take() {
             std::mem::forget(thread);
-            std::mem::forget(self.memory.clone());
+            self.leak();
         }
+    }
+
+    fn leak(&self) {
+        std::mem::forget((self.words.clone(), self.memory.clone()));
     }
 }
 
@@ -258,8 +357,15 @@ fn word(memory: &dyn Shared, at: usize) -> &AtomicU32 {
     unsafe { AtomicU32::from_ptr(memory.host().as_ptr().add(at).cast()) }
 }
 
+fn long_word(memory: &dyn Shared, at: usize) -> &AtomicU64 {
+    debug_assert!(at.is_multiple_of(8) && at + 8 <= memory.len());
+    // SAFETY: as for `word`.
+    unsafe { AtomicU64::from_ptr(memory.host().as_ptr().add(at).cast()) }
+}
+
 /// The thread's side.
 struct Reader<F> {
+    words: Arc<dyn Shared>,
     memory: Arc<dyn Shared>,
     places: Slot,
     rows_max: usize,
@@ -268,7 +374,7 @@ struct Reader<F> {
     next: u32,
     /// As the last mail said.
     dropped: u32,
-    closing: Arc<AtomicBool>,
+    lost: Arc<AtomicBool>,
     sink: F,
 }
 
@@ -276,11 +382,11 @@ impl<F: FnMut(&Mail<'_>)> Reader<F> {
     fn run(mut self) {
         let mut pause = LOOK_FIRST;
         loop {
-            // Before looking: what was written before the mailbox closed is still read.
-            let closing = self.closing.load(Ordering::Acquire);
+            // Before looking: what was written before the device was lost is still read.
+            let lost = self.lost.load(Ordering::Acquire);
             if self.look() {
                 pause = LOOK_FIRST;
-            } else if closing {
+            } else if lost || self.was_last() {
                 return;
             } else {
                 std::thread::sleep(pause);
@@ -289,9 +395,15 @@ impl<F: FnMut(&Mail<'_>)> Reader<F> {
         }
     }
 
+    /// Whether the mailbox is shut and every claim has been read.
+    fn was_last(&self) -> bool {
+        let closed = long_word(&*self.words, CLOSED).load(Ordering::Acquire);
+        closed & MAIL_BIT != 0 && closed as u32 == self.next
+    }
+
     /// Delivers the next mail if it is there. Strictly in order: a later slot may be written first, by another stream.
     fn look(&mut self) -> bool {
-        let at = HEAD_BYTES + (self.next & (self.slots - 1)) as usize * self.places.bytes;
+        let at = (self.next & (self.slots - 1)) as usize * self.places.bytes;
         // Acquire: pairs with the kernel's system-wide fence before it writes the word; the rest is visible with it.
         if word(&*self.memory, at).load(Ordering::Acquire) != self.next.wrapping_add(1) {
             return false;
@@ -318,7 +430,7 @@ impl<F: FnMut(&Mail<'_>)> Reader<F> {
         self.dropped = head.dropped;
         self.next = self.next.wrapping_add(1);
         // Release: the kernel that sees it may write the slot again, and what was read above was read before.
-        word(memory, 0).store(self.next, Ordering::Release);
+        word(&*self.words, 0).store(self.next, Ordering::Release);
         true
     }
 }

@@ -38,6 +38,7 @@ type Home = (u64, Option<Vec<i64>>, Vec<f32>, Option<Vec<f32>>, Option<usize>, u
 
 /// A ring and the kernel's side of it, as cuda/mail.cu and finish.cu have it.
 struct Gpu {
+    words: Arc<Plain>,
     memory: Arc<Plain>,
     ring: Ring,
     slots: u32,
@@ -51,17 +52,18 @@ impl Gpu {
     fn new(rows_max: usize, slots: u32, first: u32) -> Gpu {
         let (tell, told) = mpsc::channel();
         let memory = Plain::new(Ring::bytes(rows_max, slots as usize));
-        word(&*memory, 0).store(first, Ordering::Relaxed);
+        let words = Plain::new(LINE_BYTES);
+        word(&*words, 0).store(first, Ordering::Relaxed);
         let sink = move |m: &Mail<'_>| {
             let ids = m.ids.map(<[i64]>::to_vec);
             let _ = tell.send((m.tag, ids, m.loss.to_vec(), m.grad_norm.map(<[f32]>::to_vec), m.bad_row, m.dropped));
         };
-        let ring = Ring::start(memory.clone(), rows_max, slots as usize, sink).unwrap();
-        Gpu { memory, ring, slots, rows_max, head: first, dropped: 0, told }
+        let ring = Ring::start(words.clone(), memory.clone(), rows_max, slots as usize, sink).unwrap();
+        Gpu { words, memory, ring, slots, rows_max, head: first, dropped: 0, told }
     }
 
     fn claim(&mut self) -> Option<u32> {
-        if self.head.wrapping_sub(word(&*self.memory, 0).load(Ordering::Acquire)) >= self.slots {
+        if self.head.wrapping_sub(word(&*self.words, 0).load(Ordering::Acquire)) >= self.slots {
             self.dropped += 1;
             return None;
         }
@@ -71,7 +73,7 @@ impl Gpu {
 
     fn write(&self, claim: u32, tag: u64, loss: &[f32], ids: Option<&[i64]>, bad_row: u32) {
         let places = Slot::new(self.rows_max);
-        let at = HEAD_BYTES + (claim % self.slots) as usize * places.bytes;
+        let at = (claim % self.slots) as usize * places.bytes;
         let columns = if ids.is_some() { HAS_IDS } else { 0 };
         let rows = loss.len() as u32;
         let head = SlotHead { sequence: 0, rows, tag, bad_row, dropped: self.dropped, columns, unused: 0 };
@@ -88,6 +90,16 @@ impl Gpu {
         word(&*self.memory, at).store(claim.wrapping_add(1), Ordering::Release);
     }
 
+    /// As `lossfeed_mail_close` does.
+    fn shut(&self) {
+        long_word(&*self.words, CLOSED).store(MAIL_BIT | u64::from(self.head), Ordering::Release);
+    }
+
+    fn close(&mut self) {
+        self.shut();
+        assert!(self.ring.close(true));
+    }
+
     fn wait_until_consumed(&self, n: u32) {
         while self.ring.consumed() != n {
             std::thread::yield_now();
@@ -102,7 +114,7 @@ fn scores_come_home_only_when_the_sequence_word_is_written() {
     assert!(gpu.told.recv_timeout(Duration::from_millis(30)).is_err(), "nothing is home yet");
     gpu.write(claim, 77, &[0.5, 2.0, 1.0], Some(&[9, 8, 7]), 1);
     assert_eq!(gpu.told.recv().unwrap(), (77, Some(vec![9, 8, 7]), vec![0.5, 2.0, 1.0], None, Some(1), 0));
-    gpu.ring.close(true);
+    gpu.close();
 }
 
 #[test]
@@ -113,7 +125,7 @@ fn mail_written_out_of_order_is_read_in_order() {
     assert!(gpu.told.recv_timeout(Duration::from_millis(30)).is_err(), "the first is not home yet");
     gpu.write(a, 1, &[1.0], None, NO_ROW);
     assert_eq!((gpu.told.recv().unwrap().0, gpu.told.recv().unwrap().0), (1, 2));
-    gpu.ring.close(true);
+    gpu.close();
 }
 
 #[test]
@@ -129,7 +141,7 @@ fn a_full_ring_drops_and_the_next_mail_says_how_many() {
     gpu.write(again, 3, &[1.0], None, NO_ROW);
     let (second, third) = (gpu.told.recv().unwrap(), gpu.told.recv().unwrap());
     assert_eq!((second.0, second.5, third.0, third.5), (2, 0, 3, 0), "a drop is told once");
-    gpu.ring.close(true);
+    gpu.close();
 }
 
 #[test]
@@ -143,7 +155,7 @@ fn numbers_wrap_and_a_slot_used_again_does_not_take_its_last_word_for_the_next()
         assert_eq!(gpu.told.recv().unwrap().0, u64::from(round));
         gpu.wait_until_consumed(first.wrapping_add(round + 1));
     }
-    gpu.ring.close(true);
+    gpu.close();
 }
 
 #[test]
@@ -153,9 +165,34 @@ fn closing_reads_what_is_there_and_twice_is_fine() {
         let claim = gpu.claim().unwrap();
         gpu.write(claim, tag, &[0.0], None, NO_ROW);
     }
-    gpu.ring.close(true);
+    gpu.close();
     assert_eq!(gpu.told.try_iter().map(|home| home.0).collect::<Vec<_>>(), [0, 1, 2]);
-    gpu.ring.close(true);
+    gpu.close();
+}
+
+#[test]
+fn a_closed_ring_waits_for_the_slot_that_a_kernel_still_writes_and_then_lets_its_memory_go() {
+    let mut gpu = Gpu::new(1, 4, u32::MAX);
+    let (a, b) = (gpu.claim().unwrap(), gpu.claim().unwrap());
+    gpu.write(a, 1, &[1.0], None, NO_ROW);
+    gpu.shut();
+    assert_eq!(gpu.told.recv().unwrap().0, 1);
+    assert!(gpu.told.recv_timeout(Duration::from_millis(30)).is_err());
+    assert_eq!(Arc::strong_count(&gpu.memory), 3, "the thread keeps what is still written");
+    gpu.write(b, 2, &[2.0], None, NO_ROW);
+    assert!(gpu.ring.close(true));
+    assert_eq!(gpu.told.recv().unwrap().0, 2);
+    assert_eq!(Arc::strong_count(&gpu.memory), 2, "the ring's and the test's");
+}
+
+#[test]
+fn a_device_that_is_lost_ends_the_thread_and_keeps_the_memory() {
+    let mut gpu = Gpu::new(1, 4, 0);
+    let (a, _never_written) = (gpu.claim().unwrap(), gpu.claim().unwrap());
+    gpu.write(a, 1, &[1.0], None, NO_ROW);
+    assert!(!gpu.ring.close(false));
+    assert_eq!(gpu.told.recv().unwrap().0, 1, "what was there came");
+    assert_eq!((Arc::strong_count(&gpu.memory), Arc::strong_count(&gpu.words)), (3, 3), "one is held for ever");
 }
 
 #[test]

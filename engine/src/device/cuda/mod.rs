@@ -8,6 +8,7 @@
 //! | `batch` | many copies in one call, where the driver can |
 //! | `memory` | device memory of our own |
 //! | `kernels` | the kernels: module, launches on a borrowed stream |
+//! | `lend` | what their launches are lent: tickets, a place for errors |
 //! | `mailbox` | scores on their way home: a ring in mapped host memory and a thread that reads it |
 //!
 //! Lifetimes, once: everything holds the [`driver::Driver`], which holds the device's primary context (the one torch
@@ -22,6 +23,7 @@ mod batch;
 mod copy;
 mod driver;
 mod kernels;
+mod lend;
 mod mailbox;
 mod memory;
 mod probe;
@@ -69,7 +71,7 @@ impl Cuda {
             )));
         };
         let driver = Driver::new(ordinal)?;
-        let copies = Copies::new(driver.clone())?;
+        let copies = Copies::new(driver.clone(), ordinal)?;
         // Without an id the memory lies wherever the kernel puts it.
         let near = driver.pci_id().map_or_else(|_| Vec::new(), |id| nearby::processors(Path::new("/sys"), &id));
         Ok(Self { gpu, driver, copies: Arc::new(copies), near: near.into() })
@@ -80,7 +82,8 @@ impl Cuda {
         &self.gpu
     }
 
-    /// Raw handle of our copy stream, for `torch.cuda.ExternalStream`. It lives as long as the device.
+    /// Raw handle of our copy stream, for `torch.cuda.ExternalStream`. Every handle to the device has the same, and it lives as long as the
+    /// process.
     pub fn copy_stream(&self) -> u64 {
         self.copies.stream()
     }
@@ -177,7 +180,7 @@ impl Cuda {
     }
 
     /// A mailbox for batches of at most `rows_max` rows, `slots` (a power of two) of them at a time. `sink` is called on a
-    /// thread of its own with each batch, in the order of the kernels' claims.
+    /// thread of its own with each batch, in the order of the kernels' claims. Loads the kernels.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Settings`] for sizes it cannot have, [`crate::ErrorKind::Device`] if the driver refuses the memory.
@@ -185,7 +188,7 @@ impl Cuda {
     where
         F: FnMut(&Mail<'_>) + Send + 'static,
     {
-        Mailbox::new(self.driver.clone(), rows_max, slots, sink)
+        Mailbox::new(self.driver.clone(), self.kernels()?, rows_max, slots, sink)
     }
 }
 
