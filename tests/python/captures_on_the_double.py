@@ -17,7 +17,7 @@ from driver_double import call, driver, violations
 from torch_on_the_double import CUDA, STREAM, Stream, capture, kept, on_the_double
 
 import lossfeed as lf
-from lossfeed import _cuda, _device, _plans
+from lossfeed import _cuda, _device, _native, _plans
 
 ROWS = np.random.default_rng(0).normal(size=(48, 3)).astype(np.float32), np.arange(48) % 4
 OTHER = call("stream")
@@ -79,7 +79,7 @@ def a_captured_score_goes_to_the_ids_it_finds():
 def what_a_graph_reads_outlives_the_callers_batch():
     """A graph knows ids and targets by their addresses alone, and may be replayed until its loader takes no more scores."""
     for way in ("score", "cross_entropy", "score_losses"):
-        for end in ("close", "close in a capture", "collect", "no answer"):
+        for end in ("close", "collect", "collect in a capture", "no answer"):
             with on_the_double():
                 loader = made()
                 batch = next(warmed(loader))
@@ -91,19 +91,20 @@ def what_a_graph_reads_outlives_the_callers_batch():
                 forget()
                 assert all(tensor() is not None for tensor in read), f"{way}: a replay would read what is somebody else's"
                 loader.state_dict()
-                if end == "collect":
-                    del loader
+                if end.startswith("collect"):
+                    with capture(OTHER) if end == "collect in a capture" else contextlib.nullcontext():
+                        del loader
                 else:
                     # Where the device cannot be told that there is no more mail, a graph may still read: then it stays for ever.
                     call("fail", b"cuLaunchKernel", 0, 719 if end == "no answer" else 0)
-                    with capture(OTHER) if end == "close in a capture" else contextlib.nullcontext():
-                        loader.close()
+                    loader.close()
                 # A thread reads the last mail before what was read on the device goes.
-                for _ in range(1 if end == "no answer" else 500):
+                for _ in range(1 if end == "no answer" else 100):
                     forget()
+                    _native.scratch_bytes(1, 1)  # what that thread let go of ends with the next call of native code
                     if all(tensor() is None for tensor in read):
                         break
-                    time.sleep(0.01)
+                    time.sleep(0.02)
                 assert [tensor() is not None for tensor in read] == [end == "no answer"] * 2, (way, end)
 
 
@@ -120,6 +121,8 @@ def what_would_end_a_capture_is_refused_by_name():
             with capture(STREAM):
                 refused(lambda: loader.score(torch.randn(8, 4), batch), "mailbox")
             loader.score(torch.randn(8, 4), batch)
+            with capture(STREAM):
+                refused(loader.state_dict, "outside of the capture")
             # Without kernels, the way home is a page-locked copy and an event.
             mail = _device.Mail(loader._open_engine())
             with capture(STREAM):

@@ -312,6 +312,12 @@ def mail_columns(native: _native.CudaKernels, columns: list[torch.Tensor], where
 
 
 def settle(mailboxes: dict[int, Any]) -> None:
-    """Waits until the scores of all work given to the devices so far have been credited."""
+    """Waits until the scores of all work given to the devices so far have been credited.
+
+    Raises:
+        UsageError: this thread is capturing a graph, which waiting would end.
+    """
+    if mailboxes and torch.cuda.is_current_stream_capturing():
+        raise UsageError("the scores under way cannot be waited for while a CUDA graph is being captured: do it outside of the capture")
     for box in mailboxes.values():
         box.settle()
