@@ -153,7 +153,7 @@ impl Courier {
         Road::open(&**engine.device(), engine.copy_choice().path).map(Self)
     }
 
-    /// Raw handle of the copy stream; it lives as long as this.
+    /// Raw handle of the copy stream; it lives as long as the process.
     pub fn stream(&self) -> u64 {
         self.0.cuda.copy_stream()
     }
