@@ -126,6 +126,8 @@ fn a_launch_switches_no_context_that_is_current_and_no_capture_mode() {
     let Some(double) = Double::with_kernels() else { return };
     let cuda = Cuda::open(0).unwrap();
     let (stream, one) = (double.stream(), batch(16, 5));
+    // The first launch of all asks the driver what it can do.
+    launch(&double, &cuda, stream, &one, 0, 0);
     let switches = |held| {
         double.hold_context(held);
         let before = double.get("switches");
