@@ -108,6 +108,7 @@ impl CudaKernels {
             reduction: Reduction { out: reduced, narrow, mean, divisor, sample_weight, sample_rows },
             error,
             home,
+            ..Score::default()
         };
         // SAFETY: the Python layer hands in addresses of tensors that it keeps until the stream is done with them, and the
         // stream they are used on.
