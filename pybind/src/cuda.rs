@@ -146,6 +146,7 @@ impl CudaKernels {
             error,
             bad_rows: 0,
             home,
+            ..Score::default()
         };
         // SAFETY: the Python layer hands in addresses of tensors that it keeps until the stream is done with them, and the
         // stream they are used on.
