@@ -144,7 +144,6 @@ impl CudaKernels {
             share,
             reduction: Reduction { out: reduced, narrow, mean, divisor, sample_weight, sample_rows },
             error,
-            bad_rows: 0,
             home,
             ..Score::default()
         };
