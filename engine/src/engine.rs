@@ -11,7 +11,7 @@ mod threads;
 use copy_path::Obstacles;
 pub use copy_path::{CopyChoice, CopyCost};
 pub use courier::{Courier, ImagesTo};
-pub use mail::{Credits, ScoreMailbox};
+pub use mail::{Credits, Kept, ScoreMailbox};
 use threads::Threads;
 
 use crate::arena::Arena;

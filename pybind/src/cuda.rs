@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use lossfeed::Error;
 use lossfeed::device::Cuda;
+use lossfeed::device::cuda;
 use lossfeed::device::cuda::CudaKernels as Core;
-use lossfeed::engine::ScoreMailbox;
 use lossfeed_kernels::launch::{
     self, Gradient, Home, Probabilities, ProbabilityGradient, RankBy, Reduction, Score, Sequences,
 };
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 
-use crate::engine::Ticket;
 use crate::errors::{contract, outside, raise};
+use crate::mailbox::Mailbox;
 use crate::scores::dtype;
 
 /// Bytes of scratch (256-aligned device memory, any content) for a call on `rows` rows of `classes` classes; for sequences and
@@ -23,22 +24,58 @@ pub(crate) fn scratch_bytes(rows: usize, classes: usize) -> usize {
     launch::scratch_bytes(rows, classes)
 }
 
+/// A device's kernels, as the calls of this process share them.
+pub(crate) struct Device {
+    pub(crate) core: Arc<Core>,
+    /// Held through the launches of one call: scratch of a stream serves whole calls, whichever threads make them.
+    pub(crate) launching: Mutex<()>,
+}
+
+impl Device {
+    /// Whether a graph is being captured on `stream`.
+    pub(crate) fn is_capturing(&self, stream: u64) -> PyResult<bool> {
+        // SAFETY: the Python layer hands in the stream that is current.
+        unsafe { self.core.is_capturing(stream) }.map_err(raise)
+    }
+
+    /// Raises what earlier calls on `stream` found in their targets. The mail, if it is home, says which batch it was: it goes first.
+    pub(crate) fn check(&self, stream: u64, mailbox: Option<&Mailbox>) -> PyResult<()> {
+        // Taken even if the mail has words of its own about it: told once.
+        let row = self.core.take_error(stream);
+        if let Some(mailbox) = mailbox {
+            mailbox.check()?;
+        }
+        row.map_or(Ok(()), |row| {
+            Err(raise(Error::sample(format!(
+                "the target of row {row} of an earlier batch on this stream is outside the classes; fix the label, or pass it as ignore_index"
+            ))))
+        })
+    }
+}
+
 /// The kernels of one CUDA device. Addresses are integers; 0 where an output is not wanted or an input is not given.
 #[pyclass(frozen, module = "lossfeed._native")]
-pub(crate) struct CudaKernels(Arc<Core>);
+pub(crate) struct CudaKernels(Arc<Device>);
+
+impl CudaKernels {
+    pub(crate) fn device(&self) -> Arc<Device> {
+        Arc::clone(&self.0)
+    }
+}
 
 #[pymethods]
 impl CudaKernels {
     /// Loads them at the first call for a device in this process.
     #[new]
     fn new(py: Python<'_>, ordinal: usize) -> PyResult<Self> {
-        outside(py, || Cuda::open(ordinal)?.kernels()).map(Self)
+        let core = outside(py, || Cuda::open(ordinal)?.kernels())?;
+        Ok(Self(Arc::new(Device { core, launching: Mutex::new(()) })))
     }
 
     /// Multiprocessors of the GPU.
     #[getter]
     fn multiprocessors(&self) -> u32 {
-        self.0.multiprocessors()
+        self.0.core.multiprocessors()
     }
 
     /// Scores logits against int64 class indices. Ranks are taken where `count`, `rank_score` or `mail` asks for them. `reduced`: where the
@@ -108,10 +145,11 @@ impl CudaKernels {
             reduction: Reduction { out: reduced, narrow, mean, divisor, sample_weight, sample_rows },
             error,
             home,
+            ..Score::default()
         };
         // SAFETY: the Python layer hands in addresses of tensors that it keeps until the stream is done with them, and the
         // stream they are used on.
-        outside(py, || unsafe { self.0.forward(stream, dtype, &batch, scratch) })
+        outside(py, || unsafe { self.0.core.forward(stream, dtype, &batch, scratch) })
     }
 
     /// The gradient over class indices. `upstream` has the logits' type if `upstream_narrow`; each is divided by `divisor` and multiplied with its
@@ -172,7 +210,7 @@ impl CudaKernels {
             ignore_index,
         };
         // SAFETY: as for `forward`.
-        outside(py, || unsafe { self.0.backward(stream, dtype, &batch) })
+        outside(py, || unsafe { self.0.core.backward(stream, dtype, &batch) })
     }
 
     /// Scores logits against probabilities of the same type.
@@ -227,7 +265,7 @@ impl CudaKernels {
             home,
         };
         // SAFETY: as for `forward`.
-        outside(py, || unsafe { self.0.probabilities(stream, dtype, &batch, scratch) })
+        outside(py, || unsafe { self.0.core.probabilities(stream, dtype, &batch, scratch) })
     }
 
     /// The gradient over probabilities.
@@ -274,7 +312,7 @@ impl CudaKernels {
             gradient_stride,
         };
         // SAFETY: as for `forward`.
-        outside(py, || unsafe { self.0.backward_probabilities(stream, dtype, &batch) })
+        outside(py, || unsafe { self.0.core.backward_probabilities(stream, dtype, &batch) })
     }
 
     /// Scores sequences from the scores of their tokens. `rank_by`: "mean", "max" or "sum".
@@ -334,7 +372,7 @@ impl CudaKernels {
             home,
         };
         // SAFETY: as for `forward`.
-        outside(py, || unsafe { self.0.sequences(stream, double, &batch, scratch) })
+        outside(py, || unsafe { self.0.core.sequences(stream, double, &batch, scratch) })
     }
 
     /// Ranks float32 losses; with `mail` they and the columns given go home.
@@ -359,82 +397,19 @@ impl CudaKernels {
     ) -> PyResult<()> {
         let home = Home { count, rank_score, b0, mail, tag, ids };
         // SAFETY: as for `forward`.
-        outside(py, || unsafe { self.0.ranks(stream, rows, [losses, grad_norm, entropy], &home, scratch) })
+        outside(py, || unsafe { self.0.core.ranks(stream, rows, [losses, grad_norm, entropy], &home, scratch) })
     }
 
-    /// The first row whose target named no class in the `forward` calls on `stream` that have run since this was last asked;
-    /// waits for nothing.
-    fn take_error(&self, stream: u64) -> Option<u32> {
-        self.0.take_error(stream)
-    }
-}
-
-/// A mailbox on a GPU, of one engine.
-#[pyclass(frozen, module = "lossfeed._native")]
-pub(crate) struct Mailbox {
-    core: Arc<ScoreMailbox>,
-    pid: u32,
-}
-
-impl Mailbox {
-    pub(crate) fn new(core: ScoreMailbox) -> Self {
-        Self { core: Arc::new(core), pid: std::process::id() }
-    }
-
-    fn same_process(&self) -> PyResult<()> {
-        if self.pid == std::process::id() {
-            return Ok(());
-        }
-        Err(raise(Error::usage("this mailbox was made in another process: make a loader in the child")))
+    /// Raises what earlier calls on `stream` that have run since found in their targets, and what `mailbox` has heard; waits for
+    /// nothing.
+    #[pyo3(signature = (stream, mailbox=None))]
+    fn check(&self, stream: u64, mailbox: Option<&Mailbox>) -> PyResult<()> {
+        self.0.check(stream, mailbox)
     }
 }
 
-impl Drop for Mailbox {
-    fn drop(&mut self) {
-        // A collection may come at any time, in the middle of a capture too: dropping waits for nothing.
-        if self.pid != std::process::id() {
-            std::mem::forget(Arc::clone(&self.core));
-        }
-    }
-}
-
-#[pymethods]
-impl Mailbox {
-    /// What calls name it by (`mail=`). Valid for ever; after `close` mail to it is dropped.
-    #[getter]
-    fn address(&self) -> u64 {
-        self.core.address()
-    }
-
-    /// The tag to launch with (`tag=`): mail that brings it is credited to this ticket's batch. Without one (tag 0), mail is
-    /// credited to its ids.
-    fn register(&self, ticket: &Ticket) -> PyResult<u64> {
-        self.same_process()?;
-        Ok(self.core.credits().register(ticket.0.clone()))
-    }
-
-    /// Raises the first problem met since the last call: a target that names no class, scores that fit no batch.
-    fn check(&self) -> PyResult<()> {
-        self.same_process()?;
-        self.core.credits().take_problem().map_or(Ok(()), |problem| Err(raise(problem)))
-    }
-
-    /// Batches that came home (wraps at 2^32).
-    #[getter]
-    fn delivered_total(&self) -> PyResult<u32> {
-        self.same_process()?;
-        Ok(self.core.delivered_total())
-    }
-
-    /// Waits for the work the device has been given, and until its scores have been credited.
-    fn settle(&self, py: Python<'_>) -> PyResult<()> {
-        self.same_process()?;
-        outside(py, || self.core.settle())
-    }
-
-    /// Refuses further mail and credits what is on its way. False if the device does not answer. Twice is fine.
-    fn close(&self, py: Python<'_>) -> PyResult<bool> {
-        self.same_process()?;
-        outside(py, || Ok(self.core.close()))
-    }
+/// Lets the calling thread, until it ends, allocate and page-lock memory while another thread captures a graph.
+#[pyfunction]
+pub(crate) fn relax_captures(py: Python<'_>) -> PyResult<()> {
+    outside(py, cuda::relax_captures)
 }

@@ -14,8 +14,8 @@ use pyo3::types::PyBytes;
 
 use crate::buffer::{Buffer, Input};
 use crate::courier::Courier;
-use crate::cuda::Mailbox;
 use crate::errors::{outside, raise};
+use crate::mailbox::Mailbox;
 use crate::source::Source;
 
 /// Longest wait before signals are looked at.

@@ -10,7 +10,9 @@ mod engine;
 mod errors;
 mod images;
 mod logging;
+mod mailbox;
 mod openmp;
+mod plans;
 mod scores;
 mod source;
 mod spec;
@@ -28,7 +30,9 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Slot>()?;
     module.add_class::<engine::Ticket>()?;
     module.add_class::<cuda::CudaKernels>()?;
-    module.add_class::<cuda::Mailbox>()?;
+    module.add_class::<mailbox::Mailbox>()?;
+    module.add_class::<plans::ScorePlan>()?;
+    module.add_class::<plans::LossPlan>()?;
     module.add_class::<courier::Courier>()?;
     module.add_class::<courier::Sent>()?;
     module.add_class::<images::ImageTransform>()?;
@@ -44,6 +48,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(scores::rank_counts, module)?)?;
     module.add_function(wrap_pyfunction!(openmp::use_torch_threads, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::scratch_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda::relax_captures, module)?)?;
     module.add_function(wrap_pyfunction!(cli::cli_main, module)?)?;
     Ok(())
 }

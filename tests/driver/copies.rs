@@ -165,7 +165,12 @@ fn a_capture_on_the_consumers_stream_is_refused_and_one_elsewhere_is_not_disturb
     let event = double.copy(&cuda, take(), place, consumer).unwrap();
     event.wait().unwrap();
     assert!(event.is_done().unwrap());
+    // A batch that was sent before the capture: waiting for it inside would end the capture.
+    double.set("capturing", consumer);
+    let refused = double.wait(&cuda, consumer, &event).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Usage, "{refused}");
     double.set("capturing", u64::MAX);
+    double.wait(&cuda, consumer, &event).unwrap();
     double.is_clean();
     drop(event);
     drop((pool, cuda));

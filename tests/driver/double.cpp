@@ -28,6 +28,7 @@ enum Result {
     NOT_REGISTERED = 713,
     LAUNCH_FAILED = 719,
     CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_ISOLATION = 905,
     CAPTURE_IMPLICIT = 906,
 };
 
@@ -40,9 +41,10 @@ struct Planned {
 std::map<std::string, Planned>& failures = *new std::map<std::string, Planned>;
 std::atomic<uint64_t> capturing{UINT64_MAX}, retained{0}, devices{1}, host_addresses{1};
 std::atomic<uint64_t> mismatches{0}, batched_rows{0}, zeroed_at{0};
-std::atomic<bool> launch_failed{false}, unified{false};
+std::atomic<bool> launch_failed{false}, unified{false}, idle{false};
 thread_local std::vector<void*> contexts;
 thread_local int capture_mode = 0; // global
+thread_local uint64_t switches = 0; // of the context or the capture mode, by this thread
 
 void* const CONTEXT = (void*)0xc0de;
 
@@ -112,6 +114,8 @@ EXPORT void lossfeed_double_set(const char* key, uint64_t value) {
         host_addresses = value;
     } else if (k == "unified") {
         unified = value;
+    } else if (k == "idle") {
+        idle = value;
     } else {
         abort();
     }
@@ -128,6 +132,7 @@ EXPORT uint64_t lossfeed_double_get(const char* key) {
     if (k == "batched_rows") return batched_rows;
     if (k == "zeroed_at") return zeroed_at; // by the last piece of work that zeroes memory
     if (k == "current") return contexts.size(); // of the calling thread
+    if (k == "switches") return switches;       // likewise
     std::lock_guard<std::mutex> guard(streams::lock());
     if (k == "events") return streams::events().size();
     if (k == "streams") return streams::all().size() - streams::all().count(0);
@@ -162,7 +167,7 @@ EXPORT void lossfeed_double_reset() {
     }
     mismatches = batched_rows = 0;
     host_addresses = 1;
-    unified = false;
+    unified = idle = false;
     launch_failed = false;
     capturing = UINT64_MAX;
     for (const char* key : {"device_bytes", "pinned_bytes"}) lossfeed_double_set(key, UINT64_MAX);
@@ -301,6 +306,7 @@ EXPORT int cuCtxSetCurrent(void* context) {
 }
 EXPORT int cuCtxPushCurrent_v2(void* context) {
     ENTER(false);
+    switches++;
     contexts.push_back(context);
     return OK;
 }
@@ -318,6 +324,7 @@ EXPORT int cuCtxSynchronize() {
     return launch_failed ? LAUNCH_FAILED : OK;
 }
 EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) {
+    switches++;
     std::swap(*mode, capture_mode);
     return OK;
 }
@@ -515,6 +522,10 @@ EXPORT int cuEventRecord(void* event, void* stream) {
 }
 EXPORT int cuStreamWaitEvent(void* stream, void* event, unsigned) {
     ENTER(true);
+    if (capturing == (uint64_t)stream) {
+        violation("cuStreamWaitEvent: a stream that captures was made to wait for work outside of the capture, which ends it");
+        return CAPTURE_ISOLATION;
+    }
     return streams::wait((uint64_t)stream, (uint64_t)event) ? OK : no_stream(__func__, (uint64_t)stream);
 }
 EXPORT int cuEventQuery(void* event) {
@@ -561,6 +572,7 @@ EXPORT int cuLaunchKernel(const void* function, unsigned grid, unsigned y, unsig
                           unsigned shared_bytes, void* stream, void** parameters, void** extra) {
     ENTER(true);
     if (!grid || y != 1 || z != 1 || block_z != 1 || block_x * block_y > 1024 || extra) return INVALID_VALUE;
+    if (idle) return OK; // for the caller's clock: a launch is taken, and nothing happens
     auto& [name, entry] = *(const std::pair<const std::string, std::pair<Entry, size_t>>*)function;
     const char* from = (const char*)parameters[0];
     std::vector<char> arguments(from, from + entry.second);

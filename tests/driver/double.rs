@@ -288,6 +288,13 @@ impl Double {
         }
         .unwrap()
     }
+    /// The calling thread has the device's context current from now on, as torch's threads do; or none again.
+    pub(crate) fn hold_context(&self, hold: bool) {
+        type Set = unsafe extern "C" fn(usize) -> i32;
+        // SAFETY: the signature is the library's; the handle is that of its one context, or null.
+        let code = unsafe { self.library.get::<Set>(b"cuCtxSetCurrent\0").unwrap()(if hold { 0xc0de } else { 0 }) };
+        assert_eq!(code, 0);
+    }
     /// A slot's bytes for as long as the test runs, whatever becomes of the slot: the mistake of [`crate::planted`].
     pub(crate) fn forever(&self, slot: &lossfeed::staging::BatchSlot) -> &'static [u8] {
         let bytes = slot.bytes();

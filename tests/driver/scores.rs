@@ -122,6 +122,27 @@ fn scores_of_two_delayed_streams_arrive_under_their_own_tags_and_ids() {
 }
 
 #[test]
+fn a_launch_switches_no_context_that_is_current_and_no_capture_mode() {
+    let Some(double) = Double::with_kernels() else { return };
+    let cuda = Cuda::open(0).unwrap();
+    let (stream, one) = (double.stream(), batch(16, 5));
+    // The first launch of all asks the driver what it can do.
+    launch(&double, &cuda, stream, &one, 0, 0);
+    let switches = |held| {
+        double.hold_context(held);
+        let before = double.get("switches");
+        let loss = launch(&double, &cuda, stream, &one, 0, 0);
+        let made = double.get("switches") - before;
+        double.hold_context(false);
+        near(&double.read_floats(stream, loss, 16), &one.expected.loss);
+        made
+    };
+    assert_eq!(switches(true), 0);
+    assert!(switches(false) > 0, "where no context is current, the launch brings its own");
+    double.is_clean();
+}
+
+#[test]
 fn a_full_ring_drops_counts_and_says_so_with_the_next_mail() {
     let Some(double) = Double::load() else { return };
     let cuda = Cuda::open(0).unwrap();

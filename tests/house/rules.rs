@@ -83,6 +83,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/engine/courier.rs", "device addresses lent by a framework"),
     ("pybind/src/courier.rs", "device addresses lent by Python"),
     ("pybind/src/cuda.rs", "device addresses lent by Python"),
+    ("pybind/src/plans.rs", "device addresses lent by Python"),
     ("pybind/src/openmp.rs", "a function of the C runtime that torch has loaded"),
     ("tests/driver/double.rs", "the driver double: a library loaded in the driver's place"),
     ("tests/kernels/gpu.rs", "kernel launches on a GPU"),

@@ -27,11 +27,14 @@ class Stream:
         return self.cuda_stream == other.cuda_stream
 
     def synchronize(self):
-        call("synchronize", self.cuda_stream)
+        if not call("synchronize", self.cuda_stream):
+            gone.append(self.cuda_stream)
 
 
 CONSUMER, SIDE = Stream(call("stream")), Stream(call("stream"))
 records = True
+#: Streams that work was asked of after their end: torch records an event on every stream of a tensor's when the tensor dies.
+gone: list[int] = []
 #: (bytes, stream) -> addresses to hand out again.
 free: dict[tuple[int, int], list[int]] = {}
 
@@ -117,6 +120,7 @@ class Torch:
 
 _device.require_torch = lambda what: Torch
 _cuda.torch.version.cuda = _cuda.torch.version.cuda or "12.8"
+_cuda.torch.cuda.is_current_stream_capturing = lambda: False
 
 SAMPLES, BATCH = 96, 8
 PATHS = "gathered", "batched", "mapped"
@@ -188,6 +192,22 @@ def abandon_a_copy(delay_us=20_000):
         return bool((mine.read() == 0x55).all())
 
 
+def outlive(transform, closed):
+    """Batches that live longer than their loader, whichever way it ends; whether they stay what they are."""
+    loader = lf.Loader(data, BATCH, device="cuda:0", transform=transform, num_workers=1, framework="torch", stats=False)
+    batches = iter(loader)
+    held = [next(batches) for _ in range(3)]
+    before = [(batch.data.read(), batch.ids.read()) for batch in held]
+    if closed:
+        loader.close()
+    del loader, batches
+    gc.collect()
+    same = all(torch.equal(b.data.read(), x) and torch.equal(b.ids.read(), ids) for b, (x, ids) in zip(held, before, strict=True))
+    held.clear()
+    gc.collect()
+    return same
+
+
 def main():
     """Everything that must hold; then a planted mistake, which must not go unseen."""
     global records
@@ -209,6 +229,8 @@ def main():
         _cuda._loaded[0], kernels = None, _cuda._loaded[0]  # as where the driver refuses them: the loader's threads transform
         assert deliver(made[0], 200, num_workers=1, cache="60%") == 0
         _cuda._loaded[0] = kernels
+    assert all(outlive(transform, closed) for transform in (None, made[0]) for closed in (False, True))
+    assert not gone, f"tensors died after the streams {gone} that they were used on"
     assert violations() == "", violations()
     assert all(abandon_a_copy() for _ in range(3)), "a copy wrote into memory that had another owner"
     assert deliver(None, 2000, astray=True, num_workers=1) > 0, "streams that wait for nothing must read what is not there yet"

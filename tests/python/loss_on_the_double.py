@@ -1,91 +1,23 @@
 """The loss's CUDA path in Python (``lossfeed._cuda`` and those who call it), run on the driver double of ``tests/driver``: real kernels'
 text, real mailboxes, real autograd. Run as a program by ``test_on_the_double.py``, with the double in the driver's place.
 
-torch has no CUDA device here, so its CPU tensors play one: a mode tells everybody that they are on ``cuda:0``, the double lets its
-kernels reach all of the host's memory, and every operator of torch first waits for the stream, as the stream's order would have it.
 What a call does wrong with addresses, strides, arguments or tickets shows against the CPU's own path.
 """
 
 import collections
-import contextlib
 import itertools
 import sys
 
 import numpy as np
 import torch
 from driver_double import call, violations
-from torch.overrides import TorchFunctionMode
+from torch_on_the_double import Operators, on_device, on_the_double
 
 import lossfeed as lf
-from lossfeed import _cuda, _probabilities, _rows
+from lossfeed import _cuda, _plans, _probabilities
 
-STREAM = call("stream")
-CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
-
-
-class Stream:
-    cuda_stream = STREAM
-
-
-torch.version.cuda = torch.version.cuda or "12.8"
-torch.cuda.current_device = lambda: 0
-torch.cuda.current_stream = lambda device=None: Stream
-torch.cuda.is_current_stream_capturing = lambda: False
-
-#: A stream-ordered allocator gives memory back in the stream's order; the host's does at once, unless somebody holds it.
-kept = collections.deque(maxlen=20_000)
+#: How often each function of the CUDA path ran.
 launches = collections.Counter()
-
-
-def aligned(shape, dtype, device):
-    """Memory as torch's CUDA allocator gives it out: at multiples of 512 bytes, of any content."""
-    size = int(np.prod(shape)) * dtype.itemsize
-    room = torch.full((size + 512,), 0xDB, dtype=torch.uint8)
-    start = -room.data_ptr() % 512
-    return room[start : start + size].view(dtype).view(shape)
-
-
-class Redirected(TorchFunctionMode):
-    """What is asked for on a device comes from the host, in the stream's order."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        call("synchronize", STREAM)
-        here = [CPU if isinstance(a, torch.device) else a for a in args]
-        named = {k: CPU if isinstance(a, torch.device) else a for k, a in (kwargs or {}).items()}
-        made = aligned(*here, **named) if function is torch.empty else function(*here, **named)
-        kept.append((args, made))
-        return made
-
-
-def redirected_again(whole):
-    """A backward runs inside of an operator, for whose time the mode is off; the operators of the graph behind it are C++."""
-
-    def backward(ctx, *gradients):
-        if torch.Tensor.device is HOSTS:
-            return whole(ctx, *gradients)
-        with Redirected():
-            made = whole(ctx, *gradients)
-        call("synchronize", STREAM)
-        return made
-
-    return staticmethod(backward)
-
-
-HOSTS = torch.Tensor.device
-for kind in (_rows.RowTerms, _rows.RowsReduced, _probabilities.ProbabilityLosses):
-    kind.backward = redirected_again(kind.backward)
-
-
-@contextlib.contextmanager
-def on_the_double():
-    """CPU tensors are on ``cuda:0``, for whoever asks in Python."""
-    torch.Tensor.device, torch.Tensor.is_cuda = property(lambda tensor: CUDA), property(lambda tensor: True)
-    try:
-        with Redirected():
-            yield
-    finally:
-        del torch.Tensor.device, torch.Tensor.is_cuda
-    call("synchronize", STREAM)
 
 
 def counted(module, name):
@@ -100,7 +32,7 @@ def counted(module, name):
     setattr(module, name, counting)
 
 
-for function in ((_cuda, "forward"), (_cuda, "score"), (_cuda, "backward"), (_cuda, "mail_sequences"), (_cuda, "mail_columns"), (_cuda, "settle"), (_probabilities, "takes")):
+for function in ((_plans, "_launch_loss"), (_plans, "_composite"), (_cuda, "forward"), (_plans.Plans, "score"), (_cuda, "backward"), (_cuda, "mail_sequences"), (_cuda, "mail_columns"), (_cuda, "settle"), (_probabilities, "takes")):
     counted(*function)
 
 
@@ -130,6 +62,33 @@ def losses():
     return found
 
 
+def hooks():
+    """The losses that the hook returns, and their gradients, the second ones too, with weights of samples that are not 1."""
+    found = []
+    for dtype, reduction, smoothing in itertools.product((torch.bfloat16, torch.float32, torch.float64), ("mean", "sum", "none"), (0.0, 0.1)):
+        with made(ROWS) as loader:
+            for number, batch in enumerate(loader):
+                batch.weight.copy_(torch.linspace(0.5, 2.0, len(batch)))
+                target = batch.target.clone()
+                target[number % 8] = -100
+                z = far(torch.sin(batch.data.repeat(1, 2)[:, :4] * (number + 1)), 100.0 * (number % 2), dtype).requires_grad_()
+                keywords = {"target": target, "reduction": reduction, "label_smoothing": smoothing, "weighted": number % 3 != 2}
+                # What autocast does to half-precision logits: a loss in single precision.
+                torch.set_autocast_enabled("cuda", number % 2 == 1)
+                torch.set_autocast_enabled("cpu", number % 2 == 1)
+                loss = loader.cross_entropy(z * 1.0, batch, overwrite_logits=number == 3, **keywords)
+                torch.set_autocast_enabled("cuda", False)
+                torch.set_autocast_enabled("cpu", False)
+                if dtype != torch.bfloat16 and number == 4:
+                    (slope,) = torch.autograd.grad(loss.sum(), z, create_graph=True)
+                    slope.square().sum().backward()
+                    found.append(slope.detach())
+                else:
+                    loss.sum().backward()
+                found += [loss.detach(), z.grad]
+    return found
+
+
 def probabilities():
     """Targets that are probabilities: torch's own loss on the CPU."""
     found = []
@@ -148,7 +107,10 @@ def probabilities():
 
 
 def made(data, **keywords):
-    return lf.Loader(data, 8, seed=3, num_workers=1, framework="torch", stats=False, **keywords)
+    """A loader whose batches lie on the host, and play on the device: as one of a device it has plans."""
+    loader = lf.Loader(data, 8, seed=3, num_workers=1, framework="torch", stats=False, **keywords)
+    loader._plans = _plans.Plans() if on_device() else None
+    return loader
 
 
 ROWS = np.random.default_rng(0).normal(size=(48, 3)).astype(np.float32), np.arange(48) % 4
@@ -190,17 +152,45 @@ def beliefs():
     return found
 
 
-def a_captured_score_goes_to_the_ids_it_finds():
-    """What a replayed graph does: no ticket, the ids that lie in the batch."""
-    torch.cuda.is_current_stream_capturing = lambda: True
-    with made(ROWS, score="loss") as loader:
-        for batch in loader:
-            loader.score_losses(batch.ids.float() + 100.0, batch)
-            batch.ids.copy_(batch.ids)  # in the stream's order: not before the kernel has read them
-        loader.state_dict()
-        found = loader.importance()
-    torch.cuda.is_current_stream_capturing = lambda: False
-    return torch.equal(found, torch.arange(48.0) + 100.0)
+def native_calls(work):
+    """The names of the native methods that `work` calls."""
+    called = []
+
+    def watch(frame, event, what):
+        if event == "c_call" and type(getattr(what, "__self__", None)).__module__ == "lossfeed._native":
+            called.append(what.__name__)
+
+    sys.setprofile(watch)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return called
+
+
+def a_hook_is_one_native_call():
+    """From the second call of a shape on, and no operator of torch but the memory of what is returned."""
+    logits, ops = torch.randn(8, 4, requires_grad=True), []
+    with made(ROWS) as loader:
+        batches = iter(loader)
+        for again in (False, True):
+            batch, losses = next(batches), []
+            target = batch.target.clone()
+            ways = {
+                "launch": lambda: loader.score(logits, batch),  # noqa: B023
+                "forward": lambda: losses.append(loader.cross_entropy(logits, batch)),  # noqa: B023
+                "backward": lambda: losses[0].backward(),  # noqa: B023
+                "forward ": lambda: lf.cross_entropy(logits, target),  # noqa: B023
+            }
+            for name, way in ways.items():
+                ops.clear()
+                with Operators(ops):
+                    called = native_calls(way)
+                if again:
+                    assert called == [name.strip()], (name, called)
+                    # A backward runs where the mode that notes is off.
+                    wanted = {"launch": [], "backward": ["backward"]}.get(name, ["empty", "empty"])
+                    assert ops == wanted, (name, ops)
 
 
 def a_bad_target_is_told_later():
@@ -220,9 +210,9 @@ def a_bad_target_is_told_later():
 
 
 def main():
-    call("set", b"unified", 1)
     for scenario, ways in (
-        (losses, ("forward", "backward")),
+        (losses, ("forward", "backward", "_launch_loss")),
+        (hooks, ("forward", "_launch_loss", "_composite")),
         (probabilities, ("takes",)),
         (beliefs, ("forward", "score", "mail_sequences", "mail_columns", "settle")),
     ):
@@ -239,16 +229,16 @@ def main():
                 torch.testing.assert_close(a, e, rtol=bound, atol=bound, equal_nan=True, msg=lambda m, n=number: f"{scenario.__name__} {n}: {m}")
     with on_the_double():
         assert a_bad_target_is_told_later()
-        assert a_captured_score_goes_to_the_ids_it_finds()
+        a_hook_is_one_native_call()
     assert violations() == "", violations()
     # A planted mistake: launches on a stream that nobody waits for.
-    _cuda.stream, ours = lambda device: 0, _cuda.stream
+    _cuda.raw_stream, ours = lambda index: 0, _cuda.raw_stream
     with on_the_double():
         call("set", b"delay_us", 20_000)
         logits, target = torch.randn(64, 10), torch.arange(64) % 10
         early = [lf.cross_entropy(logits, target).clone() for _ in range(6)]
         call("synchronize", 0)
-    _cuda.stream = ours
+    _cuda.raw_stream = ours
     truth = torch.nn.functional.cross_entropy(logits, target)
     assert not all(torch.allclose(seen, truth) for seen in early), "work on another stream must not be seen"
     print("as the CPU's path")

@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "benches" / "gpu"
 
@@ -71,3 +74,15 @@ def test_staging_has_a_figure_for_everything(tmp_path):
     assert sections["images"][0]["equals_the_cpu"] is True
     assert [row["loader"] for row in sections["loaders"]] == ["lossfeed", "DataLoader, 0 workers", "lf.stage(DataLoader, 0 workers)"]
     assert len(found["verdicts"]) == 4 and "these figures mean nothing" in said
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which(os.environ.get("CXX", "c++")) is None, reason="no driver double without a C++ compiler")
+def test_the_hooks_host_time_is_taken_on_the_double(tmp_path):
+    program = PROGRAMS.parent / "scenarios" / "hook_host.py"
+    command = [sys.executable, str(program), "--blocks", "1", "--label", "try", "--record", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    (record,) = tmp_path.glob("*/*.json")
+    runs = {run["call"]: run for run in json.loads(record.read_text())["runs"]}
+    assert {"F.cross_entropy", "loader.score", "loader.cross_entropy", "lf.cross_entropy step"} <= set(runs)
+    assert all(run["host_us"] > 0 for run in runs.values())

@@ -147,6 +147,59 @@ def test_a_replayed_graph_credits_the_ids_it_finds(numbers):
         assert ((importance - torch.arange(64.0) == 100.0).sum()) == 56
 
 
+@pytest.mark.parametrize("layout", [None, "NHWC"])
+def test_batches_outlive_their_loader(layout):
+    x = np.random.default_rng(0).integers(0, 256, (64, 8, 8, 3), dtype=np.uint8)
+    transform = None if layout is None else lf.ImageTransform("uint8", layout=layout)
+    for closed in (False, True):
+        loader = lf.Loader((x, np.arange(64)), 8, device="cuda", transform=transform, framework="torch")
+        batches = iter(loader)
+        held = [next(batches) for _ in range(3)]
+        if closed:
+            loader.close()
+        del loader, batches
+        for batch in held:
+            np.testing.assert_array_equal(batch.data.cpu().numpy(), x[batch.ids.cpu().numpy()])
+        # torch's allocator records an event on the stream that they were copied on, which must still be there.
+        del held, batch
+        torch.cuda.synchronize()
+        torch.empty(1 << 20, device="cuda")
+
+
+def test_a_graph_credits_its_batch_when_nobody_else_holds_it(numbers):
+    with lf.Loader(numbers, 8, seed=3, device="cuda", score="loss") as loader:
+        batches = iter(loader)
+        first, batch = next(batches), next(batches)
+        logits = torch.randn(8, 4, device="cuda")
+        loader.score(logits, first)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loader.score(logits, batch)
+        ids = batch.ids.tolist()
+        expected = torch.nn.functional.cross_entropy(logits, batch.target, reduction="none").cpu()
+        del batch
+        # Whatever the allocator would hand out next is written over.
+        junk = [torch.full((64,), -1, dtype=torch.int64, device="cuda") for _ in range(64)]
+        graph.replay()
+        loader.state_dict()
+        torch.testing.assert_close(loader.importance()[ids], expected, rtol=1e-4, atol=1e-5)
+        del junk
+
+
+def test_staging_goes_on_while_a_graph_is_captured():
+    work = torch.randn(512, 512, device="cuda")
+    work @ work  # loads what a capture must not
+    staged = iter(lf.stage([torch.full((1 << 20,), float(i)) for i in range(24)], "cuda", depth=2))
+    seen = []
+    for _ in range(12):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(200):
+                work @ work
+        seen += [next(staged)[0].item() for _ in range(2)]
+    assert seen == list(range(24))
+
+
 def test_a_bad_target_is_told_by_a_later_call(numbers):
     with lf.Loader(numbers, 8, seed=3, device="cuda") as loader:
         batches = iter(loader)

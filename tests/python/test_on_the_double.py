@@ -29,7 +29,13 @@ def double(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "program,said", [("batches_on_the_double.py", "as the CPU's, to the byte"), ("loss_on_the_double.py", "as the CPU's path")]
+    "program,said",
+    [
+        ("batches_on_the_double.py", "as the CPU's, to the byte"),
+        ("loss_on_the_double.py", "as the CPU's path"),
+        ("captures_on_the_double.py", "no capture was harmed"),
+        ("steps_on_the_double.py", "as frameworks make them"),
+    ],
 )
 def test_a_device_made_of_threads_does_what_the_cpu_does(double, program, said):
     environment = os.environ | {"LD_LIBRARY_PATH": f"{double}:{os.environ.get('LD_LIBRARY_PATH', '')}"}

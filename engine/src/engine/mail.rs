@@ -1,6 +1,6 @@
 //! Mail of the GPU's kernels, credited to the samples it is about.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
@@ -30,7 +30,11 @@ impl Engine {
 pub struct Credits {
     engine: Weak<Engine>,
     waiting: Mutex<Waiting>,
+    kept: Mutex<BTreeMap<u64, Kept>>,
 }
+
+/// The owner of something that captured launches read.
+pub type Kept = Box<dyn Send>;
 
 #[derive(Default)]
 struct Waiting {
@@ -42,7 +46,7 @@ struct Waiting {
 impl Credits {
     /// For mail to `engine`, which it does not keep alive.
     pub fn new(engine: &Arc<Engine>) -> Self {
-        Self { engine: Arc::downgrade(engine), waiting: Mutex::default() }
+        Self { engine: Arc::downgrade(engine), waiting: Mutex::default(), kept: Mutex::default() }
     }
 
     /// The tag to launch with: mail that brings it is credited to this ticket's batch.
@@ -55,6 +59,17 @@ impl Credits {
         }
         waiting.tickets.push_back((tag, ticket));
         tag
+    }
+
+    /// Keeps the owner of the memory at `address` (ids that a captured launch reads: its graph knows them by their address alone) until
+    /// [`Self::take_kept`], or until the mailbox is gone and the last mail has been read. Gives what was kept for that address before.
+    pub fn keep(&self, address: u64, owner: Kept) -> Option<Kept> {
+        self.kept.lock().insert(address, owner)
+    }
+
+    /// What was kept. Once the mailbox is closed nobody reads it any more.
+    pub fn take_kept(&self) -> BTreeMap<u64, Kept> {
+        std::mem::take(&mut self.kept.lock())
     }
 
     /// Takes a batch's scores home. A problem is kept for [`Self::take_problem`]: nobody is there to be told.

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from . import _cuda, _rows
+from ._plans import FREE
 from ._scores import RANK_BASE, RowScores, class_rows
 
 _NATIVE_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -106,6 +107,10 @@ def cross_entropy(
     overwrite_logits: bool,
 ) -> torch.Tensor:
     """See :func:`lossfeed.cross_entropy`."""
+    if weight is None and isinstance(logits, torch.Tensor) and logits.is_cuda and not torch.compiler.is_compiling():
+        done = FREE.cross_entropy(logits, target, ignore_index, reduction, label_smoothing, overwrite_logits)
+        if done is not None:
+            return done
     known = reduction in ("none", "mean", "sum")
     if known and isinstance(target, torch.Tensor) and target.is_floating_point() and target.is_cuda:
         from . import _probabilities

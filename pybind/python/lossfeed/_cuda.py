@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from . import _native
-from ._errors import Error, SampleError, UsageError
+from ._errors import Error, UsageError
 from ._memory import dtype_name
 from ._scores import RANK_BASE
 
@@ -43,6 +43,10 @@ def kernels(device: torch.device) -> _native.CudaKernels | None:
         return None
     index = torch.cuda.current_device() if device.index is None else device.index
     if index not in _loaded:
+        if torch.cuda.is_current_stream_capturing():
+            raise UsageError(
+                "a graph that is being captured would load lossfeed's kernels, which ends the capture: run the step once outside of it first"
+            )
         try:
             _loaded[index] = _native.CudaKernels(index)
         except Error as cause:
@@ -53,22 +57,20 @@ def kernels(device: torch.device) -> _native.CudaKernels | None:
 
 def stream(device: torch.device) -> int:
     """The handle of torch's current stream."""
-    return int(torch.cuda.current_stream(device).cuda_stream)
+    return raw_stream(torch.cuda.current_device() if device.index is None else device.index)
+
+
+def _slow_raw_stream(index: int) -> int:
+    return int(torch.cuda.current_stream(index).cuda_stream)
+
+
+#: The handle of the current stream of the device of that number: a field of torch's own, where this torch shows it.
+raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _slow_raw_stream)
 
 
 def on(device: torch.device) -> AbstractContextManager[Any]:
     """Makes `device` the current one, for no host time where it is."""
     return nullcontext() if device.index == torch.cuda.current_device() else torch.cuda.device(device)
-
-
-def _raise_late_errors(device: torch.device) -> None:
-    """A target that named no class in an earlier call: found by the kernel, told here, since the call itself never waits."""
-    native = kernels(device)
-    row = None if native is None else native.take_error(stream(device))
-    if row is not None:
-        raise SampleError(
-            f"the target of row {row} of an earlier batch on this stream is outside the classes; fix the label, or pass it as ignore_index"
-        )
 
 
 def home(loader: Loader, batch: Batch, device: torch.device) -> Home:
@@ -79,22 +81,28 @@ def home(loader: Loader, batch: Batch, device: torch.device) -> Home:
         SampleError: what an earlier call found in its targets. UsageError: a capture with ids that are not on the device.
     """
     box = mailbox(loader, device)
-    # Takes the word first: the mail, if it is home, says which batch it was.
-    late = None
-    try:
-        _raise_late_errors(device)
-    except SampleError as error:
-        late = error
-    box.check()
-    if late is not None:
-        raise late
+    if (native := kernels(device)) is not None:
+        native.check(stream(device), box)
     if not torch.cuda.is_current_stream_capturing():
         return Home(box.address, box.register(batch._ticket), 0)
+    return Home(box.address, 0, captured_ids(box, batch, device))
+
+
+def captured_ids(box: _native.Mailbox, batch: Batch, device: torch.device) -> int:
+    """Where a graph that is being captured on `device` finds the ids it credits.
+
+    Raises:
+        UsageError: they are not on the device.
+    """
     if batch.ids.device != device:
         raise UsageError(
             f"a graph that scores on {device} finds the batch's ids on {batch.ids.device}: make the loader with device={str(device)!r}"
         )
-    return Home(box.address, 0, batch.ids.data_ptr())
+    # The graph knows them by their address alone, and may be replayed long after the batch has gone from the caller's hands. They
+    # share their memory with what else came with the batch, the targets among them.
+    address = batch.ids.data_ptr()
+    box.keep(address, (batch.ids, batch.target, batch.data, batch._weight))
+    return address
 
 
 def mailbox(loader: Loader, device: torch.device) -> _native.Mailbox:
@@ -102,6 +110,10 @@ def mailbox(loader: Loader, device: torch.device) -> _native.Mailbox:
     engine = loader._open_engine()
     index = torch.cuda.current_device() if device.index is None else device.index
     if index not in loader._mailboxes:
+        if torch.cuda.is_current_stream_capturing():
+            raise UsageError(
+                f"a graph that is being captured on {device} would make this loader's mailbox, which ends the capture: score one batch outside of it first"
+            )
         loader._mailboxes[index] = engine.mailbox(index, loader._settings["batch_size"])
     return loader._mailboxes[index]
 
@@ -124,7 +136,7 @@ def forward(
     device, (count, classes) = rows.device, rows.shape
     with on(device):
         if not where.mail:
-            _raise_late_errors(device)
+            native.check(stream(device))
         real = real_dtype(rows)
         term = torch.empty(count, dtype=real, device=device) if reduction is None else torch.empty((), dtype=reduction.dtype, device=device)
         rest = torch.empty((6, count), dtype=real, device=device)
@@ -300,6 +312,12 @@ def mail_columns(native: _native.CudaKernels, columns: list[torch.Tensor], where
 
 
 def settle(mailboxes: dict[int, Any]) -> None:
-    """Waits until the scores of all work given to the devices so far have been credited."""
+    """Waits until the scores of all work given to the devices so far have been credited.
+
+    Raises:
+        UsageError: this thread is capturing a graph, which waiting would end.
+    """
+    if mailboxes and torch.cuda.is_current_stream_capturing():
+        raise UsageError("the scores under way cannot be waited for while a CUDA graph is being captured: do it outside of the capture")
     for box in mailboxes.values():
         box.settle()

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _native
 from ._batch import Views
-from ._errors import DeviceError
+from ._errors import DeviceError, UsageError
 from ._memory import require_torch
 
 
@@ -107,6 +107,8 @@ class Mail:
         """Queues the copy of float32 ``(k, B)`` scores (loss, and maybe grad_norm and entropy) and int32 counts."""
         import torch
 
+        if torch.cuda.is_current_stream_capturing():
+            raise UsageError("scores that torch's operators compute cannot be part of a captured graph: score outside of the capture")
         self.deliver()
         if len(self._waiting) >= self._capacity:
             self.dropped_total += 1

@@ -47,15 +47,10 @@ class Graph:
         torch.ops.lossfeed.credit(self.credited, self.handle, batch.ids, torch.stack(floats))
 
 
-@torch.library.custom_op("lossfeed::credit", mutates_args=("credited",))
-def credit(credited: torch.Tensor, loader: int, ids: torch.Tensor, scores: torch.Tensor) -> None:
-    """Credits ``(k, B)`` scores (loss, grad_norm, entropy) to the batch with these ids."""
-    owner = _loaders.get(loader)
-    if owner is None:
-        raise UsageError("a compiled step scores for a loader that is gone: compile it again with the new loader")
+def _take_home(owner: Loader, batch: Batch, scores: torch.Tensor) -> None:
+    """Credits the rows of `scores` on their device."""
     owner._uses.scored = True
-    engine, batch = owner._open_engine(), owner._graph.batch(ids)
-    ticket = batch._ticket
+    engine, ticket = owner._open_engine(), batch._ticket
     if (native := _cuda.kernels(scores.device)) is not None:
         _cuda.mail_columns(native, list(scores), _cuda.home(owner, batch, scores.device))
     elif scores.device.type == "cuda":
@@ -70,6 +65,15 @@ def credit(credited: torch.Tensor, loader: int, ids: torch.Tensor, scores: torch
         else:
             entropy = rows[2] if len(rows) > 2 else None
             engine.apply_scores(ticket, rows[0], rows[1], entropy, _native.rank_counts(rows[0]))
+
+
+@torch.library.custom_op("lossfeed::credit", mutates_args=("credited",))
+def credit(credited: torch.Tensor, loader: int, ids: torch.Tensor, scores: torch.Tensor) -> None:
+    """Credits ``(k, B)`` scores (loss, grad_norm, entropy) to the batch with these ids."""
+    owner = _loaders.get(loader)
+    if owner is None:
+        raise UsageError("a compiled step scores for a loader that is gone: compile it again with the new loader")
+    _take_home(owner, owner._graph.batch(ids), scores)
     credited.add_(1)
 
 

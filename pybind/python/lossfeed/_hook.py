@@ -19,6 +19,9 @@ SEQUENCES = ("mean", "max", "sum")
 
 def score(loader: Loader, logits: Any, batch: Batch, ignore_index: int, sequence: str) -> None:
     """See :meth:`lossfeed.Loader.score`."""
+    plans = loader._plans
+    if plans is not None and sequence in SEQUENCES and not compiling() and plans.score(loader, logits, batch, ignore_index):
+        return
     _check_rows("logits", logits, batch)
     _check_sequence(sequence)
     if is_tensor(logits):
@@ -74,6 +77,14 @@ def cross_entropy(
     overwrite_logits: bool,
 ) -> Any:
     """See :meth:`lossfeed.Loader.cross_entropy`."""
+    plans = loader._plans
+    if plans is not None and weight is None and sequence in SEQUENCES and not compiling():
+        mine, weights = batch.target if target is None else target, batch.weight if weighted else None
+        done = plans.cross_entropy(
+            logits, mine, ignore_index, reduction, label_smoothing, overwrite_logits, loader, batch, weights
+        )
+        if done is not None:
+            return done
     torch = require_torch("cross_entropy")
     from . import _autograd
 

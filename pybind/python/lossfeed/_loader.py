@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _closing, _hook, _keywords, _native, _ranks, _readers
 from ._advice import Uses
@@ -18,6 +18,9 @@ from ._memory import to_numpy, to_torch
 from ._open import Data, open as open_data
 from ._pass import Pass
 from ._sizes import parse_cache
+
+if TYPE_CHECKING:
+    from ._plans import Plans
 
 _STATE_VERSION = 1
 
@@ -121,6 +124,8 @@ class Loader:
         self._courier: Any = None
         self._mail: Any = None
         self._mailboxes: dict[int, _native.Mailbox] = {}
+        #: The hooks' short way, once something was scored on a CUDA device.
+        self._plans: Plans | None = None
         _keywords.refuse_unhonourable(batch_sampler, worker_init_fn, multiprocessing_context, pin_memory_device, in_order)
         _keywords.flag("persistent_workers", persistent_workers)
         if (data is None) == (dataset is None):
@@ -186,6 +191,10 @@ class Loader:
         self._engine = _native.Engine(self._data._native, text)
         if self._courier is not None:
             self._courier.start(self._engine)
+            # At once, for a compiled step looks at it: it must not find something else after the first eager call.
+            from ._plans import Plans
+
+            self._plans = Plans()
         self._batches = self._engine.batches_per_epoch()
         if self._framework == "torch":
             from ._graph import Graph
@@ -244,7 +253,8 @@ class Loader:
     # ---- scores ----------------------------------------------------------------------------------------------------
 
     def score(self, logits: Any, batch: Batch, ignore_index: int = -100, *, sequence: str = "mean") -> None:
-        """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing.
+        """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing. Can be captured in a CUDA
+        graph once it has run outside of one; what a graph reads of the batch stays until the loader is closed.
 
         Args:
             logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch, rows in its order; torch or NumPy, on any device.
@@ -288,7 +298,8 @@ class Loader:
             sequence: as for :meth:`score`; it steers the scores, not the loss.
             overwrite_logits: as for :func:`lossfeed.cross_entropy`.
 
-        Under ``torch.compile`` it is part of the graph, without a break.
+        Under ``torch.compile`` it is part of the graph, without a break. A forward that is run again to save memory
+        (``torch.utils.checkpoint``) scores nothing more: it is counted as a repeat.
 
         Returns:
             A tensor like :func:`lossfeed.cross_entropy`'s. The batch's scores are taken up by the way, once a batch;
@@ -435,6 +446,7 @@ class Loader:
         self._closing = engine = engine or self._closing
         if engine is None or self._pid != os.getpid():
             return []
+        self._plans = None
         for mailbox in self._mailboxes.values():
             mailbox.close()
         self._mailboxes = {}

@@ -45,7 +45,17 @@ def cross_entropy(
         SampleError: a target outside ``[0, C)`` that is not ``ignore_index``, with the row, the target and C. On a CUDA device
             that row's loss is NaN and a later call on the stream raises, since finding out at once would have to wait.
     """
-    require_torch("cross_entropy")
-    from . import _autograd
+    return (_torchs or _load())(input, target, weight, ignore_index, reduction, label_smoothing, overwrite_logits)
 
-    return _autograd.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing, overwrite_logits)
+
+#: The half that is torch through and through, once somebody has called: an import in a function costs as much as an operator.
+_torchs: Any = None
+
+
+def _load() -> Any:
+    global _torchs
+    require_torch("cross_entropy")
+    from ._autograd import cross_entropy as loaded
+
+    _torchs = loaded
+    return loaded

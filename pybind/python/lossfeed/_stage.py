@@ -7,6 +7,7 @@ import threading
 import weakref
 from typing import Any, Callable, Generic, Iterable, Iterator, TypeVar
 
+from . import _native
 from ._errors import DeviceError, SettingsError, UsageError
 from ._keywords import device as device_name, whole
 from ._memory import is_array, is_tensor, require_torch
@@ -97,7 +98,7 @@ class StagedIterator(Iterator[T]):
         self._over = False
         self._thread = threading.Thread(
             target=_run,
-            args=(iterable, self._queue, self._stop, self._mover.send if self._mover else None),
+            args=(iterable, self._queue, self._stop, self._mover),
             name="lossfeed-stage",
             daemon=True,
         )
@@ -111,6 +112,8 @@ class StagedIterator(Iterator[T]):
     def __next__(self) -> T:
         if self._over:
             raise StopIteration
+        if self._mover:
+            self._mover.refuse_in_a_capture()
         while True:
             try:
                 # A timed wait, so that Ctrl-C is answered.
@@ -149,9 +152,7 @@ def _shut(stop: threading.Event, waiting: queue.Queue[Any]) -> None:
             return
 
 
-def _run(
-    iterable: Iterable[Any], out: queue.Queue[Any], stop: threading.Event, send: Callable[[Any], Any] | None
-) -> None:
+def _run(iterable: Iterable[Any], out: queue.Queue[Any], stop: threading.Event, mover: _Mover | None) -> None:
     def put(item: Any) -> bool:
         while not stop.is_set():
             try:
@@ -163,9 +164,11 @@ def _run(
 
     iterator = None
     try:
+        if mover:
+            mover.enter_thread()
         iterator = iter(iterable)
         for batch in iterator:
-            if not put(send(batch) if send else batch):
+            if not put(mover.send(batch) if mover else batch):
                 break
         else:
             put(_End)
@@ -187,6 +190,16 @@ class _Mover:
         self._torch = torch
         self._device = torch.device(device) if ":" in device else torch.device("cuda", torch.cuda.current_device())
         self._stream = torch.cuda.Stream(self._device)
+
+    def enter_thread(self) -> None:
+        """Background thread, first of all: its page-locking and its allocations must not end a capture of the consumer's."""
+        if self._torch.version.cuda is not None:
+            _native.relax_captures()
+
+    def refuse_in_a_capture(self) -> None:
+        """Consumer's thread: a graph cannot hold the wait for a copy that was queued outside of it."""
+        if self._torch.cuda.is_current_stream_capturing():
+            raise UsageError("a staged batch was asked for while a CUDA graph is being captured: take batches outside of the capture")
 
     def send(self, batch: Any) -> Any:
         """Background thread: queues the copies; returns the batch on the device and the event behind them."""

@@ -104,9 +104,7 @@ impl Copies {
             Ok(true)
         })?;
         if !follows {
-            return Err(Error::usage(
-                "the batch was asked for while a CUDA graph is being captured: take batches outside of the capture",
-            ));
+            return Err(captured());
         }
         // Should `work` panic with something on its way, this leaks what that reads.
         let owner: ManuallyDrop<Box<dyn Send>> = ManuallyDrop::new(Box::new(owner));
@@ -136,6 +134,10 @@ impl Copies {
         }
         Ok(CopyEvent { event })
     }
+}
+
+fn captured() -> Error {
+    Error::usage("the batch was asked for while a CUDA graph is being captured: take batches outside of the capture")
 }
 
 /// The copy stream while work is being queued on it.
@@ -259,10 +261,19 @@ impl CopyEvent {
     /// # Safety
     /// `stream` is 0 or a live stream of the device.
     pub(super) unsafe fn make_wait(&self, stream: u64) -> Result<()> {
-        self.event.driver.call("waiting for a batch on the consumer's stream", || {
+        let stream = stream as sys::CUstream;
+        let waits = self.event.driver.call("waiting for a batch on the consumer's stream", || {
             // SAFETY: the event is alive; the stream is by the caller's promise.
-            unsafe { sys::cuStreamWaitEvent(stream as sys::CUstream, self.event.raw(), 0) }.result()
-        })
+            unsafe {
+                // A capture does not survive a wait for what was queued outside of it.
+                if is_capturing(stream)? {
+                    return Ok(false);
+                }
+                sys::cuStreamWaitEvent(stream, self.event.raw(), 0).result()?;
+            }
+            Ok(true)
+        })?;
+        if waits { Ok(()) } else { Err(captured()) }
     }
 }
 

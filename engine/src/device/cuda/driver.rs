@@ -10,7 +10,7 @@ use std::sync::Arc;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
 
-use super::probe::describe;
+use super::probe::{describe, probe};
 use crate::device::{PINNED_PIECE_BYTES, Registration};
 use crate::error::{Error, Result};
 
@@ -60,6 +60,26 @@ impl Driver {
     /// [`crate::ErrorKind::Usage`] in a forked child; [`crate::ErrorKind::Device`] with `what` failed and the driver's
     /// words.
     pub(super) fn call<T>(&self, what: &str, f: impl FnOnce() -> Result<T, DriverError>) -> Result<T> {
+        self.run(what, || {
+            let _current = Current::enter(self.context.cu_ctx())?;
+            let _mode = Relaxed::enter()?;
+            f()
+        })
+    }
+
+    /// As [`Self::call`], for calls that only queue work on a stream. Those are allowed in every capture mode, so the mode
+    /// stays what it is: a launch pays for nothing but itself where the context is current already, as it is on torch's threads.
+    ///
+    /// # Errors
+    /// As for [`Self::call`].
+    pub(super) fn queue<T>(&self, what: &str, f: impl FnOnce() -> Result<T, DriverError>) -> Result<T> {
+        self.run(what, || {
+            let _current = Current::enter(self.context.cu_ctx())?;
+            f()
+        })
+    }
+
+    fn run<T>(&self, what: &str, f: impl FnOnce() -> Result<T, DriverError>) -> Result<T> {
         if self.forked() {
             return Err(Error::usage(format!(
                 "{what}: the CUDA device was opened by process {}, and its context did not survive the fork to {}: open it in the child, or start workers with spawn",
@@ -67,11 +87,7 @@ impl Driver {
                 std::process::id()
             )));
         }
-        let done = caught(|| {
-            let _current = Current::enter(self.context.cu_ctx())?;
-            f()
-        });
-        done.map_err(|why| Error::device(format!("{what}: {why}")))
+        caught(f).map_err(|why| Error::device(format!("{what}: {why}")))
     }
 }
 
@@ -173,38 +189,68 @@ impl Drop for Driver {
     }
 }
 
-/// The device's context current, until dropped.
+/// The device's context current, until dropped. Nothing is switched where it is current already.
 struct Current {
-    mode: sys::CUstreamCaptureMode,
+    pushed: bool,
 }
 
 impl Current {
     fn enter(context: sys::CUcontext) -> Result<Self, DriverError> {
+        let mut now = std::ptr::null_mut();
+        // SAFETY: the driver is initialised, for a context is retained; the pointer is to a local.
+        unsafe { sys::cuCtxGetCurrent(&raw mut now) }.result()?;
+        if now == context {
+            return Ok(Self { pushed: false });
+        }
         // SAFETY: the context is retained by the driver value that is being called.
         unsafe { sys::cuCtxPushCurrent_v2(context) }.result()?;
-        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the pointer is to a local; the call swaps it with the thread's mode.
-        let swapped = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) }.result();
-        if let Err(error) = swapped {
-            pop();
-            return Err(error);
-        }
-        Ok(Self { mode })
+        Ok(Self { pushed: true })
     }
 }
 
 impl Drop for Current {
     fn drop(&mut self) {
-        // SAFETY: the pointer is to a field; the mode is the one the thread had.
-        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut self.mode) };
-        pop();
+        if self.pushed {
+            let mut popped = std::ptr::null_mut();
+            // SAFETY: the pointer is to a local; the context on top is the one that was pushed.
+            let _ = unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) };
+        }
     }
 }
 
-fn pop() {
-    let mut popped = std::ptr::null_mut();
-    // SAFETY: the pointer is to a local; the context on top is the one that was pushed.
-    let _ = unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) };
+/// This thread's stream-capture mode relaxed, until dropped.
+struct Relaxed {
+    before: sys::CUstreamCaptureMode,
+}
+
+impl Relaxed {
+    fn enter() -> Result<Self, DriverError> {
+        let mut before = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the pointer is to a local; the call swaps it with the thread's mode.
+        unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut before) }.result()?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is to a field; the mode is the one the thread had.
+        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut self.before) };
+    }
+}
+
+/// Lets the calling thread allocate and page-lock memory while another thread captures a graph, from now on and until the thread ends.
+/// In the mode that threads begin with, such a call fails and takes the capture with it.
+///
+/// # Errors
+/// [`crate::ErrorKind::Device`] where there is no driver, or it refuses.
+pub fn relax_captures() -> Result<()> {
+    let found = probe();
+    if let Some(problem) = &found.problem {
+        return Err(Error::device(format!("this thread's capture mode cannot be set: {problem}")));
+    }
+    caught(|| Relaxed::enter().map(std::mem::forget))
+        .map_err(|why| Error::device(format!("this thread's capture mode cannot be set: {why}")))
 }
 
 /// Whether `stream` is capturing a graph.

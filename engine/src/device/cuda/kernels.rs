@@ -13,7 +13,7 @@ use lossfeed_kernels::{Dtype, Rows, ptx};
 use parking_lot::Mutex;
 
 use super::copy::Event;
-use super::driver::Driver;
+use super::driver::{Driver, is_capturing};
 use super::lend::Lending;
 use super::mailbox::Lines;
 use crate::error::{Error, Result};
@@ -243,6 +243,18 @@ impl CudaKernels {
         self.lending.take_error(stream)
     }
 
+    /// Whether a graph is being captured on `stream`.
+    ///
+    /// # Safety
+    /// `stream` is 0 or a live stream of the device.
+    ///
+    /// # Errors
+    /// As for [`Self::forward`].
+    pub unsafe fn is_capturing(&self, stream: u64) -> Result<bool> {
+        // SAFETY: the caller's promise.
+        self.driver.queue("asking about a capture", || unsafe { is_capturing(stream as sys::CUstream) })
+    }
+
     /// # Safety
     /// Every address in the steps is valid, as [`Self::forward`] says; `stream` is 0 or a live stream of the device.
     unsafe fn launch(&self, stream: u64, steps: &[Step]) -> Result<()> {
@@ -253,7 +265,7 @@ impl CudaKernels {
             };
             // The driver copies the structure during the call.
             let mut parameters = [step.arguments.bytes().as_ptr().cast_mut().cast::<c_void>()];
-            self.driver.call(kernel, || {
+            self.driver.queue(kernel, || {
                 let (grid, (x, y), shared) = (step.launch.grid, step.launch.block, step.launch.shared_bytes);
                 let (stream, extra) = (stream as sys::CUstream, std::ptr::null_mut());
                 // SAFETY: the caller's promises; shape and argument are made for the kernel by `lossfeed_kernels::launch`.

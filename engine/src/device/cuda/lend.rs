@@ -86,7 +86,7 @@ impl Lending {
             None => scratch_tickets(scratch),
         };
         if own.is_none() {
-            self.driver.call("zeroing a call's tickets", || {
+            self.driver.queue("zeroing a call's tickets", || {
                 // SAFETY: inside the scratch, which is the call's on this stream.
                 unsafe { sys::cuMemsetD8Async(tickets, 0, TICKET_BYTES, stream as sys::CUstream) }.result()
             })?;
@@ -101,7 +101,7 @@ impl Lending {
     /// As for [`Self::lend`].
     unsafe fn number(&self, stream: u64) -> Result<Option<usize>> {
         let ids = ids(&self.driver);
-        let id = self.driver.call("asking about a stream", || {
+        let id = self.driver.queue("asking about a stream", || {
             let raw = stream as sys::CUstream;
             // SAFETY: the caller's promise.
             if unsafe { is_capturing(raw)? } {

@@ -33,6 +33,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use copy::{CopyEvent, CopyQueue};
+pub use driver::relax_captures;
 pub use kernels::CudaKernels;
 pub use mailbox::{Mail, Mailbox};
 pub use memory::DeviceMemory;
