@@ -38,6 +38,14 @@ impl Gpu {
     }
 }
 
+/// A kernel takes its structure by value: the driver copies as many bytes as the kernel declares from this address, so none may
+/// be missing, and the structures hold 64-bit words.
+fn aligned(arguments: &[u8]) -> Vec<u64> {
+    let mut words = vec![0; arguments.len().div_ceil(8)];
+    bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..arguments.len()].copy_from_slice(arguments);
+    words
+}
+
 impl Machine for Gpu {
     fn run(&mut self, program: &Program, _seed: u64) -> Result<Memory, String> {
         // Every buffer in one allocation, on boundaries of 256 bytes plus its offset, as separate ones would be.
@@ -63,9 +71,7 @@ impl Machine for Gpu {
         for call in &program.calls {
             let mut arguments = call.arguments.clone();
             relocate(&mut arguments, base_of);
-            // A kernel takes its structure by value: the driver copies as many bytes as it declares from this address.
-            let mut padded = [0u64; 64];
-            bytemuck::cast_slice_mut::<u64, u8>(&mut padded)[..arguments.len()].copy_from_slice(&arguments);
+            let argument = aligned(&arguments);
             let function = self.module.load_function(call.launch.kernel).unwrap();
             let shape = LaunchConfig {
                 grid_dim: (call.launch.grid, 1, 1),
@@ -73,8 +79,8 @@ impl Machine for Gpu {
                 shared_mem_bytes: call.launch.shared_bytes,
             };
             let mut builder = self.stream.launch_builder(&function);
-            builder.arg(&padded[0]);
-            // SAFETY: the one argument lies at the start of `padded`, which is as long as any of the kernels' structures; its
+            builder.arg(&argument[0]);
+            // SAFETY: the one argument lies at the start of `argument`, which is as long as the kernel's structure; its
             // addresses lie in an allocation that outlives the copy below, which is on the same stream.
             unsafe { builder.launch(shape) }.map_err(|e| format!("{}: {e}", call.launch.kernel))?;
         }
@@ -199,4 +205,20 @@ fn a_bad_target_on_the_gpu_names_its_row_and_the_context_survives() {
     let Some(mut gpu) = Gpu::open() else { return };
     checks::bad_targets(&mut gpu);
     check(&mut gpu, &case(Dtype::BF16, 300, 10, 10, 0, Flavour::Plain, 1), 132).unwrap();
+}
+
+/// Needs no GPU.
+#[test]
+fn the_argument_of_every_kernel_reaches_the_driver_whole() {
+    let sizes: Vec<usize> = ptx::module()
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix(".param .align 8 .b8 lossfeed_")?.strip_suffix(']'))
+        .map(|declared| declared.split_once('[').unwrap().1.parse().unwrap())
+        .collect();
+    assert_eq!(sizes.len(), ptx::KERNELS.len(), "every kernel takes one structure");
+    for size in sizes {
+        let arguments: Vec<u8> = (0..size).map(|byte| byte as u8).collect();
+        let argument = aligned(&arguments);
+        assert_eq!(bytemuck::cast_slice::<u64, u8>(&argument)[..size], arguments[..], "{size} bytes");
+    }
 }
