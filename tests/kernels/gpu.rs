@@ -1,9 +1,10 @@
-//! The prebuilt PTX on a real GPU, where there is one: the same checks as on the fibers. Says so in one line where there is none.
+//! The prebuilt images on a real GPU, where there is one: the same checks as on the fibers. Says so in one line where there is none.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaModule, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, sys};
+use cudarc::nvrtc::Ptx;
 use lossfeed_kernels::{Dtype, ptx};
 use proptest::prelude::*;
 
@@ -33,8 +34,21 @@ impl Gpu {
             eprintln!("{why}");
             return None;
         };
-        let module = context.load_module(ptx::module().into()).expect("the driver loads the prebuilt PTX");
+        let (major, minor) = context.compute_capability().unwrap();
+        let image = ptx::images_for((major as u32, minor as u32)).next().expect("the PTX is for every GPU");
+        let module = match image.machine_code {
+            Some(_) => context.load_module(Ptx::from_binary(image.bytes.to_vec())),
+            None => context.load_module(ptx::module().into()),
+        };
+        let module = module.unwrap_or_else(|e| panic!("the driver loads {}: {e}", image.name));
         Some(Gpu { stream: context.default_stream(), module })
+    }
+
+    /// The same GPU with what the driver makes of the PTX.
+    fn compiled_by_the_driver(self) -> Gpu {
+        let context = self.stream.context();
+        let module = context.load_module(ptx::module().into()).expect("the driver compiles the prebuilt PTX");
+        Gpu { module, ..self }
     }
 }
 
@@ -133,6 +147,16 @@ fn the_gpu_equals_the_reference_on_every_shape_and_type() {
         (64, 21_843, 0, 0, 132),
     ];
     checks::every_shape(&mut gpu, training, 2);
+}
+
+/// What a GPU without machine code of its own gets, and one whose driver refuses it.
+#[test]
+fn the_gpu_equals_the_reference_by_the_drivers_own_compilation_too() {
+    let Some(gpu) = Gpu::open() else { return };
+    let mut gpu = gpu.compiled_by_the_driver();
+    checks::every_shape(&mut gpu, &SHAPES, 1);
+    gradient_checks::backward(&mut gpu, &SHAPES);
+    checks::ranks(&mut gpu, &[1, 513, 5000, 16_385]);
 }
 
 #[test]

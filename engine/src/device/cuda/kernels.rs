@@ -1,7 +1,7 @@
 //! The kernels of one device on borrowed streams: `kernels/README.md` has their arguments, `lossfeed_kernels::launch` their shapes.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,10 +11,11 @@ use lossfeed_kernels::launch::{
     self, Gather, Gradient, Home, Images, Lent, Probabilities, ProbabilityGradient, Score, Sequences, Step,
     TICKET_BYTES,
 };
-use lossfeed_kernels::{Dtype, Rows, ptx};
+use lossfeed_kernels::{Dtype, Rows};
 use parking_lot::Mutex;
 
 use super::driver::{Driver, Mapped};
+use super::module::{self, Loaded};
 use crate::error::{Error, Result};
 
 /// Streams that have tickets of their own, from the start: nothing is allocated while a graph is captured.
@@ -23,8 +24,6 @@ const STREAMS_MAX: usize = 16;
 const ERROR_BYTES: usize = 64;
 /// What an error word holds while no target was bad.
 const NO_ERROR: u32 = u32::MAX;
-/// Room for what the driver's compiler says about the kernels.
-const LOG_BYTES: usize = 8192;
 
 /// The kernels of a device. Loaded once a process and never unloaded: a captured graph may hold them.
 ///
@@ -33,6 +32,7 @@ const LOG_BYTES: usize = 8192;
 /// one is not scoring.
 pub struct CudaKernels {
     driver: Arc<Driver>,
+    image: &'static str,
     functions: Vec<(&'static str, sys::CUfunction)>,
     multiprocessors: u32,
     /// `STREAMS_MAX` times `TICKET_BYTES`.
@@ -65,6 +65,11 @@ impl CudaKernels {
     /// Multiprocessors of the GPU.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors
+    }
+
+    /// The image that the driver took, by its name in `kernels/prebuilt`.
+    pub fn image(&self) -> &'static str {
+        self.image
     }
 
     /// Scores logits against class indices. `scratch` is [`launch::scratch_bytes`] of device memory that nobody else uses
@@ -285,29 +290,11 @@ impl CudaKernels {
     }
 
     fn load(driver: Arc<Driver>) -> Result<Self> {
-        let module = load_module(&driver)?;
-        let mut functions = Vec::with_capacity(ptx::KERNELS.len());
-        for name in ptx::KERNELS {
-            let c_name =
-                CString::new(name).map_err(|nul| Error::internal("a kernel's name holds a zero").because(nul))?;
-            let function = driver.call(name, || {
-                let mut function = std::ptr::null_mut();
-                // SAFETY: the module is loaded; the name ends with a zero; the pointer is to a local.
-                unsafe { sys::cuModuleGetFunction(&raw mut function, module, c_name.as_ptr()) }.result()?;
-                let mut registers = 0;
-                let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NUM_REGS;
-                // The driver loads code when it is first needed; asking about it now keeps that out of a training step and
-                // out of a graph capture.
-                // SAFETY: the function was just got; the pointer is to a local.
-                unsafe { sys::cuFuncGetAttribute(&raw mut registers, attribute, function) }.result()?;
-                Ok(function)
-            })?;
-            functions.push((name, function));
-        }
+        let Loaded { image, functions } = module::load(&driver)?;
         let tickets = driver.zeroed(STREAMS_MAX * TICKET_BYTES, "allocating tickets for scores")?;
         let errors = Mapped::new(driver.clone(), STREAMS_MAX * ERROR_BYTES)?;
         let multiprocessors = driver.multiprocessors()?;
-        let kernels = Self { driver, functions, multiprocessors, tickets, errors, streams: Mutex::default() };
+        let kernels = Self { driver, image, functions, multiprocessors, tickets, errors, streams: Mutex::default() };
         for number in 0..STREAMS_MAX {
             kernels.error_word(number).store(NO_ERROR, Ordering::Relaxed);
         }
@@ -317,31 +304,11 @@ impl CudaKernels {
 
 impl std::fmt::Debug for CudaKernels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CudaKernels").field("multiprocessors", &self.multiprocessors).finish_non_exhaustive()
+        f.debug_struct("CudaKernels")
+            .field("image", &self.image)
+            .field("multiprocessors", &self.multiprocessors)
+            .finish_non_exhaustive()
     }
-}
-
-fn load_module(driver: &Driver) -> Result<sys::CUmodule> {
-    let image =
-        CString::new(ptx::module()).map_err(|nul| Error::internal("the shipped PTX holds a zero").because(nul))?;
-    let mut log = vec![0u8; LOG_BYTES];
-    let mut options =
-        [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-    // The size travels in the pointer's place (cuModuleLoadDataEx).
-    let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG_BYTES)];
-    let loaded = driver.call("loading the kernels", || {
-        let mut module = std::ptr::null_mut();
-        let (n, options, values) = (options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr());
-        // SAFETY: the image ends with a zero; the two options have their two values; log and arrays outlive the call.
-        unsafe { sys::cuModuleLoadDataEx(&raw mut module, image.as_ptr().cast(), n, options, values) }.result()?;
-        Ok(module)
-    });
-    loaded.map_err(|error| {
-        let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
-        let said = String::from_utf8_lossy(&log[..end]).trim().to_owned();
-        Error::device(if said.is_empty() { "the GPU's driver refuses the kernels".to_owned() } else { said })
-            .because(error)
-    })
 }
 
 fn check_shape(rows: usize, classes: usize, strides: &[i64]) -> Result<()> {

@@ -7,7 +7,8 @@
 //! | `copy` | host-to-device copies on our own stream, events, who keeps the source alive |
 //! | `batch` | many copies in one call, where the driver can |
 //! | `memory` | device memory of our own |
-//! | `kernels` | the kernels: module, launches on a borrowed stream |
+//! | `module` | the kernels' code: which image this GPU is given, and what happens if the driver refuses it |
+//! | `kernels` | the kernels: launches on a borrowed stream |
 //! | `mailbox` | scores on their way home: a ring in mapped host memory and a thread that reads it |
 //!
 //! Lifetimes, once: everything holds the [`driver::Driver`], which holds the device's primary context (the one torch
@@ -24,6 +25,7 @@ mod driver;
 mod kernels;
 mod mailbox;
 mod memory;
+mod module;
 mod probe;
 
 use std::fmt;
