@@ -274,6 +274,7 @@ def main() -> int:
     read = None if speed is None or failed(speed) else speed["read_gb_per_s"]
     candidates, missing = losses(report.device)
     report.data["left_out"] = missing
+    report.data["shapes"] = [list(shape) for shape in SHAPES]
     section("forward", lambda: forward(report, read))
     section("backward", lambda: backward(report, candidates, missing))
     section("small", lambda: small(report))

@@ -54,11 +54,10 @@ def test_what_decides_may_fail_it_and_what_measures_may_not(suite):
 
 
 def test_a_check_that_does_not_end_is_stopped_with_all_it_started_and_the_next_has_its_turn(suite, tmp_path):
-    child = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
-    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}, sys.argv[1]])"
-    suite.run(Check("stuck", 5, [[sys.executable, "-c", parent, str(tmp_path / "pid")], says("never")]), soon())
+    shell = ["bash", "-c", f"sleep 600 & echo $! >{tmp_path / 'pid'}; wait"]
+    suite.run(Check("stuck", 1, [shell, says("never")]), soon())
     assert known(suite)["checks"][0]["status"] == "out of time" and not known(suite)["complete"]
-    pid = (tmp_path / "pid").read_text()
+    pid = (tmp_path / "pid").read_text().strip()
     for _ in range(500):
         if not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text():
             break
@@ -72,8 +71,8 @@ def test_a_check_that_does_not_end_is_stopped_with_all_it_started_and_the_next_h
 
 @pytest.mark.parametrize(("said", "status"), [("========= Invalid __global__ read of size 4", "failed"), ("1 test ran", "ok")])
 def test_a_sanitizer_that_is_stopped_has_found_what_it_had_printed(suite, said, status):
-    command = [sys.executable, "-c", f"import time; print({said!r}, flush=True); time.sleep(600)"]
-    suite.run(Check("sanitizer-memcheck", 3, [command], if_stopped=suites.judge_sanitizer), soon())
+    command = ["bash", "-c", f"echo '{said}'; sleep 600"]
+    suite.run(Check("sanitizer-memcheck", 1, [command], if_stopped=suites.judge_sanitizer), soon())
     assert known(suite)["checks"][0]["status"] == status
 
 
@@ -95,6 +94,22 @@ def test_the_archive_keeps_its_limit_and_the_results(suite, monkeypatch):
 
 def test_parts_keep_within_eight_minutes_and_all_within_twenty_five():
     assert suites.PART_S < 480 and suites.ALL_S < 1500
+
+
+def test_packed_shards_are_unpacked_as_the_shards_they_were(tmp_path, monkeypatch):
+    import gzip
+
+    import training
+
+    monkeypatch.delenv("LOSSFEED_CIFAR", raising=False)
+    monkeypatch.setattr(training, "BUNDLED", tmp_path / "cifar")
+    assert training.folder(None, tmp_path) is None and training.folder("given", tmp_path) == "given"
+    (tmp_path / "cifar").mkdir()
+    (tmp_path / "there").mkdir()
+    for name in ("train-00.tar", "test-00.tar"):
+        (tmp_path / "cifar" / f"{name}.gz").write_bytes(gzip.compress(name.encode()))
+    assert training.folder(None, tmp_path / "there") == str(tmp_path / "there")
+    assert {file.name: file.read_text() for file in (tmp_path / "there").iterdir()} == {n: n for n in ("train-00.tar", "test-00.tar")}
 
 
 #: As ncu 2025.3 prints it, shortened.
