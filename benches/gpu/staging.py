@@ -157,7 +157,7 @@ def paths(report: Report) -> list[dict[str, Any]]:
         for _ in range(4):
             torch.mm(a, a, out=out)
 
-    for side, batch_size, samples in ((8, 4, 64),) if quick else ((8, 256, 400_000), (32, 256, 200_000), (96, 256, 40_000), (224, 64, 8_192)):
+    for side, batch_size, samples in ((8, 4, 64),) if quick else ((8, 256, 200_000), (32, 256, 100_000), (96, 256, 20_000), (224, 64, 4_096)):
         data = lf.open(pixels(samples, side))
         for workers in (1,) if quick else (1, 8):
             row: dict[str, Any] = {"batch": f"{batch_size}x{side}x{side}x3", "loader_threads": workers}
@@ -167,7 +167,7 @@ def paths(report: Report) -> list[dict[str, Any]]:
 
                 def run(path: str = path, workers: int = workers, batch_size: int = batch_size, data: Any = data) -> dict[str, Any]:
                     with loader(report, data, batch_size, num_workers=workers, copy_path=path) as made:
-                        count = 4 if quick else 200
+                        count = 4 if quick else 100
                         return {**rate(made, count, device), "compute_slowdown_fraction": slowdown(made, compute, count, device)}
 
                 row["paths"][path] = attempt(run)
@@ -282,7 +282,7 @@ def asked_for(sections: dict[str, Any]) -> list[tuple[str, str, Any, Any]]:
 def main() -> int:
     """Runs the sections; always 0, unless the program itself cannot start."""
     report = Report("staging", arguments(__doc__).parse_args())
-    for name, body in {"copy": copy, "overlap": overlap, "paths": paths, "images": images, "loaders": loaders}.items():
+    for name, body in {"copy": copy, "overlap": overlap, "images": images, "paths": paths, "loaders": loaders}.items():
         report.section(name, lambda body=body: body(report))
         # What is known so far is judged so far: this may be stopped at any time.
         report.judge(asked_for(report.data["sections"]), silent=True)
