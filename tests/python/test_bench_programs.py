@@ -58,7 +58,7 @@ def dry(tmp_path_factory):
     out = tmp_path_factory.mktemp("gpu")
     command = [str(ROOT / ".ci" / "gpu"), "--dry-run"]
     environment = {**os.environ, "OUT": str(out), "PYTHON": sys.executable}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=environment)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     with tarfile.open(out / "gpu.tar.gz") as archive:
         members = {Path(m.name).name: archive.extractfile(m).read().decode() for m in archive}

@@ -19,7 +19,9 @@ from suite import Check, Suite
 def suite(tmp_path, monkeypatch):
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
     monkeypatch.setattr(suites.tempfile, "mkdtemp", lambda: str(tmp_path / "results"))
-    return Suite(argparse.Namespace(dry_run=True))
+    made = Suite(argparse.Namespace(dry_run=True))
+    made.patience = 1
+    return made
 
 
 def says(text, code=0):
