@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 import tarfile
 import time
@@ -97,6 +99,14 @@ def test_the_archive_keeps_its_limit_and_the_results(suite, monkeypatch):
 def test_parts_keep_within_eight_minutes_and_all_within_twenty_five():
     assert all(longest <= 450 for longest in suites.PARTS_S.values()) and suites.ALL_S <= 1440
     assert suites.PARTS_S["sanitizer"] + suites.PARTS_S["staging"] <= 450
+
+
+def test_python_tests_that_want_a_gpu_do_not_pass_without_one():
+    here = Path(__file__).resolve().parent
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", str(here / "test_cuda.py")]
+    hidden = {**os.environ, "LOSSFEED_REQUIRE_GPU": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=hidden)
+    assert done.returncode != 0 and "torch finds no GPU" in done.stdout + done.stderr
 
 
 def test_packed_shards_are_unpacked_as_the_shards_they_were(tmp_path, monkeypatch):
