@@ -1,47 +1,61 @@
 #!/usr/bin/env python3
-"""Compiles kernels/cuda to kernels/prebuilt with NVRTC 12.0.
+"""Compiles kernels/cuda to kernels/prebuilt with NVRTC: machine code for the GPUs in use, and PTX for all others.
 
     python3 kernels/build_ptx.py [WORK_DIRECTORY]
 
-NVRTC comes from PyPI into a virtual environment below WORK_DIRECTORY (default: a temporary directory, removed afterwards);
-neither a CUDA toolkit nor a host compiler is needed. Version 12.0 is deliberate: it emits PTX ISA 8.0, which every driver from
-525 on can load, and newer compilers emit PTX that installed drivers refuse.
+NVRTC comes from PyPI into WORK_DIRECTORY (default: target/nvrtc) and stays there; neither a CUDA toolkit nor a host compiler
+is needed. Two releases, each for a reason:
+
+* 12.0 makes the PTX: it emits ISA 8.0, which every driver from 525 on can load. Newer compilers emit PTX that installed drivers refuse.
+* 12.9 makes the machine code, because 12.0 knows no GPU after 9.0. Drivers load the machine code of every release of their own major
+  version and of older ones, so 525 and later load this; 13.0's would want 580.
 """
 
 import ctypes
 import hashlib
 import subprocess
 import sys
-import tempfile
 import venv
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+PREBUILT = HERE / "prebuilt"
 # One translation unit, in this order (src/ptx.rs has the same list).
 SOURCES = [f"{name}.cu" for name in ("prelude", "rank", "mail", "finish", "mean", "tiles", "radix", "sums", "score", "gradient", "probability", "sequence", "image", "gather")]
-PACKAGE = "nvidia-cuda-nvrtc-cu12==12.0.*"
-OPTIONS = ["--gpu-architecture=compute_75", "--std=c++17", "--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"]
+OPTIONS = ["--std=c++17", "--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"]
+PACKAGES = {release: f"nvidia-cuda-nvrtc-cu12=={release}.*" for release in ("12.0", "12.9")}
+# File: release, target. Slowest first: two are compiled at a time.
+IMAGES = {
+    "sm_120.cubin": ("12.9", "sm_120"),
+    "sm_100.cubin": ("12.9", "sm_100"),
+    "sm_90.cubin": ("12.9", "sm_90"),
+    "sm_80.cubin": ("12.9", "sm_80"),
+    "lossfeed.ptx": ("12.0", "compute_75"),
+}
 
 
 def source() -> bytes:
     return b"".join((HERE / "cuda" / name).read_bytes() for name in SOURCES)
 
 
-def install(directory: Path) -> Path:
-    """Installs NVRTC below `directory` unless it is there; returns the library's path."""
-    python = directory / "bin" / "python"
-    if not python.exists():
-        venv.create(directory, with_pip=True)
-    found = sorted(directory.glob("lib/python*/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12"))
-    if not found:
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGE], check=True)
-        found = sorted(directory.glob("lib/python*/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12"))
-    if not found:
-        sys.exit(f"{PACKAGE} holds no libnvrtc.so.12 for this platform; build on Linux, x86-64 or aarch64")
-    return found[0]
+def install(directory: Path, release: str) -> Path:
+    """Installs that NVRTC below `directory` unless it is there; returns the library's path."""
+    place = directory / release
+    name = "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
+    if not (place / name).exists():
+        python = directory / "pip" / "bin" / "python"
+        if not python.exists():
+            venv.create(directory / "pip", with_pip=True)
+        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--upgrade", "--target", place]
+        subprocess.run([*command, PACKAGES[release]], check=True)
+    if not (place / name).exists():
+        sys.exit(f"{PACKAGES[release]} holds no libnvrtc.so.12 for this platform; build on Linux, x86-64 or aarch64")
+    return place / name
 
 
-def compile_ptx(library: Path, text: bytes) -> str:
+def compile_image(library: Path, text: bytes, target: str) -> bytes:
+    """PTX for a virtual target (compute_…), machine code for a real one (sm_…)."""
     nvrtc = ctypes.CDLL(str(library))
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
 
@@ -49,40 +63,58 @@ def compile_ptx(library: Path, text: bytes) -> str:
         if code:
             raise RuntimeError(nvrtc.nvrtcGetErrorString(code).decode())
 
+    def fetch(what: str) -> bytes:
+        size = ctypes.c_size_t()
+        check(getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+        found = ctypes.create_string_buffer(size.value)
+        check(getattr(nvrtc, f"nvrtcGet{what}")(program, found))
+        return found.raw
+
     program = ctypes.c_void_p()
     check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, b"lossfeed.cu", 0, None, None))
-    options = (ctypes.c_char_p * len(OPTIONS))(*(o.encode() for o in OPTIONS))
-    code = nvrtc.nvrtcCompileProgram(program, len(OPTIONS), options)
-    size = ctypes.c_size_t()
-    check(nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
-    log = ctypes.create_string_buffer(size.value)
-    check(nvrtc.nvrtcGetProgramLog(program, log))
-    if log.value:
-        print(log.value.decode(), file=sys.stderr)
+    options = [f"--gpu-architecture={target}", *OPTIONS]
+    code = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*(o.encode() for o in options)))
+    log = fetch("ProgramLog").rstrip(b"\0\n")
+    if log:
+        print(f"{target}: {log.decode()}", file=sys.stderr)
     check(code)
-    check(nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size)))
-    ptx = ctypes.create_string_buffer(size.value)
-    check(nvrtc.nvrtcGetPTX(program, ptx))
+    image = fetch("CUBIN" if target.startswith("sm_") else "PTX")
     check(nvrtc.nvrtcDestroyProgram(ctypes.byref(program)))
-    return ptx.value.decode()
+    return image
+
+
+def make(library: Path, name: str) -> bytes:
+    """The content of one file of prebuilt/. Each holds the digest of its sources."""
+    text, target = source(), IMAGES[name][1]
+    digest = hashlib.sha256(text).hexdigest()
+    if name.endswith(".ptx"):
+        ptx = compile_image(library, text, target).rstrip(b"\0")
+        if b".version 8.0" not in ptx or b".target sm_75" not in ptx:
+            sys.exit("the compiler did not emit PTX ISA 8.0 for sm_75; is another NVRTC in its place?")
+        return f"// Made by build_ptx.py. Source sha256: {digest}\n".encode() + ptx
+    values = ",".join(str(byte) for byte in digest.encode())
+    return compile_image(library, text + f'\nextern "C" __constant__ char lossfeed_source_sha256[] = {{{values}}};\n'.encode(), target)
 
 
 def build(directory: Path) -> None:
-    text = source()
-    digest = hashlib.sha256(text).hexdigest()
-    ptx = compile_ptx(install(directory), text)
-    if ".version 8.0" not in ptx or ".target sm_75" not in ptx:
-        sys.exit("the compiler did not emit PTX ISA 8.0 for sm_75; is another NVRTC in its place?")
-    prebuilt = HERE / "prebuilt"
-    prebuilt.mkdir(exist_ok=True)
-    (prebuilt / "lossfeed.ptx").write_text(f"// Made by build_ptx.py. Source sha256: {digest}\n{ptx}")
-    (prebuilt / "lossfeed.sha256").write_text(digest)
-    print(f"{len(ptx)} bytes of PTX, source {digest}")
+    libraries = {release: install(directory, release) for release in PACKAGES}
+    # In processes: two libraries of one name do not share one, and a compilation holds on to hundreds of megabytes.
+    with ProcessPoolExecutor(2) as pool:
+        made = {name: pool.submit(make, libraries[release], name) for name, (release, _) in IMAGES.items()}
+    PREBUILT.mkdir(exist_ok=True)
+    for old in PREBUILT.iterdir():
+        old.unlink()
+    sums = {}
+    for name, image in sorted(made.items()):
+        (PREBUILT / name).write_bytes(image.result())
+        sums[name] = hashlib.sha256(image.result()).hexdigest()
+        print(f"{name}: {len(image.result())} bytes")
+    digest = hashlib.sha256(source()).hexdigest()
+    (PREBUILT / "lossfeed.sha256").write_text(digest)
+    # As `sha256sum --check` reads it.
+    (PREBUILT / "images.sha256").write_text("".join(f"{value}  {name}\n" for name, value in sums.items()))
+    print(f"source {digest}")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        build(Path(sys.argv[1]).resolve() / "nvrtc")
-    else:
-        with tempfile.TemporaryDirectory() as temporary:
-            build(Path(temporary) / "nvrtc")
+    build(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else HERE.parent / "target" / "nvrtc")

@@ -1,110 +1,165 @@
 #!/usr/bin/env python3
-"""Reassembles kernels/prebuilt/lossfeed.ptx for the GPUs it will meet, without one.
+"""What assemblers make of kernels/prebuilt, without a GPU.
 
-    python3 kernels/check_ptx.py WORK_DIRECTORY
+    python3 kernels/check_ptx.py [--write] WORK_DIRECTORY
 
-A driver's JIT compiler is ptxas; the ptxas of several releases, from PyPI, stands in for several drivers. Fails if one refuses
-the PTX, if a kernel spills registers to memory, or if a kernel that reads logits does so without 128-bit loads (a backward: without
-128-bit stores). Prints the table of kernels/README.md. WORK_DIRECTORY keeps the downloads.
+Counts the shipped machine code of every kernel (machine_code.py says how) and holds it to kernels/machine_code.csv: what has become
+worse fails, with the numbers, and what has become better wants the table written anew. `--write` writes it: the change of the table
+is then there to be read beside the change of the code.
+
+And assembles the PTX, which GPUs without machine code of their own get. A driver's compiler is ptxas; the ptxas of several releases
+stands in for several drivers. Fails if one refuses the PTX, or if a kernel spills registers to memory.
+
+The tools are NVIDIA's own, from PyPI; WORK_DIRECTORY keeps them.
 """
 
+import argparse
+import csv
+import dataclasses
 import re
 import subprocess
 import sys
 import tempfile
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-PTX = Path(__file__).resolve().parent / "prebuilt" / "lossfeed.ptx"
-# Release: package, GPUs it knows of ours. 12.0 is the oldest that reads PTX ISA 8.0.
+from machine_code import READS_PER_LOGIT, Cost, costs
+
+HERE = Path(__file__).resolve().parent
+PREBUILT = HERE / "prebuilt"
+TABLE = HERE / "machine_code.csv"
+MADE_BY = "# Made by: python3 kernels/check_ptx.py --write WORK_DIRECTORY"
+DISASSEMBLER = "nvidia-cuda-nvdisasm==13.2.78"
+# Release: package, and GPUs that the PTX is for. 12.0 is the oldest that reads PTX ISA 8.0; 9.0 and 12.0 are there for a driver that
+# refuses their machine code.
 ASSEMBLERS = {
-    "12.0": ("nvidia-cuda-nvcc-cu12==12.0.*", ["sm_80", "sm_90"]),
-    "12.9": ("nvidia-cuda-nvcc-cu12==12.9.*", ["sm_80", "sm_90", "sm_100", "sm_120"]),
-    "13.0": ("nvidia-cuda-nvcc==13.0.*", ["sm_80", "sm_90", "sm_100", "sm_120"]),
+    "12.0": ("nvidia-cuda-nvcc-cu12==12.0.*", ["sm_75", "sm_90"]),
+    "12.9": ("nvidia-cuda-nvcc-cu12==12.9.*", ["sm_87", "sm_101"]),
+    "13.0": ("nvidia-cuda-nvcc==13.0.*", ["sm_75", "sm_120"]),
 }
-WIDE_LOAD = re.compile(r"ld\.global\.(nc|cs)\.v4\.u32")
-WIDE_STORE = re.compile(r"st\.global\.cs\.(v4\.(u32|f32)|v2\.(u64|f64))")
-READS_LOGITS = ("score_", "smooth_", "backward_", "probability_")
+Key = tuple[str, str]  # kernel, GPU
 
 
-def ptxas(directory: Path, package: str) -> Path:
-    """Unpacks the wheel (it has no dependencies that ptxas needs) and finds the program in it."""
-    found = sorted(directory.glob("**/bin/ptxas"))
+def tool(directory: Path, package: str, name: str) -> Path:
+    """Unpacks the wheel (it has no dependencies that the program needs) and finds the program in it."""
+    found = sorted(directory.glob(f"**/bin/{name}"))
     if not found:
         python = directory.parent / "pip" / "bin" / "python"
         if not python.exists():
             venv.create(directory.parent / "pip", with_pip=True)
         command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", directory]
         subprocess.run([*command, package], check=True)
-        found = sorted(directory.glob("**/bin/ptxas"))
+        found = sorted(directory.glob(f"**/bin/{name}"))
     if not found:
-        sys.exit(f"{package} holds no ptxas for this platform")
+        sys.exit(f"{package} holds no {name} for this platform")
     found[0].chmod(0o755)
     return found[0]
 
 
-def kernels(text: str) -> dict[str, str]:
-    """The entry points' names and bodies."""
-    pieces = re.split(r"\.visible \.entry (\w+)\(", text)
-    return dict(zip(pieces[1::2], pieces[2::2]))
+def disassembled(program: Path) -> dict[Key, Cost]:
+    """What every kernel costs on every GPU that has machine code."""
+    files = sorted(PREBUILT.glob("sm_*.cubin"), key=lambda file: int(file.stem[3:]))
+
+    def text(file: Path) -> str:
+        return subprocess.run([program, file], capture_output=True, text=True, check=True).stdout
+
+    with ThreadPoolExecutor(2) as pool:
+        found = {file.stem: costs(said) for file, said in zip(files, pool.map(text, files), strict=True)}
+    return {(kernel, gpu): cost for gpu, kernels in found.items() for kernel, cost in sorted(kernels.items())}
 
 
-def complaints(release: str, arch: str, assembler: Path) -> tuple[list[str], dict[str, int]]:
-    """What is wrong on this GPU, and the registers that every kernel uses."""
+COLUMNS = [field.name for field in dataclasses.fields(Cost)]
+
+
+def write(path: Path, table: dict[Key, Cost]) -> None:
+    """The table, a line for each kernel and GPU."""
+    with path.open("w", newline="") as file:
+        file.write(MADE_BY + "\n")
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["kernel", "gpu", *COLUMNS])
+        for (kernel, gpu), cost in table.items():
+            rows.writerow([kernel, gpu, *("" if v is None else v for v in dataclasses.astuple(cost))])
+
+
+def read(path: Path) -> dict[Key, Cost]:
+    """The table as it was written."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+    def number(text: str) -> float | int | None:
+        return None if text == "" else float(text) if "." in text else int(text)
+
+    return {(row["kernel"], row["gpu"]): Cost(*(number(row[c]) for c in COLUMNS)) for row in rows}  # type: ignore[arg-type]
+
+
+def differences(table: dict[Key, Cost], now: dict[Key, Cost]) -> tuple[list[str], list[str]]:
+    """What is worse than the table says, and what is otherwise not as it says."""
+    worse, better = [], []
+    for key in sorted(table.keys() - now.keys()):
+        better.append(f"{key[0]} for {key[1]}: in the table, not in the machine code")
+    for key, cost in now.items():
+        if (known := table.get(key)) is None:
+            better.append(f"{key[0]} for {key[1]}: not in the table")
+            continue
+        for column in COLUMNS:
+            before, after = getattr(known, column), getattr(cost, column)
+            if before == after:
+                continue
+            # Loads in flight are the one thing of which more is better; a loop that is no longer found is not known to be good.
+            is_worse = after is None or before is not None and (after > before) != (column == "loads_in_flight")
+            (worse if is_worse else better).append(f"{key[0]} for {key[1]}: {column} {before} -> {after}")
+    return worse, better
+
+
+def without_loop(now: dict[Key, Cost]) -> list[str]:
+    """Kernels that read logits and have no loop with 16-byte loads."""
+    reads = [(kernel, gpu) for kernel, gpu in now if kernel.split("_")[0] in READS_PER_LOGIT]
+    return [f"{kernel} for {gpu}: no loop with 16-byte loads" for kernel, gpu in reads if now[kernel, gpu].loads_in_flight is None]
+
+
+def refusals(release: str, gpu: str, assembler: Path) -> list[str]:
+    """What is wrong with the PTX for this assembler and GPU."""
+    ptx = PREBUILT / "lossfeed.ptx"
     with tempfile.TemporaryDirectory() as scratch:
-        command = [assembler, "--gpu-name", arch, "--verbose", "--output-file", Path(scratch) / "out.cubin", PTX]
+        command = [assembler, "--gpu-name", gpu, "--verbose", "--output-file", Path(scratch) / "out.cubin", ptx]
         done = subprocess.run(command, capture_output=True, text=True)
     log = done.stdout + done.stderr
     if done.returncode:
-        return [f"ptxas {release} refuses the PTX for {arch}: {log.strip()[:500]}"], {}
-    # ptxas names a function, then its spills, then its registers.
-    found = re.findall(r"Compiling entry function '(\w+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", log, re.S)
-    wrong = [f"{name} on {arch} (ptxas {release}): spills {stores} + {loads} bytes" for name, stores, loads, _ in found if int(stores) + int(loads)]
-    missing = set(kernels(PTX.read_text())) - {name for name, *_ in found}
-    wrong += [f"ptxas {release} reports nothing of {name} on {arch}" for name in sorted(missing)]
-    registers = {name.removeprefix("lossfeed_"): int(used) for name, *_, used in found}
-    return wrong, registers
-
-
-def table(columns: dict[str, dict[str, int]]) -> str:
-    """Registers by family and GPU, a number for each type: f16, bf16, f32, f64."""
-    family = re.compile(r"_(f16|bf16|f32|f64)$")
-    rows: dict[str, dict[str, dict[str, int]]] = {}
-    for column, registers in columns.items():
-        for name, used in registers.items():
-            found = family.search(name)
-            kind = found[1] if found else ""
-            rows.setdefault(family.sub("", name), {}).setdefault(column, {})[kind] = used
-
-    def cell(by_type: dict[str, int]) -> str:
-        return ", ".join(str(by_type[kind]) for kind in ("", "f16", "bf16", "f32", "f64") if kind in by_type)
-
-    lines = ["| kernel | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
-    for name, cells in sorted(rows.items()):
-        lines.append(f"| `{name}` | " + " | ".join(cell(cells.get(c, {})) for c in columns) + " |")
-    return "\n".join(lines)
+        return [f"ptxas {release} refuses the PTX for {gpu}: {log.strip()[:500]}"]
+    # ptxas names a function, then its spills.
+    found = re.findall(r"Compiling entry function '(\w+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads", log, re.S)
+    wrong = [f"{name} on {gpu} (ptxas {release}): spills {stores} + {loads} bytes" for name, stores, loads in found if int(stores) + int(loads)]
+    missing = set(re.findall(r"\.visible \.entry (\w+)\(", ptx.read_text())) - {name for name, *_ in found}
+    return wrong + [f"ptxas {release} reports nothing of {name} on {gpu}" for name in sorted(missing)]
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    work = Path(sys.argv[1]).resolve() / "ptxas"
-    wrong = []
-    for name, body in kernels(PTX.read_text()).items():
-        if name.removeprefix("lossfeed_").startswith(READS_LOGITS) and not WIDE_LOAD.search(body):
-            wrong.append(f"{name} has no 128-bit loads")
-        if "backward" in name and not WIDE_STORE.search(body):
-            wrong.append(f"{name} has no 128-bit stores")
-    columns = {}
-    for release, (package, archs) in ASSEMBLERS.items():
-        assembler = ptxas(work / release, package)
-        for arch in archs:
-            more, columns[arch] = complaints(release, arch, assembler)  # the last release's stay
-            wrong += more
-    print(table(columns))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the table anew")
+    parser.add_argument("directory", type=Path, metavar="WORK_DIRECTORY")
+    options = parser.parse_args()
+    work = options.directory.resolve() / "ptxas"
+    now = disassembled(tool(work / DISASSEMBLER.replace("==", "-"), DISASSEMBLER, "nvdisasm"))
+    wrong = without_loop(now)
+    if options.write:
+        write(TABLE, now)
+        print(f"{TABLE}: {len(now)} kernels written")
+    else:
+        worse, better = differences(read(TABLE), now)
+        if worse:
+            wrong += ["worse than kernels/machine_code.csv (to accept it: kernels/check_ptx.py --write):", *worse, *better]
+        elif better:
+            wrong += ["better than kernels/machine_code.csv: run kernels/check_ptx.py --write and commit it:", *better]
+    with ThreadPoolExecutor(2) as pool:
+        runs = []
+        for release, (package, gpus) in ASSEMBLERS.items():
+            assembler = tool(work / release, package, "ptxas")
+            runs += [pool.submit(refusals, release, gpu, assembler) for gpu in gpus]
+        wrong += [line for run in runs for line in run.result()]
     if wrong:
         sys.exit("\n".join(wrong))
-    print("the PTX assembles everywhere, without spills, with 128-bit loads")
+    print("the machine code is as its table says; the PTX assembles everywhere, without spills")
 
 
 if __name__ == "__main__":

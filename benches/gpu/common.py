@@ -56,7 +56,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 class Report:
-    """The results of one program, written anew after every section, so that a program cut short leaves what it had."""
+    """The results of one program, written anew after every section and every row, so that a program cut short leaves what it had."""
 
     def __init__(self, name: str, options: argparse.Namespace) -> None:
         self.device = torch.device(options.device)
@@ -85,20 +85,35 @@ class Report:
         started = time.perf_counter()
         print(f"── {name}", flush=True)
         result = attempt(body)
-        self.data["sections"][name] = result
+        # Of a table that broke off, the rows that there are say more than the error alone.
+        rows = self.data["sections"].get(name)
+        self.data["sections"][name] = [*rows, result] if rows and failed(result) else result
         self.data["seconds"][name] = round(time.perf_counter() - started, 1)
         self.write()
         if self.device.type == "cuda":
             attempt(torch.cuda.empty_cache)
         return result
 
-    def judge(self, asked: list[tuple[str, str, Any, Callable[[Any], Any]]]) -> None:
-        """Records and prints what was asked for, the limit, what was measured (None: nothing was), and whether it is met."""
+    def row(self, section: str, row: Any) -> None:
+        """Adds a row to a section that is under way."""
+        self.data["sections"].setdefault(section, []).append(row)
+        self.write()
+
+    def attempt_row(self, section: str, about: dict[str, Any], body: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Adds what the body returns; or its error, with what it was about."""
+        found = attempt(body)
+        self.row(section, {**about, **found} if failed(found) else found)
+        return found
+
+    def judge(self, asked: list[tuple[str, str, Any, Callable[[Any], Any]]], silent: bool = False) -> None:
+        """Records (and prints) what was asked for, the limit, what was measured (None: nothing was), and whether it is met."""
         self.data["verdicts"] = [
             {"what": what, "asked": limit, "measured": value, "met": None if value is None else bool(met(value))}
             for what, limit, value, met in asked
         ]
         self.write()
+        if silent:
+            return
         word = {True: "yes", False: "NO", None: ""}
         columns = ("asked for", "limit", "measured", "met")
         say([(v["what"], v["asked"], v["measured"], word[v["met"]]) for v in self.data["verdicts"]], columns)
@@ -129,6 +144,11 @@ def attempt(body: Callable[[], Any]) -> Any:
 def failed(result: Any) -> bool:
     """Whether a case was recorded as its error."""
     return isinstance(result, dict) and "error" in result
+
+
+def rows_of(section: Any) -> list[dict[str, Any]]:
+    """A table's rows that are no errors."""
+    return [row for row in section if not failed(row)] if isinstance(section, list) else []
 
 
 def synchronize(device: torch.device) -> None:
@@ -211,7 +231,7 @@ def launches(case: Callable[[], Any], device: torch.device, calls: int = 10) -> 
     """Kernels a call launches, copies and fills beside them, launch calls from the host, and GPU time in µs."""
     if device.type != "cuda":
         case()
-        return {"kernels": None, "fills_and_copies": None, "host_launches": None, "gpu_us": None, "names": []}
+        return {"kernels": None, "fills_and_copies": None, "host_launches": None, "gpu_us": None, "us_by_kernel": {}}
     from torch.profiler import ProfilerActivity, profile
 
     for _ in range(3):
@@ -223,7 +243,7 @@ def launches(case: Callable[[], Any], device: torch.device, calls: int = 10) -> 
         synchronize(device)
     kernels = fills = host = 0
     busy_us = 0.0
-    names: dict[str, int] = {}
+    by_kernel: dict[str, float] = {}
     for event in seen.events():
         if event.device_type == torch.autograd.DeviceType.CUDA:
             busy_us += event.time_range.elapsed_us()
@@ -231,7 +251,7 @@ def launches(case: Callable[[], Any], device: torch.device, calls: int = 10) -> 
                 fills += 1
             else:
                 kernels += 1
-                names[event.name[:80]] = names.get(event.name[:80], 0) + 1
+                by_kernel[event.name[:80]] = by_kernel.get(event.name[:80], 0.0) + event.time_range.elapsed_us() / calls
         elif event.name.startswith(("cudaLaunchKernel", "cuLaunchKernel")):
             host += 1
     return {
@@ -239,7 +259,7 @@ def launches(case: Callable[[], Any], device: torch.device, calls: int = 10) -> 
         "fills_and_copies": fills / calls,
         "host_launches": host / calls,
         "gpu_us": busy_us / calls,
-        "names": sorted(names),
+        "us_by_kernel": by_kernel,
     }
 
 

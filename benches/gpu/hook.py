@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from common import Report, host_us, launches, synchronize
+from common import Report, failed, host_us, launches, medians_us, synchronize
 from resnet import ResNet18
 
 import lossfeed as lf
@@ -176,7 +176,28 @@ def graph(report: Report) -> dict[str, Any]:
         "python_launches_per_replay": replay["host_launches"],
         "gpu_us_per_replay": replay["gpu_us"],
     }
-    return found | {"loader": _graph_loader(report)}
+    return found | {"replays": [_replay_times(report, *shape) for shape in ((256, 10), (256, 1000), (1024, 1000))], "loader": _graph_loader(report)}
+
+
+def _replay_times(report: Report, rows: int, classes: int) -> dict[str, Any]:
+    """Median time of replaying loss and gradient, ours and eager torch's; replays follow each other, so the host is not in it."""
+    captured: dict[str, Callable[[], Any]] = {}
+    for name, loss in (("lossfeed", lf.cross_entropy), ("eager", F.cross_entropy)):
+        z = torch.randn(rows, classes, device=report.device, requires_grad=True)
+        y = torch.randint(classes, (rows,), device=report.device)
+
+        def body(z: torch.Tensor = z, y: torch.Tensor = y, loss: Any = loss) -> torch.Tensor:
+            z.grad = None
+            value = loss(z, y)
+            value.backward()
+            return value
+
+        graph, outputs = _capture(body)
+        # The graph writes to its tensors at every replay: they stay as long as it does.
+        captured[name] = lambda graph=graph, kept=(z, y, outputs): graph.replay()
+    us = medians_us(captured, report.device, 20, inner=50)
+    ratio = us["eager"] / us["lossfeed"] if not any(failed(v) for v in us.values()) else None
+    return {"shape": f"{rows}x{classes}", "us": us, "times_lossfeed": ratio}
 
 
 def _capture(body: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:

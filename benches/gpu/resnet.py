@@ -28,10 +28,10 @@ class Block(nn.Module):
 class ResNet18(nn.Module):
     """Eighteen layers; `width` 64 is the usual one, less of it a toy."""
 
-    def __init__(self, classes: int = 10, width: int = 64) -> None:
+    def __init__(self, classes: int = 10, width: int = 64, channels: int = 3) -> None:
         super().__init__()
         widths = [width, 2 * width, 4 * width, 8 * width]
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
+        self.stem = nn.Sequential(nn.Conv2d(channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
         blocks: list[nn.Module] = []
         before = width
         for k, w in enumerate(widths):
@@ -41,5 +41,5 @@ class ResNet18(nn.Module):
         self.head = nn.Linear(before, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, 3, H, W) images to (B, classes) logits."""
+        """(B, channels, H, W) images to (B, classes) logits."""
         return self.head(self.blocks(self.stem(x)).mean((2, 3)))

@@ -7,6 +7,7 @@
 
 #include "../kernels/entries.h"
 #include "memory.h"
+#include "modules.h"
 #include "streams.h"
 
 #include <atomic>
@@ -19,7 +20,6 @@ enum Result {
     OK = 0,
     INVALID_VALUE = 1,
     OUT_OF_MEMORY = 2,
-    INVALID_PTX = 218,
     INVALID_CONTEXT = 201,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
@@ -39,7 +39,7 @@ struct Planned {
     int code;
 };
 std::map<std::string, Planned>& failures = *new std::map<std::string, Planned>;
-std::atomic<uint64_t> capturing{UINT64_MAX}, retained{0}, devices{1}, host_addresses{1};
+std::atomic<uint64_t> capturing{UINT64_MAX}, retained{0}, devices{1}, host_addresses{1}, capability{90};
 std::atomic<uint64_t> mismatches{0}, batched_rows{0}, zeroed_at{0};
 std::atomic<bool> launch_failed{false}, unified{false}, idle{false};
 thread_local std::vector<void*> contexts;
@@ -116,6 +116,8 @@ EXPORT void lossfeed_double_set(const char* key, uint64_t value) {
         unified = value;
     } else if (k == "idle") {
         idle = value;
+    } else if (k == "capability") {
+        capability = value; // 90 for 9.0
     } else {
         abort();
     }
@@ -128,6 +130,7 @@ EXPORT uint64_t lossfeed_double_get(const char* key) {
         return memory::used(k == "pinned_bytes");
     }
     if (k == "contexts") return retained;
+    if (k == "modules") return modules::all().size();
     if (k == "mismatches") return mismatches;
     if (k == "batched_rows") return batched_rows;
     if (k == "zeroed_at") return zeroed_at; // by the last piece of work that zeroes memory
@@ -168,6 +171,7 @@ EXPORT void lossfeed_double_reset() {
     mismatches = batched_rows = 0;
     host_addresses = 1;
     unified = idle = false;
+    capability = 90;
     launch_failed = false;
     capturing = UINT64_MAX;
     for (const char* key : {"device_bytes", "pinned_bytes"}) lossfeed_double_set(key, UINT64_MAX);
@@ -277,8 +281,8 @@ EXPORT int cuDeviceTotalMem_v2(size_t* bytes, int) {
 EXPORT int cuDeviceGetAttribute(int* value, int attribute, int) {
     switch (attribute) {
     case 16: *value = 4; return OK;  // multiprocessors
-    case 75: *value = 9; return OK;  // compute capability
-    case 76: *value = 0; return OK;
+    case 75: *value = (int)capability / 10; return OK; // compute capability
+    case 76: *value = (int)capability % 10; return OK;
     case 91: *value = (int)host_addresses; return OK; // kernels read page-locked memory at the host's addresses
     case 115: *value = 0; return OK; // memory pools
     default: violation("cuDeviceGetAttribute: attribute " + std::to_string(attribute) + " is not known here"); return INVALID_VALUE;
@@ -551,16 +555,18 @@ EXPORT int cuEventSynchronize(void* event) {
 EXPORT int cuModuleLoadDataEx(void** module, const void* image, unsigned, const int*, void**) {
     ENTER(true);
     UNCAPTURABLE;
-    static std::string& text = *new std::string;
-    text = (const char*)image;
-    *module = &text;
-    return text.find(".target") == std::string::npos ? INVALID_PTX : OK;
+    return modules::load((const char*)image, (unsigned)capability, (modules::Module**)module);
+}
+EXPORT int cuModuleUnload(void* module) {
+    ENTER(true);
+    if (!modules::all().erase((modules::Module*)module)) return INVALID_HANDLE;
+    delete (modules::Module*)module;
+    return OK;
 }
 EXPORT int cuModuleGetFunction(const void** function, void* module, const char* name) {
     ENTER(true);
     auto found = KERNELS.find(name);
-    bool shipped = ((std::string*)module)->find(std::string(".entry ") + name + "(") != std::string::npos;
-    if (found == KERNELS.end() || !shipped) return NOT_FOUND;
+    if (found == KERNELS.end() || !((modules::Module*)module)->kernels.count(name)) return NOT_FOUND;
     *function = &*found;
     return OK;
 }

@@ -11,6 +11,8 @@ mod images;
 #[cfg(target_os = "linux")]
 mod journey;
 #[cfg(target_os = "linux")]
+mod modules;
+#[cfg(target_os = "linux")]
 mod paths;
 #[cfg(target_os = "linux")]
 mod planted;

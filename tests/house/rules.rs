@@ -75,6 +75,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/device/cuda/memory.rs", "the CUDA driver: device memory"),
     ("engine/src/device/cuda/kernels.rs", "the CUDA driver: kernels"),
     ("engine/src/device/cuda/lend.rs", "the CUDA driver: what launches are lent"),
+    ("engine/src/device/cuda/module.rs", "the CUDA driver: the kernels' code"),
     ("engine/src/device/cuda/mailbox.rs", "memory that the GPU writes and the CPU reads"),
     ("engine/src/device/cuda/mailbox_tests.rs", "plays the GPU on plain memory"),
     ("engine/candle/src/cuda.rs", "the CUDA driver: kernels in candle's context"),

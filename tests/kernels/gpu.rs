@@ -1,9 +1,10 @@
-//! The prebuilt PTX on a real GPU, where there is one: the same checks as on the fibers. Says so in one line where there is none.
+//! The prebuilt images on a real GPU, where there is one: the same checks as on the fibers. Says so in one line where there is none.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaModule, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, sys};
+use cudarc::nvrtc::Ptx;
 use lossfeed_kernels::{Dtype, ptx};
 use proptest::prelude::*;
 
@@ -34,9 +35,30 @@ impl Gpu {
             eprintln!("{why}");
             return None;
         };
-        let module = context.load_module(ptx::module().into()).expect("the driver loads the prebuilt PTX");
+        let (major, minor) = context.compute_capability().unwrap();
+        let image = ptx::images_for((major as u32, minor as u32)).next().expect("the PTX is for every GPU");
+        let module = match image.machine_code {
+            Some(_) => context.load_module(Ptx::from_binary(image.bytes.to_vec())),
+            None => context.load_module(ptx::module().into()),
+        };
+        let module = module.unwrap_or_else(|e| panic!("the driver loads {}: {e}", image.name));
         Some(Gpu { stream: context.default_stream(), module })
     }
+
+    /// The same GPU with what the driver makes of the PTX.
+    fn compiled_by_the_driver(self) -> Gpu {
+        let context = self.stream.context();
+        let module = context.load_module(ptx::module().into()).expect("the driver compiles the prebuilt PTX");
+        Gpu { module, ..self }
+    }
+}
+
+/// A kernel takes its structure by value: the driver copies as many bytes as the kernel declares from this address, so none may
+/// be missing, and the structures hold 64-bit words.
+fn aligned(arguments: &[u8]) -> Vec<u64> {
+    let mut words = vec![0; arguments.len().div_ceil(8)];
+    bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..arguments.len()].copy_from_slice(arguments);
+    words
 }
 
 impl Machine for Gpu {
@@ -74,9 +96,7 @@ impl Machine for Gpu {
         for call in &program.calls {
             let mut arguments = call.arguments.clone();
             relocate(&mut arguments, base_of);
-            // A kernel takes its structure by value: the driver copies as many bytes as it declares from this address.
-            let mut padded = [0u64; 64];
-            bytemuck::cast_slice_mut::<u64, u8>(&mut padded)[..arguments.len()].copy_from_slice(&arguments);
+            let argument = aligned(&arguments);
             let function = self.module.load_function(call.launch.kernel).unwrap();
             let shape = LaunchConfig {
                 grid_dim: (call.launch.grid, 1, 1),
@@ -84,8 +104,8 @@ impl Machine for Gpu {
                 shared_mem_bytes: call.launch.shared_bytes,
             };
             let mut builder = self.stream.launch_builder(&function);
-            builder.arg(&padded[0]);
-            // SAFETY: the one argument lies at the start of `padded`, which is as long as any of the kernels' structures; its
+            builder.arg(&argument[0]);
+            // SAFETY: the one argument lies at the start of `argument`, which is as long as the kernel's structure; its
             // addresses lie in an allocation that outlives the copy below, which is on the same stream.
             unsafe { builder.launch(shape) }.map_err(|e| format!("{}: {e}", call.launch.kernel))?;
         }
@@ -138,6 +158,16 @@ fn the_gpu_equals_the_reference_on_every_shape_and_type() {
         (64, 21_843, 0, 0, 132),
     ];
     checks::every_shape(&mut gpu, training, 2);
+}
+
+/// What a GPU without machine code of its own gets, and one whose driver refuses it.
+#[test]
+fn the_gpu_equals_the_reference_by_the_drivers_own_compilation_too() {
+    let Some(gpu) = Gpu::open() else { return };
+    let mut gpu = gpu.compiled_by_the_driver();
+    checks::every_shape(&mut gpu, &SHAPES, 1);
+    gradient_checks::backward(&mut gpu, &SHAPES);
+    checks::ranks(&mut gpu, &[1, 513, 5000, 16_385]);
 }
 
 #[test]
@@ -227,4 +257,20 @@ fn a_bad_target_on_the_gpu_names_its_row_and_the_context_survives() {
     let Some(mut gpu) = Gpu::open() else { return };
     checks::bad_targets(&mut gpu);
     check(&mut gpu, &case(Dtype::BF16, 300, 10, 10, 0, Flavour::Plain, 1), 132).unwrap();
+}
+
+/// Needs no GPU.
+#[test]
+fn the_argument_of_every_kernel_reaches_the_driver_whole() {
+    let sizes: Vec<usize> = ptx::module()
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix(".param .align 8 .b8 lossfeed_")?.strip_suffix(']'))
+        .map(|declared| declared.split_once('[').unwrap().1.parse().unwrap())
+        .collect();
+    assert_eq!(sizes.len(), ptx::KERNELS.len(), "every kernel takes one structure");
+    for size in sizes {
+        let arguments: Vec<u8> = (0..size).map(|byte| byte as u8).collect();
+        let argument = aligned(&arguments);
+        assert_eq!(bytemuck::cast_slice::<u64, u8>(&argument)[..size], arguments[..], "{size} bytes");
+    }
 }

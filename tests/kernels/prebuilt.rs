@@ -1,4 +1,6 @@
-//! The committed PTX belongs to the committed sources and is what old drivers can load.
+//! The committed images belong to the committed sources, and the PTX is what old drivers can load.
+
+use std::collections::HashSet;
 
 use lossfeed_kernels::ptx;
 use sha2::{Digest, Sha256};
@@ -9,6 +11,20 @@ fn the_prebuilt_ptx_was_built_from_these_sources() {
     let remedy = "kernels/cuda changed: run `python3 kernels/build_ptx.py` and commit kernels/prebuilt";
     assert_eq!(ptx::SOURCE_SHA256, digest, "{remedy}");
     assert!(ptx::module().lines().next().unwrap().ends_with(&digest), "{remedy}");
+}
+
+#[test]
+fn every_image_was_built_from_these_sources_and_is_the_one_that_was_built() {
+    let remedy = "run `python3 kernels/build_ptx.py` and commit all of kernels/prebuilt";
+    let listed: Vec<(&str, &str)> = ptx::IMAGES_SHA256.lines().map(|line| line.split_once("  ").unwrap()).collect();
+    assert_eq!(listed.len(), ptx::IMAGES.len(), "{remedy}");
+    for image in &ptx::IMAGES {
+        let bytes = image.bytes.strip_suffix(b"\0").filter(|_| image.machine_code.is_none()).unwrap_or(image.bytes);
+        let digest: String = Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect();
+        assert!(listed.contains(&(&digest, image.name)), "{}: {remedy}", image.name);
+        let source = ptx::SOURCE_SHA256.as_bytes();
+        assert!(bytes.windows(source.len()).any(|found| found == source), "{}: {remedy}", image.name);
+    }
 }
 
 #[test]
@@ -25,6 +41,15 @@ fn every_launch_names_a_kernel_of_the_module() {
         assert!(entries.contains(&kernel), "{kernel} is not in the PTX");
     }
     assert_eq!(entries.len(), ptx::KERNELS.len());
+    for image in ptx::IMAGES.iter().filter(|image| image.machine_code.is_some()) {
+        // A section of its own for each: the names of an ELF file's sections end with a zero.
+        let sections: HashSet<&[u8]> =
+            image.bytes.split(|&byte| byte == 0).filter_map(|name| name.strip_prefix(b".text.")).collect();
+        for kernel in ptx::KERNELS {
+            assert!(sections.contains(kernel.as_bytes()), "{kernel} is not in {}", image.name);
+        }
+        assert_eq!(sections.len(), ptx::KERNELS.len(), "{}", image.name);
+    }
 }
 
 #[test]

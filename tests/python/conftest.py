@@ -1,5 +1,6 @@
 """Shared pieces of the Python tests."""
 
+import os
 import signal
 
 import numpy as np
@@ -10,6 +11,12 @@ import lossfeed as lf
 
 # A shell that starts something in the background has it ignore Ctrl-C, and all that it starts in turn. Tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart():
+    # `make gpu` sets it: there, tests that find no GPU must not pass by being skipped.
+    if os.environ.get("LOSSFEED_REQUIRE_GPU") and not torch.cuda.is_available():
+        raise pytest.UsageError("LOSSFEED_REQUIRE_GPU is set, and torch finds no GPU")
 
 
 @pytest.fixture(autouse=True)

@@ -238,19 +238,25 @@ def test_a_read_that_returns_while_the_interpreter_goes_does_not_bring_the_proce
 
 
 def test_arrays_that_a_loader_thread_has_last_do_not_bring_the_process_down():
-    """The thread of a loader that was dropped gives the rows back while the interpreter goes, and the rows' owner waits in the middle."""
+    """The threads of loaders that were dropped give the rows back while the interpreter goes, and the rows' owner waits in the middle."""
     running = process(
         """
+        import torch
         _closing.EXIT_S = 60
-        memory = np.zeros(8_000_000, np.uint8)
+        rows, length = 6, 4 << 20  # copying one takes longer than letting go of a loader
+        memory = np.zeros(rows * length, np.uint8)
         class Owner:
-            __array_interface__ = {"shape": (2_000_000, 4), "typestr": "|u1", "data": (memory.ctypes.data, False), "version": 3}
+            __array_interface__ = {"shape": (rows, length), "typestr": "|u1", "data": (memory.ctypes.data, False), "version": 3}
             def __del__(self, sleep=time.sleep):
                 sleep(0.2)
-        def run():
-            loader = lf.Loader((np.asarray(Owner()), np.zeros(2_000_000, np.int64)), 1_000_000, num_workers=1, stats=False)
-            next(iter(loader))
-        run()
+        def loader():
+            data = torch.from_numpy(np.asarray(Owner()))
+            return lf.Loader((data, torch.zeros(rows, dtype=torch.int64)), 1, num_workers=1, stats=False)
+        loaders = [loader() for _ in range(8)]
+        passes = [iter(loader) for loader in loaders]
+        for one in passes:
+            next(one)
+        del loaders, passes, one, loader
         sys.exit(7)
         """
     )

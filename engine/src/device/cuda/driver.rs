@@ -148,6 +148,15 @@ impl Driver {
         Ok(count.max(1) as u32)
     }
 
+    /// Compute capability of the device: (major, minor).
+    pub(super) fn capability(&self) -> Result<(u32, u32)> {
+        use sys::CUdevice_attribute_enum::{
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+        };
+        Ok((self.attribute(MAJOR)?.max(0) as u32, self.attribute(MINOR)?.max(0) as u32))
+    }
+
     /// Whether kernels read page-locked memory at the host's own addresses.
     pub(super) fn reads_host_addresses(&self) -> Result<bool> {
         let attribute = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;

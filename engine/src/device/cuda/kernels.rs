@@ -1,7 +1,7 @@
 //! The kernels of one device on borrowed streams: `kernels/README.md` has their arguments, `lossfeed_kernels::launch` their shapes.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
@@ -9,17 +9,15 @@ use lossfeed_kernels::image::ImageTransform;
 use lossfeed_kernels::launch::{
     self, Gather, Gradient, Home, Images, Probabilities, ProbabilityGradient, Score, Sequences, Step,
 };
-use lossfeed_kernels::{Dtype, Rows, ptx};
+use lossfeed_kernels::{Dtype, Rows};
 use parking_lot::Mutex;
 
 use super::copy::Event;
 use super::driver::{Driver, is_capturing};
 use super::lend::Lending;
 use super::mailbox::Lines;
+use super::module::{self, Loaded};
 use crate::error::{Error, Result};
-
-/// Room for what the driver's compiler says about the kernels.
-const LOG_BYTES: usize = 8192;
 
 /// The kernels of a device. Loaded once a process and never unloaded: a captured graph may hold them.
 ///
@@ -27,6 +25,7 @@ const LOG_BYTES: usize = 8192;
 /// streams may score at a time, and graphs be replayed on any of them (see [`super::lend`]).
 pub struct CudaKernels {
     driver: Arc<Driver>,
+    image: &'static str,
     functions: Vec<(&'static str, sys::CUfunction)>,
     lending: Lending,
     /// A stream of our own for what is no framework's business. It never waits for another.
@@ -75,6 +74,11 @@ impl CudaKernels {
         unsafe { self.launch(self.quiet, &[launch::mail::close(state)])? };
         done.record(self.quiet)?;
         Ok(done)
+    }
+
+    /// The image that the driver took, by its name in `kernels/prebuilt`.
+    pub fn image(&self) -> &'static str {
+        self.image
     }
 
     /// Scores logits against class indices. `scratch` is [`launch::scratch_bytes`] of device memory that nobody else uses
@@ -279,62 +283,24 @@ impl CudaKernels {
     }
 
     fn load(driver: Arc<Driver>) -> Result<Self> {
-        let module = load_module(&driver)?;
-        let mut functions = Vec::with_capacity(ptx::KERNELS.len());
-        for name in ptx::KERNELS {
-            let c_name =
-                CString::new(name).map_err(|nul| Error::internal("a kernel's name holds a zero").because(nul))?;
-            let function = driver.call(name, || {
-                let mut function = std::ptr::null_mut();
-                // SAFETY: the module is loaded; the name ends with a zero; the pointer is to a local.
-                unsafe { sys::cuModuleGetFunction(&raw mut function, module, c_name.as_ptr()) }.result()?;
-                let mut registers = 0;
-                let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NUM_REGS;
-                // The driver loads code when it is first needed; asking about it now keeps that out of a training step and
-                // out of a graph capture.
-                // SAFETY: the function was just got; the pointer is to a local.
-                unsafe { sys::cuFuncGetAttribute(&raw mut registers, attribute, function) }.result()?;
-                Ok(function)
-            })?;
-            functions.push((name, function));
-        }
+        let Loaded { image, functions } = module::load(&driver)?;
         let lending = Lending::new(driver.clone(), driver.multiprocessors()?)?;
         let stream = driver.call("making a stream for mailboxes", || driver.context().new_stream())?;
         let quiet = stream.cu_stream() as u64;
         // Like the kernels, for the life of the process.
         std::mem::forget(stream);
         let lines = Arc::new(Lines::new(driver.clone()));
-        Ok(Self { driver, functions, lending, quiet, lines })
+        Ok(Self { driver, image, functions, lending, quiet, lines })
     }
 }
 
 impl std::fmt::Debug for CudaKernels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CudaKernels").field("multiprocessors", &self.multiprocessors()).finish_non_exhaustive()
+        f.debug_struct("CudaKernels")
+            .field("image", &self.image)
+            .field("multiprocessors", &self.multiprocessors())
+            .finish_non_exhaustive()
     }
-}
-
-fn load_module(driver: &Driver) -> Result<sys::CUmodule> {
-    let image =
-        CString::new(ptx::module()).map_err(|nul| Error::internal("the shipped PTX holds a zero").because(nul))?;
-    let mut log = vec![0u8; LOG_BYTES];
-    let mut options =
-        [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-    // The size travels in the pointer's place (cuModuleLoadDataEx).
-    let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG_BYTES)];
-    let loaded = driver.call("loading the kernels", || {
-        let mut module = std::ptr::null_mut();
-        let (n, options, values) = (options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr());
-        // SAFETY: the image ends with a zero; the two options have their two values; log and arrays outlive the call.
-        unsafe { sys::cuModuleLoadDataEx(&raw mut module, image.as_ptr().cast(), n, options, values) }.result()?;
-        Ok(module)
-    });
-    loaded.map_err(|error| {
-        let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
-        let said = String::from_utf8_lossy(&log[..end]).trim().to_owned();
-        Error::device(if said.is_empty() { "the GPU's driver refuses the kernels".to_owned() } else { said })
-            .because(error)
-    })
 }
 
 fn check_shape(rows: usize, classes: usize, strides: &[i64]) -> Result<()> {

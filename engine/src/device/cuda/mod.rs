@@ -7,7 +7,8 @@
 //! | `copy` | host-to-device copies on our own stream, events, who keeps the source alive |
 //! | `batch` | many copies in one call, where the driver can |
 //! | `memory` | device memory of our own |
-//! | `kernels` | the kernels: module, launches on a borrowed stream |
+//! | `module` | the kernels' code: which image this GPU is given, and what happens if the driver refuses it |
+//! | `kernels` | the kernels: launches on a borrowed stream |
 //! | `lend` | what their launches are lent: tickets, a place for errors |
 //! | `mailbox` | scores on their way home: a ring in mapped host memory and a thread that reads it |
 //!
@@ -26,6 +27,7 @@ mod kernels;
 mod lend;
 mod mailbox;
 mod memory;
+mod module;
 mod probe;
 
 use std::fmt;
