@@ -242,8 +242,11 @@ impl Feed {
             let mut fetched_bytes = 0;
             // Beside what is wanted and not in it: a byte written into a record that is copied a moment later stalls the copy.
             let answered = vec![Cell::new(false); missing.len()];
-            let going = || {
-                if abandoned(&wanted, &answered) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            // Whether a pass is over is asked after every sample that had to be read, and now and then where that is only a copy.
+            let in_memory = self.source.in_memory();
+            let going = |k: usize| {
+                let ends = (!in_memory || k % 16 == 0) && abandoned(&wanted, &answered);
+                if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             sheet.turn(Work::Source);
             let mut land = |k: usize, payload: Result<Payload<'_>>, again: Option<&mut Vec<usize>>| {
@@ -257,7 +260,7 @@ impl Feed {
                     (Ok(landed), _) => landed,
                     (Err(e), Some(again)) if e.kind() == ErrorKind::Sample => {
                         again.push(k);
-                        return going();
+                        return going(k);
                     }
                     (Err(e), _) => {
                         let e = named(id, e);
@@ -268,7 +271,7 @@ impl Feed {
                 if let Some(own) = flight {
                     owed.flights[own.number].2 = landed;
                 }
-                going()
+                going(k)
             };
             // What came over a network and is no sample is asked for once more: damage on the way passes.
             let mut again = Vec::new();
