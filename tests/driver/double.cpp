@@ -41,7 +41,7 @@ struct Planned {
 std::map<std::string, Planned>& failures = *new std::map<std::string, Planned>;
 std::atomic<uint64_t> capturing{UINT64_MAX}, retained{0}, devices{1}, host_addresses{1}, capability{90};
 std::atomic<uint64_t> mismatches{0}, batched_rows{0}, zeroed_at{0};
-std::atomic<bool> launch_failed{false}, unified{false}, idle{false};
+std::atomic<bool> launch_failed{false}, unified{false}, idle{false}, outlives{false};
 thread_local std::vector<void*> contexts;
 thread_local int capture_mode = 0; // global
 thread_local uint64_t switches = 0; // of the context or the capture mode, by this thread
@@ -118,6 +118,8 @@ EXPORT void lossfeed_double_set(const char* key, uint64_t value) {
         idle = value;
     } else if (k == "capability") {
         capability = value; // 90 for 9.0
+    } else if (k == "outlives") {
+        outlives = value;
     } else {
         abort();
     }
@@ -170,13 +172,21 @@ EXPORT void lossfeed_double_reset() {
     }
     mismatches = batched_rows = 0;
     host_addresses = 1;
-    unified = idle = false;
+    unified = idle = outlives = false;
     capability = 90;
     launch_failed = false;
     capturing = UINT64_MAX;
     for (const char* key : {"device_bytes", "pinned_bytes"}) lossfeed_double_set(key, UINT64_MAX);
     lossfeed_double_set("delay_us", 0);
 }
+
+namespace {
+// Streams work on while the process exits, until it is gone. On request they come to the end of their work first: this runs behind the
+// destructors of all objects with a static lifetime.
+__attribute__((destructor)) void ends_last() {
+    if (outlives) streams::synchronize_all();
+}
+} // namespace
 
 // What a framework has: memory, and streams with work of its own.
 EXPORT uint64_t lossfeed_double_allocate(uint64_t bytes) { return memory::allocate(bytes); }

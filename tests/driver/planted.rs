@@ -119,3 +119,24 @@ fn a_function_that_the_double_does_not_have_ends_the_process_with_its_name() {
     assert_eq!(code, None, "a signal ends it: {said}");
     assert!(said.contains("cuGraphLaunch is not known here"), "{said}");
 }
+
+#[test]
+fn a_process_may_exit_while_streams_still_work() {
+    let name = "planted::a_process_may_exit_while_streams_still_work";
+    let Some(double) = Double::load() else { return };
+    if !is_alone() {
+        let (code, said) = alone(name);
+        assert_eq!(code, Some(0), "{said}");
+        return;
+    }
+    let cuda = Cuda::open(0).unwrap();
+    let stream = double.stream();
+    let one = crate::scores::batch(16, 5);
+    // A launch that has ended, so that what launches share was made; then one that begins when the process exits.
+    crate::scores::launch(&double, &cuda, stream, &one, 0, 0);
+    double.synchronize(stream);
+    double.set("outlives", 1);
+    double.set("delay_us", 200_000);
+    (0..16).for_each(|_| double.check(stream, 0, 0, 0));
+    crate::scores::launch(&double, &cuda, stream, &one, 0, 0);
+}

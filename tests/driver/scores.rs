@@ -14,14 +14,14 @@ use crate::planted::{alone, is_alone};
 const CLASSES: usize = 37;
 
 /// Logits and targets of a batch, and what must be said of it.
-struct Batch {
+pub(crate) struct Batch {
     logits: Vec<f32>,
     targets: Vec<i64>,
     ids: Vec<i64>,
     expected: Scores<f32>,
 }
 
-fn batch(rows: usize, seed: u64) -> Batch {
+pub(crate) fn batch(rows: usize, seed: u64) -> Batch {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut unit = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -36,7 +36,7 @@ fn batch(rows: usize, seed: u64) -> Batch {
 }
 
 /// A launch of `batch` on `stream`; returns the address of the losses.
-fn launch(double: &Double, cuda: &Cuda, stream: u64, batch: &Batch, mail: u64, tag: u64) -> u64 {
+pub(crate) fn launch(double: &Double, cuda: &Cuda, stream: u64, batch: &Batch, mail: u64, tag: u64) -> u64 {
     let rows = batch.targets.len();
     let place = |bytes: &[u8]| {
         let at = double.allocate(bytes.len().max(1));

@@ -35,7 +35,8 @@ using Entry = void (*)(const char*);
         {"lossfeed_" #family "_f64", {call<A, lossfeed_##family##_f64>, sizeof(A)}}
 #define ONE(name, A) {"lossfeed_" #name, {call<A, lossfeed_##name>, sizeof(A)}}
 
-const std::unordered_map<std::string, std::pair<Entry, size_t>> KERNELS = {
+// Never destroyed, as the fibers' state.
+const auto& KERNELS = *new const std::unordered_map<std::string, std::pair<Entry, size_t>>{
     FOUR(score_warp, ScoreArguments),
     FOUR(score_block, ScoreArguments),
     FOUR(smooth_warp, ScoreArguments),

@@ -96,8 +96,9 @@ struct State {
     size_t scheduler_stack_bytes = 0;
 };
 
+// Never destroyed: a launch may still run on another thread while the process exits.
 inline State& state() {
-    static State s;
+    static State& s = *new State;
     return s;
 }
 
