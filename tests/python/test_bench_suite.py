@@ -1,6 +1,7 @@
 """What runs the programs of ``benches/gpu``: limits, what is written when, what comes back."""
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -112,8 +113,10 @@ def test_python_tests_that_want_a_gpu_do_not_pass_without_one():
 def test_packed_shards_are_unpacked_as_the_shards_they_were(tmp_path, monkeypatch):
     import gzip
 
-    import training
-
+    # By its place: the campaign of attacks has a module of that name too.
+    found = importlib.util.spec_from_file_location("gpu_training", Path(suites.__file__).with_name("training.py"))
+    training = importlib.util.module_from_spec(found)
+    found.loader.exec_module(training)
     monkeypatch.delenv("LOSSFEED_CIFAR", raising=False)
     monkeypatch.setattr(training, "BUNDLED", tmp_path / "cifar")
     assert training.folder(None, tmp_path) is None and training.folder("given", tmp_path) == "given"
