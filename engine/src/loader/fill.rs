@@ -245,7 +245,7 @@ impl Feed {
             // Whether a pass is over is asked after every sample that had to be read, and now and then where that is only a copy.
             let in_memory = self.source.in_memory();
             let going = |k: usize| {
-                let ends = (!in_memory || k % 16 == 0) && abandoned(&wanted, &answered);
+                let ends = (!in_memory || k.is_multiple_of(16)) && abandoned(&wanted, &answered);
                 if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             sheet.turn(Work::Source);
