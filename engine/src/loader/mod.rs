@@ -6,6 +6,7 @@ mod coverage;
 mod delivery;
 mod feed;
 mod fill;
+mod gather;
 mod iteration;
 mod rows;
 mod timesheet;

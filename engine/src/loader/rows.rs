@@ -42,6 +42,41 @@ impl Rows<'_> {
         fits
     }
 
+    /// Fills a row from a payload that is not encoded.
+    pub(super) fn copy(&mut self, row: usize, payload: &Payload<'_>) -> Result<()> {
+        let feed = self.feed;
+        if payload.target.len() != self.target_bytes {
+            return Err(self.wrong_target(payload));
+        }
+        if payload.data.len() != feed.decoded_bytes {
+            return Err(Error::sample(format!(
+                "sample has {} bytes, the dataset's samples have {}",
+                payload.data.len(),
+                feed.decoded_bytes
+            )));
+        }
+        let (sheet, key, id) = (self.sheet, self.key, i64::from(self.ids[row]));
+        let (data, target) = self.at(row);
+        target.copy_from_slice(payload.target);
+        if let Some(images) = &feed.images {
+            let before = sheet.turn(Work::Decode);
+            images.maker.make(key, id, payload.data, data);
+            sheet.turn(before);
+        } else {
+            // A plain copy stays on the account it is done for: reading the clock twice a row would cost as much.
+            data.copy_from_slice(payload.data);
+        }
+        Ok(())
+    }
+
+    fn wrong_target(&self, payload: &Payload<'_>) -> Error {
+        Error::sample(format!(
+            "target has {} bytes, the dataset's targets have {}",
+            payload.target.len(),
+            self.target_bytes
+        ))
+    }
+
     /// Fills a row from a payload, decoding it if it is encoded.
     pub(super) fn write(
         &mut self,
@@ -51,22 +86,17 @@ impl Rows<'_> {
         scratch: &mut Scratch,
     ) -> Result<()> {
         let feed = self.feed;
+        let Some(decoder) = feed.decoder.as_ref().filter(|_| encoded) else { return self.copy(row, payload) };
         if payload.target.len() != self.target_bytes {
-            return Err(Error::sample(format!(
-                "target has {} bytes, the dataset's targets have {}",
-                payload.target.len(),
-                self.target_bytes
-            )));
+            return Err(self.wrong_target(payload));
         }
         let (sheet, key, id) = (self.sheet, self.key, i64::from(self.ids[row]));
         let (data, target) = self.at(row);
         target.copy_from_slice(payload.target);
-        let decoder = feed.decoder.as_ref().filter(|_| encoded);
-        // A plain copy stays on the account it is done for: reading the clock twice a row would cost as much.
-        let before = (decoder.is_some() || feed.images.is_some()).then(|| sheet.turn(Work::Decode));
-        let written = match (decoder, &feed.images) {
-            (Some(decoder), None) => decoder.decode(payload.data, data, scratch),
-            (Some(decoder), Some(images)) => {
+        let before = sheet.turn(Work::Decode);
+        let decoded = match &feed.images {
+            None => decoder.decode(payload.data, data, scratch),
+            Some(images) => {
                 let mut decoded = std::mem::take(&mut scratch.decoded);
                 decoded.resize(feed.decoded_bytes, 0);
                 let done = decoder.decode(payload.data, &mut decoded, scratch);
@@ -76,24 +106,9 @@ impl Rows<'_> {
                 scratch.decoded = decoded;
                 done
             }
-            (None, _) if payload.data.len() != feed.decoded_bytes => Err(Error::sample(format!(
-                "sample has {} bytes, the dataset's samples have {}",
-                payload.data.len(),
-                feed.decoded_bytes
-            ))),
-            (None, None) => {
-                data.copy_from_slice(payload.data);
-                Ok(())
-            }
-            (None, Some(images)) => {
-                images.maker.make(key, id, payload.data, data);
-                Ok(())
-            }
         };
-        if let Some(before) = before {
-            sheet.turn(before);
-        }
-        written
+        sheet.turn(before);
+        decoded
     }
 
     /// What the cache keeps of the payload just written to `row`.

@@ -130,27 +130,43 @@ pub(super) fn score_row<E: Element>(
     next: &[u8],
     block: &mut Block<E::Real>,
 ) -> (RowScore<E::Real>, E::Real) {
+    // Two loops and not one with a condition: the plain one then keeps all its sums in registers.
+    let Some(weights) = smoothing else {
+        return (read_row::<E>(logits, y, next, block, |_, _, _, _| ()).0, E::Real::ZERO);
+    };
+    let mut distance = Distance::new();
+    let (score, target) = read_row::<E>(logits, y, next, block, |start, z, own, max| {
+        distance.add(z, own, weights.map(|w| &w[start..start + z.len()]), max);
+    });
+    distance.refer(score.max);
+    let own = score.max - target;
+    (score, total(distance.sum) + weights.map_or(own, |w| w[y] * own))
+}
+
+/// The row's score and its target's logit. `also` is handed every block once it is in the sums: where it starts, its elements, which of
+/// them is the target, and the largest of the others so far.
+#[inline(always)]
+fn read_row<E: Element>(
+    logits: &[u8],
+    y: usize,
+    next: &[u8],
+    block: &mut Block<E::Real>,
+    mut also: impl FnMut(usize, &[E::Real], Option<usize>, E::Real),
+) -> (RowScore<E::Real>, E::Real) {
     let mut sums = Sums::new();
-    let mut distance = smoothing.map(|weights| (Distance::new(), weights));
     let mut start = 0;
     for raw in logits.chunks(BLOCK * E::BYTES) {
         let z = block.reals::<E>(raw);
         let ahead = next.get(start * E::BYTES..).unwrap_or_default();
         let own = y.checked_sub(start).filter(|&own| own < z.len());
         sums.add(z, own, ahead, LANES * E::BYTES);
-        if let Some((distance, weights)) = &mut distance {
-            distance.add(z, own, weights.map(|w| &w[start..start + z.len()]), sums.max);
-        }
+        also(start, z, own, sums.max);
         start += z.len();
     }
     let target = E::read(&logits[y * E::BYTES..]);
     let first = || logits.chunks_exact(E::BYTES).position(|raw| E::read(raw) == target);
     let correct = target > sums.max || (target == sums.max && first() == Some(y));
-    let score = finish(&sums, target, correct);
-    let Some((mut distance, weights)) = distance else { return (score, E::Real::ZERO) };
-    distance.refer(score.max);
-    let own = score.max - target;
-    (score, total(distance.sum) + weights.map_or(own, |w| w[y] * own))
+    (finish(&sums, target, correct), target)
 }
 
 /// Merges the target's own term into the others' sums.
