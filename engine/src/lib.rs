@@ -4,19 +4,11 @@
 //! no byte and has no `unsafe`. The *effect half* moves (bytes, memory, devices, threads). `engine/ARCHITECTURE.md` draws
 //! the house; `tests/house.rs` checks its arrows.
 
-pub mod error;
-pub mod random;
+pub use lossfeed_control::{error, index, ledger, policy, random, sampler, sim, types};
+pub use lossfeed_stats as stats;
+
 pub mod settings;
-pub mod types;
 
-// The pure half.
-pub mod index;
-pub mod ledger;
-pub mod policy;
-pub mod sampler;
-pub mod sim;
-
-// The effect half.
 pub mod arena;
 pub mod cache;
 pub mod device;
@@ -25,7 +17,6 @@ pub mod loader;
 pub mod scoring;
 pub mod source;
 pub mod staging;
-pub mod stats;
 mod sync;
 
 pub use engine::{Dataset, Engine};

@@ -24,7 +24,6 @@ mod staging {
         pub(super) use lossfeed::staging::BatchLayout;
     }
     mod pool;
-    mod ring;
     mod slot;
 
     pub(crate) use pool::SlotPool;

@@ -24,6 +24,7 @@ pub enum Command {
     /// Replay a recorded run through cache policies and count hits
     Replay(ReplayArgs),
     /// Tell what this machine can and cannot do, with a remedy for each shortcoming
+    #[cfg(feature = "doctor")]
     Doctor(DoctorArgs),
 }
 
@@ -68,6 +69,7 @@ pub struct ReplayArgs {
 }
 
 /// `lossfeed doctor`.
+#[cfg(feature = "doctor")]
 #[derive(Debug, Clone, Args)]
 pub struct DoctorArgs {
     /// One JSON document instead of lines

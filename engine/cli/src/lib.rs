@@ -13,6 +13,7 @@ pub mod smi;
 pub mod term;
 pub mod train;
 
+#[cfg(feature = "doctor")]
 mod doctor;
 mod replay;
 
@@ -38,6 +39,7 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
         args::Command::Train(options) => train(&options),
         args::Command::Smi(options) => smi::run(&options),
         args::Command::Replay(options) => replay::run(&options),
+        #[cfg(feature = "doctor")]
         args::Command::Doctor(options) => doctor::run(&options),
     }
 }

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::io::{self, Write};
 
-use lossfeed::sim::{ROWS_MAX, Replay, Trace, replay};
-use lossfeed::{Error, ErrorKind, Result};
+use lossfeed_control::sim::{ROWS_MAX, Replay, Trace, replay};
+use lossfeed_control::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::args::ReplayArgs;

@@ -8,7 +8,7 @@
 //!    └────────────────── drop, in every state, on every thread ───────────────────┘
 //! ```
 //!
-//! A [`BatchSlot`] is the one owner of its memory in every state but `Free`; dropping it gives the memory back. `ring.rs`
+//! A [`BatchSlot`] is the one owner of its memory in every state but `Free`; dropping it gives the memory back. `lossfeed_control::ring`
 //! has the table of steps and refuses every other one.
 //!
 //! On the CPU a batch is the slot itself, which stays `Lent` until the last view of it is gone. On a GPU the consumer's tensors
@@ -21,16 +21,13 @@
 mod in_place;
 mod layout;
 mod pool;
-mod ring;
 mod slot;
 
-#[cfg(test)]
-mod ring_tests;
 #[cfg(test)]
 mod tests;
 
 pub use in_place::InPlace;
 pub use layout::BatchLayout;
+pub use lossfeed_control::ring::SlotGauges;
 pub use pool::SlotPool;
-pub use ring::SlotGauges;
 pub use slot::{BatchSlot, Parts};

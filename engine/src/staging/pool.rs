@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use pinned_vec::PinnedVec;
 
 use super::layout::BatchLayout;
-use super::ring::{Ring, SlotGauges, SlotState, Step, Wake};
 use super::slot::{BatchSlot, Descriptor};
 use crate::arena::{Mapping, human, pid};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::sync::{Condvar, Mutex};
+use lossfeed_control::ring::{Ring, SlotGauges, SlotState, Step, Wake};
 
 /// Longest wait that a deadline is made of; the clock's own range ends somewhere.
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);

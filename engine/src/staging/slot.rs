@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::in_place::InPlace;
 use super::layout::BatchLayout;
 use super::pool::Shared;
-use super::ring::SlotState;
 use crate::arena::Mapping;
 use crate::error::Result;
 use crate::types::SampleId;
+use lossfeed_control::ring::SlotState;
 
 /// A slot's memory; it stays at its address as long as the pool lives.
 pub(super) struct Descriptor {

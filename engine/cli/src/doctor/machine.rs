@@ -158,7 +158,7 @@ fn judge_cuda(probe: &Probe) -> Check {
 /// Where engines put the pages that `smi` reads; the first directory that can be made and written wins.
 pub(super) fn stats_pages() -> Check {
     let mut refused = Vec::new();
-    for directory in lossfeed::stats::candidates() {
+    for directory in lossfeed_stats::candidates() {
         match writable(&directory) {
             Ok(()) => return Check::ok("stats pages", directory.display().to_string()),
             Err(e) => refused.push(format!("{}: {e}", directory.display())),

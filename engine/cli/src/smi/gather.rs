@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use lossfeed::stats::{self, Counters, JobPage, Sample};
+use lossfeed_stats::{self as stats, Counters, JobPage, Sample};
 
 use super::nvml;
 use super::snapshot::{Engine, SCHEMA_VERSION, Snapshot, Unreadable, rfc3339};
@@ -89,7 +89,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
-    use lossfeed::stats::{HISTORY, Identity, Publisher};
+    use lossfeed_stats::{HISTORY, Identity, Publisher};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Boxes and columns: lines of text that fit a width, in Unicode or plain ASCII.
 
-use lossfeed::stats::steers_terminal;
+use lossfeed_stats::steers_terminal;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};

@@ -196,7 +196,7 @@ fn no_text_from_elsewhere_reaches_the_terminal_raw() {
     for width in [60, 100, 160] {
         for ascii in [false, true] {
             let drawn = text(&snapshot, width, ascii);
-            let raw: Vec<char> = drawn.chars().filter(|&c| c != '\n' && lossfeed::stats::steers_terminal(c)).collect();
+            let raw: Vec<char> = drawn.chars().filter(|&c| c != '\n' && lossfeed_stats::steers_terminal(c)).collect();
             assert!(raw.is_empty(), "{raw:?} in {drawn:?}");
             assert!(drawn.lines().all(|l| ratatui::text::Span::raw(l).width() == usize::from(width)), "{drawn}");
         }

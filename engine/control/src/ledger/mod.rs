@@ -45,7 +45,7 @@ pub struct Counts {
 /// Invariant: `used_bytes() ≤ capacity_bytes()` after every call.
 ///
 /// ```
-/// use lossfeed::{index::ScoreTable, ledger::{Access, Ledger}, policy};
+/// use lossfeed_control::{index::ScoreTable, ledger::{Access, Ledger}, policy};
 /// let scores = ScoreTable::new(4, 0.0);
 /// let mut ledger = Ledger::new(200, 4, policy::from_name("lru", 4)?);
 /// let mut evicted = Vec::new();
@@ -55,7 +55,7 @@ pub struct Counts {
 /// assert_eq!(ledger.access(0, &bytes, &scores, &mut evicted), Access::Hit);
 /// assert_eq!(ledger.access(2, &bytes, &scores, &mut evicted), Access::Admitted);
 /// assert_eq!(evicted, [1]);
-/// # Ok::<(), lossfeed::Error>(())
+/// # Ok::<(), lossfeed_control::Error>(())
 /// ```
 pub struct Ledger {
     policy: Box<dyn Policy>,

@@ -15,7 +15,7 @@ use super::counters::Counters;
 use super::directory::{Directory, candidates};
 use super::page::{self, Identity, Process};
 use super::sweep::sweep;
-use crate::error::{Error, Result};
+use lossfeed_control::error::{Error, Result};
 
 /// Publishes an engine's counters once a second until it is dropped.
 ///
@@ -47,7 +47,7 @@ impl Publisher {
     /// Publishes in the first of [`candidates`] that works.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Usage`] with one line per directory tried, if none works. The caller should warn and go on:
+    /// [`lossfeed_control::ErrorKind::Usage`] with one line per directory tried, if none works. The caller should warn and go on:
     /// a run that nobody can watch is still a run. The failure is counted in `stats_failures_total`.
     pub fn start(identity: Identity, counters: Arc<Counters>) -> Result<Self> {
         Self::start_in(&candidates(), identity, counters)

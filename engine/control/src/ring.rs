@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 
 /// Where a slot is in its round. Each state has one owner, and only the owner moves the slot on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum SlotState {
+pub enum SlotState {
     /// Nobody's. Owner: the pool.
     Free,
     /// Being written. Owner: a loader thread.
@@ -22,7 +22,7 @@ pub(super) enum SlotState {
 
 impl SlotState {
     /// Every allowed step. Every owner may let go; nobody may skip a state, repeat one or go back.
-    pub(super) const fn may_become(self, next: SlotState) -> bool {
+    pub const fn may_become(self, next: SlotState) -> bool {
         use SlotState::{Copying, Filling, Free, Lent, Ready};
         match self {
             Free => matches!(next, Filling),
@@ -57,7 +57,7 @@ pub struct SlotGauges {
 
 /// What someone who wants a slot has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub enum Step {
     /// Fill this one.
     Take(u32),
     /// Make one more, then say [`Ring::grown`] or [`Ring::refused`].
@@ -71,15 +71,18 @@ pub(super) enum Step {
 /// Who has to be woken, among those told to wait.
 #[must_use = "whoever waits for this would wait for ever"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wake {
+pub enum Wake {
+    /// No thread waits for what happened.
     Nobody,
+    /// One slot came back: one waiter can have it.
     One,
+    /// The ring closed, or memory was refused: every waiter must look.
     All,
 }
 
 /// The books.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Ring {
+pub struct Ring {
     /// The state of every slot that exists, by index.
     slots: Vec<SlotState>,
     /// Those that are free; the most recently used comes first, for its cache lines are warm.
@@ -94,13 +97,13 @@ pub(super) struct Ring {
 
 impl Ring {
     /// `first` slots, all free, and never more than `bound`.
-    pub(super) fn new(first: usize, bound: usize) -> Self {
+    pub fn new(first: usize, bound: usize) -> Self {
         let (slots, free) = (vec![SlotState::Free; first], (0..first as u32).collect());
         Self { slots, free, growing: 0, bound, closed: false }
     }
 
     /// Someone wants a slot.
-    pub(super) fn acquire(&mut self) -> Step {
+    pub fn acquire(&mut self) -> Step {
         if self.closed {
             return Step::Closed;
         }
@@ -116,7 +119,7 @@ impl Ring {
     }
 
     /// A slot was made. It is free; who made it asks again before anybody else can. Returns its index.
-    pub(super) fn grown(&mut self) -> u32 {
+    pub fn grown(&mut self) -> u32 {
         let index = self.slots.len() as u32;
         self.growing -= 1;
         self.slots.push(SlotState::Free);
@@ -125,7 +128,7 @@ impl Ring {
     }
 
     /// A slot could not be made. Those who wait keep waiting: there is nothing new for them.
-    pub(super) fn refused(&mut self) {
+    pub fn refused(&mut self) {
         self.growing -= 1;
         self.bound = self.slots.len() + self.growing;
     }
@@ -134,7 +137,7 @@ impl Ring {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Internal`] if the slot may not go there from where it is; nothing has changed then.
-    pub(super) fn enter(&mut self, index: u32, next: SlotState) -> Result<Wake> {
+    pub fn enter(&mut self, index: u32, next: SlotState) -> Result<Wake> {
         match self.slots.get_mut(index as usize) {
             // Out of `Free` leads `acquire` alone, which also takes the slot off the list.
             Some(state) if *state != SlotState::Free && state.may_become(next) => *state = next,
@@ -153,18 +156,18 @@ impl Ring {
     }
 
     /// No slot is given out from now on; those in use stay valid.
-    pub(super) fn close(&mut self) -> Wake {
+    pub fn close(&mut self) -> Wake {
         self.closed = true;
         Wake::All
     }
 
     /// Whether the consumer holds every slot there will ever be: none comes back before it lets go of one.
-    pub(super) fn is_lent_out(&self) -> bool {
+    pub fn is_lent_out(&self) -> bool {
         self.slots.len() == self.bound && self.slots.iter().all(|&state| state == SlotState::Lent)
     }
 
     /// How many slots are in which state.
-    pub(super) fn gauges(&self) -> SlotGauges {
+    pub fn gauges(&self) -> SlotGauges {
         let mut gauges = SlotGauges { total: self.slots.len(), ..SlotGauges::default() };
         for state in &self.slots {
             *match state {
