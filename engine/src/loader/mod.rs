@@ -6,8 +6,10 @@ mod coverage;
 mod delivery;
 mod feed;
 mod fill;
+mod filling;
 mod gather;
 mod iteration;
+mod origin;
 mod rows;
 mod timesheet;
 
