@@ -187,6 +187,10 @@ impl Ledger {
     pub fn residents_iter(&self) -> impl Iterator<Item = SampleId> + '_ {
         self.residents.iter()
     }
+    /// The residents among the ids 64 × `words`, a bit each, the lowest id in the lowest bit.
+    pub fn resident_words(&self, words: std::ops::Range<usize>) -> &[u64] {
+        self.residents.words(words)
+    }
     /// Bytes of all residents.
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes

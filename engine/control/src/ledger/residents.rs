@@ -35,6 +35,9 @@ impl Residents {
                 .map(move |b| (word * 64) as u32 + b.trailing_zeros())
         })
     }
+    pub(super) fn words(&self, words: std::ops::Range<usize>) -> &[u64] {
+        &self.bits[words]
+    }
     pub(super) fn prefetch(&self, ids: &[SampleId]) {
         std::hint::black_box(ids.iter().fold(0, |all, &id| all ^ self.bits[id as usize / 64]));
     }
