@@ -117,12 +117,15 @@ impl Engine {
         Ok(())
     }
 
-    fn count_slots(&self) {
-        let (c, gauges) = (&self.feed.counters, self.feed.pool.gauges());
-        c.slots_total.store(gauges.total as u64, Relaxed);
-        c.slots_free.store(gauges.free as u64, Relaxed);
-        c.slots_lent.store(gauges.lent as u64, Relaxed);
-        c.slots_copying.store(gauges.copying as u64, Relaxed);
+    /// Brings the gauges up to date that nobody else keeps.
+    fn gauge(&self) {
+        let (c, arena, slots) = (&self.feed.counters, self.feed.cache.arena(), self.feed.pool.gauges());
+        c.slots_total.store(slots.total as u64, Relaxed);
+        c.slots_free.store(slots.free as u64, Relaxed);
+        c.slots_lent.store(slots.lent as u64, Relaxed);
+        c.slots_copying.store(slots.copying as u64, Relaxed);
+        c.arena_used_bytes.store(arena.used_bytes(), Relaxed);
+        c.arena_largest_free_bytes.store(arena.largest_free_bytes(), Relaxed);
     }
 
     /// Credits measured scores to exactly the samples of the ticket's batch. Returns how many were scored (0 if the
@@ -161,31 +164,10 @@ impl Engine {
         self.feed.bad_samples()
     }
 
-    /// All counters, gauges and the ratios people ask for. Ratios are 0 to 1.
+    /// All counters, gauges and the ratios people ask for. Ratios are 0 to 1, and 0 while there is nothing to divide by.
     pub fn stats(&self) -> Vec<(String, f64)> {
-        self.count_slots();
-        let c = &self.feed.counters;
-        {
-            let state = self.feed.cache.lock();
-            c.score_age_steps.store(state.scores.mean_age(state.step).unwrap_or(0.0) as u64, Relaxed);
-        }
-        let mut all = c.snapshot().flat();
-        let get = |name: &str| all.iter().find(|(n, _)| n == name).map_or(0.0, |(_, v)| *v);
-        let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
-        let (wait, busy) = (get("wait_us_total"), get("busy_us_total"));
-        let n = get("samples_in_dataset");
-        let derived = [
-            ("hit_ratio", ratio(get("hits_total"), get("requests_total"))),
-            ("stall_fraction", ratio(wait, wait + busy)),
-            ("coverage_epoch", ratio(get("distinct_epoch"), n / f64::from(self.settings.world_size))),
-            ("coverage_ever", ratio(get("distinct_ever"), n)),
-            ("ess_fraction", get("ess_ppm") / 1e6),
-            ("in_place_samples_total", self.feed.in_place_total.load(Relaxed) as f64),
-            ("arena_used_bytes", self.feed.cache.arena().used_bytes() as f64),
-            ("arena_largest_free_bytes", self.feed.cache.arena().largest_free_bytes() as f64),
-        ];
-        all.extend(derived.map(|(name, value)| (name.to_string(), value)));
-        all
+        self.gauge();
+        self.feed.counters.snapshot().flat()
     }
 
     /// Ends everything and waits for the loader threads, however long they take. Calls after it are refused; calling it

@@ -87,6 +87,7 @@ impl Checked {
         let samples = source.len();
         let counters = Arc::new(Counters::default());
         counters.samples_in_dataset.store(samples as u64, Relaxed);
+        counters.samples_in_share.store(batches.share() as u64, Relaxed);
         counters.batches_per_epoch.store(batches.len() as u64, Relaxed);
         let pool = SlotPool::new(layout, settings.depth(), settings.slots_max(), Arc::clone(&device))?;
         let mut arena = Arena::new(settings.cache_bytes, &*device)?;
@@ -113,7 +114,6 @@ impl Checked {
             on_error: settings.on_error,
             keeps_steps: settings.world_size > 1 || settings.on_error == OnError::Substitute,
             in_place: copy_choice.path != CopyPath::Gathered,
-            in_place_total: AtomicU64::new(0),
             bad: BadSamples::default(),
         };
         let publisher = settings.stats.then(|| Publisher::start(identity(&settings, &feed, &*device), counters));

@@ -164,7 +164,7 @@ impl Engine {
             Err(_) if current.stopped() => self.finish(&current),
             Err(_) => {}
         }
-        self.count_slots();
+        self.gauge();
         next
     }
 

@@ -11,7 +11,6 @@ use crate::types::SampleId;
 use lossfeed_kernels::image::ImageMaker;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A sample that could not be delivered, and why.
@@ -64,8 +63,6 @@ pub struct Feed {
     pub keeps_steps: bool,
     /// Whether cached samples stay where they are, for a device to read them there.
     pub in_place: bool,
-    /// Samples that did.
-    pub in_place_total: AtomicU64,
     /// The bad samples met so far.
     pub bad: BadSamples,
 }

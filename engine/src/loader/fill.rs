@@ -241,7 +241,7 @@ impl Feed {
                 failures[row] = Some(named(draws.ids[row], e));
             }
         }
-        self.in_place_total.fetch_add(left.len() as u64, Relaxed);
+        self.counters.in_place_samples_total.fetch_add(left.len() as u64, Relaxed);
         // Else all pins are let go of now, with one lock.
         let in_place = (!left.is_empty()).then(|| InPlace::new(residents, left));
 
@@ -327,7 +327,7 @@ impl Feed {
                 }
             }
         }
-        sheet.turn(Work::Score);
+        sheet.turn(Work::Decide);
         drop(owed); // publishes
         if over.get() {
             return Err(stopped_early());

@@ -162,7 +162,7 @@ impl Iteration {
         let feed = &self.feed;
         let sheet = &self.sheets[worker];
         let before = sheet.spent();
-        sheet.turn(Work::Score);
+        sheet.turn(Work::Decide);
         let (number, Decision { lookups, residents, retired }) = {
             let mut state = feed.cache.lock();
             let number = self.undecided.load(Relaxed);
@@ -283,14 +283,14 @@ impl Iteration {
     fn blame(&self, waited: Duration, causes: &Spent) {
         let c = &self.feed.counters;
         let waited_us = waited.as_micros() as u64;
-        let [source, decode, slot, copy, score, handover] = causes.divide(waited_us);
+        let [source, decode, slot, copy, decide, handover] = causes.divide(waited_us);
         for (counter, us) in [
             (&c.wait_us_total, waited_us),
             (&c.wait_source_us_total, source),
             (&c.wait_decode_us_total, decode),
             (&c.wait_slot_us_total, slot),
             (&c.wait_copy_us_total, copy),
-            (&c.wait_score_us_total, score),
+            (&c.wait_decide_us_total, decide),
             (&c.wait_handover_us_total, handover),
         ] {
             counter.fetch_add(us, Relaxed);

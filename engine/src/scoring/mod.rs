@@ -66,7 +66,7 @@ pub fn credit(
         )));
     }
     if ticket.scored.swap(true, AcqRel) {
-        counters.scores_repeated_total.fetch_add(1, Relaxed);
+        counters.scores_repeated_total.fetch_add(rows as u64, Relaxed);
         return Ok(0);
     }
     Ok(record(cache, counters, belief, ticket.ids.iter().map(|&id| Some(id)), measured))
@@ -121,6 +121,9 @@ fn record(
             }
         }
         state.step = step.wrapping_add(1);
+        // From sums: it costs nothing to be fresh.
+        let age = state.scores.mean_age(state.step).unwrap_or(0.0);
+        counters.score_age_steps.store(age as u64, Relaxed);
     }
     counters.scores_total.fetch_add(scored as u64, Relaxed);
     counters.scores_unranked_total.fetch_add((rows - scored) as u64, Relaxed);
