@@ -30,13 +30,12 @@ use threads::Threads;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::loader::{BadSample, Coverage, Feed, Ticket};
-use crate::sampler::{Batches, Sampler};
+use crate::sampler::Batches;
 use crate::scoring::{self, Belief, Measured};
 use crate::settings::Settings;
 use crate::source::Source;
 use crate::staging::BatchLayout;
 use crate::stats::Publisher;
-use crate::types::SampleId;
 use lossfeed_kernels::rank;
 use parking_lot::Mutex;
 use run::Clock;
@@ -52,8 +51,6 @@ use std::time::Duration;
 pub struct Engine {
     feed: Arc<Feed>,
     settings: Settings,
-    sampler: Box<dyn Sampler>,
-    owned: Vec<SampleId>,
     batches: Batches,
     device: Arc<dyn Device>,
     copy_choice: CopyChoice,
@@ -156,7 +153,7 @@ impl Engine {
 
     /// What is believed about every sample now; NaN = no score.
     pub fn importance(&self) -> Vec<f32> {
-        self.feed.cache.lock().scores.as_slice().to_vec()
+        self.feed.cache.snapshot().scores().as_slice().to_vec()
     }
 
     /// The bad samples met so far.

@@ -6,6 +6,7 @@ use super::threads::Threads;
 use super::{CopyChoice, Dataset, Engine, copy_cost};
 use crate::arena::Arena;
 use crate::cache::Cache;
+use crate::control::{Control, Drawing};
 use crate::device::{self, Device};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
@@ -100,7 +101,16 @@ impl Checked {
         };
         let scores = ScoreTable::new(samples, settings.smoothing_weight());
         let ledger = Ledger::new(settings.cache_bytes, samples, policy);
-        let cache = Cache::new(scores, ledger, arena, Arc::clone(&counters));
+        let drawing = Drawing {
+            sampler: sampler.into(),
+            samples: samples as u32,
+            owned: sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size).into(),
+            seed: settings.seed,
+            rank: settings.rank,
+            world_size: settings.world_size,
+        };
+        let control = Control::new(scores, ledger).with_drawing(drawing);
+        let cache = Cache::new(control, arena, Arc::clone(&counters));
         let cache = if source.in_memory() { cache.over_memory() } else { cache };
         let feed = Feed {
             engine: ENGINES.fetch_add(1, Relaxed) + 1,
@@ -121,9 +131,7 @@ impl Checked {
         let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
         Ok(Engine {
             feed: Arc::new(feed),
-            owned: sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size),
             settings,
-            sampler,
             batches,
             device,
             copy_choice,

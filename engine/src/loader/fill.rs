@@ -4,10 +4,10 @@ use super::gather::gather;
 use super::rows::Rows;
 use super::timesheet::{Timesheet, Work};
 use super::{Batch, Feed};
-use crate::arena::{Pins, SlotMut};
+use crate::arena::SlotMut;
 use crate::cache::{Decision, Fetched, Flight, Landing, Lookup};
+use crate::control::Plan;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sampler::{Batches, Order};
 use crate::source::{Payload, Scratch};
 use crate::staging::{BatchSlot, InPlace};
 use crate::types::SampleId;
@@ -19,26 +19,16 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// One batch as planned.
 pub(super) struct Planned<'a> {
-    pub(super) epoch: u64,
+    /// The pass, as the cache knows it.
+    pub(super) pass: u64,
     pub(super) number: usize,
-    /// The whole epoch, and how it is cut.
-    pub(super) order: &'a Order,
-    pub(super) batches: Batches,
+    pub(super) plan: &'a Plan,
 }
 
-impl<'a> Planned<'a> {
-    /// The samples and weights of the epoch's batch `number`.
-    fn draws(&self, number: usize) -> Draws<'a> {
-        let range = self.batches.range(number);
-        Draws { ids: &self.order.ids[range.clone()], weights: &self.order.weights[range] }
-    }
-}
-
-/// Who is to be delivered, row by row.
-#[derive(Clone, Copy)]
-pub(super) struct Draws<'a> {
-    pub(super) ids: &'a [SampleId],
-    pub(super) weights: &'a [f32],
+/// Who is delivered, row by row.
+pub(super) struct Delivered {
+    pub(super) ids: Vec<SampleId>,
+    pub(super) weights: Vec<f32>,
 }
 
 /// What became of a planned batch.
@@ -106,66 +96,56 @@ fn stopped_early() -> Error {
 }
 
 impl Feed {
-    /// Fills `slot` with the planned batch. `lookups` are the cache's decisions for its ids, in order, and `residents` the
-    /// records it has found. Once `stopped` says so nobody wants the batch: what was not read is left unread, unless
-    /// others wait for it.
+    /// Fills `slot` with the planned batch as it was decided. Once `stopped` says so nobody wants the batch: what was not read is
+    /// left unread, unless others wait for it.
     ///
     /// A batch in which nothing is good is left out, unless every rank must take as many steps as the others, or the batches are to
     /// stay full: then another batch of the epoch comes a second time, in its place.
-    #[allow(clippy::too_many_arguments)] // one call site
     pub(super) fn fill(
         &self,
         planned: &Planned<'_>,
-        lookups: Vec<Lookup>,
-        residents: Pins,
+        decision: Decision,
         slot: BatchSlot,
         scratch: &mut Scratch,
         sheet: &Timesheet,
         stopped: &dyn Fn() -> bool,
     ) -> Result<Filled> {
-        let draws = planned.draws(planned.number);
-        let (mut slot, first) =
-            match self.fill_rows(planned, draws, lookups, residents, slot, scratch, sheet, stopped)? {
-                Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
-                Rowful::Nothing(slot, error) => (slot, error),
-            };
+        let (mut slot, first) = match self.fill_rows(planned, decision, slot, scratch, sheet, stopped)? {
+            Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
+            Rowful::Nothing(slot, error) => (slot, error),
+        };
         if !self.keeps_steps {
             return Ok(Filled::NothingGood(first));
         }
-        let others = (0..planned.number).rev().chain(planned.number + 1..planned.batches.len());
+        let others = (0..planned.number).rev().chain(planned.number + 1..planned.plan.len());
         for number in others.take(STAND_INS) {
-            let draws = planned.draws(number);
-            let Decision { lookups, residents, retired } = {
-                let mut state = self.cache.lock();
-                self.cache.decide(&mut state, draws.ids, &|id| self.record_bytes(id))
-            };
-            drop(retired); // after the lock
-            slot = match self.fill_rows(planned, draws, lookups, residents, slot, scratch, sheet, stopped)? {
+            let decision = self.cache.decide_again(planned.pass, number, &|id| self.record_bytes(id));
+            let Some(decision) = decision else { return Err(stopped_early()) };
+            slot = match self.fill_rows(planned, decision, slot, scratch, sheet, stopped)? {
                 Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
                 Rowful::Nothing(slot, _) => slot,
             };
         }
         Err(Error::sample(format!(
             "batch {} of epoch {}: no sample of it is good, and none of the {STAND_INS} batches nearest to it, so nothing can take its place: repair the data",
-            planned.number, planned.epoch
+            planned.number, planned.plan.epoch
         ))
         .because(first))
     }
 
-    #[allow(clippy::too_many_arguments)] // what a thread has at hand
     fn fill_rows(
         &self,
         planned: &Planned<'_>,
-        draws: Draws<'_>,
-        lookups: Vec<Lookup>,
-        residents: Pins,
+        decision: Decision,
         mut slot: BatchSlot,
         scratch: &mut Scratch,
         sheet: &Timesheet,
         stopped: &dyn Fn() -> bool,
     ) -> Result<Rowful> {
+        let Decision { ids, weights, lookups, residents, .. } = decision;
+        let delivered = Delivered { ids, weights };
         sheet.turn(Work::Copy);
-        let count = draws.ids.len();
+        let count = delivered.ids.len();
         slot.set_rows(count);
         let parts = slot.parts_mut();
         let mut rows = Rows {
@@ -174,8 +154,8 @@ impl Feed {
             target: parts.target,
             data_bytes: self.layout().data_row_bytes(),
             target_bytes: self.layout().target_row_bytes(),
-            ids: draws.ids,
-            key: self.images.as_ref().map_or(0, |i| batch_key(i.seed, planned.epoch, planned.number as u64)),
+            ids: &delivered.ids,
+            key: self.images.as_ref().map_or(0, |i| batch_key(i.seed, planned.plan.epoch, planned.number as u64)),
             sheet,
         };
         let mut failures: Vec<Option<Arc<Error>>> = vec![None; count];
@@ -197,9 +177,9 @@ impl Feed {
                 return Err(Error::internal(format!("the source answered for {} of {count} samples", gathered.rows)));
             }
             for (row, e) in gathered.failures {
-                failures[row] = Some(named(draws.ids[row], e));
+                failures[row] = Some(named(delivered.ids[row], e));
             }
-            return self.finish(planned, draws, failures, slot);
+            return self.finish(planned, delivered, failures, slot);
         }
 
         // Whatever is pushed to it lands, also if a decoder panics.
@@ -208,7 +188,7 @@ impl Feed {
         let (mut resident_rows, mut joined, mut missing) = (Vec::new(), Vec::new(), Vec::with_capacity(count));
         let mut wanted = Vec::with_capacity(count);
         for (row, lookup) in lookups.into_iter().enumerate() {
-            let id = draws.ids[row];
+            let id = delivered.ids[row];
             let flight = match lookup {
                 Lookup::Resident => {
                     resident_rows.push(row);
@@ -238,7 +218,7 @@ impl Feed {
             if self.in_place && residents.is_in_one_piece(number) && rows.leave(row, record) {
                 left.push((row as u32, number as u32));
             } else if let Err(e) = rows.unpack(row, record, scratch) {
-                failures[row] = Some(named(draws.ids[row], e));
+                failures[row] = Some(named(delivered.ids[row], e));
             }
         }
         self.counters.in_place_samples_total.fetch_add(left.len() as u64, Relaxed);
@@ -343,8 +323,8 @@ impl Feed {
                 return Err(stopped_early());
             };
             let unpacked = match landing {
-                Landing::Stored(record) => rows.unpack(row, &record, scratch).map_err(|e| named(draws.ids[row], e)),
-                Landing::Loose(record) => rows.unpack(row, &record, scratch).map_err(|e| named(draws.ids[row], e)),
+                Landing::Stored(record) => rows.unpack(row, &record, scratch).map_err(|e| named(delivered.ids[row], e)),
+                Landing::Loose(record) => rows.unpack(row, &record, scratch).map_err(|e| named(delivered.ids[row], e)),
                 Landing::Failed(e) => Err(e),
             };
             failures[row] = unpacked.err();
@@ -353,7 +333,7 @@ impl Feed {
         if let Some(in_place) = in_place {
             slot.leave_in_place(in_place);
         }
-        self.finish(planned, draws, failures, slot)
+        self.finish(planned, delivered, failures, slot)
     }
 
     /// One fetched payload: into its row, and into the cache if it was admitted and there is memory.

@@ -5,7 +5,7 @@
 //! 1. [`Control::copy_begin`] and [`Control::copy_more`] make a [`Snapshot`], from which an epoch is drawn;
 //! 2. [`Control::lend`] hands out the books, so that the policy can be told the plan, and [`Control::take_back`] ends that;
 //! 3. [`Control::begin`] starts a pass, and [`Control::decide`] decides its next batch;
-//! 4. [`Control::cancel`], [`Control::read`] and [`Control::learn`] tell what became of a batch, [`Control::tried`] what an
+//! 4. [`Control::cancel`], [`Control::read`] and [`Control::learn`] tell what became of a batch, [`Control::met`] what an
 //!    epoch has delivered.
 //!
 //! Whoever holds a lock around it needs short verbs: none looks at more than a batch and [`PIECE`] samples. What costs more
@@ -23,6 +23,7 @@ use crate::index::{ScoreTable, Standing};
 use crate::ledger::{Access, Counts, Ledger};
 use crate::types::SampleId;
 use snapshot::{Saved, Was};
+use std::ops::Range;
 
 /// The most samples that a verb looks at beside those of its batch.
 pub const PIECE: usize = 65_536;
@@ -77,16 +78,22 @@ impl Control {
     }
 
     /// The same with a sampler that draws its epochs.
-    pub fn drawing(self, drawing: Drawing) -> Self {
+    pub fn with_drawing(self, drawing: Drawing) -> Self {
         Self { drawing: Some(drawing), ..self }
     }
 
-    /// Starts a pass over `plan` with batch `first`, whatever was under way. The policy has been told of the plan. Returns
-    /// the pass's number.
+    /// Starts a pass over `plan` with batch `first`. The policy has been told of the plan, and the pass before it has ended
+    /// ([`Control::end`]): its plan is freed here otherwise. Returns the pass's number.
     pub fn begin(&mut self, plan: Plan, first: usize) -> u64 {
         self.passes += 1;
         self.pass = Some(Pass { plan, next: first, substituted: Vec::new() });
         self.passes
+    }
+
+    /// Ends pass `pass`: no batch of it is decided any more. Its plan comes back, because a large one is better freed outside
+    /// a lock.
+    pub fn end(&mut self, pass: u64) -> Option<Plan> {
+        self.pass.take_if(|_| self.passes == pass).map(|pass| pass.plan)
     }
 
     /// Tells the policy what is to come of `plan` from batch `first` on, and begins. For drivers without a lock.
@@ -228,13 +235,22 @@ impl Control {
         scored
     }
 
-    /// These samples were delivered, at most [`PIECE`] of them are looked at. Those that have no score are unseen no more.
-    pub fn tried(&mut self, ids: &[SampleId]) {
+    /// The rows at `places` of the order of pass `pass` were delivered; at most [`PIECE`] of them are looked at. Samples that have
+    /// no score are unseen no more.
+    pub fn met(&mut self, pass: u64, places: Range<usize>) {
+        let Some(current) = self.pass.as_ref().filter(|_| self.passes == pass) else { return };
         if self.scores.seen() == 0 {
             return; // nobody scores: no sample is told from another
         }
         let average = self.scores.mean().unwrap_or(0.0) as f32;
-        for &id in &ids[..ids.len().min(PIECE)] {
+        let order = &current.plan.order.ids;
+        let places = places.start..places.end.min(places.start + PIECE).min(order.len());
+        self.touched += places.len() as u64;
+        let first = current.substituted.partition_point(|&(place, _)| (place as usize) < places.start);
+        let mut substituted = current.substituted[first..].iter().peekable();
+        for place in places {
+            let instead = substituted.next_if(|&&(at, _)| at as usize == place).map(|&(_, id)| id);
+            let id = instead.unwrap_or(order[place]);
             if self.scores.standing(id) == Standing::Unseen {
                 save_belief(&mut self.saved, &self.scores, id);
                 self.scores.tried(id);
@@ -242,7 +258,6 @@ impl Control {
                 tell(&mut self.books, id, average);
             }
         }
-        self.touched += ids.len().min(PIECE) as u64;
     }
 
     /// Replaces all beliefs and the clock, as when a run is resumed. The policy has been told ([`Ledger::rekey`], on lent books).
@@ -257,6 +272,10 @@ impl Control {
         std::mem::replace(&mut self.scores, scores)
     }
 
+    /// How epochs are drawn, if there is a sampler.
+    pub fn drawing(&self) -> Option<&Drawing> {
+        self.drawing.as_ref()
+    }
     /// Beliefs.
     pub fn scores(&self) -> &ScoreTable {
         &self.scores

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::{Control, PIECE};
 use crate::error::Result;
 use crate::index::ScoreTable;
-use crate::sampler::{Batches, Order, Outlook, Sampler};
+use crate::sampler::{Order, Outlook, Sampler};
 use crate::types::SampleId;
 
 /// How a run's epochs are drawn. Cheap to clone.
@@ -18,6 +18,8 @@ use crate::types::SampleId;
 pub struct Drawing {
     /// Who draws.
     pub sampler: Arc<dyn Sampler>,
+    /// Samples in the whole dataset.
+    pub samples: u32,
     /// The ids this rank may draw, ascending.
     pub owned: Arc<[SampleId]>,
     /// The run's seed.
@@ -26,8 +28,6 @@ pub struct Drawing {
     pub rank: u32,
     /// Number of ranks.
     pub world_size: u32,
-    /// How an order is cut.
-    pub batches: Batches,
 }
 
 /// Something as it was before it changed.
@@ -150,11 +150,15 @@ impl Snapshot {
 }
 
 impl Drawing {
+    /// Draws `epoch` by the seed alone, for samplers that are not adaptive.
+    pub fn draw_blind(&self, epoch: u64) -> Result<Order> {
+        self.draw(epoch, &ScoreTable::new(0, 0.0), &|_| false)
+    }
     /// Draws `epoch`.
-    pub fn draw(&self, epoch: u64, scores: &ScoreTable, resident: &dyn Fn(SampleId) -> bool) -> Result<Order> {
+    fn draw(&self, epoch: u64, scores: &ScoreTable, resident: &dyn Fn(SampleId) -> bool) -> Result<Order> {
         self.sampler.draw(&Outlook {
             owned: &self.owned,
-            samples: scores.len() as u32,
+            samples: self.samples,
             epoch,
             seed: self.seed,
             rank: self.rank,
