@@ -124,11 +124,6 @@ impl Engine {
         let copy_choice = copy_cost::choose(&settings, &obstacles, only, &pool, &*device)?;
         let scores = ScoreTable::new(samples, settings.smoothing_weight());
         let ledger = Ledger::new(settings.cache_bytes, samples, policy::from_name(settings.policy_name(), samples)?);
-        if settings.policy_name() == "belady" {
-            return Err(Error::settings(
-                "policy belady needs the whole future and exists for `lossfeed replay` only: use minio, importance, shade, lru or fifo",
-            ));
-        }
         let cache = Cache::new(scores, ledger, arena, Arc::clone(&counters));
         let cache = if source.in_memory() { cache.over_memory() } else { cache };
         let number = ENGINES.fetch_add(1, Relaxed) + 1;

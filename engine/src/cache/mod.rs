@@ -186,7 +186,7 @@ impl Cache {
                 // A resident whose bytes are not kept leaves the books again, unless a later fetch stands for it now.
                 let mut cancel = || {
                     if current && ledger.contains(id) {
-                        ledger.cancel(id, footprint(record_bytes)(id));
+                        ledger.cancel(id);
                         cancelled += 1;
                     }
                 };

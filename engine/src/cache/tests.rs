@@ -55,7 +55,7 @@ fn used(policy: &str, record_bytes: fn(SampleId) -> u64, spare: u64) -> Cache {
         }
     }
     let state = cache.lock();
-    state.ledger.check(&|id| Arena::footprint(record_bytes(id) as usize)).unwrap();
+    state.ledger.check(&state.scores).unwrap();
     assert_eq!(state.ledger.used_bytes(), cache.arena().used_bytes());
     drop(state);
     cache

@@ -56,7 +56,8 @@ mod tests {
 
     /// Every file of the corpus. Whatever its format: to another parser it is noise.
     fn corpus() -> Vec<Vec<u8>> {
-        let folder: std::path::PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "..", "tests", "fuzz", "corpus"].iter().collect();
+        let folder: std::path::PathBuf =
+            [env!("CARGO_MANIFEST_DIR"), "..", "..", "tests", "fuzz", "corpus"].iter().collect();
         std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect()
     }
 

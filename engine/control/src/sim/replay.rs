@@ -11,7 +11,7 @@ use super::Trace;
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::ledger::Ledger;
-use crate::policy;
+use crate::policy::{self, Needs};
 
 /// The offset of SHADE Eq. 6 in its authors' code; the paper leaves it open.
 const B0: f32 = 10.0;
@@ -48,7 +48,7 @@ pub fn replay(trace: &Trace, policy: &str, capacity_fraction: f64) -> Result<Rep
     let capacity_bytes = (capacity_fraction * trace.total_bytes() as f64).floor() as u64;
     let mut ledger = Ledger::new(capacity_bytes, samples, policy::from_name(name, samples)?);
     let mut evicted = Vec::new();
-    let clairvoyant = name == "belady";
+    let clairvoyant = ledger.needs().contains(Needs::WHOLE_FUTURE);
     if clairvoyant {
         ledger.plan(&trace.ids);
     }
