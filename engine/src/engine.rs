@@ -19,6 +19,8 @@ mod dataset;
 mod mail;
 mod resume;
 mod run;
+#[cfg(test)]
+mod substitution_tests;
 mod threads;
 
 pub use copy_path::{CopyChoice, CopyCost};
@@ -51,6 +53,7 @@ use std::time::Duration;
 pub struct Engine {
     feed: Arc<Feed>,
     settings: Settings,
+    policy_name: &'static str,
     batches: Batches,
     device: Arc<dyn Device>,
     copy_choice: CopyChoice,
@@ -73,6 +76,16 @@ impl Engine {
     /// The settings this engine was made with.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// The cache policy's name.
+    pub fn policy_name(&self) -> &'static str {
+        self.policy_name
+    }
+
+    /// Who makes the mean over an epoch biased on purpose, by name: the sampler, or a policy that substitutes. `None`: nobody.
+    pub fn biased(&self) -> Option<&'static str> {
+        self.feed.cache.biased()
     }
 
     /// The device batches go to.

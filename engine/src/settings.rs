@@ -1,6 +1,7 @@
 //! Everything a user tunes, as plain values. Components (a source, a decoder, a device) are handed in beside them.
 
 use crate::error::{Error, Result};
+use crate::policy;
 use crate::sampler::{Batches, SamplerSettings};
 use crate::types::{Dtype, MAX_SAMPLES, TensorSpec};
 use lossfeed_kernels::image::{ImageDtype, ImageOptions, ImageTransform};
@@ -289,6 +290,7 @@ impl Settings {
                 u32::MAX
             )));
         }
+        policy::find_live(self.policy_name())?;
         self.sampler.build().map(drop)
     }
 
@@ -330,10 +332,6 @@ impl Settings {
 
     /// The cache policy: the one asked for, or the one that suits the sampler.
     pub fn policy_name(&self) -> &str {
-        self.policy.as_deref().unwrap_or(match self.sampler.name() {
-            "pads" => "shade",
-            "uniform" => "minio",
-            _ => "importance",
-        })
+        self.policy.as_deref().unwrap_or_else(|| policy::default_for(self.sampler.name()).name)
     }
 }

@@ -76,6 +76,11 @@ impl Cache {
         self.state.lock().control.drawing().is_some_and(|drawing| drawing.sampler.adaptive())
     }
 
+    /// See [`crate::control::Control::biased`].
+    pub fn biased(&self) -> Option<&'static str> {
+        self.whole().control.biased()
+    }
+
     /// Beliefs and residents as they are now. The run goes on while they are copied.
     pub fn snapshot(&self) -> Snapshot {
         loop {

@@ -209,8 +209,8 @@ impl Cache {
         self.arena.allocate(record_bytes)
     }
 
-    /// Ends the flights of one batch. `record_bytes` as in [`Self::decide`].
-    pub fn publish(&self, fetched: Vec<(SampleId, Arc<Flight>, Fetched)>, record_bytes: &dyn Fn(SampleId) -> u64) {
+    /// Ends the flights of one batch.
+    pub fn publish(&self, fetched: Vec<(SampleId, Arc<Flight>, Fetched)>) {
         if fetched.is_empty() {
             return;
         }
@@ -226,7 +226,7 @@ impl Cache {
                 }
                 // A resident whose bytes are not kept leaves the books again, unless a later fetch stands for it now.
                 let mut cancel = || {
-                    if current && control.cancel(id, footprint(record_bytes)(id)) {
+                    if current && control.cancel(id) {
                         cancelled += 1;
                     }
                 };

@@ -30,10 +30,10 @@ fn plan(epoch: u64, ids: Vec<SampleId>, rows: usize) -> Plan {
 }
 
 /// The books are as a recount has them, and as the arena has them.
-fn check(cache: &Cache, record_bytes: fn(SampleId) -> u64) {
+fn check(cache: &Cache) {
     let state = cache.whole();
     let ledger = state.control.ledger().unwrap();
-    ledger.check(&|id| Arena::footprint(record_bytes(id) as usize)).unwrap();
+    ledger.check(state.control.scores()).unwrap();
     assert_eq!(ledger.used_bytes(), cache.arena().used_bytes());
 }
 
@@ -65,11 +65,11 @@ fn used(policy: &str, record_bytes: fn(SampleId) -> u64, spare: u64) -> Cache {
             assert!(records.next().is_none());
             drop(records);
             drop(residents);
-            cache.publish(fetched, &record_bytes);
+            cache.publish(fetched);
             cache.learn(ids.iter().map(|&id| Some((id, (id % 1000 + epoch) as f32))));
         }
     }
-    check(&cache, record_bytes);
+    check(&cache);
     cache
 }
 

@@ -66,7 +66,7 @@ impl Engine {
             ("world_size", s.world_size.to_string()),
             ("score", s.score_kind().name().to_string()),
             ("smoothing", s.smoothing_weight().to_string()),
-            ("policy", s.policy_name().to_string()),
+            ("policy", self.policy_name.to_string()),
         ]
         .map(|(name, value)| (name.to_string(), value))
         .into();

@@ -55,8 +55,7 @@ struct Owed<'a> {
 
 impl Drop for Owed<'_> {
     fn drop(&mut self) {
-        let feed = self.feed;
-        feed.cache.publish(std::mem::take(&mut self.flights), &|id| feed.record_bytes(id));
+        self.feed.cache.publish(std::mem::take(&mut self.flights));
     }
 }
 

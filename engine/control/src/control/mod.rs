@@ -21,6 +21,7 @@ pub use snapshot::{Drawing, Snapshot};
 
 use crate::index::{ScoreTable, Standing};
 use crate::ledger::{Access, Counts, Ledger};
+use crate::policy::Needs;
 use crate::types::SampleId;
 use snapshot::{Saved, Was};
 use std::ops::Range;
@@ -163,7 +164,11 @@ impl Control {
         let mut rows = Vec::with_capacity(ids.len());
         let mut evicted = Vec::new();
         for (&drawn, &weight) in ids.iter().zip(weights) {
-            let delivered = drawn;
+            let instead = ledger.instead(drawn, &self.scores);
+            if let Some(id) = instead {
+                pass.substituted.push(((range.start + rows.len()) as u32, id));
+            }
+            let delivered = instead.unwrap_or(drawn);
             let verdict = match ledger.access(delivered, bytes, &self.scores, &mut self.victims) {
                 Access::Hit => Verdict::Hit,
                 Access::Admitted => Verdict::Keep,
@@ -207,11 +212,11 @@ impl Control {
     }
 
     /// An admitted sample's bytes never came, or could not be kept. Returns whether it was resident until now.
-    pub fn cancel(&mut self, id: SampleId, bytes: u64) -> bool {
+    pub fn cancel(&mut self, id: SampleId) -> bool {
         let Books::Here(ledger) = &mut self.books else { return false };
         let resident = ledger.contains(id);
         if resident {
-            ledger.cancel(id, bytes);
+            ledger.cancel(id);
             if let Some(saved) = &mut self.saved {
                 saved.push(Was::Resident(id, true));
             }
@@ -276,6 +281,25 @@ impl Control {
     pub fn drawing(&self) -> Option<&Drawing> {
         self.drawing.as_ref()
     }
+    /// Sets the limit of the cache. Answers who has to leave for it, at most [`PIECE`]: repeat the call until nobody does. Nobody
+    /// leaves while the books are lent.
+    pub fn resize(&mut self, capacity_bytes: u64) -> Vec<SampleId> {
+        let Books::Here(ledger) = &mut self.books else { return Vec::new() };
+        let left = ledger.resize(capacity_bytes, &self.scores);
+        if let Some(saved) = &mut self.saved {
+            left.iter().for_each(|&id| saved.push(Was::Resident(id, true)));
+        }
+        self.touched += left.len() as u64;
+        left
+    }
+
+    /// Who makes the mean over an epoch biased on purpose, by name: the sampler, or a policy that substitutes.
+    pub fn biased(&self) -> Option<&'static str> {
+        let sampler = self.drawing.as_ref().map(|drawing| &drawing.sampler).filter(|sampler| sampler.biased());
+        let policy = self.ledger().filter(|ledger| ledger.needs().contains(Needs::SUBSTITUTES));
+        sampler.map(|sampler| sampler.name()).or(policy.map(Ledger::policy_name))
+    }
+
     /// Beliefs.
     pub fn scores(&self) -> &ScoreTable {
         &self.scores

@@ -93,7 +93,7 @@ impl Control {
         // Whole words of residents.
         let piece: Range<usize> = saved.copied..(saved.copied + PIECE).min(to.samples);
         self.scores.copy_piece(&mut to.scores, piece.clone());
-        to.residents.extend_from_slice(ledger.resident_words(piece.start / 64..piece.end.div_ceil(64)));
+        to.residents.extend_from_slice(ledger.resident_set().words(piece.start / 64..piece.end.div_ceil(64)));
         saved.copied = piece.end;
         self.touched += piece.len() as u64;
         let whole = piece.end == to.samples;

@@ -14,7 +14,7 @@ use crate::control::{Control, Cut, Plan, Turn};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::ledger::Ledger;
-use crate::policy;
+use crate::policy::{self, Needs};
 use crate::sampler::Order;
 
 /// The offset of SHADE Eq. 6 in its authors' code; the paper leaves it open.
@@ -50,7 +50,7 @@ pub fn replay(trace: &Trace, policy: &str, capacity_fraction: f64) -> Result<Rep
     let samples = trace.samples();
     let capacity_bytes = (capacity_fraction * trace.total_bytes() as f64).floor() as u64;
     let mut ledger = Ledger::new(capacity_bytes, samples, policy::from_name(name, samples)?);
-    let clairvoyant = name == "belady";
+    let clairvoyant = ledger.needs().contains(Needs::WHOLE_FUTURE);
     if clairvoyant {
         ledger.plan(&trace.ids);
     }
