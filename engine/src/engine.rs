@@ -1,75 +1,50 @@
 //! The wiring: one engine feeds one rank of one run.
+//!
+//! | file | job |
+//! | --- | --- |
+//! | `build` | makes an engine: checks everything, then takes memory |
+//! | `run` | passes over epochs, and the consumer's clock |
+//! | `resume` | a run's state, taken and put back |
+//! | `dataset` | what an engine is made over |
+//! | `copy_path`, `copy_cost` | which way batches take to a GPU |
+//! | `courier` | batches on their way to a GPU |
+//! | `mail` | scores on their way back from it |
+//! | `threads` | loader threads, started and waited for |
 
+mod build;
 mod copy_cost;
 mod copy_path;
 mod courier;
+mod dataset;
 mod mail;
 mod resume;
 mod run;
+#[cfg(test)]
+mod substitution_tests;
 mod threads;
 
-use copy_path::Obstacles;
 pub use copy_path::{CopyChoice, CopyCost};
 pub use courier::{Courier, ImagesTo};
+pub use dataset::Dataset;
 pub use mail::{Credits, Kept, ScoreMailbox};
 use threads::Threads;
 
-use crate::arena::Arena;
-use crate::cache::Cache;
-use crate::device::{self, Device};
+use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::index::ScoreTable;
-use crate::ledger::Ledger;
-use crate::loader::{BadSample, Coverage, Feed, Images, Ticket};
-use crate::policy;
-use crate::sampler::{self, Batches, Sampler};
+use crate::loader::{BadSample, Coverage, Feed, Ticket};
+use crate::sampler::Batches;
 use crate::scoring::{self, Belief, Measured};
-use crate::settings::{CacheForm, CopyPath, OnError, Settings, transformed};
-use crate::source::{Decoder, Form, ImageMode, Source};
-use crate::staging::{BatchLayout, SlotPool};
-use crate::stats::{Counters, Identity, Publisher};
-use crate::types::{SampleId, TensorSpec};
-use lossfeed_kernels::image::ImageMaker;
+use crate::settings::Settings;
+use crate::source::Source;
+use crate::staging::BatchLayout;
+use crate::stats::Publisher;
 use lossfeed_kernels::rank;
 use parking_lot::Mutex;
 use run::Clock;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-/// A source and how its samples are decoded.
-#[derive(Clone)]
-pub struct Dataset {
-    /// Where the truth lies.
-    pub source: Arc<dyn Source>,
-    /// For sources of images.
-    pub decoder: Option<Decoder>,
-}
-
-impl Dataset {
-    /// Finds out what a sample of `source` looks like (images: by decoding the first one).
-    pub fn new(source: Arc<dyn Source>, mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Self> {
-        let decoder = match source.form() {
-            Form::Images => Some(Decoder::for_source(&*source, mode, resize)?),
-            Form::Rows(_) if resize.is_some() => {
-                return Err(Error::settings(
-                    "resize is for images; this dataset holds tensors, which travel as they are",
-                ));
-            }
-            Form::Rows(_) => None,
-        };
-        Ok(Self { source, decoder })
-    }
-    /// Element type and shape of one delivered sample.
-    pub fn spec(&self) -> &TensorSpec {
-        match (&self.decoder, self.source.form()) {
-            (Some(decoder), _) => decoder.spec(),
-            (None, Form::Rows(spec)) => spec,
-            (None, Form::Images) => self.source.target_spec(), // unreachable by construction: images have a decoder
-        }
-    }
-}
 
 /// One rank's engine: it draws epochs, fills batches, keeps what matters and takes scores home.
 ///
@@ -78,8 +53,7 @@ impl Dataset {
 pub struct Engine {
     feed: Arc<Feed>,
     settings: Settings,
-    sampler: Box<dyn Sampler>,
-    owned: Vec<SampleId>,
+    policy_name: &'static str,
     batches: Batches,
     device: Arc<dyn Device>,
     copy_choice: CopyChoice,
@@ -93,84 +67,7 @@ pub struct Engine {
     pid: u32,
 }
 
-static ENGINES: AtomicU64 = AtomicU64::new(0);
-
 impl Engine {
-    /// Validates everything, reserves the memory and publishes the stats page. No sample is read yet (images: one was,
-    /// by [`Dataset::new`]).
-    pub fn new(dataset: Dataset, settings: Settings) -> Result<Self> {
-        let Dataset { source, decoder } = dataset.clone();
-        let samples = source.len();
-        settings.validate(samples)?;
-        let sampler = settings.sampler.build()?;
-        let device = device::open(&settings.device)?;
-        let batches =
-            Batches::new(samples, settings.batch_size, settings.drop_last, settings.rank, settings.world_size)?;
-        let transform = settings.transform.as_ref().map(|t| t.build(dataset.spec())).transpose()?;
-        let delivered = transform.as_ref().map_or_else(|| dataset.spec().clone(), transformed);
-        let layout = BatchLayout::new(settings.batch_size, delivered, source.target_spec().clone())?;
-        let counters = Arc::new(Counters::default());
-        counters.samples_in_dataset.store(samples as u64, Relaxed);
-        let max_slots = settings.max_slots.unwrap_or(settings.depth() + 64);
-        let pool = SlotPool::new(layout, settings.depth(), max_slots, Arc::clone(&device))?;
-        let mut arena = Arena::new(settings.cache_bytes, &*device)?;
-        let obstacles = Obstacles {
-            device: device.kind(),
-            slot_bytes: pool.layout().total_bytes(),
-            decoded: settings.cache_form == CacheForm::Encoded && decoder.is_some(),
-            transformed: transform.is_some(),
-        };
-        let only = Arc::get_mut(&mut arena).ok_or_else(|| Error::internal("a new arena is somebody else's too"))?;
-        let copy_choice = copy_cost::choose(&settings, &obstacles, only, &pool, &*device)?;
-        let scores = ScoreTable::new(samples, settings.smoothing_weight());
-        let ledger = Ledger::new(settings.cache_bytes, samples, policy::from_name(settings.policy_name(), samples)?);
-        if settings.policy_name() == "belady" {
-            return Err(Error::settings(
-                "policy belady needs the whole future and exists for `lossfeed replay` only: use minio, importance, shade, lru or fifo",
-            ));
-        }
-        let cache = Cache::new(scores, ledger, arena, Arc::clone(&counters));
-        let cache = if source.in_memory() { cache.over_memory() } else { cache };
-        let number = ENGINES.fetch_add(1, Relaxed) + 1;
-        let mut feed = Feed::new(
-            number,
-            source,
-            decoder,
-            dataset.spec().bytes(),
-            transform.map(|t| Images { maker: ImageMaker::new(t), seed: settings.seed }),
-            cache,
-            pool,
-            Arc::clone(&counters),
-            settings.cache_form,
-            settings.on_error,
-            copy_choice.path != CopyPath::Gathered,
-        );
-        feed.keeps_steps = settings.world_size > 1 || settings.on_error == OnError::Substitute;
-        check_cache_holds_a_sample(&feed, &settings)?;
-        let owned = sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size);
-        let publisher = settings.stats.then(|| Publisher::start(identity(&settings, &feed, &*device), counters));
-        // A run must not fail because nobody can watch it.
-        let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
-        let engine = Self {
-            feed: Arc::new(feed),
-            settings,
-            sampler,
-            owned,
-            batches,
-            device,
-            copy_choice,
-            clock: Mutex::default(),
-            digest: OnceLock::new(),
-            coverage: Mutex::new(Coverage::new(samples)),
-            threads: Threads::default(),
-            publisher: Mutex::new(publisher),
-            closed: AtomicBool::new(false),
-            pid: std::process::id(),
-        };
-        engine.feed.counters.batches_per_epoch.store(batches.len() as u64, Relaxed);
-        Ok(engine)
-    }
-
     /// Where things lie in a batch slot.
     pub fn layout(&self) -> &BatchLayout {
         self.feed.layout()
@@ -179,6 +76,16 @@ impl Engine {
     /// The settings this engine was made with.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// The cache policy's name.
+    pub fn policy_name(&self) -> &'static str {
+        self.policy_name
+    }
+
+    /// Who makes the mean over an epoch biased on purpose, by name: the sampler, or a policy that substitutes. `None`: nobody.
+    pub fn biased(&self) -> Option<&'static str> {
+        self.feed.cache.biased()
     }
 
     /// The device batches go to.
@@ -220,12 +127,15 @@ impl Engine {
         Ok(())
     }
 
-    fn count_slots(&self) {
-        let (c, gauges) = (&self.feed.counters, self.feed.pool.gauges());
-        c.slots_total.store(gauges.total as u64, Relaxed);
-        c.slots_free.store(gauges.free as u64, Relaxed);
-        c.slots_lent.store(gauges.lent as u64, Relaxed);
-        c.slots_copying.store(gauges.copying as u64, Relaxed);
+    /// Brings the gauges up to date that nobody else keeps.
+    fn gauge(&self) {
+        let (c, arena, slots) = (&self.feed.counters, self.feed.cache.arena(), self.feed.pool.gauges());
+        c.slots_total.store(slots.total as u64, Relaxed);
+        c.slots_free.store(slots.free as u64, Relaxed);
+        c.slots_lent.store(slots.lent as u64, Relaxed);
+        c.slots_copying.store(slots.copying as u64, Relaxed);
+        c.arena_used_bytes.store(arena.used_bytes(), Relaxed);
+        c.arena_largest_free_bytes.store(arena.largest_free_bytes(), Relaxed);
     }
 
     /// Credits measured scores to exactly the samples of the ticket's batch. Returns how many were scored (0 if the
@@ -256,7 +166,7 @@ impl Engine {
 
     /// What is believed about every sample now; NaN = no score.
     pub fn importance(&self) -> Vec<f32> {
-        self.feed.cache.lock().scores.as_slice().to_vec()
+        self.feed.cache.snapshot().scores().as_slice().to_vec()
     }
 
     /// The bad samples met so far.
@@ -264,31 +174,10 @@ impl Engine {
         self.feed.bad_samples()
     }
 
-    /// All counters, gauges and the ratios people ask for. Ratios are 0 to 1.
+    /// All counters, gauges and the ratios people ask for. Ratios are 0 to 1, and 0 while there is nothing to divide by.
     pub fn stats(&self) -> Vec<(String, f64)> {
-        self.count_slots();
-        let c = &self.feed.counters;
-        {
-            let state = self.feed.cache.lock();
-            c.score_age_steps.store(state.scores.mean_age(state.step).unwrap_or(0.0) as u64, Relaxed);
-        }
-        let mut all = c.snapshot().flat();
-        let get = |name: &str| all.iter().find(|(n, _)| n == name).map_or(0.0, |(_, v)| *v);
-        let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
-        let (wait, busy) = (get("wait_us_total"), get("busy_us_total"));
-        let n = get("samples_in_dataset");
-        let derived = [
-            ("hit_ratio", ratio(get("hits_total"), get("requests_total"))),
-            ("stall_fraction", ratio(wait, wait + busy)),
-            ("coverage_epoch", ratio(get("distinct_epoch"), n / f64::from(self.settings.world_size))),
-            ("coverage_ever", ratio(get("distinct_ever"), n)),
-            ("ess_fraction", get("ess_ppm") / 1e6),
-            ("in_place_samples_total", self.feed.in_place_total.load(Relaxed) as f64),
-            ("arena_used_bytes", self.feed.cache.arena().used_bytes() as f64),
-            ("arena_largest_free_bytes", self.feed.cache.arena().largest_free_bytes() as f64),
-        ];
-        all.extend(derived.map(|(name, value)| (name.to_string(), value)));
-        all
+        self.gauge();
+        self.feed.counters.snapshot().flat()
     }
 
     /// Ends everything and waits for the loader threads, however long they take. Calls after it are refused; calling it
@@ -326,34 +215,5 @@ impl Drop for Engine {
         if self.pid == std::process::id() {
             self.signal_close();
         }
-    }
-}
-
-/// A cache that cannot hold one sample is a mistake, not a small cache.
-fn check_cache_holds_a_sample(feed: &Feed, settings: &Settings) -> Result<()> {
-    let limit = settings.cache_bytes;
-    let smallest = match feed.cache_form {
-        CacheForm::Encoded => (0..feed.source.len() as SampleId).map(|id| feed.record_bytes(id)).min(),
-        CacheForm::Decoded => Some(feed.record_bytes(0)),
-    };
-    let needed = Arena::footprint(smallest.unwrap_or(0) as usize);
-    if limit > 0 && limit < needed {
-        return Err(Error::settings(format!(
-            "cache of {limit} bytes is smaller than one sample ({needed} bytes as kept): raise it, or set it to 0 for none"
-        )));
-    }
-    Ok(())
-}
-
-fn identity(settings: &Settings, feed: &Feed, device: &dyn Device) -> Identity {
-    Identity {
-        job: settings.job.clone().unwrap_or_else(|| "lossfeed".into()),
-        rank: settings.rank,
-        world_size: settings.world_size,
-        policy: settings.policy_name().to_string(),
-        sampler: settings.sampler.name().to_string(),
-        device: device.name(),
-        gpu_uuid: device.uuid(),
-        source: feed.source.describe(),
     }
 }

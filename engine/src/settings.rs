@@ -1,7 +1,8 @@
 //! Everything a user tunes, as plain values. Components (a source, a decoder, a device) are handed in beside them.
 
 use crate::error::{Error, Result};
-use crate::sampler::SamplerSettings;
+use crate::policy;
+use crate::sampler::{Batches, SamplerSettings};
 use crate::types::{Dtype, MAX_SAMPLES, TensorSpec};
 use lossfeed_kernels::image::{ImageDtype, ImageOptions, ImageTransform};
 
@@ -246,7 +247,7 @@ fn gathered() -> Option<CopyPath> {
 const MAX_WORKERS: usize = 1024;
 
 impl Settings {
-    /// Checks everything that can be checked before a byte moves, for a dataset of `samples` samples.
+    /// Checks everything that can be checked without the dataset's samples and without a device, for a dataset of `samples` samples.
     pub fn validate(&self, samples: usize) -> Result<()> {
         if samples == 0 {
             return Err(Error::settings("the dataset is empty: there is nothing to load"));
@@ -254,22 +255,14 @@ impl Settings {
         if samples > MAX_SAMPLES {
             return Err(Error::settings(format!("{samples} samples are more than ids can name ({MAX_SAMPLES})")));
         }
-        if self.batch_size == 0 {
-            return Err(Error::settings("batch_size is 0: it must be at least 1"));
-        }
-        if self.world_size == 0 || self.rank >= self.world_size {
-            return Err(Error::settings(format!(
-                "rank {} of world_size {} does not exist: ranks count from 0 to world_size - 1",
-                self.rank, self.world_size
-            )));
-        }
-        let per_rank = samples / self.world_size as usize;
-        if self.batch_size > per_rank {
+        let per_rank = samples.checked_div(self.world_size as usize);
+        if let Some(per_rank) = per_rank.filter(|&samples| self.batch_size > samples) {
             return Err(Error::settings(format!(
                 "batch_size {} is above the {per_rank} samples of a rank ({samples} samples, world_size {}): use at most {per_rank}",
                 self.batch_size, self.world_size
             )));
         }
+        Batches::new(samples, self.batch_size, self.drop_last, self.rank, self.world_size)?;
         if let Some(workers) = self.workers.filter(|&w| w > MAX_WORKERS) {
             return Err(Error::settings(format!(
                 "num_workers {workers} is above {MAX_WORKERS}: threads, not samples, are meant"
@@ -290,9 +283,14 @@ impl Settings {
                 self.depth()
             )));
         }
-        if self.device != "cpu" && self.device != "cuda" && !self.device.starts_with("cuda:") {
-            return Err(Error::settings(format!("device {:?} is unknown: use cpu, cuda or cuda:N", self.device)));
+        if self.slots_max() > u32::MAX as usize {
+            return Err(Error::settings(format!(
+                "max_slots {} is above the {} that can be counted",
+                self.slots_max(),
+                u32::MAX
+            )));
         }
+        policy::find_live(self.policy_name())?;
         self.sampler.build().map(drop)
     }
 
@@ -304,6 +302,11 @@ impl Settings {
     /// Batch slots kept busy: one per worker being filled, `prefetch_factor` more each, and one being handed over.
     pub fn depth(&self) -> usize {
         self.worker_count() * (1 + self.prefetch_factor) + 1
+    }
+
+    /// The most batch slots there may be, lent ones included.
+    pub fn slots_max(&self) -> usize {
+        self.max_slots.unwrap_or(self.depth() + 64)
     }
 
     /// The measurement that becomes importance.
@@ -329,10 +332,6 @@ impl Settings {
 
     /// The cache policy: the one asked for, or the one that suits the sampler.
     pub fn policy_name(&self) -> &str {
-        self.policy.as_deref().unwrap_or(match self.sampler.name() {
-            "pads" => "shade",
-            "uniform" => "minio",
-            _ => "importance",
-        })
+        self.policy.as_deref().unwrap_or_else(|| policy::default_for(self.sampler.name()).name)
     }
 }

@@ -82,18 +82,7 @@ impl Source {
     /// Cache bytes that every sample together would take, in `form` ("encoded" or "decoded").
     fn cache_bytes(&self, py: Python<'_>, form: &str) -> PyResult<u64> {
         let form = crate::engine::cache_form(form)?;
-        let (source, decoder) = (&self.dataset.source, &self.dataset.decoder);
-        let data_bytes = self.dataset.spec().bytes();
-        let target_bytes = source.target_spec().bytes();
-        outside(py, || {
-            let one = |id: SampleId| match form {
-                CacheForm::Decoded => data_bytes,
-                CacheForm::Encoded if decoder.is_none() => data_bytes,
-                CacheForm::Encoded => source.payload_bytes(id) as usize,
-            };
-            let footprint = |id| lossfeed::arena::Arena::footprint(one(id) + target_bytes);
-            Ok((0..source.len() as SampleId).map(footprint).sum())
-        })
+        outside(py, || Ok(self.dataset.records(form).total_footprint()))
     }
 
     /// Whether samples are encoded images.

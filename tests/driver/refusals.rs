@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use lossfeed::device::Device;
 use lossfeed::device::cuda::Cuda;
+use lossfeed::engine::{Dataset, Engine};
 use lossfeed::error::ErrorKind;
+use lossfeed::sampler::{Pads, SamplerSettings};
+use lossfeed::settings::{CopyPath, TransformSettings};
+use lossfeed::source::{Arrays, ImageMode};
 use lossfeed::staging::{BatchLayout, SlotPool};
-use lossfeed::{Dtype, TensorSpec};
+use lossfeed::{Dtype, Settings, TensorSpec};
 
 use crate::copies::{Counted, pool};
 use crate::double::Double;
@@ -129,4 +133,70 @@ fn a_slot_whose_copy_nobody_can_vouch_for_is_lost_and_the_others_go_on() {
     assert_eq!(gone.map(|gone| gone.load(Ordering::SeqCst)), [0, 1], "the first slot must not be written again");
     double.fail("cuEventQuery", 0, LAUNCH_FAILED);
     assert_eq!(event.is_done().unwrap_err().kind(), ErrorKind::Device);
+}
+
+/// Every setting that can be wrong, each with a word of its refusal.
+fn mistakes() -> Vec<(Settings, &'static str)> {
+    let base = || Settings {
+        device: "cuda:0".into(),
+        cache_bytes: 1 << 20,
+        batch_size: 8,
+        stats: false,
+        ..Settings::default()
+    };
+    let transform = TransformSettings {
+        dtype: Dtype::F32,
+        channels_first: true,
+        crop: None,
+        padding: 0,
+        random_crop: false,
+        flip: 0.0,
+        mean: vec![],
+        std: vec![],
+    };
+    let pads = SamplerSettings::Pads(Pads { repeats: 0.0, ..Pads::default() });
+    vec![
+        (Settings { batch_size: 0, ..base() }, "batch_size is 0"),
+        (Settings { batch_size: 65, ..base() }, "batch_size 65"),
+        (Settings { rank: 2, world_size: 2, ..base() }, "rank 2"),
+        (Settings { world_size: 0, ..base() }, "0 ranks"),
+        (Settings { batch_size: 1, world_size: 3, ..base() }, "set drop_last to true"),
+        (Settings { workers: Some(2000), ..base() }, "num_workers 2000"),
+        (Settings { prefetch_factor: 0, ..base() }, "prefetch_factor 0"),
+        (Settings { smoothing: Some(1.0), ..base() }, "smoothing 1"),
+        (Settings { max_slots: Some(1), ..base() }, "max_slots 1"),
+        (Settings { max_slots: Some(1 << 40), ..base() }, "max_slots"),
+        (Settings { device: "tpu".into(), ..base() }, "\"tpu\""),
+        (Settings { sampler: pads, ..base() }, "repeats is 0"),
+        (Settings { policy: Some("best".into()), ..base() }, "\"best\""),
+        (Settings { policy: Some("belady".into()), ..base() }, "whole future"),
+        (Settings { cache_bytes: 10, ..base() }, "smaller than one sample"),
+        (Settings { cache_bytes: 1 << 50, ..base() }, "above the 256"),
+        (Settings { transform: Some(transform), ..base() }, "transform makes uint8 images"),
+        (
+            Settings { copy_path: Some(CopyPath::Mapped), batch_size: 8, device: "cpu".into(), ..base() },
+            "set device to cuda",
+        ),
+    ]
+}
+
+#[test]
+fn a_setting_that_cannot_be_is_refused_before_any_memory_is_page_locked() {
+    let Some(double) = Double::load() else { return };
+    let dataset = || {
+        let spec = TensorSpec::new(Dtype::F32, [16]);
+        let rows = Arrays::new(vec![0u8; 64 * spec.bytes()], spec, vec![0u8; 64 * 8], TensorSpec::class_index(), 64);
+        Dataset::new(Arc::new(rows.unwrap()), ImageMode::Auto, None).unwrap()
+    };
+    for (settings, word) in mistakes() {
+        // Page-locking would fail with an error of another kind.
+        double.fail("cuMemHostRegister_v2", 0, OUT_OF_MEMORY);
+        let refused = Engine::new(dataset(), settings).map(drop).expect_err(word);
+        assert_eq!(refused.kind(), ErrorKind::Settings, "{word}: {refused}");
+        assert!(refused.to_string().contains(word), "{word}: {refused}");
+    }
+    // The trap was set: settings without a mistake spring it.
+    let good = Settings { device: "cuda:0".into(), batch_size: 8, stats: false, ..Settings::default() };
+    let sprung = Engine::new(dataset(), good).map(drop).unwrap_err();
+    assert_eq!(sprung.kind(), ErrorKind::Device, "{sprung}");
 }

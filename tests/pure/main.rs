@@ -1,6 +1,7 @@
 //! The pure half held to things simpler than itself.
 
 mod batches;
+mod control;
 mod hostile;
 mod pads;
 mod policies;

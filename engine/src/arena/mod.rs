@@ -57,13 +57,7 @@ impl Arena {
     /// [`crate::ErrorKind::Settings`] if the limit is above 256 GiB, [`crate::ErrorKind::Memory`] if the system will not
     /// map it, [`crate::ErrorKind::Device`] if the device will not register it.
     pub fn new(limit_bytes: u64, device: &dyn Device) -> Result<Arc<Self>> {
-        if limit_bytes > LIMIT_MAX_BYTES {
-            return Err(Error::settings(format!(
-                "a cache of {} is above the {} that one engine can hold: lower `cache`, or run one engine per rank and give each its share",
-                human(limit_bytes),
-                human(LIMIT_MAX_BYTES)
-            )));
-        }
+        Self::check_limit(limit_bytes)?;
         let granules = (limit_bytes / GRANULE_BYTES) as u32;
         let limit_bytes = u64::from(granules) * GRANULE_BYTES;
         let mapping = Mapping::new(limit_bytes, device, "the cache", "lower `cache`")?;
@@ -77,6 +71,21 @@ impl Arena {
             peak_bytes: AtomicU64::new(0),
             records: AtomicU64::new(0),
         }))
+    }
+
+    /// Whether an arena can be so large.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Settings`] if the limit is above 256 GiB.
+    pub fn check_limit(limit_bytes: u64) -> Result<()> {
+        if limit_bytes > LIMIT_MAX_BYTES {
+            return Err(Error::settings(format!(
+                "a cache of {} is above the {} that one engine can hold: lower `cache`, or run one engine per rank and give each its share",
+                human(limit_bytes),
+                human(LIMIT_MAX_BYTES)
+            )));
+        }
+        Ok(())
     }
 
     /// What a record of `bytes` takes in the arena: with what the books write behind it, rounded up to granules.

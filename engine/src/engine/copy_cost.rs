@@ -15,30 +15,29 @@ use std::time::{Duration, Instant};
 const BATCHES: std::ops::RangeInclusive<usize> = 3..=32;
 const MEASURED_BYTES: usize = 128 << 20;
 
-/// The path of an engine under construction, whose cache is still empty.
+/// The path that is taken without measuring, or `None` where measurements decide. It takes no memory.
 ///
 /// # Errors
 /// [`crate::ErrorKind::Settings`] for a path that this engine's batches cannot take, [`crate::ErrorKind::Device`] for one that its GPU
 /// cannot.
-pub(super) fn choose(
+pub(super) fn settled_on(settings: &Settings, obstacles: &Obstacles, device: &dyn Device) -> Result<Option<CopyPath>> {
+    let path = settled(settings, obstacles)?;
+    if let Some(path) = path.filter(|&path| path != CopyPath::Gathered) {
+        Road::open(device, path)?;
+    }
+    Ok(path)
+}
+
+/// Measures every path in the memory of an engine under construction, whose cache is still empty, and takes the fastest.
+///
+/// # Errors
+/// What [`SlotPool::acquire`] gives.
+pub(super) fn measure(
     settings: &Settings,
-    obstacles: &Obstacles,
     arena: &mut Arena,
     pool: &SlotPool,
     device: &dyn Device,
 ) -> Result<CopyChoice> {
-    match settled(settings, obstacles)? {
-        None => measure(settings, arena, pool, device),
-        Some(path) => {
-            if path != CopyPath::Gathered {
-                Road::open(device, path)?;
-            }
-            Ok(CopyChoice { path, measured: Vec::new() })
-        }
-    }
-}
-
-fn measure(settings: &Settings, arena: &mut Arena, pool: &SlotPool, device: &dyn Device) -> Result<CopyChoice> {
     // There is one: the pool begins with several.
     let Some(mut slot) = pool.acquire(Duration::ZERO)? else {
         return Err(Error::internal("no batch slot is free in an engine that has not begun"));

@@ -75,7 +75,10 @@ impl Credits {
     /// Takes a batch's scores home. A problem is kept for [`Self::take_problem`]: nobody is there to be told.
     pub fn deliver(&self, mail: &Mail<'_>) {
         let Some(engine) = self.engine.upgrade() else { return };
-        engine.feed.counters.scores_dropped_total.fetch_add(u64::from(mail.dropped), Relaxed);
+        // Lost batches leave nothing but their number: each counts for as many samples as the batch that tells of it.
+        let rows = mail.count.len() as u64;
+        let lost = |batches: u64| engine.feed.counters.scores_dropped_total.fetch_add(batches * rows, Relaxed);
+        lost(u64::from(mail.dropped));
         let ticket = {
             let mut waiting = self.waiting.lock();
             let found = waiting.tickets.iter().position(|(tag, _)| *tag == mail.tag);
@@ -88,7 +91,7 @@ impl Credits {
             (None, Some(ids)) => engine.apply_scores_to_ids(ids, &measured),
             // Its ticket has left, and it brings no ids.
             (None, None) => {
-                engine.feed.counters.scores_dropped_total.fetch_add(1, Relaxed);
+                lost(1);
                 Ok(0)
             }
         };

@@ -2,9 +2,11 @@
 
 use super::Engine;
 use crate::error::{Error, Result};
+use crate::index::ScoreTable;
 use crate::loader::Iteration;
 use crate::loader::checkpoint::{Checkpoint, Header};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 impl Engine {
     /// The run's state: position, beliefs and, where it cannot be drawn again, the epoch's order.
@@ -29,21 +31,22 @@ impl Engine {
             Some(i) => (i.epoch(), seen(i)),
             None => (clock.next_epoch, 0),
         };
-        let order = live.filter(|_| self.sampler.adaptive()).map(|i| i.order().clone());
-        let state = self.feed.cache.lock();
-        let scored = state.scores.seen() > 0 || state.scores.failed() > 0;
+        let order = live.filter(|_| self.feed.cache.adaptive()).map(|i| i.plan().order.clone());
+        let now = self.feed.cache.snapshot();
+        let scores = now.scores();
+        let scored = scores.seen() > 0 || scores.failed() > 0;
         Checkpoint {
             header: Header {
                 samples: self.feed.source.len(),
                 identity,
                 epoch,
                 delivered,
-                step: state.step,
+                step: now.step(),
                 scored,
                 planned: order.as_ref().map_or(0, |o| o.ids.len()),
             },
-            scores: scored.then(|| (state.scores.as_slice().to_vec(), state.scores.stamps().to_vec())),
-            order,
+            scores: scored.then(|| (scores.as_slice().to_vec(), scores.stamps().to_vec())),
+            order: order.map(Arc::unwrap_or_clone),
         }
         .to_bytes()
     }
@@ -63,7 +66,7 @@ impl Engine {
             ("world_size", s.world_size.to_string()),
             ("score", s.score_kind().name().to_string()),
             ("smoothing", s.smoothing_weight().to_string()),
-            ("policy", s.policy_name().to_string()),
+            ("policy", self.policy_name.to_string()),
         ]
         .map(|(name, value)| (name.to_string(), value))
         .into();
@@ -118,20 +121,16 @@ impl Engine {
                 self.batches.share()
             )));
         }
+        let mut scores = ScoreTable::new(h.samples, self.settings.smoothing_weight());
+        if let Some((beliefs, stamps)) = &checkpoint.scores {
+            scores.restore(beliefs, stamps)?;
+        }
         let mut clock = self.clock.lock();
         if let Some(old) = clock.current.take() {
             old.stop();
+            self.feed.cache.end(old.pass(), 0..0);
         }
-        {
-            let mut state = self.feed.cache.lock();
-            let crate::cache::State { scores, ledger, .. } = &mut *state;
-            match &checkpoint.scores {
-                Some((beliefs, stamps)) => scores.restore(beliefs, stamps)?,
-                None => scores.clear(),
-            }
-            ledger.rekey(scores);
-            state.step = h.step;
-        }
+        self.feed.cache.replace_beliefs(scores, h.step);
         clock.next_epoch = h.epoch;
         clock.iteration += 1;
         clock.resume = Some(checkpoint);

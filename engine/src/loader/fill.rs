@@ -1,14 +1,13 @@
 //! Filling one batch: decide, gather, fetch, publish, join.
 
-use super::filling::Filling;
+use super::filling::{Filling, stopped_early};
 use super::origin::Origins;
 use super::rows::Rows;
 use super::timesheet::{Timesheet, Work};
 use super::{Batch, Feed};
-use crate::arena::Pins;
-use crate::cache::{Decision, Lookup};
+use crate::cache::Decision;
+use crate::control::Plan;
 use crate::error::{Error, Result};
-use crate::sampler::{Batches, Order};
 use crate::source::Scratch;
 use crate::staging::BatchSlot;
 use crate::types::SampleId;
@@ -17,26 +16,16 @@ use std::cell::Cell;
 
 /// One batch as planned.
 pub(super) struct Planned<'a> {
-    pub(super) epoch: u64,
+    /// The pass, as the cache knows it.
+    pub(super) pass: u64,
     pub(super) number: usize,
-    /// The whole epoch, and how it is cut.
-    pub(super) order: &'a Order,
-    pub(super) batches: Batches,
+    pub(super) plan: &'a Plan,
 }
 
-impl<'a> Planned<'a> {
-    /// The samples and weights of the epoch's batch `number`.
-    fn draws(&self, number: usize) -> Draws<'a> {
-        let range = self.batches.range(number);
-        Draws { ids: &self.order.ids[range.clone()], weights: &self.order.weights[range] }
-    }
-}
-
-/// Who is to be delivered, row by row.
-#[derive(Clone, Copy)]
-pub(super) struct Draws<'a> {
-    pub(super) ids: &'a [SampleId],
-    pub(super) weights: &'a [f32],
+/// Who is delivered, row by row.
+pub(super) struct Delivered {
+    pub(super) ids: Vec<SampleId>,
+    pub(super) weights: Vec<f32>,
 }
 
 /// What became of a planned batch.
@@ -56,66 +45,56 @@ pub(super) enum Rowful {
 const STAND_INS: usize = 8;
 
 impl Feed {
-    /// Fills `slot` with the planned batch. `lookups` are the cache's decisions for its ids, in order, and `residents` the
-    /// records it has found. Once `stopped` says so nobody wants the batch: what was not read is left unread, unless
-    /// others wait for it.
+    /// Fills `slot` with the planned batch as it was decided. Once `stopped` says so nobody wants the batch: what was not read is
+    /// left unread, unless others wait for it.
     ///
     /// A batch in which nothing is good is left out, unless every rank must take as many steps as the others, or the batches are to
     /// stay full: then another batch of the epoch comes a second time, in its place.
-    #[allow(clippy::too_many_arguments)] // one call site
     pub(super) fn fill(
         &self,
         planned: &Planned<'_>,
-        lookups: Vec<Lookup>,
-        residents: Pins,
+        decision: Decision,
         slot: BatchSlot,
         scratch: &mut Scratch,
         sheet: &Timesheet,
         stopped: &dyn Fn() -> bool,
     ) -> Result<Filled> {
-        let draws = planned.draws(planned.number);
-        let (mut slot, first) =
-            match self.fill_rows(planned, draws, lookups, residents, slot, scratch, sheet, stopped)? {
-                Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
-                Rowful::Nothing(slot, error) => (slot, error),
-            };
+        let (mut slot, first) = match self.fill_rows(planned, decision, slot, scratch, sheet, stopped)? {
+            Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
+            Rowful::Nothing(slot, error) => (slot, error),
+        };
         if !self.keeps_steps {
             return Ok(Filled::NothingGood(first));
         }
-        let others = (0..planned.number).rev().chain(planned.number + 1..planned.batches.len());
+        let others = (0..planned.number).rev().chain(planned.number + 1..planned.plan.len());
         for number in others.take(STAND_INS) {
-            let draws = planned.draws(number);
-            let Decision { lookups, residents, retired } = {
-                let mut state = self.cache.lock();
-                self.cache.decide(&mut state, draws.ids, &|id| self.record_bytes(id))
-            };
-            drop(retired); // after the lock
-            slot = match self.fill_rows(planned, draws, lookups, residents, slot, scratch, sheet, stopped)? {
+            let decision = self.cache.decide_again(planned.pass, number, &|id| self.record_bytes(id));
+            let Some(decision) = decision else { return Err(stopped_early()) };
+            slot = match self.fill_rows(planned, decision, slot, scratch, sheet, stopped)? {
                 Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
                 Rowful::Nothing(slot, _) => slot,
             };
         }
         Err(Error::sample(format!(
             "batch {} of epoch {}: no sample of it is good, and none of the {STAND_INS} batches nearest to it, so nothing can take its place: repair the data",
-            planned.number, planned.epoch
+            planned.number, planned.plan.epoch
         ))
         .because(first))
     }
 
-    #[allow(clippy::too_many_arguments)] // what a thread has at hand
     fn fill_rows(
         &self,
         planned: &Planned<'_>,
-        draws: Draws<'_>,
-        lookups: Vec<Lookup>,
-        residents: Pins,
+        decision: Decision,
         mut slot: BatchSlot,
         scratch: &mut Scratch,
         sheet: &Timesheet,
         stopped: &dyn Fn() -> bool,
     ) -> Result<Rowful> {
+        let Decision { ids, weights, lookups, residents, .. } = decision;
+        let delivered = Delivered { ids, weights };
         sheet.turn(Work::Copy);
-        slot.set_rows(draws.ids.len());
+        slot.set_rows(delivered.ids.len());
         let parts = slot.parts_mut();
         let rows = Rows {
             feed: self,
@@ -123,23 +102,23 @@ impl Feed {
             target: parts.target,
             data_bytes: self.layout().data_row_bytes(),
             target_bytes: self.layout().target_row_bytes(),
-            ids: draws.ids,
-            key: self.images.as_ref().map_or(0, |i| batch_key(i.seed, planned.epoch, planned.number as u64)),
+            ids: &delivered.ids,
+            key: self.images.as_ref().map_or(0, |i| batch_key(i.seed, planned.plan.epoch, planned.number as u64)),
             sheet,
         };
         let mut filling = Filling {
             feed: self,
-            origins: Origins::new(self, draws.ids, lookups),
+            origins: Origins::new(self, &delivered.ids, lookups),
             sheet,
             stopped,
             over: Cell::new(false),
             rows,
             scratch,
-            failures: vec![None; draws.ids.len()],
+            failures: vec![None; delivered.ids.len()],
         };
         if self.decoder.is_none() && filling.origins.all_pass() {
             let failures = filling.copy_all()?;
-            return self.finish(planned, draws, failures, slot);
+            return self.finish(planned, delivered, failures, slot);
         }
         // Residents first: their pins are short, and memory that evictions promised comes back before it is needed.
         let in_place = filling.unpack_residents(residents);
@@ -148,6 +127,6 @@ impl Feed {
         if let Some(in_place) = in_place {
             slot.leave_in_place(in_place);
         }
-        self.finish(planned, draws, failures, slot)
+        self.finish(planned, delivered, failures, slot)
     }
 }

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 const SILENT_ROUNDS: usize = 3;
 
 /// Why a batch was not filled that nobody wants: the pass has ended, so nobody is told either.
-fn stopped_early() -> Error {
+pub(super) fn stopped_early() -> Error {
     Error::new(ErrorKind::Interrupted, "the pass was stopped")
 }
 
@@ -77,7 +77,7 @@ impl Filling<'_> {
                 self.failures[row] = Some(self.feed.named(self.rows.ids[row], e));
             }
         }
-        self.feed.in_place_total.fetch_add(left.len() as u64, Relaxed);
+        self.feed.counters.in_place_samples_total.fetch_add(left.len() as u64, Relaxed);
         // Else all pins are let go of now, with one lock.
         (!left.is_empty()).then(|| InPlace::new(residents, left))
     }
@@ -180,7 +180,7 @@ impl Filling<'_> {
     pub(super) fn publish_and_join(self) -> Result<Vec<Option<Arc<Error>>>> {
         let Self { feed, origins, sheet, stopped, over, mut rows, scratch, mut failures } = self;
         let joined = origins.joined();
-        sheet.turn(Work::Score);
+        sheet.turn(Work::Decide);
         drop(origins); // publishes
         if over.get() {
             return Err(stopped_early());

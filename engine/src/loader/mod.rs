@@ -10,12 +10,14 @@ mod filling;
 mod gather;
 mod iteration;
 mod origin;
+mod record;
 mod rows;
 mod timesheet;
 
 pub use coverage::Coverage;
-pub use feed::{BadSample, Feed, Images};
+pub use feed::{BadSample, BadSamples, Feed, Images};
 pub use iteration::Iteration;
+pub use record::RecordSizes;
 
 use crate::staging::BatchSlot;
 use crate::types::SampleId;

@@ -113,6 +113,6 @@ impl Drop for Origins<'_> {
             _ => None,
         };
         let owed = std::mem::take(&mut self.rows).into_iter().zip(self.ids).filter_map(owed).collect();
-        feed.cache.publish(owed, &|id| feed.record_bytes(id));
+        feed.cache.publish(owed);
     }
 }

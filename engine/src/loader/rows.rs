@@ -48,11 +48,11 @@ impl Rows<'_> {
         if payload.target.len() != self.target_bytes {
             return Err(self.wrong_target(payload));
         }
-        if payload.data.len() != feed.decoded_bytes {
+        if payload.data.len() != feed.records.decoded_bytes() {
             return Err(Error::sample(format!(
                 "sample has {} bytes, the dataset's samples have {}",
                 payload.data.len(),
-                feed.decoded_bytes
+                feed.records.decoded_bytes()
             )));
         }
         let (sheet, key, id) = (self.sheet, self.key, i64::from(self.ids[row]));
@@ -98,7 +98,7 @@ impl Rows<'_> {
             None => decoder.decode(payload.data, data, scratch),
             Some(images) => {
                 let mut decoded = std::mem::take(&mut scratch.decoded);
-                decoded.resize(feed.decoded_bytes, 0);
+                decoded.resize(feed.records.decoded_bytes(), 0);
                 let done = decoder.decode(payload.data, &mut decoded, scratch);
                 if done.is_ok() {
                     images.maker.make(key, id, &decoded, data);

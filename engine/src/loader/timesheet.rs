@@ -17,8 +17,8 @@ pub(super) enum Work {
     Slot = 2,
     /// Copying rows into the batch and records into the cache.
     Copy = 3,
-    /// The books: waiting for the lock under which scores become importance, and the cache's decisions.
-    Score = 4,
+    /// Deciding what the cache keeps, and waiting for the lock of those decisions, under which scores are folded in too.
+    Decide = 4,
     /// Nothing to do.
     Idle = 5,
 }

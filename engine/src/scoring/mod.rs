@@ -66,7 +66,7 @@ pub fn credit(
         )));
     }
     if ticket.scored.swap(true, AcqRel) {
-        counters.scores_repeated_total.fetch_add(1, Relaxed);
+        counters.scores_repeated_total.fetch_add(rows as u64, Relaxed);
         return Ok(0);
     }
     Ok(record(cache, counters, belief, ticket.ids.iter().map(|&id| Some(id)), measured))
@@ -104,24 +104,14 @@ fn record(
         ScoreKind::Entropy => measured.entropy.map_or(measured.loss[row], |e| e[row]),
         ScoreKind::Rank => (measured.count[row] as f32 + RANK_OFFSET).ln(),
     };
-    let mut scored = 0;
-    {
-        let mut guard = cache.lock();
-        let state = &mut *guard;
-        let step = state.step;
-        for (row, id) in ids.enumerate() {
-            let Some(id) = id.filter(|_| measured.count[row] >= 0) else { continue };
-            let score = match belief {
-                Belief::Measured(kind) => value(kind, row),
-                Belief::Noise(seed) => random_belief(seed, id),
-            };
-            if let Some(importance) = state.scores.record(id, score, step) {
-                state.ledger.rescore(id, importance);
-                scored += 1;
-            }
-        }
-        state.step = step.wrapping_add(1);
-    }
+    let score = |(row, id): (usize, Option<SampleId>)| {
+        let id = id.filter(|_| measured.count[row] >= 0)?;
+        Some(match belief {
+            Belief::Measured(kind) => (id, value(kind, row)),
+            Belief::Noise(seed) => (id, random_belief(seed, id)),
+        })
+    };
+    let scored = cache.learn(ids.enumerate().map(score));
     counters.scores_total.fetch_add(scored as u64, Relaxed);
     counters.scores_unranked_total.fetch_add((rows - scored) as u64, Relaxed);
     scored

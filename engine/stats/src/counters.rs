@@ -1,20 +1,89 @@
-//! The engine's numbers: one list, from which the struct, the names and the stats page follow.
+//! The engine's numbers: one list, from which the struct, the names, what is said of each and the stats page follow.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// How a number behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+}
+
+/// What a number counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Samples of the dataset.
+    Samples,
+    /// Batches, or the slots that hold them.
+    Batches,
+    /// Bytes.
+    Bytes,
+    /// Millionths of a second.
+    Microseconds,
+    /// Millionths of a whole.
+    Millionths,
+    /// Batches that were scored: the clock of beliefs.
+    Steps,
+    /// Epochs.
+    Epochs,
+    /// Attempts that failed.
+    Failures,
+    /// A share, 0 to 1.
+    Ratio,
+}
+
+impl Unit {
+    /// In one lower-case word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Samples => "samples",
+            Unit::Batches => "batches",
+            Unit::Bytes => "bytes",
+            Unit::Microseconds => "microseconds",
+            Unit::Millionths => "millionths",
+            Unit::Steps => "steps",
+            Unit::Epochs => "epochs",
+            Unit::Failures => "failures",
+            Unit::Ratio => "ratio",
+        }
+    }
+}
+
+/// A number, as an exporter describes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Its name in every place that shows it.
+    pub name: &'static str,
+    /// How it behaves.
+    pub kind: Kind,
+    /// What it counts.
+    pub unit: Unit,
+    /// What it means, in a sentence or two.
+    pub help: &'static str,
+}
+
 macro_rules! counters {
-    ($($(#[$doc:meta])+ $name:ident,)+) => {
+    ($($(#[doc = $help:literal])+ $name:ident: $kind:ident, $unit:ident;)+) => {
         /// Every number an engine keeps about itself. Those that end in `_total` only grow; the others are gauges.
         ///
         /// All are relaxed atomics: a reader sees each number whole, but not all of one moment. Hot paths add once per
         /// batch, not once per sample.
         #[derive(Debug, Default)]
         pub struct Counters {
-            $($(#[$doc])+ pub $name: AtomicU64,)+
+            $($(#[doc = $help])+ pub $name: AtomicU64,)+
         }
 
         impl Counters {
-            /// The names, in the order of [`Snapshot::values`]. The order is part of the stats page's version.
+            /// What is known of each number, in the order of [`Snapshot::values`].
+            pub const DESCRIPTORS: &'static [Descriptor] = &[$(Descriptor {
+                name: stringify!($name),
+                kind: Kind::$kind,
+                unit: Unit::$unit,
+                help: concat!($($help),+).trim_ascii(),
+            },)+];
+            /// The names, in the same order.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name),)+];
 
             /// All numbers now.
@@ -25,101 +94,119 @@ macro_rules! counters {
     };
 }
 
+/// Numbers that have another name now, by their old one. Readers may ask for either, for one release.
+pub const RENAMED: [(&str, &str); 1] = [("wait_score_us_total", "wait_decide_us_total")];
+
+/// The name that a number has now.
+pub fn current_name(name: &str) -> &str {
+    RENAMED.iter().find(|(old, _)| *old == name).map_or(name, |&(_, new)| new)
+}
+
 counters! {
     /// Samples asked for by the plan.
-    requests_total,
+    requests_total: Counter, Samples;
     /// Of these, found in the cache.
-    hits_total,
+    hits_total: Counter, Samples;
     /// Of these, not in the cache (admitted or bypassed).
-    misses_total,
+    misses_total: Counter, Samples;
     /// Misses that the policy let into the cache.
-    admitted_total,
+    admitted_total: Counter, Samples;
     /// Misses that passed by the cache.
-    bypassed_total,
+    bypassed_total: Counter, Samples;
     /// Residents put out to make room.
-    evicted_total,
+    evicted_total: Counter, Samples;
     /// Admissions taken back because the bytes never came or found no contiguous place. High: the cache is fragmented
     /// or the source fails.
-    admission_cancelled_total,
+    admission_cancelled_total: Counter, Samples;
     /// Samples read from the source.
-    fetched_samples_total,
+    fetched_samples_total: Counter, Samples;
     /// Bytes read from the source.
-    fetched_bytes_total,
+    fetched_bytes_total: Counter, Bytes;
     /// Requests that joined a fetch already under way.
-    coalesced_total,
+    coalesced_total: Counter, Samples;
     /// Batches delivered.
-    batches_total,
+    batches_total: Counter, Batches;
     /// Samples delivered.
-    samples_total,
-    /// Time the consumer waited for a batch (µs): the stall. The six that follow add up to it exactly.
-    wait_us_total,
+    samples_total: Counter, Samples;
+    /// Time the consumer waited for a batch (µs): the stall. The six parts add up to it exactly.
+    wait_us_total: Counter, Microseconds;
     /// Of this, while the thread that brought the batch read from the source (µs). High: the source or its connections are slow.
-    wait_source_us_total,
+    wait_source_us_total: Counter, Microseconds;
     /// Of this, while it decoded (µs). High: more `num_workers`, or `cache_form="decoded"`.
-    wait_decode_us_total,
+    wait_decode_us_total: Counter, Microseconds;
     /// Of this, while it had no free batch slot (µs). High: the consumer holds on to batches.
-    wait_slot_us_total,
+    wait_slot_us_total: Counter, Microseconds;
     /// Of this, while it copied rows (µs).
-    wait_copy_us_total,
-    /// Of this, while it was at the cache's books or waited for those who fold scores in (µs).
-    wait_score_us_total,
+    wait_copy_us_total: Counter, Microseconds;
+    /// Of this, while it decided what the cache keeps, or waited for the lock under which scores are folded in (µs).
+    wait_decide_us_total: Counter, Microseconds;
     /// Of this, what none of these explains: threads waking up, the hand-over itself (µs).
-    wait_handover_us_total,
+    wait_handover_us_total: Counter, Microseconds;
     /// Time the consumer kept between batches (µs): its own work.
-    busy_us_total,
+    busy_us_total: Counter, Microseconds;
     /// Time in the source, or waiting for another thread's fetch of the same sample (µs, summed over threads).
-    source_us_total,
+    source_us_total: Counter, Microseconds;
     /// Time decoding (µs, summed over threads).
-    decode_us_total,
+    decode_us_total: Counter, Microseconds;
+    /// Samples delivered from where the cache has them, without being gathered in a batch slot.
+    in_place_samples_total: Counter, Samples;
     /// Samples that could not be read or decoded.
-    bad_samples_total,
+    bad_samples_total: Counter, Samples;
     /// Bad samples that another sample replaced.
-    substituted_total,
-    /// Scores credited to a sample.
-    scores_total,
-    /// Scores that found no room on their way home. High: the drain is too slow; training is not affected.
-    scores_dropped_total,
-    /// Scores of rows that have no rank (NaN, infinite or ignored).
-    scores_unranked_total,
-    /// Scores that came a second time for the same batch.
-    scores_repeated_total,
+    substituted_total: Counter, Samples;
+    /// Samples that were credited with a score.
+    scores_total: Counter, Samples;
+    /// Samples whose scores were lost on their way from the GPU: no room in the mailbox, or their batch is forgotten. High: they
+    /// are read too slowly; training is not affected.
+    scores_dropped_total: Counter, Samples;
+    /// Samples whose scores were no scores: rows that have no rank (NaN, infinite or ignored) or name no sample.
+    scores_unranked_total: Counter, Samples;
+    /// Samples whose scores came a second time for the same batch, and were left out.
+    scores_repeated_total: Counter, Samples;
     /// The current epoch.
-    epoch,
+    epoch: Gauge, Epochs;
     /// Batches delivered of the current epoch.
-    batch,
+    batch: Gauge, Batches;
     /// Batches an epoch has.
-    batches_per_epoch,
+    batches_per_epoch: Gauge, Batches;
     /// Samples in the dataset.
-    samples_in_dataset,
+    samples_in_dataset: Gauge, Samples;
+    /// Of these, the share of this rank: what it draws from in an epoch.
+    samples_in_share: Gauge, Samples;
     /// Samples in the cache.
-    residents,
+    residents: Gauge, Samples;
     /// Bytes in the cache.
-    cache_bytes,
+    cache_bytes: Gauge, Bytes;
     /// The cache's limit in bytes.
-    cache_capacity_bytes,
+    cache_capacity_bytes: Gauge, Bytes;
+    /// Memory handed out for cached samples, rounding and samples still being copied included.
+    arena_used_bytes: Gauge, Bytes;
+    /// The largest free piece of that memory, give or take an eighth. Far below what is free: it is fragmented, and larger samples
+    /// cannot be kept.
+    arena_largest_free_bytes: Gauge, Bytes;
     /// Bytes that the cache keeps about samples besides their own: scores, policy, ledger, places, tags. Per resident at most 32
     /// when all are resident; what is known about those that are not is part of it.
-    cache_metadata_bytes,
+    cache_metadata_bytes: Gauge, Bytes;
     /// Batch slots that exist.
-    slots_total,
+    slots_total: Counter, Batches;
     /// Batch slots that are nobody's.
-    slots_free,
+    slots_free: Gauge, Batches;
     /// Batch slots in the consumer's hands. Near `slots_total`: the consumer holds on to batches.
-    slots_lent,
+    slots_lent: Gauge, Batches;
     /// Batch slots under a copy to the device. Near `slots_total`: the device is that far behind.
-    slots_copying,
+    slots_copying: Gauge, Batches;
     /// Complete batches that wait. Near 0: the consumer waits for data.
-    slots_ready,
+    slots_ready: Gauge, Batches;
     /// Different samples delivered in this epoch.
-    distinct_epoch,
+    distinct_epoch: Gauge, Samples;
     /// Different samples delivered since the start.
-    distinct_ever,
+    distinct_ever: Gauge, Samples;
     /// Effective sample size of the plan's weights, (Σw)²/(N Σw²), in millionths. Low: few samples carry the gradient.
-    ess_ppm,
+    ess_ppm: Gauge, Millionths;
     /// Mean age of the beliefs, in steps.
-    score_age_steps,
+    score_age_steps: Gauge, Steps;
     /// Times the stats page could not be written. The run goes on; its numbers grow stale on the page.
-    stats_failures_total,
+    stats_failures_total: Counter, Failures;
 }
 
 /// The counters whose last two minutes are on the page too: what a rate or a curve is drawn from. All of them for that
@@ -156,8 +243,9 @@ impl Snapshot {
     pub fn zero() -> Self {
         Self { values: [0; Counters::NAMES.len()] }
     }
-    /// The number of that name.
+    /// The number of that name, or of that former name.
     pub fn get(&self, name: &str) -> Option<u64> {
+        let name = current_name(name);
         Counters::NAMES.iter().position(|&n| n == name).map(|k| self.values[k])
     }
     /// Names and numbers.
@@ -168,23 +256,6 @@ impl Snapshot {
     pub(super) fn history(&self) -> [u64; HISTORY.len()] {
         HISTORY.map(|name| self.get(name).unwrap_or(0))
     }
-    /// Names and numbers as reals, for `loader.stats()`.
-    pub fn flat(&self) -> Vec<(String, f64)> {
-        self.iter().map(|(name, value)| (name.to_owned(), value as f64)).collect()
-    }
-    /// Hits by requests, or `None` before the first request.
-    pub fn hit_ratio(&self) -> Option<f64> {
-        ratio(self.get("hits_total")?, self.get("requests_total")?)
-    }
-    /// Share of the consumer's time spent waiting for a batch, or `None` before the first batch.
-    pub fn stall_fraction(&self) -> Option<f64> {
-        let waited = self.get("wait_us_total")?;
-        ratio(waited, waited + self.get("busy_us_total")?)
-    }
-}
-
-fn ratio(part: u64, whole: u64) -> Option<f64> {
-    (whole > 0).then(|| part as f64 / whole as f64)
 }
 
 #[cfg(test)]
@@ -205,17 +276,29 @@ mod tests {
         let distinct: std::collections::HashSet<_> = Counters::NAMES.iter().collect();
         assert_eq!(distinct.len(), Counters::NAMES.len());
         assert!(HISTORY.iter().all(|name| distinct.contains(name)));
-        assert!(snapshot.flat().contains(&("hits_total".to_owned(), 7.0)));
     }
 
     #[test]
-    fn ratios_are_unknown_before_there_is_anything_to_divide_by() {
+    fn every_number_is_described_and_its_kind_is_that_of_its_name() {
+        assert_eq!(Counters::DESCRIPTORS.iter().map(|d| d.name).collect::<Vec<_>>(), Counters::NAMES);
+        for number in Counters::DESCRIPTORS {
+            let Descriptor { name, kind, unit, help } = number;
+            assert!(help.len() > 10 && help.ends_with('.') && !help.contains("  "), "{name}: {help:?}");
+            assert_eq!(*kind == Kind::Counter, name.ends_with("_total"), "{name}");
+            assert_eq!(*unit == Unit::Microseconds, name.contains("_us_"), "{name}");
+            assert_eq!(*unit == Unit::Bytes, name.contains("bytes"), "{name}");
+            assert!(!unit.name().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_renamed_number_is_found_by_its_old_name() {
         let counters = Counters::default();
-        assert_eq!((counters.snapshot().hit_ratio(), counters.snapshot().stall_fraction()), (None, None));
-        Counters::add(&counters.requests_total, 4);
-        Counters::add(&counters.hits_total, 1);
-        Counters::add(&counters.wait_us_total, 10);
-        Counters::add(&counters.busy_us_total, 30);
-        assert_eq!((counters.snapshot().hit_ratio(), counters.snapshot().stall_fraction()), (Some(0.25), Some(0.25)));
+        Counters::add(&counters.wait_decide_us_total, 9);
+        for (old, new) in RENAMED {
+            assert!(!Counters::NAMES.contains(&old) && Counters::NAMES.contains(&new), "{old}");
+            assert_eq!(counters.snapshot().get(old), counters.snapshot().get(new));
+        }
+        assert_eq!(counters.snapshot().get("wait_score_us_total"), Some(9));
     }
 }

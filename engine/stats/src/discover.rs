@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, Stat};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use super::counters::Snapshot;
 use super::directory::{Directory, candidates};
-use super::page::{self, Contents, Identity, PAGE_BYTES, Process, SEQUENCE_AT, Sample};
-use super::publisher::start_ticks;
+use super::numbers::Numbers;
+use super::page::{self, Contents, Identity, PAGE_BYTES_MAX, SEQUENCE_AT, Sample};
+use super::process::{Process, start_ticks};
 use super::sweep;
 
 /// More entries than this in one directory are not looked at.
@@ -41,7 +41,7 @@ pub struct JobPage {
     /// False when the process has ended and left its page behind.
     pub alive: bool,
     /// The counters at the last update.
-    pub snapshot: Snapshot,
+    pub snapshot: Numbers,
     /// Up to 120 samples, one a second, oldest first.
     pub history: Vec<Sample>,
 }
@@ -121,13 +121,15 @@ fn read(directory: &Directory, name: &str) -> Result<Option<JobPage>, String> {
         Err(reason) if reason == Errno::NOENT.to_string() => return Ok(None),
         Err(reason) => return Err(reason),
     };
-    if stat.st_size != PAGE_BYTES as i64 {
-        page::check_head(&head(&file, &stat)?)?;
-        return Err(format!("{} bytes long, a stats page of this version has {PAGE_BYTES}", stat.st_size));
+    let bytes = usize::try_from(stat.st_size).unwrap_or(0);
+    if bytes > PAGE_BYTES_MAX {
+        page::check_head(&head(&file)?)?;
+        return Err(format!("{bytes} bytes long, no stats page has more than {PAGE_BYTES_MAX}"));
     }
     // Before reading: a page that is read after its engine was seen dead cannot change any more.
     let locked = is_locked(&file);
-    let Contents { identity, process, version, started_unix_ms, updated_unix_ms, snapshot, history } = contents(&file)?;
+    let Contents { identity, process, version, started_unix_ms, updated_unix_ms, numbers, history } =
+        contents(&file, bytes)?;
     Ok(Some(JobPage {
         path: directory.path.join(name),
         identity,
@@ -137,21 +139,25 @@ fn read(directory: &Directory, name: &str) -> Result<Option<JobPage>, String> {
         started_unix_ms,
         updated_unix_ms,
         alive: locked && !is_gone(process),
-        snapshot,
+        snapshot: numbers,
         history,
     }))
 }
 
-/// The beginning of a file of another size than a page's.
-fn head(file: &OwnedFd, stat: &Stat) -> Result<Vec<u8>, String> {
-    let mut bytes = vec![0; usize::try_from(stat.st_size).unwrap_or(0).min(HEAD_BYTES)];
+/// The beginning of a file that is too long for a page.
+fn head(file: &OwnedFd) -> Result<Vec<u8>, String> {
+    let mut bytes = vec![0; HEAD_BYTES];
     read_exact(file, &mut bytes, 0)?;
     Ok(bytes)
 }
 
-/// The page between two updates.
-fn contents(file: &OwnedFd) -> Result<Contents, String> {
-    let mut bytes = vec![0; PAGE_BYTES];
+/// A page of so many bytes, between two updates.
+fn contents(file: &OwnedFd, bytes: usize) -> Result<Contents, String> {
+    let mut bytes = vec![0; bytes];
+    if bytes.len() < SEQUENCE_AT + 8 {
+        read_exact(file, &mut bytes, 0)?;
+        return page::parse(&bytes);
+    }
     let mut last = String::new();
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {

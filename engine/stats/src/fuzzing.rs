@@ -2,7 +2,8 @@
 //! and in tests, which hold the seeds and whatever was found to the same promises.
 
 use super::counters::{Counters, Snapshot};
-use super::page::{self, Identity, PAGE_BYTES, Process, RING, steers_terminal};
+use super::page::{self, Identity, PAGE_BYTES, RING, steers_terminal};
+use super::process::Process;
 
 /// A page: refused with words, or texts that cannot steer a terminal and a history of at most the ring.
 pub fn page(bytes: &[u8]) {
@@ -20,6 +21,7 @@ pub fn page(bytes: &[u8]) {
         assert!(contents.history.len() <= RING);
         assert_eq!(page::process(file), Some(contents.process));
         let who = &contents.identity;
+        assert!(contents.numbers.iter().all(|(name, _)| !name.contains(steers_terminal)));
         for text in [&who.job, &who.policy, &who.sampler, &who.source, &who.device, &contents.version] {
             assert!(!text.contains(steers_terminal), "{text:?}");
         }

@@ -7,25 +7,36 @@
 //!
 //! | file | job |
 //! | --- | --- |
-//! | `counters` | the numbers: one list |
+//! | `counters` | the numbers: one list, with kind, unit and meaning |
+//! | `derived` | ratios that are computed from them |
+//! | `numbers` | the numbers of a page, by the names it has |
 //! | `page` | the layout of a page, to bytes and back, trusting nothing |
 //! | `directory` | where pages lie, and whether that place can be trusted |
+//! | `process` | which process a page is of, and the time |
 //! | `publisher` | the writer and its thread |
 //! | `discover` | the reader: who runs, who ran |
 //! | `sweep` | pages of engines that ended without removing them |
 
 mod counters;
+mod derived;
 mod directory;
 mod discover;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod numbers;
 mod page;
+mod process;
 mod publisher;
 mod sweep;
 
-pub use counters::{Counters, HISTORY, Snapshot};
+pub use counters::{Counters, Descriptor, HISTORY, Kind, RENAMED, Snapshot, Unit, current_name};
+pub use derived::{
+    COVERAGE_EPOCH, COVERAGE_EVER, DERIVED, Derived, ESS_FRACTION, HIT_RATIO, Lookup, STALL_FRACTION, descriptors,
+    stall,
+};
 pub use directory::candidates;
 pub use discover::{Discovery, JobPage, Unreadable, discover, discover_all, discover_in};
+pub use numbers::Numbers;
 pub use page::{Identity, Sample, steers_terminal};
 pub use publisher::Publisher;
 

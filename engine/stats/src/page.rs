@@ -2,9 +2,14 @@
 //!
 //! | offset | what |
 //! | --- | --- |
-//! | 0 | [`Header`]: magic, layout version, sizes, a hash of the counters' names; who publishes. Written once, magic first |
-//! | `LIVE_AT` | [`Live`]: sequence, time of the last update, samples written so far, every counter |
-//! | `RING_AT` | 120 samples of [`Second`]: time and the counters of [`HISTORY`]; sample k lies at k mod 120 |
+//! | 0 | [`Header`]: magic, layout version, sizes; who publishes. Written once, magic first |
+//! | `header_bytes` | [`Live`]: sequence, time of the last update, samples written so far; then every counter |
+//! | | 120 samples: time and the counters of [`HISTORY`]; sample k lies at k mod 120 |
+//! | | the names of the counters, then of those with a history, each ended by a zero. Written once |
+//!
+//! **Versions.** A page names its counters itself. A reader of another build finds those it knows, shows the others by their
+//! names, and finds those that are not there missing. Only a change of the layout above raises the version; a page of
+//! another version is refused with the advice to read it with its own program.
 //!
 //! **Small**, because a page may outlive its process: it lies in memory, a run that is killed cannot remove it, and
 //! where runs are killed all day their pages must not fill `/dev/shm` (64 MiB in a container). Two 4 KiB blocks each.
@@ -19,24 +24,56 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::counters::{Counters, HISTORY, Snapshot};
+use super::numbers::Numbers;
+use super::process::Process;
 
 const MAGIC: [u8; 8] = *b"LOSSFEED";
 /// Changes whenever an older reader would misread a page.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Two minutes of seconds.
 pub(super) const RING: usize = 120;
 const COUNTERS: usize = Counters::NAMES.len();
 
+/// The names' bytes, the zeros behind them included.
+const NAMES_BYTES: usize = text_bytes(Counters::NAMES) + text_bytes(&HISTORY);
+
 pub(super) const LIVE_AT: usize = size_of::<Header>();
 /// The sequence word is the first of [`Live`].
 pub(super) const SEQUENCE_AT: usize = LIVE_AT;
-const RING_AT: usize = LIVE_AT + size_of::<Live>();
-/// Size of a page in bytes.
-pub(super) const PAGE_BYTES: usize = RING_AT + RING * size_of::<Second>();
+/// Where this build's own pages have what follows.
+const OWN: Places = Places::new(COUNTERS, HISTORY.len());
+/// Size of the pages of this build in bytes.
+pub(super) const PAGE_BYTES: usize = OWN.names_at + NAMES_BYTES;
+/// No page of any build is larger: whoever claims so is not believed.
+pub(super) const PAGE_BYTES_MAX: usize = 64 << 10;
 
-// Atomic words must not straddle a cache line, and bytemuck casts need alignment.
-const _: () = assert!(LIVE_AT.is_multiple_of(8) && RING_AT.is_multiple_of(8));
+// Atomic words must not straddle a cache line.
+const _: () = assert!(LIVE_AT.is_multiple_of(8) && OWN.ring_at.is_multiple_of(8));
 const _: () = assert!(PAGE_BYTES <= 8192, "more than two blocks: a shorter ring, or fewer counters in it");
+
+const fn text_bytes(names: &[&str]) -> usize {
+    let (mut bytes, mut k) = (0, 0);
+    while k < names.len() {
+        bytes += names[k].len() + 1;
+        k += 1;
+    }
+    bytes
+}
+
+/// Where the parts of a page lie that has so many counters, and so many with a history.
+struct Places {
+    ring_at: usize,
+    second_bytes: usize,
+    names_at: usize,
+}
+
+impl Places {
+    const fn new(counters: usize, history: usize) -> Self {
+        let ring_at = LIVE_AT + size_of::<Live>() + 8 * counters;
+        let second_bytes = 8 + 8 * history;
+        Self { ring_at, second_bytes, names_at: ring_at + RING * second_bytes }
+    }
+}
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -47,7 +84,8 @@ struct Header {
     page_bytes: u64,
     counters: u32,
     ring: u32,
-    names_hash: u64,
+    history: u32,
+    names_bytes: u32,
     pid: u32,
     rank: u32,
     world_size: u32,
@@ -73,14 +111,6 @@ struct Live {
     updated_unix_ms: u64,
     /// How many seconds were ever written into the ring.
     seconds: u64,
-    values: [u64; COUNTERS],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Second {
-    unix_ms: u64,
-    values: [u64; HISTORY.len()],
 }
 
 /// Who publishes: what an engine says about itself. Texts that are too long for the page are cut.
@@ -104,29 +134,19 @@ pub struct Identity {
     pub gpu_uuid: Option<String>,
 }
 
-/// The process behind a page.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Process {
-    pub(super) pid: u32,
-    /// Start time in clock ticks since boot: tells a process from a later one with the same pid.
-    pub(super) start_ticks: u64,
-    pub(super) pid_namespace: u64,
-    pub(super) boot: u32,
-}
-
 /// The counters of [`HISTORY`] at one second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// When, in milliseconds since 1970 UTC.
     pub unix_ms: u64,
-    /// The counters then, in the order of [`HISTORY`].
-    pub values: [u64; HISTORY.len()],
+    /// The counters then, in the order of [`HISTORY`]. `None`: the page does not have that one.
+    pub values: [Option<u64>; HISTORY.len()],
 }
 
 impl Sample {
     /// The number of that name, if it has a history.
     pub fn get(&self, name: &str) -> Option<u64> {
-        HISTORY.iter().position(|&n| n == name).map(|k| self.values[k])
+        HISTORY.iter().position(|&n| n == name).and_then(|k| self.values[k])
     }
 }
 
@@ -138,7 +158,7 @@ pub(super) struct Contents {
     pub(super) version: String,
     pub(super) started_unix_ms: u64,
     pub(super) updated_unix_ms: u64,
-    pub(super) snapshot: Snapshot,
+    pub(super) numbers: Numbers,
     pub(super) history: Vec<Sample>,
 }
 
@@ -151,7 +171,8 @@ pub(super) fn fresh(identity: &Identity, process: Process, now_unix_ms: u64) -> 
         page_bytes: PAGE_BYTES as u64,
         counters: COUNTERS as u32,
         ring: RING as u32,
-        names_hash: names_hash(),
+        history: HISTORY.len() as u32,
+        names_bytes: NAMES_BYTES as u32,
         pid: process.pid,
         rank: identity.rank,
         world_size: identity.world_size,
@@ -168,22 +189,26 @@ pub(super) fn fresh(identity: &Identity, process: Process, now_unix_ms: u64) -> 
         source: text(&identity.source),
     };
     let mut bytes = bytemuck::bytes_of(&header).to_vec();
-    let live = Live { updated_unix_ms: now_unix_ms, ..Live::zeroed() };
-    bytes.extend_from_slice(bytemuck::bytes_of(&live));
-    bytes.resize(PAGE_BYTES, 0);
+    bytes.extend_from_slice(bytemuck::bytes_of(&Live { updated_unix_ms: now_unix_ms, ..Live::zeroed() }));
+    bytes.resize(OWN.names_at, 0);
+    for name in Counters::NAMES.iter().chain(&HISTORY) {
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.push(0);
+    }
     bytes
 }
 
 /// One update, as (offset, bytes) to be written in this order.
 pub(super) fn update(sequence: u64, seconds: u64, now_unix_ms: u64, snapshot: &Snapshot) -> [(usize, Vec<u8>); 4] {
     let odd = sequence | 1;
-    let second = Second { unix_ms: now_unix_ms, values: snapshot.history() };
-    let live = Live { sequence: odd, updated_unix_ms: now_unix_ms, seconds: seconds + 1, values: snapshot.values };
-    let slot = RING_AT + (seconds % RING as u64) as usize * size_of::<Second>();
+    let live = Live { sequence: odd, updated_unix_ms: now_unix_ms, seconds: seconds + 1 };
+    let live = [bytemuck::bytes_of(&live), bytemuck::bytes_of(&snapshot.values)].concat();
+    let second = [&[now_unix_ms][..], &snapshot.history()].concat();
+    let slot = OWN.ring_at + (seconds % RING as u64) as usize * OWN.second_bytes;
     [
         (SEQUENCE_AT, odd.to_ne_bytes().to_vec()),
-        (slot, bytemuck::bytes_of(&second).to_vec()),
-        (LIVE_AT, bytemuck::bytes_of(&live).to_vec()),
+        (slot, bytemuck::cast_slice(&second).to_vec()),
+        (LIVE_AT, live),
         (SEQUENCE_AT, odd.wrapping_add(1).to_ne_bytes().to_vec()),
     ]
 }
@@ -212,25 +237,38 @@ pub(super) fn check_head(bytes: &[u8]) -> Result<(), String> {
 /// One line that says why they are no page of this program's version.
 pub(super) fn parse(bytes: &[u8]) -> Result<Contents, String> {
     check_head(bytes)?;
-    if bytes.len() != PAGE_BYTES {
-        return Err(format!("{} bytes long, a stats page of this version has {PAGE_BYTES}", bytes.len()));
+    let Some(head) = bytes.get(..LIVE_AT) else {
+        return Err(format!("{} bytes long, the head of a stats page alone has {LIVE_AT}", bytes.len()));
+    };
+    let header: Header = bytemuck::pod_read_unaligned(head);
+    let (counters, history) = (header.counters as usize, header.history as usize);
+    let sizes = [header.header_bytes as usize, header.ring as usize];
+    if sizes != [LIVE_AT, RING] || counters.max(history) > PAGE_BYTES_MAX || header.page_bytes > PAGE_BYTES_MAX as u64 {
+        return Err("its sizes are not those of a stats page".to_owned());
     }
-    let header: Header = bytemuck::pod_read_unaligned(&bytes[..LIVE_AT]);
-    let sizes = (header.header_bytes, header.page_bytes, header.counters, header.ring, header.names_hash);
-    if sizes != (size_of::<Header>() as u32, PAGE_BYTES as u64, COUNTERS as u32, RING as u32, names_hash()) {
-        return Err("its sizes or counters are not those of this version".to_owned());
+    let places = Places::new(counters, history);
+    let page_bytes = places.names_at + header.names_bytes as usize;
+    if header.page_bytes != page_bytes as u64 {
+        return Err("its sizes do not add up".to_owned());
     }
-    let live: Live = bytemuck::pod_read_unaligned(&bytes[LIVE_AT..RING_AT]);
+    if bytes.len() != page_bytes {
+        return Err(format!("{} bytes long, this stats page has {page_bytes}", bytes.len()));
+    }
+    let names = names(&bytes[places.names_at..]).filter(|names| names.len() == counters + history);
+    let names = names.ok_or_else(|| "the names of its counters are damaged".to_owned())?;
+    let live: Live = bytemuck::pod_read_unaligned(&bytes[LIVE_AT..LIVE_AT + size_of::<Live>()]);
     if live.sequence % 2 == 1 {
         return Err("half-written: its writer stopped in the middle of an update".to_owned());
     }
-    let ring = &bytes[RING_AT..];
+    let values = words(&bytes[LIVE_AT + size_of::<Live>()..places.ring_at]);
+    let (names, with_history) = names.split_at(counters);
+    let columns = HISTORY.map(|name| with_history.iter().position(|&n| n == name));
     let kept = live.seconds.min(RING as u64);
     let history = (0..kept).map(|k| {
         // Oldest first; `seconds - kept` does not underflow because kept ≤ seconds.
-        let at = ((live.seconds - kept + k) % RING as u64) as usize * size_of::<Second>();
-        let second: Second = bytemuck::pod_read_unaligned(&ring[at..at + size_of::<Second>()]);
-        Sample { unix_ms: second.unix_ms, values: second.values }
+        let at = places.ring_at + ((live.seconds - kept + k) % RING as u64) as usize * places.second_bytes;
+        let second: Vec<u64> = words(&bytes[at..at + places.second_bytes]).collect();
+        Sample { unix_ms: second[0], values: columns.map(|column| column.map(|k| second[1 + k])) }
     });
     let gpu_uuid = read_text(&header.gpu_uuid);
     Ok(Contents {
@@ -253,7 +291,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, String> {
         version: read_text(&header.version_text),
         started_unix_ms: header.started_unix_ms,
         updated_unix_ms: live.updated_unix_ms,
-        snapshot: Snapshot { values: live.values },
+        numbers: Numbers::new(names.iter().copied().zip(values)),
         history: history.collect(),
     })
 }
@@ -284,13 +322,19 @@ pub(super) fn sequence(bytes: &[u8]) -> Option<u64> {
     bytes.get(SEQUENCE_AT..SEQUENCE_AT + 8)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
-/// FNV-1a over the counters' names: two builds of one version that count differently must not read each other.
-fn names_hash() -> u64 {
-    Counters::NAMES
-        .iter()
-        .chain(&HISTORY)
-        .flat_map(|name| name.bytes().chain([0]))
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+/// The 8-byte numbers of a part of a page.
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned)
+}
+
+/// Names, each ended by a zero. `None` if one has other characters than ours have: whatever shows a name may believe it.
+fn names(bytes: &[u8]) -> Option<Vec<&str>> {
+    let bytes = bytes.strip_suffix(&[0])?;
+    let plain = |name: &&str| {
+        let known = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
+        (1..=64).contains(&name.len()) && name.bytes().all(known)
+    };
+    bytes.split(|&b| b == 0).map(|name| std::str::from_utf8(name).ok().filter(plain)).collect()
 }
 
 /// Text cut at a character boundary, zero-filled.
@@ -319,94 +363,4 @@ pub fn steers_terminal(c: char) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn page_after(updates: u64) -> Vec<u8> {
-        let identity = Identity { job: "j".into(), world_size: 1, ..Identity::default() };
-        let mut bytes = fresh(&identity, Process::default(), 5);
-        let samples_total = Counters::NAMES.iter().position(|&name| name == "samples_total").unwrap();
-        for k in 0..updates {
-            let mut snapshot = Snapshot::zero();
-            snapshot.values[samples_total] = 10 * (k + 1);
-            for (at, piece) in update(2 * k, k, 1000 + k, &snapshot) {
-                bytes[at..at + piece.len()].copy_from_slice(&piece);
-            }
-        }
-        bytes
-    }
-
-    #[test]
-    fn the_ring_keeps_the_last_two_minutes_in_order() {
-        for updates in [0, 1, 2, 119, 120, 121, 1234] {
-            let contents = parse(&page_after(updates)).unwrap();
-            let kept = updates.min(120);
-            let expected: Vec<(u64, u64)> = (updates - kept..updates).map(|k| (1000 + k, 10 * (k + 1))).collect();
-            let got: Vec<(u64, u64)> =
-                contents.history.iter().map(|s| (s.unix_ms, s.get("samples_total").unwrap())).collect();
-            assert_eq!(got, expected);
-            assert_eq!(contents.snapshot.get("samples_total"), Some(10 * updates));
-        }
-    }
-
-    #[test]
-    fn a_reader_between_two_writes_of_an_update_sees_that_it_is_half_written() {
-        let mut bytes = page_after(3);
-        let pieces = update(6, 3, 2000, &Snapshot::zero());
-        for (n, (at, piece)) in pieces.iter().enumerate() {
-            bytes[*at..at + piece.len()].copy_from_slice(piece);
-            assert_eq!(parse(&bytes).is_ok(), n == 3, "after write {n}");
-        }
-    }
-
-    #[test]
-    fn texts_are_cut_at_characters_and_cannot_steer_a_terminal() {
-        assert_eq!(read_text(&text::<4>("aéé")), "aé");
-        assert_eq!(read_text(&text::<3>("aéé")), "aé");
-        assert_eq!(read_text(&text::<2>("aéé")), "a");
-        assert_eq!(read_text(b"\x1b[2Jx\n"), "\u{fffd}[2Jx\u{fffd}");
-        assert_eq!(read_text(b"\xff\xfe"), "\u{fffd}\u{fffd}");
-        assert_eq!(read_text("a\u{202e}b\u{9b}2Jc".as_bytes()), "a\u{fffd}b\u{fffd}2Jc");
-    }
-
-    #[test]
-    fn every_wrong_head_is_named() {
-        let good = page_after(1);
-        let with = |at: usize, byte: u8| {
-            let mut bytes = good.clone();
-            bytes[at] ^= byte;
-            parse(&bytes).unwrap_err()
-        };
-        assert!(with(0, 1).contains("magic"));
-        assert!(with(8, 1).contains("a newer lossfeed (layout version 3, this program reads 2)"));
-        assert!(with(8, 3).contains("an older lossfeed (layout version 1, this program reads 2)"));
-        // Another version's page may have any size: the version is what is said of it.
-        assert!(parse(&[&MAGIC[..], &[1, 0, 0, 0]].concat()).unwrap_err().contains("layout version 1"));
-        for at in [12, 16, 24, 28, 32] {
-            assert!(with(at, 1).contains("sizes or counters"), "byte {at}");
-        }
-        assert!(parse(&good[..good.len() - 1]).unwrap_err().contains("bytes long"));
-        assert!(parse(&[]).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_of_a_pages_size_are_read_or_refused_but_never_panic(
-            seed in proptest::collection::vec(any::<u8>(), 1..64),
-            keep_head in any::<bool>(),
-            seconds in any::<u64>(),
-        ) {
-            let mut bytes: Vec<u8> = seed.iter().copied().cycle().take(PAGE_BYTES).collect();
-            if keep_head {
-                bytes[..40].copy_from_slice(&page_after(0)[..40]);
-                bytes[LIVE_AT] &= !1;
-                bytes[LIVE_AT + 16..LIVE_AT + 24].copy_from_slice(&seconds.to_ne_bytes());
-                let contents = parse(&bytes).unwrap();
-                prop_assert_eq!(contents.history.len() as u64, seconds.min(RING as u64));
-            } else {
-                prop_assert!(parse(&bytes).is_err());
-            }
-        }
-    }
-}
+mod tests;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
@@ -13,7 +13,8 @@ use rustix::io::Errno;
 
 use super::counters::Counters;
 use super::directory::{Directory, candidates};
-use super::page::{self, Identity, Process};
+use super::page::{self, Identity};
+use super::process::{Process, unix_ms};
 use super::sweep::sweep;
 use lossfeed_control::error::{Error, Result};
 
@@ -207,32 +208,4 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> std::result::Resu
         }
     }
     Ok(())
-}
-
-pub(super) fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
-}
-
-impl Process {
-    /// This process. What the system will not tell is 0.
-    pub(super) fn current() -> Self {
-        let pid = std::process::id();
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-            .ok()
-            .and_then(|id| u32::from_str_radix(id.get(..8)?, 16).ok())
-            .unwrap_or(0);
-        Self { pid, start_ticks: start_ticks(pid).unwrap_or(0), pid_namespace: pid_namespace().unwrap_or(0), boot }
-    }
-}
-
-/// Field 22 of `/proc/PID/stat`. The second field, the program's name, may hold spaces and parentheses: count from the
-/// last one.
-pub(super) fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
-fn pid_namespace() -> Option<u64> {
-    let link = std::fs::read_link("/proc/self/ns/pid").ok()?;
-    link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }

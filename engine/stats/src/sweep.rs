@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, Stat};
 use super::directory::Directory;
 use super::discover::{MOST_PAGES, is_gone, is_locked, read_exact};
 use super::page;
-use super::publisher::unix_ms;
+use super::process::unix_ms;
 
 /// How long the page of a dead engine is kept, so that its last numbers can be read.
 const KEEP_DEAD_MS: u64 = 15 * 60 * 1000;

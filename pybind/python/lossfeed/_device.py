@@ -111,7 +111,7 @@ class Mail:
             raise UsageError("scores that torch's operators compute cannot be part of a captured graph: score outside of the capture")
         self.deliver()
         if len(self._waiting) >= self._capacity:
-            self.dropped_total += 1
+            self.dropped_total += floats.shape[-1]  # samples, as all counters of scores
             return
         home = torch.empty(floats.shape, dtype=torch.float32, pin_memory=True)
         home_counts = torch.empty(counts.shape, dtype=torch.int32, pin_memory=True)

@@ -373,8 +373,8 @@ class Loader:
 
         ``wait_us_total`` is the time you waited for batches. Its parts say what the thread that brought the batch did meanwhile, and
         add up to it: ``wait_source_us_total`` (reading), ``wait_decode_us_total`` (and the transform, on the CPU), ``wait_slot_us_total`` (no free batch slot: you
-        hold on to batches), ``wait_copy_us_total`` (rows into the batch), ``wait_score_us_total`` (the cache's books, or those
-        who fold scores in) and ``wait_handover_us_total`` (what none of them explains: threads waking up).
+        hold on to batches), ``wait_copy_us_total`` (rows into the batch), ``wait_decide_us_total`` (deciding what the cache keeps,
+        or those who fold scores in; ``wait_score_us_total`` is its former name and goes with the next release) and ``wait_handover_us_total`` (what none of them explains: threads waking up).
         """
         engine = self._open_engine()
         flat = dict(engine.stats())

@@ -1,8 +1,9 @@
 //! Everything `smi` shows, collected at one instant.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use lossfeed_stats::{self as stats, Counters, JobPage, Sample};
+use lossfeed_stats::{self as stats, JobPage, Sample};
 
 use super::nvml;
 use super::snapshot::{Engine, SCHEMA_VERSION, Snapshot, Unreadable, rfc3339};
@@ -60,10 +61,16 @@ fn engine(page: &JobPage) -> Engine {
         samples_per_s: rate("samples_total"),
         fetched_bytes_per_s: rate("fetched_bytes_total"),
         stall_history: stalls(&page.history[page.history.len().saturating_sub(HISTORY_S)..]),
-        counters: Counters::NAMES.iter().filter_map(|&n| Some((n.to_owned(), page.snapshot.get(n)?))).collect(),
+        counters: counters(page),
         ..Engine::default()
     }
     .derive()
+}
+
+/// All that is on the page, also what this program does not know.
+fn counters(page: &JobPage) -> BTreeMap<String, u64> {
+    let former = stats::RENAMED.iter().filter_map(|&(old, _)| Some((old, page.snapshot.get(old)?)));
+    page.snapshot.iter().chain(former).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Growth of a counter over the samples, a second.
@@ -76,10 +83,9 @@ fn per_second(samples: &[Sample], name: &str) -> Option<f64> {
 
 /// Stall share of each second; a second in which the consumer neither waited nor worked counts as none.
 fn stalls(samples: &[Sample]) -> Vec<f64> {
-    let grown = |pair: &[Sample], name: &str| Some(pair[1].get(name)?.saturating_sub(pair[0].get(name)?) as f64);
+    let grown = |pair: &[Sample], name: &str| Some(pair[1].get(name)?.saturating_sub(pair[0].get(name)?));
     let share = |pair: &[Sample]| {
-        let (waited, worked) = (grown(pair, "wait_us_total")?, grown(pair, "busy_us_total")?);
-        Some(if waited + worked > 0.0 { waited / (waited + worked) } else { 0.0 })
+        Some(stats::stall(grown(pair, "wait_us_total")?, grown(pair, "busy_us_total")?).unwrap_or(0.0))
     };
     samples.windows(2).filter_map(share).collect()
 }
@@ -89,14 +95,14 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
-    use lossfeed_stats::{HISTORY, Identity, Publisher};
+    use lossfeed_stats::{Counters, HISTORY, Identity, Publisher, RENAMED};
 
     use super::*;
 
     fn sample(unix_ms: u64, numbers: &[(&str, u64)]) -> Sample {
-        let mut values = [0; HISTORY.len()];
+        let mut values = [Some(0); HISTORY.len()];
         for (name, value) in numbers {
-            values[HISTORY.iter().position(|n| n == name).unwrap()] = *value;
+            values[HISTORY.iter().position(|n| n == name).unwrap()] = Some(*value);
         }
         Sample { unix_ms, values }
     }
@@ -132,6 +138,6 @@ mod tests {
         let row = engine(&found.jobs[0]);
         assert_eq!((row.job.as_str(), row.policy.as_str(), row.alive), ("resnet", "shade", true));
         assert_eq!((row.pid, row.hit_ratio), (std::process::id(), Some(0.4)));
-        assert_eq!(row.counters.len(), Counters::NAMES.len());
+        assert_eq!(row.counters.len(), Counters::NAMES.len() + RENAMED.len());
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use lossfeed_stats as stats;
 use serde::Serialize;
 
 /// Version of the JSON form. Added keys do not raise it.
@@ -125,9 +126,9 @@ pub struct Engine {
     pub gpu_uuid: Option<String>,
     /// hits / requests since the start. Never shown without the coverage: replaying few samples hits well.
     pub hit_ratio: Option<f64>,
-    /// Share of the dataset delivered at least once in this epoch, so far.
+    /// Share of this rank's samples delivered at least once in this epoch, so far.
     pub coverage_epoch_ratio: Option<f64>,
-    /// Share of the dataset delivered at least once since the start.
+    /// Share of the whole dataset that this rank delivered at least once since the start.
     pub coverage_ever_ratio: Option<f64>,
     /// Share of the consumer's time spent waiting for a batch, since the start.
     pub stall_ratio: Option<f64>,
@@ -139,7 +140,7 @@ pub struct Engine {
     pub fetched_bytes_per_s: Option<f64>,
     /// Stall share of each of the last seconds, oldest first.
     pub stall_history: Vec<f64>,
-    /// Every counter and gauge of the page, by name.
+    /// Every counter and gauge of the page, by name; renamed ones by their former names too, for one release.
     pub counters: BTreeMap<String, u64>,
 }
 
@@ -151,18 +152,11 @@ impl Engine {
 
     /// Fills the ratios from the counters.
     pub fn derive(mut self) -> Self {
-        let share = |part: Option<u64>, whole: Option<u64>| match (part, whole) {
-            (Some(part), Some(whole)) if whole > 0 => Some(part as f64 / whole as f64),
-            _ => None,
-        };
-        let of = |name: &str| self.counters.get(name).copied();
-        let samples = of("samples_in_dataset");
-        self.hit_ratio = share(of("hits_total"), of("requests_total"));
-        self.coverage_epoch_ratio = share(of("distinct_epoch"), samples);
-        self.coverage_ever_ratio = share(of("distinct_ever"), samples);
-        let waited = of("wait_us_total");
-        self.stall_ratio = share(waited, waited.zip(of("busy_us_total")).map(|(w, b)| w.saturating_add(b)));
-        self.ess_ratio = of("ess_ppm").filter(|&ppm| ppm > 0).map(|ppm| ppm as f64 / 1e6);
+        let of = |name: &str| self.counter(name);
+        (self.hit_ratio, self.stall_ratio) = (stats::HIT_RATIO.of(&of), stats::STALL_FRACTION.of(&of));
+        self.coverage_epoch_ratio = stats::COVERAGE_EPOCH.of(&of);
+        self.coverage_ever_ratio = stats::COVERAGE_EVER.of(&of);
+        self.ess_ratio = stats::ESS_FRACTION.of(&of);
         self
     }
 
@@ -222,6 +216,7 @@ mod tests {
             ("requests_total", 200),
             ("hits_total", 50),
             ("samples_in_dataset", 1000),
+            ("samples_in_share", 500),
             ("distinct_epoch", 100),
             ("distinct_ever", 900),
             ("wait_us_total", 30),
@@ -231,7 +226,7 @@ mod tests {
         let counters = counters.iter().map(|&(k, v)| (k.to_owned(), v)).collect();
         let engine = Engine { alive: true, counters, ..Engine::default() }.derive();
         assert_eq!(engine.hit_ratio, Some(0.25));
-        assert_eq!(engine.coverage_epoch_ratio, Some(0.1));
+        assert_eq!(engine.coverage_epoch_ratio, Some(0.2));
         assert_eq!(engine.coverage_ever_ratio, Some(0.9));
         assert_eq!(engine.stall_ratio, Some(0.3));
         assert_eq!(engine.ess_ratio, Some(0.812));

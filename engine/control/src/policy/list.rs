@@ -1,5 +1,6 @@
 //! A doubly linked list threaded through the ids: order of arrival or of use, O(1) everything.
 
+use crate::index::Sizes;
 use crate::types::SampleId;
 
 /// Outside the list.
@@ -51,13 +52,29 @@ impl List {
             self.nodes[id as usize] = Node { older: OUT, newer: OUT };
         }
     }
-    /// Takes the oldest member.
-    pub(super) fn pop_oldest(&mut self) -> Option<SampleId> {
+    /// The oldest member.
+    #[inline]
+    pub(super) fn oldest(&self) -> Option<SampleId> {
         let oldest = self.nodes[self.ring() as usize].newer;
-        (oldest != self.ring()).then(|| {
-            self.remove(oldest);
-            oldest
-        })
+        (oldest != self.ring()).then_some(oldest)
+    }
+    /// Takes the oldest, one after the other, until they free `missing` bytes together. Takes nobody and answers false if all
+    /// are not enough.
+    #[inline]
+    pub(super) fn take_oldest(&mut self, missing: u64, sizes: &Sizes, victims: &mut Vec<SampleId>) -> bool {
+        let (mut freed, before) = (0, victims.len());
+        let mut next = self.nodes[self.ring() as usize].newer;
+        while freed < missing {
+            if next == self.ring() {
+                victims.truncate(before);
+                return false;
+            }
+            freed += sizes.bytes(next);
+            victims.push(next);
+            next = self.nodes[next as usize].newer;
+        }
+        victims[before..].iter().for_each(|&id| self.remove(id));
+        true
     }
     /// The members, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = SampleId> + '_ {

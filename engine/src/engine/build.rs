@@ -1,0 +1,195 @@
+//! Making an engine: everything that can be refused is refused first, then memory is taken.
+
+use super::copy_path::Obstacles;
+use super::run::Clock;
+use super::threads::Threads;
+use super::{CopyChoice, Dataset, Engine, copy_cost};
+use crate::arena::Arena;
+use crate::cache::Cache;
+use crate::control::{Control, Drawing};
+use crate::device::{self, Device};
+use crate::error::{Error, Result};
+use crate::index::ScoreTable;
+use crate::ledger::Ledger;
+use crate::loader::{BadSamples, Coverage, Feed, Images, RecordSizes};
+use crate::policy::{self, Needs, Policy};
+use crate::sampler::{self, Batches, Sampler};
+use crate::settings::{CacheForm, CopyPath, OnError, Settings, transformed};
+use crate::staging::{BatchLayout, SlotPool};
+use crate::stats::{Counters, Identity, Publisher};
+use lossfeed_kernels::image::{ImageMaker, ImageTransform};
+use parking_lot::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
+
+/// Engines made so far by this process.
+static ENGINES: AtomicU64 = AtomicU64::new(0);
+
+impl Engine {
+    /// Checks everything, reserves the memory and publishes the stats page. No sample is read yet (images: one was, by
+    /// [`Dataset::new`]).
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Settings`] for settings that do not fit each other or the dataset, and
+    /// [`crate::ErrorKind::Device`] for a device that is not there or cannot do what is asked: both before any memory is
+    /// taken. [`crate::ErrorKind::Memory`] or [`crate::ErrorKind::Device`] for memory that cannot be had.
+    pub fn new(dataset: Dataset, settings: Settings) -> Result<Self> {
+        let policy = policy::find_live(settings.policy_name())?.make;
+        let samples = dataset.source.len();
+        Checked::new(dataset, settings)?.build(policy(samples))
+    }
+
+    /// The same with a cache policy of your own, made for as many samples as the dataset has. [`Settings::policy`] is not looked at.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and [`crate::ErrorKind::Settings`] for a policy that needs the whole future: a run's order is drawn an
+    /// epoch at a time.
+    pub fn with_policy(dataset: Dataset, settings: Settings, policy: Box<dyn Policy>) -> Result<Self> {
+        if policy.needs().contains(Needs::WHOLE_FUTURE) {
+            return Err(Error::settings(format!(
+                "policy {} needs the whole future, and a training run draws its order an epoch at a time: use another",
+                policy.name()
+            )));
+        }
+        Checked::new(dataset, settings)?.build(policy)
+    }
+}
+
+/// An engine to be: nothing stands against it but that memory may be short. It holds none of that memory yet.
+struct Checked {
+    dataset: Dataset,
+    settings: Settings,
+    sampler: Box<dyn Sampler>,
+    batches: Batches,
+    transform: Option<ImageTransform>,
+    layout: BatchLayout,
+    records: RecordSizes,
+    device: Arc<dyn Device>,
+    /// `None`: the ways to the GPU are to be measured, in the engine's own memory.
+    copy_path: Option<CopyPath>,
+}
+
+impl Checked {
+    fn new(dataset: Dataset, settings: Settings) -> Result<Self> {
+        // Asked of the system once, and not again for every batch.
+        let settings = Settings { workers: Some(settings.worker_count()), ..settings };
+        let samples = dataset.source.len();
+        settings.validate(samples)?;
+        let sampler = settings.sampler.build()?;
+        let batches =
+            Batches::new(samples, settings.batch_size, settings.drop_last, settings.rank, settings.world_size)?;
+        let transform = settings.transform.as_ref().map(|t| t.build(dataset.spec())).transpose()?;
+        let delivered = transform.as_ref().map_or_else(|| dataset.spec().clone(), transformed);
+        let layout = BatchLayout::new(settings.batch_size, delivered, dataset.source.target_spec().clone())?;
+        Arena::check_limit(settings.cache_bytes)?;
+        let records = dataset.records(settings.cache_form);
+        check_cache_holds_a_sample(&records, settings.cache_bytes)?;
+        let device = device::open(&settings.device)?;
+        let obstacles = Obstacles {
+            device: device.kind(),
+            slot_bytes: layout.total_bytes(),
+            decoded: settings.cache_form == CacheForm::Encoded && dataset.decoder.is_some(),
+            transformed: transform.is_some(),
+        };
+        let copy_path = copy_cost::settled_on(&settings, &obstacles, &*device)?;
+        Ok(Self { dataset, settings, sampler, batches, transform, layout, records, device, copy_path })
+    }
+
+    /// Takes the memory.
+    fn build(self, policy: Box<dyn Policy>) -> Result<Engine> {
+        let Self { dataset, settings, sampler, batches, transform, layout, records, device, copy_path } = self;
+        let Dataset { source, decoder } = dataset;
+        let samples = source.len();
+        let policy_name = policy.name();
+        if policy.needs().contains(Needs::SUBSTITUTES) {
+            tracing::warn!(
+                policy = policy_name,
+                "this policy delivers other samples than those drawn: means over an epoch are biased"
+            );
+        }
+        let counters = Arc::new(Counters::default());
+        counters.samples_in_dataset.store(samples as u64, Relaxed);
+        counters.samples_in_share.store(batches.share() as u64, Relaxed);
+        counters.batches_per_epoch.store(batches.len() as u64, Relaxed);
+        let pool = SlotPool::new(layout, settings.depth(), settings.slots_max(), Arc::clone(&device))?;
+        let mut arena = Arena::new(settings.cache_bytes, &*device)?;
+        let copy_choice = match copy_path {
+            Some(path) => CopyChoice { path, measured: Vec::new() },
+            None => {
+                let only = Arc::get_mut(&mut arena).ok_or_else(|| Error::internal("a new arena is shared already"))?;
+                copy_cost::measure(&settings, only, &pool, &*device)?
+            }
+        };
+        let scores = ScoreTable::new(samples, settings.smoothing_weight());
+        let ledger = Ledger::new(settings.cache_bytes, samples, policy);
+        let drawing = Drawing {
+            sampler: sampler.into(),
+            samples: samples as u32,
+            owned: sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size).into(),
+            seed: settings.seed,
+            rank: settings.rank,
+            world_size: settings.world_size,
+        };
+        let control = Control::new(scores, ledger).with_drawing(drawing);
+        let cache = Cache::new(control, arena, Arc::clone(&counters));
+        let cache = if source.in_memory() { cache.over_memory() } else { cache };
+        let feed = Feed {
+            engine: ENGINES.fetch_add(1, Relaxed) + 1,
+            source,
+            decoder,
+            records,
+            images: transform.map(|t| Images { maker: ImageMaker::new(t), seed: settings.seed }),
+            cache,
+            pool,
+            counters: Arc::clone(&counters),
+            on_error: settings.on_error,
+            keeps_steps: settings.world_size > 1 || settings.on_error == OnError::Substitute,
+            in_place: copy_choice.path != CopyPath::Gathered,
+            bad: BadSamples::default(),
+        };
+        let publisher =
+            settings.stats.then(|| Publisher::start(identity(&settings, policy_name, &feed, &*device), counters));
+        // A run must not fail because nobody can watch it.
+        let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
+        Ok(Engine {
+            feed: Arc::new(feed),
+            settings,
+            policy_name,
+            batches,
+            device,
+            copy_choice,
+            clock: Mutex::new(Clock::default()),
+            digest: OnceLock::new(),
+            coverage: Mutex::new(Coverage::new(samples)),
+            threads: Threads::default(),
+            publisher: Mutex::new(publisher),
+            closed: AtomicBool::new(false),
+            pid: std::process::id(),
+        })
+    }
+}
+
+/// A cache that cannot hold one sample is a mistake, not a small cache.
+fn check_cache_holds_a_sample(records: &RecordSizes, limit: u64) -> Result<()> {
+    let needed = if limit > 0 { records.smallest_footprint() } else { 0 };
+    if limit < needed {
+        return Err(Error::settings(format!(
+            "cache of {limit} bytes is smaller than one sample ({needed} bytes as kept): raise it, or set it to 0 for none"
+        )));
+    }
+    Ok(())
+}
+
+fn identity(settings: &Settings, policy: &str, feed: &Feed, device: &dyn Device) -> Identity {
+    Identity {
+        job: settings.job.clone().unwrap_or_else(|| "lossfeed".into()),
+        rank: settings.rank,
+        world_size: settings.world_size,
+        policy: policy.to_string(),
+        sampler: settings.sampler.name().to_string(),
+        device: device.name(),
+        gpu_uuid: device.uuid(),
+        source: feed.source.describe(),
+    }
+}

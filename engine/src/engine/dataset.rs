@@ -1,0 +1,50 @@
+//! What an engine is made over.
+
+use crate::error::{Error, Result};
+use crate::loader::RecordSizes;
+use crate::settings::CacheForm;
+use crate::source::{Decoder, Form, ImageMode, Source};
+use crate::types::TensorSpec;
+use std::sync::Arc;
+
+/// A source and how its samples are decoded.
+#[derive(Clone)]
+pub struct Dataset {
+    /// Where samples are read from.
+    pub source: Arc<dyn Source>,
+    /// For sources of images.
+    pub decoder: Option<Decoder>,
+}
+
+impl Dataset {
+    /// Finds out what a sample of `source` looks like (images: by decoding the first one).
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Settings`] for a `resize` of samples that are no images; what decoding the first image gives.
+    pub fn new(source: Arc<dyn Source>, mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Self> {
+        let decoder = match source.form() {
+            Form::Images => Some(Decoder::for_source(&*source, mode, resize)?),
+            Form::Rows(_) if resize.is_some() => {
+                return Err(Error::settings(
+                    "resize is for images; this dataset holds tensors, which travel as they are",
+                ));
+            }
+            Form::Rows(_) => None,
+        };
+        Ok(Self { source, decoder })
+    }
+
+    /// Element type and shape of one delivered sample.
+    pub fn spec(&self) -> &TensorSpec {
+        match (&self.decoder, self.source.form()) {
+            (Some(decoder), _) => decoder.spec(),
+            (None, Form::Rows(spec)) => spec,
+            (None, Form::Images) => self.source.target_spec(), // unreachable by construction: images have a decoder
+        }
+    }
+
+    /// What its samples take in a cache that keeps them in `form`.
+    pub fn records(&self, form: CacheForm) -> RecordSizes {
+        RecordSizes::new(Arc::clone(&self.source), self.spec().bytes(), form)
+    }
+}
