@@ -86,14 +86,15 @@ impl Slot {
     }
 
     /// The bytes of data, target, ids (int64) and weight (float32), without a copy.
-    fn fields(&self) -> (Buffer, Buffer, Buffer, Buffer) {
+    fn fields(&self) -> PyResult<(Buffer, Buffer, Buffer, Buffer)> {
         let (layout, rows) = (self.slot.layout(), self.slot.rows());
-        (
+        self.slot.data().map_err(raise)?;
+        Ok((
             self.view(layout.data_range(rows)),
             self.view(layout.target_range(rows)),
             self.view(layout.ids_range(rows)),
             self.view(layout.weight_range(rows)),
-        )
+        ))
     }
 
     /// Bytes of the slot, all four parts.

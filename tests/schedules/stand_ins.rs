@@ -31,7 +31,10 @@ pub(crate) struct Batch {
 impl Batch {
     /// Nobody else has written into it since it was filled.
     pub(crate) fn check(&self) {
-        assert!(self.slot.data().iter().all(|&byte| byte == mark(self.ticket.number)), "two owners of one slot");
+        assert!(
+            self.slot.data().unwrap().iter().all(|&byte| byte == mark(self.ticket.number)),
+            "two owners of one slot"
+        );
     }
 }
 

@@ -51,7 +51,7 @@ impl Place {
 }
 
 /// Names of all samples in one allocation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Names {
     text: String,
     ends: Vec<usize>,
@@ -69,7 +69,7 @@ impl Names {
 }
 
 /// All samples of a dataset made of files.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Catalog {
     /// For people; carries no credentials.
     pub(super) url: String,

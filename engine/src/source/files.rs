@@ -5,13 +5,14 @@ use super::{Fingerprint, Form, Payload, Source, checksums};
 use crate::error::{Error, Result, printable};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// Brings the bytes of catalogued samples.
 pub(super) trait Reader: Send + Sync {
     /// As [`Source::fetch_unless`], with data only. Ids are in range and no sample is empty: [`Files`] has seen to it.
     fn read(
         &self,
-        catalog: &Catalog,
+        catalog: &Arc<Catalog>,
         wanted: &[(usize, SampleId)],
         stopped: &dyn Fn() -> bool,
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
@@ -26,7 +27,7 @@ pub(super) trait Reader: Send + Sync {
 
 /// The [`Source`] of folders and shards, local or remote.
 pub(super) struct Files<R> {
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
     reader: R,
     target_spec: TensorSpec,
 }
@@ -36,7 +37,7 @@ impl<R: Reader> Files<R> {
     ///
     /// # Errors
     /// `Source` when the catalog is empty; for checksums also as reading.
-    pub(super) fn new(mut catalog: Catalog, reader: R, checksums: bool) -> Result<Self> {
+    pub(super) fn new(catalog: Catalog, reader: R, checksums: bool) -> Result<Self> {
         if catalog.places.is_empty() {
             let seen = catalog.ignored;
             return Err(Error::unreadable(format!(
@@ -52,8 +53,10 @@ impl<R: Reader> Files<R> {
                 catalog.places.len()
             )));
         }
+        let mut catalog = Arc::new(catalog);
         if checksums && catalog.sums.is_empty() {
-            catalog.sums = checksums::of_samples(&catalog, &reader)?;
+            let sums = checksums::of_samples(&catalog, &reader)?;
+            Arc::make_mut(&mut catalog).sums = sums;
         }
         Ok(Self { catalog, reader, target_spec: TensorSpec::class_index() })
     }

@@ -167,7 +167,7 @@ fn now(meta: &Metadata) -> String {
 impl Reader for LocalReader {
     fn read(
         &self,
-        catalog: &Catalog,
+        catalog: &Arc<Catalog>,
         wanted: &[(usize, SampleId)],
         _stopped: &dyn Fn() -> bool, // the sink says it soon enough
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,

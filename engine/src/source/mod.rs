@@ -46,6 +46,8 @@ mod local;
 mod open;
 mod pacer;
 mod pattern;
+#[cfg(test)]
+mod permit_tests;
 mod ranged;
 mod retry;
 #[cfg(test)]

@@ -190,7 +190,7 @@ fn prefix(
 }
 
 fn files(store: Store, catalog: Catalog, root: Path, options: &OpenOptions) -> Result<Arc<dyn Source>> {
-    Ok(Arc::new(Files::new(catalog, StoreReader { store, shards: Vec::new(), root }, options.checksums)?))
+    Ok(Arc::new(Files::new(catalog, StoreReader::new(store, Vec::new(), root), options.checksums)?))
 }
 
 /// What the index cache knows a shard by.
@@ -234,7 +234,7 @@ fn shards(
     let mut catalog = Catalog { url, ..Catalog::default() };
     label::assemble(&mut catalog, indexed)?;
     let keys = objects.into_iter().map(|o| o.key).collect();
-    Ok(Arc::new(Files::new(catalog, StoreReader { store, shards: keys, root: Path::default() }, options.checksums)?))
+    Ok(Arc::new(Files::new(catalog, StoreReader::new(store, keys, Path::default()), options.checksums)?))
 }
 
 /// The object as a file; every part of it must be from the object that was looked at first.
