@@ -14,7 +14,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
-use crate::calls::enter;
+use crate::interpreter::enter;
 
 /// A block of memory that Python sees through the buffer protocol without a copy: writable, one dimension of bytes.
 ///

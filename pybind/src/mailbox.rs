@@ -6,7 +6,7 @@ use lossfeed::Error;
 use lossfeed::engine::ScoreMailbox;
 use pyo3::prelude::*;
 
-use crate::engine::Ticket;
+use crate::batch::Ticket;
 use crate::errors::{outside, raise};
 
 /// A mailbox on a GPU, of one engine.

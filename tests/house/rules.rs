@@ -80,6 +80,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/device/cuda/mailbox_tests.rs", "plays the GPU on plain memory"),
     ("engine/candle/src/cuda.rs", "the CUDA driver: kernels in candle's context"),
     ("kernels/src/fast/dispatch.rs", "functions compiled for a vector unit"),
+    ("kernels/src/fast/prefetch.rs", "an instruction of the processor"),
     ("pybind/src/buffer.rs", "memory lent by Python"),
     ("engine/src/engine/courier.rs", "device addresses lent by a framework"),
     ("pybind/src/courier.rs", "device addresses lent by Python"),

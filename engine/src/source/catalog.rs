@@ -50,6 +50,13 @@ impl Place {
     pub(super) const OWN_FILE: u32 = u32::MAX;
 }
 
+/// webdataset's key: everything before the first dot of the last component.
+pub(super) fn key(name: &str) -> &str {
+    let start = name.rfind('/').map_or(0, |s| s + 1);
+    let end = name.get(start..).and_then(|base| base.find('.')).map_or(name.len(), |dot| start + dot);
+    name.get(..end).unwrap_or(name)
+}
+
 /// Names of all samples in one allocation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {

@@ -11,7 +11,7 @@ use std::thread;
 use parking_lot::Mutex;
 
 use super::catalog::Catalog;
-use super::files::Reader;
+use super::reader::Reader;
 use super::tar::ShardIndex;
 use crate::error::{Error, Result};
 use crate::types::SampleId;

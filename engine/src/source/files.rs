@@ -1,29 +1,12 @@
 //! A dataset made of files: a catalog says what there is, a reader brings the bytes.
 
 use super::catalog::Catalog;
+use super::reader::Reader;
 use super::{Fingerprint, Form, Payload, Source, checksums};
 use crate::error::{Error, Result, printable};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-
-/// Brings the bytes of catalogued samples.
-pub(super) trait Reader: Send + Sync {
-    /// As [`Source::fetch_unless`], with data only. Ids are in range and no sample is empty: [`Files`] has seen to it.
-    fn read(
-        &self,
-        catalog: &Arc<Catalog>,
-        wanted: &[(usize, SampleId)],
-        stopped: &dyn Fn() -> bool,
-        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
-    );
-
-    /// Whether bytes that turn out to be wrong may come right when they are read again. Such a reader holds them to
-    /// their checksums itself.
-    fn remote(&self) -> bool {
-        false
-    }
-}
 
 /// The [`Source`] of folders and shards, local or remote.
 pub(super) struct Files<R> {

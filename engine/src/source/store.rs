@@ -19,9 +19,10 @@ use tokio::task::JoinSet;
 
 use super::catalog::{Catalog, Place};
 use super::failure::{Maker, classified};
-use super::files::{Reader, changed, short_read};
+use super::files::{changed, short_read};
 use super::identity::{Mark, Proof, Stamp};
 use super::pacer::Pacer;
+use super::reader::Reader;
 use super::retry::{Failure, Health};
 use super::{OpenOptions, runtime};
 use crate::error::{Error, Result};

@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use super::catalog::{Catalog, Shard, is_hidden, is_image};
 use super::failure::Maker;
 use super::files::Files;
+use super::found::{self, Found};
 use super::identity::{Mark, Stamp};
-use super::open::{self, Found};
 use super::ranged::Ranged;
 use super::store::{Store, StoreReader, Wanted, below};
 use super::tar::{self, ShardIndex};
@@ -41,7 +41,7 @@ pub(super) fn local(path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
         Path::from_absolute_path(&absolute)
             .map_err(|e| Error::unreadable(format!("{path} is no valid path for a store")).because(e))
     };
-    match open::find(path)? {
+    match found::find(path)? {
         Found::Folder(root, listed) => {
             let root_key = key(local::utf8(&root)?)?;
             files(store, folder::catalog(&root, listed)?, root_key, options)
@@ -167,7 +167,7 @@ fn prefix(
         }
     }
     catalog.classes = folders.iter().map(|&f| f.to_owned()).collect();
-    let names = open::shards_among(&top);
+    let names = found::shards_among(&top);
     catalog.ignored.others += (top.len() - names.len()) as u64;
     if listed.is_empty() {
         return Err(Error::unreadable(format!("{url} does not exist or is empty: check the URL")));
@@ -179,7 +179,7 @@ fn prefix(
         return files(store, catalog, key.clone(), options);
     }
     if !catalog.classes.is_empty() {
-        return Err(open::ambiguous(&url, names.len(), catalog.classes.len()));
+        return Err(found::ambiguous(&url, names.len(), catalog.classes.len()));
     }
     let mut objects = Vec::new();
     for name in names {

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::copy::Event;
 use super::driver::{Driver, is_capturing};
 use super::lend::Lending;
-use super::mailbox::Lines;
+use super::lines::Lines;
 use super::module::{self, Loaded};
 use crate::error::{Error, Result};
 
