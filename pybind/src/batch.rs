@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use lossfeed::loader::Ticket as CoreTicket;
+use lossfeed::process::Process;
 use lossfeed::staging::BatchSlot;
 use pyo3::prelude::*;
 
@@ -36,12 +37,12 @@ impl Ticket {
 #[pyclass(frozen, module = "lossfeed._native")]
 pub(crate) struct Slot {
     pub(crate) slot: Arc<BatchSlot>,
-    pid: u32,
+    made_by: Process,
 }
 
 impl Slot {
     pub(crate) fn new(slot: BatchSlot) -> Self {
-        Self { slot: Arc::new(slot), pid: std::process::id() }
+        Self { slot: Arc::new(slot), made_by: Process::current() }
     }
 
     fn view(&self, range: std::ops::Range<usize>) -> Buffer {
@@ -51,7 +52,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if self.pid != std::process::id() {
+        if !self.made_by.is_current() {
             std::mem::forget(Arc::clone(&self.slot));
         }
     }

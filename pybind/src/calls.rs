@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lossfeed::SampleId;
+use lossfeed::process::Process;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
@@ -84,12 +85,12 @@ pub(crate) struct Call {
     /// Held as long as the call lasts, whoever still waits for it.
     held: Mutex<Option<Held>>,
     pending: AtomicBool,
-    process: u32,
+    made_by: Process,
 }
 
 impl Call {
     fn finish(&self, answer: Answer) {
-        if !self.pending.swap(false, Ordering::SeqCst) || self.process != std::process::id() {
+        if !self.pending.swap(false, Ordering::SeqCst) || !self.made_by.is_current() {
             return;
         }
         drop(self.held.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -152,7 +153,7 @@ pub(crate) fn call(readers: &Py<PyAny>, fetch: &Py<PyAny>, ids: &[SampleId], hel
             progress: Arc::clone(&progress),
             held: Mutex::new(Some(held)),
             pending: AtomicBool::new(true),
-            process: std::process::id(),
+            made_by: Process::current(),
         };
         readers.bind(py).call_method1("submit", (fetch.bind(py), call)).map(drop)
     })?;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lossfeed::Error;
 use lossfeed::engine::{Courier as CoreCourier, Engine as Core, ScoreMailbox};
 use lossfeed::loader::Next;
+use lossfeed::process::Process;
 use lossfeed::scoring::Measured;
 use lossfeed::settings::Settings;
-use lossfeed::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -28,13 +29,13 @@ type BadSample = (u32, String, String);
 #[pyclass(frozen, module = "lossfeed._native")]
 pub(crate) struct Engine {
     core: Arc<Core>,
-    pid: u32,
+    made_by: Process,
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
         // A forked child inherits locks that nobody will ever release and threads that do not exist: leak.
-        if self.pid != std::process::id() {
+        if !self.made_by.is_current() {
             std::mem::forget(Arc::clone(&self.core));
         }
     }
@@ -49,7 +50,7 @@ impl Engine {
             serde_json::from_str(settings).map_err(|e| raise(Error::settings(format!("settings: {e}"))))?;
         let dataset = source.dataset.clone();
         let core = outside(py, || Core::new(dataset, settings))?;
-        Ok(Self { core: Arc::new(core), pid: std::process::id() })
+        Ok(Self { core: Arc::new(core), made_by: Process::current() })
     }
 
     /// Batches an epoch, the same on every rank.
@@ -122,7 +123,7 @@ impl Engine {
 
     /// Ends an iteration whose consumer let go of it, and never saw the last `held` of its batches.
     fn abandon(&self, py: Python<'_>, iteration: u64, held: usize) -> PyResult<()> {
-        if self.pid != std::process::id() {
+        if !self.made_by.is_current() {
             return Ok(());
         }
         outside(py, || {
@@ -230,7 +231,7 @@ impl Engine {
     /// Ends everything and waits for the loader threads, `timeout_s` at most; None waits for ever. Twice is fine.
     /// Returns the threads that were left behind, each with what it has in hand. Ctrl-C ends the wait.
     fn close(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<Vec<String>> {
-        if self.pid != std::process::id() {
+        if !self.made_by.is_current() {
             return Ok(Vec::new());
         }
         let started = Instant::now();
@@ -249,14 +250,9 @@ impl Engine {
 impl Engine {
     /// For calls that the engine itself does not check: its locks may be held for ever in a forked child.
     fn same_process(&self) -> PyResult<()> {
-        let pid = std::process::id();
-        if pid == self.pid {
-            return Ok(());
-        }
-        let refused: Result<()> = Err(Error::usage(format!(
-            "this loader was made in process {} and is used in its fork {pid}: make a loader in the child",
-            self.pid
-        )));
+        let refused = self.made_by.check(|of, fork| {
+            format!("this loader was made in process {of} and is used in its fork {fork}: make a loader in the child")
+        });
         refused.map_err(raise)
     }
 }

@@ -143,8 +143,6 @@ pub(crate) mod arena {
     use lossfeed::device::{Cpu, Device};
     use lossfeed::error::Result;
 
-    pub(crate) use lossfeed::arena::pid;
-
     /// The product's, on memory that is not page-locked: threads of the system would be started for it.
     pub(crate) struct Mapping(lossfeed::arena::Mapping);
 
@@ -194,7 +192,7 @@ pub(crate) mod timesheet {
         Source,
         Decode,
         Slot,
-        Score,
+        Decide,
         Idle,
     }
 

@@ -26,6 +26,7 @@ use super::reader::Reader;
 use super::retry::{Failure, Health};
 use super::{OpenOptions, runtime};
 use crate::error::{Error, Result};
+use crate::process::Process;
 use crate::types::SampleId;
 
 /// How often a wait for a store looks whether anybody still wants the answer.
@@ -34,7 +35,7 @@ const STOP_SOON: Duration = Duration::from_millis(50);
 /// Requests to one store.
 pub(super) struct Store {
     runtime: Arc<Runtime>,
-    process: u32,
+    made_by: Process,
     inner: Arc<dyn ObjectStore>,
     maker: Maker,
     health: Health,
@@ -63,7 +64,7 @@ impl Store {
     pub(super) fn new(inner: Arc<dyn ObjectStore>, maker: Maker, options: &OpenOptions) -> Result<Self> {
         Ok(Self {
             runtime: runtime::shared()?,
-            process: std::process::id(),
+            made_by: Process::current(),
             inner,
             maker,
             health: Health::new(options.retry_timeout),
@@ -77,11 +78,9 @@ impl Store {
 
     /// Runs `work` to its end on the calling thread.
     pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        if self.process != std::process::id() {
-            return Err(Error::usage(
-                "this source was opened before a fork and its connections belong to the parent process: open it again in the child",
-            ));
-        }
+        self.made_by.check(|of, _| {
+            format!("this source was opened before a fork and its connections belong to the parent process {of}: open it again in the child")
+        })?;
         Ok(self.runtime.block_on(work))
     }
 
