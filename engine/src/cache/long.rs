@@ -102,6 +102,7 @@ impl Cache {
         }
         let mut state = self.state.lock();
         let old = state.control.replace_beliefs(scores, step);
+        self.gauge_age(&state.control);
         drop(state);
         drop(loan.back());
         drop(old);

@@ -192,10 +192,14 @@ impl Cache {
         let mut state = self.state.lock();
         let control = &mut state.control;
         let scored = control.learn(scores.flatten());
-        // From sums: it costs nothing to be fresh.
+        self.gauge_age(control);
+        scored
+    }
+
+    /// How old scores are on average. From sums: it costs nothing to be fresh.
+    fn gauge_age(&self, control: &Control) {
         let age = control.scores().mean_age(control.step()).unwrap_or(0.0);
         self.counters.score_age_steps.store(age as u64, Relaxed);
-        scored
     }
 
     /// Which samples of a batch could be read, and which not (see [`Control::read`]).
