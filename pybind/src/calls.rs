@@ -16,6 +16,7 @@ use pyo3::types::{PyList, PyTuple};
 
 use crate::buffer::Input;
 use crate::errors::{Raised, contract};
+use crate::process::Process;
 use crate::turns::Held;
 
 /// Set when the interpreter is about to go: no thread may enter it any more.
@@ -108,12 +109,12 @@ pub(crate) struct Call {
     /// Held as long as the call lasts, whoever still waits for it.
     held: Mutex<Option<Held>>,
     pending: AtomicBool,
-    process: u32,
+    home: Process,
 }
 
 impl Call {
     fn finish(&self, answer: Answer) {
-        if !self.pending.swap(false, Ordering::SeqCst) || self.process != std::process::id() {
+        if !self.pending.swap(false, Ordering::SeqCst) || !self.home.is_this() {
             return;
         }
         drop(self.held.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -176,7 +177,7 @@ pub(crate) fn call(readers: &Py<PyAny>, fetch: &Py<PyAny>, ids: &[SampleId], hel
             progress: Arc::clone(&progress),
             held: Mutex::new(Some(held)),
             pending: AtomicBool::new(true),
-            process: std::process::id(),
+            home: Process::this(),
         };
         readers.bind(py).call_method1("submit", (fetch.bind(py), call)).map(drop)
     })?;

@@ -13,6 +13,7 @@ mod logging;
 mod mailbox;
 mod openmp;
 mod plans;
+mod process;
 mod scores;
 mod source;
 mod spec;

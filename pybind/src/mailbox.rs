@@ -2,39 +2,34 @@
 
 use std::sync::Arc;
 
-use lossfeed::Error;
 use lossfeed::engine::ScoreMailbox;
 use pyo3::prelude::*;
 
 use crate::engine::Ticket;
 use crate::errors::{outside, raise};
+use crate::process::Process;
 
 /// A mailbox on a GPU, of one engine.
 #[pyclass(frozen, module = "lossfeed._native")]
 pub(crate) struct Mailbox {
     core: Arc<ScoreMailbox>,
-    pid: u32,
+    home: Process,
 }
 
 impl Mailbox {
     pub(crate) fn new(core: ScoreMailbox) -> Self {
-        Self { core: Arc::new(core), pid: std::process::id() }
+        Self { core: Arc::new(core), home: Process::this() }
     }
 
     fn same_process(&self) -> PyResult<()> {
-        if self.pid == std::process::id() {
-            return Ok(());
-        }
-        Err(raise(Error::usage("this mailbox was made in another process: make a loader in the child")))
+        self.home.check("this mailbox")
     }
 }
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
         // A collection may come at any time, in the middle of a capture too: dropping waits for nothing.
-        if self.pid != std::process::id() {
-            std::mem::forget(Arc::clone(&self.core));
-        }
+        self.home.leak_elsewhere(&self.core);
     }
 }
 

@@ -51,7 +51,7 @@ def test_a_training_step_with_the_hook_has_no_graph_break_and_scores_its_samples
     importance = loader.importance()
     assert len(expected) == 96
     torch.testing.assert_close(importance, torch.tensor([expected[i] for i in range(96)]), rtol=1e-5, atol=1e-6)
-    assert int(loader._graph.credited) == len(loader)
+    assert int(loader._account.graph.credited) == len(loader)
 
 
 def test_score_and_loss_compile_too(loader):

@@ -13,6 +13,7 @@ use crate::ledger::Ledger;
 use crate::loader::{BadSamples, Coverage, Feed, Images, RecordSizes};
 use crate::policy::{self, Policy};
 use crate::sampler::{self, Batches, Sampler};
+use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, OnError, Settings, transformed};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
@@ -122,6 +123,7 @@ impl Checked {
         Ok(Engine {
             feed: Arc::new(feed),
             owned: sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size),
+            scale: Scale::new(settings.score, settings.score_kind()),
             settings,
             sampler,
             batches,

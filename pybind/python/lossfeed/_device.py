@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 from . import _native
 from ._batch import Views
-from ._errors import DeviceError, UsageError
+from ._errors import DeviceError
+from ._half import torch_half
 from ._memory import require_torch
 
 
@@ -23,7 +23,8 @@ class Courier:
         torch = require_torch(f"device={device!r}")
         if not torch.cuda.is_available():
             raise DeviceError(
-                f"device={device!r}, but this PyTorch ({torch.__version__}) sees no CUDA device: use device='cpu', or look at `lossfeed doctor`"
+                f"device={device!r}, but this PyTorch ({torch.__version__}) sees no CUDA device: use device='cpu', or look at "
+                "`lossfeed doctor`"
             )
         self._torch = torch
         # "cuda" is torch's current device, which a rank may have chosen, and not the driver's first.
@@ -34,9 +35,7 @@ class Courier:
         #: Whether the loader's threads must transform: the device's kernels cannot be had (a warning has said why).
         self.host_transforms = False
         if transform is not None:
-            from ._cuda import kernels
-
-            if kernels(self._device) is None:
+            if torch_half("a device").cuda.kernels(self._device) is None:
                 self.host_transforms, self._transform = True, None
 
     def start(self, engine: _native.Engine) -> None:
@@ -91,45 +90,3 @@ class Courier:
         ]
         data, target, ids, weight = fields if made is None else (made, *fields)
         return self._views.shown(data), target, ids, weight
-
-
-class Mail:
-    """Scores on their way home from a device, without a wait: copied to page-locked memory and taken up when their event
-    has passed. Bounded; what finds no room is dropped and counted."""
-
-    def __init__(self, engine: _native.Engine, capacity: int = 64) -> None:
-        self._engine = engine
-        self._capacity = capacity
-        self._waiting: deque[tuple[Any, Any, Any, _native.Ticket]] = deque()
-        self.dropped_total = 0
-
-    def post(self, ticket: _native.Ticket, floats: Any, counts: Any) -> None:
-        """Queues the copy of float32 ``(k, B)`` scores (loss, and maybe grad_norm and entropy) and int32 counts."""
-        import torch
-
-        if torch.cuda.is_current_stream_capturing():
-            raise UsageError("scores that torch's operators compute cannot be part of a captured graph: score outside of the capture")
-        self.deliver()
-        if len(self._waiting) >= self._capacity:
-            self.dropped_total += floats.shape[-1]  # samples, as all counters of scores
-            return
-        home = torch.empty(floats.shape, dtype=torch.float32, pin_memory=True)
-        home_counts = torch.empty(counts.shape, dtype=torch.int32, pin_memory=True)
-        with torch.cuda.device(floats.device):
-            home.copy_(floats, non_blocking=True)
-            home_counts.copy_(counts, non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-        self._waiting.append((event, home, home_counts, ticket))
-
-    def deliver(self, wait: bool = False) -> None:
-        """Takes up what has arrived; all of it if `wait`."""
-        from ._memory import span
-
-        while self._waiting and (wait or self._waiting[0][0].query()):
-            event, floats, counts, ticket = self._waiting.popleft()
-            if wait:
-                event.synchronize()
-            both = len(floats) == 3
-            grad_norm, entropy = (span(floats[1]), span(floats[2])) if both else (None, None)
-            self._engine.apply_scores(ticket, span(floats[0]), grad_norm, entropy, span(counts))

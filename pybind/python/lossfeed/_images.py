@@ -82,6 +82,16 @@ class ImageTransform:
         return _native.ImageTransform(source, json.dumps(self._settings))
 
 
+def transform(value: Any) -> ImageTransform:
+    """An image transform; a callable is refused with where it belongs."""
+    if isinstance(value, ImageTransform):
+        return value
+    raise SettingsError(
+        f"transform={value!r} must be a lossfeed.ImageTransform: loader threads run no Python of yours; apply other "
+        "transforms to batch.data in the loop"
+    )
+
+
 #: Names that users write, and the engine's.
 _SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "uint8": "u8"}
 

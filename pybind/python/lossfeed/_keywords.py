@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._errors import SettingsError, UsageError
 from ._memory import torch_loaded
-
-if TYPE_CHECKING:
-    from ._images import ImageTransform
 
 #: Keyword -> what it means here.
 HONOURED = {
@@ -103,17 +100,6 @@ def choice(name: str, value: Any, *allowed: str) -> str:
     if value not in allowed:
         raise SettingsError(f"{name}={value!r} is unknown: use {', '.join(allowed[:-1])} or {allowed[-1]}")
     return value
-
-
-def transform(value: Any) -> ImageTransform:
-    """An image transform; a callable is refused with where it belongs."""
-    from ._images import ImageTransform
-
-    if isinstance(value, ImageTransform):
-        return value
-    raise SettingsError(
-        f"transform={value!r} must be a lossfeed.ImageTransform: loader threads run no Python of yours; apply other transforms to batch.data in the loop"
-    )
 
 
 def workers(num_workers: Any, prefetch_factor: Any) -> tuple[int | None, int]:

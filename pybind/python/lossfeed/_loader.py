@@ -6,21 +6,21 @@ import contextlib
 import json
 import os
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import _closing, _hook, _keywords, _native, _ranks, _readers
+from . import _arrays, _closing, _images, _keywords, _native, _ranks, _readers
+from ._account import Account
 from ._advice import Uses
 from ._augmentation import refuse_random_items
 from ._batch import Batch, Views
+from ._device import Courier
 from ._errors import Error, SettingsError, UsageError
+from ._half import torch_half
 from ._images import ImageTransform
-from ._memory import to_numpy, to_torch
+from ._memory import is_tensor, to_numpy, to_torch
 from ._open import Data, open as open_data
-from ._pass import Pass
+from ._pass import Line, Pass
 from ._sizes import parse_cache
-
-if TYPE_CHECKING:
-    from ._plans import Plans
 
 _STATE_VERSION = 1
 
@@ -121,11 +121,6 @@ class Loader:
         self._engine: _native.Engine | None = None
         self._closing: _native.Engine | None = None
         self._last_state: dict[str, Any] | None = None
-        self._courier: Any = None
-        self._mail: Any = None
-        self._mailboxes: dict[int, _native.Mailbox] = {}
-        #: The hooks' short way, once something was scored on a CUDA device.
-        self._plans: Plans | None = None
         _keywords.refuse_unhonourable(batch_sampler, worker_init_fn, multiprocessing_context, pin_memory_device, in_order)
         _keywords.flag("persistent_workers", persistent_workers)
         if (data is None) == (dataset is None):
@@ -137,22 +132,19 @@ class Loader:
         on_device = _keywords.device(device, pin_memory)
         self._framework = _keywords.framework(framework, on_device)
         self._data = data if isinstance(data, Data) else open_data(dataset if data is None else data)
-        self._collate_fn = collate_fn
-        self._timeout_s = _keywords.real("timeout", timeout)
-        self._world = _ranks.find(rank, world_size)
-        self._rank, self._world_size = self._world.rank, self._world.size
-        self._world_is_settled = self._world.agrees()
-        self._uses = Uses()
-        made = None if transform is None else _keywords.transform(transform)._fit(self._data._native)
+        timeout_s = _keywords.real("timeout", timeout)
+        world = _ranks.find(rank, world_size)
+        self._rank, self._world_size = world.rank, world.size
+        watch = _ranks.Watch(world)
+        made = None if transform is None else _images.transform(transform)._fit(self._data._native)
         spec = self._data._native.spec if made is None else made.spec
         channels_last = transform is not None and transform._layout == "channels_last"
-        self._views = Views(self._framework, spec, self._data._native.target_spec, channels_last)
+        views = Views(self._framework, spec, self._data._native.target_spec, channels_last)
+        courier = None
         if on_device != "cpu":
-            from ._device import Courier
-
-            self._courier = Courier(on_device, self._views, made)
-            on_device = self._courier.name
-            made = made if self._courier.host_transforms else None
+            courier = Courier(on_device, views, made)
+            on_device = courier.name
+            made = made if courier.host_transforms else None
         form = _keywords.choice("cache_form", cache_form, "encoded", "decoded")
         path = _keywords.choice("copy_path", copy_path, "auto", "gathered", "batched", "mapped")
         num_workers, ahead = _keywords.workers(num_workers, prefetch_factor)
@@ -188,18 +180,19 @@ class Loader:
         if settings["cache_bytes"] > 0 and not _keywords.flag("frozen_augmentation", frozen_augmentation):
             refuse_random_items(self._data)
         self._settings = settings
-        self._engine = _native.Engine(self._data._native, text)
-        if self._courier is not None:
-            self._courier.start(self._engine)
-            # At once, for a compiled step looks at it: it must not find something else after the first eager call.
-            from ._plans import Plans
-
-            self._plans = Plans()
-        self._batches = self._engine.batches_per_epoch()
+        self._engine = engine = _native.Engine(self._data._native, text)
+        uses = Uses(sampler_settings["name"], settings["cache_bytes"] > 0)
+        self._account = Account(engine, settings["batch_size"], uses)
         if self._framework == "torch":
-            from ._graph import Graph
-
-            self._graph = Graph(self)
+            half = torch_half("framework='torch'")
+            # At once, for a compiled step looks at them: it must not find something else after the first eager call.
+            self._account.graph = half.graph.Graph(self._account)
+            self._account.plans = None if courier is None else half.plans.Plans()
+        if courier is not None:
+            courier.start(engine)
+        self._batches = engine.batches_per_epoch()
+        at_rest = timeout_s, settings["seed"], watch, self._batches
+        self._line = Line(self._account, views, courier, collate_fn, *at_rest)
         self._pass: weakref.ref[Pass] | None = None
         self._pid = os.getpid()
         _closing.live.add(self)
@@ -218,35 +211,34 @@ class Loader:
     @property
     def copy_path(self) -> str:
         """The way batches take to the device: ``"gathered"``, ``"batched"`` or ``"mapped"``."""
-        return self._open_engine().copy_path()[0]
+        return self._account.engine().copy_path()[0]
 
     def copy_paths(self) -> dict[str, dict[str, float]]:
         """What ``copy_path="auto"`` measured, for a batch of rows that lie anywhere in the cache's memory (µs): ``gather_us`` of one loader
         thread, and ``copy_us`` from batch to batch on the device. A path's time is the longer of ``gather_us`` over the number of threads
         and ``copy_us``; another path than ``"gathered"`` is taken if that is more than a tenth shorter. Empty if nothing was
         measured: no GPU, no cache, a path that was named, or rows that must be gathered."""
-        costs = self._open_engine().copy_path()[1]
+        costs = self._account.engine().copy_path()[1]
         return {path: {"gather_us": gather, "copy_us": copy} for path, gather, copy in costs}
 
     @property
     def epoch(self) -> int:
         """The epoch under way, or the next one if none is."""
-        return self._open_engine().epoch()
+        return self._account.engine().epoch()
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch that the next ``iter(loader)`` delivers. Without it epochs count up from 0 by themselves.
 
         After :meth:`load_state_dict` the epoch it names keeps its resumed position; any other starts from its beginning.
         """
-        self._open_engine().set_epoch(_keywords.whole("epoch", epoch, 0))
+        self._account.engine().set_epoch(_keywords.whole("epoch", epoch, 0))
 
     def __iter__(self) -> Pass:
         """Starts an epoch: draws its order and lets the workers run ahead. Ends an earlier pass."""
-        engine = self._open_engine()
-        self._check_world()
-        if self._mail is not None:
-            self._mail.deliver()
-        started = Pass(self, engine, engine.start_epoch())
+        engine = self._account.engine()
+        self._line.world.check()
+        self._account.deliver()
+        started = Pass(self._line, engine.start_epoch(), self)
         self._pass = weakref.ref(started)
         return started
 
@@ -269,7 +261,8 @@ class Loader:
             SettingsError: logits of another length or shape. SampleError: a target outside the classes.
             UsageError: a batch of another loader.
         """
-        _hook.score(self, logits, self._own(batch), ignore_index, sequence)
+        module = torch_half("score").hook if is_tensor(logits) else _arrays
+        module.score(self._account, logits, self._own(batch), ignore_index, sequence)
 
     def cross_entropy(
         self,
@@ -305,19 +298,9 @@ class Loader:
             A tensor like :func:`lossfeed.cross_entropy`'s. The batch's scores are taken up by the way, once a batch;
             scores are those of the plain loss, without class weights and smoothing.
         """
-        return _hook.cross_entropy(
-            self,
-            logits,
-            self._own(batch),
-            target,
-            weight,
-            ignore_index,
-            reduction,
-            label_smoothing,
-            weighted,
-            sequence,
-            overwrite_logits,
-        )
+        settings = weight, ignore_index, reduction, label_smoothing, weighted, sequence, overwrite_logits
+        hook = torch_half("cross_entropy").hook
+        return hook.cross_entropy(self._account, logits, self._own(batch), target, *settings)
 
     def loss(
         self,
@@ -344,7 +327,8 @@ class Loader:
             A float32 tensor (float64 for float64). Scores are the sample losses and the norms of their gradients at the
             prediction, which are what ``score="gradient_norm"`` believes in.
         """
-        return _hook.loss(self, kind, prediction, self._own(batch), target, reduction, weighted, options)
+        hook = torch_half("loss").hook
+        return hook.loss(self._account, kind, prediction, self._own(batch), target, reduction, weighted, options)
 
     def score_losses(self, losses: Any, batch: Batch, grad_norms: Any = None) -> None:
         """Scores a batch from per-sample losses you hold already (regression, sequences, objectives of your own).
@@ -355,13 +339,13 @@ class Loader:
             grad_norms: ``(B,)`` floats, if you can bound each sample's gradient: with ``score="gradient_norm"`` they become the
                 importance.
         """
-        _hook.score_losses(self, losses, self._own(batch), grad_norms)
+        module = torch_half("score_losses").hook if is_tensor(losses) else _arrays
+        module.score_losses(self._account, losses, self._own(batch), grad_norms)
 
     def importance(self) -> Any:
         """float32 ``(N,)``: what is believed about every sample now; NaN where there is no score. A copy."""
-        engine = self._open_engine()
-        if self._mail is not None:
-            self._mail.deliver()
+        engine = self._account.engine()
+        self._account.deliver()
         convert = to_torch if self._framework == "torch" else to_numpy
         return convert(engine.importance(), "float32", (len(self._data),))
 
@@ -376,15 +360,14 @@ class Loader:
         hold on to batches), ``wait_copy_us_total`` (rows into the batch), ``wait_decide_us_total`` (deciding what the cache keeps,
         or those who fold scores in; ``wait_score_us_total`` is its former name and goes with the next release) and ``wait_handover_us_total`` (what none of them explains: threads waking up).
         """
-        engine = self._open_engine()
+        engine = self._account.engine()
         flat = dict(engine.stats())
-        if self._mail is not None:
-            flat["scores_dropped_total"] = flat.get("scores_dropped_total", 0.0) + self._mail.dropped_total
+        flat["scores_dropped_total"] = flat.get("scores_dropped_total", 0.0) + self._account.dropped_total
         return flat
 
     def bad_samples(self) -> list[dict[str, Any]]:
-        """The bad samples met so far: ``{"id", "name", "reason"}``, the first hundred or so of what ``bad_samples_total`` counts."""
-        return [{"id": i, "name": name, "reason": reason} for i, name, reason in self._open_engine().bad_samples()]
+        """The bad samples met so far: ``{"id", "name", "reason"}``, the first 10,000 of what ``bad_samples_total`` counts."""
+        return [{"id": i, "name": name, "reason": reason} for i, name, reason in self._account.engine().bad_samples()]
 
     # ---- state -----------------------------------------------------------------------------------------------------
 
@@ -396,15 +379,12 @@ class Loader:
         :meth:`set_epoch` names another epoch. After :meth:`close` the state is that of the moment of closing."""
         if self._engine is None and self._last_state is not None:
             return self._last_state
-        engine = self._open_engine()
-        if self._mail is not None:
-            self._mail.deliver(wait=True)
-        if self._mailboxes:
-            from ._cuda import settle
-
-            settle(self._mailboxes)
+        engine = self._account.engine()
+        self._account.deliver(wait=True)
+        if self._account.mailboxes:
+            torch_half("mail of a device").cuda.settle(self._account)
         under_way = self._pass() if self._pass is not None else None
-        held = under_way._held() if under_way is not None else 0
+        held = under_way.held() if under_way is not None else 0
         return {"version": _STATE_VERSION, "engine": engine.state(held)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -417,7 +397,7 @@ class Loader:
             raise SettingsError(
                 f"the state has version {state.get('version')!r}, this lossfeed reads {_STATE_VERSION}: load it with the version that saved it"
             )
-        self._open_engine().load_state(state["engine"])
+        self._account.engine().load_state(state["engine"])
 
     def close(self, timeout: float | None = 10.0) -> None:
         """Ends the workers and gives the memory back. Batches you hold stay valid. Calling it again does nothing.
@@ -446,10 +426,7 @@ class Loader:
         self._closing = engine = engine or self._closing
         if engine is None or self._pid != os.getpid():
             return []
-        self._plans = None
-        for mailbox in self._mailboxes.values():
-            mailbox.close()
-        self._mailboxes = {}
+        self._account.close()
         left = engine.close(seconds)
         if not left:
             self._closing = None
@@ -473,18 +450,8 @@ class Loader:
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _open_engine(self) -> _native.Engine:
-        if self._engine is None:
-            raise UsageError("this loader is closed: make a new one")
-        return self._engine
-
     def _own(self, batch: Any) -> Batch:
         if not isinstance(batch, Batch):
             raise UsageError(f"{type(batch).__name__} is no batch of this loader: pass the batch as the loop variable gave it")
-        self._uses.scored = True
+        self._account.uses.scored = True
         return batch
-
-    def _check_world(self) -> None:
-        """Raises if a process group that has come since says another rank. Asks no more once it agrees."""
-        if not self._world_is_settled:
-            self._world_is_settled = self._world.agrees()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._memory import require_torch
+from ._half import torch_half
 
 
 def cross_entropy(
@@ -45,17 +45,5 @@ def cross_entropy(
         SampleError: a target outside ``[0, C)`` that is not ``ignore_index``, with the row, the target and C. On a CUDA device
             that row's loss is NaN and a later call on the stream raises, since finding out at once would have to wait.
     """
-    return (_torchs or _load())(input, target, weight, ignore_index, reduction, label_smoothing, overwrite_logits)
-
-
-#: The half that is torch through and through, once somebody has called: an import in a function costs as much as an operator.
-_torchs: Any = None
-
-
-def _load() -> Any:
-    global _torchs
-    require_torch("cross_entropy")
-    from ._autograd import cross_entropy as loaded
-
-    _torchs = loaded
-    return loaded
+    losses = torch_half("cross_entropy").losses
+    return losses.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing, overwrite_logits)

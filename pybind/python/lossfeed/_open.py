@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _native
 from ._dataset import Adaptor
 from ._errors import SettingsError
 from ._keywords import choice, flag, real, whole
 from ._memory import DTYPES, as_bytes, dtype_name, is_array, is_tensor, require_numpy, to_numpy
+from ._processes import Processes
 from ._sizes import parse_bytes
-
-if TYPE_CHECKING:
-    from ._processes import Processes
 
 Spec = tuple[str, tuple[int, ...]]
 
@@ -224,8 +222,6 @@ def _dataset(data: Any, mode: str, size: tuple[int, int] | None, thread_safe: bo
     if processes:
         if thread_safe is not None:
             raise SettingsError(f"thread_safe={thread_safe!r} with processes={processes}: each process has its own copy; leave it out")
-        from ._processes import Processes
-
         adaptor = Processes(data, mode, size, processes)
     else:
         adaptor = Adaptor(data, mode, size, thread_safe)

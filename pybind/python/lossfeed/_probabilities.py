@@ -1,4 +1,4 @@
-"""Cross entropy against class probabilities on a CUDA device: one read of logits and probabilities forward, one backward."""
+"""Cross entropy against class probabilities on a CUDA device: one read of both forward, one backward."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from . import _cuda, _native
+from ._forward import class_rows, readable, real_dtype
 from ._memory import dtype_name
-from ._rows import readable, real_dtype
-from ._scores import class_rows
 
 
 def takes(logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, label_smoothing: float) -> bool:

@@ -43,6 +43,19 @@ class World(NamedTuple):
         return True
 
 
+class Watch:
+    """Asks at every batch whether the world is still the one a loader was made for, until it need not be asked any more."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._settled = world.agrees()
+
+    def check(self) -> None:
+        """Raises UsageError if a process group that has come since says another rank."""
+        if not self._settled:
+            self._settled = self._world.agrees()
+
+
 def find(rank: Any, world_size: Any) -> World:
     """The world as given, else the process group's where it is initialised, else that of RANK and WORLD_SIZE in the environment (torchrun
     sets both), else this process alone."""

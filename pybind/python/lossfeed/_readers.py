@@ -11,16 +11,21 @@ import queue
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable, Protocol
 
 from . import _native
 
-if TYPE_CHECKING:
-    from ._dataset import Adaptor
-    from ._processes import Processes
+
+class Reading(Protocol):
+    """Whoever reads a Python dataset's items."""
+
+    dataset: Any
+    #: Thread -> the item it is reading.
+    reading: dict[int, int]
+
 
 #: Everything that is asked for samples; for the words about what hangs.
-_adaptors: weakref.WeakSet[Adaptor | Processes] = weakref.WeakSet()
+_adaptors: weakref.WeakSet[Reading] = weakref.WeakSet()
 
 os.register_at_fork(after_in_child=_native.forked)
 
@@ -87,12 +92,12 @@ def _serve(shared: _Shared) -> None:
         del fetch, call, answer
 
 
-def watch(adaptor: Adaptor | Processes) -> None:
+def watch(adaptor: Reading) -> None:
     """From now on :func:`hanging` knows of its calls."""
     _adaptors.add(adaptor)
 
 
-def hanging(adaptor: Adaptor | Processes | None = None) -> list[str]:
+def hanging(adaptor: Reading | None = None) -> list[str]:
     """Which items are being read now, and where in whose code: of one dataset, or of all."""
     frames = sys._current_frames()
     found = []

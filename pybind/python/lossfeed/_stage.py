@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import queue
 import threading
 import weakref
@@ -251,8 +252,6 @@ def nested(value: Any, one: Callable[[Any], Any], arrays: bool) -> Any:
 
 def _like(value: dict, moved: dict) -> Any:
     """A dict of the same class (an OrderedDict, a BatchEncoding) with the moved values."""
-    import copy
-
     result = copy.copy(value)
     result.update(moved)
     return result
