@@ -152,11 +152,12 @@ impl Engine {
 
     /// Fills the ratios from the counters.
     pub fn derive(mut self) -> Self {
-        let of = |name: &str| self.counter(name);
-        (self.hit_ratio, self.stall_ratio) = (stats::HIT_RATIO.of(&of), stats::STALL_FRACTION.of(&of));
-        self.coverage_epoch_ratio = stats::COVERAGE_EPOCH.of(&of);
-        self.coverage_ever_ratio = stats::COVERAGE_EVER.of(&of);
-        self.ess_ratio = stats::ESS_FRACTION.of(&of);
+        let ratio = |metric: stats::Derived| metric.of(&|name| self.counters.get(name).copied());
+        self.hit_ratio = ratio(stats::HIT_RATIO);
+        self.coverage_epoch_ratio = ratio(stats::COVERAGE_EPOCH);
+        self.coverage_ever_ratio = ratio(stats::COVERAGE_EVER);
+        self.stall_ratio = ratio(stats::STALL_FRACTION);
+        self.ess_ratio = ratio(stats::ESS_FRACTION);
         self
     }
 
