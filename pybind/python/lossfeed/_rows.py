@@ -169,7 +169,7 @@ class RowLosses(torch.autograd.Function):
         ctx.save_for_backward(logits, target, weight, found.rest, None if reduction is None else reduction.sample_weight)
         ctx.settings = ignore_index, label_smoothing
         ctx.overwrite, ctx.mean = overwrite, reduction is not None and reduction.mean
-        ctx.mark_non_differentiable(*(column for column in found[1:4] if column is not None))
+        ctx.mark_non_differentiable(found.rest, found.correct, *(() if found.count is None else (found.count,)))
         return tuple(found[:4])
 
     @staticmethod
