@@ -230,7 +230,8 @@ impl Engine {
         }
     }
 
-    /// The next batch if it is ready now, else None: without loader threads it never is. Tells the end no earlier than `next_batch` does.
+    /// The next batch if it is ready now, else None: without loader threads it never is. Tells the end no earlier
+    /// than `next_batch` does.
     fn poll_batch(&self, py: Python<'_>, iteration: u64) -> PyResult<Option<(Slot, Ticket)>> {
         Ok(match outside(py, || self.core.next_batch(iteration, Duration::ZERO))? {
             Next::Batch(batch) => Some((Slot { slot: Arc::new(batch.slot), home: self.home }, Ticket(batch.ticket))),
@@ -249,9 +250,9 @@ impl Engine {
         })
     }
 
-    /// Credits a batch's scores: float32 loss, grad_norm, entropy and int32 rank counts. The latter three may be None: the first two
-    /// were not measured then, and the ranks are counted here. Returns how many samples were scored; 0 if the batch had been scored
-    /// before.
+    /// Credits a batch's scores: float32 loss, grad_norm, entropy and int32 rank counts. The latter three may be
+    /// None: the first two were not measured then, and the ranks are counted here. Returns how many samples were
+    /// scored; 0 if the batch had been scored before.
     fn apply_scores(
         &self,
         py: Python<'_>,
@@ -280,8 +281,8 @@ impl Engine {
         outside(py, || columns.with(|measured| self.core.apply_scores_to_ids(&ids, measured)))
     }
 
-    /// A mailbox on CUDA device `ordinal` for batches of at most `rows_max` rows, `slots` (a power of two) on their way at
-    /// most: what kernels mail to it is credited to this engine.
+    /// A mailbox on CUDA device `ordinal` for batches of at most `rows_max` rows, `slots` (a power of two) on their
+    /// way at most: what kernels mail to it is credited to this engine.
     #[pyo3(signature = (ordinal, rows_max, slots=16))]
     fn mailbox(&self, py: Python<'_>, ordinal: usize, rows_max: usize, slots: usize) -> PyResult<Mailbox> {
         self.same_process()?;

@@ -13,7 +13,8 @@ use crate::errors::outside;
 use crate::mailbox::Mailbox;
 use crate::scores::dtype;
 
-/// Where the next column starts: torch's allocator gives out memory at such multiples, and the kernels want their scratch there.
+/// Where the next column starts: torch's allocator gives out memory at such multiples, and the kernels want their
+/// scratch there.
 const ALIGNMENT: usize = 256;
 
 /// What both plans decide once: the kernels, the rows they read, and where columns lie in the scratch of a call.
@@ -22,7 +23,8 @@ struct Rows {
     dtype: Dtype,
     /// The forward without its addresses.
     score: Score,
-    /// Bytes of a real (the precision of the arithmetic), of a column of them, and of the rank counts behind three columns.
+    /// Bytes of a real (the precision of the arithmetic), of a column of them, and of the rank counts behind three
+    /// columns.
     real: usize,
     column: usize,
     counts: usize,
@@ -52,7 +54,8 @@ impl Rows {
     }
 
     /// # Safety
-    /// As for the kernels' forward: the addresses in `batch` and `scratch` are of memory that stays until `stream` is done with it.
+    /// As for the kernels' forward: the addresses in `batch` and `scratch` are of memory that stays until `stream` is
+    /// done with it.
     unsafe fn launch(&self, py: Python<'_>, stream: u64, batch: &Score, scratch: u64) -> PyResult<()> {
         let rest = self.column(scratch, 3) + self.counts as u64;
         outside(py, || {
@@ -90,8 +93,9 @@ impl ScorePlan {
         self.0.scratch_bytes()
     }
 
-    /// Scores a batch and mails the scores on the account of `ticket`, or to the ids at `ids`; raises what earlier calls found. False,
-    /// and nothing is done, where a graph is being captured on `stream` and there are no `ids` for it.
+    /// Scores a batch and mails the scores on the account of `ticket`, or to the ids at `ids`; raises what earlier
+    /// calls found. False, and nothing is done, where a graph is being captured on `stream` and there are no `ids`
+    /// for it.
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (mailbox, ticket, stream, logits, targets, scratch, ids=0))]
     fn launch(
@@ -113,8 +117,8 @@ impl ScorePlan {
         let [loss, grad_norm, entropy] = [0, 1, 2].map(|number| rows.column(scratch, number));
         let home = rows.home(mailbox, ticket, ids, scratch)?;
         let batch = Score { logits, targets, loss, grad_norm, entropy, home, ..rows.score };
-        // SAFETY: the Python layer hands in addresses of tensors that it keeps until the stream is done with them, scratch of that
-        // stream, and the stream that is current.
+        // SAFETY: the Python layer hands in addresses of tensors that it keeps until the stream is done with them,
+        // scratch of that stream, and the stream that is current.
         unsafe { rows.launch(py, stream, &batch, scratch) }?;
         Ok(true)
     }
@@ -130,7 +134,8 @@ pub(crate) struct LossPlan {
 
 #[pymethods]
 impl LossPlan {
-    /// `narrow`: the loss has the logits' type, else that of the arithmetic. `mean`: over what the rows share; else the sum.
+    /// `narrow`: the loss has the logits' type, else that of the arithmetic. `mean`: over what the rows share; else
+    /// the sum.
     #[new]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -175,9 +180,10 @@ impl LossPlan {
         (score.ignore_index, score.reduction.mean, score.label_smoothing)
     }
 
-    /// Writes the loss to `out`, and to `kept` what the backward needs: 2 R + 1 reals. `sample_weight`: float32, a factor of each
-    /// row's term, or 0. With a mailbox the scores go home on the account of `ticket`, or to the ids at `ids`. Raises what earlier calls
-    /// found. False, and nothing is done, where a graph is being captured on `stream` and `captured` does not say so.
+    /// Writes the loss to `out`, and to `kept` what the backward needs: 2 R + 1 reals. `sample_weight`: float32, a
+    /// factor of each row's term, or 0. With a mailbox the scores go home on the account of `ticket`, or to the ids
+    /// at `ids`. Raises what earlier calls found. False, and nothing is done, where a graph is being captured on
+    /// `stream` and `captured` does not say so.
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (mailbox, ticket, stream, logits, targets, sample_weight, out, kept, scratch, captured=false, ids=0))]
     fn forward(
@@ -212,7 +218,8 @@ impl LossPlan {
         Ok(true)
     }
 
-    /// Writes the gradient at the logits (contiguous) to `gradient`, which may be `logits`. `upstream`: one number of the loss's type.
+    /// Writes the gradient at the logits (contiguous) to `gradient`, which may be `logits`. `upstream`: one number of
+    /// the loss's type.
     #[allow(clippy::too_many_arguments)]
     fn backward(
         &self,

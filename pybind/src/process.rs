@@ -34,8 +34,8 @@ impl Process {
         ))))
     }
 
-    /// For a drop: what was made elsewhere stays. A forked child inherits locks that nobody will ever release and threads that do not
-    /// exist.
+    /// For a drop: what was made elsewhere stays. A forked child inherits locks that nobody will ever release and
+    /// threads that do not exist.
     pub(crate) fn leak_elsewhere<T: ?Sized>(self, made: &Arc<T>) {
         if !self.is_this() {
             std::mem::forget(Arc::clone(made));

@@ -36,14 +36,15 @@ class Uses:
             self._say(
                 "scores",
                 f"{wants} goes by the samples' scores, and a whole epoch has brought none: take the loss from "
-                "loader.cross_entropy(logits, batch) or loader.loss(…), or call loader.score(logits, batch) beside your own",
+                "loader.cross_entropy(logits, batch) or loader.loss(…), or call loader.score(logits, batch) beside "
+                "your own",
             )
         if not self.weight_read and stats.get("ess_ppm", 1e6) < 999_000:
             self._say(
                 "weights",
-                f"sampler={sampler!r} draws some samples more often than others, and a whole epoch has left the weights "
-                "unread that make up for it: take the loss from loader.cross_entropy(logits, batch) or loader.loss(…), or "
-                "multiply your per-sample losses with batch.weight",
+                f"sampler={sampler!r} draws some samples more often than others, and a whole epoch has left the "
+                "weights unread that make up for it: take the loss from loader.cross_entropy(logits, batch) or "
+                "loader.loss(…), or multiply your per-sample losses with batch.weight",
             )
 
     def _say(self, what: str, words: str) -> None:

@@ -23,8 +23,8 @@ IGNORED = 255
 class SampleScores(NamedTuple):
     """Per-sample measurements, each in the shape of ``target``.
 
-    Floats are float32 (float64 for float64 logits). In a row whose target is ``ignore_index``: loss 0, ``grad_norm`` and
-    ``entropy`` NaN, ``correct`` False, ``rank_count`` -1, ``rank_score`` NaN.
+    Floats are float32 (float64 for float64 logits). In a row whose target is ``ignore_index``: loss 0, ``grad_norm``
+    and ``entropy`` NaN, ``correct`` False, ``rank_count`` -1, ``rank_score`` NaN.
     """
 
     loss: Any
@@ -106,7 +106,8 @@ def wrong_rows(name: str, values: Any, samples: int) -> SettingsError:
         kind = type(values).__name__
         return SettingsError(f"{name} must be a torch tensor or NumPy array with one row a sample, not {kind}")
     return SettingsError(
-        f"{name} of shape {shape} for a batch of {samples} samples: give one row a sample of this very batch, in its order"
+        f"{name} of shape {shape} for a batch of {samples} samples: give one row a sample of this very batch, in its "
+        "order"
     )
 
 
@@ -119,8 +120,9 @@ def check_sequence(sequence: str) -> None:
 def per_sample(xp: Any, columns: Columns, samples: int, sequence: str) -> Columns:
     """One row a sample, made of the rows of its positions; `xp` is the library of the columns.
 
-    The loss is the mean, the largest or the sum over the positions that count; the rest is their mean. It is NaN where no
-    position counts. The mean of the gradient norms bounds the norm of the mean gradient. Ranks are left to be counted.
+    The loss is the mean, the largest or the sum over the positions that count; the rest is their mean. It is NaN
+    where no position counts. The mean of the gradient norms bounds the norm of the mean gradient. Ranks are left to
+    be counted.
     """
     kept = (columns.correct != IGNORED).reshape(samples, -1)
     share = kept.sum(1)

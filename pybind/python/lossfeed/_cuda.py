@@ -38,15 +38,16 @@ NOWHERE = Home(0, 0, 0)
 
 
 def kernels(device: torch.device) -> _native.CudaKernels | None:
-    """The kernels of a device; None, with one warning that says why, where they cannot be had: torch's operators do then."""
+    """The kernels of a device; None, with one warning that says why, where they cannot be had: torch's operators do
+    then."""
     if device.type != "cuda" or torch.version.cuda is None:
         return None
     index = torch.cuda.current_device() if device.index is None else device.index
     if index not in _loaded:
         if torch.cuda.is_current_stream_capturing():
             raise UsageError(
-                "a graph that is being captured would load lossfeed's kernels, which ends the capture: run the step once "
-                "outside of it first"
+                "a graph that is being captured would load lossfeed's kernels, which ends the capture: run the step "
+                "once outside of it first"
             )
         try:
             _loaded[index] = _native.CudaKernels(index)
@@ -76,11 +77,12 @@ def on(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def home(account: Account, batch: Batch, device: torch.device, native: _native.CudaKernels) -> Home:
-    """Where scores of this batch that are computed on `device` go. In a graph that is being captured they are credited to
-    the ids that lie in ``batch.ids`` when it is replayed; else to the batch's ticket, once.
+    """Where scores of this batch that are computed on `device` go. In a graph that is being captured they are
+    credited to the ids that lie in ``batch.ids`` when it is replayed; else to the batch's ticket, once.
 
     Raises:
-        SampleError: what an earlier call found in its targets. UsageError: a capture with ids that are not on the device.
+        SampleError: what an earlier call found in its targets. UsageError: a capture with ids that are not on the
+            device.
     """
     box = mailbox(account, device)
     native.check(stream(device), box)
@@ -232,8 +234,9 @@ def backward(
 ) -> None:
     """Writes the gradient to `out`, which may be `rows`.
 
-    `softmax` is contiguous ``(2, R)``: maxima, then log-sums. `upstream` has one number, or one a row, in the logits' dtype
-    or that of the arithmetic. Each is divided by `divisor` (one number) and multiplied with its sample's weight."""
+    `softmax` is contiguous ``(2, R)``: maxima, then log-sums. `upstream` has one number, or one a row, in the logits'
+    dtype or that of the arithmetic. Each is divided by `divisor` (one number) and multiplied with its sample's
+    weight."""
     count, classes = rows.shape
     with on(rows.device):
         weight_sum = weight.sum() if weight is not None and label_smoothing > 0.0 else None
@@ -323,7 +326,8 @@ def settle(account: Account) -> None:
     """
     if account.mailboxes and torch.cuda.is_current_stream_capturing():
         raise UsageError(
-            "the scores under way cannot be waited for while a CUDA graph is being captured: do it outside of the capture"
+            "the scores under way cannot be waited for while a CUDA graph is being captured: do it outside of the "
+            "capture"
         )
     for box in account.mailboxes.values():
         box.settle()

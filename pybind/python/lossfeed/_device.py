@@ -14,17 +14,17 @@ from ._memory import require_torch
 class Courier:
     """Sends whole batch slots to one device on a stream of its own, and makes images of them there.
 
-    One call a batch: the engine copies out of page-locked memory, after what the consumer's stream has queued so far, since
-    the allocator may hand out memory that this work still reads. The consumer's stream waits for the copy (and the images);
-    the CPU waits for neither. A thread of the engine lets go of a slot when its copy has ended.
+    One call a batch: the engine copies out of page-locked memory, after what the consumer's stream has queued so far,
+    since the allocator may hand out memory that this work still reads. The consumer's stream waits for the copy (and
+    the images); the CPU waits for neither. A thread of the engine lets go of a slot when its copy has ended.
     """
 
     def __init__(self, device: str, views: Views, transform: _native.ImageTransform | None = None) -> None:
         torch = require_torch(f"device={device!r}")
         if not torch.cuda.is_available():
             raise DeviceError(
-                f"device={device!r}, but this PyTorch ({torch.__version__}) sees no CUDA device: use device='cpu', or look at "
-                "`lossfeed doctor`"
+                f"device={device!r}, but this PyTorch ({torch.__version__}) sees no CUDA device: use device='cpu', "
+                "or look at `lossfeed doctor`"
             )
         self._torch = torch
         # "cuda" is torch's current device, which a rank may have chosen, and not the driver's first.
@@ -55,20 +55,20 @@ class Courier:
             else:
                 first = ranges[1][0]
                 dtype, shape = self._views.kinds(slot.rows)[0]
-                block, made = self._lent(torch.uint8, slot.total_bytes - first), self._lent(getattr(torch, dtype), shape)
+                block = self._lent(torch.uint8, slot.total_bytes - first)
+                made = self._lent(getattr(torch, dtype), shape)
                 with torch.cuda.stream(self._stream):
                     # Ours alone: given back at once, and handed out again in the order of our stream.
                     pixels = torch.empty(ranges[0][1], dtype=torch.uint8, device=self._device)
                 key = _native.ImageTransform.key(seed, ticket.epoch, ticket.number)
-                sent = self._native.send_images(
-                    slot, self._transform, key, block.data_ptr(), pixels.data_ptr(), made.data_ptr(), consumer.cuda_stream
-                )
+                there = block.data_ptr(), pixels.data_ptr(), made.data_ptr()
+                sent = self._native.send_images(slot, self._transform, key, *there, consumer.cuda_stream)
                 ranges = [(start - first, end - first) for start, end in ranges[1:]]
         return (block, made), sent, (consumer, ranges, slot.rows)
 
     def _lent(self, dtype: Any, shape: Any) -> Any:
-        """Memory of the consumer's stream that is written on ours: should it die before anyone waits, it must not be used again
-        under the copy."""
+        """Memory of the consumer's stream that is written on ours: should it die before anyone waits, it must not be
+        used again under the copy."""
         tensor = self._torch.empty(shape, dtype=dtype, device=self._device)
         tensor.record_stream(self._stream)
         return tensor

@@ -30,8 +30,8 @@ class Forward(NamedTuple):
 
     @property
     def softmax(self) -> torch.Tensor:
-        """``(2, R)``: what a backward needs of the rows: the largest logit, and ln of the sum of exp(z - that). They are
-        apart because their sum is rounded to the last place of the logits' offset."""
+        """``(2, R)``: what a backward needs of the rows: the largest logit, and ln of the sum of exp(z - that). They
+        are apart because their sum is rounded to the last place of the logits' offset."""
         return self.rest[2:4]
 
 
@@ -43,7 +43,8 @@ class Reduction(NamedTuple):
     dtype: torch.dtype
     """The result's: the logits', or :func:`real_dtype`."""
     sample_weight: torch.Tensor | None = None
-    """float32 ``(B,)``, contiguous, on the device: a factor of each sample's terms. A sample is R / B neighbouring rows."""
+    """float32 ``(B,)``, contiguous, on the device: a factor of each sample's terms. A sample is R / B neighbouring
+    rows."""
 
 
 #: Float types the kernels read -> their name, and the precision of the arithmetic with its name.

@@ -1,7 +1,7 @@
 """The one door to the torch half of the package: the modules that import torch at their head.
 
-lossfeed imports without torch. So nothing here imports that half before somebody uses torch, and whoever does asks this door
-for it. The torch half never asks back: it imports the modules without torch at its head, as any module does.
+lossfeed imports without torch. So nothing here imports that half before somebody uses torch, and whoever does asks
+this door for it. The torch half never asks back: it imports the modules without torch at its head, as any module does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The loss hook for tensors: logits or losses of a batch become scores of exactly its samples.
 
-Each function here chooses a way home once (:func:`lossfeed._ways.choose`), measures, and sends the columns. Before that, a call
-on a CUDA device that is like an earlier one takes that one's plan (:mod:`lossfeed._plans`), which has everything decided.
+Each function here chooses a way home once (:func:`lossfeed._ways.choose`), measures, and sends the columns. Before
+that, a call on a CUDA device that is like an earlier one takes that one's plan (:mod:`lossfeed._plans`), which has
+everything decided.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class Terms(NamedTuple):
 def takes(
     logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, label_smoothing: float
 ) -> bool:
-    """Whether the native forward can take this call. Everything else, wrong calls included, goes to torch, which computes it
-    or says what is wrong with it."""
+    """Whether the native forward can take this call. Everything else, wrong calls included, goes to torch, which
+    computes it or says what is wrong with it."""
     if not (isinstance(logits, torch.Tensor) and isinstance(target, torch.Tensor)):
         return False
     plain = type(logits) in (torch.Tensor, torch.nn.Parameter) and type(target) is torch.Tensor

@@ -14,8 +14,8 @@ from ._memory import span
 
 
 class Mail:
-    """Scores that are copied to page-locked memory, and taken up when their event has passed. Nothing waits. Bounded: what
-    finds no room is dropped and counted."""
+    """Scores that are copied to page-locked memory, and taken up when their event has passed. Nothing waits. Bounded:
+    what finds no room is dropped and counted."""
 
     def __init__(self, account: Account, capacity: int = 64) -> None:
         # Not the account: that one has the mail, and a circle would keep both until a collection.

@@ -1,7 +1,7 @@
 """Plans: what a call on a CUDA device decides from shapes, types and keywords, decided once.
 
-A call that meets its plan reads some fields of its tensors and makes one native call. Everything else, wrong calls included, is
-left to :mod:`lossfeed._hook` and :mod:`lossfeed._losses`, which say what is wrong with it.
+A call that meets its plan reads some fields of its tensors and makes one native call. Everything else, wrong calls
+included, is left to :mod:`lossfeed._hook` and :mod:`lossfeed._losses`, which say what is wrong with it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _scratch: dict[tuple[int, int], _Scratch] = {}
 
 
 def _scratch_of(plan: _Plan, stream: int) -> _Scratch:
-    """A piece of at least the plan's size. Whoever uses it keeps it until the launch is queued: another thread may put a
-    larger one in its place, and it goes back to torch's allocator, in the stream's order, with its last user."""
+    """A piece of at least the plan's size. Whoever uses it keeps it until the launch is queued: another thread may
+    put a larger one in its place, and it goes back to torch's allocator, in the stream's order, with its last user."""
     found = _scratch.get((plan.index, stream))
     if found is not None and found.size >= plan.size:
         return found
@@ -112,8 +112,8 @@ class Plans:
         batch: Batch | None = None,
         sample_weight: Any = None,
     ) -> Any:
-        """The mean or the sum of the rows' losses, times `sample_weight` where given, if a plan takes it; None if none does.
-        The scores go to the batch where one is given, a row a sample."""
+        """The mean or the sum of the rows' losses, times `sample_weight` where given, if a plan takes it; None if
+        none does. The scores go to the batch where one is given, a row a sample."""
         if type(logits) is not _Tensor or type(target) is not _Tensor:
             return None
         wide = torch.is_autocast_enabled("cuda")
@@ -159,8 +159,8 @@ def _launch_loss(
 
 
 class PlannedLoss(torch.autograd.Function):
-    """The loss of a plan: one call forward, one backward. The gradient has a gradient: asked for one (``create_graph``), the
-    backward is torch's own operators."""
+    """The loss of a plan: one call forward, one backward. The gradient has a gradient: asked for one
+    (``create_graph``), the backward is torch's own operators."""
 
     @staticmethod
     def forward(

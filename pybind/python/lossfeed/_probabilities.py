@@ -102,7 +102,8 @@ class ProbabilityLosses(torch.autograd.Function):
 def _composite(
     logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, label_smoothing: float, grad: torch.Tensor
 ) -> torch.Tensor:
-    """The gradient in torch's operators: grad times (p times the mass of the weighted, smoothed targets, minus those)."""
+    """The gradient in torch's operators: grad times (p times the mass of the weighted, smoothed targets, minus
+    those)."""
     real = real_dtype(logits)
     q = target.to(real) * (1.0 - label_smoothing) + label_smoothing / logits.shape[1]
     q = q if weight is None else q * weight.to(real)
@@ -110,7 +111,9 @@ def _composite(
     return ((p * q.sum(1, keepdim=True) - q) * grad.to(real).unsqueeze(1)).to(logits.dtype)
 
 
-def losses(logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, label_smoothing: float) -> torch.Tensor:
+def losses(
+    logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, label_smoothing: float
+) -> torch.Tensor:
     """Losses in the shape of class indices for these logits, in the precision of the arithmetic."""
     shape = () if logits.dim() == 1 else (logits.shape[0], *logits.shape[2:])
     return ProbabilityLosses.apply(class_rows(logits), class_rows(target), weight, label_smoothing).view(shape)

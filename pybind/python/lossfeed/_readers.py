@@ -1,6 +1,7 @@
 """Threads that call Python datasets for the loader's own threads.
 
-They are Python's: each keeps its identity from call to call, so that a handle in a ``threading.local`` is opened once a thread. They are
+They are Python's: each keeps its identity from call to call, so that a handle in a ``threading.local`` is opened once
+a thread. They are
 daemons: one that hangs in a dataset holds up no exit, and the interpreter ends it as it ends every daemon.
 """
 
@@ -104,6 +105,8 @@ def hanging(adaptor: Reading | None = None) -> list[str]:
     for one in [adaptor] if adaptor is not None else list(_adaptors):
         for thread, item in list(one.reading.items()):
             frame = frames.get(thread)
-            place = f" at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" if frame is not None else ""
+            place = ""
+            if frame is not None:
+                place = f" at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
             found.append(f"{type(one.dataset).__name__} is in item {item}{place}")
     return found

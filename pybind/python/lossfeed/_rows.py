@@ -83,8 +83,8 @@ def backward(
 
     Args:
         softmax: the forward's.
-        grad_term: one number a row. On CUDA it may be one number without a dimension, in the dtype of a reduced loss; it is
-            divided by `divisor` and multiplied with each sample's weight.
+        grad_term: one number a row. On CUDA it may be one number without a dimension, in the dtype of a reduced loss;
+            it is divided by `divisor` and multiplied with each sample's weight.
         overwrite: the gradient takes the place of the logits where those are contiguous.
     """
     real = real_dtype(logits)
@@ -166,7 +166,8 @@ class RowLosses(torch.autograd.Function):
         found = forward(logits, target, weight, ignore_index, label_smoothing, home, False, reduction)
         # The logits and not the softmax: half the memory of a saved log-softmax for half-precision logits, none beyond
         # what the caller holds anyway.
-        ctx.save_for_backward(logits, target, weight, found.rest, None if reduction is None else reduction.sample_weight)
+        sample_weight = None if reduction is None else reduction.sample_weight
+        ctx.save_for_backward(logits, target, weight, found.rest, sample_weight)
         ctx.settings = ignore_index, label_smoothing
         ctx.overwrite, ctx.mean = overwrite, reduction is not None and reduction.mean
         ctx.mark_non_differentiable(found.rest, found.correct, *(() if found.count is None else (found.count,)))
@@ -205,7 +206,8 @@ def rows_forward(
     label_smoothing: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """:func:`forward` as an operator. Nobody looks at its ranks: what goes home is ranked where it is credited."""
-    return tuple(forward(logits, target, weight, ignore_index, label_smoothing, ranks=False)[:3])  # type: ignore[return-value]
+    found = forward(logits, target, weight, ignore_index, label_smoothing, ranks=False)
+    return found.term, found.rest, found.correct
 
 
 @rows_forward.register_fake

@@ -1,10 +1,11 @@
 """The ways home of a batch's scores. A call chooses one, once; then ``send(measure(…))``.
 
 * :class:`OnHost`: the CPU measures, and the engine credits at once.
-* :class:`Mailed`: a CUDA device with our kernels. The launch that measures rows mails them; a second one does where a sample
-  is many rows. In a graph that is being captured the mail names the batch by its ids instead of its ticket.
+* :class:`Mailed`: a CUDA device with our kernels. The launch that measures rows mails them; a second one does where a
+  sample is many rows. In a graph that is being captured the mail names the batch by its ids instead of its ticket.
 * :class:`Posted`: a CUDA device without our kernels. torch's operators measure, and torch's copies bring it home.
-* :class:`Traced`: a step that is being compiled. Both are operators of the graph; the second chooses again when it runs.
+* :class:`Traced`: a step that is being compiled. Both are operators of the graph; the second chooses again when it
+  runs.
 
 A fifth, for arrays, needs no torch: :mod:`lossfeed._arrays`.
 """
