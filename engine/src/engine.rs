@@ -34,8 +34,8 @@ use crate::error::{Error, Result};
 use crate::loader::{BadSample, Coverage, Feed, Ticket};
 use crate::process::Process;
 use crate::sampler::Batches;
-use crate::scoring::{self, Belief, Measured};
-use crate::settings::Settings;
+use crate::scoring::{self, Belief, Measured, Scale};
+use crate::settings::{ScoreKind, Settings};
 use crate::source::Source;
 use crate::staging::BatchLayout;
 use crate::stats::Publisher;
@@ -62,6 +62,7 @@ pub struct Engine {
     /// Of the dataset; made when a state is first taken or given.
     digest: OnceLock<String>,
     coverage: Mutex<Coverage>,
+    scale: Scale,
     threads: Threads,
     publisher: Mutex<Option<Publisher>>,
     closed: AtomicBool,
@@ -149,11 +150,16 @@ impl Engine {
         scoring::credit(&self.feed.cache, &self.feed.counters, self.belief(), ticket, measured)
     }
 
-    fn belief(&self) -> Belief {
+    fn belief(&self) -> Belief<'_> {
         match self.settings.control_seed() {
             Some(seed) => Belief::Noise(seed),
-            None => Belief::Measured(self.settings.score_kind()),
+            None => Belief::Measured(&self.scale),
         }
+    }
+
+    /// The measurement that is the importance in this run; see [`scoring::Scale`].
+    pub fn score_kind(&self) -> ScoreKind {
+        self.scale.kind()
     }
 
     /// Credits per-sample losses you hold already; ranks are counted here.

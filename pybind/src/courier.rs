@@ -33,13 +33,14 @@ impl Courier {
     /// Copies the whole slot to `block`, after what the stream `after` has been given so far.
     fn send(&self, py: Python<'_>, slot: &Slot, block: u64, after: u64) -> PyResult<Sent> {
         let (courier, slot) = (Arc::clone(&self.0), Arc::clone(&slot.slot));
-        // SAFETY: the Python layer hands in addresses of tensors that belong to `after` and are recorded on this stream, so that they
-        // outlive the work, and the stream that is current.
+        // SAFETY: the Python layer hands in addresses of tensors that belong to `after` and are recorded on this
+        // stream, so that they outlive the work, and the stream that is current.
         let event = outside(py, || unsafe { self.0.send(slot, block, after) })?;
         Ok(Sent { courier, event })
     }
 
-    /// Copies the slot from its target on to `rest` and its rows' samples to `pixels`, and makes images of them at `made`.
+    /// Copies the slot from its target on to `rest` and its rows' samples to `pixels`, and makes images of them at
+    /// `made`.
     #[allow(clippy::too_many_arguments)]
     fn send_images(
         &self,

@@ -17,8 +17,8 @@ use crate::errors::{contract, outside, raise};
 use crate::mailbox::Mailbox;
 use crate::scores::dtype;
 
-/// Bytes of scratch (256-aligned device memory, any content) for a call on `rows` rows of `classes` classes; for sequences and
-/// ranks `classes` is 1.
+/// Bytes of scratch (256-aligned device memory, any content) for a call on `rows` rows of `classes` classes; for
+/// sequences and ranks `classes` is 1.
 #[pyfunction]
 pub(crate) fn scratch_bytes(rows: usize, classes: usize) -> usize {
     launch::scratch_bytes(rows, classes)
@@ -38,7 +38,8 @@ impl Device {
         unsafe { self.core.is_capturing(stream) }.map_err(raise)
     }
 
-    /// Raises what earlier calls on `stream` found in their targets. The mail, if it is home, says which batch it was: it goes first.
+    /// Raises what earlier calls on `stream` found in their targets. The mail, if it is home, says which batch it
+    /// was: it goes first.
     pub(crate) fn check(&self, stream: u64, mailbox: Option<&Mailbox>) -> PyResult<()> {
         // Taken even if the mail has words of its own about it: told once.
         let row = self.core.take_error(stream);
@@ -78,8 +79,9 @@ impl CudaKernels {
         self.0.core.multiprocessors()
     }
 
-    /// Scores logits against int64 class indices. Ranks are taken where `count`, `rank_score` or `mail` asks for them. `reduced`: where the
-    /// mean (or sum) of the terms goes, in the logits' type if `narrow`; `divisor`: where the mean's.
+    /// Scores logits against int64 class indices. Ranks are taken where `count`, `rank_score` or `mail` asks for
+    /// them. `reduced`: where the mean (or sum) of the terms goes, in the logits' type if `narrow`; `divisor`: where
+    /// the mean's.
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, targets, scratch, *, loss, max=0, log_sum=0,
         grad_norm=0, entropy=0, correct=0, count=0, rank_score=0, weight=0, weight_sum=0, term=0, share=0, reduced=0, mean=true,
@@ -147,13 +149,13 @@ impl CudaKernels {
             home,
             ..Score::default()
         };
-        // SAFETY: the Python layer hands in addresses of tensors that it keeps until the stream is done with them, and the
-        // stream they are used on.
+        // SAFETY: the Python layer hands in addresses of tensors that it keeps until the stream is done with them,
+        // and the stream they are used on.
         outside(py, || unsafe { self.0.core.forward(stream, dtype, &batch, scratch) })
     }
 
-    /// The gradient over class indices. `upstream` has the logits' type if `upstream_narrow`; each is divided by `divisor` and multiplied with its
-    /// sample's weight.
+    /// The gradient over class indices. `upstream` has the logits' type if `upstream_narrow`; each is divided by
+    /// `divisor` and multiplied with its sample's weight.
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (stream, dtype_name, rows, classes, row_stride, logits, targets, *, max, log_sum, upstream, upstream_stride,
         gradient, gradient_stride, upstream_narrow=false, divisor=0, sample_weight=0, sample_rows=1, upstream_lse=0,
@@ -400,8 +402,8 @@ impl CudaKernels {
         outside(py, || unsafe { self.0.core.ranks(stream, rows, [losses, grad_norm, entropy], &home, scratch) })
     }
 
-    /// Raises what earlier calls on `stream` that have run since found in their targets, and what `mailbox` has heard; waits for
-    /// nothing.
+    /// Raises what earlier calls on `stream` that have run since found in their targets, and what `mailbox` has
+    /// heard; waits for nothing.
     #[pyo3(signature = (stream, mailbox=None))]
     fn check(&self, stream: u64, mailbox: Option<&Mailbox>) -> PyResult<()> {
         self.0.check(stream, mailbox)

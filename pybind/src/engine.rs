@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use lossfeed::Error;
 use lossfeed::engine::{Courier as CoreCourier, Engine as Core, ScoreMailbox};
 use lossfeed::loader::Next;
-use lossfeed::process::Process;
 use lossfeed::scoring::Measured;
 use lossfeed::settings::Settings;
+use lossfeed_kernels::rank;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -17,6 +17,7 @@ use crate::buffer::{Buffer, Input};
 use crate::courier::Courier;
 use crate::errors::{outside, raise};
 use crate::mailbox::Mailbox;
+use crate::process::Process;
 use crate::source::Source;
 
 /// Longest wait before signals are looked at.
@@ -25,19 +26,51 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// (sample id, name, reason).
 type BadSample = (u32, String, String);
 
+/// The scores of a batch, copied out of Python's buffers.
+struct Columns {
+    loss: Vec<f32>,
+    grad_norm: Option<Vec<f32>>,
+    entropy: Option<Vec<f32>>,
+    count: Option<Vec<i32>>,
+}
+
+impl Columns {
+    fn get(
+        loss: &Bound<'_, PyAny>,
+        grad_norm: Option<Bound<'_, PyAny>>,
+        entropy: Option<Bound<'_, PyAny>>,
+        count: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let floats =
+            |object: Option<Bound<'_, PyAny>>| object.map(|o| Ok::<_, PyErr>(Input::get(&o)?.to_vec())).transpose();
+        let count = count.map(|o| Ok::<_, PyErr>(Input::get(&o)?.to_vec())).transpose()?;
+        Ok(Self { loss: Input::get(loss)?.to_vec(), grad_norm: floats(grad_norm)?, entropy: floats(entropy)?, count })
+    }
+
+    fn with<T>(&self, credit: impl FnOnce(&Measured<'_>) -> T) -> T {
+        let counted: Vec<i32>;
+        let count = match &self.count {
+            Some(count) => count,
+            None => {
+                counted = rank::counts(&self.loss);
+                &counted
+            }
+        };
+        let (grad_norm, entropy) = (self.grad_norm.as_deref(), self.entropy.as_deref());
+        credit(&Measured { loss: &self.loss, grad_norm, entropy, count })
+    }
+}
+
 /// One rank's engine.
 #[pyclass(frozen, module = "lossfeed._native")]
 pub(crate) struct Engine {
     core: Arc<Core>,
-    made_by: Process,
+    home: Process,
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // A forked child inherits locks that nobody will ever release and threads that do not exist: leak.
-        if !self.made_by.is_current() {
-            std::mem::forget(Arc::clone(&self.core));
-        }
+        self.home.leak_elsewhere(&self.core);
     }
 }
 
@@ -50,7 +83,7 @@ impl Engine {
             serde_json::from_str(settings).map_err(|e| raise(Error::settings(format!("settings: {e}"))))?;
         let dataset = source.dataset.clone();
         let core = outside(py, || Core::new(dataset, settings))?;
-        Ok(Self { core: Arc::new(core), made_by: Process::current() })
+        Ok(Self { core: Arc::new(core), home: Process::this() })
     }
 
     /// Batches an epoch, the same on every rank.
@@ -66,7 +99,7 @@ impl Engine {
     /// The policy and the score in force: (policy, score, smoothing).
     fn describe(&self) -> (String, &'static str, f32) {
         let settings = self.core.settings();
-        (settings.policy_name().to_owned(), settings.score_kind().name(), settings.smoothing_weight())
+        (settings.policy_name().to_owned(), self.core.score_kind().name(), settings.smoothing_weight())
     }
 
     /// The way batches take to the GPU, and what each of those measured costs: (path, gather µs, copy µs).
@@ -113,7 +146,8 @@ impl Engine {
         }
     }
 
-    /// The next batch if it is ready now, else None; tells the end no earlier than `next_batch` does.
+    /// The next batch if it is ready now, else None: without loader threads it never is. Tells the end no earlier
+    /// than `next_batch` does.
     fn poll_batch(&self, py: Python<'_>, iteration: u64) -> PyResult<Option<(Slot, Ticket)>> {
         Ok(match outside(py, || self.core.next_batch(iteration, Duration::ZERO))? {
             Next::Batch(batch) => Some((Slot::new(batch.slot), Ticket(batch.ticket))),
@@ -123,7 +157,7 @@ impl Engine {
 
     /// Ends an iteration whose consumer let go of it, and never saw the last `held` of its batches.
     fn abandon(&self, py: Python<'_>, iteration: u64, held: usize) -> PyResult<()> {
-        if !self.made_by.is_current() {
+        if !self.home.is_this() {
             return Ok(());
         }
         outside(py, || {
@@ -132,8 +166,9 @@ impl Engine {
         })
     }
 
-    /// Credits a batch's scores: float32 loss, grad_norm, entropy (the latter two or None) and int32 counts. Returns how many samples
-    /// were scored; 0 if the batch had been scored before.
+    /// Credits a batch's scores: float32 loss, grad_norm, entropy and int32 rank counts. The latter three may be
+    /// None: the first two were not measured then, and the ranks are counted here. Returns how many samples were
+    /// scored; 0 if the batch had been scored before.
     fn apply_scores(
         &self,
         py: Python<'_>,
@@ -141,25 +176,10 @@ impl Engine {
         loss: &Bound<'_, PyAny>,
         grad_norm: Option<Bound<'_, PyAny>>,
         entropy: Option<Bound<'_, PyAny>>,
-        count: &Bound<'_, PyAny>,
+        count: Option<Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
-        let column = |object: Option<Bound<'_, PyAny>>| -> PyResult<Option<Vec<f32>>> {
-            object.map(|o| Ok(Input::get(&o)?.to_vec::<f32>())).transpose()
-        };
-        let loss = Input::get(loss)?.to_vec::<f32>();
-        let (grad_norm, entropy) = (column(grad_norm)?, column(entropy)?);
-        let count = Input::get(count)?.to_vec::<i32>();
-        outside(py, || {
-            let measured =
-                Measured { loss: &loss, grad_norm: grad_norm.as_deref(), entropy: entropy.as_deref(), count: &count };
-            self.core.apply_scores(&ticket.0, &measured)
-        })
-    }
-
-    /// Credits float32 per-sample losses; ranks are counted from them.
-    fn apply_losses(&self, py: Python<'_>, ticket: &Ticket, losses: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let losses = Input::get(losses)?.to_vec::<f32>();
-        outside(py, || self.core.apply_losses(&ticket.0, &losses))
+        let columns = Columns::get(loss, grad_norm, entropy, count)?;
+        outside(py, || columns.with(|measured| self.core.apply_scores(&ticket.0, measured)))
     }
 
     /// Credits scores to samples by their ids (int64), a row each; columns as for `apply_scores`.
@@ -170,23 +190,15 @@ impl Engine {
         loss: &Bound<'_, PyAny>,
         grad_norm: Option<Bound<'_, PyAny>>,
         entropy: Option<Bound<'_, PyAny>>,
-        count: &Bound<'_, PyAny>,
+        count: Option<Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
-        let column = |object: Option<Bound<'_, PyAny>>| -> PyResult<Option<Vec<f32>>> {
-            object.map(|o| Ok(Input::get(&o)?.to_vec::<f32>())).transpose()
-        };
-        let (ids, loss) = (Input::get(ids)?.to_vec::<i64>(), Input::get(loss)?.to_vec::<f32>());
-        let (grad_norm, entropy) = (column(grad_norm)?, column(entropy)?);
-        let count = Input::get(count)?.to_vec::<i32>();
-        outside(py, || {
-            let measured =
-                Measured { loss: &loss, grad_norm: grad_norm.as_deref(), entropy: entropy.as_deref(), count: &count };
-            self.core.apply_scores_to_ids(&ids, &measured)
-        })
+        let ids = Input::get(ids)?.to_vec::<i64>();
+        let columns = Columns::get(loss, grad_norm, entropy, count)?;
+        outside(py, || columns.with(|measured| self.core.apply_scores_to_ids(&ids, measured)))
     }
 
-    /// A mailbox on CUDA device `ordinal` for batches of at most `rows_max` rows, `slots` (a power of two) on their way at
-    /// most: what kernels mail to it is credited to this engine.
+    /// A mailbox on CUDA device `ordinal` for batches of at most `rows_max` rows, `slots` (a power of two) on their
+    /// way at most: what kernels mail to it is credited to this engine.
     #[pyo3(signature = (ordinal, rows_max, slots=16))]
     fn mailbox(&self, py: Python<'_>, ordinal: usize, rows_max: usize, slots: usize) -> PyResult<Mailbox> {
         self.same_process()?;
@@ -231,7 +243,7 @@ impl Engine {
     /// Ends everything and waits for the loader threads, `timeout_s` at most; None waits for ever. Twice is fine.
     /// Returns the threads that were left behind, each with what it has in hand. Ctrl-C ends the wait.
     fn close(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<Vec<String>> {
-        if !self.made_by.is_current() {
+        if !self.home.is_this() {
             return Ok(Vec::new());
         }
         let started = Instant::now();
@@ -250,9 +262,6 @@ impl Engine {
 impl Engine {
     /// For calls that the engine itself does not check: its locks may be held for ever in a forked child.
     fn same_process(&self) -> PyResult<()> {
-        let refused = self.made_by.check(|of, fork| {
-            format!("this loader was made in process {of} and is used in its fork {fork}: make a loader in the child")
-        });
-        refused.map_err(raise)
+        self.home.check("this loader")
     }
 }

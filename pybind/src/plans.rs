@@ -13,21 +13,62 @@ use crate::errors::outside;
 use crate::mailbox::Mailbox;
 use crate::scores::dtype;
 
-/// Where the next column starts: torch's allocator gives out memory at such multiples, and the kernels want their scratch there.
+/// Where the next column starts: torch's allocator gives out memory at such multiples, and the kernels want their
+/// scratch there.
 const ALIGNMENT: usize = 256;
+
+/// What both plans decide once: the kernels, the rows they read, and where columns lie in the scratch of a call.
+struct Rows {
+    device: Arc<Device>,
+    dtype: Dtype,
+    /// The forward without its addresses.
+    score: Score,
+    /// Bytes of a real (the precision of the arithmetic), of a column of them, and of the rank counts behind three
+    /// columns.
+    real: usize,
+    column: usize,
+    counts: usize,
+}
+
+impl Rows {
+    fn new(kernels: &CudaKernels, dtype_name: &str, score: Score) -> PyResult<Self> {
+        let dtype = dtype(dtype_name)?;
+        let real = if dtype == Dtype::F64 { 8 } else { 4 };
+        let bytes = |each: usize| (score.rows * each).next_multiple_of(ALIGNMENT);
+        Ok(Self { device: kernels.device(), dtype, real, column: bytes(real), counts: bytes(4), score })
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        3 * self.column + self.counts + launch::scratch_bytes(self.score.rows, self.score.classes)
+    }
+
+    /// Where column `number` lies; the rank counts are the fourth.
+    fn column(&self, scratch: u64, number: usize) -> u64 {
+        scratch + (number * self.column) as u64
+    }
+
+    /// Where scores go: to the batch of `ticket`, or to the ids that lie at `ids` when a captured launch is replayed.
+    fn home(&self, mailbox: &Mailbox, ticket: Option<&Ticket>, ids: u64, scratch: u64) -> PyResult<Home> {
+        let tag = ticket.map_or(Ok(0), |ticket| mailbox.register(ticket))?;
+        Ok(Home { count: self.column(scratch, 3), mail: mailbox.address(), tag, ids, ..self.score.home })
+    }
+
+    /// # Safety
+    /// As for the kernels' forward: the addresses in `batch` and `scratch` are of memory that stays until `stream` is
+    /// done with it.
+    unsafe fn launch(&self, py: Python<'_>, stream: u64, batch: &Score, scratch: u64) -> PyResult<()> {
+        let rest = self.column(scratch, 3) + self.counts as u64;
+        outside(py, || {
+            let _alone = self.device.launching.lock();
+            // SAFETY: as the caller promises.
+            unsafe { self.device.core.forward(stream, self.dtype, batch, rest) }
+        })
+    }
+}
 
 /// `loader.score` for logits of one shape and type, a row a sample.
 #[pyclass(frozen, module = "lossfeed._native")]
-pub(crate) struct ScorePlan {
-    device: Arc<Device>,
-    dtype: Dtype,
-    /// Everything but addresses.
-    batch: Score,
-    /// Bytes of a column of reals.
-    column: usize,
-    /// Of the rank counts behind three of them.
-    counts: usize,
-}
+pub(crate) struct ScorePlan(Rows);
 
 #[pymethods]
 impl ScorePlan {
@@ -41,22 +82,20 @@ impl ScorePlan {
         ignore_index: i64,
         b0: f32,
     ) -> PyResult<Self> {
-        let dtype = dtype(dtype_name)?;
         let home = Home { b0, ..Home::default() };
-        let batch = Score { rows, classes, row_stride, ignore_index, home, ..Score::default() };
-        let column = (rows * real_bytes(dtype)).next_multiple_of(ALIGNMENT);
-        let counts = (rows * 4).next_multiple_of(ALIGNMENT);
-        Ok(Self { device: kernels.device(), dtype, batch, column, counts })
+        let score = Score { rows, classes, row_stride, ignore_index, home, ..Score::default() };
+        Rows::new(kernels, dtype_name, score).map(Self)
     }
 
     /// Bytes of scratch, of any content, that `launch` wants on its stream.
     #[getter]
     fn scratch_bytes(&self) -> usize {
-        3 * self.column + self.counts + launch::scratch_bytes(self.batch.rows, self.batch.classes)
+        self.0.scratch_bytes()
     }
 
-    /// Scores a batch and mails the scores on the account of `ticket`, or to the ids at `ids`; raises what earlier calls found. False,
-    /// and nothing is done, where a graph is being captured on `stream` and there are no `ids` for it.
+    /// Scores a batch and mails the scores on the account of `ticket`, or to the ids at `ids`; raises what earlier
+    /// calls found. False, and nothing is done, where a graph is being captured on `stream` and there are no `ids`
+    /// for it.
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (mailbox, ticket, stream, logits, targets, scratch, ids=0))]
     fn launch(
@@ -70,27 +109,17 @@ impl ScorePlan {
         scratch: u64,
         ids: u64,
     ) -> PyResult<bool> {
-        if ids == 0 && self.device.is_capturing(stream)? {
+        let rows = &self.0;
+        if ids == 0 && rows.device.is_capturing(stream)? {
             return Ok(false);
         }
-        self.device.check(stream, Some(mailbox))?;
-        let column = |number: usize| scratch + (number * self.column) as u64;
-        let counts = column(3);
-        let batch = Score {
-            logits,
-            targets,
-            loss: column(0),
-            grad_norm: column(1),
-            entropy: column(2),
-            home: home(mailbox, ticket, ids, counts, self.batch.home)?,
-            ..self.batch
-        };
-        // SAFETY: the Python layer hands in addresses of tensors that it keeps until the stream is done with them, scratch of that
-        // stream, and the stream that is current.
-        outside(py, || unsafe {
-            let _alone = self.device.launching.lock();
-            self.device.core.forward(stream, self.dtype, &batch, counts + self.counts as u64)
-        })?;
+        rows.device.check(stream, Some(mailbox))?;
+        let [loss, grad_norm, entropy] = [0, 1, 2].map(|number| rows.column(scratch, number));
+        let home = rows.home(mailbox, ticket, ids, scratch)?;
+        let batch = Score { logits, targets, loss, grad_norm, entropy, home, ..rows.score };
+        // SAFETY: the Python layer hands in addresses of tensors that it keeps until the stream is done with them,
+        // scratch of that stream, and the stream that is current.
+        unsafe { rows.launch(py, stream, &batch, scratch) }?;
         Ok(true)
     }
 }
@@ -98,20 +127,15 @@ impl ScorePlan {
 /// A cross entropy of one shape, type and set of keywords that ends in one number, and its gradient.
 #[pyclass(frozen, module = "lossfeed._native")]
 pub(crate) struct LossPlan {
-    device: Arc<Device>,
-    dtype: Dtype,
-    /// Everything but addresses, of the forward and of the backward.
-    score: Score,
+    rows: Rows,
+    /// The backward without its addresses.
     gradient: Gradient,
-    /// Bytes of a real, of a column of them, and of the rank counts.
-    real: usize,
-    column: usize,
-    counts: usize,
 }
 
 #[pymethods]
 impl LossPlan {
-    /// `narrow`: the loss has the logits' type, else that of the arithmetic. `mean`: over what the rows share; else the sum.
+    /// `narrow`: the loss has the logits' type, else that of the arithmetic. `mean`: over what the rows share; else
+    /// the sum.
     #[new]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -126,8 +150,6 @@ impl LossPlan {
         narrow: bool,
         b0: f32,
     ) -> PyResult<Self> {
-        let dtype = dtype(dtype_name)?;
-        let real = real_bytes(dtype);
         let reduction = Reduction { mean, narrow, ..Reduction::default() };
         let home = Home { b0, ..Home::default() };
         let score =
@@ -142,26 +164,26 @@ impl LossPlan {
             gradient_stride: classes as i64,
             ..Gradient::default()
         };
-        let column = (rows * real).next_multiple_of(ALIGNMENT);
-        let counts = (rows * 4).next_multiple_of(ALIGNMENT);
-        Ok(Self { device: kernels.device(), dtype, score, gradient, real, column, counts })
+        Ok(Self { rows: Rows::new(kernels, dtype_name, score)?, gradient })
     }
 
     /// Bytes of scratch, of any content, that `forward` wants on its stream.
     #[getter]
     fn scratch_bytes(&self) -> usize {
-        3 * self.column + self.counts + launch::scratch_bytes(self.score.rows, self.score.classes)
+        self.rows.scratch_bytes()
     }
 
     /// (`ignore_index`, whether it is the mean, `label_smoothing`).
     #[getter]
     fn settings(&self) -> (i64, bool, f64) {
-        (self.score.ignore_index, self.score.reduction.mean, self.score.label_smoothing)
+        let score = &self.rows.score;
+        (score.ignore_index, score.reduction.mean, score.label_smoothing)
     }
 
-    /// Writes the loss to `out`, and to `kept` what the backward needs: 2 R + 1 reals. `sample_weight`: float32, a factor of each
-    /// row's term, or 0. With a mailbox the scores go home on the account of `ticket`, or to the ids at `ids`. Raises what earlier calls
-    /// found. False, and nothing is done, where a graph is being captured on `stream` and `captured` does not say so.
+    /// Writes the loss to `out`, and to `kept` what the backward needs: 2 R + 1 reals. `sample_weight`: float32, a
+    /// factor of each row's term, or 0. With a mailbox the scores go home on the account of `ticket`, or to the ids
+    /// at `ids`. Raises what earlier calls found. False, and nothing is done, where a graph is being captured on
+    /// `stream` and `captured` does not say so.
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (mailbox, ticket, stream, logits, targets, sample_weight, out, kept, scratch, captured=false, ids=0))]
     fn forward(
@@ -179,37 +201,25 @@ impl LossPlan {
         captured: bool,
         ids: u64,
     ) -> PyResult<bool> {
-        if !captured && self.device.is_capturing(stream)? {
+        let rows = &self.rows;
+        if !captured && rows.device.is_capturing(stream)? {
             return Ok(false);
         }
-        let rows = self.score.rows;
-        self.device.check(stream, mailbox)?;
-        let column = |number: usize| scratch + (number * self.column) as u64;
-        let counts = column(3);
-        let log_sum = kept + (rows * self.real) as u64;
-        let divisor = kept + (2 * rows * self.real) as u64;
-        let mut batch = Score {
-            logits,
-            targets,
-            loss: column(0),
-            max: kept,
-            log_sum,
-            reduction: Reduction { out, divisor, sample_weight, ..self.score.reduction },
-            ..self.score
-        };
+        rows.device.check(stream, mailbox)?;
+        let (max, log_sum, divisor) = self.kept(kept);
+        let reduction = Reduction { out, divisor, sample_weight, ..rows.score.reduction };
+        let mut batch = Score { logits, targets, loss: rows.column(scratch, 0), max, log_sum, reduction, ..rows.score };
         if let Some(mailbox) = mailbox {
-            batch.home = home(mailbox, ticket, ids, counts, self.score.home)?;
-            (batch.grad_norm, batch.entropy) = (column(1), column(2));
+            batch.home = rows.home(mailbox, ticket, ids, scratch)?;
+            (batch.grad_norm, batch.entropy) = (rows.column(scratch, 1), rows.column(scratch, 2));
         }
         // SAFETY: as for `ScorePlan::launch`; `out` and `kept` belong to tensors that the caller keeps.
-        outside(py, || unsafe {
-            let _alone = self.device.launching.lock();
-            self.device.core.forward(stream, self.dtype, &batch, counts + self.counts as u64)
-        })?;
+        unsafe { rows.launch(py, stream, &batch, scratch) }?;
         Ok(true)
     }
 
-    /// Writes the gradient at the logits (contiguous) to `gradient`, which may be `logits`. `upstream`: one number of the loss's type.
+    /// Writes the gradient at the logits (contiguous) to `gradient`, which may be `logits`. `upstream`: one number of
+    /// the loss's type.
     #[allow(clippy::too_many_arguments)]
     fn backward(
         &self,
@@ -222,32 +232,20 @@ impl LossPlan {
         upstream: u64,
         gradient: u64,
     ) -> PyResult<()> {
-        let rows = self.score.rows;
-        let divisor = if self.score.reduction.mean { kept + (2 * rows * self.real) as u64 } else { 0 };
-        let log_sum = kept + (rows * self.real) as u64;
-        let batch = Gradient {
-            logits,
-            targets,
-            max: kept,
-            log_sum,
-            upstream,
-            divisor,
-            sample_weight,
-            gradient,
-            ..self.gradient
-        };
+        let rows = &self.rows;
+        let (max, log_sum, divisor) = self.kept(kept);
+        let divisor = if rows.score.reduction.mean { divisor } else { 0 };
+        let batch =
+            Gradient { logits, targets, max, log_sum, upstream, divisor, sample_weight, gradient, ..self.gradient };
         // SAFETY: as for `forward`.
-        outside(py, || unsafe { self.device.core.backward(stream, self.dtype, &batch) })
+        outside(py, || unsafe { rows.device.core.backward(stream, rows.dtype, &batch) })
     }
 }
 
-/// Where scores go: to the batch of `ticket`, or to the ids that lie at `ids` when a captured launch is replayed.
-fn home(mailbox: &Mailbox, ticket: Option<&Ticket>, ids: u64, count: u64, like: Home) -> PyResult<Home> {
-    let tag = ticket.map_or(Ok(0), |ticket| mailbox.register(ticket))?;
-    Ok(Home { count, mail: mailbox.address(), tag, ids, ..like })
-}
-
-/// Bytes of a real: the precision of the arithmetic.
-fn real_bytes(dtype: Dtype) -> usize {
-    if dtype == Dtype::F64 { 8 } else { 4 }
+impl LossPlan {
+    /// What lies at `kept`: the rows' maxima, their log-sums, and the divisor of the mean.
+    fn kept(&self, kept: u64) -> (u64, u64, u64) {
+        let column = (self.rows.score.rows * self.rows.real) as u64;
+        (kept, kept + column, kept + 2 * column)
+    }
 }

@@ -48,7 +48,8 @@ impl Numbers {
             Self::F64(values) => Reals::F64(values),
         }
     }
-    /// Of `rows` maxima with their log-sums behind them. Where there are more or fewer, the kernels refuse them by their numbers.
+    /// Of `rows` maxima with their log-sums behind them. Where there are more or fewer, the kernels refuse them by
+    /// their numbers.
     fn softmax(&self, rows: usize) -> Softmax<'_> {
         match self {
             Self::F32(values) => {
@@ -74,9 +75,9 @@ fn columns<R: bytemuck::Pod + Send + Sync>(scores: Scores<R>, terms: Terms<R>) -
     )
 }
 
-/// Scores `rows` × `classes` logits that start at the buffer's first byte, and their terms of the objective; `row_stride`
-/// counts elements. Targets are int64, class weights float32 (float64 for float64 logits). Computes without the
-/// interpreter lock.
+/// Scores `rows` × `classes` logits that start at the buffer's first byte, and their terms of the objective;
+/// `row_stride` counts elements. Targets are int64, class weights float32 (float64 for float64 logits). Computes
+/// without the interpreter lock.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn forward_rows(
@@ -107,8 +108,8 @@ pub(crate) fn forward_rows(
     }
 }
 
-/// The gradient of Σ upstream · term at the logits, written to `out` (contiguous, the logits' dtype). `softmax` has the rows' maxima,
-/// then their log-sums. Without `logits`, `out`
+/// The gradient of Σ upstream · term at the logits, written to `out` (contiguous, the logits' dtype). `softmax` has
+/// the rows' maxima, then their log-sums. Without `logits`, `out`
 /// holds them (contiguous) and the gradient takes their place. `upstream` has one number a row, or one for all.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]

@@ -187,7 +187,7 @@ def abandon_a_copy(delay_us=20_000):
         del passing  # its memory is the next to be handed out
         mine = Torch.empty(size, dtype=torch.uint8, device=torch.device("cuda:0"))
         assert call("write", CONSUMER.cuda_stream, mine.data_ptr(), b"\x55" * size, size)
-        for stream in (CONSUMER, Stream(loader._courier._native.stream)):
+        for stream in (CONSUMER, Stream(loader._line.courier._native.stream)):
             stream.synchronize()
         return bool((mine.read() == 0x55).all())
 

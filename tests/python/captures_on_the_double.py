@@ -17,7 +17,7 @@ from driver_double import call, driver, violations
 from torch_on_the_double import CUDA, STREAM, Stream, capture, kept, on_the_double
 
 import lossfeed as lf
-from lossfeed import _cuda, _device, _native, _plans
+from lossfeed import _cuda, _mail, _native, _plans
 
 ROWS = np.random.default_rng(0).normal(size=(48, 3)).astype(np.float32), np.arange(48) % 4
 OTHER = call("stream")
@@ -25,7 +25,7 @@ OTHER = call("stream")
 
 def made():
     loader = lf.Loader(ROWS, 8, seed=3, num_workers=1, framework="torch", stats=False, score="loss")
-    loader._plans = _plans.Plans()  # as a loader of a device has them
+    loader._account.plans = _plans.Plans()  # as a loader of a device has them
     return loader
 
 
@@ -124,7 +124,7 @@ def what_would_end_a_capture_is_refused_by_name():
             with capture(STREAM):
                 refused(loader.state_dict, "outside of the capture")
             # Without kernels, the way home is a page-locked copy and an event.
-            mail = _device.Mail(loader._open_engine())
+            mail = _mail.Mail(loader._account)
             with capture(STREAM):
                 refused(lambda: mail.post(batch._ticket, torch.zeros(1, 8), torch.zeros(8)), "outside of the capture")
 

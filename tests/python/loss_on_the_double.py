@@ -11,7 +11,9 @@ import sys
 import numpy as np
 import torch
 from driver_double import call, violations
+from test_walk import documented
 from torch_on_the_double import Operators, on_device, on_the_double
+from walks import walk
 
 import lossfeed as lf
 from lossfeed import _cuda, _plans, _probabilities
@@ -109,7 +111,7 @@ def probabilities():
 def made(data, **keywords):
     """A loader whose batches lie on the host, and play on the device: as one of a device it has plans."""
     loader = lf.Loader(data, 8, seed=3, num_workers=1, framework="torch", stats=False, **keywords)
-    loader._plans = _plans.Plans() if on_device() else None
+    loader._account.plans = _plans.Plans() if on_device() else None
     return loader
 
 
@@ -193,6 +195,17 @@ def a_hook_is_one_native_call():
                     assert ops == wanted, (name, ops)
 
 
+def the_walk_is_the_documented_one():
+    """From the second call of a shape on, a logits tensor makes the stops that pybind/README.md names."""
+    with made(ROWS) as loader:
+        batches = iter(loader)
+        for _ in range(2):
+            batch, logits = next(batches), torch.randn(8, 4, requires_grad=True)
+            stops = walk(lambda: loader.cross_entropy(logits, batch), logits, "forward")  # noqa: B023
+    wanted = [stop for stop in documented("On a CUDA device") if not stop[0].endswith(".rs")]
+    assert stops == wanted, stops
+
+
 def a_bad_target_is_told_later():
     with made(ROWS) as loader:
         batches = iter(loader)
@@ -230,6 +243,7 @@ def main():
     with on_the_double():
         assert a_bad_target_is_told_later()
         a_hook_is_one_native_call()
+        the_walk_is_the_documented_one()
     assert violations() == "", violations()
     # A planted mistake: launches on a stream that nobody waits for.
     _cuda.raw_stream, ours = lambda index: 0, _cuda.raw_stream

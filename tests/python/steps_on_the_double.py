@@ -23,7 +23,7 @@ RANKS = 2
 
 def made(**keywords):
     loader = lf.Loader(ROWS, 8, seed=3, num_workers=0, framework="torch", stats=False, score="loss", **keywords)
-    loader._plans = _plans.Plans()  # as a loader of a device has them
+    loader._account.plans = _plans.Plans()  # as a loader of a device has them
     return loader
 
 
@@ -67,7 +67,7 @@ def a_step_traced_for_a_cuda_device_is_one_graph():
             with FakeTensorMode(allow_non_fake_inputs=True):
                 logits = torch.empty(8, 4, device="cuda:0", dtype=torch.bfloat16, requires_grad=True)
                 target, ids = (torch.empty(8, device="cuda:0", dtype=torch.int64) for _ in range(2))
-                batch = _batch.Batch(logits, target, ids, torch.empty(8, device="cuda:0"), first._ticket, loader._uses)
+                batch = _batch.Batch(logits, target, ids, torch.empty(8, device="cuda:0"), first._ticket, loader._account.uses)
 
                 def step(batch, logits, target):
                     if hook == "lf":  # noqa: B023
@@ -114,7 +114,7 @@ def a_compiled_step_scores_and_descends_as_torchs():
         loader.state_dict()
         agree(loader, rows)
         torch.testing.assert_close(net.weight.grad, gradient)
-        assert int(loader._graph.credited) == len(loader)
+        assert int(loader._account.graph.credited) == len(loader)
         assert {name: ran.count(name) for name in ("forward", "backward", "_take_home")} == dict.fromkeys(("forward", "backward", "_take_home"), 6)
     for (module, name), whole in zip(bodies, before, strict=True):
         setattr(module, name, whole)
@@ -144,7 +144,7 @@ def a_recomputed_forward_scores_nothing_more():
             loader.state_dict()
             agree(loader, rows)
             stats = loader.stats()
-            assert stats["scores_total"] == 48 and stats["scores_repeated_total"] == len(loader), stats
+            assert stats["scores_total"] == 48 and stats["scores_repeated_total"] == 48, stats
             torch.testing.assert_close(net.weight.grad, gradient)
 
 

@@ -138,7 +138,7 @@ def ends_with_a_collate_fn_that_raises(loader):
             raise ZeroDivisionError
         return torch.utils.data.default_collate(rows)
 
-    loader._collate_fn, seen = collate, []
+    loader._line.collate_fn, seen = collate, []
     with pytest.raises(ZeroDivisionError):
         for batch in loader:
             seen += batch.ids.tolist()

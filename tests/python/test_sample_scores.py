@@ -58,7 +58,7 @@ def test_arrays_of_any_layout_and_byte_order_work(order):
 
 def test_rank_counts_are_a_naive_count_bit_for_bit():
     from lossfeed import _native
-    from lossfeed._autograd import rank_counts
+    from lossfeed._operators import rank_counts
 
     rng = np.random.default_rng(1)
     special = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, np.nextafter(np.float32(1), np.float32(2)), 1e-45, 3.4e38]
@@ -94,7 +94,7 @@ def test_shades_two_text_examples_have_their_second_samples_on_top_with_equal_sc
 
 
 def test_the_torch_twin_for_devices_agrees_with_the_kernels():
-    from lossfeed._autograd import device_rows
+    from lossfeed._operators import device_rows
     from lossfeed import _rows
 
     logits = torch.randn(50, 9)

@@ -85,7 +85,7 @@ def redirected_again(whole):
 
 
 HOSTS = torch.Tensor.device
-for kind in (_rows.RowTerms, _rows.RowsReduced, _plans.PlannedLoss, _probabilities.ProbabilityLosses):
+for kind in (_rows.RowLosses, _plans.PlannedLoss, _probabilities.ProbabilityLosses):
     kind.backward = redirected_again(kind.backward)
 
 

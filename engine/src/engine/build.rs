@@ -15,6 +15,7 @@ use crate::loader::{BadSamples, Coverage, Feed, Images, RecordSizes};
 use crate::policy::{self, Needs, Policy};
 use crate::process::Process;
 use crate::sampler::{self, Batches, Sampler};
+use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, OnError, Settings, transformed};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
@@ -155,6 +156,7 @@ impl Checked {
         let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
         Ok(Engine {
             feed: Arc::new(feed),
+            scale: Scale::new(settings.score, settings.score_kind()),
             settings,
             policy_name,
             batches,

@@ -199,8 +199,9 @@ impl Iteration {
         true
     }
 
-    /// The next batch in order, within `wait`. `inline`: no workers, the caller fills it now. What this takes is counted as waiting,
-    /// by cause.
+    /// The next batch in order, within `wait`. `inline`: there are no workers, and the caller fills it now. A caller that would not
+    /// wait at all fills nothing: a batch is decided when it is asked for, and not before. What this takes is counted as waiting, by
+    /// cause.
     pub fn next(&self, wait: Duration, inline: bool) -> Result<Next> {
         if self.stopped.load(Acquire) {
             return Ok(Next::End);
@@ -227,6 +228,9 @@ impl Iteration {
 
     /// The next batch, and who brought it.
     fn take(&self, wait: Duration, inline: bool) -> (Result<Next>, Option<(usize, Spent)>) {
+        if inline && wait.is_zero() && !self.delivery.is_ready() {
+            return (Ok(Next::Pending), None);
+        }
         // More than one where a batch without a good sample is passed over.
         while inline && !self.delivery.is_ready() {
             self.sheets[0].turn(Work::Slot);

@@ -7,7 +7,8 @@ use crate::sampler::random_belief;
 use crate::settings::ScoreKind;
 use crate::stats::Counters;
 use crate::types::SampleId;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 /// SHADE's b0: the authors' code uses 10, the paper leaves it open.
 pub const RANK_OFFSET: f32 = 10.0;
@@ -17,9 +18,9 @@ pub const RANK_OFFSET: f32 = 10.0;
 pub struct Measured<'a> {
     /// Losses, float32.
     pub loss: &'a [f32],
-    /// Gradient-norm bounds, or `None` where only losses are known (then the loss stands for it).
+    /// Gradient-norm bounds, or `None` where they are not known.
     pub grad_norm: Option<&'a [f32]>,
-    /// Entropies, or `None` where only losses are known.
+    /// Entropies, or `None` where they are not known.
     pub entropy: Option<&'a [f32]>,
     /// In-batch rank counts; negative = no rank (NaN, infinite or ignored row).
     pub count: &'a [i32],
@@ -38,13 +39,84 @@ impl Measured<'_> {
     }
 }
 
+impl Measured<'_> {
+    fn has(&self, kind: ScoreKind) -> bool {
+        match kind {
+            ScoreKind::Loss | ScoreKind::Rank => true,
+            ScoreKind::GradientNorm => self.grad_norm.is_some(),
+            ScoreKind::Entropy => self.entropy.is_some(),
+        }
+    }
+}
+
+/// The one measurement that a run's score table holds. Two in one table would compare what cannot be compared.
+///
+/// A kind that was asked for by name is the run's. Otherwise the run's first scores settle it: the kind that suits policy and
+/// sampler, or losses where those scores bring nothing else.
+#[derive(Debug)]
+pub struct Scale {
+    suits: ScoreKind,
+    settled: OnceLock<ScoreKind>,
+}
+
+impl Scale {
+    /// `named`: what was asked for, if anything. `suits`: what is taken otherwise.
+    pub fn new(named: Option<ScoreKind>, suits: ScoreKind) -> Self {
+        Self { suits, settled: named.map_or_else(OnceLock::new, OnceLock::from) }
+    }
+
+    /// The measurement in force.
+    pub fn kind(&self) -> ScoreKind {
+        self.settled.get().copied().unwrap_or(self.suits)
+    }
+
+    /// The measurement to take from these scores.
+    fn settle(&self, measured: &Measured<'_>) -> Result<ScoreKind> {
+        let kind = *self.settled.get_or_init(|| {
+            if measured.has(self.suits) {
+                return self.suits;
+            }
+            tracing::info!(
+                "the first scores bring no {}: losses are the importance in this run (score={:?} says so from the start)",
+                self.suits.name(),
+                ScoreKind::Loss.name()
+            );
+            ScoreKind::Loss
+        });
+        if measured.has(kind) {
+            return Ok(kind);
+        }
+        Err(Error::usage(format!(
+            "these scores bring no {0}, which is the importance in this run, and a loss beside it would be on another scale: give {0} \
+             with every batch, or make the loader with score={1:?}",
+            kind.name(),
+            ScoreKind::Loss.name()
+        )))
+    }
+}
+
 /// What is written into the score table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Belief {
+#[derive(Debug, Clone, Copy)]
+pub enum Belief<'a> {
     /// What was measured.
-    Measured(ScoreKind),
+    Measured(&'a Scale),
     /// Noise fixed by (seed, id), for sampler and policy alike: the control of every claim about scores.
     Noise(u64),
+}
+
+/// What a row's score is made of.
+enum Value {
+    Of(ScoreKind),
+    Noise(u64),
+}
+
+impl Belief<'_> {
+    fn settle(&self, measured: &Measured<'_>) -> Result<Value> {
+        Ok(match self {
+            Self::Measured(scale) => Value::Of(scale.settle(measured)?),
+            Self::Noise(seed) => Value::Noise(*seed),
+        })
+    }
 }
 
 /// Credits the scores of one batch, under one lock. Returns how many samples were scored.
@@ -54,7 +126,7 @@ pub enum Belief {
 pub fn credit(
     cache: &Cache,
     counters: &Counters,
-    belief: Belief,
+    belief: Belief<'_>,
     ticket: &Ticket,
     measured: &Measured<'_>,
 ) -> Result<usize> {
@@ -65,11 +137,13 @@ pub fn credit(
             ticket.number, ticket.epoch
         )));
     }
-    if ticket.scored.swap(true, AcqRel) {
+    // A refusal scores nothing; of a batch that was scored already nothing is taken, so there is nothing to refuse.
+    let value = if ticket.scored.load(Acquire) { None } else { Some(belief.settle(measured)?) };
+    let Some(value) = value.filter(|_| !ticket.scored.swap(true, AcqRel)) else {
         counters.scores_repeated_total.fetch_add(rows as u64, Relaxed);
         return Ok(0);
-    }
-    Ok(record(cache, counters, belief, ticket.ids.iter().map(|&id| Some(id)), measured))
+    };
+    Ok(record(cache, counters, value, ticket.ids.iter().map(|&id| Some(id)), measured))
 }
 
 /// Credits scores to samples that are named one by one, as those of a replayed graph are: nothing tells whether they were
@@ -77,7 +151,7 @@ pub fn credit(
 pub fn credit_ids(
     cache: &Cache,
     counters: &Counters,
-    belief: Belief,
+    belief: Belief<'_>,
     samples: usize,
     ids: &[i64],
     measured: &Measured<'_>,
@@ -85,30 +159,32 @@ pub fn credit_ids(
     if let Some(length) = measured.other_length(ids.len()) {
         return Err(Error::usage(format!("{length} scores for {} ids: one row an id", ids.len())));
     }
+    let value = belief.settle(measured)?;
     let known = |&id: &i64| SampleId::try_from(id).ok().filter(|&id| (id as usize) < samples);
-    Ok(record(cache, counters, belief, ids.iter().map(known), measured))
+    Ok(record(cache, counters, value, ids.iter().map(known), measured))
 }
 
 /// Writes the scores of one batch, under one lock. Returns how many samples were scored.
 fn record(
     cache: &Cache,
     counters: &Counters,
-    belief: Belief,
+    value: Value,
     ids: impl ExactSizeIterator<Item = Option<SampleId>>,
     measured: &Measured<'_>,
 ) -> usize {
     let rows = ids.len();
-    let value = |kind: ScoreKind, row: usize| match kind {
+    let of = |kind: ScoreKind, row: usize| match kind {
         ScoreKind::Loss => measured.loss[row],
-        ScoreKind::GradientNorm => measured.grad_norm.map_or(measured.loss[row], |g| g[row]),
-        ScoreKind::Entropy => measured.entropy.map_or(measured.loss[row], |e| e[row]),
+        // A column that lacks was refused before; a row of none would be NaN, which is no score.
+        ScoreKind::GradientNorm => measured.grad_norm.map_or(f32::NAN, |g| g[row]),
+        ScoreKind::Entropy => measured.entropy.map_or(f32::NAN, |e| e[row]),
         ScoreKind::Rank => (measured.count[row] as f32 + RANK_OFFSET).ln(),
     };
     let score = |(row, id): (usize, Option<SampleId>)| {
         let id = id.filter(|_| measured.count[row] >= 0)?;
-        Some(match belief {
-            Belief::Measured(kind) => (id, value(kind, row)),
-            Belief::Noise(seed) => (id, random_belief(seed, id)),
+        Some(match value {
+            Value::Of(kind) => (id, of(kind, row)),
+            Value::Noise(seed) => (id, random_belief(seed, id)),
         })
     };
     let scored = cache.learn(ids.enumerate().map(score));

@@ -6,13 +6,12 @@ import sys
 from typing import Any
 
 from lossfeed import _native
+from lossfeed.train import main as train
 
 
 def _train(options: dict[str, Any]) -> int:
     """Starts the demonstration job; called by the command line with its options."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    from lossfeed.train import main as train
-
     return train(options)
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
+from . import _native
 from ._errors import TrainingWarning
-
-if TYPE_CHECKING:
-    from ._loader import Loader
 
 #: Policies that keep by score.
 _SCORED_POLICIES = ("importance", "shade")
@@ -17,31 +14,37 @@ _SCORED_POLICIES = ("importance", "shade")
 class Uses:
     """What a training loop has done with a loader's batches so far. Set where it happens, looked at once an epoch."""
 
-    __slots__ = ("scored", "weight_read", "_said")
+    __slots__ = ("scored", "weight_read", "_sampler", "_cached", "_said")
 
-    def __init__(self) -> None:
+    def __init__(self, sampler: str, cached: bool) -> None:
         self.scored = False
         self.weight_read = False
+        self._sampler = sampler
+        self._cached = cached
         self._said: set[str] = set()
 
-    def look_back(self, loader: Loader) -> None:
+    def look_back(self, engine: _native.Engine) -> None:
         """After a whole epoch."""
-        sampler, cached = loader._settings["sampler"]["name"], loader._settings["cache_bytes"] > 0
-        policy, stats = loader._open_engine().describe()[0], loader.stats()
+        sampler, policy, stats = self._sampler, engine.describe()[0], dict(engine.stats())
         scored = self.scored or stats.get("scores_total", 0) + stats.get("scores_unranked_total", 0) > 0
-        wants = f"sampler={sampler!r}" if sampler != "uniform" else f"policy={policy!r}" if cached and policy in _SCORED_POLICIES else None
+        wants = None
+        if sampler != "uniform":
+            wants = f"sampler={sampler!r}"
+        elif self._cached and policy in _SCORED_POLICIES:
+            wants = f"policy={policy!r}"
         if wants is not None and not scored:
             self._say(
                 "scores",
-                f"{wants} goes by the samples' scores, and a whole epoch has brought none: take the loss from loader.cross_entropy(logits, "
-                "batch) or loader.loss(…), or call loader.score(logits, batch) beside your own",
+                f"{wants} goes by the samples' scores, and a whole epoch has brought none: take the loss from "
+                "loader.cross_entropy(logits, batch) or loader.loss(…), or call loader.score(logits, batch) beside "
+                "your own",
             )
         if not self.weight_read and stats.get("ess_ppm", 1e6) < 999_000:
             self._say(
                 "weights",
-                f"sampler={sampler!r} draws some samples more often than others, and a whole epoch has left the weights unread that make up "
-                "for it: take the loss from loader.cross_entropy(logits, batch) or loader.loss(…), or multiply your per-sample losses with "
-                "batch.weight",
+                f"sampler={sampler!r} draws some samples more often than others, and a whole epoch has left the "
+                "weights unread that make up for it: take the loss from loader.cross_entropy(logits, batch) or "
+                "loader.loss(…), or multiply your per-sample losses with batch.weight",
             )
 
     def _say(self, what: str, words: str) -> None:

@@ -22,8 +22,8 @@ _READS, _TRIED = 4, 2
 def draws_at_random(adaptor: Adaptor | Processes, samples: int) -> int | None:
     """An item that is another one when it is read again, or None. Tries two items, four times each.
 
-    The global generators of random, NumPy and torch are left as they were. Each read goes on where the one before has left them, as
-    reads in training do. An item that cannot be read is no answer.
+    The global generators of random, NumPy and torch are left as they were. Each read goes on where the one before has
+    left them, as reads in training do. An item that cannot be read is no answer.
     """
     with _generators_kept():
         for i in sorted({0, samples // 2})[:_TRIED]:
@@ -72,7 +72,8 @@ def refuse_random_items(data: Data) -> None:
     drawn = None if adaptor is None else draws_at_random(adaptor, len(data))
     if adaptor is not None and drawn is not None:
         raise SettingsError(
-            f"item {drawn} of this {type(adaptor.dataset).__name__} is another one each time it is read, and the cache would keep its first "
-            "draw for good: take the random part out of the dataset and apply it after the cache (transform=lossfeed.ImageTransform(…) "
-            "for images, or your own on batch.data), or leave out cache=, or accept it with frozen_augmentation=True"
+            f"item {drawn} of this {type(adaptor.dataset).__name__} is another one each time it is read, and the "
+            "cache would keep its first draw for good: take the random part out of the dataset and apply it after "
+            "the cache (transform=lossfeed.ImageTransform(…) for images, or your own on batch.data), or leave out "
+            "cache=, or accept it with frozen_augmentation=True"
         )

@@ -26,8 +26,8 @@ class Batch:
     __slots__ = ("data", "target", "ids", "_weight", "_ticket", "_uses", "__weakref__")
 
     data: Any
-    """``(B,)`` + the sample's shape, in the source's dtype; images are uint8 ``(B, height, width, channels)``, or what the loader's
-    ``transform`` makes of them."""
+    """``(B,)`` + the sample's shape, in the source's dtype; images are uint8 ``(B, height, width, channels)``, or
+    what the loader's ``transform`` makes of them."""
     target: Any
     """``(B,)`` + the target's shape, in the source's dtype; class labels are int64 ``(B,)``."""
     ids: Any
@@ -43,13 +43,14 @@ class Batch:
 
     @property
     def weight(self) -> Any:
-        """float32 ``(B,)``: multiplied with the per-sample losses it makes their mean an unbiased estimate of the mean over
-        the dataset; 1 for samplers that draw uniformly, and for those that are biased by name."""
+        """float32 ``(B,)``: multiplied with the per-sample losses it makes their mean an unbiased estimate of the
+        mean over the dataset; 1 for samplers that draw uniformly, and for those that are biased by name."""
         self._uses.weight_read = True
         return self._weight
 
     def __len__(self) -> int:
-        """Number of samples; the last batch of an epoch and one with skipped samples are shorter than ``batch_size``."""
+        """Number of samples; the last batch of an epoch and one with skipped samples are shorter than
+        ``batch_size``."""
         return len(self._ticket)
 
     @property
@@ -75,7 +76,8 @@ class Batch:
             mine, theirs = getattr(self, name), getattr(other, name)
             if tuple(mine.shape) != tuple(theirs.shape):
                 raise SettingsError(
-                    f"{name.lstrip('_')} of shape {tuple(theirs.shape)} does not fit this batch's {tuple(mine.shape)}: a graph needs batches of one size, drop_last=True"
+                    f"{name.lstrip('_')} of shape {tuple(theirs.shape)} does not fit this batch's "
+                    f"{tuple(mine.shape)}: a graph needs batches of one size, drop_last=True"
                 )
         for name in ("data", "target", "ids", "_weight"):
             getattr(self, name).copy_(getattr(other, name), non_blocking=True)
@@ -89,7 +91,8 @@ class Batch:
 
     def __repr__(self) -> str:
         return (
-            f"<lossfeed.Batch {self.number} of epoch {self.epoch}: {len(self)} samples, data {tuple(self.data.shape)} {self.data.dtype}>"
+            f"<lossfeed.Batch {self.number} of epoch {self.epoch}: {len(self)} samples, data "
+            f"{tuple(self.data.shape)} {self.data.dtype}>"
         )
 
 
@@ -135,6 +138,7 @@ def collated(fields: tuple[Any, Any, Any, Any], collate_fn: Any) -> tuple[Any, A
     result = collate_fn([(data[i], target[i]) for i in range(len(ids))])
     if not isinstance(result, (tuple, list)) or len(result) != 2:
         raise SettingsError(
-            f"collate_fn returned {type(result).__name__}: it must return a pair (data, target); ids and weight travel beside them"
+            f"collate_fn returned {type(result).__name__}: it must return a pair (data, target); ids and weight "
+            "travel beside them"
         )
     return result[0], result[1], ids, weight

@@ -6,19 +6,24 @@ import atexit
 import time
 import warnings
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from . import _native, _readers
 from ._errors import ThreadWarning
 
-if TYPE_CHECKING:
-    from ._loader import Loader
-
 #: How long the interpreter's exit waits for reads under way, in seconds.
 EXIT_S = 5.0
 
+
+class Threaded(Protocol):
+    """A loader, as far as its end is concerned."""
+
+    def _close(self, seconds: float | None) -> list[str]:
+        """Ends everything, waits so long, and returns who has not come."""
+
+
 #: Loaders that may still have threads.
-live: weakref.WeakSet[Loader] = weakref.WeakSet()
+live: weakref.WeakSet[Threaded] = weakref.WeakSet()
 
 
 @atexit.register

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from . import _native
+from ._columns import RANK_BASE, Columns
 from ._errors import Error, UsageError
+from ._forward import Forward, Reduction, real_dtype
 from ._memory import dtype_name
-from ._scores import RANK_BASE
 
 if TYPE_CHECKING:
+    from ._account import Account
     from ._batch import Batch
-    from ._loader import Loader
-    from ._rows import Forward, Reduction
 
 _loaded: dict[int, _native.CudaKernels | None] = {}
 
@@ -38,19 +38,22 @@ NOWHERE = Home(0, 0, 0)
 
 
 def kernels(device: torch.device) -> _native.CudaKernels | None:
-    """The kernels of a device; None, with one warning that says why, where they cannot be had: torch's operators do then."""
+    """The kernels of a device; None, with one warning that says why, where they cannot be had: torch's operators do
+    then."""
     if device.type != "cuda" or torch.version.cuda is None:
         return None
     index = torch.cuda.current_device() if device.index is None else device.index
     if index not in _loaded:
         if torch.cuda.is_current_stream_capturing():
             raise UsageError(
-                "a graph that is being captured would load lossfeed's kernels, which ends the capture: run the step once outside of it first"
+                "a graph that is being captured would load lossfeed's kernels, which ends the capture: run the step "
+                "once outside of it first"
             )
         try:
             _loaded[index] = _native.CudaKernels(index)
         except Error as cause:
-            warnings.warn(f"lossfeed scores on {device} with torch's operators, not with its kernels: {cause}", RuntimeWarning, stacklevel=3)
+            words = f"lossfeed scores on {device} with torch's operators, not with its kernels: {cause}"
+            warnings.warn(words, RuntimeWarning, stacklevel=3)
             _loaded[index] = None
     return _loaded[index]
 
@@ -73,16 +76,16 @@ def on(device: torch.device) -> AbstractContextManager[Any]:
     return nullcontext() if device.index == torch.cuda.current_device() else torch.cuda.device(device)
 
 
-def home(loader: Loader, batch: Batch, device: torch.device) -> Home:
-    """Where scores of this batch that are computed on `device` go. In a graph that is being captured they are credited to the
-    ids that lie in ``batch.ids`` when it is replayed; else to the batch's ticket, once.
+def home(account: Account, batch: Batch, device: torch.device, native: _native.CudaKernels) -> Home:
+    """Where scores of this batch that are computed on `device` go. In a graph that is being captured they are
+    credited to the ids that lie in ``batch.ids`` when it is replayed; else to the batch's ticket, once.
 
     Raises:
-        SampleError: what an earlier call found in its targets. UsageError: a capture with ids that are not on the device.
+        SampleError: what an earlier call found in its targets. UsageError: a capture with ids that are not on the
+            device.
     """
-    box = mailbox(loader, device)
-    if (native := kernels(device)) is not None:
-        native.check(stream(device), box)
+    box = mailbox(account, device)
+    native.check(stream(device), box)
     if not torch.cuda.is_current_stream_capturing():
         return Home(box.address, box.register(batch._ticket), 0)
     return Home(box.address, 0, captured_ids(box, batch, device))
@@ -96,26 +99,28 @@ def captured_ids(box: _native.Mailbox, batch: Batch, device: torch.device) -> in
     """
     if batch.ids.device != device:
         raise UsageError(
-            f"a graph that scores on {device} finds the batch's ids on {batch.ids.device}: make the loader with device={str(device)!r}"
+            f"a graph that scores on {device} finds the batch's ids on {batch.ids.device}: make the loader with "
+            f"device={str(device)!r}"
         )
-    # The graph knows them by their address alone, and may be replayed long after the batch has gone from the caller's hands. They
-    # share their memory with what else came with the batch, the targets among them.
+    # The graph knows them by their address alone, and may be replayed long after the batch has gone from the caller's
+    # hands. They share their memory with what else came with the batch, the targets among them.
     address = batch.ids.data_ptr()
     box.keep(address, (batch.ids, batch.target, batch.data, batch._weight))
     return address
 
 
-def mailbox(loader: Loader, device: torch.device) -> _native.Mailbox:
-    """The loader's mailbox on a device, made at its first use."""
-    engine = loader._open_engine()
+def mailbox(account: Account, device: torch.device) -> _native.Mailbox:
+    """The account's mailbox on a device, made at its first use."""
+    engine = account.engine()
     index = torch.cuda.current_device() if device.index is None else device.index
-    if index not in loader._mailboxes:
+    if index not in account.mailboxes:
         if torch.cuda.is_current_stream_capturing():
             raise UsageError(
-                f"a graph that is being captured on {device} would make this loader's mailbox, which ends the capture: score one batch outside of it first"
+                f"a graph that is being captured on {device} would make this loader's mailbox, which ends the capture: "
+                "score one batch outside of it first"
             )
-        loader._mailboxes[index] = engine.mailbox(index, loader._settings["batch_size"])
-    return loader._mailboxes[index]
+        account.mailboxes[index] = engine.mailbox(index, account.batch_size)
+    return account.mailboxes[index]
 
 
 def forward(
@@ -129,28 +134,30 @@ def forward(
     ranks: bool,
     reduction: Reduction | None,
 ) -> Forward:
-    """:func:`lossfeed._rows.forward` of readable rows and contiguous int64 labels; mails the scores, a row a sample. With a
-    reduction the terms become one number in the same launch, and the first share is the mean's divisor."""
-    from ._rows import Forward, real_dtype
+    """:func:`lossfeed._rows.forward` of readable rows and contiguous int64 labels; mails the scores, a row a sample.
 
+    With a reduction the terms become one number in the same launch, and the first share is the mean's divisor."""
     device, (count, classes) = rows.device, rows.shape
     with on(device):
         if not where.mail:
             native.check(stream(device))
         real = real_dtype(rows)
-        term = torch.empty(count, dtype=real, device=device) if reduction is None else torch.empty((), dtype=reduction.dtype, device=device)
+        one = reduction is not None
+        term = torch.empty(() if one else count, dtype=reduction.dtype if one else real, device=device)
         rest = torch.empty((6, count), dtype=real, device=device)
         correct = torch.empty(count, dtype=torch.uint8, device=device)
         counts = torch.empty(count, dtype=torch.int32, device=device) if ranks else None
         rank_score = torch.empty(count, dtype=torch.float32, device=device) if ranks else None
         scratch = torch.empty(_native.scratch_bytes(count, classes), dtype=torch.uint8, device=device)
         weight_sum = weight.sum() if weight is not None and label_smoothing > 0.0 else None
-        share, loss, peak, log_sum, grad_norm, entropy = (rest.data_ptr() + i * count * rest.element_size() for i in range(6))
+        first, column = rest.data_ptr(), count * rest.element_size()
+        share, loss, peak, log_sum, grad_norm, entropy = (first + i * column for i in range(6))
         total: dict[str, Any] = {"term": term.data_ptr(), "share": share}
         if reduction is not None:
-            total = {"reduced": term.data_ptr(), "mean": reduction.mean, "narrow": reduction.dtype != real, "divisor": share}
-            if reduction.sample_weight is not None:
-                total |= {"sample_weight": reduction.sample_weight.data_ptr(), "sample_rows": count // len(reduction.sample_weight)}
+            narrow, weights = reduction.dtype != real, reduction.sample_weight
+            total = {"reduced": term.data_ptr(), "mean": reduction.mean, "narrow": narrow, "divisor": share}
+            if weights is not None:
+                total |= {"sample_weight": weights.data_ptr(), "sample_rows": count // len(weights)}
         native.forward(
             stream(device),
             dtype_name(rows),
@@ -181,14 +188,15 @@ def forward(
     return Forward(term, rest, correct, counts, rank_score)
 
 
-def score(rows: torch.Tensor, labels: torch.Tensor, ignore_index: int, where: Home) -> None:
+def score(
+    native: _native.CudaKernels, rows: torch.Tensor, labels: torch.Tensor, ignore_index: int, where: Home
+) -> None:
     """Mails the scores of readable rows, a row a sample, and keeps nothing: one allocation and one call."""
-    native = kernels(rows.device)
-    assert native is not None, "asked before"
     device, (count, classes) = rows.device, rows.shape
-    column, counts = (-(-count * size // 256) * 256 for size in (rows.element_size() if rows.dtype == torch.float64 else 4, 4))
+    column, counts = (-(-count * size // 256) * 256 for size in (real_dtype(rows).itemsize, 4))
     with on(device):
-        room = torch.empty(3 * column + counts + _native.scratch_bytes(count, classes), dtype=torch.uint8, device=device)
+        size = 3 * column + counts + _native.scratch_bytes(count, classes)
+        room = torch.empty(size, dtype=torch.uint8, device=device)
         first = room.data_ptr()
         native.forward(
             stream(device),
@@ -224,9 +232,11 @@ def backward(
     divisor: torch.Tensor | None = None,
     sample_weight: torch.Tensor | None = None,
 ) -> None:
-    """Writes the gradient to `out` (which may be `rows`). `softmax` is contiguous ``(2, R)``: maxima, then log-sums. `upstream` has
-    one number, or one a row, in the logits' dtype or that of the arithmetic; each is divided by `divisor` (one number) and multiplied
-    with its sample's weight."""
+    """Writes the gradient to `out`, which may be `rows`.
+
+    `softmax` is contiguous ``(2, R)``: maxima, then log-sums. `upstream` has one number, or one a row, in the logits'
+    dtype or that of the arithmetic. Each is divided by `divisor` (one number) and multiplied with its sample's
+    weight."""
     count, classes = rows.shape
     with on(rows.device):
         weight_sum = weight.sum() if weight is not None and label_smoothing > 0.0 else None
@@ -255,13 +265,10 @@ def backward(
         )
 
 
-def mail_sequences(found: Forward, samples: int, sequence: str, where: Home) -> None:
+def mail_sequences(native: _native.CudaKernels, columns: Columns, samples: int, sequence: str, where: Home) -> None:
     """One loss a sample from the rows of its positions, ranked and mailed."""
-    native = kernels(found.rest.device)
-    assert native is not None, "the rows were scored by these kernels"
-    _, loss, _, _, grad_norm, entropy = found.rest.detach().unbind()
-    length = loss.numel() // samples
-    device = loss.device
+    loss, grad_norm, entropy = columns.loss, columns.grad_norm, columns.entropy
+    length, device = loss.numel() // samples, loss.device
     with on(device):
         outputs = torch.empty((5, samples), dtype=loss.dtype, device=device)
         counts = torch.empty(samples, dtype=torch.int32, device=device)
@@ -272,7 +279,7 @@ def mail_sequences(found: Forward, samples: int, sequence: str, where: Home) -> 
             samples,
             length,
             loss.data_ptr(),
-            found.correct.data_ptr(),
+            columns.correct.data_ptr(),
             scratch.data_ptr(),
             grad_norm=grad_norm.data_ptr(),
             entropy=entropy.data_ptr(),
@@ -311,13 +318,16 @@ def mail_columns(native: _native.CudaKernels, columns: list[torch.Tensor], where
         )
 
 
-def settle(mailboxes: dict[int, Any]) -> None:
+def settle(account: Account) -> None:
     """Waits until the scores of all work given to the devices so far have been credited.
 
     Raises:
         UsageError: this thread is capturing a graph, which waiting would end.
     """
-    if mailboxes and torch.cuda.is_current_stream_capturing():
-        raise UsageError("the scores under way cannot be waited for while a CUDA graph is being captured: do it outside of the capture")
-    for box in mailboxes.values():
+    if account.mailboxes and torch.cuda.is_current_stream_capturing():
+        raise UsageError(
+            "the scores under way cannot be waited for while a CUDA graph is being captured: do it outside of the "
+            "capture"
+        )
+    for box in account.mailboxes.values():
         box.settle()

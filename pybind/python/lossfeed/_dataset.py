@@ -22,7 +22,9 @@ class Adaptor:
     The first item sets the dtype and shape of all; an item that differs is a bad sample with both shapes.
     """
 
-    def __init__(self, dataset: Any, mode: str, resize: tuple[int, int] | None, thread_safe: bool | None = None) -> None:
+    def __init__(
+        self, dataset: Any, mode: str, resize: tuple[int, int] | None, thread_safe: bool | None = None
+    ) -> None:
         self.dataset = dataset
         self.mode = mode
         self.resize = resize
@@ -43,9 +45,11 @@ class Adaptor:
             raise SampleError(f"dataset item 0 raised {type(cause).__name__} while its shape was looked up") from cause
 
     def __call__(self, ids: list[int]) -> list[Any]:
-        """For the first of `ids`, one at least, the pair of buffers, or ``(words, exception, whether it ends everything)``.
+        """For the first of `ids`, one at least, the pair of buffers, or ``(words, exception, whether it ends
+        everything)``.
 
-        ``__getitems__`` gets them all in one call. ``__getitem__`` is called until some time has passed: a slow one once.
+        ``__getitems__`` gets them all in one call. ``__getitem__`` is called until some time has passed: a slow one
+        once.
         """
         me = threading.get_ident()
         try:
@@ -76,7 +80,8 @@ class Adaptor:
             return [end] * len(ids)
         if len(items) != len(ids):
             short = SampleError(
-                f"dataset.__getitems__ returned {len(items)} items for {len(ids)} indices: it must return one an index, in order"
+                f"dataset.__getitems__ returned {len(items)} items for {len(ids)} indices: it must return one an "
+                "index, in order"
             )
             return [short] * len(ids)
         return items
@@ -96,8 +101,9 @@ class Adaptor:
                 found = (dtype_name(value), tuple(value.shape))
                 if found != wanted:
                     raise SampleError(
-                        f"dataset item {i}: {name} is {_say(found)}, item 0 had {_say(wanted)}: every item must have the same dtype and "
-                        f"shape; pad or crop in the dataset{', or pass resize=(height, width)' if len(wanted[1]) == 3 else ''}"
+                        f"dataset item {i}: {name} is {_say(found)}, item 0 had {_say(wanted)}: every item must have "
+                        "the same dtype and shape; pad or crop in the "
+                        f"dataset{', or pass resize=(height, width)' if len(wanted[1]) == 3 else ''}"
                     )
             return as_bytes(data), as_bytes(target)
         except BaseException as error:
@@ -106,14 +112,14 @@ class Adaptor:
     def _parts(self, item: Any, i: int) -> tuple[Any, Any]:
         if isinstance(item, dict):
             raise SampleError(
-                f"dataset item {i} is a dict with keys {sorted(map(str, item))[:8]}: return a pair (x, y), for example through a small "
-                "wrapper dataset, or keep your DataLoader and stage it with lf.stage"
+                f"dataset item {i} is a dict with keys {sorted(map(str, item))[:8]}: return a pair (x, y), for "
+                "example through a small wrapper dataset, or keep your DataLoader and stage it with lf.stage"
             )
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             what = f"a {type(item).__name__}" + (f" of {len(item)}" if isinstance(item, (tuple, list)) else "")
             raise SampleError(
-                f"dataset item {i} is {what}: return a pair (x, y) of one tensor, array or image and one target; stack several inputs "
-                "into one, or keep your DataLoader and stage it with lf.stage"
+                f"dataset item {i} is {what}: return a pair (x, y) of one tensor, array or image and one target; "
+                "stack several inputs into one, or keep your DataLoader and stage it with lf.stage"
             )
         return self._array(item[0], "x", i), self._array(item[1], "y", i)
 
@@ -123,7 +129,9 @@ class Adaptor:
             import torch
 
             if value.device.type != "cpu" or value.layout is not torch.strided:
-                raise SampleError(f"dataset item {i}: {name} is a {value.layout} tensor on {value.device}: return dense CPU tensors")
+                raise SampleError(
+                    f"dataset item {i}: {name} is a {value.layout} tensor on {value.device}: return dense CPU tensors"
+                )
             result = value.detach()
         elif _is_image(value):
             result = _pixels(value, self.mode, self.resize)
@@ -132,15 +140,17 @@ class Adaptor:
             try:
                 result = numpy.asarray(value)
             except Exception as cause:
-                raise SampleError(f"dataset item {i}: {name} ({type(value).__name__}) is ragged or no number: {cause}") from cause
+                raise SampleError(
+                    f"dataset item {i}: {name} ({type(value).__name__}) is ragged or no number: {cause}"
+                ) from cause
             if type(value) is float:
                 result = result.astype(numpy.float32)
             if not result.dtype.isnative:
                 result = result.astype(result.dtype.newbyteorder("="))
         if dtype_name(result) not in DTYPES:
             raise SampleError(
-                f"dataset item {i}: {name} ({type(value).__name__}) has dtype {dtype_name(result)}, which cannot travel in a batch: use "
-                f"one of {', '.join(DTYPES)}, fixed in shape"
+                f"dataset item {i}: {name} ({type(value).__name__}) has dtype {dtype_name(result)}, which cannot "
+                f"travel in a batch: use one of {', '.join(DTYPES)}, fixed in shape"
             )
         return result
 
@@ -151,9 +161,11 @@ def _kept(found: Any) -> Any:
 
 
 def guarded(dataset: Any) -> list[Any]:
-    """What only one thread at a time may touch: `dataset` and the datasets it is made of, but for those that are known to bear it.
+    """What only one thread at a time may touch: `dataset` and the datasets it is made of, but for those that are
+    known to bear it.
 
-    The mark ``thread_safe = True`` speaks for everything behind it. Lists and torch's own wrappers touch nothing but what they wrap.
+    The mark ``thread_safe = True`` speaks for everything behind it. Lists and torch's own wrappers touch nothing but
+    what they wrap.
     """
     found: list[Any] = []
     waiting, seen = [dataset], set()
@@ -168,7 +180,8 @@ def guarded(dataset: Any) -> list[Any]:
         several = getattr(part, "datasets", None)
         several = list(several.values()) if isinstance(several, dict) else several
         candidates = [inner, *(several if isinstance(several, (list, tuple)) else ())]
-        waiting += [c for c in candidates if callable(getattr(c, "__getitem__", None)) and not isinstance(c, (str, bytes, dict))]
+        indexed = (c for c in candidates if callable(getattr(c, "__getitem__", None)))
+        waiting += [c for c in indexed if not isinstance(c, (str, bytes, dict))]
     return found
 
 

@@ -1,5 +1,5 @@
-"""Losses that are sums over elements: one loss a sample, and the norm of its gradient at the prediction. Differentiable,
-on any device, in torch's own operators; imported only by functions that were handed a tensor."""
+"""Losses that are sums over elements: one loss a sample, and the norm of its gradient at the prediction.
+Differentiable, on any device, in torch's own operators; imported only by functions that were handed a tensor."""
 
 from __future__ import annotations
 
@@ -57,23 +57,27 @@ _LOSSES: dict[str, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
 def sample_losses(
     kind: str, prediction: torch.Tensor, target: torch.Tensor, options: dict[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``(B,)`` losses, the mean over each sample's elements, and ``(B,)`` norms of their gradients at the prediction. Half
-    precision is computed in float32.
+    """``(B,)`` losses, the mean over each sample's elements, and ``(B,)`` norms of their gradients at the prediction.
+    Half precision is computed in float32.
 
     Raises:
         SettingsError: an unknown loss or option, or shapes that differ.
     """
     if kind not in _LOSSES:
         raise SettingsError(
-            f"loss {kind!r} is unknown: use {', '.join(_LOSSES)}; for classes loader.cross_entropy; for anything else loader.score_losses"
+            f"loss {kind!r} is unknown: use {', '.join(_LOSSES)}; for classes loader.cross_entropy; for anything "
+            "else loader.score_losses"
         )
     known = _OPTIONS[kind]
     for name in options:
         if name not in known:
-            raise SettingsError(f"{kind} has no option {name!r}" + (f": it takes {', '.join(known)}" if known else ": it takes none"))
+            raise SettingsError(f"{kind} has no option {name!r}: it takes {', '.join(known) or 'none'}")
     if prediction.shape != target.shape:
         # torch broadcasts here, with a warning; a (B,) target under a (B, 1) prediction then gives B losses a sample.
-        raise SettingsError(f"target of shape {tuple(target.shape)} does not fit predictions of shape {tuple(prediction.shape)}: they must be equal")
+        raise SettingsError(
+            f"target of shape {tuple(target.shape)} does not fit predictions of shape {tuple(prediction.shape)}: "
+            "they must be equal"
+        )
     if prediction.numel() == 0:
         raise SettingsError(f"predictions of shape {tuple(prediction.shape)} hold nothing to take a loss of")
     real = torch.float64 if prediction.dtype == torch.float64 else torch.float32

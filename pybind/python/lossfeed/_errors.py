@@ -35,8 +35,8 @@ class SourceError(Error, OSError):
 
 
 class OutageError(SourceError):
-    """A store did not serve for ``retry_timeout``: nothing is known to be wrong with the data, so ``on_error`` skips nothing for it.
-    Check the network and the store, then go on from the last checkpoint."""
+    """A store did not serve for ``retry_timeout``: nothing is known to be wrong with the data, so ``on_error`` skips
+    nothing for it. Check the network and the store, then go on from the last checkpoint."""
 
 
 class SampleError(Error, ValueError):
@@ -68,7 +68,8 @@ class ThreadWarning(RuntimeWarning):
 
 
 class TrainingWarning(UserWarning):
-    """The loader was asked for something that the training loop does not use: scores that never come, weights that nobody reads."""
+    """The loader was asked for something that the training loop does not use: scores that never come, weights that
+    nobody reads."""
 
 
 for _name in __all__:

@@ -13,20 +13,22 @@ from ._memory import is_array, is_tensor
 
 
 class ImageTransform:
-    """Crop, flip and normalise images, after the cache: ``lf.Loader(data, transform=lf.ImageTransform("float32", mean=…, std=…))``.
+    """Crop, flip and normalise images, after the cache: ``lf.Loader(data, transform=lf.ImageTransform("float32",
+    mean=…, std=…))``.
 
-    On a CUDA device samples travel as bytes, and one kernel on the copy's stream makes the batch; on the CPU the loader's
-    threads make it on the way into the batch. Both give the same bits.
+    On a CUDA device samples travel as bytes, and one kernel on the copy's stream makes the batch; on the CPU the
+    loader's threads make it on the way into the batch. Both give the same bits.
 
     Equal to torchvision's ``RandomCrop(crop, padding)``, ``RandomHorizontalFlip(flip)``, ``ToTensor()`` and
-    ``Normalize(mean, std)`` up to float32 rounding. Draws are functions of the loader's seed, the epoch, the batch's number and
-    the sample's id: any number of workers, any device and a resumed run draw the same, and a sample that comes twice in an
-    epoch is drawn anew.
+    ``Normalize(mean, std)`` up to float32 rounding. Draws are functions of the loader's seed, the epoch, the batch's
+    number and the sample's id: any number of workers, any device and a resumed run draw the same, and a sample that
+    comes twice in an epoch is drawn anew.
 
     Args:
-        dtype: of ``batch.data``: ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"uint8"``, as text or as torch's or NumPy's.
-        mean, std: one number or one a channel, in units of 0 to 1 (ImageNet: ``mean=(0.485, 0.456, 0.406)``). None is 0 and 1:
-            values from 0 to 1. Not for ``uint8``, whose values stay.
+        dtype: of ``batch.data``: ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"uint8"``, as text or as torch's
+            or NumPy's.
+        mean, std: one number or one a channel, in units of 0 to 1 (ImageNet: ``mean=(0.485, 0.456, 0.406)``). None is
+            0 and 1: values from 0 to 1. Not for ``uint8``, whose values stay.
         layout: ``"NCHW"``; ``"channels_last"``: the same shape over (height, width, channels) in memory, as
             ``torch.channels_last``; ``"NHWC"``: that as the shape too.
         crop: ``(height, width)`` or one number for both; None is the image's size.
@@ -80,6 +82,16 @@ class ImageTransform:
     def _fit(self, source: _native.Source) -> _native.ImageTransform:
         """Checked against a dataset."""
         return _native.ImageTransform(source, json.dumps(self._settings))
+
+
+def transform(value: Any) -> ImageTransform:
+    """An image transform; a callable is refused with where it belongs."""
+    if isinstance(value, ImageTransform):
+        return value
+    raise SettingsError(
+        f"transform={value!r} must be a lossfeed.ImageTransform: loader threads run no Python of yours; apply other "
+        "transforms to batch.data in the loop"
+    )
 
 
 #: Names that users write, and the engine's.

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._errors import SettingsError, UsageError
 from ._memory import torch_loaded
-
-if TYPE_CHECKING:
-    from ._images import ImageTransform
 
 #: Keyword -> what it means here.
 HONOURED = {
@@ -27,7 +24,8 @@ HONOURED = {
     "timeout": "seconds to wait for a batch; 0 waits for ever",
     "generator": "the seed is drawn from it, once, when no seed is given",
     "prefetch_factor": "batches prepared ahead by each worker; None is 2",
-    "persistent_workers": "True keeps nothing that would otherwise be lost: caches and scores live as long as the loader",
+    "persistent_workers": "True keeps nothing that would otherwise be lost: "
+    "caches and scores live as long as the loader",
     "in_order": "batches always come in order",
 }
 
@@ -35,9 +33,10 @@ HONOURED = {
 REFUSED = {
     "sampler": "an order made in Python cannot see the scores and the cache; name one of lossfeed's samplers "
     "(uniform, pads, importance, cost-aware), or stage a torch DataLoader with lf.stage",
-    "batch_sampler": "batches are cut by the engine, so that every rank gets equally many; use batch_size and drop_last",
-    "worker_init_fn": "workers are threads of the engine and run no Python of yours; prepare the dataset before, or transform "
-    "batch.data after",
+    "batch_sampler": "batches are cut by the engine, so that every rank gets equally many; "
+    "use batch_size and drop_last",
+    "worker_init_fn": "workers are threads of the engine and run no Python of yours; "
+    "prepare the dataset before, or transform batch.data after",
     "multiprocessing_context": "workers are threads, no process is started",
     "pin_memory_device": "deprecated in torch too; use device='cuda:N'",
     "in_order=False": "delivering batches as they finish would make runs irreproducible and checkpoints wrong",
@@ -105,17 +104,6 @@ def choice(name: str, value: Any, *allowed: str) -> str:
     return value
 
 
-def transform(value: Any) -> ImageTransform:
-    """An image transform; a callable is refused with where it belongs."""
-    from ._images import ImageTransform
-
-    if isinstance(value, ImageTransform):
-        return value
-    raise SettingsError(
-        f"transform={value!r} must be a lossfeed.ImageTransform: loader threads run no Python of yours; apply other transforms to batch.data in the loop"
-    )
-
-
 def workers(num_workers: Any, prefetch_factor: Any) -> tuple[int | None, int]:
     """(threads or None, batches ahead per thread)."""
     count = None if num_workers is None else whole("num_workers", num_workers, 0, 1024)
@@ -123,8 +111,8 @@ def workers(num_workers: Any, prefetch_factor: Any) -> tuple[int | None, int]:
         return count, 2
     if count == 0:
         raise SettingsError(
-            f"prefetch_factor={prefetch_factor!r} with num_workers=0: the calling thread prepares each batch when it is asked for, "
-            "nothing runs ahead; leave it out, or use num_workers=1 or more"
+            f"prefetch_factor={prefetch_factor!r} with num_workers=0: the calling thread prepares each batch when it "
+            "is asked for, nothing runs ahead; leave it out, or use num_workers=1 or more"
         )
     return count, whole("prefetch_factor", prefetch_factor, 1, 1024)
 
@@ -151,7 +139,9 @@ def sampler(value: Any, shuffle: Any) -> dict[str, Any]:
             raise SettingsError(f"sampler {settings['name']}: {option}={setting} must be a finite number")
     if shuffle is False:
         if settings["name"] != "uniform":
-            raise SettingsError(f"shuffle=False with sampler {settings['name']!r}: it draws at random; leave one of them out")
+            raise SettingsError(
+                f"shuffle=False with sampler {settings['name']!r}: it draws at random; leave one of them out"
+            )
         settings.setdefault("in_order", True)
     return settings
 
@@ -176,8 +166,8 @@ def device(value: Any, pin_memory: Any) -> str:
         raise SettingsError(f"device={name!r} is unknown: use cpu, cuda or cuda:N")
     if flag("pin_memory", pin_memory) and kind == "cpu":
         raise SettingsError(
-            "pin_memory=True with device='cpu': there is no copy that would gain by it; pass device='cuda', where batches are "
-            "page-locked and arrive on the device by themselves"
+            "pin_memory=True with device='cpu': there is no copy that would gain by it; pass device='cuda', where "
+            "batches are page-locked and arrive on the device by themselves"
         )
     return "cpu" if kind == "cpu" else name
 
@@ -187,7 +177,9 @@ def framework(value: Any, on_device: str) -> str:
     name = choice("framework", value, "auto", "torch", "numpy")
     if on_device != "cpu":
         if name == "numpy":
-            raise SettingsError(f"framework='numpy' with device={on_device!r}: NumPy arrays live in host memory; use device='cpu'")
+            raise SettingsError(
+                f"framework='numpy' with device={on_device!r}: NumPy arrays live in host memory; use device='cpu'"
+            )
         name = "torch"
     if name == "auto":
         name = "torch" if torch_loaded() is not None else "numpy"
@@ -195,6 +187,7 @@ def framework(value: Any, on_device: str) -> str:
         __import__(name)
     except ImportError as cause:
         raise UsageError(
-            f"batches as {name} need it installed: pip install 'lossfeed[{name}]', or choose framework='torch' or 'numpy'"
+            f"batches as {name} need it installed: pip install 'lossfeed[{name}]', or choose framework='torch' or "
+            "'numpy'"
         ) from cause
     return name

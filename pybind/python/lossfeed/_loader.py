@@ -6,21 +6,21 @@ import contextlib
 import json
 import os
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import _closing, _hook, _keywords, _native, _ranks, _readers
+from . import _arrays, _closing, _images, _keywords, _native, _ranks, _readers
+from ._account import Account
 from ._advice import Uses
 from ._augmentation import refuse_random_items
 from ._batch import Batch, Views
+from ._device import Courier
 from ._errors import Error, SettingsError, UsageError
+from ._half import torch_half
 from ._images import ImageTransform
-from ._memory import to_numpy, to_torch
+from ._memory import is_tensor, to_numpy, to_torch
 from ._open import Data, open as open_data
-from ._pass import Pass
+from ._pass import Line, Pass
 from ._sizes import parse_cache
-
-if TYPE_CHECKING:
-    from ._plans import Plans
 
 _STATE_VERSION = 1
 
@@ -35,43 +35,50 @@ class Loader:
         batch_size: samples a batch and rank, at least 1 and at most a rank's share of the dataset.
         shuffle: None or True permutes by ``(seed, epoch)``; False walks the ids in order.
         sampler: who comes next, by name or as a dict with options (``{"name": "cost-aware", "kappa": 16}``):
-            ``"uniform"`` (default; every id once an epoch), ``"cost-aware"`` (least gradient variance per byte fetched, the
-            one to use with a cache and :meth:`cross_entropy`), ``"importance"``, ``"pads"`` (SHADE's, biased). All but
-            ``uniform`` draw some ids more often than others; ``batch.weight`` makes the loss unbiased again.
+            ``"uniform"`` (default; every id once an epoch), ``"cost-aware"`` (least gradient variance per byte
+            fetched, the one to use with a cache and :meth:`cross_entropy`), ``"importance"``, ``"pads"`` (SHADE's,
+            biased). All but ``uniform`` draw some ids more often than others; ``batch.weight`` makes the loss
+            unbiased again.
         num_workers: threads; None is one a core, 0 prepares each batch in the calling thread, deterministically.
         collate_fn: called with the list of ``(x, y)`` rows of a batch; returns ``(data, target)``.
         timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.
         generator: the seed is drawn from it once.
         prefetch_factor: batches each worker prepares ahead, default 2.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are, ready on the current stream.
-        cache: host memory for samples: bytes, text (``"2GiB"``), or a share of the dataset (``"20%"`` or a float up to 1.0). None
+        cache: host memory for samples: bytes, text (``"2GiB"``), or a share of the dataset (``"20%"`` or a float up
+            to 1.0). None
             or 0: no cache. The limit is never exceeded.
         cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` the pixels.
-        copy_path: how cached rows get to a CUDA device: ``"gathered"`` (loader threads gather a batch, which is copied as a whole),
-            ``"batched"`` (the driver copies each row from where the cache has it, in one call; driver 570 or newer) or ``"mapped"`` (a
-            kernel reads the rows there, over the bus). ``"auto"`` takes what is measured to be the fastest when the loader is made; see
-            :meth:`copy_paths`; ``in_place_samples_total`` of :meth:`stats` counts rows that were not gathered. Samples that are decoded or transformed by the loader's threads are always gathered.
-        transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers pixels as they are.
-        policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``; None takes the one that suits the
-            sampler (minio, shade for pads, else importance).
-        seed: reproduces every order, on any machine. With ``num_workers=0`` always. With workers it does for samplers that look at
-            nothing but the seed (``uniform``); the others draw by scores and residents, and which of them had come when an epoch
-            was drawn is a matter of timing.
-        rank, world_size: this rank of how many; None takes torch.distributed's where it is initialised, else RANK and WORLD_SIZE of the
-            environment, which torchrun sets. A process group that says something else later is refused.
-        frozen_augmentation: True accepts that a cache keeps each sample of a Python dataset as it was first read, although
-            the dataset draws at random.
-        on_error: bad samples: ``"raise"``, ``"skip"`` (the batch is shorter) or ``"substitute"`` (another sample of the batch, under its
-            own id). Counted, and listed by :meth:`bad_samples`.
-        score: what becomes importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or ``"rank"``; None suits policy and sampler.
+        copy_path: how cached rows get to a CUDA device: ``"gathered"`` (loader threads gather a batch, which is
+            copied as a whole), ``"batched"`` (the driver copies each row from where the cache has it, in one call;
+            driver 570 or newer) or ``"mapped"`` (a kernel reads the rows there, over the bus). ``"auto"`` takes what
+            is measured to be the fastest when the loader is made; see :meth:`copy_paths`; ``in_place_samples_total``
+            of :meth:`stats` counts rows that were not gathered. Samples that are decoded or transformed by the
+            loader's threads are always gathered.
+        transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers
+            pixels as they are.
+        policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``; None takes the one that
+            suits the sampler (minio, shade for pads, else importance).
+        seed: reproduces every order, on any machine. With ``num_workers=0`` always. With workers it does for samplers
+            that look at nothing but the seed (``uniform``); the others draw by scores and residents, and which of
+            them had come when an epoch was drawn is a matter of timing.
+        rank, world_size: this rank of how many; None takes torch.distributed's where it is initialised, else RANK and
+            WORLD_SIZE of the environment, which torchrun sets. A process group that says something else later is
+            refused.
+        frozen_augmentation: True accepts that a cache keeps each sample of a Python dataset as it was first read,
+            although the dataset draws at random.
+        on_error: bad samples: ``"raise"``, ``"skip"`` (the batch is shorter) or ``"substitute"`` (another sample of
+            the batch, under its own id). Counted, and listed by :meth:`bad_samples`.
+        score: what becomes importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or ``"rank"``; None suits
+            policy and sampler, and takes losses where the run's first scores bring nothing else. A run keeps to one.
         smoothing: weight of the old belief when a new score comes, in [0, 1).
         max_slots: bound on batch slots, those you hold included; None is the prefetch depth + 64.
         job: name shown by ``lossfeed smi``. stats: publish a page for it.
         framework: ``"torch"``, ``"numpy"``, or ``"auto"``: torch if this process has imported it.
 
     One pass at a time: a second ``iter(loader)`` ends the first, whose next batch then raises :class:`UsageError`.
-    Dropping an iterator in mid-epoch stops its work, between two samples. After ``fork`` a child must make a loader of its own. Waits
-    release the interpreter lock and answer Ctrl-C within a tenth of a second.
+    Dropping an iterator in mid-epoch stops its work, between two samples. After ``fork`` a child must make a loader
+    of its own. Waits release the interpreter lock and answer Ctrl-C within a tenth of a second.
 
     Raises:
         SettingsError: a setting is wrong, with its value and what to do.
@@ -121,38 +128,35 @@ class Loader:
         self._engine: _native.Engine | None = None
         self._closing: _native.Engine | None = None
         self._last_state: dict[str, Any] | None = None
-        self._courier: Any = None
-        self._mail: Any = None
-        self._mailboxes: dict[int, _native.Mailbox] = {}
-        #: The hooks' short way, once something was scored on a CUDA device.
-        self._plans: Plans | None = None
-        _keywords.refuse_unhonourable(batch_sampler, worker_init_fn, multiprocessing_context, pin_memory_device, in_order)
+        unhonourable = batch_sampler, worker_init_fn, multiprocessing_context, pin_memory_device
+        _keywords.refuse_unhonourable(*unhonourable, in_order)
         _keywords.flag("persistent_workers", persistent_workers)
         if (data is None) == (dataset is None):
-            raise SettingsError("give the dataset once: lf.Loader(data, …), where torch's name for it, dataset=, works too")
+            raise SettingsError(
+                "give the dataset once: lf.Loader(data, …), where torch's name for it, dataset=, works too"
+            )
         if batch_size is None:
-            raise SettingsError("batch_size=None is refused: scores are counted in a batch; use batch_size=1 for single samples")
+            raise SettingsError(
+                "batch_size=None is refused: scores are counted in a batch; use batch_size=1 for single samples"
+            )
         if collate_fn is not None and not callable(collate_fn):
             raise SettingsError(f"collate_fn={collate_fn!r} must be callable")
         on_device = _keywords.device(device, pin_memory)
         self._framework = _keywords.framework(framework, on_device)
         self._data = data if isinstance(data, Data) else open_data(dataset if data is None else data)
-        self._collate_fn = collate_fn
-        self._timeout_s = _keywords.real("timeout", timeout)
-        self._world = _ranks.find(rank, world_size)
-        self._rank, self._world_size = self._world.rank, self._world.size
-        self._world_is_settled = self._world.agrees()
-        self._uses = Uses()
-        made = None if transform is None else _keywords.transform(transform)._fit(self._data._native)
+        timeout_s = _keywords.real("timeout", timeout)
+        world = _ranks.find(rank, world_size)
+        self._rank, self._world_size = world.rank, world.size
+        watch = _ranks.Watch(world)
+        made = None if transform is None else _images.transform(transform)._fit(self._data._native)
         spec = self._data._native.spec if made is None else made.spec
         channels_last = transform is not None and transform._layout == "channels_last"
-        self._views = Views(self._framework, spec, self._data._native.target_spec, channels_last)
+        views = Views(self._framework, spec, self._data._native.target_spec, channels_last)
+        courier = None
         if on_device != "cpu":
-            from ._device import Courier
-
-            self._courier = Courier(on_device, self._views, made)
-            on_device = self._courier.name
-            made = made if self._courier.host_transforms else None
+            courier = Courier(on_device, views, made)
+            on_device = courier.name
+            made = made if courier.host_transforms else None
         form = _keywords.choice("cache_form", cache_form, "encoded", "decoded")
         path = _keywords.choice("copy_path", copy_path, "auto", "gathered", "batched", "mapped")
         num_workers, ahead = _keywords.workers(num_workers, prefetch_factor)
@@ -184,22 +188,25 @@ class Loader:
         try:
             text = json.dumps(settings, allow_nan=False)
         except (TypeError, ValueError) as cause:
-            raise SettingsError(f"sampler={sampler!r} holds an option that is neither a number, a bool nor text") from cause
+            raise SettingsError(
+                f"sampler={sampler!r} holds an option that is neither a number, a bool nor text"
+            ) from cause
         if settings["cache_bytes"] > 0 and not _keywords.flag("frozen_augmentation", frozen_augmentation):
             refuse_random_items(self._data)
         self._settings = settings
-        self._engine = _native.Engine(self._data._native, text)
-        if self._courier is not None:
-            self._courier.start(self._engine)
-            # At once, for a compiled step looks at it: it must not find something else after the first eager call.
-            from ._plans import Plans
-
-            self._plans = Plans()
-        self._batches = self._engine.batches_per_epoch()
+        self._engine = engine = _native.Engine(self._data._native, text)
+        uses = Uses(sampler_settings["name"], settings["cache_bytes"] > 0)
+        self._account = Account(engine, settings["batch_size"], uses)
         if self._framework == "torch":
-            from ._graph import Graph
-
-            self._graph = Graph(self)
+            half = torch_half("framework='torch'")
+            # At once, for a compiled step looks at them: it must not find something else after the first eager call.
+            self._account.graph = half.graph.Graph(self._account)
+            self._account.plans = None if courier is None else half.plans.Plans()
+        if courier is not None:
+            courier.start(engine)
+        self._batches = engine.batches_per_epoch()
+        at_rest = timeout_s, settings["seed"], watch, self._batches
+        self._line = Line(self._account, views, courier, collate_fn, *at_rest)
         self._pass: weakref.ref[Pass] | None = None
         self._pid = os.getpid()
         _closing.live.add(self)
@@ -218,58 +225,62 @@ class Loader:
     @property
     def copy_path(self) -> str:
         """The way batches take to the device: ``"gathered"``, ``"batched"`` or ``"mapped"``."""
-        return self._open_engine().copy_path()[0]
+        return self._account.engine().copy_path()[0]
 
     def copy_paths(self) -> dict[str, dict[str, float]]:
-        """What ``copy_path="auto"`` measured, for a batch of rows that lie anywhere in the cache's memory (µs): ``gather_us`` of one loader
-        thread, and ``copy_us`` from batch to batch on the device. A path's time is the longer of ``gather_us`` over the number of threads
-        and ``copy_us``; another path than ``"gathered"`` is taken if that is more than a tenth shorter. Empty if nothing was
+        """What ``copy_path="auto"`` measured, for a batch of rows that lie anywhere in the cache's memory (µs):
+        ``gather_us`` of one loader thread, and ``copy_us`` from batch to batch on the device. A path's time is the
+        longer of ``gather_us`` over the number of threads and ``copy_us``; another path than ``"gathered"`` is taken
+        if that is more than a tenth shorter. Empty if nothing was
         measured: no GPU, no cache, a path that was named, or rows that must be gathered."""
-        costs = self._open_engine().copy_path()[1]
+        costs = self._account.engine().copy_path()[1]
         return {path: {"gather_us": gather, "copy_us": copy} for path, gather, copy in costs}
 
     @property
     def epoch(self) -> int:
         """The epoch under way, or the next one if none is."""
-        return self._open_engine().epoch()
+        return self._account.engine().epoch()
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch that the next ``iter(loader)`` delivers. Without it epochs count up from 0 by themselves.
 
-        After :meth:`load_state_dict` the epoch it names keeps its resumed position; any other starts from its beginning.
+        After :meth:`load_state_dict` the epoch it names keeps its resumed position; any other starts from its
+        beginning.
         """
-        self._open_engine().set_epoch(_keywords.whole("epoch", epoch, 0))
+        self._account.engine().set_epoch(_keywords.whole("epoch", epoch, 0))
 
     def __iter__(self) -> Pass:
         """Starts an epoch: draws its order and lets the workers run ahead. Ends an earlier pass."""
-        engine = self._open_engine()
-        self._check_world()
-        if self._mail is not None:
-            self._mail.deliver()
-        started = Pass(self, engine, engine.start_epoch())
+        engine = self._account.engine()
+        self._line.world.check()
+        self._account.deliver()
+        started = Pass(self._line, engine.start_epoch(), self)
         self._pass = weakref.ref(started)
         return started
 
     # ---- scores ----------------------------------------------------------------------------------------------------
 
     def score(self, logits: Any, batch: Batch, ignore_index: int = -100, *, sequence: str = "mean") -> None:
-        """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing. Can be captured in a CUDA
-        graph once it has run outside of one; what a graph reads of the batch stays until the loader is closed.
+        """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing. Can be
+        captured in a CUDA graph once it has run outside of one; what a graph reads of the batch stays until the
+        loader is closed.
 
         Args:
-            logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch, rows in its order; torch or NumPy, on any device.
+            logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch, rows in its order; torch or NumPy, on any
+                device.
             batch: the batch as delivered. It is scored once; scoring it again changes nothing and is counted
                 (``scores_repeated_total``).
             ignore_index: rows with this target get no score.
-            sequence: how the losses of ``(B, C, T)`` logits become the loss of a sample: ``"mean"``, ``"max"`` or ``"sum"`` over
-                its positions that are not ignored. Logits ``(B, T, V)`` of a language model are passed as
-                ``logits.transpose(1, 2)``, without a copy.
+            sequence: how the losses of ``(B, C, T)`` logits become the loss of a sample: ``"mean"``, ``"max"`` or
+                ``"sum"`` over its positions that are not ignored. Logits ``(B, T, V)`` of a language model are passed
+                as ``logits.transpose(1, 2)``, without a copy.
 
         Raises:
             SettingsError: logits of another length or shape. SampleError: a target outside the classes.
             UsageError: a batch of another loader.
         """
-        _hook.score(self, logits, self._own(batch), ignore_index, sequence)
+        module = torch_half("score").hook if is_tensor(logits) else _arrays
+        module.score(self._account, logits, self._own(batch), ignore_index, sequence)
 
     def cross_entropy(
         self,
@@ -287,13 +298,13 @@ class Loader:
     ) -> Any:
         """The loss of a batch, with the keywords of :func:`torch.nn.functional.cross_entropy`, and its scores for free.
 
-        Unbiased: with row losses l_i, class weights c_i and the batch's weights w_i, ``"mean"`` is sum(w_i c_i l_i) / sum(c_i) over
-        rows that are not ignored, ``"sum"`` is sum(w_i c_i l_i), ``"none"`` is w_i c_i l_i.
+        Unbiased: with row losses l_i, class weights c_i and the batch's weights w_i, ``"mean"`` is sum(w_i c_i l_i) /
+        sum(c_i) over rows that are not ignored, ``"sum"`` is sum(w_i c_i l_i), ``"none"`` is w_i c_i l_i.
 
         Args:
             logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch.
-            target: other targets than ``batch.target``, of the same samples: class indices, or probabilities in the shape
-                of ``logits`` (mixing, distillation; their cross entropy is then the score).
+            target: other targets than ``batch.target``, of the same samples: class indices, or probabilities in the
+                shape of ``logits`` (mixing, distillation; their cross entropy is then the score).
             weighted: False leaves the batch's weights out: a biased mean, as plain training on these draws would have.
             sequence: as for :meth:`score`; it steers the scores, not the loss.
             overwrite_logits: as for :func:`lossfeed.cross_entropy`.
@@ -305,19 +316,9 @@ class Loader:
             A tensor like :func:`lossfeed.cross_entropy`'s. The batch's scores are taken up by the way, once a batch;
             scores are those of the plain loss, without class weights and smoothing.
         """
-        return _hook.cross_entropy(
-            self,
-            logits,
-            self._own(batch),
-            target,
-            weight,
-            ignore_index,
-            reduction,
-            label_smoothing,
-            weighted,
-            sequence,
-            overwrite_logits,
-        )
+        settings = weight, ignore_index, reduction, label_smoothing, weighted, sequence, overwrite_logits
+        hook = torch_half("cross_entropy").hook
+        return hook.cross_entropy(self._account, logits, self._own(batch), target, *settings)
 
     def loss(
         self,
@@ -333,18 +334,21 @@ class Loader:
         """The elementwise loss of a batch, differentiable, and its scores for free.
 
         Args:
-            kind: ``"bce_with_logits"`` (binary and multi-label; option ``pos_weight``), ``"mse"``, ``"l1"``, ``"huber"`` (option
-                ``delta``) or ``"smooth_l1"`` (option ``beta``), each as in :mod:`torch.nn.functional`.
+            kind: ``"bce_with_logits"`` (binary and multi-label; option ``pos_weight``), ``"mse"``, ``"l1"``,
+                ``"huber"`` (option ``delta``) or ``"smooth_l1"`` (option ``beta``), each as in
+                :mod:`torch.nn.functional`.
             prediction: ``(B, …)`` of this very batch, any float dtype; half precision is computed in float32.
             target: other targets than ``batch.target``, in the shape of ``prediction``.
-            reduction: over the ``(B,)`` sample losses, each the mean over its elements: ``"mean"``, ``"sum"``, ``"none"``.
+            reduction: over the ``(B,)`` sample losses, each the mean over its elements: ``"mean"``, ``"sum"``,
+                ``"none"``.
             weighted: multiply with the batch's weights, so that the mean is unbiased.
 
         Returns:
             A float32 tensor (float64 for float64). Scores are the sample losses and the norms of their gradients at the
             prediction, which are what ``score="gradient_norm"`` believes in.
         """
-        return _hook.loss(self, kind, prediction, self._own(batch), target, reduction, weighted, options)
+        hook = torch_half("loss").hook
+        return hook.loss(self._account, kind, prediction, self._own(batch), target, reduction, weighted, options)
 
     def score_losses(self, losses: Any, batch: Batch, grad_norms: Any = None) -> None:
         """Scores a batch from per-sample losses you hold already (regression, sequences, objectives of your own).
@@ -352,16 +356,20 @@ class Loader:
         Args:
             losses: ``(B,)`` floats of this very batch, torch (any device) or NumPy. They become importance as they are;
                 NaN and infinite ones are no scores and are counted (``scores_unranked_total``).
-            grad_norms: ``(B,)`` floats, if you can bound each sample's gradient: with ``score="gradient_norm"`` they become the
-                importance.
+            grad_norms: ``(B,)`` floats, if you can bound each sample's gradient: with ``score="gradient_norm"`` they
+                become the importance.
+
+        Raises:
+            UsageError: losses alone, where gradient norms or entropies are this run's importance: they were asked for
+                with ``score=``, or earlier batches brought them. Pass ``score="loss"`` to the loader, or `grad_norms`.
         """
-        _hook.score_losses(self, losses, self._own(batch), grad_norms)
+        module = torch_half("score_losses").hook if is_tensor(losses) else _arrays
+        module.score_losses(self._account, losses, self._own(batch), grad_norms)
 
     def importance(self) -> Any:
         """float32 ``(N,)``: what is believed about every sample now; NaN where there is no score. A copy."""
-        engine = self._open_engine()
-        if self._mail is not None:
-            self._mail.deliver()
+        engine = self._account.engine()
+        self._account.deliver()
         convert = to_torch if self._framework == "torch" else to_numpy
         return convert(engine.importance(), "float32", (len(self._data),))
 
@@ -371,61 +379,63 @@ class Loader:
         """All counters (``_total``), gauges and ratios (0 to 1) as one flat dict. Never look at ``hit_ratio`` without
         ``coverage_epoch`` beside it.
 
-        ``wait_us_total`` is the time you waited for batches. Its parts say what the thread that brought the batch did meanwhile, and
-        add up to it: ``wait_source_us_total`` (reading), ``wait_decode_us_total`` (and the transform, on the CPU), ``wait_slot_us_total`` (no free batch slot: you
-        hold on to batches), ``wait_copy_us_total`` (rows into the batch), ``wait_decide_us_total`` (deciding what the cache keeps,
-        or those who fold scores in; ``wait_score_us_total`` is its former name and goes with the next release) and ``wait_handover_us_total`` (what none of them explains: threads waking up).
+        ``wait_us_total`` is the time you waited for batches. Its parts say what the thread that brought the batch did
+        meanwhile, and
+        add up to it: ``wait_source_us_total`` (reading), ``wait_decode_us_total`` (and the transform, on the CPU),
+        ``wait_slot_us_total`` (no free batch slot: you hold on to batches), ``wait_copy_us_total`` (rows into the
+        batch), ``wait_decide_us_total`` (deciding what the cache keeps, or those who fold scores in;
+        ``wait_score_us_total`` is its former name and goes with the next release) and ``wait_handover_us_total``
+        (what none of them explains: threads waking up).
         """
-        engine = self._open_engine()
+        engine = self._account.engine()
         flat = dict(engine.stats())
-        if self._mail is not None:
-            flat["scores_dropped_total"] = flat.get("scores_dropped_total", 0.0) + self._mail.dropped_total
+        flat["scores_dropped_total"] = flat.get("scores_dropped_total", 0.0) + self._account.dropped_total
         return flat
 
     def bad_samples(self) -> list[dict[str, Any]]:
-        """The bad samples met so far: ``{"id", "name", "reason"}``, the first hundred or so of what ``bad_samples_total`` counts."""
-        return [{"id": i, "name": name, "reason": reason} for i, name, reason in self._open_engine().bad_samples()]
+        """The bad samples met so far: ``{"id", "name", "reason"}``, the first 10,000 of what ``bad_samples_total``
+        counts."""
+        return [{"id": i, "name": name, "reason": reason} for i, name, reason in self._account.engine().bad_samples()]
 
     # ---- state -----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is: epoch, batches handed out, beliefs about all samples, and the epoch's order if scores made it.
-        Plain ints and bytes (8 bytes a sample, if anything was scored), for :func:`torch.save` or pickle.
+        """Where the run is: epoch, batches handed out, beliefs about all samples, and the epoch's order if scores
+        made it. Plain ints and bytes (8 bytes a sample, if anything was scored), for :func:`torch.save` or pickle.
 
         A pass that ended early (``break``, an exception, Ctrl-C) stays the position until another begins or
         :meth:`set_epoch` names another epoch. After :meth:`close` the state is that of the moment of closing."""
         if self._engine is None and self._last_state is not None:
             return self._last_state
-        engine = self._open_engine()
-        if self._mail is not None:
-            self._mail.deliver(wait=True)
-        if self._mailboxes:
-            from ._cuda import settle
-
-            settle(self._mailboxes)
+        engine = self._account.engine()
+        self._account.deliver(wait=True)
+        if self._account.mailboxes:
+            torch_half("mail of a device").cuda.settle(self._account)
         under_way = self._pass() if self._pass is not None else None
-        held = under_way._held() if under_way is not None else 0
+        held = under_way.held() if under_way is not None else 0
         return {"version": _STATE_VERSION, "engine": engine.state(held)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the batches that were left of that
-        epoch, in their order. The loader must be made as the saved one was, over the same dataset: whatever shapes an order is
-        compared, and a refusal names what differs. Threads, cache, device, transform and ``on_error`` may change."""
+        """Goes on from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the batches that were left of
+        that epoch, in their order. The loader must be made as the saved one was, over the same dataset: whatever
+        shapes an order is compared, and a refusal names what differs. Threads, cache, device, transform and
+        ``on_error`` may change."""
         if not isinstance(state, dict) or not isinstance(state.get("engine"), bytes):
             raise SettingsError("this is no loader state: pass what state_dict() returned")
         if state.get("version") != _STATE_VERSION:
             raise SettingsError(
-                f"the state has version {state.get('version')!r}, this lossfeed reads {_STATE_VERSION}: load it with the version that saved it"
+                f"the state has version {state.get('version')!r}, this lossfeed reads {_STATE_VERSION}: load it with "
+                "the version that saved it"
             )
-        self._open_engine().load_state(state["engine"])
+        self._account.engine().load_state(state["engine"])
 
     def close(self, timeout: float | None = 10.0) -> None:
         """Ends the workers and gives the memory back. Batches you hold stay valid. Calling it again does nothing.
 
         Args:
-            timeout: seconds to wait for reads under way; None waits as long as they take. A read that has not ended by then is left
-                behind with a :class:`lossfeed.ThreadWarning` that says where it hangs; what it writes to stays in memory. Dropping
-                a loader waits for nothing, and the interpreter's exit for five seconds.
+            timeout: seconds to wait for reads under way; None waits as long as they take. A read that has not ended
+                by then is left behind with a :class:`lossfeed.ThreadWarning` that says where it hangs; what it writes
+                to stays in memory. Dropping a loader waits for nothing, and the interpreter's exit for five seconds.
         """
         seconds = None if timeout is None else _keywords.real("timeout", timeout)
         engine = self._engine
@@ -446,10 +456,7 @@ class Loader:
         self._closing = engine = engine or self._closing
         if engine is None or self._pid != os.getpid():
             return []
-        self._plans = None
-        for mailbox in self._mailboxes.values():
-            mailbox.close()
-        self._mailboxes = {}
+        self._account.close()
         left = engine.close(seconds)
         if not left:
             self._closing = None
@@ -467,24 +474,17 @@ class Loader:
         policy = self._engine.describe()[0] if self._engine is not None else s["policy"]
         state = "" if self._engine is not None else ", closed"
         return (
-            f"<lossfeed.Loader {len(self._data)} samples in {len(self)} batches of {s['batch_size']}, sampler {s['sampler']['name']}, "
-            f"policy {policy}, cache {s['cache_bytes']} bytes, rank {self._rank} of {self._world_size}, {s['device']}{state}>"
+            f"<lossfeed.Loader {len(self._data)} samples in {len(self)} batches of {s['batch_size']}, sampler "
+            f"{s['sampler']['name']}, policy {policy}, cache {s['cache_bytes']} bytes, rank {self._rank} of "
+            f"{self._world_size}, {s['device']}{state}>"
         )
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _open_engine(self) -> _native.Engine:
-        if self._engine is None:
-            raise UsageError("this loader is closed: make a new one")
-        return self._engine
-
     def _own(self, batch: Any) -> Batch:
         if not isinstance(batch, Batch):
-            raise UsageError(f"{type(batch).__name__} is no batch of this loader: pass the batch as the loop variable gave it")
-        self._uses.scored = True
+            raise UsageError(
+                f"{type(batch).__name__} is no batch of this loader: pass the batch as the loop variable gave it"
+            )
+        self._account.uses.scored = True
         return batch
-
-    def _check_world(self) -> None:
-        """Raises if a process group that has come since says another rank. Asks no more once it agrees."""
-        if not self._world_is_settled:
-            self._world_is_settled = self._world.agrees()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._memory import require_torch
+from ._half import torch_half
 
 
 def cross_entropy(
@@ -17,11 +17,12 @@ def cross_entropy(
     *,
     overwrite_logits: bool = False,
 ) -> Any:
-    """Equals :func:`torch.nn.functional.cross_entropy` in value and gradient, and reads the logits once forward, once backward.
+    """Equals :func:`torch.nn.functional.cross_entropy` in value and gradient, and reads the logits once forward, once
+    backward.
 
     Args:
-        input: logits ``(C,)``, ``(B, C)`` or ``(B, C, d1, …)``; float16, bfloat16, float32, float64. Rows with unit stride
-            between classes are read in place, any other layout (``(B, C, d1, …)`` among them) is copied once.
+        input: logits ``(C,)``, ``(B, C)`` or ``(B, C, d1, …)``; float16, bfloat16, float32, float64. Rows with unit
+            stride between classes are read in place, any other layout (``(B, C, d1, …)`` among them) is copied once.
         target: class indices in the shape of ``input`` without the class dimension (int64), or class probabilities in
             the shape of ``input``.
         weight: ``(C,)`` rescaling weight per class, in the dtype of ``input``.
@@ -29,33 +30,23 @@ def cross_entropy(
         reduction: ``"mean"`` (over the class weights of the rows that count), ``"sum"`` or ``"none"``.
         label_smoothing: in ``[0, 1]``.
         overwrite_logits: the gradient may take the place of contiguous logits, which halves the loss's memory. Nothing
-            else may need the logits after the backward; autograd raises for whoever saved them. For class indices in eager
-            mode; elsewhere it changes nothing.
+            else may need the logits after the backward; autograd raises for whoever saved them. For class indices in
+            eager mode; elsewhere it changes nothing.
 
     Returns:
         A tensor in the dtype of ``input`` (float32 under autocast): a scalar, or the shape of a class-index target for
         ``"none"``. Arithmetic is float32 inside (float64 for float64). Gradients of gradients work.
 
-    Class indices take the native forward and backward, which write nothing of the logits' size but the gradient; so they
-    do under ``torch.compile``, as one operator without a graph break. On CUDA devices probability targets do too, and the
-    work is queued on the current stream without a wait; it can be captured in a graph once it has run outside of one.
-    ``torch.func`` transforms, probability targets on the CPU and anything unusual take torch's own, with torch's own errors.
+    Class indices take the native forward and backward, which write nothing of the logits' size but the gradient; so
+    they do under ``torch.compile``, as one operator without a graph break. On CUDA devices probability targets do
+    too, and the work is queued on the current stream without a wait; it can be captured in a graph once it has run
+    outside of one. ``torch.func`` transforms, probability targets on the CPU and anything unusual take torch's own,
+    with torch's own errors.
 
     Raises:
-        SampleError: a target outside ``[0, C)`` that is not ``ignore_index``, with the row, the target and C. On a CUDA device
-            that row's loss is NaN and a later call on the stream raises, since finding out at once would have to wait.
+        SampleError: a target outside ``[0, C)`` that is not ``ignore_index``, with the row, the target and C. On a
+            CUDA device that row's loss is NaN and a later call on the stream raises, since finding out at once would
+            have to wait.
     """
-    return (_torchs or _load())(input, target, weight, ignore_index, reduction, label_smoothing, overwrite_logits)
-
-
-#: The half that is torch through and through, once somebody has called: an import in a function costs as much as an operator.
-_torchs: Any = None
-
-
-def _load() -> Any:
-    global _torchs
-    require_torch("cross_entropy")
-    from ._autograd import cross_entropy as loaded
-
-    _torchs = loaded
-    return loaded
+    losses = torch_half("cross_entropy").losses
+    return losses.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing, overwrite_logits)

@@ -72,16 +72,15 @@ class Engine:
         loss: _Buffer,
         grad_norm: _Buffer | None,
         entropy: _Buffer | None,
-        count: _Buffer,
+        count: _Buffer | None,
     ) -> int: ...
-    def apply_losses(self, ticket: Ticket, losses: _Buffer) -> int: ...
     def apply_scores_to_ids(
         self,
         ids: _Buffer,
         loss: _Buffer,
         grad_norm: _Buffer | None,
         entropy: _Buffer | None,
-        count: _Buffer,
+        count: _Buffer | None,
     ) -> int: ...
     def mailbox(self, ordinal: int, rows_max: int, slots: int = 16) -> Mailbox: ...
     def copy_path(self) -> tuple[str, list[tuple[str, float, float]]]: ...

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _native
 from ._dataset import Adaptor
 from ._errors import SettingsError
 from ._keywords import choice, flag, real, whole
 from ._memory import DTYPES, as_bytes, dtype_name, is_array, is_tensor, require_numpy, to_numpy
+from ._processes import Processes
 from ._sizes import parse_bytes
-
-if TYPE_CHECKING:
-    from ._processes import Processes
 
 Spec = tuple[str, tuple[int, ...]]
 
@@ -93,34 +91,36 @@ def open(
         data: one of
 
             * a path or URL: a class-per-folder directory, a tar shard, shards as ``"train-{0000..0146}.tar"`` or
-              ``"train-*.tar"``; ``file://``, ``s3://``, ``gs://``, ``az://``, ``http(s)://``. Images (JPEG, PNG) are delivered as
-              uint8 (height, width, channels), labels as int64;
+              ``"train-*.tar"``; ``file://``, ``s3://``, ``gs://``, ``az://``, ``http(s)://``. Images (JPEG, PNG) are
+              delivered as uint8 (height, width, channels), labels as int64;
             * ``(x, y)``: two arrays or CPU tensors of equal length, delivered in their own dtypes. Contiguous ones are
               read where they lie, without a copy: leave them as they are while a loader reads them;
-            * a map-style Dataset (``__len__`` and ``__getitem__``, ``__getitems__`` if it has one) of pairs ``(x, y)``, all of
-              one dtype and shape; PIL images become uint8 (height, width, channels). Background threads call it, one at a
-              time unless it is ``thread_safe``. ``__getitems__`` gets what a batch lacks in one call; ``__getitem__`` is called item by item,
-              and a pass that is over ends between two of them.
+            * a map-style Dataset (``__len__`` and ``__getitem__``, ``__getitems__`` if it has one) of pairs ``(x,
+              y)``, all of one dtype and shape; PIL images become uint8 (height, width, channels). Background threads
+              call it, one at a time unless it is ``thread_safe``. ``__getitems__`` gets what a batch lacks in one
+              call; ``__getitem__`` is called item by item, and a pass that is over ends between two of them.
         mode: ``"auto"`` (channels as the first image has them), ``"rgb"`` or ``"gray"``.
-        resize: ``(height, width)``, or one int for both: every image is resized to it. Without it all images must have one
-            size.
+        resize: ``(height, width)``, or one int for both: every image is resized to it. Without it all images must
+            have one size.
         latency: seconds every request to the source takes at least; makes a local source behave like a remote one.
         bandwidth: bytes per second the source gives at most, as an int or text (``"100MB"``).
         connections: requests in flight at most.
         timeout: seconds one request may take; None for 30.
         index_cache: directory that keeps the index of tar shards between runs.
         store_options: options of the object store (region, endpoint, credentials) by their object_store names.
-        retry_timeout: seconds for which a store that does not serve (no connection, no answer, 5xx, 429) is asked again, from the first
-            failure after its last answer on; its requests share them. A store that has never answered gets 10 of them. 0 asks once.
-            Then OutageError is raised, whatever the loader's ``on_error`` is: nothing is wrong with the data.
-        checksums: take a CRC-32 of every sample now, and hold every later read against it. Reads the whole dataset once; with
-            ``index_cache`` the sums of shards are kept there.
-        thread_safe: True lets several threads call a Python dataset at once; False never does. None asks its attribute ``thread_safe``.
-            Only a dataset whose every call may run beside another is thread-safe: one that seeks and reads through one handle is not
-            (a handle a thread, in a ``threading.local``, is). Unsafe datasets take turns, whichever loader calls them, and so do subsets of
-            one dataset.
-        processes: for a slow Python dataset: so many worker processes read what the cache lacks, each with its own copy of the dataset,
-            which is started as torch's ``DataLoader`` starts its workers. They end with the Data that is returned. 0: none.
+        retry_timeout: seconds for which a store that does not serve (no connection, no answer, 5xx, 429) is asked
+            again, from the first failure after its last answer on; its requests share them. A store that has never
+            answered gets 10 of them. 0 asks once. Then OutageError is raised, whatever the loader's ``on_error`` is:
+            nothing is wrong with the data.
+        checksums: take a CRC-32 of every sample now, and hold every later read against it. Reads the whole dataset
+            once; with ``index_cache`` the sums of shards are kept there.
+        thread_safe: True lets several threads call a Python dataset at once; False never does. None asks its
+            attribute ``thread_safe``. Only a dataset whose every call may run beside another is thread-safe: one that
+            seeks and reads through one handle is not (a handle a thread, in a ``threading.local``, is). Unsafe
+            datasets take turns, whichever loader calls them, and so do subsets of one dataset.
+        processes: for a slow Python dataset: so many worker processes read what the cache lacks, each with its own
+            copy of the dataset, which is started as torch's ``DataLoader`` starts its workers. They end with the Data
+            that is returned. 0: none.
 
     Raises:
         SourceError: nothing is there, or it cannot be read. OutageError, a SourceError: the store does not serve.
@@ -161,7 +161,9 @@ def open(
         ("checksums", checksums, False),
     ):
         if value != default:
-            raise SettingsError(f"{name}={value!r} is for paths and URLs; this data is in memory or a Python dataset: leave it out")
+            raise SettingsError(
+                f"{name}={value!r} is for paths and URLs; this data is in memory or a Python dataset: leave it out"
+            )
     if isinstance(data, tuple) and len(data) == 2 and all(is_array(a) or is_tensor(a) for a in data):
         if size is not None or mode != "auto":
             raise SettingsError("mode and resize are for images; arrays are delivered as they are: leave them out")
@@ -191,11 +193,16 @@ def _arrays(x: Any, y: Any) -> Data:
         if value.ndim == 0:
             raise SettingsError(f"{name} is a scalar: its first dimension must count the samples")
         if is_tensor(value) and value.device.type != "cpu":
-            raise SettingsError(f"{name} is on {value.device}: pass CPU tensors, the loader brings batches to the device")
+            raise SettingsError(
+                f"{name} is on {value.device}: pass CPU tensors, the loader brings batches to the device"
+            )
         if is_array(value) and not value.dtype.isnative:
             value = value.astype(value.dtype.newbyteorder("="))
         if dtype_name(value) not in DTYPES:
-            raise SettingsError(f"{name} has dtype {dtype_name(value)}, which cannot travel in a batch: use one of {', '.join(DTYPES)}")
+            raise SettingsError(
+                f"{name} has dtype {dtype_name(value)}, which cannot travel in a batch: use one of "
+                f"{', '.join(DTYPES)}"
+            )
         parts.append(value)
     x, y = parts
     if len(x) != len(y):
@@ -211,11 +218,14 @@ def _arrays(x: Any, y: Any) -> Data:
 
 
 def _dataset(data: Any, mode: str, size: tuple[int, int] | None, thread_safe: bool | None, processes: int) -> Data:
-    if not callable(getattr(data, "__getitem__", None)) or not callable(getattr(data, "__len__", None)) or isinstance(data, (dict, bytes)):
-        iterable = " (iterable datasets have no ids to score: stage their DataLoader with lf.stage)" if hasattr(data, "__iter__") else ""
+    indexed = all(callable(getattr(data, name, None)) for name in ("__getitem__", "__len__"))
+    if not indexed or isinstance(data, (dict, bytes)):
+        iterable = ""
+        if hasattr(data, "__iter__"):
+            iterable = " (iterable datasets have no ids to score: stage their DataLoader with lf.stage)"
         raise SettingsError(
-            f"{type(data).__name__} cannot be opened: give a path or URL, a pair (x, y) of arrays, or a map-style Dataset with __len__ "
-            f"and __getitem__{iterable}"
+            f"{type(data).__name__} cannot be opened: give a path or URL, a pair (x, y) of arrays, or a map-style "
+            f"Dataset with __len__ and __getitem__{iterable}"
         )
     if len(data) == 0:
         raise SettingsError(f"the dataset is empty: {type(data).__name__} has 0 items")
@@ -223,9 +233,9 @@ def _dataset(data: Any, mode: str, size: tuple[int, int] | None, thread_safe: bo
     adaptor: Adaptor | Processes
     if processes:
         if thread_safe is not None:
-            raise SettingsError(f"thread_safe={thread_safe!r} with processes={processes}: each process has its own copy; leave it out")
-        from ._processes import Processes
-
+            raise SettingsError(
+                f"thread_safe={thread_safe!r} with processes={processes}: each process has its own copy; leave it out"
+            )
         adaptor = Processes(data, mode, size, processes)
     else:
         adaptor = Adaptor(data, mode, size, thread_safe)

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterator
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator
 
 from . import _native
-from ._batch import Batch, collated
-from ._errors import UsageError
+from ._account import Account
+from ._batch import Batch, Views, collated
+from ._device import Courier
+from ._ranks import Watch
 
-if TYPE_CHECKING:
-    from ._loader import Loader
+
+@dataclass
+class Line:
+    """What passes need of their loader. It does not know the loader, which ends when its last user lets go."""
+
+    account: Account
+    views: Views
+    #: Takes batches to a CUDA device; None leaves them in host memory.
+    courier: Courier | None
+    collate_fn: Callable[[list[Any]], Any] | None
+    #: Seconds to wait for a batch; 0 is for ever.
+    timeout_s: float
+    seed: int
+    world: Watch
+    #: Batches an epoch.
+    batches: int
 
 
 class _Lost:
@@ -23,10 +40,12 @@ class _Lost:
 class Pass(Iterator[Batch]):
     """One pass over one epoch. Dropping it ends the pass; the loader's position stays where it ended."""
 
-    def __init__(self, loader: Loader, engine: _native.Engine, iteration: int) -> None:
-        self._loader = loader
-        self._engine = engine
+    def __init__(self, line: Line, iteration: int, owner: object) -> None:
+        self._line = line
+        self._engine = line.account.engine()
         self._iteration = iteration
+        #: The loader, which must not end before its pass.
+        self._owner = owner
         #: What is on its way to the device: (fields, ticket), or what went wrong with it.
         self._ahead: tuple[Any, Any] | _Lost | None = None
         #: Batches taken by the last call, which raised before it could return them.
@@ -39,13 +58,13 @@ class Pass(Iterator[Batch]):
     def __next__(self) -> Batch:
         if self._over:
             raise StopIteration
-        loader = self._loader
-        if loader._engine is None:
-            raise UsageError("this loader is closed: make a new one")
-        loader._check_world()
+        line = self._line
+        line.account.engine()
+        line.world.check()
         self._unseen = 0
         try:
-            found = self._next_on_device() if loader._courier is not None else self._next_on_host()
+            line.account.deliver()
+            found = self._next_on_host() if line.courier is None else self._next_on_device(line.courier)
         except BaseException as error:
             # A batch that is late may still come, and Ctrl-C may be caught; any other error ends the pass.
             if self._unseen or not isinstance(error, (TimeoutError, KeyboardInterrupt)):
@@ -53,61 +72,58 @@ class Pass(Iterator[Batch]):
             raise
         if found is None:
             self._over = True
-            loader._uses.look_back(loader)
+            line.account.uses.look_back(self._engine)
             raise StopIteration
         self._unseen = 1
         fields, ticket = found
-        if loader._collate_fn is not None:
-            fields = collated(fields, loader._collate_fn)
+        if line.collate_fn is not None:
+            fields = collated(fields, line.collate_fn)
         data, target, ids, weight = fields
-        batch = Batch(data, target, ids, weight, ticket, loader._uses)
-        if loader._framework == "torch":
-            loader._graph.lend(batch)
+        batch = Batch(data, target, ids, weight, ticket, line.account.uses)
+        if line.account.graph is not None:
+            line.account.graph.lend(batch)
         self._unseen = 0
         return batch
 
     def _next_on_host(self) -> Any:
-        if self._loader._mail is not None:
-            self._loader._mail.deliver()
-        found = self._engine.next_batch(self._iteration, self._loader._timeout_s)
+        found = self._engine.next_batch(self._iteration, self._line.timeout_s)
         if found is None:
             return None
         slot, ticket = found
-        return self._loader._views.of(slot), ticket
+        return self._line.views.of(slot), ticket
 
-    def _next_on_device(self) -> Any:
+    def _next_on_device(self, courier: Courier) -> Any:
         """Hands out the batch sent last time and sends the one after it if it is ready, so that its copy runs while the
-        consumer works. What goes wrong with that one is told when its turn comes."""
-        loader = self._loader
-        if loader._mail is not None:
-            loader._mail.deliver()
+        consumer works. What goes wrong with that one is told when its turn comes.
+
+        Without loader threads no batch is ever ready before it is asked for: see ``poll_batch``."""
         ahead = self._ahead
         if isinstance(ahead, _Lost):
             raise ahead.error
         if ahead is None:
-            found = self._engine.next_batch(self._iteration, loader._timeout_s)
+            found = self._engine.next_batch(self._iteration, self._line.timeout_s)
             if found is None:
                 return None
             self._unseen = 1
-            ahead = self._ahead = self._send(found)
+            ahead = self._ahead = self._send(courier, found)
             self._unseen = 0
-        fields = loader._courier.receive(ahead[0])
+        fields = courier.receive(ahead[0])
         self._ahead, self._unseen = None, 1
         taken = 0
         try:
             found = self._engine.poll_batch(self._iteration)
             if found is not None:
                 taken = 1
-                self._ahead = self._send(found)
+                self._ahead = self._send(courier, found)
         except Exception as error:
             self._ahead = _Lost(error, taken)
         return fields, ahead[1]
 
-    def _send(self, found: tuple[_native.Slot, _native.Ticket]) -> tuple[Any, Any]:
+    def _send(self, courier: Courier, found: tuple[_native.Slot, _native.Ticket]) -> tuple[Any, Any]:
         slot, ticket = found
-        return self._loader._courier.send(slot, self._loader._settings["seed"], ticket), ticket
+        return courier.send(slot, self._line.seed, ticket), ticket
 
-    def _held(self) -> int:
+    def held(self) -> int:
         """Batches taken from the engine that the consumer has not seen."""
         ahead = self._ahead
         return self._unseen + (0 if ahead is None else ahead.taken if isinstance(ahead, _Lost) else 1)
@@ -116,11 +132,11 @@ class Pass(Iterator[Batch]):
         """Ends the pass where the consumer stands in it."""
         if not self._over:
             self._over = True
-            self._engine.abandon(self._iteration, self._held())
+            self._engine.abandon(self._iteration, self.held())
 
     def __len__(self) -> int:
         """Batches an epoch."""
-        return len(self._loader)
+        return self._line.batches
 
     def __del__(self) -> None:
         if getattr(self, "_engine", None) is not None:

@@ -1,7 +1,7 @@
-"""The losses' and hooks' short way on a CUDA device: what a call decides from shapes, types and keywords is decided once and kept as a plan.
+"""Plans: what a call on a CUDA device decides from shapes, types and keywords, decided once.
 
-A call that meets its plan reads some fields of its tensors and makes one native call. Everything else, wrong calls included, takes the
-long way (:mod:`lossfeed._hook`, :mod:`lossfeed._autograd`), which says what is wrong with it.
+A call that meets its plan reads some fields of its tensors and makes one native call. Everything else, wrong calls
+included, is left to :mod:`lossfeed._hook` and :mod:`lossfeed._losses`, which say what is wrong with it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import _cuda, _native
+from ._columns import LOGIT_DTYPES, RANK_BASE
 from ._rows import composite_gradient
-from ._scores import LOGIT_DTYPES, RANK_BASE
 
 if TYPE_CHECKING:
+    from ._account import Account
     from ._batch import Batch
-    from ._loader import Loader
 
 #: Plans of a kind. A run has few shapes; one that has many must not fill the memory with them.
 _PLANS_MAX = 256
@@ -44,8 +44,8 @@ _scratch: dict[tuple[int, int], _Scratch] = {}
 
 
 def _scratch_of(plan: _Plan, stream: int) -> _Scratch:
-    """A piece of at least the plan's size. Whoever uses it keeps it until the launch is queued: another thread may put a larger one in
-    its place, and it goes back to torch's allocator, in the stream's order, with its last user."""
+    """A piece of at least the plan's size. Whoever uses it keeps it until the launch is queued: another thread may
+    put a larger one in its place, and it goes back to torch's allocator, in the stream's order, with its last user."""
     found = _scratch.get((plan.index, stream))
     if found is not None and found.size >= plan.size:
         return found
@@ -70,22 +70,26 @@ class _Plan:
 
 
 class Plans:
-    """A loader's plans, or those of no loader. They do not refer to it: a loader ends when its last user lets go."""
+    """The plans of a loader's account, or those of no loader."""
 
     def __init__(self) -> None:
-        #: None for what takes the long way.
+        #: None for what no plan takes.
         self._scores: dict[Any, _Plan | None] = {}
         self._losses: dict[Any, _Plan | None] = {}
 
-    def score(self, loader: Loader, logits: Any, batch: Batch, ignore_index: int) -> bool:
-        """:meth:`lossfeed.Loader.score` of logits with a row a sample, if a plan takes it; False if the long way must."""
+    def score(self, account: Account, logits: Any, batch: Batch, ignore_index: int) -> bool:
+        """:meth:`lossfeed.Loader.score` of logits with a row a sample, if a plan takes it; False if none does."""
         target = batch.target
         if type(logits) is not _Tensor or type(target) is not _Tensor:
             return False
-        key = logits.shape, logits.stride(), logits.dtype, logits.device, target.shape, target.stride(), target.dtype, target.device, ignore_index
+        key = (
+            *(logits.shape, logits.stride(), logits.dtype, logits.device),
+            *(target.shape, target.stride(), target.dtype, target.device),
+            ignore_index,
+        )
         plan = self._scores.get(key, key)
         if plan is key:
-            plan = _make(self._scores, key, loader, _score_plan)
+            plan = _make(self._scores, key, account, _score_plan)
         if plan is None or logits.is_neg() or len(batch._ticket) != key[0][0]:
             return False
         stream = _cuda.raw_stream(plan.index)
@@ -104,12 +108,12 @@ class Plans:
         reduction: str,
         label_smoothing: float,
         overwrite: bool,
-        loader: Loader | None = None,
+        account: Account | None = None,
         batch: Batch | None = None,
         sample_weight: Any = None,
     ) -> Any:
-        """The mean or the sum of the rows' losses, times `sample_weight` where given, if a plan takes it; None if the long way must.
-        The scores go to the batch where one is given, a row a sample."""
+        """The mean or the sum of the rows' losses, times `sample_weight` where given, if a plan takes it; None if
+        none does. The scores go to the batch where one is given, a row a sample."""
         if type(logits) is not _Tensor or type(target) is not _Tensor:
             return None
         wide = torch.is_autocast_enabled("cuda")
@@ -120,11 +124,13 @@ class Plans:
         )
         plan = self._losses.get(key, key)
         if plan is key:
-            plan = _make(self._losses, key, loader, _loss_plan)
+            plan = _make(self._losses, key, account, _loss_plan)
         # Inside vmap, grad and their like the tensors stand for others.
         if plan is None or logits.is_neg() or torch._C._functorch.peek_interpreter_stack() is not None:
             return None
-        if batch is not None and (len(batch._ticket) != key[0][0] or (sample_weight is not None and sample_weight.device != key[3])):
+        if batch is not None and len(batch._ticket) != key[0][0]:
+            return None
+        if sample_weight is not None and sample_weight.device != key[3]:
             return None
         if logits.requires_grad and torch.is_grad_enabled():
             return PlannedLoss.apply(logits, target, sample_weight, plan, batch, overwrite)
@@ -135,7 +141,9 @@ class Plans:
 FREE = Plans()
 
 
-def _launch_loss(plan: _Plan, logits: torch.Tensor, target: torch.Tensor, sample_weight: Any, batch: Batch | None) -> tuple[Any, Any]:
+def _launch_loss(
+    plan: _Plan, logits: torch.Tensor, target: torch.Tensor, sample_weight: Any, batch: Batch | None
+) -> tuple[Any, Any]:
     """The loss, and what its backward needs of the rows: maxima, log-sums, and the divisor of the mean."""
     stream = _cuda.raw_stream(plan.index)
     loss = torch.empty((), dtype=plan.dtype, device=plan.device)
@@ -151,8 +159,8 @@ def _launch_loss(plan: _Plan, logits: torch.Tensor, target: torch.Tensor, sample
 
 
 class PlannedLoss(torch.autograd.Function):
-    """The loss of a plan: one call forward, one backward. The gradient has a gradient: asked for one (``create_graph``), the backward is
-    torch's own operators."""
+    """The loss of a plan: one call forward, one backward. The gradient has a gradient: asked for one
+    (``create_graph``), the backward is torch's own operators."""
 
     @staticmethod
     def forward(
@@ -190,7 +198,9 @@ class PlannedLoss(torch.autograd.Function):
         return gradient, None, None, None, None, None
 
 
-def _composite(plan: _Plan, logits: Any, target: Any, sample_weight: Any, kept: Any, grad: torch.Tensor) -> torch.Tensor:
+def _composite(
+    plan: _Plan, logits: Any, target: Any, sample_weight: Any, kept: Any, grad: torch.Tensor
+) -> torch.Tensor:
     ignore_index, mean, label_smoothing = plan.native.settings
     # One a row before the weights: a number without a dimension would take on their single precision.
     term = (grad.to(plan.real) / kept[-1] if mean else grad.to(plan.real)).expand(len(logits))
@@ -198,17 +208,17 @@ def _composite(plan: _Plan, logits: Any, target: Any, sample_weight: Any, kept: 
     return composite_gradient(logits, target, None, ignore_index, label_smoothing, term)
 
 
-# ---- making plans --------------------------------------------------------------------------------------------------------
+# ---- making plans ---------------------------------------------------------------------------------------------------
 
 
-def _make(plans: dict[Any, _Plan | None], key: Any, loader: Loader | None, kind: Any) -> _Plan | None:
+def _make(plans: dict[Any, _Plan | None], key: Any, account: Account | None, kind: Any) -> _Plan | None:
     shape, strides, dtype, device, *target = key[:8]
     made = None
     if _readable(shape, strides, dtype) and target == [shape[:1], (1,), torch.int64, device]:
         native = _cuda.kernels(device)
         if native is not None:
             row_stride = strides[0] if shape[0] > 1 else shape[1]
-            made = kind(native, (str(dtype).removeprefix("torch."), *shape, row_stride), key, loader)
+            made = kind(native, (str(dtype).removeprefix("torch."), *shape, row_stride), key, account)
     if len(plans) >= _PLANS_MAX:
         plans.clear()
     plans[key] = made
@@ -216,24 +226,25 @@ def _make(plans: dict[Any, _Plan | None], key: Any, loader: Loader | None, kind:
 
 
 def _readable(shape: Any, strides: Any, dtype: torch.dtype) -> bool:
-    """Whether the kernels read such rows in place, as :func:`lossfeed._rows.readable` has it."""
+    """Whether the kernels read such rows in place, as :func:`lossfeed._forward.readable` has it."""
     if len(shape) != 2 or 0 in shape or str(dtype).removeprefix("torch.") not in LOGIT_DTYPES:
         return False
     (rows, classes), (row, column) = shape, strides
     return (column == 1 or classes == 1) and (row >= classes or rows == 1 or row == 0)
 
 
-def _score_plan(native: _native.CudaKernels, rows: Any, key: Any, loader: Any) -> _Plan:
-    return _Plan(_native.ScorePlan(native, *rows, key[8], RANK_BASE), key[3], _cuda.mailbox(loader, key[3]))
+def _score_plan(native: _native.CudaKernels, rows: Any, key: Any, account: Any) -> _Plan:
+    return _Plan(_native.ScorePlan(native, *rows, key[8], RANK_BASE), key[3], _cuda.mailbox(account, key[3]))
 
 
-def _loss_plan(native: _native.CudaKernels, rows: Any, key: Any, loader: Loader | None) -> _Plan | None:
+def _loss_plan(native: _native.CudaKernels, rows: Any, key: Any, account: Account | None) -> _Plan | None:
     ignore_index, reduction, label_smoothing, wide = key[8:]
     if reduction not in ("mean", "sum") or not 0.0 <= label_smoothing <= 1.0:
         return None
-    dtype, device, mailbox = key[2], key[3], None if loader is None else _cuda.mailbox(loader, key[3])
+    dtype, device, mailbox = key[2], key[3], None if account is None else _cuda.mailbox(account, key[3])
     narrow = dtype.itemsize == 2 and not wide
-    made = _Plan(_native.LossPlan(native, *rows, ignore_index, label_smoothing, reduction == "mean", narrow, RANK_BASE), device, mailbox)
+    settings = ignore_index, label_smoothing, reduction == "mean", narrow, RANK_BASE
+    made = _Plan(_native.LossPlan(native, *rows, *settings), device, mailbox)
     made.real = torch.float64 if dtype == torch.float64 else torch.float32
     made.dtype, made.kept = dtype if narrow else made.real, 2 * key[0][0] + 1
     return made

@@ -1,4 +1,4 @@
-"""Cross entropy against class probabilities on a CUDA device: one read of logits and probabilities forward, one backward."""
+"""Cross entropy against class probabilities on a CUDA device: one read of both forward, one backward."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from . import _cuda, _native
+from ._forward import class_rows, readable, real_dtype
 from ._memory import dtype_name
-from ._rows import readable, real_dtype
-from ._scores import class_rows
 
 
 def takes(logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, label_smoothing: float) -> bool:
@@ -103,7 +102,8 @@ class ProbabilityLosses(torch.autograd.Function):
 def _composite(
     logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, label_smoothing: float, grad: torch.Tensor
 ) -> torch.Tensor:
-    """The gradient in torch's operators: grad times (p times the mass of the weighted, smoothed targets, minus those)."""
+    """The gradient in torch's operators: grad times (p times the mass of the weighted, smoothed targets, minus
+    those)."""
     real = real_dtype(logits)
     q = target.to(real) * (1.0 - label_smoothing) + label_smoothing / logits.shape[1]
     q = q if weight is None else q * weight.to(real)
@@ -111,7 +111,9 @@ def _composite(
     return ((p * q.sum(1, keepdim=True) - q) * grad.to(real).unsqueeze(1)).to(logits.dtype)
 
 
-def losses(logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, label_smoothing: float) -> torch.Tensor:
+def losses(
+    logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, label_smoothing: float
+) -> torch.Tensor:
     """Losses in the shape of class indices for these logits, in the precision of the arithmetic."""
     shape = () if logits.dim() == 1 else (logits.shape[0], *logits.shape[2:])
     return ProbabilityLosses.apply(class_rows(logits), class_rows(target), weight, label_smoothing).view(shape)

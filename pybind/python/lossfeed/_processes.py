@@ -1,7 +1,7 @@
 """Worker processes behind a Python dataset: what the cache lacks is read by several interpreters at once.
 
-They are started as torch's ``DataLoader`` starts its own, each with its copy of the dataset, before this process has read an item: a
-handle that the dataset opens when it is first read is opened in each of them, and shared by none.
+They are started as torch's ``DataLoader`` starts its own, each with its copy of the dataset, before this process has
+read an item: a handle that the dataset opens when it is first read is opened in each of them, and shared by none.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Processes:
     def __call__(self, ids: list[int]) -> list[Any]:
         """As :meth:`Adaptor.__call__`. Takes one process that is free and as many more as there are items for."""
         if os.getpid() != self._pid:
-            return [_fatal(UsageError("this dataset's worker processes belong to the parent of this process: open the dataset again in the child"))]
+            words = "this dataset's worker processes belong to the parent of this process: open it again in the child"
+            return [_fatal(UsageError(words))]
         me = threading.get_ident()
         mine = [self._idle.get()]
         try:
@@ -152,10 +153,12 @@ class _Worker:
     def _death(self) -> _Died:
         self.process.join(1.0)
         code = self.process.exitcode
-        how = "closed its pipe" if code is None else f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        how = "closed its pipe" if code is None else f"ended with code {code}"
+        if code is not None and code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
         return _Died(
-            f"{self._name} (pid {self.process.pid}) {how}: if the system killed it for its memory, open the dataset with fewer processes; "
-            "if the dataset's code ended it, mend that. Open the dataset again to go on"
+            f"{self._name} (pid {self.process.pid}) {how}: if the system killed it for its memory, open the dataset "
+            "with fewer processes; if the dataset's code ended it, mend that. Open the dataset again to go on"
         )
 
 
@@ -220,7 +223,8 @@ def _answer(adaptor: Adaptor, ids: list[int]) -> list[Any]:
 
 
 def _portable(error: BaseException) -> BaseException:
-    """The exception as it arrives on the other side, with its traceback as a note; one that cannot travel is told in words."""
+    """The exception as it arrives on the other side, with its traceback as a note; one that cannot travel is told in
+    words."""
     trace = "".join(traceback.format_exception(error))
     try:
         travelled = pickle.loads(pickle.dumps(error))

@@ -10,8 +10,8 @@ from ._errors import SettingsError, UsageError
 from ._keywords import whole
 
 _REMEDY = (
-    "make the loader after the process group (in Lightning: in train_dataloader() of the module or data module; with Accelerate: after "
-    "Accelerator()), or pass rank= and world_size="
+    "make the loader after the process group (in Lightning: in train_dataloader() of the module or data module; with "
+    "Accelerate: after Accelerator()), or pass rank= and world_size="
 )
 
 
@@ -24,7 +24,8 @@ class World(NamedTuple):
     source: str | None
 
     def agrees(self) -> bool:
-        """Whether the process group, if there is one by now, says the same; True too if nobody will ever have to ask again.
+        """Whether the process group, if there is one by now, says the same; True too if nobody will ever have to ask
+        again.
 
         Raises:
             UsageError: it says something else: this loader reads another rank's share.
@@ -37,15 +38,29 @@ class World(NamedTuple):
         found = group.get_rank(), group.get_world_size()
         if found != (self.rank, self.size):
             raise UsageError(
-                f"this loader was made as rank {self.rank} of {self.size} ({self.source}), but the process group says rank {found[0]} of "
-                f"{found[1]}: ranks would read the same samples. To mend it, {_REMEDY}"
+                f"this loader was made as rank {self.rank} of {self.size} ({self.source}), but the process group "
+                f"says rank {found[0]} of {found[1]}: ranks would read the same samples. To mend it, {_REMEDY}"
             )
         return True
 
 
+class Watch:
+    """Asks at every batch whether the world is still the one a loader was made for, until it need not be asked any
+    more."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._settled = world.agrees()
+
+    def check(self) -> None:
+        """Raises UsageError if a process group that has come since says another rank."""
+        if not self._settled:
+            self._settled = self._world.agrees()
+
+
 def find(rank: Any, world_size: Any) -> World:
-    """The world as given, else the process group's where it is initialised, else that of RANK and WORLD_SIZE in the environment (torchrun
-    sets both), else this process alone."""
+    """The world as given, else the process group's where it is initialised, else that of RANK and WORLD_SIZE in the
+    environment (torchrun sets both), else this process alone."""
     if (rank is None) != (world_size is None):
         raise SettingsError(f"rank={rank!r} and world_size={world_size!r}: give both or neither")
     if rank is not None:
@@ -68,7 +83,8 @@ def _environment() -> World:
         rank = size = -1
     if not 0 <= rank < size:
         raise SettingsError(
-            f"in the environment {said}, which names no rank (torchrun sets both; Lightning's own launcher sets WORLD_SIZE alone): {_REMEDY}"
+            f"in the environment {said}, which names no rank (torchrun sets both; Lightning's own launcher sets "
+            f"WORLD_SIZE alone): {_REMEDY}"
         )
     return World(rank, size, "from RANK and WORLD_SIZE in the environment")
 
@@ -76,4 +92,6 @@ def _environment() -> World:
 def _group() -> Any:
     """torch.distributed if its default group is initialised. Never imports it."""
     distributed = sys.modules.get("torch.distributed")
-    return distributed if distributed is not None and distributed.is_available() and distributed.is_initialized() else None
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed

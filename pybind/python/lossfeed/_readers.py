@@ -1,6 +1,7 @@
 """Threads that call Python datasets for the loader's own threads.
 
-They are Python's: each keeps its identity from call to call, so that a handle in a ``threading.local`` is opened once a thread. They are
+They are Python's: each keeps its identity from call to call, so that a handle in a ``threading.local`` is opened once
+a thread. They are
 daemons: one that hangs in a dataset holds up no exit, and the interpreter ends it as it ends every daemon.
 """
 
@@ -11,16 +12,21 @@ import queue
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable, Protocol
 
 from . import _native
 
-if TYPE_CHECKING:
-    from ._dataset import Adaptor
-    from ._processes import Processes
+
+class Reading(Protocol):
+    """Whoever reads a Python dataset's items."""
+
+    dataset: Any
+    #: Thread -> the item it is reading.
+    reading: dict[int, int]
+
 
 #: Everything that is asked for samples; for the words about what hangs.
-_adaptors: weakref.WeakSet[Adaptor | Processes] = weakref.WeakSet()
+_adaptors: weakref.WeakSet[Reading] = weakref.WeakSet()
 
 os.register_at_fork(after_in_child=_native.forked)
 
@@ -87,18 +93,20 @@ def _serve(shared: _Shared) -> None:
         del fetch, call, answer
 
 
-def watch(adaptor: Adaptor | Processes) -> None:
+def watch(adaptor: Reading) -> None:
     """From now on :func:`hanging` knows of its calls."""
     _adaptors.add(adaptor)
 
 
-def hanging(adaptor: Adaptor | Processes | None = None) -> list[str]:
+def hanging(adaptor: Reading | None = None) -> list[str]:
     """Which items are being read now, and where in whose code: of one dataset, or of all."""
     frames = sys._current_frames()
     found = []
     for one in [adaptor] if adaptor is not None else list(_adaptors):
         for thread, item in list(one.reading.items()):
             frame = frames.get(thread)
-            place = f" at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" if frame is not None else ""
+            place = ""
+            if frame is not None:
+                place = f" at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
             found.append(f"{type(one.dataset).__name__} is in item {item}{place}")
     return found

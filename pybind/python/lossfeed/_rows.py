@@ -1,84 +1,23 @@
 """Cross entropy of ``(R, C)`` logits against class indices: one read forward, one read and one write back.
 
-The same two functions serve eager autograd (:class:`RowTerms`) and compiled graphs (``torch.ops.lossfeed.rows_forward`` and
-``rows_backward``); imported only by functions that were handed a tensor.
+:func:`forward` and :func:`backward` serve eager autograd (:class:`RowLosses`) and compiled graphs alike
+(``torch.ops.lossfeed.rows_forward`` and ``rows_backward``).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import torch
 
 from . import _cuda, _native
+from ._columns import RANK_BASE
+from ._forward import KINDS, Forward, Reduction, class_indices, plain, readable, real_dtype
 from ._memory import dtype_name, span, to_torch
-from ._scores import RANK_BASE, RowScores
 
-# On the CPU the loss shares torch's threads and heeds `torch.set_num_threads`: a second pool would fight torch's, whose idle
-# workers spin.
+# On the CPU the loss shares torch's threads and heeds `torch.set_num_threads`: a second pool would fight torch's, whose
+# idle workers spin.
 _native.use_torch_threads()
-
-
-class Forward(NamedTuple):
-    """What a forward returns: the differentiable column, and the rest."""
-
-    term: torch.Tensor
-    """``(R,)``: each row's loss with class weight and smoothing; 0 where ignored."""
-    rest: torch.Tensor
-    """``(6, R)``: share (what the row adds to the denominator of a mean), loss, max, log_sum, grad_norm, entropy."""
-    correct: torch.Tensor
-    """uint8 ``(R,)``; 255 where ignored."""
-    count: torch.Tensor | None = None
-    """int32 ``(R,)``: rank counts; -1 where there is none. None: nobody asked for ranks."""
-    rank_score: torch.Tensor | None = None
-    """float32 ``(R,)``, from :func:`forward` alone: training has no use for it."""
-
-    def scores(self) -> RowScores:
-        """The scores of the plain loss."""
-        _, loss, _, _, grad_norm, entropy = self.rest.unbind()
-        return RowScores(loss, grad_norm, entropy, self.correct, self.count, self.rank_score)
-
-    @property
-    def softmax(self) -> torch.Tensor:
-        """``(2, R)``: what :func:`backward` needs of the rows: the largest logit, and ln of the sum of exp(z - that). Apart, for their
-        sum is rounded to the last place of the logits' offset."""
-        return self.rest[2:4]
-
-
-class Reduction(NamedTuple):
-    """How a launch on CUDA makes one number of its terms."""
-
-    mean: bool
-    """Over the shares; else the sum."""
-    dtype: torch.dtype
-    """The result's: the logits', or :func:`real_dtype`."""
-    sample_weight: torch.Tensor | None = None
-    """float32 ``(B,)``, contiguous, on the device: a factor of each sample's terms. A sample is R / B neighbouring rows."""
-
-
-def real_dtype(logits: torch.Tensor) -> torch.dtype:
-    """The precision of the arithmetic: float64 for float64 logits, else float32."""
-    return torch.float64 if logits.dtype == torch.float64 else torch.float32
-
-
-def readable(rows: torch.Tensor) -> torch.Tensor:
-    """`rows` as the kernels read them: any row stride, the classes of a row side by side. Copies only what is not."""
-    rows = rows.detach()
-    if rows.is_neg():
-        rows = rows.resolve_neg()
-    count, classes = rows.shape
-    if (rows.stride(1) != 1 and classes > 1) or (rows.stride(0) < classes and count > 1 and rows.stride(0) != 0):
-        rows = rows.contiguous()
-    return rows
-
-
-def class_indices(target: torch.Tensor) -> torch.Tensor:
-    """`target` as the kernels read it: int64, side by side. Copies only what is not."""
-    return target.detach().to(torch.int64).contiguous()
-
-
-def _plain(values: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    return None if values is None else values.detach().to(dtype).contiguous()
 
 
 @torch.compiler.assume_constant_result
@@ -97,34 +36,31 @@ def forward(
     ranks: bool = True,
     reduction: Reduction | None = None,
 ) -> Forward:
-    """The forward through the native kernels, on the logits' device. ``weight``: ``(C,)`` or None. ``home``: where a CUDA launch
-    mails the scores, if it does. ``ranks``: whether anybody looks at them (a CPU ranks anyway). ``reduction``: on CUDA, makes ``term``
-    one number and leaves the mean's divisor in ``rest[0, 0]``.
+    """The forward through the native kernels, on the logits' device.
+
+    Args:
+        weight: ``(C,)`` or None.
+        home: where a CUDA launch mails the scores, if it does.
+        ranks: whether anybody looks at them; the CPU ranks anyway.
+        reduction: on CUDA, makes ``term`` one number and leaves the mean's divisor in ``rest[0, 0]``.
 
     Raises:
         SampleError: a target outside the classes, with its row; on CUDA at a later call, for this one does not wait.
     """
-    rows, labels = readable(logits), class_indices(target)
-    weight = _plain(weight, real_dtype(rows))
+    kind, real, real_name = KINDS[logits.dtype]
+    rows = logits.detach() if logits.is_contiguous() and not logits.is_neg() else readable(logits)
+    labels, weight = class_indices(target), plain(weight, real)
     if (native := _cuda.kernels(rows.device)) is not None:
         return _cuda.forward(native, rows, labels, weight, ignore_index, label_smoothing, home, ranks, reduction)
     count, classes = rows.shape
-    fields = _native.forward_rows(
-        span(rows),
-        dtype_name(rows),
-        count,
-        classes,
-        rows.stride(0) if count > 1 else classes,
-        span(labels),
-        ignore_index,
-        RANK_BASE,
-        None if weight is None else span(weight),
-        label_smoothing,
-    )
-    real = str(real_dtype(rows)).removeprefix("torch.")
+    row_stride = rows.stride(0) if count > 1 else classes
+    weights = None if weight is None else span(weight)
+    shape = kind, count, classes, row_stride
+    settings = ignore_index, RANK_BASE, weights, label_smoothing
+    fields = _native.forward_rows(span(rows), *shape, span(labels), *settings)
     return Forward(
-        to_torch(fields[0], real, (count,)),
-        to_torch(fields[1], real, (6, count)),
+        to_torch(fields[0], real_name, (count,)),
+        to_torch(fields[1], real_name, (6, count)),
         to_torch(fields[2], "uint8", (count,)),
         to_torch(fields[3], "int32", (count,)),
         to_torch(fields[4], "float32", (count,)),
@@ -143,21 +79,27 @@ def backward(
     divisor: torch.Tensor | None = None,
     sample_weight: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The gradient of ``(grad_term * term).sum()`` at the logits, contiguous, in their dtype. ``softmax``: the forward's.
-    ``overwrite``: it takes the place of the logits where those are contiguous. On CUDA ``grad_term`` may be one number without a dimension
-    in the dtype of a reduced loss, to be divided by ``divisor`` and multiplied with each sample's weight."""
+    """The gradient of ``(grad_term * term).sum()`` at the logits, contiguous, in their dtype.
+
+    Args:
+        softmax: the forward's.
+        grad_term: one number a row. On CUDA it may be one number without a dimension, in the dtype of a reduced loss;
+            it is divided by `divisor` and multiplied with each sample's weight.
+        overwrite: the gradient takes the place of the logits where those are contiguous.
+    """
     real = real_dtype(logits)
     labels, softmax = class_indices(target), softmax.detach().contiguous()
     # The mean and the sum hand down one number, expanded.
     one = grad_term.dim() > 0 and len(grad_term) > 1 and grad_term.stride(0) == 0
-    upstream = grad_term.detach() if grad_term.dim() == 0 else _plain(grad_term[:1] if one else grad_term, real)
-    weight = _plain(weight, real)
+    upstream = grad_term.detach() if grad_term.dim() == 0 else plain(grad_term[:1] if one else grad_term, real)
+    weight = plain(weight, real)
     overwrite = overwrite and logits.is_contiguous() and not logits.is_neg()
     rows = logits.detach() if overwrite else readable(logits)
     count, classes = rows.shape
     out = rows if overwrite else torch.empty((count, classes), dtype=rows.dtype, device=rows.device)
     if (native := _cuda.kernels(rows.device)) is not None:
-        _cuda.backward(native, rows, labels, weight, ignore_index, label_smoothing, softmax, upstream, out, divisor, sample_weight)
+        settings = ignore_index, label_smoothing
+        _cuda.backward(native, rows, labels, weight, *settings, softmax, upstream, out, divisor, sample_weight)
     else:
         _native.backward_rows(
             None if overwrite else span(rows),
@@ -187,7 +129,8 @@ def composite_gradient(
     label_smoothing: float,
     grad_term: torch.Tensor,
 ) -> torch.Tensor:
-    """:func:`backward` in torch's own operators, on any device: differentiable itself, and what the native one is tested against."""
+    """:func:`backward` in torch's own operators, on any device. It is differentiable itself, and what the native one is
+    tested against."""
     real, classes = real_dtype(logits), logits.shape[1]
     valid = target != ignore_index
     index = torch.where(valid, target, torch.zeros_like(target))
@@ -202,9 +145,11 @@ def composite_gradient(
     return torch.where(valid.unsqueeze(1), gradient, torch.zeros_like(gradient)).to(logits.dtype)
 
 
-class RowTerms(torch.autograd.Function):
-    """(term, rest, correct, count) of :class:`Forward`. The gradient has a gradient: asked for one (``create_graph``), the
-    backward is :func:`composite_gradient`."""
+class RowLosses(torch.autograd.Function):
+    """(term, rest, correct, count) of :class:`Forward`; with a reduction, which is for CUDA, ``term`` is one number.
+
+    The gradient has a gradient: asked for one (``create_graph``), the backward is :func:`composite_gradient`.
+    """
 
     @staticmethod
     def forward(
@@ -216,66 +161,40 @@ class RowTerms(torch.autograd.Function):
         label_smoothing: float,
         overwrite: bool,
         home: _cuda.Home,
-        ranks: bool,
+        reduction: Reduction | None,
     ) -> tuple[torch.Tensor | None, ...]:
-        found = forward(logits, target, weight, ignore_index, label_smoothing, home, ranks)
+        found = forward(logits, target, weight, ignore_index, label_smoothing, home, False, reduction)
         # The logits and not the softmax: half the memory of a saved log-softmax for half-precision logits, none beyond
         # what the caller holds anyway.
-        ctx.save_for_backward(logits, target, weight, found.softmax)
+        sample_weight = None if reduction is None else reduction.sample_weight
+        ctx.save_for_backward(logits, target, weight, found.rest, sample_weight)
         ctx.settings = ignore_index, label_smoothing
-        ctx.overwrite = overwrite
-        ctx.mark_non_differentiable(*(column for column in found[1:4] if column is not None))
+        ctx.overwrite, ctx.mean = overwrite, reduction is not None and reduction.mean
+        ctx.mark_non_differentiable(found.rest, found.correct, *(() if found.count is None else (found.count,)))
         return tuple(found[:4])
-
-    @staticmethod
-    def backward(ctx: Any, grad_term: torch.Tensor, *_: Any) -> tuple[Any, ...]:
-        logits, target, weight, softmax = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            gradient = composite_gradient(logits, target, weight, *ctx.settings, grad_term)
-        else:
-            gradient = backward(logits, target, weight, *ctx.settings, softmax, grad_term, ctx.overwrite)
-        return gradient, None, None, None, None, None, None, None
-
-
-class RowsReduced(torch.autograd.Function):
-    """(mean or sum, rest, correct) of :class:`Forward` on CUDA: one launch forward, one backward. The gradient has a gradient, as that of
-    :class:`RowTerms`."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logits: torch.Tensor,
-        target: torch.Tensor,
-        weight: torch.Tensor | None,
-        ignore_index: int,
-        label_smoothing: float,
-        overwrite: bool,
-        home: _cuda.Home,
-        reduction: Reduction,
-    ) -> tuple[torch.Tensor, ...]:
-        found = forward(logits, target, weight, ignore_index, label_smoothing, home, False, reduction)
-        ctx.save_for_backward(logits, target, weight, found.rest, reduction.sample_weight)
-        ctx.settings = ignore_index, label_smoothing
-        ctx.overwrite, ctx.mean = overwrite, reduction.mean
-        ctx.mark_non_differentiable(found.rest, found.correct)
-        return tuple(found[:3])
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:
         logits, target, weight, rest, sample_weight = ctx.saved_tensors
         divisor = rest[0, :1] if ctx.mean else None
         if torch.is_grad_enabled():
-            each = grad.to(rest.dtype) if divisor is None else grad.to(rest.dtype) / divisor
-            each = each.expand(len(logits))
-            if sample_weight is not None:
-                each = each * sample_weight.repeat_interleave(len(logits) // len(sample_weight))
+            each = grad if grad.dim() else _each_row(grad.to(rest.dtype), divisor, sample_weight, len(logits))
             gradient = composite_gradient(logits, target, weight, *ctx.settings, each)
         else:
-            gradient = backward(logits, target, weight, *ctx.settings, rest[2:4], grad, ctx.overwrite, divisor, sample_weight)
+            of_logits = logits, target, weight, *ctx.settings, rest[2:4]
+            gradient = backward(*of_logits, grad, ctx.overwrite, divisor, sample_weight)
         return gradient, None, None, None, None, None, None, None
 
 
-# ---- compiled graphs -----------------------------------------------------------------------------------------------
+def _each_row(
+    grad: torch.Tensor, divisor: torch.Tensor | None, sample_weight: torch.Tensor | None, rows: int
+) -> torch.Tensor:
+    """The gradient at a reduced loss as one at each row's term."""
+    each = (grad if divisor is None else grad / divisor).expand(rows)
+    return each if sample_weight is None else each * sample_weight.repeat_interleave(rows // len(sample_weight))
+
+
+# ---- compiled graphs ------------------------------------------------------------------------------------------------
 
 
 @torch.library.custom_op("lossfeed::rows_forward", mutates_args=())
@@ -287,7 +206,8 @@ def rows_forward(
     label_smoothing: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """:func:`forward` as an operator. Nobody looks at its ranks: what goes home is ranked where it is credited."""
-    return tuple(forward(logits, target, weight, ignore_index, label_smoothing, ranks=False)[:3])  # type: ignore[return-value]
+    found = forward(logits, target, weight, ignore_index, label_smoothing, ranks=False)
+    return found.term, found.rest, found.correct
 
 
 @rows_forward.register_fake
@@ -330,7 +250,8 @@ def _backward_of_forward(ctx: Any, grad_term: torch.Tensor | None, *_: Any) -> t
     logits, target, weight, rest = ctx.saved_tensors
     gradient = None
     if grad_term is not None:
-        gradient = torch.ops.lossfeed.rows_backward(logits, target, weight, *ctx.settings, rest[2:4].detach(), grad_term)
+        softmax = rest[2:4].detach()
+        gradient = torch.ops.lossfeed.rows_backward(logits, target, weight, *ctx.settings, softmax, grad_term)
     return gradient, None, None, None, None
 
 
@@ -353,31 +274,12 @@ torch.library.register_autograd("lossfeed::rows_forward", _backward_of_forward, 
 torch.library.register_autograd("lossfeed::rows_backward", _backward_of_backward, setup_context=_save_backward)
 
 
-def terms(
+def traced(
     logits: torch.Tensor,
     target: torch.Tensor,
     weight: torch.Tensor | None,
     ignore_index: int,
     label_smoothing: float,
-    overwrite: bool = False,
-    home: _cuda.Home = _cuda.NOWHERE,
-    ranks: bool = True,
 ) -> Forward:
-    """:class:`Forward` with a differentiable ``term``, as suits the caller: eager, or being compiled (then without ranks)."""
-    if torch.compiler.is_compiling():
-        return Forward(*torch.ops.lossfeed.rows_forward(logits, target, weight, ignore_index, label_smoothing))
-    return Forward(*RowTerms.apply(logits, target, weight, ignore_index, label_smoothing, overwrite, home, ranks))
-
-
-def reduced(
-    logits: torch.Tensor,
-    target: torch.Tensor,
-    weight: torch.Tensor | None,
-    ignore_index: int,
-    label_smoothing: float,
-    overwrite: bool,
-    home: _cuda.Home,
-    reduction: Reduction,
-) -> Forward:
-    """:class:`Forward` whose ``term`` is one differentiable number, on CUDA and outside of a compiler."""
-    return Forward(*RowsReduced.apply(logits, target, weight, ignore_index, label_smoothing, overwrite, home, reduction))
+    """:class:`Forward` as an operator of the graph that is being compiled, without ranks."""
+    return Forward(*torch.ops.lossfeed.rows_forward(logits, target, weight, ignore_index, label_smoothing))

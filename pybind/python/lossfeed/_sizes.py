@@ -66,5 +66,7 @@ def parse_cache(value: int | float | str | None, dataset_bytes: Callable[[], int
 
 def _share(value: float | str, share: float, dataset_bytes: Callable[[], int]) -> int:
     if not 0.0 <= share <= 1.0:
-        raise SettingsError(f"cache={value!r} is no share of the dataset: it must lie between 0 and 1 (0% and 100%), or {_HELP}")
+        raise SettingsError(
+            f"cache={value!r} is no share of the dataset: it must lie between 0 and 1 (0% and 100%), or {_HELP}"
+        )
     return int(share * dataset_bytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import queue
 import threading
 import weakref
@@ -40,9 +41,9 @@ def stage(iterable: Iterable[T], device: Any = "cpu", depth: int = 3) -> Staged[
 
     Args:
         iterable: what to iterate; each ``iter()`` of the result iterates it again.
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. On a CUDA device host tensors are copied to page-locked memory unless
-            they lie there, then to the device on a stream of its own; the tensors handed out are ready on the stream
-            that is current then, and the CPU waits for no copy.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. On a CUDA device host tensors are copied to page-locked memory
+            unless they lie there, then to the device on a stream of its own; the tensors handed out are ready on the
+            stream that is current then, and the CPU waits for no copy.
         depth: batches ahead, at least 1. So many batches (and one in the making) are held at most.
 
     Returns:
@@ -66,7 +67,9 @@ class Staged(Generic[T]):
         if device != "cpu":
             torch = require_torch(f"device={device!r}")
             if not torch.cuda.is_available():
-                raise DeviceError(f"device={device!r}, but this PyTorch ({torch.__version__}) sees no CUDA device: use device='cpu'")
+                raise DeviceError(
+                    f"device={device!r}, but this PyTorch ({torch.__version__}) sees no CUDA device: use device='cpu'"
+                )
 
     def __len__(self) -> int:
         """The length of the iterable; TypeError if it has none."""
@@ -77,7 +80,8 @@ class Staged(Generic[T]):
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch on to the iterable, or to its sampler."""
-        for target in (self._iterable, getattr(self._iterable, "sampler", None), getattr(self._iterable, "batch_sampler", None)):
+        beside = (getattr(self._iterable, name, None) for name in ("sampler", "batch_sampler"))
+        for target in (self._iterable, *beside):
             set_epoch = getattr(target, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(epoch)
@@ -192,14 +196,18 @@ class _Mover:
         self._stream = torch.cuda.Stream(self._device)
 
     def enter_thread(self) -> None:
-        """Background thread, first of all: its page-locking and its allocations must not end a capture of the consumer's."""
+        """Background thread, first of all: its page-locking and its allocations must not end a capture of the
+        consumer's."""
         if self._torch.version.cuda is not None:
             _native.relax_captures()
 
     def refuse_in_a_capture(self) -> None:
         """Consumer's thread: a graph cannot hold the wait for a copy that was queued outside of it."""
         if self._torch.cuda.is_current_stream_capturing():
-            raise UsageError("a staged batch was asked for while a CUDA graph is being captured: take batches outside of the capture")
+            raise UsageError(
+                "a staged batch was asked for while a CUDA graph is being captured: take batches outside of the "
+                "capture"
+            )
 
     def send(self, batch: Any) -> Any:
         """Background thread: queues the copies; returns the batch on the device and the event behind them."""
@@ -251,8 +259,6 @@ def nested(value: Any, one: Callable[[Any], Any], arrays: bool) -> Any:
 
 def _like(value: dict, moved: dict) -> Any:
     """A dict of the same class (an OrderedDict, a BatchEncoding) with the moved values."""
-    import copy
-
     result = copy.copy(value)
     result.update(moved)
     return result

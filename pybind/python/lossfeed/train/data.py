@@ -39,7 +39,8 @@ def find(data: str | None, work_dir: Path) -> Splits:
 
     Accepts a folder of ``train-*.tar`` and ``test-*.tar`` shards, a folder with a ``train`` and a ``test`` (or
     ``val``, ``validation``) class-per-folder tree, or one set (a class-per-folder tree, or the tar shards of a folder,
-    a glob or a brace pattern), of which a seeded tenth is then held out. Raises :class:`OptionError` if it is none of these.
+    a glob or a brace pattern), of which a seeded tenth is then held out. Raises :class:`OptionError` if it is none of
+    these.
     """
     if data is None:
         folder = digits_folder(work_dir)
@@ -62,7 +63,9 @@ def find(data: str | None, work_dir: Path) -> Splits:
         return _hold_out_folder(name, path, work_dir)
     tars = [Path(p) for pattern in expand(str(path)) for p in sorted(glob.glob(pattern))]
     if not tars:
-        raise OptionError(f"--data {data}: nothing is there; give a class-per-folder directory, tar shards, or leave it out")
+        raise OptionError(
+            f"--data {data}: nothing is there; give a class-per-folder directory, tar shards, or leave it out"
+        )
     names = {word: [p for p in tars if re.match(word, p.name)] for word in ("train", *_TEST_NAMES)}
     test_tars = next(filter(None, (names[word] for word in _TEST_NAMES)), [])
     if names["train"] and test_tars:
@@ -127,7 +130,9 @@ def _hold_out_folder(name: str, path: Path, work_dir: Path) -> Splits:
     """Splits a class-per-folder tree into two trees of symbolic links, a tenth of every class held out."""
     classes = sorted(p for p in path.iterdir() if p.is_dir())
     if not classes:
-        raise OptionError(f"--data {path}: no class folders and no .tar shards in it; expected {path}/CLASS/IMAGE or {path}/*.tar")
+        raise OptionError(
+            f"--data {path}: no class folders and no .tar shards in it; expected {path}/CLASS/IMAGE or {path}/*.tar"
+        )
 
     def link(draft: Path) -> None:
         draw = random.Random(_SPLIT_SEED)

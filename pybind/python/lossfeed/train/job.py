@@ -11,9 +11,9 @@ import torch
 from .data import Splits
 from .options import OptionError, Options
 
-# Defaults that depend on the data. The digits job is sized so that nine runs take about a minute on two cores. Its store
-# is as slow for 140-byte images as a remote one is for photographs: bytes, not arithmetic, are what a step waits for.
-# Torch gets one thread there: on batches this small, more of them only wait for each other.
+# Defaults that depend on the data. The digits job is sized so that nine runs take about a minute on two cores. Its
+# store is as slow for 140-byte images as a remote one is for photographs: bytes, not arithmetic, are what a step
+# waits for. Torch gets one thread there: on batches this small, more of them only wait for each other.
 _DIGITS = {"epochs": 12, "batch_size": 32, "width": 16, "latency_s": 0.005, "bandwidth_bytes_per_s": 200_000, "threads": 1}
 _OTHERS = {"epochs": 10, "batch_size": 128, "width": 24, "latency_s": 0.0, "bandwidth_bytes_per_s": 0, "threads": 0}
 
@@ -124,10 +124,13 @@ def prepare(options: Options, splits: Splits) -> Job:
     train, test = open_set(splits.train, options.resize), open_set(splits.test, options.resize)
     if list(train.classes) != list(test.classes):
         odd = sorted(set(train.classes) ^ set(test.classes))
-        raise OptionError(f"--data: the training and the held-out set differ in their classes; in only one of them: {odd[:5]}")
+        raise OptionError(
+            f"--data: the training and the held-out set differ in their classes; in only one of them: {odd[:5]}"
+        )
     if train.spec != test.spec:
         raise OptionError(
-            f"--data: training samples are {_words(train.spec)}, held-out ones {_words(test.spec)}; make them alike with --resize"
+            f"--data: training samples are {_words(train.spec)}, held-out ones {_words(test.spec)}; make them alike "
+            "with --resize"
         )
     if train.spec[0] != "uint8" or len(train.spec[1]) != 3:
         raise OptionError(f"--data: samples are {_words(train.spec)}; the demonstration job trains on images")

@@ -62,9 +62,10 @@ class PlainReporter(Reporter):
         cache = f"{100 * d['cache']:g} % of the data" if isinstance(d["cache"], float) else f"{d['cache']:,} bytes"
         size = "×".join(map(str, d["shape"]))
         self._line(
-            f"{d['data']}: {d['train_samples']:,} training and {d['held_out_samples']:,} held-out images of {size}, {d['classes']} classes · "
-            f"{store} · cache {cache}\n"
-            f"{len(recipes)} × {len(seeds)} runs of {d['steps']:,} steps of {d['batch_size']} ({d['epochs']} epochs) on {d['device']}: {', '.join(recipes)}"
+            f"{d['data']}: {d['train_samples']:,} training and {d['held_out_samples']:,} held-out images of {size}, "
+            f"{d['classes']} classes · {store} · cache {cache}\n"
+            f"{len(recipes)} × {len(seeds)} runs of {d['steps']:,} steps of {d['batch_size']} ({d['epochs']} epochs) "
+            f"on {d['device']}: {', '.join(recipes)}"
         )
 
     def epoch(self, recipe: str, seed: int, epochs: int, result: EpochResult) -> None:
@@ -81,8 +82,8 @@ class TerminalReporter(PlainReporter):
     def progress(self, now: Progress) -> None:
         share = now.step / max(now.steps, 1)
         text = (
-            f"acc {_percent(now.accuracy)}  seen {_percent(now.coverage)} (ever {_percent(now.coverage_ever)})  hit {_percent(now.hit_ratio)}  "
-            f"stall {_percent(now.stall_share)}  {now.samples_per_s:,.0f}/s"
+            f"acc {_percent(now.accuracy)}  seen {_percent(now.coverage)} (ever {_percent(now.coverage_ever)})  hit "
+            f"{_percent(now.hit_ratio)}  stall {_percent(now.stall_share)}  {now.samples_per_s:,.0f}/s"
         )
         self._draw(_who(now.recipe, now.seed, now.epoch, now.epochs), share, text)
 
@@ -154,8 +155,9 @@ def _who(recipe: str, seed: int, epoch: int, epochs: int) -> str:
 
 def _epoch_text(e: EpochResult) -> str:
     return (
-        f"acc {_percent(e.accuracy)}  seen {_percent(e.coverage)} (ever {_percent(e.coverage_ever)})  hit {_percent(e.hit_ratio)}  "
-        f"stall {_percent(e.stall_share)}  ess {_percent(e.ess)}  {e.samples / max(e.seconds, 1e-9):,.0f}/s"
+        f"acc {_percent(e.accuracy)}  seen {_percent(e.coverage)} (ever {_percent(e.coverage_ever)})  hit "
+        f"{_percent(e.hit_ratio)}  stall {_percent(e.stall_share)}  ess {_percent(e.ess)}  "
+        f"{e.samples / max(e.seconds, 1e-9):,.0f}/s"
     )
 
 

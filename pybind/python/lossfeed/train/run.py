@@ -38,7 +38,8 @@ class EpochResult:
     coverage_ever: float
     """Distinct samples delivered since the run began ÷ samples in the set."""
     ess: float
-    """Effective sample size of the weights, (Σw)²/(n Σw²). 1: all weights equal; low: few samples carry the gradient."""
+    """Effective sample size of the weights, (Σw)²/(n Σw²). 1: all weights equal; low: few samples carry the
+    gradient."""
     stall_share: float
     """Share of the epoch's wall time spent waiting for the next batch."""
     seconds: float

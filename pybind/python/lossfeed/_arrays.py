@@ -1,0 +1,55 @@
+"""Scores of NumPy arrays: measured on the CPU and credited at once. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+from ._columns import RANK_BASE, Columns, check_logits, check_losses, check_rows, check_sequence, per_sample
+from ._memory import as_bytes, dtype_name, require_numpy, to_numpy
+
+if TYPE_CHECKING:
+    from ._account import Account
+    from ._batch import Batch
+
+
+def score(account: Account, logits: Any, batch: Batch, ignore_index: int, sequence: str) -> None:
+    """See :meth:`lossfeed.Loader.score`."""
+    check_rows("logits", logits, len(batch))
+    check_sequence(sequence)
+    numpy = require_numpy("scoring arrays")
+    found = measure(logits, numpy.asarray(batch.target), ignore_index)
+    _send(account, batch, found if len(found.loss) == len(batch) else per_sample(numpy, found, len(batch), sequence))
+
+
+def score_losses(account: Account, losses: Any, batch: Batch, grad_norms: Any) -> None:
+    """See :meth:`lossfeed.Loader.score_losses`."""
+    check_rows("losses", losses, len(batch))
+    check_losses(losses, grad_norms)
+    _send(account, batch, Columns(losses, grad_norms))
+
+
+def measure(logits: Any, target: Any, ignore_index: int) -> Columns:
+    """The columns of logits ``(C,)``, ``(B, C)`` or ``(B, C, d1, …)``, a row for each element of `target`."""
+    classes, _ = check_logits(logits, target)
+    numpy = require_numpy("scoring arrays")
+    rows = logits if logits.ndim == 1 else numpy.moveaxis(logits, 1, -1)
+    rows = numpy.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("=")).reshape(-1, classes)
+    labels = as_bytes(numpy.ascontiguousarray(target, dtype=numpy.int64).reshape(-1))
+    shape = len(rows), classes, classes
+    _, rest, correct, count, rank_score = _native.forward_rows(
+        as_bytes(rows), dtype_name(rows), *shape, labels, ignore_index, RANK_BASE, None, 0.0
+    )
+    real = "float64" if rows.dtype == numpy.float64 else "float32"
+    _, loss, _, _, grad_norm, entropy = to_numpy(rest, real, (6, len(rows)))
+    marks = to_numpy(correct, "uint8", (len(rows),))
+    ranks = to_numpy(count, "int32", (len(rows),)), to_numpy(rank_score, "float32", (len(rows),))
+    return Columns(loss, grad_norm, entropy, marks, *ranks)
+
+
+def _send(account: Account, batch: Batch, columns: Columns) -> None:
+    numpy = require_numpy("scoring arrays")
+    floats = columns.loss, columns.grad_norm, columns.entropy
+    sent = [None if c is None else as_bytes(numpy.ascontiguousarray(c, dtype=numpy.float32)) for c in floats]
+    count = None if columns.rank_count is None else as_bytes(columns.rank_count)
+    account.engine().apply_scores(batch._ticket, *sent, count)
