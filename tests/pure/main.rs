@@ -2,6 +2,7 @@
 
 mod batches;
 mod hostile;
+mod journal;
 mod pads;
 mod policies;
 mod queue;
