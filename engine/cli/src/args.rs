@@ -54,7 +54,7 @@ pub struct SmiArgs {
 /// `lossfeed replay`.
 #[derive(Debug, Clone, Args)]
 pub struct ReplayArgs {
-    /// The recorded run: CSV with the columns epoch,step,id,loss[,bytes], plain or gzipped
+    /// The recorded run: a journal, or CSV with the columns epoch,step,id,loss[,bytes]; plain or gzipped
     #[arg(long, value_name = "FILE")]
     pub trace: std::path::PathBuf,
     /// Cache policies, comma-separated

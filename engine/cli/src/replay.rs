@@ -1,19 +1,22 @@
 //! `lossfeed replay`: a recorded run through cache policies, on the same ledger the live cache uses.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 
 use lossfeed_control::sim::{ROWS_MAX, Replay, Trace, replay};
 use lossfeed_control::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::args::ReplayArgs;
+use crate::journal::{self, Run};
 use crate::term;
 
 /// The JSON document. Its keys are a contract: `{"requests","samples","results":[{"policy","capacity_fraction","hits",
-/// "misses","hit_ratio"}…]}`.
+/// "misses","hit_ratio"}…]}`. A journal has `run` before them: what was recorded, and the same replayed.
 #[derive(Debug, Serialize)]
 struct Report {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<Run>,
     requests: usize,
     samples: usize,
     results: Vec<Replay>,
@@ -33,7 +36,22 @@ pub(crate) fn run(args: &ReplayArgs) -> i32 {
 /// Every policy at every size, in the order asked for.
 fn results(args: &ReplayArgs) -> Result<Report> {
     let told = |e: Error| Error::unreadable(format!("trace {}", args.trace.display())).because(e);
-    let file = File::open(&args.trace).map_err(|e| told(Error::unreadable("cannot open it").because(e)))?;
+    let mut file = File::open(&args.trace).map_err(|e| told(Error::unreadable("cannot open it").because(e)))?;
+    // A pipe cannot be looked at twice; it is read as a trace.
+    if file.stream_position().is_ok() && lossfeed_journal::is_journal(&file) {
+        file.rewind().map_err(|e| told(Error::unreadable("cannot read it twice").because(e)))?;
+        let told = |e: Error| if e.kind() == ErrorKind::Settings { e } else { told(e) };
+        let found = journal::read(file, &args.policy, &args.capacity_fraction).map_err(told)?;
+        return Ok(Report {
+            run: Some(found.run),
+            requests: found.requests,
+            samples: found.samples,
+            results: found.results,
+        });
+    }
+    if file.stream_position().is_ok() {
+        file.rewind().map_err(|e| told(Error::unreadable("cannot read it twice").because(e)))?;
+    }
     let trace = Trace::read(file, ROWS_MAX).map_err(told)?;
     let mut results = Vec::with_capacity(args.policy.len() * args.capacity_fraction.len());
     for policy in &args.policy {
@@ -41,7 +59,12 @@ fn results(args: &ReplayArgs) -> Result<Report> {
             results.push(replay(&trace, policy, fraction)?);
         }
     }
-    Ok(Report { requests: trace.requests(), samples: trace.samples(), results })
+    Ok(Report { run: None, requests: trace.requests(), samples: trace.samples(), results })
+}
+
+#[cfg(test)]
+pub(crate) fn report(args: &ReplayArgs, out: &mut impl Write) -> Result<i32> {
+    print(&results(args)?, args.json, out).map_err(|e| Error::internal("cannot print").because(e))
 }
 
 fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
@@ -49,6 +72,9 @@ fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
         serde_json::to_writer(&mut *out, report).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
+        if let Some(run) = &report.run {
+            run.print(out)?;
+        }
         // A replay delivers exactly the recorded samples whatever the policy, so the coverage is the trace's own.
         writeln!(out, "{} requests of {} samples, every one delivered", report.requests, report.samples)?;
         writeln!(out, "{:<12} {:>8} {:>12} {:>12} {:>7}", "policy", "capacity", "hits", "misses", "hit%")?;
