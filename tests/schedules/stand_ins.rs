@@ -189,7 +189,7 @@ pub(crate) mod timesheet {
         Source,
         Decode,
         Slot,
-        Score,
+        Decide,
         Idle,
     }
 
