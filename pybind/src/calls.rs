@@ -6,7 +6,7 @@
 //! (`lossfeed/_readers.py`) and waits outside of the interpreter; it enters only for the moment it takes to hand over.
 //! A call that hangs holds up nobody's exit.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
