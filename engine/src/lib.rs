@@ -40,21 +40,24 @@
 pub use lossfeed_control::{control, error, index, ledger, policy, random, sampler, sim, types};
 pub use lossfeed_stats as stats;
 
-pub mod settings;
-
-pub mod arena;
-pub mod cache;
 pub mod device;
 pub mod engine;
 pub mod loader;
-pub mod process;
 pub mod scoring;
+pub mod settings;
 pub mod source;
 pub mod staging;
 mod sync;
 
+// What the bindings and tests reach into. It changes without notice.
+#[doc(hidden)]
+pub mod arena;
+#[doc(hidden)]
+pub mod cache;
+#[doc(hidden)]
+pub mod process;
+
 pub use engine::{Dataset, Engine};
 pub use error::{Error, ErrorKind, Result, printable};
-
 pub use settings::Settings;
 pub use types::{Dtype, SampleId, TensorSpec};

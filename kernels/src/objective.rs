@@ -12,7 +12,7 @@
 //! zeros, whatever its logits are. A row without a softmax (see the crate's head) has a NaN term and a NaN gradient.
 
 use crate::element::Real;
-use crate::reals::{Reals, Softmax};
+use crate::reals::Reals;
 use crate::{Rows, ScoreError};
 use thiserror::Error;
 

@@ -8,7 +8,6 @@
 
 use std::sync::Arc;
 
-use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, Error, Layout, Result, Shape, Tensor};
 use lossfeed_kernels::{AnyTerms, Objective, ObjectiveError, Reals, Softmax, fast};
 use parking_lot::Mutex;

@@ -1,5 +1,6 @@
 //! Tensors as the kernels see them.
 
+use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Error, Layout, Result, WithDType};
 use half::{bf16, f16};
 use lossfeed_kernels::{Dtype, Rows};

@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 
 use lossfeed_kernels::Rows;
 use lossfeed_kernels::launch::mail::{self, HAS_ENTROPY, HAS_GRAD_NORM, HAS_IDS, MAIL_BIT, NO_ROW, Slot, SlotHead};
-use parking_lot::Mutex;
 
 use super::CudaKernels;
 use super::driver::{Driver, Mapped};
