@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lossfeed::Error;
 use lossfeed::engine::{Courier as CoreCourier, Engine as Core, ScoreMailbox};
 use lossfeed::loader::{Next, Ticket as CoreTicket};
 use lossfeed::scoring::Measured;
 use lossfeed::settings::{CacheForm, Settings};
 use lossfeed::staging::BatchSlot;
-use lossfeed::{Error, Result};
 use lossfeed_kernels::rank;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
