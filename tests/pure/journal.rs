@@ -58,7 +58,7 @@ impl Books {
     fn end(&mut self, epoch: u64, step: u32, ids: &[u32]) {
         if self.draw(4) == 0 {
             let id = ids[self.draw(ids.len() as u64) as usize];
-            self.ledger.cancel(id, bytes(id));
+            self.ledger.cancel(id);
             self.journal.push(Event::Cancel(vec![id]));
             self.scores.fail(id);
             self.journal.push(Event::Read(vec![(id, false)]));

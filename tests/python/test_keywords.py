@@ -145,7 +145,7 @@ def test_torch_distributed_gives_rank_and_world_size(numbers, tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         loader = lf.Loader(numbers, 8)
-        assert (loader._rank, loader._world_size) == (0, 1)
+        assert (loader._settings["rank"], loader._settings["world_size"]) == (0, 1)
     finally:
         torch.distributed.destroy_process_group()
     assert len(lf.Loader(numbers, 8, rank=1, world_size=2)) == 4

@@ -18,7 +18,7 @@ def no_world(monkeypatch):
 
 
 def world(loader):
-    return loader._rank, loader._world_size
+    return loader._settings["rank"], loader._settings["world_size"]
 
 
 def test_torchruns_environment_gives_rank_and_world_size(numbers, monkeypatch):

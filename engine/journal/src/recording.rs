@@ -144,7 +144,7 @@ pub fn replay(recording: &Recording, policy: &str, capacity_bytes: u64) -> Resul
                 }
                 clock = clock.wrapping_add(1);
             }
-            Event::Cancel(ids) => ids.iter().for_each(|&id| ledger.cancel(id, bytes(id))),
+            Event::Cancel(ids) => ids.iter().for_each(|&id| ledger.cancel(id)),
             Event::Read(rows) => {
                 for &(id, read) in rows {
                     if read { scores.recover(id) } else { scores.fail(id) }

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
-from . import _arrays, _closing, _images, _keywords, _native, _ranks, _readers
-from ._account import Account
-from ._advice import Uses
-from ._augmentation import refuse_random_items
-from ._batch import Batch, Views
-from ._device import Courier
+from . import _arrays, _closing, _keywords, _making, _native, _readers
+from ._batch import Batch
 from ._errors import Error, SettingsError, UsageError
 from ._half import torch_half
 from ._images import ImageTransform
 from ._memory import is_tensor, to_numpy, to_torch
-from ._open import Data, open as open_data
-from ._pass import Line, Pass
-from ._sizes import parse_cache
+from ._open import Data
+from ._pass import Pass
 
 _STATE_VERSION = 1
 
@@ -125,88 +120,14 @@ class Loader:
         framework: str = "auto",
         frozen_augmentation: bool = False,
     ) -> None:
-        self._engine: _native.Engine | None = None
+        keywords = dict(locals())
+        del keywords["self"]
+        made = _making.make(SimpleNamespace(**keywords))
+        self._engine: _native.Engine | None = made.engine
         self._closing: _native.Engine | None = None
         self._last_state: dict[str, Any] | None = None
-        unhonourable = batch_sampler, worker_init_fn, multiprocessing_context, pin_memory_device
-        _keywords.refuse_unhonourable(*unhonourable, in_order)
-        _keywords.flag("persistent_workers", persistent_workers)
-        if (data is None) == (dataset is None):
-            raise SettingsError(
-                "give the dataset once: lf.Loader(data, …), where torch's name for it, dataset=, works too"
-            )
-        if batch_size is None:
-            raise SettingsError(
-                "batch_size=None is refused: scores are counted in a batch; use batch_size=1 for single samples"
-            )
-        if collate_fn is not None and not callable(collate_fn):
-            raise SettingsError(f"collate_fn={collate_fn!r} must be callable")
-        on_device = _keywords.device(device, pin_memory)
-        self._framework = _keywords.framework(framework, on_device)
-        self._data = data if isinstance(data, Data) else open_data(dataset if data is None else data)
-        timeout_s = _keywords.real("timeout", timeout)
-        world = _ranks.find(rank, world_size)
-        self._rank, self._world_size = world.rank, world.size
-        watch = _ranks.Watch(world)
-        made = None if transform is None else _images.transform(transform)._fit(self._data._native)
-        spec = self._data._native.spec if made is None else made.spec
-        channels_last = transform is not None and transform._layout == "channels_last"
-        views = Views(self._framework, spec, self._data._native.target_spec, channels_last)
-        courier = None
-        if on_device != "cpu":
-            courier = Courier(on_device, views, made)
-            on_device = courier.name
-            made = made if courier.host_transforms else None
-        form = _keywords.choice("cache_form", cache_form, "encoded", "decoded")
-        path = _keywords.choice("copy_path", copy_path, "auto", "gathered", "batched", "mapped")
-        num_workers, ahead = _keywords.workers(num_workers, prefetch_factor)
-        sampler_settings = _keywords.sampler(sampler, shuffle)
-        settings: dict[str, Any] = {
-            "batch_size": _keywords.whole("batch_size", batch_size, 1),
-            "drop_last": _keywords.flag("drop_last", drop_last),
-            "seed": _keywords.seed(seed, generator),
-            "rank": self._rank,
-            "world_size": self._world_size,
-            "workers": num_workers,
-            "prefetch_factor": ahead,
-            "cache_bytes": parse_cache(cache, lambda: self._data.cache_bytes(form)),
-            "cache_form": form,
-            "copy_path": None if path == "auto" else path,
-            "transform": None if transform is None or made is None else transform._settings,
-            "policy": None if policy is None else str(policy),
-            "sampler": sampler_settings,
-            "score": None
-            if score is None
-            else _keywords.choice("score", score, "gradient_norm", "loss", "entropy", "rank"),
-            "smoothing": None if smoothing is None else _keywords.real("smoothing", smoothing),
-            "on_error": _keywords.choice("on_error", on_error, "raise", "skip", "substitute"),
-            "max_slots": None if max_slots is None else _keywords.whole("max_slots", max_slots, 1),
-            "device": on_device,
-            "job": None if job is None else str(job),
-            "stats": _keywords.flag("stats", stats),
-        }
-        try:
-            text = json.dumps(settings, allow_nan=False)
-        except (TypeError, ValueError) as cause:
-            raise SettingsError(
-                f"sampler={sampler!r} holds an option that is neither a number, a bool nor text"
-            ) from cause
-        if settings["cache_bytes"] > 0 and not _keywords.flag("frozen_augmentation", frozen_augmentation):
-            refuse_random_items(self._data)
-        self._settings = settings
-        self._engine = engine = _native.Engine(self._data._native, text)
-        uses = Uses(sampler_settings["name"], settings["cache_bytes"] > 0)
-        self._account = Account(engine, settings["batch_size"], uses)
-        if self._framework == "torch":
-            half = torch_half("framework='torch'")
-            # At once, for a compiled step looks at them: it must not find something else after the first eager call.
-            self._account.graph = half.graph.Graph(self._account)
-            self._account.plans = None if courier is None else half.plans.Plans()
-        if courier is not None:
-            courier.start(engine)
-        self._batches = engine.batches_per_epoch()
-        at_rest = timeout_s, settings["seed"], watch, self._batches
-        self._line = Line(self._account, views, courier, collate_fn, *at_rest)
+        self._data, self._framework = made.data, made.framework
+        self._settings, self._line, self._account = made.settings, made.line, made.line.account
         self._pass: weakref.ref[Pass] | None = None
         self._pid = os.getpid()
         _closing.live.add(self)
@@ -215,7 +136,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches an epoch and rank; the same on every rank. A resumed pass has fewer left."""
-        return self._batches
+        return self._line.batches
 
     @property
     def data(self) -> Data:
@@ -475,8 +396,8 @@ class Loader:
         state = "" if self._engine is not None else ", closed"
         return (
             f"<lossfeed.Loader {len(self._data)} samples in {len(self)} batches of {s['batch_size']}, sampler "
-            f"{s['sampler']['name']}, policy {policy}, cache {s['cache_bytes']} bytes, rank {self._rank} of "
-            f"{self._world_size}, {s['device']}{state}>"
+            f"{s['sampler']['name']}, policy {policy}, cache {s['cache_bytes']} bytes, rank {s['rank']} of "
+            f"{s['world_size']}, {s['device']}{state}>"
         )
 
     # ---- inside ----------------------------------------------------------------------------------------------------

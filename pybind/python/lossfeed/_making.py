@@ -1,0 +1,139 @@
+"""Making a loader: its keywords are checked one by one, then its engine and what goes with it are made."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from . import _images, _keywords, _native, _ranks
+from ._account import Account
+from ._advice import Uses
+from ._augmentation import refuse_random_items
+from ._batch import Views
+from ._device import Courier
+from ._errors import SettingsError
+from ._half import torch_half
+from ._open import Data, open as open_data
+from ._pass import Line
+from ._sizes import parse_cache
+
+
+class Made(NamedTuple):
+    """What a loader is made of."""
+
+    engine: _native.Engine
+    data: Data
+    #: "torch" or "numpy".
+    framework: str
+    #: The engine's settings.
+    settings: dict[str, Any]
+    line: Line
+
+
+class _Delivery(NamedTuple):
+    """How batches come out."""
+
+    device: str
+    views: Views
+    courier: Courier | None
+    #: The transform's settings, for loader threads to apply; None where nobody does, or the device.
+    transform: dict[str, Any] | None
+
+
+def make(asked: SimpleNamespace) -> Made:
+    """A loader's parts, from the keywords of :class:`lossfeed.Loader`."""
+    _refuse(asked)
+    device = _keywords.device(asked.device, asked.pin_memory)
+    framework = _keywords.framework(asked.framework, device)
+    given = asked.dataset if asked.data is None else asked.data
+    data = given if isinstance(given, Data) else open_data(given)
+    timeout_s = _keywords.real("timeout", asked.timeout)
+    world = _ranks.find(asked.rank, asked.world_size)
+    watch = _ranks.Watch(world)
+    delivery = _delivery(asked, data, device, framework)
+    settings = _settings(asked, data, world, delivery)
+    try:
+        text = json.dumps(settings, allow_nan=False)
+    except (TypeError, ValueError) as cause:
+        raise SettingsError(
+            f"sampler={asked.sampler!r} holds an option that is neither a number, a bool nor text"
+        ) from cause
+    cached = settings["cache_bytes"] > 0
+    if cached and not _keywords.flag("frozen_augmentation", asked.frozen_augmentation):
+        refuse_random_items(data)
+    engine, courier = _native.Engine(data._native, text), delivery.courier
+    account = Account(engine, settings["batch_size"], Uses(settings["sampler"]["name"], cached))
+    if framework == "torch":
+        half = torch_half("framework='torch'")
+        # At once, for a compiled step looks at them: it must not find something else after the first eager call.
+        account.graph = half.graph.Graph(account)
+        account.plans = None if courier is None else half.plans.Plans()
+    if courier is not None:
+        courier.start(engine)
+    of_passes = timeout_s, settings["seed"], watch, engine.batches_per_epoch()
+    line = Line(account, delivery.views, courier, asked.collate_fn, *of_passes)
+    return Made(engine, data, framework, settings, line)
+
+
+def _refuse(asked: SimpleNamespace) -> None:
+    """Refuses what no loader can honour."""
+    unhonourable = asked.batch_sampler, asked.worker_init_fn, asked.multiprocessing_context, asked.pin_memory_device
+    _keywords.refuse_unhonourable(*unhonourable, asked.in_order)
+    _keywords.flag("persistent_workers", asked.persistent_workers)
+    if (asked.data is None) == (asked.dataset is None):
+        raise SettingsError(
+            "give the dataset once: lf.Loader(data, …), where torch's name for it, dataset=, works too"
+        )
+    if asked.batch_size is None:
+        raise SettingsError(
+            "batch_size=None is refused: scores are counted in a batch; use batch_size=1 for single samples"
+        )
+    if asked.collate_fn is not None and not callable(asked.collate_fn):
+        raise SettingsError(f"collate_fn={asked.collate_fn!r} must be callable")
+
+
+def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -> _Delivery:
+    transform = None if asked.transform is None else _images.transform(asked.transform)
+    made = None if transform is None else transform._fit(data._native)
+    spec = data._native.spec if made is None else made.spec
+    channels_last = transform is not None and transform._layout == "channels_last"
+    views = Views(framework, spec, data._native.target_spec, channels_last)
+    settings = None if transform is None else transform._settings
+    if device == "cpu":
+        return _Delivery(device, views, None, settings)
+    courier = Courier(device, views, made)
+    return _Delivery(courier.name, views, courier, settings if courier.host_transforms else None)
+
+
+def _settings(asked: SimpleNamespace, data: Data, world: _ranks.World, delivery: _Delivery) -> dict[str, Any]:
+    """The engine's settings."""
+    form = _keywords.choice("cache_form", asked.cache_form, "encoded", "decoded")
+    path = _keywords.choice("copy_path", asked.copy_path, "auto", "gathered", "batched", "mapped")
+    workers, ahead = _keywords.workers(asked.num_workers, asked.prefetch_factor)
+    sampler = _keywords.sampler(asked.sampler, asked.shuffle)
+    settings = {
+        "batch_size": _keywords.whole("batch_size", asked.batch_size, 1),
+        "drop_last": _keywords.flag("drop_last", asked.drop_last),
+        "seed": _keywords.seed(asked.seed, asked.generator),
+        "rank": world.rank,
+        "world_size": world.size,
+        "workers": workers,
+        "prefetch_factor": ahead,
+        "cache_bytes": parse_cache(asked.cache, lambda: data.cache_bytes(form)),
+        "cache_form": form,
+        "copy_path": None if path == "auto" else path,
+        "transform": delivery.transform,
+        "policy": None if asked.policy is None else str(asked.policy),
+        "sampler": sampler,
+        "score": asked.score,
+        "smoothing": None if asked.smoothing is None else _keywords.real("smoothing", asked.smoothing),
+        "on_error": _keywords.choice("on_error", asked.on_error, "raise", "skip", "substitute"),
+        "max_slots": None if asked.max_slots is None else _keywords.whole("max_slots", asked.max_slots, 1),
+        "device": delivery.device,
+        "job": None if asked.job is None else str(asked.job),
+        "stats": _keywords.flag("stats", asked.stats),
+    }
+    if asked.score is not None:
+        _keywords.choice("score", asked.score, "gradient_norm", "loss", "entropy", "rank")
+    return settings
