@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from ._images import ImageTransform
 from ._memory import is_tensor, to_numpy, to_torch
 from ._open import Data
 from ._pass import Pass
+from ._process import Process
 
 _STATE_VERSION = 1
 
@@ -129,7 +129,7 @@ class Loader:
         self._data, self._framework = made.data, made.framework
         self._settings, self._line, self._account = made.settings, made.line, made.line.account
         self._pass: weakref.ref[Pass] | None = None
-        self._pid = os.getpid()
+        self._process = Process()
         _closing.live.add(self)
 
     # ---- epochs ----------------------------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ class Loader:
         """
         seconds = None if timeout is None else _keywords.real("timeout", timeout)
         engine = self._engine
-        if engine is not None and self._pid == os.getpid() and self._pass is not None:
+        if engine is not None and self._process.is_this() and self._pass is not None:
             # While the memory is still there: a checkpoint may be written after the `with` statement. A device that is
             # lost must not keep the loader from closing; there is no state then.
             with contextlib.suppress(Error):
@@ -375,7 +375,7 @@ class Loader:
         """Ends everything, waits so long, and returns who has not come."""
         engine, self._engine = self._engine, None
         self._closing = engine = engine or self._closing
-        if engine is None or self._pid != os.getpid():
+        if engine is None or not self._process.is_this():
             return []
         self._account.close()
         left = engine.close(seconds)

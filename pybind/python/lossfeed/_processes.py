@@ -26,6 +26,7 @@ from . import _native, _readers
 from ._dataset import RUN_S, Adaptor
 from ._errors import SourceError, UsageError
 from ._memory import torch_loaded
+from ._process import Process
 
 #: How often an idle process looks whether its parent is still there, in seconds.
 _PARENT_S = 2.0
@@ -41,7 +42,7 @@ _all: weakref.WeakSet[Processes] = weakref.WeakSet()
 @atexit.register
 def _at_exit() -> None:
     for pool in list(_all):
-        _kill(pool._workers, pool._pid)
+        _kill(pool._workers, pool._process)
 
 
 class Processes:
@@ -52,18 +53,18 @@ class Processes:
         self.turns = _native.Turns([])
         self.readers = _readers.Readers()
         self.reading: dict[int, int] = {}
-        self._pid = os.getpid()
+        self._process = Process()
         self._broken: str | None = None
         torch = torch_loaded()
         seed = torch.initial_seed() if torch is not None else 0
         self._workers = [_Worker(dataset, mode, resize, number, seed) for number in range(count)]
-        weakref.finalize(self, _kill, self._workers, self._pid).atexit = False
+        weakref.finalize(self, _kill, self._workers, self._process).atexit = False
         _all.add(self)
         self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
         for worker in self._workers:
             hello = worker.answer(0)
             if isinstance(hello, BaseException):
-                _kill(self._workers, self._pid)
+                _kill(self._workers, self._process)
                 raise hello
             self.data_spec, self.target_spec = hello
             self._idle.put(worker)
@@ -71,7 +72,7 @@ class Processes:
 
     def __call__(self, ids: list[int]) -> list[Any]:
         """As :meth:`Adaptor.__call__`. Takes one process that is free and as many more as there are items for."""
-        if os.getpid() != self._pid:
+        if not self._process.is_this():
             words = "this dataset's worker processes belong to the parent of this process: open it again in the child"
             return [_fatal(UsageError(words))]
         me = threading.get_ident()
@@ -162,8 +163,8 @@ class _Worker:
         )
 
 
-def _kill(workers: list[_Worker], pid: int) -> None:
-    if pid != os.getpid():
+def _kill(workers: list[_Worker], made_by: Process) -> None:
+    if not made_by.is_this():
         return
     for worker in workers:
         worker.process.kill()

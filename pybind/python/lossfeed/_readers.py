@@ -15,6 +15,7 @@ import weakref
 from typing import Any, Callable, Protocol
 
 from . import _native
+from ._process import Process
 
 
 class Reading(Protocol):
@@ -48,14 +49,14 @@ class Readers:
         self._renew()
 
     def _renew(self) -> None:
-        self._pid = os.getpid()
+        self._process = Process()
         self._shared = _Shared()
         # Not at exit: a call may still come then, and idle daemons are in nobody's way.
         weakref.finalize(self, _dismiss, self._shared).atexit = False
 
     def submit(self, fetch: Callable[[list[int]], list[Any]], call: _native.Call) -> None:
         """Has a reader call ``fetch(call.ids)`` and answer the call."""
-        if self._pid != os.getpid():
+        if not self._process.is_this():
             self._renew()
         shared = self._shared
         with shared.lock:
