@@ -28,7 +28,9 @@ pub(super) const ONLY: u32 = 0;
 impl Lists {
     pub(super) fn new(samples: usize, lists: u32) -> Self {
         let samples = samples as u32;
-        let mut nodes = vec![Node { older: OUT, newer: OUT }; samples as usize];
+        // Exactly: a list that grows by doubling would keep twice as much.
+        let mut nodes = Vec::with_capacity(samples as usize + lists as usize);
+        nodes.resize(samples as usize, Node { older: OUT, newer: OUT });
         nodes.extend((samples..samples + lists).map(|ring| Node { older: ring, newer: ring }));
         Self { nodes, samples }
     }
@@ -67,13 +69,7 @@ impl Lists {
     /// Takes the oldest of `list`, one after the other, until they free `missing` bytes together. Takes nobody and answers false
     /// if all are not enough.
     #[inline]
-    pub(super) fn take_oldest(
-        &mut self,
-        list: u32,
-        missing: u64,
-        sizes: &Sizes,
-        victims: &mut Vec<SampleId>,
-    ) -> bool {
+    pub(super) fn take_oldest(&mut self, list: u32, missing: u64, sizes: &Sizes, victims: &mut Vec<SampleId>) -> bool {
         let (mut freed, before) = (0, victims.len());
         let mut next = self.oldest(list);
         while freed < missing {
