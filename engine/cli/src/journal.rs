@@ -36,8 +36,9 @@ pub(crate) struct Journal {
     pub(crate) results: Vec<Replay>,
 }
 
-/// Reads the journal and replays it, every policy at every share of the delivered samples' bytes.
-pub(crate) fn read(file: impl Read, policies: &[String], fractions: &[f64]) -> Result<Journal> {
+/// Reads the journal and replays it: every policy at every share of the delivered samples' bytes, and at every capacity
+/// in bytes.
+pub(crate) fn read(file: impl Read, policies: &[String], fractions: &[f64], capacities: &[u64]) -> Result<Journal> {
     let recording = Recording::read(file, Limits::default())?;
     let (hits, misses) = recording.counted();
     let meta = &recording.meta;
@@ -55,14 +56,18 @@ pub(crate) fn read(file: impl Read, policies: &[String], fractions: &[f64]) -> R
         complete: recording.ending == Ending::Closed,
     };
     let total = recording.delivered_bytes();
-    let mut results = Vec::with_capacity(policies.len() * fractions.len());
+    let shares = fractions.iter().map(|&share| (share, (share * total as f64).floor() as u64));
+    let absolute = capacities.iter().map(|&bytes| (bytes as f64 / total as f64, bytes));
+    let sizes: Vec<(f64, u64)> = shares.chain(absolute).collect();
+    let mut results = Vec::with_capacity(policies.len() * sizes.len());
     for policy in policies {
         let name = if policy == "app" { "shade" } else { policy };
-        for &capacity_fraction in fractions {
-            let found = replay(&recording, name, (capacity_fraction * total as f64).floor() as u64)?;
+        for &(capacity_fraction, capacity_bytes) in &sizes {
+            let found = replay(&recording, name, capacity_bytes)?;
             results.push(Replay {
                 policy: policy.clone(),
                 capacity_fraction,
+                capacity_bytes,
                 hits: found.hits,
                 misses: found.misses,
                 hit_ratio: found.hits as f64 / (found.hits + found.misses) as f64,
@@ -114,7 +119,7 @@ mod tests {
     fn the_run_itself_comes_first_and_gaps_are_told() {
         let policies = ["fifo".to_owned(), "app".to_owned()];
         let told = |text: &str| {
-            let journal = read(text.as_bytes(), &policies, &[1.0]).unwrap();
+            let journal = read(text.as_bytes(), &policies, &[1.0], &[]).unwrap();
             let mut out = Vec::new();
             journal.run.print(&mut out).unwrap();
             (journal, String::from_utf8(out).unwrap())
@@ -140,12 +145,17 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), format!("{JOURNAL}end,,,,,,,,,,,\n")).unwrap();
         let policy = vec!["lru".to_owned()];
-        let args = ReplayArgs { trace: file.path().to_owned(), policy, capacity_fraction: vec![0.7], json: true };
+        let (capacity_fraction, capacity) = (vec![0.7], vec![20]);
+        let trace = file.path().to_owned();
+        let args = ReplayArgs { trace, policy, capacity_fraction, capacity, samples: None, json: true };
         let mut out = Vec::new();
         crate::replay::report(&args, &mut out).unwrap();
         let said: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(said["run"]["differing"], 0);
         assert_eq!((&said["requests"], &said["samples"]), (&5.into(), &3.into()));
-        assert_eq!(said["results"][0]["hits"], 2);
+        // 70 % of three samples of 10 bytes is room for two, as are 20 bytes.
+        assert_eq!((&said["results"][0]["hits"], &said["results"][1]["hits"]), (&2.into(), &2.into()));
+        let samples = ReplayArgs { samples: Some(9), ..args };
+        assert!(crate::replay::report(&samples, &mut Vec::new()).unwrap_err().to_string().contains("journal"));
     }
 }

@@ -28,7 +28,9 @@ pub(super) const ONLY: u32 = 0;
 impl Lists {
     pub(super) fn new(samples: usize, lists: u32) -> Self {
         let samples = samples as u32;
-        let mut nodes = vec![Node { older: OUT, newer: OUT }; samples as usize];
+        // Exactly: a list that grows by doubling would keep twice as much.
+        let mut nodes = Vec::with_capacity(samples as usize + lists as usize);
+        nodes.resize(samples as usize, Node { older: OUT, newer: OUT });
         nodes.extend((samples..samples + lists).map(|ring| Node { older: ring, newer: ring }));
         Self { nodes, samples }
     }
