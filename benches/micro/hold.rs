@@ -57,7 +57,7 @@ fn main() {
         while let Turn::Decided(decision) = holds.of("decide", || control.decide(pass, &|_| 1)) {
             let scores = decision.rows.iter().map(|row| (row.delivered, random_belief(epoch, row.delivered)));
             let scores: Vec<_> = scores.collect();
-            holds.of("learn", || control.learn(black_box(scores).into_iter()));
+            holds.of("learn", || control.learn(None, black_box(scores).into_iter()));
         }
         for start in (0..samples).step_by(PIECE) {
             holds.of("met", || control.met(pass, start..(start + PIECE).min(samples)));

@@ -66,7 +66,7 @@ fn used(policy: &str, record_bytes: fn(SampleId) -> u64, spare: u64) -> Cache {
             drop(records);
             drop(residents);
             cache.publish(fetched);
-            cache.learn(ids.iter().map(|&id| Some((id, (id % 1000 + epoch) as f32))));
+            cache.learn(None, ids.iter().map(|&id| Some((id, (id % 1000 + epoch) as f32))));
         }
     }
     check(&cache);

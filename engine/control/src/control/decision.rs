@@ -43,6 +43,8 @@ pub struct Evicted {
 pub struct Decision {
     /// The batch's position in its epoch.
     pub number: usize,
+    /// Its position in the run, under a buffer sampler: what comes of the batch is told by it. 0 under others.
+    pub serial: u64,
     /// In the order of delivery.
     pub rows: Vec<Row>,
     /// In the order in which they left.

@@ -150,6 +150,23 @@ impl Snapshot {
 }
 
 impl Drawing {
+    /// The next `count` samples of the stream from `position` on: pass after pass over the owned samples, each drawn as an epoch.
+    ///
+    /// # Errors
+    /// As the sampler's.
+    pub fn draw_stream(&self, position: u64, count: usize) -> Result<Order> {
+        let pass_len = self.owned.len().max(1) as u64;
+        let (mut pass, mut skipped) = (position / pass_len, (position % pass_len) as usize);
+        let mut stream = Order::default();
+        while stream.ids.len() < count && !self.owned.is_empty() {
+            let drawn = self.draw_blind(pass)?;
+            let until = drawn.ids.len().min(skipped + count - stream.ids.len());
+            stream.ids.extend_from_slice(&drawn.ids[skipped..until]);
+            stream.weights.extend_from_slice(&drawn.weights[skipped..until]);
+            (pass, skipped) = (pass + 1, 0);
+        }
+        Ok(stream)
+    }
     /// Draws `epoch` by the seed alone, for samplers that are not adaptive.
     pub fn draw_blind(&self, epoch: u64) -> Result<Order> {
         self.draw(epoch, &ScoreTable::new(0, 0.0), &|_| false)
