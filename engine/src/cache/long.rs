@@ -9,6 +9,7 @@ use crate::sampler::Order;
 use crate::types::SampleId;
 use parking_lot::MutexGuard;
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Books on loan. They go back when this is dropped, also if what was done with them panicked.
 struct Loan<'a> {
@@ -143,6 +144,8 @@ impl Cache {
         }
         let mut state = self.state.lock();
         let old = state.control.replace_beliefs(scores, step);
+        let age = state.control.scores().mean_age(step).unwrap_or(0.0);
+        self.counters.score_age_steps.store(age as u64, Relaxed);
         drop(state);
         drop(loan.back());
         drop(old);

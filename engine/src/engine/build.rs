@@ -13,6 +13,7 @@ use crate::index::ScoreTable;
 use crate::ledger::Ledger;
 use crate::loader::{BadSamples, Coverage, Feed, Images, RecordSizes};
 use crate::policy::{self, Needs, Policy};
+use crate::process::Process;
 use crate::sampler::{self, Batches, Sampler};
 use crate::settings::{CacheForm, CopyPath, OnError, Settings, transformed};
 use crate::staging::{BatchLayout, SlotPool};
@@ -182,7 +183,7 @@ impl Checked {
             threads: Threads::default(),
             publisher: Mutex::new(publisher),
             closed: AtomicBool::new(false),
-            pid: std::process::id(),
+            made_by: Process::current(),
         })
     }
 }

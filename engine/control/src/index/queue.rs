@@ -184,11 +184,7 @@ impl<K: Key> PriorityQueue<K> {
             below = nodes;
         }
         let members = self.ids().count();
-        if members == self.members {
-            Ok(())
-        } else {
-            Err(format!("{members} keys for {} members", self.members))
-        }
+        if members == self.members { Ok(()) } else { Err(format!("{members} keys for {} members", self.members)) }
     }
 
     #[inline]
