@@ -68,7 +68,7 @@ fn deliver(engine: &Engine, most: usize, seen: &mut Seen) -> u64 {
                 Next::Batch(batch) => break batch,
             }
         };
-        let held: Vec<u32> = bytemuck::pod_collect_to_vec(&batch.slot.data()[..4 * batch.rows]);
+        let held: Vec<u32> = bytemuck::pod_collect_to_vec(&batch.slot.data().unwrap()[..4 * batch.rows]);
         assert_eq!(*held, *batch.ticket.ids);
         let weights = batch.slot.weight().iter().map(|weight| weight.to_bits()).collect();
         seen.push((batch.ticket.epoch, batch.ticket.number, held, weights));
