@@ -1,7 +1,8 @@
 //! How long a lock around the decisions is held: every verb of the state machine, at the size of a large dataset.
 //!
-//! `cargo bench -p lossfeed-benches --bench hold`. `LOSSFEED_SAMPLES` sets the size (14,000,000). One line of JSON a verb: how
-//! often it was called, the median and the longest call in µs. What is done outside the lock is there as well, for comparison.
+//! `cargo bench -p lossfeed-benches --bench hold`. `LOSSFEED_SAMPLES` sets the size (14,000,000). One line of JSON a
+//! verb: how often it was called, the median and the longest call in µs. What is done outside the lock is there as
+//! well, for comparison.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 

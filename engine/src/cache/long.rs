@@ -57,7 +57,8 @@ impl Drop for Loan<'_> {
 }
 
 impl Cache {
-    /// Tells the policy what is to come of `plan` from batch `first` on, and begins a pass over it. Returns the pass's number.
+    /// Tells the policy what is to come of `plan` from batch `first` on, and begins a pass over it. Returns the
+    /// pass's number.
     pub fn begin(&self, plan: Plan, first: usize) -> u64 {
         let mut loan = Loan::new(self);
         if let Some(ledger) = loan.ledger() {
@@ -102,7 +103,8 @@ impl Cache {
         }
     }
 
-    /// A snapshot, and what a buffer sampler has to remember beside it, both of one moment (see [`crate::control::Control::buffer_state`]).
+    /// A snapshot, and what a buffer sampler has to remember beside it, both of one moment (see
+    /// [`crate::control::Control::buffer_state`]).
     ///
     /// # Errors
     /// As there.
@@ -151,7 +153,8 @@ impl Cache {
         drop(old);
     }
 
-    /// Ends pass `pass`, of which the rows at `places` of the order were delivered: see [`crate::control::Control::met`].
+    /// Ends pass `pass`, of which the rows at `places` of the order were delivered: see
+    /// [`crate::control::Control::met`].
     pub fn end(&self, pass: u64, places: Range<usize>) {
         for start in places.clone().step_by(PIECE) {
             self.state.lock().control.met(pass, start..places.end.min(start + PIECE));

@@ -1,8 +1,8 @@
 //! The cache: what is resident, in which memory, and who is fetching what.
 //!
-//! The state machine that decides ([`Control`]) and the memory it decides about are one state under one lock, which nobody
-//! outside this room sees. A batch takes it twice: once to *decide* all its samples, once to *publish* what it fetched. Its
-//! scores take it once more. The lock is never held across I/O, a decode, a copy, a draw or a plan.
+//! The state machine that decides ([`Control`]) and the memory it decides about are one state under one lock, which
+//! nobody outside this room sees. A batch takes it twice: once to *decide* all its samples, once to *publish* what it
+//! fetched. Its scores take it once more. The lock is never held across I/O, a decode, a copy, a draw or a plan.
 
 mod flight;
 mod long;
@@ -109,8 +109,8 @@ impl Cache {
         &self.arena
     }
 
-    /// Decides the next batch of pass `pass`; `None` when it has none left or another pass has begun. `record_bytes(id)` is what
-    /// the sample takes in memory, always the same.
+    /// Decides the next batch of pass `pass`; `None` when it has none left or another pass has begun.
+    /// `record_bytes(id)` is what the sample takes in memory, always the same.
     pub fn decide(&self, pass: u64, record_bytes: &dyn Fn(SampleId) -> u64) -> Option<Decision> {
         self.decide_by(|control, bytes| control.decide(pass, bytes), record_bytes)
     }
@@ -141,7 +141,8 @@ impl Cache {
             .enumerate()
             .map(|(number, row)| {
                 let id = row.delivered;
-                // Memory moves in the order in which the books did: a record that was asked for before it left is still pinned.
+                // Memory moves in the order in which the books did: a record that was asked for before it left is
+                // still pinned.
                 while let Some(gone) = evicted.next_if(|gone| gone.row as usize == number) {
                     shelf.evict(gone.id);
                 }
@@ -191,8 +192,8 @@ impl Cache {
         c.cache_metadata_bytes.store(metadata as u64 + self.arena.metadata_bytes(), Relaxed);
     }
 
-    /// The scores of one batch, by sample; rows that have none are `None`. Returns how many samples were scored. `serial` is the
-    /// batch's, if it is known which it is.
+    /// The scores of one batch, by sample; rows that have none are `None`. Returns how many samples were scored.
+    /// `serial` is the batch's, if it is known which it is.
     pub fn learn(&self, serial: Option<u64>, scores: impl Iterator<Item = Option<(SampleId, f32)>>) -> usize {
         let mut state = self.state.lock();
         let control = &mut state.control;
@@ -210,7 +211,8 @@ impl Cache {
     }
 
     /// Arena memory for a record that was admitted, or `None` when it is all taken (pinned by batches still being
-    /// filled or on their way to a device, or fragmented): the admission is then cancelled by publishing [`Fetched::Passed`].
+    /// filled or on their way to a device, or fragmented): the admission is then cancelled by publishing
+    /// [`Fetched::Passed`].
     pub fn reserve(&self, record_bytes: usize) -> Option<crate::arena::SlotMut> {
         self.arena.allocate(record_bytes)
     }

@@ -92,7 +92,8 @@ fn one_seed_is_one_order_with_any_number_of_workers() {
             assert_eq!(&seen, expected.get_or_insert_with(|| seen.clone()), "{} workers {workers}", sampler.name());
         }
         let seen = expected.unwrap();
-        // The buffer turns over: after it is full a quarter of each batch is new, and all samples come within a few epochs.
+        // The buffer turns over: after it is full a quarter of each batch is new, and all samples come within a few
+        // epochs.
         let fresh: usize = seen
             .windows(2)
             .skip(10)

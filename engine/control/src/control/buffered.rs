@@ -1,8 +1,8 @@
 //! Deciding batches of a buffer sampler: new samples from the stream, and residents that are used again.
 //!
-//! A batch is decided with what came of the batches a fixed number before it (the sampler's `lag`), in their order, and with
-//! nothing newer. So the order depends on the seed and the scores alone, as long as scores come within the lag: not on how many
-//! threads prepare batches, nor on when a sample failed.
+//! A batch is decided with what came of the batches a fixed number before it (the sampler's `lag`), in their order,
+//! and with nothing newer. So the order depends on the seed and the scores alone, as long as scores come within the
+//! lag: not on how many threads prepare batches, nor on when a sample failed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -86,8 +86,8 @@ impl Buffered {
         serial + self.buffer.setup.options.lag < self.base + self.decided as u64
     }
 
-    /// Stream position, rows bound but not delivered, the buffer, and what does not count yet. Of the pass over `live`, from
-    /// batch `live.1` on; `None` between passes.
+    /// Stream position, rows bound but not delivered, the buffer, and what does not count yet. Of the pass over
+    /// `live`, from batch `live.1` on; `None` between passes.
     fn write(&self, live: Option<(u64, usize)>) -> Result<Vec<u32>> {
         let mut words = Words::default();
         let (epoch, first) = live.unwrap_or((u64::MAX, 0));
@@ -161,8 +161,9 @@ impl Control {
         self.buffered.as_ref().map(|buffered| buffered.stream(epoch))
     }
 
-    /// What a buffer sampler's run has to remember beside its beliefs, as numbers: see [`Control::restore_buffer`]. Of the pass
-    /// over epoch `live.0`, of which `live.1` batches were delivered; `None` between passes. Nothing for other samplers.
+    /// What a buffer sampler's run has to remember beside its beliefs, as numbers: see [`Control::restore_buffer`].
+    /// Of the pass over epoch `live.0`, of which `live.1` batches were delivered; `None` between passes. Nothing for
+    /// other samplers.
     ///
     /// # Errors
     /// `Internal` if batches that were not delivered are forgotten.
@@ -189,8 +190,8 @@ impl Control {
         Ok(())
     }
 
-    /// Samples of a buffer sampler's run whose scores came later than its lag allows. They count when they come, and then one
-    /// seed may give another order.
+    /// Samples of a buffer sampler's run whose scores came later than its lag allows. They count when they come, and
+    /// then one seed may give another order.
     pub fn late(&self) -> u64 {
         self.buffered.as_ref().map_or(0, |buffered| buffered.late)
     }

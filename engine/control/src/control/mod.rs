@@ -1,15 +1,17 @@
 //! The state machine that decides. The live engine drives it behind one lock, the simulator drives it without any.
 //!
-//! [`Control`] is beliefs, books, sampler, the epoch's plan and the clock in one value. Its verbs, in the order of a run:
+//! [`Control`] is beliefs, books, sampler, the epoch's plan and the clock in one value. Its verbs, in the order of a
+//! run:
 //!
 //! 1. [`Control::copy_begin`] and [`Control::copy_more`] make a [`Snapshot`], from which an epoch is drawn;
-//! 2. [`Control::lend`] hands out the books, so that the policy can be told the plan, and [`Control::take_back`] ends that;
+//! 2. [`Control::lend`] hands out the books, so that the policy can be told the plan, and [`Control::take_back`] ends
+//!    that;
 //! 3. [`Control::begin`] starts a pass, and [`Control::decide`] decides its next batch;
-//! 4. [`Control::cancel`], [`Control::read`] and [`Control::learn`] tell what became of a batch, [`Control::met`] what an
-//!    epoch has delivered.
+//! 4. [`Control::cancel`], [`Control::read`] and [`Control::learn`] tell what became of a batch, [`Control::met`]
+//!    what an epoch has delivered.
 //!
-//! Whoever holds a lock around it needs short verbs: none looks at more than a batch and [`PIECE`] samples. What costs more
-//! (drawing, planning, a whole table of beliefs) works on a snapshot or on lent books, outside the lock.
+//! Whoever holds a lock around it needs short verbs: none looks at more than a batch and [`PIECE`] samples. What
+//! costs more (drawing, planning, a whole table of beliefs) works on a snapshot or on lent books, outside the lock.
 
 mod buffer;
 mod buffered;
@@ -91,14 +93,15 @@ impl Control {
         Self { drawing: Some(drawing), ..self }
     }
 
-    /// The same with a sampler that trains on the cache as a buffer. The books' policy must be `fifo`: the oldest leaves first.
+    /// The same with a sampler that trains on the cache as a buffer. The books' policy must be `fifo`: the oldest
+    /// leaves first.
     pub fn with_buffer(self, setup: BufferSetup) -> Self {
         let buffer = Buffer::new(setup, self.scores.len());
         Self { buffered: Some(Box::new(Buffered::new(buffer))), ..self }
     }
 
-    /// Starts a pass over `plan` with batch `first`. The policy has been told of the plan, and the pass before it has ended
-    /// ([`Control::end`]): its plan is freed here otherwise. Returns the pass's number.
+    /// Starts a pass over `plan` with batch `first`. The policy has been told of the plan, and the pass before it has
+    /// ended ([`Control::end`]): its plan is freed here otherwise. Returns the pass's number.
     pub fn begin(&mut self, plan: Plan, first: usize) -> u64 {
         self.passes += 1;
         if let Some(buffered) = &mut self.buffered {
@@ -108,8 +111,8 @@ impl Control {
         self.passes
     }
 
-    /// Ends pass `pass`: no batch of it is decided any more. Its plan comes back, because a large one is better freed outside
-    /// a lock.
+    /// Ends pass `pass`: no batch of it is decided any more. Its plan comes back, because a large one is better freed
+    /// outside a lock.
     pub fn end(&mut self, pass: u64) -> Option<Plan> {
         self.pass.take_if(|_| self.passes == pass).map(|pass| pass.plan)
     }
@@ -122,8 +125,8 @@ impl Control {
         self.begin(plan, first)
     }
 
-    /// Hands out the books, for work that is too long for a lock. Until [`Control::take_back`] nothing is decided, nothing is
-    /// cancelled, and the policy is not told of new beliefs. `None` if they are lent already.
+    /// Hands out the books, for work that is too long for a lock. Until [`Control::take_back`] nothing is decided,
+    /// nothing is cancelled, and the policy is not told of new beliefs. `None` if they are lent already.
     pub fn lend(&mut self) -> Option<Ledger> {
         match std::mem::replace(&mut self.books, Books::Lent(Vec::new())) {
             Books::Here(ledger) => Some(ledger),
@@ -134,8 +137,8 @@ impl Control {
         }
     }
 
-    /// Takes the books back. The policy is told of the newest [`PIECE`] beliefs at most that came meanwhile; `Err` gives the books
-    /// back out if there were more.
+    /// Takes the books back. The policy is told of the newest [`PIECE`] beliefs at most that came meanwhile; `Err`
+    /// gives the books back out if there were more.
     pub fn take_back(&mut self, ledger: Ledger) -> Result<(), Ledger> {
         let Books::Lent(news) = &mut self.books else { return Ok(()) };
         let mut ledger = ledger;
@@ -258,9 +261,9 @@ impl Control {
         }
     }
 
-    /// An admitted sample's bytes never came, or could not be kept. Returns whether it was resident until now. A buffer sampler's
-    /// residents stay in the books without their bytes, which are fetched when they are used next: who is drawn must not depend
-    /// on how full memory was.
+    /// An admitted sample's bytes never came, or could not be kept. Returns whether it was resident until now. A
+    /// buffer sampler's residents stay in the books without their bytes, which are fetched when they are used next:
+    /// who is drawn must not depend on how full memory was.
     pub fn cancel(&mut self, id: SampleId) -> bool {
         if self.buffered.is_some() {
             return false;
@@ -277,8 +280,8 @@ impl Control {
         resident
     }
 
-    /// The scores of one batch, by sample. Those that are not finite are none. Returns how many samples were scored. `serial` is
-    /// the batch's [`Decision::serial`], if it is known: under a buffer sampler they count later.
+    /// The scores of one batch, by sample. Those that are not finite are none. Returns how many samples were scored.
+    /// `serial` is the batch's [`Decision::serial`], if it is known: under a buffer sampler they count later.
     pub fn learn(&mut self, serial: Option<u64>, scores: impl Iterator<Item = (SampleId, f32)>) -> usize {
         let (Some(serial), Some(buffered)) = (serial, &mut self.buffered) else { return self.learn_now(scores) };
         let scores: Vec<_> = scores.filter(|(_, score)| score.is_finite()).collect();
@@ -308,8 +311,8 @@ impl Control {
         scored
     }
 
-    /// The rows at `places` of the order of pass `pass` were delivered; at most [`PIECE`] of them are looked at. Samples that have
-    /// no score are unseen no more.
+    /// The rows at `places` of the order of pass `pass` were delivered; at most [`PIECE`] of them are looked at.
+    /// Samples that have no score are unseen no more.
     pub fn met(&mut self, pass: u64, places: Range<usize>) {
         let Some(current) = self.pass.as_ref().filter(|_| self.passes == pass) else { return };
         // A buffer sampler's order holds the stream alone, and asks for no standing.
@@ -334,8 +337,8 @@ impl Control {
         }
     }
 
-    /// Replaces all beliefs and the clock, as when a run is resumed. The policy has been told ([`Ledger::rekey`], on lent books).
-    /// Returns the old beliefs, whose memory is better freed outside a lock.
+    /// Replaces all beliefs and the clock, as when a run is resumed. The policy has been told ([`Ledger::rekey`], on
+    /// lent books). Returns the old beliefs, whose memory is better freed outside a lock.
     pub fn replace_beliefs(&mut self, scores: ScoreTable, step: u32) -> ScoreTable {
         self.step = step;
         // A snapshot under way is of beliefs that are gone.
@@ -354,8 +357,8 @@ impl Control {
     pub fn drawing(&self) -> Option<&Drawing> {
         self.drawing.as_ref()
     }
-    /// Sets the limit of the cache. Answers who has to leave for it, at most [`PIECE`]: repeat the call until nobody does. Nobody
-    /// leaves while the books are lent.
+    /// Sets the limit of the cache. Answers who has to leave for it, at most [`PIECE`]: repeat the call until nobody
+    /// does. Nobody leaves while the books are lent.
     pub fn resize(&mut self, capacity_bytes: u64) -> Vec<SampleId> {
         let Books::Here(ledger) = &mut self.books else { return Vec::new() };
         let left = ledger.resize(capacity_bytes, &self.scores);

@@ -1,11 +1,11 @@
 //! Draws by weight from a set that changes a little with every batch.
 //!
-//! A Fenwick tree keeps sums of prefixes, so that changing a weight, adding or removing a place and finding a mark cost
-//! O(log places). All numbers are whole: sums of floating-point numbers depend on the order in which they were added, and a
-//! tree that is built anew from the same weights would differ from the one that was updated.
+//! A Fenwick tree keeps sums of prefixes, so that changing a weight, adding or removing a place and finding a mark
+//! cost O(log places). All numbers are whole: sums of floating-point numbers depend on the order in which they were
+//! added, and a tree that is built anew from the same weights would differ from the one that was updated.
 
-/// How many times the average a place may weigh more than its own weight says: the chance of a place is one part in five that
-/// of any place, and four parts in five its weight's share of all weights.
+/// How many times the average a place may weigh more than its own weight says: the chance of a place is one part in
+/// five that of any place, and four parts in five its weight's share of all weights.
 const EVEN: u128 = 1;
 const BY_WEIGHT: u128 = 4;
 
@@ -91,7 +91,8 @@ impl Fenwick {
         }
         place
     }
-    /// 1 over (places × the chance of this one): what makes draws from here a fair mean over the places. 0 for an empty one.
+    /// 1 over (places × the chance of this one): what makes draws from here a fair mean over the places. 0 for an
+    /// empty one.
     pub fn fair(&self, place: usize) -> f64 {
         let Some(weight) = self.weight(place) else { return 0.0 };
         self.span() as f64 / (f64::from(self.count) * self.chance(1, u64::from(weight)) as f64)

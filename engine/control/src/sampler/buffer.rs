@@ -1,8 +1,8 @@
-//! Samplers that train on a buffer which turns over: every batch takes some new samples from a shuffled stream of the dataset,
-//! and uses again what the cache holds. What is used again is decided with the batch, not with the epoch.
+//! Samplers that train on a buffer which turns over: every batch takes some new samples from a shuffled stream of the
+//! dataset, and uses again what the cache holds. What is used again is decided with the batch, not with the epoch.
 //!
-//! The promise is another one than that of an epoch's sampler: exact for the mean over the buffer at every batch, and for the
-//! dataset's mean over complete stays, because every sample stays until the same number of others has come.
+//! The promise is another one than that of an epoch's sampler: exact for the mean over the buffer at every batch, and
+//! for the dataset's mean over complete stays, because every sample stays until the same number of others has come.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,25 +20,27 @@ pub struct BufferOptions {
     pub by_score: bool,
 }
 
-/// Data echoing (Choi et al. 2019) over the cache: what is used again comes in passes without replacement. No weights, no scores.
+/// Data echoing (Choi et al. 2019) over the cache: what is used again comes in passes without replacement. No
+/// weights, no scores.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Echo {
     /// The part of a batch that is new, above 0 and at most 1. Default 0.25: a sample is used 4 times while it stays.
     pub fresh: f64,
-    /// How many batches pass until a batch's failures count. At least 3, and 2 more than the batches in preparation. Default 64.
+    /// How many batches pass until a batch's failures count. At least 3, and 2 more than the batches in preparation.
+    /// Default 64.
     pub lag: u32,
 }
 
-/// The same, but samples that matter more are used again more often: chance ∝ 0.2 + 0.8 × importance / mean importance over the
-/// buffer, weight 1 over (residents × chance).
+/// The same, but samples that matter more are used again more often: chance ∝ 0.2 + 0.8 × importance / mean
+/// importance over the buffer, weight 1 over (residents × chance).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Replay {
     /// As [`Echo::fresh`].
     pub fresh: f64,
-    /// How many batches pass until a batch's scores count, so that one seed gives one order with any number of threads. At least
-    /// 3, and 2 more than the batches in preparation. Default 64.
+    /// How many batches pass until a batch's scores count, so that one seed gives one order with any number of
+    /// threads. At least 3, and 2 more than the batches in preparation. Default 64.
     pub lag: u32,
 }
 

@@ -1,7 +1,8 @@
 //! The cache as a buffer that turns over: who is in it, and who of them is used again.
 //!
-//! Arrivals and departures are told by the books, which the policy `fifo` keeps: the oldest leaves first, whatever its score. A
-//! batch's replays are drawn from those that were in the buffer before the batch's own arrivals enter it.
+//! Arrivals and departures are told by the books, which the policy `fifo` keeps: the oldest leaves first, whatever
+//! its score. A batch's replays are drawn from those that were in the buffer before the batch's own arrivals enter
+//! it.
 
 mod deck;
 mod words;
@@ -159,8 +160,8 @@ impl Buffer {
     }
 }
 
-/// Systematic resampling: `count` evenly spaced marks below `span`. Over all starts below `span`, each place of the span gets
-/// the same number of marks.
+/// Systematic resampling: `count` evenly spaced marks below `span`. Over all starts below `span`, each place of the
+/// span gets the same number of marks.
 fn marks(span: u128, count: usize, start: u128) -> impl Iterator<Item = u128> {
     let count = count as u128;
     (0..count).map(move |k| (start + k * span) / count)

@@ -78,8 +78,8 @@ impl Buffer {
         }
     }
 
-    /// Puts back what [`Buffer::write`] wrote, into a new buffer of the same setup. Answers the residents in the order of their
-    /// arrival.
+    /// Puts back what [`Buffer::write`] wrote, into a new buffer of the same setup. Answers the residents in the
+    /// order of their arrival.
     pub(in crate::control) fn read(&mut self, words: &mut Reader<'_>) -> Result<Vec<SampleId>> {
         let (samples, size) = (self.place_of.len(), self.ring.len() as u64);
         self.full = words.get()? != 0;
