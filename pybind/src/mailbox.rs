@@ -2,37 +2,37 @@
 
 use std::sync::Arc;
 
-use lossfeed::Error;
 use lossfeed::engine::ScoreMailbox;
+use lossfeed::process::Process;
 use pyo3::prelude::*;
 
-use crate::engine::Ticket;
+use crate::batch::Ticket;
 use crate::errors::{outside, raise};
 
 /// A mailbox on a GPU, of one engine.
 #[pyclass(frozen, module = "lossfeed._native")]
 pub(crate) struct Mailbox {
     core: Arc<ScoreMailbox>,
-    pid: u32,
+    made_by: Process,
 }
 
 impl Mailbox {
     pub(crate) fn new(core: ScoreMailbox) -> Self {
-        Self { core: Arc::new(core), pid: std::process::id() }
+        Self { core: Arc::new(core), made_by: Process::current() }
     }
 
     fn same_process(&self) -> PyResult<()> {
-        if self.pid == std::process::id() {
-            return Ok(());
-        }
-        Err(raise(Error::usage("this mailbox was made in another process: make a loader in the child")))
+        let mine = self.made_by.check(|of, fork| {
+            format!("this mailbox was made in process {of} and is used in its fork {fork}: make a loader in the child")
+        });
+        mine.map_err(raise)
     }
 }
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
         // A collection may come at any time, in the middle of a capture too: dropping waits for nothing.
-        if self.pid != std::process::id() {
+        if !self.made_by.is_current() {
             std::mem::forget(Arc::clone(&self.core));
         }
     }

@@ -31,13 +31,15 @@ const TOP_LEVEL: &[&str] = &[
 const COMMON: &[&str] = &["error", "types", "random"];
 
 /// The pure half by rank: a room may use rooms of a lower rank.
-const PURE: &[(&str, u32)] = &[("index", 0), ("ring", 0), ("policy", 1), ("ledger", 2), ("sampler", 2), ("sim", 3)];
+const PURE: &[(&str, u32)] =
+    &[("index", 0), ("ring", 0), ("policy", 1), ("ledger", 2), ("sampler", 2), ("control", 3), ("sim", 4)];
 
 /// The effect half by rank. It may use all of the pure half. `stats` counts and `sync` locks for everyone, so they stand at the
 /// bottom.
 const EFFECT: &[(&str, u32)] = &[
     ("stats", 0), // a crate of its own, under its old name
     ("sync", 0),
+    ("process", 0),
     ("device", 1),
     ("arena", 2),
     ("staging", 3),
@@ -64,6 +66,7 @@ const PURE_FILES: &[&str] = &["engine/src/engine/copy_path.rs"];
 /// The files that may contain `unsafe`, each for one reason.
 const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/arena/mapping.rs", "memory from the system"),
+    ("engine/src/process.rs", "a page that the system empties in a fork"),
     ("engine/src/arena/slot.rs", "a slot is a part of the arena's mapping"),
     ("engine/src/arena/words.rs", "the books are a part of the arena's mapping"),
     ("engine/src/staging/slot.rs", "a batch slot is a part of the pool's mapping"),
@@ -80,6 +83,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/device/cuda/mailbox_tests.rs", "plays the GPU on plain memory"),
     ("engine/candle/src/cuda.rs", "the CUDA driver: kernels in candle's context"),
     ("kernels/src/fast/dispatch.rs", "functions compiled for a vector unit"),
+    ("kernels/src/fast/prefetch.rs", "an instruction of the processor"),
     ("pybind/src/buffer.rs", "memory lent by Python"),
     ("engine/src/engine/courier.rs", "device addresses lent by a framework"),
     ("pybind/src/courier.rs", "device addresses lent by Python"),

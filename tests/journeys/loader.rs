@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod numbers;
 mod stalls;
 mod stops;
 mod support;
@@ -363,7 +364,7 @@ fn scores_are_refused_unless_they_belong_to_the_batch() {
     assert_eq!(e.apply_losses(&batch.ticket, &losses[..5]).unwrap_err().kind(), ErrorKind::Usage);
     assert_eq!(e.apply_losses(&batch.ticket, &losses).unwrap(), 16);
     assert_eq!(e.apply_losses(&batch.ticket, &losses).unwrap(), 0, "a batch is scored once");
-    assert_eq!(stat(&e, "scores_repeated_total"), 1.0);
+    assert_eq!(stat(&e, "scores_repeated_total"), 16.0, "samples are counted, not batches");
     let batch = next(&e, iteration).unwrap().unwrap();
     let mut losses = [2.0f32; 16];
     losses[3] = f32::NAN;
@@ -411,7 +412,7 @@ fn mail_is_credited_to_its_ticket_or_else_to_its_ids_and_problems_are_kept() {
     assert!(credits.take_problem().is_none());
     // Neither a ticket nor ids: dropped, and counted with those the kernels dropped.
     credits.deliver(&mail(tag, None, &[0.0; 4], None));
-    assert_eq!(stat(&e, "scores_dropped_total"), 7.0);
+    assert_eq!(stat(&e, "scores_dropped_total"), 7.0 * 4.0, "7 batches of 4 samples");
     // Problems wait until somebody asks, the first one.
     let tag = credits.register(batch.ticket.clone());
     credits.deliver(&mail(tag, None, &[0.0; 4], Some(3)));

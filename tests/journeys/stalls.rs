@@ -5,7 +5,7 @@ use super::support::{Patterned, engine, next, settings};
 use lossfeed::{Engine, Settings};
 use std::time::{Duration, Instant};
 
-const CAUSES: [&str; 6] = ["source", "decode", "slot", "copy", "score", "handover"];
+const CAUSES: [&str; 6] = ["source", "decode", "slot", "copy", "decide", "handover"];
 
 fn cause(engine: &Engine, cause: &str) -> f64 {
     stat(engine, &format!("wait_{cause}_us_total"))

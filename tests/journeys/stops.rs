@@ -15,14 +15,14 @@ use std::time::Duration;
 const SAMPLES: usize = 16;
 
 /// Reads a sample only when it is let.
-struct Gate {
+pub(crate) struct Gate {
     /// (samples that may be read, samples that were asked for)
     state: Mutex<(usize, usize)>,
     changed: Condvar,
 }
 
 impl Gate {
-    fn open_to(&self, samples: usize) {
+    pub(crate) fn open_to(&self, samples: usize) {
         self.state.lock().unwrap().0 = samples;
         self.changed.notify_all();
     }
@@ -93,7 +93,7 @@ impl Source for Gated {
     }
 }
 
-fn gated(settings: Settings, interrupts: Option<SampleId>) -> (Arc<Gate>, Engine) {
+pub(crate) fn gated(settings: Settings, interrupts: Option<SampleId>) -> (Arc<Gate>, Engine) {
     let gate = Arc::new(Gate { state: Mutex::new((0, 0)), changed: Condvar::new() });
     let source = Gated {
         gate: Arc::clone(&gate),

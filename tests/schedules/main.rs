@@ -11,7 +11,7 @@ mod pools;
 mod stand_ins;
 mod sync;
 
-use lossfeed::{control, device, error, source, types};
+use lossfeed::{control, device, error, process, source, types};
 use stand_ins::arena;
 
 #[path = "../../engine/src/staging"]

@@ -4,7 +4,7 @@ use super::Engine;
 use crate::control::{Cut, Plan};
 use crate::error::{Error, Result};
 use crate::loader::checkpoint::Checkpoint;
-use crate::loader::{Iteration, Next};
+use crate::loader::{Batch, Iteration, Next};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub(super) struct Clock {
     pub(super) iteration: u64,
     /// The pass under way. One that ended early stays, stopped: it is the run's position until another pass starts.
     pub(super) current: Option<Arc<Iteration>>,
-    /// When the consumer got its last batch; `None` outside a pass.
+    /// When the consumer got its last answer; `None` outside a pass.
     pub(super) last_return: Option<Instant>,
 }
 
@@ -68,7 +68,7 @@ impl Engine {
         self.feed.counters.ess_ppm.store((ess * 1e6) as u64, Relaxed);
         let plan = Plan { epoch, order: Arc::new(order), cut: Cut::Even(self.batches) };
         let pass = self.feed.cache.begin(plan.clone(), first);
-        let window = self.settings.depth();
+        let window = self.settings.window();
         let workers = self.settings.worker_count();
         let iteration = Arc::new(Iteration::new(Arc::clone(&self.feed), pass, plan, first, window, workers));
         self.threads.start(&iteration, workers).inspect_err(|_| iteration.stop())?;
@@ -92,29 +92,13 @@ impl Engine {
     /// was delivered: a pass that ended otherwise is an error.
     pub fn next_batch(&self, iteration: u64, wait: Duration) -> Result<Next> {
         self.usable()?;
-        let entered = Instant::now();
-        let current = {
-            let mut clock = self.clock.lock();
-            if clock.iteration != iteration {
-                return Err(superseded());
-            }
-            let Some(current) = clock.current.clone() else { return Ok(Next::End) };
-            if let Some(last) = clock.last_return.take() {
-                self.feed.counters.busy_us_total.fetch_add((entered - last).as_micros() as u64, Relaxed);
-            }
-            current
-        };
+        let Some(current) = self.ask(iteration)? else { return Ok(Next::End) };
         let next = current.next(wait, self.settings.worker_count() == 0);
         match &next {
             Ok(Next::Batch(batch)) => {
-                let mut coverage = self.coverage.lock();
-                coverage.deliver(batch.ticket.epoch, &batch.ticket.ids);
-                let (epoch, ever) = coverage.distinct();
-                self.feed.counters.distinct_epoch.store(epoch, Relaxed);
-                self.feed.counters.distinct_ever.store(ever, Relaxed);
-                self.clock.lock().last_return = Some(Instant::now());
+                self.cover(batch);
+                self.answered(iteration);
             }
-            Ok(Next::Pending) => {}
             Ok(Next::End) if current.taken() < current.len() => {
                 // Somebody else ended it while this thread was waiting.
                 self.usable()?;
@@ -129,12 +113,43 @@ impl Engine {
                 )));
             }
             Ok(Next::End) => self.finish(&current),
-            // Running out of slots ends nothing: the caller may let go of batches and ask again.
             Err(_) if current.stopped() => self.finish(&current),
-            Err(_) => {}
+            // The consumer goes about its work and asks again. Running out of slots ends nothing either: it may let go of
+            // batches first.
+            Ok(Next::Pending) | Err(_) => self.answered(iteration),
         }
         self.gauge();
         next
+    }
+
+    /// The consumer asks for a batch of pass `iteration`: what it did since the last answer was its own work. `None` after the
+    /// pass's end.
+    fn ask(&self, iteration: u64) -> Result<Option<Arc<Iteration>>> {
+        let mut clock = self.clock.lock();
+        if clock.iteration != iteration {
+            return Err(superseded());
+        }
+        let Some(current) = clock.current.clone() else { return Ok(None) };
+        if let Some(last) = clock.last_return.take() {
+            self.feed.counters.busy_us_total.fetch_add(last.elapsed().as_micros() as u64, Relaxed);
+        }
+        Ok(Some(current))
+    }
+
+    /// The consumer has its answer, a batch or not, and pass `iteration` goes on.
+    fn answered(&self, iteration: u64) {
+        let mut clock = self.clock.lock();
+        if clock.iteration == iteration {
+            clock.last_return = Some(Instant::now());
+        }
+    }
+
+    fn cover(&self, batch: &Batch) {
+        let mut coverage = self.coverage.lock();
+        coverage.deliver(batch.ticket.epoch, &batch.ticket.ids);
+        let (epoch, ever) = coverage.distinct();
+        self.feed.counters.distinct_epoch.store(epoch, Relaxed);
+        self.feed.counters.distinct_ever.store(ever, Relaxed);
     }
 
     fn finish(&self, iteration: &Arc<Iteration>) {

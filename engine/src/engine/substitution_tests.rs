@@ -82,7 +82,7 @@ fn labels_scores_and_coverage_follow_the_delivered_sample() {
                 Next::Pending => continue,
                 Next::End => break,
             };
-            let data: Vec<u32> = bytemuck::pod_collect_to_vec(&batch.slot.data()[..4 * batch.rows]);
+            let data: Vec<u32> = bytemuck::pod_collect_to_vec(&batch.slot.data().unwrap()[..4 * batch.rows]);
             assert_eq!(*data, *batch.ticket.ids, "rows hold the samples that the ticket names");
             delivered.extend(data);
             // Every other batch: the others are delivered without a score.

@@ -1,14 +1,16 @@
 //! The state of a run as bytes: enough to deliver exactly the rest of an epoch on another process.
 //!
 //! Layout, all little-endian: magic `LFCK` · version u32 · header length u32 · header (JSON, [`Header`]) · beliefs
-//! f32 × samples · stamps u32 × samples · ids u32 × planned · weights f32 × planned · FNV-1a 64 of everything before.
+//! f32 × samples · stamps u32 × samples · ids u32 × planned · weights f32 × planned · u32 × buffer · FNV-1a 64 of everything before.
 //! Beliefs (NaN = no score) and stamps are there only if anything is known of any sample, the plan only if the epoch is under way and its order depends on more
 //! than the seed. The parser trusts nothing: every length is checked before it is used.
 
 use crate::error::{Error, Result};
 use crate::sampler::Order;
+use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::hash::Hasher;
 
 const MAGIC: &[u8; 4] = b"LFCK";
 const VERSION: u32 = 2;
@@ -30,6 +32,9 @@ pub struct Header {
     pub scored: bool,
     /// Draws of the stored plan, 0 if none is stored.
     pub planned: usize,
+    /// Numbers of a buffer sampler's memory, 0 for other samplers.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub buffer: usize,
 }
 
 /// A parsed state.
@@ -41,10 +46,19 @@ pub struct Checkpoint {
     pub scores: Option<(Vec<f32>, Vec<u32>)>,
     /// The epoch's order, if it cannot be drawn again.
     pub order: Option<Order>,
+    /// A buffer sampler's memory.
+    pub buffer: Vec<u32>,
 }
 
+fn is_nothing(count: &usize) -> bool {
+    *count == 0
+}
+
+/// FNV-1a.
 fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+    let mut hasher = FnvHasher::default();
+    hasher.write(bytes);
+    hasher.finish()
 }
 
 fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> + '_ {
@@ -69,6 +83,7 @@ impl Checkpoint {
             out.extend(order.ids.iter().flat_map(|v| v.to_le_bytes()));
             out.extend(order.weights.iter().flat_map(|v| v.to_le_bytes()));
         }
+        out.extend(self.buffer.iter().flat_map(|v| v.to_le_bytes()));
         let digest = digest(&out);
         out.extend_from_slice(&digest.to_le_bytes());
         Ok(out)
@@ -91,7 +106,8 @@ impl Checkpoint {
         let (header, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(short)?;
         let header: Header = serde_json::from_slice(header).map_err(|e| bad(format!("its header: {e}")))?;
         let scored = if header.scored { header.samples } else { 0 };
-        let wanted = scored.checked_add(header.planned).and_then(|n| n.checked_mul(8));
+        let pairs = scored.checked_add(header.planned).and_then(|n| n.checked_mul(8));
+        let wanted = header.buffer.checked_mul(4).and_then(|buffer| pairs?.checked_add(buffer));
         if wanted != Some(rest.len()) {
             return Err(bad(format!(
                 "{} bytes follow the header of {} samples and {} draws",
@@ -102,7 +118,9 @@ impl Checkpoint {
         }
         let (beliefs, rest) = rest.split_at(4 * scored);
         let (stamps, rest) = rest.split_at(4 * scored);
-        let (ids, weights) = rest.split_at(4 * header.planned);
+        let (ids, rest) = rest.split_at(4 * header.planned);
+        let (weights, buffer) = rest.split_at(4 * header.planned);
+        let buffer: Vec<u32> = words(buffer).map(u32::from_le_bytes).collect();
         let ids: Vec<u32> = words(ids).map(u32::from_le_bytes).collect();
         if let Some(id) = ids.iter().find(|&&id| id as usize >= header.samples) {
             return Err(bad(format!("its plan names sample {id} of {}", header.samples)));
@@ -120,6 +138,6 @@ impl Checkpoint {
             return Err(bad(format!("its belief about sample {id} is {}", beliefs[id])));
         }
         let order = (header.planned > 0).then_some(Order { ids, weights });
-        Ok(Self { header, scores, order })
+        Ok(Self { header, scores, order, buffer })
     }
 }

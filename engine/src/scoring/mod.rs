@@ -69,7 +69,7 @@ pub fn credit(
         counters.scores_repeated_total.fetch_add(rows as u64, Relaxed);
         return Ok(0);
     }
-    Ok(record(cache, counters, belief, ticket.ids.iter().map(|&id| Some(id)), measured))
+    Ok(record(cache, counters, belief, Some(ticket.serial), ticket.ids.iter().map(|&id| Some(id)), measured))
 }
 
 /// Credits scores to samples that are named one by one, as those of a replayed graph are: nothing tells whether they were
@@ -86,7 +86,7 @@ pub fn credit_ids(
         return Err(Error::usage(format!("{length} scores for {} ids: one row an id", ids.len())));
     }
     let known = |&id: &i64| SampleId::try_from(id).ok().filter(|&id| (id as usize) < samples);
-    Ok(record(cache, counters, belief, ids.iter().map(known), measured))
+    Ok(record(cache, counters, belief, None, ids.iter().map(known), measured))
 }
 
 /// Writes the scores of one batch, under one lock. Returns how many samples were scored.
@@ -94,6 +94,7 @@ fn record(
     cache: &Cache,
     counters: &Counters,
     belief: Belief,
+    serial: Option<u64>,
     ids: impl ExactSizeIterator<Item = Option<SampleId>>,
     measured: &Measured<'_>,
 ) -> usize {
@@ -111,7 +112,7 @@ fn record(
             Belief::Noise(seed) => (id, random_belief(seed, id)),
         })
     };
-    let scored = cache.learn(ids.enumerate().map(score));
+    let scored = cache.learn(serial, ids.enumerate().map(score));
     counters.scores_total.fetch_add(scored as u64, Relaxed);
     counters.scores_unranked_total.fetch_add((rows - scored) as u64, Relaxed);
     scored

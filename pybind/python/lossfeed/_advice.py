@@ -29,7 +29,7 @@ class Uses:
         sampler, cached = loader._settings["sampler"]["name"], loader._settings["cache_bytes"] > 0
         policy, stats = loader._open_engine().describe()[0], loader.stats()
         scored = self.scored or stats.get("scores_total", 0) + stats.get("scores_unranked_total", 0) > 0
-        wants = f"sampler={sampler!r}" if sampler != "uniform" else f"policy={policy!r}" if cached and policy in _SCORED_POLICIES else None
+        wants = f"sampler={sampler!r}" if sampler not in ("uniform", "echo") else f"policy={policy!r}" if cached and policy in _SCORED_POLICIES else None
         if wants is not None and not scored:
             self._say(
                 "scores",

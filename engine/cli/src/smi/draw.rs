@@ -209,7 +209,7 @@ fn details(screen: &mut Screen, engine: &Engine, levels: [&'static str; 8]) {
     )
     .into()]);
     if let Some(waited) = engine.counter("wait_us_total").filter(|&us| us > 0) {
-        let causes = ["source", "decode", "slot", "copy", "score", "handover"].map(|cause| {
+        let causes = ["source", "decode", "slot", "copy", "decide", "handover"].map(|cause| {
             let us = engine.counter(&format!("wait_{cause}_us_total")).unwrap_or(0);
             format!("{cause} {:.0}%", 100.0 * us as f64 / waited as f64)
         });

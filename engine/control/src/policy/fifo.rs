@@ -1,6 +1,6 @@
 //! First in, first out.
 
-use super::list::List;
+use super::list::{Lists, ONLY};
 use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
 use crate::types::SampleId;
 
@@ -9,20 +9,20 @@ pub(super) const ENTRY: Entry = Entry {
     name: "fifo",
     help: "first in, first out",
     needs: Needs::NOTHING,
-    suits: Suits::Nobody,
+    suits: Suits::Samplers(&["echo", "replay"]),
     make: |samples| Box::new(Fifo::new(samples)),
 };
 
 /// Evicts the resident that was admitted first, however often it was used since. 8 bytes a sample.
 #[derive(Debug)]
 pub struct Fifo {
-    arrivals: List,
+    arrivals: Lists,
 }
 
 impl Fifo {
     /// No residents; ids `0..samples`.
     pub fn new(samples: usize) -> Self {
-        Self { arrivals: List::new(samples) }
+        Self { arrivals: Lists::new(samples, 1) }
     }
 }
 
@@ -35,14 +35,14 @@ impl Policy for Fifo {
     }
     fn hit(&mut self, _id: SampleId, _view: &View<'_>) {}
     fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool {
-        let made = self.arrivals.take_oldest(view.missing(id), view.sizes, victims);
+        let made = self.arrivals.take_oldest(ONLY, view.missing(id), view.sizes, victims);
         if made {
-            self.arrivals.push_newest(id);
+            self.arrivals.push_newest(ONLY, id);
         }
         made
     }
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
-        self.arrivals.oldest()
+        self.arrivals.oldest(ONLY)
     }
     fn left(&mut self, id: SampleId, _why: Left) {
         self.arrivals.remove(id);
@@ -54,6 +54,6 @@ impl Policy for Fifo {
         self.arrivals.metadata_bytes()
     }
     fn check(&self, view: &View<'_>) -> Result<(), String> {
-        check_members(self.arrivals.iter(), view)
+        check_members(self.arrivals.iter(ONLY), view)
     }
 }

@@ -29,7 +29,7 @@ pub(super) const ENTRY: Entry = Entry {
 ///
 /// A cache that becomes smaller loses the least believed first, then needed residents in the order of their ids.
 ///
-/// 4⅛ bytes a sample, and 8 a resident (4 while the plan needs it). The plan itself is the ledger's: a byte a sample.
+/// 4⅜ bytes a sample, and up to 4 a resident between its last use and the next eviction. The plan itself is the ledger's: a byte a sample.
 #[derive(Debug)]
 pub struct Importance {
     /// Residents the plan does not need any more (or that `released` still holds), by belief.

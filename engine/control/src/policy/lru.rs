@@ -1,6 +1,6 @@
 //! Least recently used: the baseline that a fresh permutation every epoch defeats.
 
-use super::list::List;
+use super::list::{Lists, ONLY};
 use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
 use crate::types::SampleId;
 
@@ -19,13 +19,13 @@ pub(super) const ENTRY: Entry = Entry {
 /// 2 % at a fifth. It is here to be compared with.
 #[derive(Debug)]
 pub struct Lru {
-    uses: List,
+    uses: Lists,
 }
 
 impl Lru {
     /// No residents; ids `0..samples`.
     pub fn new(samples: usize) -> Self {
-        Self { uses: List::new(samples) }
+        Self { uses: Lists::new(samples, 1) }
     }
 }
 
@@ -38,17 +38,17 @@ impl Policy for Lru {
     }
     fn hit(&mut self, id: SampleId, _view: &View<'_>) {
         self.uses.remove(id);
-        self.uses.push_newest(id);
+        self.uses.push_newest(ONLY, id);
     }
     fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool {
-        let made = self.uses.take_oldest(view.missing(id), view.sizes, victims);
+        let made = self.uses.take_oldest(ONLY, view.missing(id), view.sizes, victims);
         if made {
-            self.uses.push_newest(id);
+            self.uses.push_newest(ONLY, id);
         }
         made
     }
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
-        self.uses.oldest()
+        self.uses.oldest(ONLY)
     }
     fn left(&mut self, id: SampleId, _why: Left) {
         self.uses.remove(id);
@@ -60,6 +60,6 @@ impl Policy for Lru {
         self.uses.metadata_bytes()
     }
     fn check(&self, view: &View<'_>) -> Result<(), String> {
-        check_members(self.uses.iter(), view)
+        check_members(self.uses.iter(ONLY), view)
     }
 }

@@ -5,19 +5,25 @@
 mod belady;
 mod fifo;
 mod importance;
+mod lfu;
 mod list;
 mod lru;
 mod minio;
 mod registry;
+mod s3fifo;
 mod shade;
+mod sieve;
 
 pub use belady::Belady;
 pub use fifo::Fifo;
 pub use importance::Importance;
+pub use lfu::Lfu;
 pub use lru::Lru;
 pub use minio::MinIo;
 pub use registry::{ALL, Entry, NAMES, Suits, default_for, find, find_live, from_name};
+pub use s3fifo::S3Fifo;
 pub use shade::Shade;
+pub use sieve::Sieve;
 
 use crate::index::queue::Key;
 use crate::index::{NextUse, PriorityQueue, Residents, ScoreTable, Sizes};
@@ -159,7 +165,8 @@ fn take_least<K: Key>(
 ) -> bool {
     let (mut freed, mut taken) = (0, Vec::new());
     while freed < missing {
-        let Some((id, key)) = queue.peek().filter(|&(_, key)| gives_way(key)) else {
+        let willing = queue.least().is_some_and(&gives_way);
+        let Some((id, key)) = willing.then(|| queue.peek()).flatten() else {
             // The queue is known by (key, id) alone: with the same keys it is the same queue.
             taken.into_iter().for_each(|(id, key)| queue.insert(id, key));
             return false;

@@ -1,6 +1,6 @@
 //! The policies there are. Whoever lists, checks or makes one asks here: the command line, Python, settings and errors.
 
-use super::{Needs, Policy, belady, fifo, importance, lru, minio, shade};
+use super::{Needs, Policy, belady, fifo, importance, lfu, lru, minio, s3fifo, shade, sieve};
 use crate::error::{Error, Result};
 
 /// What is to be known of a policy without making one. Each policy's file has its own.
@@ -37,7 +37,17 @@ pub enum Suits {
 }
 
 /// All policies, in the order in which they are listed and replayed.
-pub const ALL: [Entry; 6] = [lru::ENTRY, fifo::ENTRY, minio::ENTRY, shade::ENTRY, belady::ENTRY, importance::ENTRY];
+pub const ALL: [Entry; 9] = [
+    lru::ENTRY,
+    fifo::ENTRY,
+    minio::ENTRY,
+    shade::ENTRY,
+    importance::ENTRY,
+    sieve::ENTRY,
+    s3fifo::ENTRY,
+    lfu::ENTRY,
+    belady::ENTRY,
+];
 
 /// Their names.
 pub const NAMES: [&str; ALL.len()] = {
