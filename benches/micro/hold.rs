@@ -1,7 +1,8 @@
 //! How long a lock around the decisions is held: every verb of the state machine, at the size of a large dataset.
 //!
-//! `cargo bench -p lossfeed-benches --bench hold`. `LOSSFEED_SAMPLES` sets the size (14,000,000). One line of JSON a verb: how
-//! often it was called, the median and the longest call in µs. What is done outside the lock is there as well, for comparison.
+//! `cargo bench -p lossfeed-benches --bench hold`. `LOSSFEED_SAMPLES` sets the size (14,000,000). One line of JSON a
+//! verb: how often it was called, the median and the longest call in µs. What is done outside the lock is there as
+//! well, for comparison.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
@@ -57,7 +58,7 @@ fn main() {
         while let Turn::Decided(decision) = holds.of("decide", || control.decide(pass, &|_| 1)) {
             let scores = decision.rows.iter().map(|row| (row.delivered, random_belief(epoch, row.delivered)));
             let scores: Vec<_> = scores.collect();
-            holds.of("learn", || control.learn(black_box(scores).into_iter()));
+            holds.of("learn", || control.learn(None, black_box(scores).into_iter()));
         }
         for start in (0..samples).step_by(PIECE) {
             holds.of("met", || control.met(pass, start..(start + PIECE).min(samples)));

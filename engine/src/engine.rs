@@ -11,6 +11,8 @@
 //! | `mail` | scores on their way back from it |
 //! | `threads` | loader threads, started and waited for |
 
+#[cfg(test)]
+mod buffer_tests;
 mod build;
 mod copy_cost;
 mod copy_path;

@@ -305,6 +305,20 @@ impl Settings {
             )));
         }
         policy::find_live(self.policy_name())?;
+        if self.sampler.buffer().is_some() {
+            let name = self.sampler.name();
+            if self.policy_name() != "fifo" {
+                return Err(Error::settings(format!(
+                    "sampler {name} trains on the cache as a buffer from which the oldest leave first: leave policy {} out",
+                    self.policy_name()
+                )));
+            }
+            if self.cache_bytes == 0 {
+                return Err(Error::settings(format!(
+                    "sampler {name} trains on the cache as a buffer: give it a cache"
+                )));
+            }
+        }
         self.sampler.build().map(drop)
     }
 
@@ -321,6 +335,13 @@ impl Settings {
     /// The most batch slots there may be, lent ones included.
     pub fn slots_max(&self) -> usize {
         self.max_slots.unwrap_or(self.depth() + 64)
+    }
+
+    /// Batches that may be in preparation or finished and not taken. Under a buffer sampler a batch's scores must be there in time
+    /// for the batch that counts them.
+    pub fn window(&self) -> usize {
+        let most = self.sampler.buffer().map_or(u64::MAX, |options| options.lag.saturating_sub(2).max(1));
+        self.depth().min(usize::try_from(most).unwrap_or(usize::MAX))
     }
 
     /// The measurement that becomes importance.

@@ -72,7 +72,7 @@ proptest! {
                 prop_assert_eq!(decision.evicted.iter().map(|e| (e.row, e.id)).collect::<Vec<_>>(), gone);
                 let first = decision.rows[0].weight;
                 prop_assert_eq!(first, 1.0 + (number * rows) as f32);
-                machine.learn(batch.iter().map(|&id| (id, (id % 7) as f32)));
+                machine.learn(None, batch.iter().map(|&id| (id, (id % 7) as f32)));
                 for &id in batch {
                     let belief = scores.record(id, (id % 7) as f32, step).unwrap();
                     ledger.rescore(id, belief);
@@ -101,8 +101,8 @@ fn a_snapshot_is_of_the_moment_it_began_whatever_happens_meanwhile() {
     let mut number = 0;
     let mut batch = |machine: &mut Control| {
         let decision = decided(machine.decide(pass, &bytes));
-        machine.learn(decision.rows.iter().map(|row| (row.delivered, row.delivered as f32 + number as f32)));
-        machine.read(&[decision.rows[0].delivered, decision.rows[1].delivered], &|row| row == 0);
+        machine.learn(None, decision.rows.iter().map(|row| (row.delivered, row.delivered as f32 + number as f32)));
+        machine.read(0, &[decision.rows[0].delivered, decision.rows[1].delivered], &|row| row == 0);
         machine.cancel(decision.rows[2].delivered);
         number += 1;
     };
@@ -155,7 +155,7 @@ fn no_verb_looks_at_more_than_a_batch_and_a_piece() {
     };
     while let Turn::Decided(decision) = machine.decide(pass, &bytes) {
         assert!(verb(&machine) >= rows as u64);
-        machine.learn(decision.rows.iter().map(|row| (row.delivered, 1.0)));
+        machine.learn(None, decision.rows.iter().map(|row| (row.delivered, 1.0)));
         assert_eq!(verb(&machine), rows as u64);
         if decision.number == 1000 {
             break;
@@ -173,7 +173,7 @@ fn no_verb_looks_at_more_than_a_batch_and_a_piece() {
     assert!(machine.lend().is_none());
     assert_eq!(machine.decide(pass, &bytes), Turn::Lent);
     for batch in order.chunks(1 << 15).take(5) {
-        machine.learn(batch.iter().map(|&id| (id, 2.0)));
+        machine.learn(None, batch.iter().map(|&id| (id, 2.0)));
         verb(&machine);
     }
     let mut turns = 0;
@@ -199,7 +199,7 @@ fn scores_that_come_while_the_books_are_lent_reach_the_policy() {
     let pass = machine.plan_and_begin(plan(0, vec![0, 1, 2, 3], 4), 0);
     decided(machine.decide(pass, &|_| 1));
     let ledger = machine.lend().unwrap();
-    machine.learn([(0, 5.0), (1, 1.0), (2, 7.0), (3, 3.0)].into_iter());
+    machine.learn(None, [(0, 5.0), (1, 1.0), (2, 7.0), (3, 3.0)].into_iter());
     assert!(machine.take_back(ledger).is_ok());
     // `check` recounts the queue; the order in which they leave is that of the scores.
     assert_eq!(machine.resize(3), [1]);

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::ledger::Ledger;
 use crate::sampler::Order;
+use crate::types::SampleId;
 use parking_lot::MutexGuard;
 use std::ops::Range;
 
@@ -55,7 +56,8 @@ impl Drop for Loan<'_> {
 }
 
 impl Cache {
-    /// Tells the policy what is to come of `plan` from batch `first` on, and begins a pass over it. Returns the pass's number.
+    /// Tells the policy what is to come of `plan` from batch `first` on, and begins a pass over it. Returns the
+    /// pass's number.
     pub fn begin(&self, plan: Plan, first: usize) -> u64 {
         let mut loan = Loan::new(self);
         if let Some(ledger) = loan.ledger() {
@@ -66,8 +68,14 @@ impl Cache {
 
     /// Draws `epoch`, by a snapshot of beliefs and residents where the sampler looks at them.
     pub fn draw(&self, epoch: u64) -> Result<Order> {
-        let drawing = self.state.lock().control.drawing().cloned();
+        let (drawing, stream) = {
+            let state = self.state.lock();
+            (state.control.drawing().cloned(), state.control.stream(epoch))
+        };
         let drawing = drawing.ok_or_else(|| Error::internal("an epoch is drawn without a sampler"))?;
+        if let Some(position) = stream {
+            return drawing.draw_stream(position, drawing.owned.len());
+        }
         if drawing.sampler.adaptive() { self.snapshot().draw(epoch) } else { drawing.draw_blind(epoch) }
     }
 
@@ -94,6 +102,41 @@ impl Cache {
         }
     }
 
+    /// A snapshot, and what a buffer sampler has to remember beside it, both of one moment (see
+    /// [`crate::control::Control::buffer_state`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn state(&self, live: Option<(u64, usize)>) -> Result<(Snapshot, Vec<u32>)> {
+        loop {
+            let (mut copy, words) = {
+                let mut state = self.whole();
+                (state.control.copy_begin(), state.control.buffer_state(live)?)
+            };
+            while self.whole().control.copy_more(&mut copy) != Some(true) {}
+            if copy.is_whole() {
+                copy.settle();
+                return Ok((copy, words));
+            }
+        }
+    }
+
+    /// Puts back a buffer sampler's memory in a cache that has kept nothing yet.
+    ///
+    /// # Errors
+    /// `Settings` if it is not this run's. Then the cache is of no use any more.
+    pub fn restore_buffer(&self, words: &[u32], record_bytes: &dyn Fn(SampleId) -> u64) -> Result<()> {
+        let mut state = self.whole();
+        state.control.restore_buffer(words, &super::footprint(record_bytes))?;
+        self.gauge(&state);
+        Ok(())
+    }
+
+    /// Whether no pass has begun yet.
+    pub fn is_new(&self) -> bool {
+        self.state.lock().control.is_new()
+    }
+
     /// Replaces all beliefs and the clock, and orders the residents by the new ones.
     pub fn replace_beliefs(&self, scores: ScoreTable, step: u32) {
         let mut loan = Loan::new(self);
@@ -108,7 +151,8 @@ impl Cache {
         drop(old);
     }
 
-    /// Ends pass `pass`, of which the rows at `places` of the order were delivered: see [`crate::control::Control::met`].
+    /// Ends pass `pass`, of which the rows at `places` of the order were delivered: see
+    /// [`crate::control::Control::met`].
     pub fn end(&self, pass: u64, places: Range<usize>) {
         for start in places.clone().step_by(PIECE) {
             self.state.lock().control.met(pass, start..places.end.min(start + PIECE));

@@ -1,8 +1,8 @@
 //! The cache: what is resident, in which memory, and who is fetching what.
 //!
-//! The state machine that decides ([`Control`]) and the memory it decides about are one state under one lock, which nobody
-//! outside this room sees. A batch takes it twice: once to *decide* all its samples, once to *publish* what it fetched. Its
-//! scores take it once more. The lock is never held across I/O, a decode, a copy, a draw or a plan.
+//! The state machine that decides ([`Control`]) and the memory it decides about are one state under one lock, which
+//! nobody outside this room sees. A batch takes it twice: once to *decide* all its samples, once to *publish* what it
+//! fetched. Its scores take it once more. The lock is never held across I/O, a decode, a copy, a draw or a plan.
 
 mod flight;
 mod long;
@@ -40,6 +40,8 @@ pub enum Lookup {
 pub struct Decision {
     /// The batch's position in its epoch.
     pub number: usize,
+    /// What comes of it is told by this, see [`control::Decision::serial`].
+    pub serial: u64,
     /// The samples to deliver, one a row.
     pub ids: Vec<SampleId>,
     /// The weights of the draws, one a row.
@@ -107,8 +109,8 @@ impl Cache {
         &self.arena
     }
 
-    /// Decides the next batch of pass `pass`; `None` when it has none left or another pass has begun. `record_bytes(id)` is what
-    /// the sample takes in memory, always the same.
+    /// Decides the next batch of pass `pass`; `None` when it has none left or another pass has begun.
+    /// `record_bytes(id)` is what the sample takes in memory, always the same.
     pub fn decide(&self, pass: u64, record_bytes: &dyn Fn(SampleId) -> u64) -> Option<Decision> {
         self.decide_by(|control, bytes| control.decide(pass, bytes), record_bytes)
     }
@@ -127,7 +129,9 @@ impl Cache {
         let mut guard = self.whole();
         let State { control, shelf, flights } = &mut *guard;
         let before = control.counts();
-        let Turn::Decided(control::Decision { number, rows, evicted }) = verb(control, &footprint) else { return None };
+        let Turn::Decided(control::Decision { number, serial, rows, evicted }) = verb(control, &footprint) else {
+            return None;
+        };
         let ids: Vec<SampleId> = rows.iter().map(|row| row.delivered).collect();
         shelf.begin(&ids);
         let mut evicted = evicted.into_iter().peekable();
@@ -137,7 +141,8 @@ impl Cache {
             .enumerate()
             .map(|(number, row)| {
                 let id = row.delivered;
-                // Memory moves in the order in which the books did: a record that was asked for before it left is still pinned.
+                // Memory moves in the order in which the books did: a record that was asked for before it left is
+                // still pinned.
                 while let Some(gone) = evicted.next_if(|gone| gone.row as usize == number) {
                     shelf.evict(gone.id);
                 }
@@ -174,7 +179,7 @@ impl Cache {
         // The memory of those who gave way returns to the arena when the last batch that still reads it lets go.
         drop(retired);
         let weights = rows.iter().map(|row| row.weight).collect();
-        Some(Decision { number, ids, weights, lookups, residents })
+        Some(Decision { number, serial, ids, weights, lookups, residents })
     }
 
     fn gauge(&self, state: &State) {
@@ -188,10 +193,12 @@ impl Cache {
     }
 
     /// The scores of one batch, by sample; rows that have none are `None`. Returns how many samples were scored.
-    pub fn learn(&self, scores: impl Iterator<Item = Option<(SampleId, f32)>>) -> usize {
+    /// `serial` is the batch's, if it is known which it is.
+    pub fn learn(&self, serial: Option<u64>, scores: impl Iterator<Item = Option<(SampleId, f32)>>) -> usize {
         let mut state = self.state.lock();
         let control = &mut state.control;
-        let scored = control.learn(scores.flatten());
+        let scored = control.learn(serial, scores.flatten());
+        self.counters.scores_late_total.store(control.late(), Relaxed);
         self.gauge_age(control);
         scored
     }
@@ -203,12 +210,13 @@ impl Cache {
     }
 
     /// Which samples of a batch could be read, and which not (see [`Control::read`]).
-    pub fn read(&self, ids: &[SampleId], failed: &dyn Fn(usize) -> bool) {
-        self.state.lock().control.read(ids, failed);
+    pub fn read(&self, serial: u64, ids: &[SampleId], failed: &dyn Fn(usize) -> bool) {
+        self.state.lock().control.read(serial, ids, failed);
     }
 
     /// Arena memory for a record that was admitted, or `None` when it is all taken (pinned by batches still being
-    /// filled or on their way to a device, or fragmented): the admission is then cancelled by publishing [`Fetched::Passed`].
+    /// filled or on their way to a device, or fragmented): the admission is then cancelled by publishing
+    /// [`Fetched::Passed`].
     pub fn reserve(&self, record_bytes: usize) -> Option<crate::arena::SlotMut> {
         self.arena.allocate(record_bytes)
     }

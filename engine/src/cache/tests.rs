@@ -37,7 +37,8 @@ fn check(cache: &Cache) {
     assert_eq!(ledger.used_bytes(), cache.arena().used_bytes());
 }
 
-/// A cache that has seen three epochs with a plan and scores, all records checked. `spare` is what it lacks to hold everything.
+/// A cache that has seen three epochs with a plan and scores, all records checked. `spare` is what it lacks to hold
+/// everything.
 fn used(policy: &str, record_bytes: fn(SampleId) -> u64, spare: u64) -> Cache {
     let all: u64 = (0..SAMPLES).map(|id| Arena::footprint(record_bytes(id) as usize)).sum();
     let cache = cache(all - spare, SAMPLES as usize, policy);
@@ -66,7 +67,7 @@ fn used(policy: &str, record_bytes: fn(SampleId) -> u64, spare: u64) -> Cache {
             drop(records);
             drop(residents);
             cache.publish(fetched);
-            cache.learn(ids.iter().map(|&id| Some((id, (id % 1000 + epoch) as f32))));
+            cache.learn(None, ids.iter().map(|&id| Some((id, (id % 1000 + epoch) as f32))));
         }
     }
     check(&cache);

@@ -6,7 +6,7 @@ use super::threads::Threads;
 use super::{CopyChoice, Dataset, Engine, copy_cost};
 use crate::arena::Arena;
 use crate::cache::Cache;
-use crate::control::{Control, Drawing};
+use crate::control::{BufferSetup, Control, Drawing};
 use crate::device::{self, Device};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
@@ -52,6 +52,12 @@ impl Engine {
             return Err(Error::settings(format!(
                 "policy {} needs the whole future, and a training run draws its order an epoch at a time: use another",
                 policy.name()
+            )));
+        }
+        if settings.sampler.buffer().is_some() {
+            return Err(Error::settings(format!(
+                "sampler {} trains on the cache as a buffer from which the oldest leave first: it takes no policy of your own",
+                settings.sampler.name()
             )));
         }
         Checked::new(dataset, settings)?.build(policy)
@@ -133,7 +139,18 @@ impl Checked {
             rank: settings.rank,
             world_size: settings.world_size,
         };
-        let control = Control::new(scores, ledger).with_drawing(drawing);
+        let mut control = Control::new(scores, ledger).with_drawing(drawing.clone());
+        if let Some(options) = settings.sampler.buffer() {
+            let smallest = records.smallest_footprint().max(1);
+            control = control.with_buffer(BufferSetup {
+                options,
+                residents_max: (settings.cache_bytes / smallest).min(drawing.owned.len() as u64) as usize,
+                seed: settings.seed,
+                rank: settings.rank,
+                share_weight: (f64::from(settings.world_size) * drawing.owned.len() as f64 / samples as f64) as f32,
+                owned: drawing.owned,
+            });
+        }
         let cache = Cache::new(control, arena, Arc::clone(&counters));
         let cache = if source.in_memory() { cache.over_memory() } else { cache };
         let feed = Feed {

@@ -32,7 +32,7 @@ impl Engine {
             None => (clock.next_epoch, 0),
         };
         let order = live.filter(|_| self.feed.cache.adaptive()).map(|i| i.plan().order.clone());
-        let now = self.feed.cache.snapshot();
+        let (now, buffer) = self.feed.cache.state(live.map(|i| (i.epoch(), seen(i))))?;
         let scores = now.scores();
         let scored = scores.seen() > 0 || scores.failed() > 0;
         Checkpoint {
@@ -43,10 +43,12 @@ impl Engine {
                 delivered,
                 step: now.step(),
                 scored,
+                buffer: buffer.len(),
                 planned: order.as_ref().map_or(0, |o| o.ids.len()),
             },
             scores: scored.then(|| (scores.as_slice().to_vec(), scores.stamps().to_vec())),
             order: order.map(Arc::unwrap_or_clone),
+            buffer,
         }
         .to_bytes()
     }
@@ -70,6 +72,11 @@ impl Engine {
         ]
         .map(|(name, value)| (name.to_string(), value))
         .into();
+        // A buffer's size shapes its orders; elsewhere the cache only decides how fast batches come.
+        if s.sampler.buffer().is_some() {
+            all.insert("cache_bytes".into(), s.cache_bytes.to_string());
+            all.insert("cache_form".into(), format!("{:?}", s.cache_form).to_lowercase());
+        }
         // The sampler's options one by one, so that a difference is named: sampler.name, sampler.kappa, …
         if let Ok(serde_json::Value::Object(options)) = serde_json::to_value(s.sampler) {
             all.extend(options.into_iter().map(|(name, value)| (format!("sampler.{name}"), value.to_string())));
@@ -125,12 +132,26 @@ impl Engine {
         if let Some((beliefs, stamps)) = &checkpoint.scores {
             scores.restore(beliefs, stamps)?;
         }
+        if self.settings.sampler.buffer().is_some() == checkpoint.buffer.is_empty() {
+            return Err(Error::settings(
+                "the state has a buffer and the sampler has none, or the other way round: it is damaged",
+            ));
+        }
         let mut clock = self.clock.lock();
+        if !checkpoint.buffer.is_empty() && !self.feed.cache.is_new() {
+            return Err(Error::usage(format!(
+                "a state of sampler {} goes into a loader that has not begun an epoch: make a new one",
+                self.settings.sampler.name()
+            )));
+        }
         if let Some(old) = clock.current.take() {
             old.stop();
             self.feed.cache.end(old.pass(), 0..0);
         }
         self.feed.cache.replace_beliefs(scores, h.step);
+        if !checkpoint.buffer.is_empty() {
+            self.feed.cache.restore_buffer(&checkpoint.buffer, &|id| self.feed.record_bytes(id))?;
+        }
         clock.next_epoch = h.epoch;
         clock.iteration += 1;
         clock.resume = Some(checkpoint);

@@ -68,7 +68,7 @@ impl Engine {
         self.feed.counters.ess_ppm.store((ess * 1e6) as u64, Relaxed);
         let plan = Plan { epoch, order: Arc::new(order), cut: Cut::Even(self.batches) };
         let pass = self.feed.cache.begin(plan.clone(), first);
-        let window = self.settings.depth();
+        let window = self.settings.window();
         let workers = self.settings.worker_count();
         let iteration = Arc::new(Iteration::new(Arc::clone(&self.feed), pass, plan, first, window, workers));
         self.threads.start(&iteration, workers).inspect_err(|_| iteration.stop())?;

@@ -27,9 +27,9 @@ impl Feed {
         failures: Vec<Option<Arc<Error>>>,
         mut slot: BatchSlot,
     ) -> Result<Rowful> {
-        let Delivered { mut ids, mut weights } = rows;
+        let Delivered { mut ids, mut weights, serial } = rows;
         let bad: Vec<usize> = (0..ids.len()).filter(|&row| failures[row].is_some()).collect();
-        self.note_failures(&ids, &failures, &bad, planned)?;
+        self.note_failures(serial, &ids, &failures, &bad, planned)?;
         if !bad.is_empty() {
             let good: Vec<usize> = (0..ids.len()).filter(|&row| failures[row].is_none()).collect();
             if good.is_empty() {
@@ -71,6 +71,7 @@ impl Feed {
             engine: self.engine,
             epoch: planned.plan.epoch,
             number: planned.number,
+            serial,
             ids: ids.into(),
             scored: Arc::new(AtomicBool::new(false)),
         };
@@ -81,6 +82,7 @@ impl Feed {
     /// score table: samplers weigh their draws by what can be read.
     fn note_failures(
         &self,
+        serial: u64,
         ids: &[SampleId],
         failures: &[Option<Arc<Error>>],
         bad: &[usize],
@@ -100,7 +102,7 @@ impl Feed {
         if self.counters.bad_samples_total.load(Relaxed) == 0 {
             return Ok(());
         }
-        self.cache.read(ids, &|row| failures[row].is_some());
+        self.cache.read(serial, ids, &|row| failures[row].is_some());
         Ok(())
     }
 }

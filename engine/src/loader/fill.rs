@@ -1,6 +1,6 @@
 //! Filling one batch: decide, gather, fetch, publish, join.
 
-use super::filling::{Filling, stopped_early};
+use super::filling::Filling;
 use super::origin::Origins;
 use super::rows::Rows;
 use super::timesheet::{Timesheet, Work};
@@ -26,6 +26,8 @@ pub(super) struct Planned<'a> {
 pub(super) struct Delivered {
     pub(super) ids: Vec<SampleId>,
     pub(super) weights: Vec<f32>,
+    /// By which the cache knows the batch.
+    pub(super) serial: u64,
 }
 
 /// What became of a planned batch.
@@ -69,7 +71,8 @@ impl Feed {
         let others = (0..planned.number).rev().chain(planned.number + 1..planned.plan.len());
         for number in others.take(STAND_INS) {
             let decision = self.cache.decide_again(planned.pass, number, &|id| self.record_bytes(id));
-            let Some(decision) = decision else { return Err(stopped_early()) };
+            // The pass is over, or batches are bound once.
+            let Some(decision) = decision else { break };
             slot = match self.fill_rows(planned, decision, slot, scratch, sheet, stopped)? {
                 Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
                 Rowful::Nothing(slot, _) => slot,
@@ -91,8 +94,8 @@ impl Feed {
         sheet: &Timesheet,
         stopped: &dyn Fn() -> bool,
     ) -> Result<Rowful> {
-        let Decision { ids, weights, lookups, residents, .. } = decision;
-        let delivered = Delivered { ids, weights };
+        let Decision { ids, weights, serial, lookups, residents, .. } = decision;
+        let delivered = Delivered { ids, weights, serial };
         sheet.turn(Work::Copy);
         slot.set_rows(delivered.ids.len());
         let parts = slot.parts_mut();

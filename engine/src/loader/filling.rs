@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 const SILENT_ROUNDS: usize = 3;
 
 /// Why a batch was not filled that nobody wants: the pass has ended, so nobody is told either.
-pub(super) fn stopped_early() -> Error {
+fn stopped_early() -> Error {
     Error::new(ErrorKind::Interrupted, "the pass was stopped")
 }
 

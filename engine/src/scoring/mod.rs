@@ -143,7 +143,7 @@ pub fn credit(
         counters.scores_repeated_total.fetch_add(rows as u64, Relaxed);
         return Ok(0);
     };
-    Ok(record(cache, counters, value, ticket.ids.iter().map(|&id| Some(id)), measured))
+    Ok(record(cache, counters, value, Some(ticket.serial), ticket.ids.iter().map(|&id| Some(id)), measured))
 }
 
 /// Credits scores to samples that are named one by one, as those of a replayed graph are: nothing tells whether they were
@@ -161,7 +161,7 @@ pub fn credit_ids(
     }
     let value = belief.settle(measured)?;
     let known = |&id: &i64| SampleId::try_from(id).ok().filter(|&id| (id as usize) < samples);
-    Ok(record(cache, counters, value, ids.iter().map(known), measured))
+    Ok(record(cache, counters, value, None, ids.iter().map(known), measured))
 }
 
 /// Writes the scores of one batch, under one lock. Returns how many samples were scored.
@@ -169,6 +169,7 @@ fn record(
     cache: &Cache,
     counters: &Counters,
     value: Value,
+    serial: Option<u64>,
     ids: impl ExactSizeIterator<Item = Option<SampleId>>,
     measured: &Measured<'_>,
 ) -> usize {
@@ -187,7 +188,7 @@ fn record(
             Value::Noise(seed) => (id, random_belief(seed, id)),
         })
     };
-    let scored = cache.learn(ids.enumerate().map(score));
+    let scored = cache.learn(serial, ids.enumerate().map(score));
     counters.scores_total.fetch_add(scored as u64, Relaxed);
     counters.scores_unranked_total.fetch_add((rows - scored) as u64, Relaxed);
     scored

@@ -11,7 +11,8 @@ pub enum Verdict {
     Keep,
     /// It was not resident and stays out: fetch it and let it go.
     Pass,
-    /// It became resident and gave way again within this batch. Fetch it and let it go: its memory is promised to its successor.
+    /// It became resident and gave way again within this batch. Fetch it and let it go: its memory is promised to its
+    /// successor.
     Displaced,
 }
 
@@ -20,8 +21,8 @@ pub enum Verdict {
 pub struct Row {
     /// The sample that the sampler drew. The weight belongs to this draw.
     pub drawn: SampleId,
-    /// The sample that the row holds. Another one than `drawn` only under a policy that substitutes. Scores, labels and
-    /// coverage are this sample's.
+    /// The sample that the row holds. Another one than `drawn` only under a policy that substitutes. Scores, labels
+    /// and coverage are this sample's.
     pub delivered: SampleId,
     /// The weight of the draw.
     pub weight: f32,
@@ -43,6 +44,8 @@ pub struct Evicted {
 pub struct Decision {
     /// The batch's position in its epoch.
     pub number: usize,
+    /// Its position in the run, under a buffer sampler: what comes of the batch is told by it. 0 under others.
+    pub serial: u64,
     /// In the order of delivery.
     pub rows: Vec<Row>,
     /// In the order in which they left.

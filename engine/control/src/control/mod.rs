@@ -1,20 +1,25 @@
 //! The state machine that decides. The live engine drives it behind one lock, the simulator drives it without any.
 //!
-//! [`Control`] is beliefs, books, sampler, the epoch's plan and the clock in one value. Its verbs, in the order of a run:
+//! [`Control`] is beliefs, books, sampler, the epoch's plan and the clock in one value. Its verbs, in the order of a
+//! run:
 //!
 //! 1. [`Control::copy_begin`] and [`Control::copy_more`] make a [`Snapshot`], from which an epoch is drawn;
-//! 2. [`Control::lend`] hands out the books, so that the policy can be told the plan, and [`Control::take_back`] ends that;
+//! 2. [`Control::lend`] hands out the books, so that the policy can be told the plan, and [`Control::take_back`] ends
+//!    that;
 //! 3. [`Control::begin`] starts a pass, and [`Control::decide`] decides its next batch;
-//! 4. [`Control::cancel`], [`Control::read`] and [`Control::learn`] tell what became of a batch, [`Control::met`] what an
-//!    epoch has delivered.
+//! 4. [`Control::cancel`], [`Control::read`] and [`Control::learn`] tell what became of a batch, [`Control::met`]
+//!    what an epoch has delivered.
 //!
-//! Whoever holds a lock around it needs short verbs: none looks at more than a batch and [`PIECE`] samples. What costs more
-//! (drawing, planning, a whole table of beliefs) works on a snapshot or on lent books, outside the lock.
+//! Whoever holds a lock around it needs short verbs: none looks at more than a batch and [`PIECE`] samples. What
+//! costs more (drawing, planning, a whole table of beliefs) works on a snapshot or on lent books, outside the lock.
 
+mod buffer;
+mod buffered;
 mod decision;
 mod plan;
 mod snapshot;
 
+pub use buffer::BufferSetup;
 pub use decision::{Decision, Evicted, Row, Turn, Verdict};
 pub use plan::{Cut, Plan};
 pub use snapshot::{Drawing, Snapshot};
@@ -23,6 +28,8 @@ use crate::index::{ScoreTable, Standing};
 use crate::ledger::{Access, Counts, Ledger};
 use crate::policy::Needs;
 use crate::types::SampleId;
+use buffer::Buffer;
+use buffered::Buffered;
 use snapshot::{Saved, Was};
 use std::ops::Range;
 
@@ -41,6 +48,8 @@ pub struct Control {
     step: u32,
     /// While a snapshot is being made.
     saved: Option<Saved>,
+    /// Of a sampler that trains on the cache as a buffer.
+    buffered: Option<Box<Buffered>>,
     snapshots: u64,
     /// Victims of the access at hand; kept for its allocation.
     victims: Vec<SampleId>,
@@ -72,6 +81,7 @@ impl Control {
             passes: 0,
             step: 0,
             saved: None,
+            buffered: None,
             snapshots: 0,
             victims: Vec::new(),
             touched: 0,
@@ -83,16 +93,26 @@ impl Control {
         Self { drawing: Some(drawing), ..self }
     }
 
-    /// Starts a pass over `plan` with batch `first`. The policy has been told of the plan, and the pass before it has ended
-    /// ([`Control::end`]): its plan is freed here otherwise. Returns the pass's number.
+    /// The same with a sampler that trains on the cache as a buffer. The books' policy must be `fifo`: the oldest
+    /// leaves first.
+    pub fn with_buffer(self, setup: BufferSetup) -> Self {
+        let buffer = Buffer::new(setup, self.scores.len());
+        Self { buffered: Some(Box::new(Buffered::new(buffer))), ..self }
+    }
+
+    /// Starts a pass over `plan` with batch `first`. The policy has been told of the plan, and the pass before it has
+    /// ended ([`Control::end`]): its plan is freed here otherwise. Returns the pass's number.
     pub fn begin(&mut self, plan: Plan, first: usize) -> u64 {
         self.passes += 1;
+        if let Some(buffered) = &mut self.buffered {
+            buffered.begin(plan.epoch, first);
+        }
         self.pass = Some(Pass { plan, next: first, substituted: Vec::new() });
         self.passes
     }
 
-    /// Ends pass `pass`: no batch of it is decided any more. Its plan comes back, because a large one is better freed outside
-    /// a lock.
+    /// Ends pass `pass`: no batch of it is decided any more. Its plan comes back, because a large one is better freed
+    /// outside a lock.
     pub fn end(&mut self, pass: u64) -> Option<Plan> {
         self.pass.take_if(|_| self.passes == pass).map(|pass| pass.plan)
     }
@@ -105,8 +125,8 @@ impl Control {
         self.begin(plan, first)
     }
 
-    /// Hands out the books, for work that is too long for a lock. Until [`Control::take_back`] nothing is decided, nothing is
-    /// cancelled, and the policy is not told of new beliefs. `None` if they are lent already.
+    /// Hands out the books, for work that is too long for a lock. Until [`Control::take_back`] nothing is decided,
+    /// nothing is cancelled, and the policy is not told of new beliefs. `None` if they are lent already.
     pub fn lend(&mut self) -> Option<Ledger> {
         match std::mem::replace(&mut self.books, Books::Lent(Vec::new())) {
             Books::Here(ledger) => Some(ledger),
@@ -117,8 +137,8 @@ impl Control {
         }
     }
 
-    /// Takes the books back. The policy is told of the newest [`PIECE`] beliefs at most that came meanwhile; `Err` gives the books
-    /// back out if there were more.
+    /// Takes the books back. The policy is told of the newest [`PIECE`] beliefs at most that came meanwhile; `Err`
+    /// gives the books back out if there were more.
     pub fn take_back(&mut self, ledger: Ledger) -> Result<(), Ledger> {
         let Books::Lent(news) = &mut self.books else { return Ok(()) };
         let mut ledger = ledger;
@@ -148,14 +168,19 @@ impl Control {
     }
 
     /// Batch `number` of pass `pass` once more, out of order: it stands in for one in which nothing was good.
+    /// A buffer sampler's batch is bound once: none stands in for another.
     pub fn decide_again(&mut self, pass: u64, number: usize, bytes: &dyn Fn(SampleId) -> u64) -> Turn {
         match &self.pass {
+            _ if self.buffered.is_some() => Turn::Over,
             Some(current) if self.passes == pass && number < current.plan.len() => self.decide_batch(number, bytes),
             _ => Turn::Over,
         }
     }
 
     fn decide_batch(&mut self, number: usize, bytes: &dyn Fn(SampleId) -> u64) -> Turn {
+        if self.buffered.is_some() {
+            return self.decide_buffered(number, bytes);
+        }
         let (Books::Here(ledger), Some(pass)) = (&mut self.books, &mut self.pass) else { return Turn::Lent };
         let range = pass.plan.range(number);
         let ids = &pass.plan.order.ids[range.clone()];
@@ -178,9 +203,18 @@ impl Control {
             evicted.extend(self.victims.drain(..).map(|id| Evicted { row, id }));
             rows.push(Row { drawn, delivered, weight, verdict });
         }
+        self.displace(&mut rows, &evicted);
+        self.touched += (rows.len() + evicted.len()) as u64;
+        Turn::Decided(Decision { number, serial: 0, rows, evicted })
+    }
+
+    /// What the end of a batch makes of its rows, and what a snapshot has to know of them.
+    fn displace(&mut self, rows: &mut [Row], evicted: &[Evicted]) {
+        let Books::Here(ledger) = &self.books else { return };
+        let resident = |id| ledger.contains(id);
         // Admitted and evicted again within this batch: keeping it would take the memory promised to its successor.
-        for row in &mut rows {
-            if row.verdict == Verdict::Keep && !ledger.contains(row.delivered) {
+        for row in rows.iter_mut() {
+            if row.verdict == Verdict::Keep && !resident(row.delivered) {
                 row.verdict = Verdict::Displaced;
             }
         }
@@ -195,24 +229,45 @@ impl Control {
                 }
             }
         }
-        self.touched += (rows.len() + evicted.len()) as u64;
-        Turn::Decided(Decision { number, rows, evicted })
     }
 
     /// The samples `ids` could be read, except for those of which `failed` says that they could not (by position).
-    pub fn read(&mut self, ids: &[SampleId], failed: &dyn Fn(usize) -> bool) {
+    /// `serial` is the batch's [`Decision::serial`]: under a buffer sampler this counts later.
+    pub fn read(&mut self, serial: u64, ids: &[SampleId], failed: &dyn Fn(usize) -> bool) {
+        match &mut self.buffered {
+            Some(buffered) => {
+                let read = ids.iter().enumerate().map(|(row, &id)| (id, failed(row)));
+                buffered.outcome(serial).read.extend(read);
+            }
+            None => self.read_now(ids, failed),
+        }
+    }
+
+    fn read_now(&mut self, ids: &[SampleId], failed: &dyn Fn(usize) -> bool) {
         self.touched += ids.len() as u64;
         if self.scores.failed() == 0 && !(0..ids.len()).any(failed) {
             return;
         }
         for (row, &id) in ids.iter().enumerate() {
             save_belief(&mut self.saved, &self.scores, id);
-            if failed(row) { self.scores.fail(id) } else { self.scores.recover(id) }
+            if failed(row) {
+                self.scores.fail(id);
+                if let Some(buffered) = &mut self.buffered {
+                    buffered.buffer.drop_out(id);
+                }
+            } else {
+                self.scores.recover(id);
+            }
         }
     }
 
-    /// An admitted sample's bytes never came, or could not be kept. Returns whether it was resident until now.
+    /// An admitted sample's bytes never came, or could not be kept. Returns whether it was resident until now. A
+    /// buffer sampler's residents stay in the books without their bytes, which are fetched when they are used next:
+    /// who is drawn must not depend on how full memory was.
     pub fn cancel(&mut self, id: SampleId) -> bool {
+        if self.buffered.is_some() {
+            return false;
+        }
         let Books::Here(ledger) = &mut self.books else { return false };
         let resident = ledger.contains(id);
         if resident {
@@ -226,13 +281,29 @@ impl Control {
     }
 
     /// The scores of one batch, by sample. Those that are not finite are none. Returns how many samples were scored.
-    pub fn learn(&mut self, scores: impl Iterator<Item = (SampleId, f32)>) -> usize {
+    /// `serial` is the batch's [`Decision::serial`], if it is known: under a buffer sampler they count later.
+    pub fn learn(&mut self, serial: Option<u64>, scores: impl Iterator<Item = (SampleId, f32)>) -> usize {
+        let (Some(serial), Some(buffered)) = (serial, &mut self.buffered) else { return self.learn_now(scores) };
+        let scores: Vec<_> = scores.filter(|(_, score)| score.is_finite()).collect();
+        let scored = scores.len();
+        if buffered.is_late(serial) {
+            buffered.late += scored as u64;
+        }
+        buffered.outcome(serial).scores.extend(scores);
+        self.touched += scored as u64;
+        scored
+    }
+
+    fn learn_now(&mut self, scores: impl Iterator<Item = (SampleId, f32)>) -> usize {
         let (mut rows, mut scored) = (0, 0);
         for (id, score) in scores {
             rows += 1;
             save_belief(&mut self.saved, &self.scores, id);
             let Some(belief) = self.scores.record(id, score, self.step) else { continue };
             scored += 1;
+            if let Some(buffered) = &mut self.buffered {
+                buffered.buffer.rescore(id, belief);
+            }
             tell(&mut self.books, id, belief);
         }
         self.step = self.step.wrapping_add(1);
@@ -240,11 +311,12 @@ impl Control {
         scored
     }
 
-    /// The rows at `places` of the order of pass `pass` were delivered; at most [`PIECE`] of them are looked at. Samples that have
-    /// no score are unseen no more.
+    /// The rows at `places` of the order of pass `pass` were delivered; at most [`PIECE`] of them are looked at.
+    /// Samples that have no score are unseen no more.
     pub fn met(&mut self, pass: u64, places: Range<usize>) {
         let Some(current) = self.pass.as_ref().filter(|_| self.passes == pass) else { return };
-        if self.scores.seen() == 0 {
+        // A buffer sampler's order holds the stream alone, and asks for no standing.
+        if self.scores.seen() == 0 || self.buffered.is_some() {
             return; // nobody scores: no sample is told from another
         }
         let average = self.scores.mean().unwrap_or(0.0) as f32;
@@ -265,8 +337,8 @@ impl Control {
         }
     }
 
-    /// Replaces all beliefs and the clock, as when a run is resumed. The policy has been told ([`Ledger::rekey`], on lent books).
-    /// Returns the old beliefs, whose memory is better freed outside a lock.
+    /// Replaces all beliefs and the clock, as when a run is resumed. The policy has been told ([`Ledger::rekey`], on
+    /// lent books). Returns the old beliefs, whose memory is better freed outside a lock.
     pub fn replace_beliefs(&mut self, scores: ScoreTable, step: u32) -> ScoreTable {
         self.step = step;
         // A snapshot under way is of beliefs that are gone.
@@ -277,15 +349,22 @@ impl Control {
         std::mem::replace(&mut self.scores, scores)
     }
 
+    /// Whether no pass has begun yet.
+    pub fn is_new(&self) -> bool {
+        self.passes == 0
+    }
     /// How epochs are drawn, if there is a sampler.
     pub fn drawing(&self) -> Option<&Drawing> {
         self.drawing.as_ref()
     }
-    /// Sets the limit of the cache. Answers who has to leave for it, at most [`PIECE`]: repeat the call until nobody does. Nobody
-    /// leaves while the books are lent.
+    /// Sets the limit of the cache. Answers who has to leave for it, at most [`PIECE`]: repeat the call until nobody
+    /// does. Nobody leaves while the books are lent.
     pub fn resize(&mut self, capacity_bytes: u64) -> Vec<SampleId> {
         let Books::Here(ledger) = &mut self.books else { return Vec::new() };
         let left = ledger.resize(capacity_bytes, &self.scores);
+        if let Some(buffered) = &mut self.buffered {
+            left.iter().for_each(|&id| buffered.buffer.leave(id));
+        }
         if let Some(saved) = &mut self.saved {
             left.iter().for_each(|&id| saved.push(Was::Resident(id, true)));
         }
@@ -326,7 +405,8 @@ impl Control {
     }
     /// Heap bytes held, the lent books not counted.
     pub fn metadata_bytes(&self) -> usize {
-        self.scores.metadata_bytes() + self.ledger().map_or(0, Ledger::metadata_bytes)
+        let buffer = self.buffered.as_ref().map_or(0, |buffered| buffered.buffer.metadata_bytes());
+        self.scores.metadata_bytes() + self.ledger().map_or(0, Ledger::metadata_bytes) + buffer
     }
     /// Samples that verbs have looked at since the start.
     pub fn touched(&self) -> u64 {

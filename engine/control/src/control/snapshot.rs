@@ -1,8 +1,9 @@
 //! What a sampler looks at, as it was at one moment, copied while the run goes on.
 //!
-//! A table of millions of beliefs takes too long to copy under a lock. So it is copied [`PIECE`](super::PIECE) samples at a
-//! time, with the lock free between the pieces, and whatever changes meanwhile is saved as it was before. Put back at the end,
-//! from the newest change to the oldest, this gives the state of the moment at which the copy began.
+//! A table of millions of beliefs takes too long to copy under a lock. So it is copied [`PIECE`](super::PIECE)
+//! samples at a time, with the lock free between the pieces, and whatever changes meanwhile is saved as it was
+//! before. Put back at the end, from the newest change to the oldest, this gives the state of the moment at which the
+//! copy began.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -66,7 +67,8 @@ pub struct Snapshot {
 }
 
 impl Control {
-    /// Begins a snapshot of this moment; [`Control::copy_more`] fills it. One at a time: an unfinished older one is given up.
+    /// Begins a snapshot of this moment; [`Control::copy_more`] fills it. One at a time: an unfinished older one is
+    /// given up.
     pub fn copy_begin(&mut self) -> Snapshot {
         self.snapshots += 1;
         let number = self.snapshots;
@@ -82,8 +84,8 @@ impl Control {
         }
     }
 
-    /// Copies the next [`PIECE`] samples. True when the snapshot is whole, or was given up for a newer one or because the run was
-    /// resumed meanwhile. `None` while the books are lent: ask again when they are back.
+    /// Copies the next [`PIECE`] samples. True when the snapshot is whole, or was given up for a newer one or because
+    /// the run was resumed meanwhile. `None` while the books are lent: ask again when they are back.
     pub fn copy_more(&mut self, to: &mut Snapshot) -> Option<bool> {
         let ledger = match &self.books {
             super::Books::Here(ledger) => ledger,
@@ -150,6 +152,24 @@ impl Snapshot {
 }
 
 impl Drawing {
+    /// The next `count` samples of the stream from `position` on: pass after pass over the owned samples, each drawn
+    /// as an epoch.
+    ///
+    /// # Errors
+    /// As the sampler's.
+    pub fn draw_stream(&self, position: u64, count: usize) -> Result<Order> {
+        let pass_len = self.owned.len().max(1) as u64;
+        let (mut pass, mut skipped) = (position / pass_len, (position % pass_len) as usize);
+        let mut stream = Order::default();
+        while stream.ids.len() < count && !self.owned.is_empty() {
+            let drawn = self.draw_blind(pass)?;
+            let until = drawn.ids.len().min(skipped + count - stream.ids.len());
+            stream.ids.extend_from_slice(&drawn.ids[skipped..until]);
+            stream.weights.extend_from_slice(&drawn.weights[skipped..until]);
+            (pass, skipped) = (pass + 1, 0);
+        }
+        Ok(stream)
+    }
     /// Draws `epoch` by the seed alone, for samplers that are not adaptive.
     pub fn draw_blind(&self, epoch: u64) -> Result<Order> {
         self.draw(epoch, &ScoreTable::new(0, 0.0), &|_| false)

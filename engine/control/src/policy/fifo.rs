@@ -9,7 +9,7 @@ pub(super) const ENTRY: Entry = Entry {
     name: "fifo",
     help: "first in, first out",
     needs: Needs::NOTHING,
-    suits: Suits::Nobody,
+    suits: Suits::Samplers(&["echo", "replay"]),
     make: |samples| Box::new(Fifo::new(samples)),
 };
 

@@ -75,7 +75,7 @@ pub fn replay_bytes(trace: &Trace, policy: &str, capacity_bytes: u64) -> Result<
         for rows in batches {
             let Turn::Decided(_) = control.decide(pass, &|id| trace.bytes(id)) else { break };
             let (ids, losses) = (&trace.ids[rows.clone()], &trace.losses[rows]);
-            control.learn(ids.iter().copied().zip(rank::scores(&rank::counts(losses), B0)));
+            control.learn(None, ids.iter().copied().zip(rank::scores(&rank::counts(losses), B0)));
         }
     }
     let counts = control.counts();
