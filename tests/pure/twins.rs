@@ -157,6 +157,7 @@ impl Twin {
                     }
                     self.residents.remove(0);
                     self.main.push(id);
+                    self.uses.insert(id, 0);
                 }
                 while let Some(&id) = self.main.first() {
                     if self.uses[&id] == 0 {

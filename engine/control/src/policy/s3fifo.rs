@@ -107,7 +107,7 @@ impl S3Fifo {
                 return Some(id);
             }
             self.take(queue, id, view.sizes);
-            self.push(MAIN, id, if queue == SMALL { uses } else { uses - 1 }, view.sizes);
+            self.push(MAIN, id, if queue == SMALL { 0 } else { uses - 1 }, view.sizes);
         }
     }
     /// Remembers that `id` was here, as far as there is room for ghosts.
