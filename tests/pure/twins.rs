@@ -20,6 +20,8 @@ pub(crate) struct Twin {
     uses: HashMap<u32, u64>,
     /// sieve: who is looked at next; none for the oldest.
     hand: Option<u32>,
+    /// s3fifo: somebody had to leave.
+    was_full: bool,
     /// minio: the least id that may leave next.
     leaves_from: u32,
     /// By id.
@@ -80,11 +82,9 @@ impl Twin {
             }
             evicted.push(victim);
         }
-        if was_ghost {
-            self.main.push(id)
-        } else {
-            self.residents.push(id)
-        }
+        let fills = self.policy == "s3fifo" && !self.was_full && self.sum(&self.residents) >= self.capacity / 10;
+        let queue = if was_ghost || fills { &mut self.main } else { &mut self.residents };
+        queue.push(id);
         self.uses.insert(id, u64::from(self.policy == "lfu"));
         (Access::Admitted, evicted)
     }
@@ -148,6 +148,7 @@ impl Twin {
                 self.hand = self.residents.get(place + 1).copied();
             },
             "s3fifo" => {
+                self.was_full = true;
                 let main_share = self.capacity - self.capacity / 10;
                 let from_main = self.sum(&self.main) > main_share;
                 while let Some(&id) = self.residents.first().filter(|_| !from_main) {
@@ -156,6 +157,7 @@ impl Twin {
                     }
                     self.residents.remove(0);
                     self.main.push(id);
+                    self.uses.insert(id, 0);
                 }
                 while let Some(&id) = self.main.first() {
                     if self.uses[&id] == 0 {

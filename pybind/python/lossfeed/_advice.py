@@ -6,9 +6,10 @@ import warnings
 
 from . import _native
 from ._errors import TrainingWarning
+from ._native import cache_policies
 
 #: Policies that keep by score.
-_SCORED_POLICIES = ("importance", "shade")
+_SCORED_POLICIES = tuple(name for name, _, _, by_score in cache_policies() if by_score)
 
 
 class Uses:
