@@ -3,6 +3,8 @@
 //!
 //! The checks work on a tree of (path, text), so that each of them is also shown to find a planted violation.
 
+#[path = "house/circles.rs"]
+mod circles;
 #[path = "house/code.rs"]
 mod code;
 #[path = "house/rules.rs"]
@@ -56,6 +58,28 @@ fn the_walk_sees_the_house() {
     ] {
         assert!(tree.contains_key(known), "{known} was not seen");
     }
+}
+
+#[test]
+fn no_files_import_each_other_in_a_circle() {
+    let found = circles::circles(&workspace());
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+#[test]
+fn a_circle_of_imports_is_found_also_through_names_that_are_handed_on() {
+    let mut tree = workspace();
+    for (path, text) in [
+        ("engine/src/loader/planted.rs", "use super::planted_too::A;"),
+        ("engine/src/loader/planted_too.rs", "use super::PlantedB;"),
+    ] {
+        tree.insert(path.to_owned(), format!("//! Head.\n{text}\n"));
+    }
+    let room = tree.get_mut("engine/src/loader/mod.rs").unwrap();
+    room.push_str("pub use planted::B as PlantedB;\n");
+    let found = circles::circles(&tree);
+    let planted = "engine/src/loader/planted.rs: a circle of imports with engine/src/loader/planted_too.rs";
+    assert!(found.iter().any(|circle| circle == planted), "{found:?}");
 }
 
 /// What becomes wrong when `text` is put at `path`.

@@ -24,7 +24,7 @@ fn epoch(engine: &Engine) -> f64 {
         match engine.next_batch(iteration, Duration::from_secs(1)).unwrap() {
             Next::Batch(batch) => {
                 samples += batch.rows;
-                touched += u64::from(batch.slot.data()[0]);
+                touched += u64::from(batch.slot.data().unwrap()[0]);
             }
             Next::End => break,
             Next::Pending => {}

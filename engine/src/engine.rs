@@ -30,6 +30,7 @@ use threads::Threads;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::loader::{BadSample, Coverage, Feed, Ticket};
+use crate::process::Process;
 use crate::sampler::{Batches, Sampler};
 use crate::scoring::{self, Belief, Measured, Scale};
 use crate::settings::{ScoreKind, Settings};
@@ -65,7 +66,7 @@ pub struct Engine {
     threads: Threads,
     publisher: Mutex<Option<Publisher>>,
     closed: AtomicBool,
-    pid: u32,
+    made_by: Process,
 }
 
 impl Engine {
@@ -100,14 +101,11 @@ impl Engine {
     }
 
     fn same_process(&self) -> Result<()> {
-        let pid = std::process::id();
-        if pid == self.pid {
-            return Ok(());
-        }
-        Err(Error::usage(format!(
-            "this loader was made in process {} and is used in its fork {pid}: threads and device memory do not survive a fork; make a loader in the child",
-            self.pid
-        )))
+        self.made_by.check(|of, fork| {
+            format!(
+                "this loader was made in process {of} and is used in its fork {fork}: threads and device memory do not survive a fork; make a loader in the child"
+            )
+        })
     }
 
     fn usable(&self) -> Result<()> {
@@ -186,7 +184,7 @@ impl Engine {
     /// in words: such a thread hangs in the source. It keeps the memory it writes to alive and ends by itself when the
     /// source lets it.
     pub fn close_within(&self, patience: Duration) -> Vec<String> {
-        if self.pid != std::process::id() {
+        if !self.made_by.is_current() {
             return Vec::new();
         }
         self.signal_close();
@@ -208,7 +206,7 @@ impl Engine {
 impl Drop for Engine {
     /// Signals the end but does not wait: a loader thread may be inside a callback that needs what the caller holds.
     fn drop(&mut self) {
-        if self.pid == std::process::id() {
+        if self.made_by.is_current() {
             self.signal_close();
         }
     }

@@ -15,6 +15,20 @@ pub enum CacheForm {
     Decoded,
 }
 
+impl CacheForm {
+    /// The form of that name.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Settings`] for any name but "encoded" and "decoded".
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "encoded" => Ok(CacheForm::Encoded),
+            "decoded" => Ok(CacheForm::Decoded),
+            other => Err(Error::settings(format!("cache_form {other:?} is unknown: use encoded or decoded"))),
+        }
+    }
+}
+
 /// How the rows of a batch get to a GPU out of the host's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -42,10 +42,12 @@ pub mod launch;
 mod objective;
 pub mod ptx;
 pub mod rank;
+mod reals;
 pub mod reference;
 mod rows;
 mod scores;
 
-pub use objective::{AnyTerms, Objective, ObjectiveError, Reals, Softmax, Terms, Upstream};
+pub use objective::{AnyTerms, Objective, ObjectiveError, Terms, Upstream};
+pub use reals::{Reals, Softmax};
 pub use rows::{Dtype, Rows, ShapeError};
 pub use scores::{AnyScores, NOT_SCORED, ScoreError, Scores};

@@ -12,39 +12,9 @@
 //! zeros, whatever its logits are. A row without a softmax (see the crate's head) has a NaN term and a NaN gradient.
 
 use crate::element::Real;
+use crate::reals::Reals;
 use crate::{Rows, ScoreError};
 use thiserror::Error;
-
-/// Numbers in the precision of the logits' arithmetic: f32 for f16, bf16 and f32 logits, f64 for f64.
-#[derive(Clone, Copy, Debug)]
-pub enum Reals<'a> {
-    /// Single precision.
-    F32(&'a [f32]),
-    /// Double precision.
-    F64(&'a [f64]),
-}
-
-impl<'a> Reals<'a> {
-    /// How many.
-    pub fn len(&self) -> usize {
-        match self {
-            Reals::F32(v) => v.len(),
-            Reals::F64(v) => v.len(),
-        }
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            Reals::F32(_) => "f32",
-            Reals::F64(_) => "f64",
-        }
-    }
-}
 
 /// Which loss. The default is the plain cross entropy that leaves out target −100.
 #[derive(Clone, Copy, Debug)]
@@ -88,17 +58,6 @@ pub struct Upstream<'a> {
     pub term: Reals<'a>,
     /// ∂/∂lse: likewise, or none.
     pub lse: Option<Reals<'a>>,
-}
-
-/// What the forward leaves of every row's softmax, one a row each: p_j = exp((z_j − max) − log_sum).
-///
-/// Two numbers and not their sum: that one is rounded to the last place of the logits' offset, and with it every p.
-#[derive(Clone, Copy, Debug)]
-pub struct Softmax<'a> {
-    /// The largest logit.
-    pub max: Reals<'a>,
-    /// ln Σ exp(z − max).
-    pub log_sum: Reals<'a>,
 }
 
 /// Why a loss or a gradient cannot be computed. Nothing is written then.

@@ -7,6 +7,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 
+use lossfeed::process::Process;
 use lossfeed::staging::BatchSlot;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
@@ -14,8 +15,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
-use crate::calls::enter;
-use crate::process::Process;
+use crate::interpreter::enter;
 
 /// A block of memory that Python sees through the buffer protocol without a copy: writable, one dimension of bytes.
 ///
@@ -27,7 +27,7 @@ pub(crate) struct Buffer {
     bytes: usize,
     owner: Option<Box<dyn Send + Sync>>,
     /// The process that made it: a forked child must not run the owner's destructor, whose locks may be held for ever.
-    home: Process,
+    made_by: Process,
 }
 
 // SAFETY: `address` points into memory that `owner` keeps and that has no other owner in Rust; the object itself never
@@ -42,7 +42,7 @@ impl Buffer {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
         let (address, bytes) = (bytes.as_mut_ptr(), bytes.len());
         // Moving a vector does not move its heap block, so `address` stays good.
-        Self { address, bytes, owner: Some(Box::new(values)), home: Process::this() }
+        Self { address, bytes, owner: Some(Box::new(values)), made_by: Process::current() }
     }
 
     /// Shows the bytes `range` of a batch slot to Python, without a copy.
@@ -53,13 +53,13 @@ impl Buffer {
         // past its end. The slot keeps the mapping in place until the last owner is gone, and nothing in Rust reads or
         // writes a lent slot: it is reused only after that drop.
         let address = unsafe { slot.base().as_ptr().add(start) };
-        Self { address, bytes, owner: Some(Box::new(Arc::clone(slot))), home: Process::this() }
+        Self { address, bytes, owner: Some(Box::new(Arc::clone(slot))), made_by: Process::current() }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if !self.home.is_this() {
+        if !self.made_by.is_current() {
             std::mem::forget(self.owner.take());
         }
     }
@@ -84,10 +84,9 @@ impl Buffer {
     }
 }
 
-/// A borrowed block of a Python object. Giving it back may run code of the object's owner, which may let go of the
-/// interpreter and take it again, and it happens on whichever thread has it last, a loader's too. A thread that wants
-/// the interpreter while that goes away is ended in the middle of our code, and the process with it: then the block
-/// stays borrowed.
+/// A borrowed block of a Python object. Giving it back may run code of the object's owner, which may let go of the interpreter
+/// and take it again, and it happens on whichever thread has it last, a loader's too. A thread that wants the interpreter
+/// while that goes away is ended in the middle of our code, and the process with it: then the block stays borrowed.
 struct Borrowed(ManuallyDrop<PyUntypedBuffer>);
 
 impl Drop for Borrowed {
@@ -159,16 +158,14 @@ impl Output {
         Ok(Self(buffer))
     }
 
-    /// The bytes. As with [`Input::bytes`], that no other thread touches them meanwhile is the user's side of the
-    /// bargain.
+    /// The bytes. As with [`Input::bytes`], that no other thread touches them meanwhile is the user's side of the bargain.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         let length = self.0.0.len_bytes();
         if length == 0 {
             return &mut [];
         }
-        // SAFETY: contiguous, writable and disjoint from every input (checked in `get`), not null for a positive
-        // length, kept in place by the export until `self` is dropped; `&mut self` makes this the only slice of it in
-        // Rust.
+        // SAFETY: contiguous, writable and disjoint from every input (checked in `get`), not null for a positive length,
+        // kept in place by the export until `self` is dropped; `&mut self` makes this the only slice of it in Rust.
         unsafe { std::slice::from_raw_parts_mut(self.0.0.buf_ptr().cast::<u8>(), length) }
     }
 }

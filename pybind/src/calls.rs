@@ -11,18 +11,15 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lossfeed::SampleId;
+use lossfeed::process::Process;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use crate::buffer::Input;
 use crate::errors::{Raised, contract};
-use crate::process::Process;
+use crate::interpreter::{self, enter, leaving};
 use crate::turns::Held;
 
-/// Set when the interpreter is about to go: no thread may enter it any more.
-static LEAVING: AtomicBool = AtomicBool::new(false);
-/// Threads of ours inside the interpreter, or about to enter it.
-static INSIDE: AtomicUsize = AtomicUsize::new(0);
 /// Calls that have not been answered.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
@@ -31,36 +28,15 @@ const TICK: Duration = Duration::from_millis(2);
 /// How long a loader thread waits for an answer before it looks whether the interpreter is going.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Whether the interpreter is about to go.
-pub(crate) fn leaving() -> bool {
-    LEAVING.load(Ordering::SeqCst)
-}
-
-/// A thread's stay in the interpreter.
-struct Stay;
-
-impl Drop for Stay {
-    fn drop(&mut self) {
-        INSIDE.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Runs `work` in the interpreter, unless that is about to go. `work` must be short: the exit waits for it.
-pub(crate) fn enter<T>(work: impl FnOnce(Python<'_>) -> T) -> Option<T> {
-    INSIDE.fetch_add(1, Ordering::SeqCst);
-    let _stay = Stay;
-    if leaving() { None } else { Python::try_attach(work) }
-}
-
 /// Ends all calls of loader threads into Python for good, and waits for those under way, `timeout_s` at most. Returns
 /// how many have not come back. For interpreter exit.
 #[pyfunction]
 pub(crate) fn leave(py: Python<'_>, timeout_s: f64) -> PyResult<usize> {
-    LEAVING.store(true, Ordering::SeqCst);
+    interpreter::close();
     let limit = Duration::try_from_secs_f64(timeout_s).unwrap_or(Duration::MAX);
     let started = Instant::now();
     loop {
-        let left = INSIDE.load(Ordering::SeqCst) + CALLS.load(Ordering::SeqCst);
+        let left = interpreter::inside() + CALLS.load(Ordering::SeqCst);
         if left == 0 || started.elapsed() >= limit {
             return Ok(left);
         }
@@ -72,7 +48,7 @@ pub(crate) fn leave(py: Python<'_>, timeout_s: f64) -> PyResult<usize> {
 /// For a forked child: the threads that would have answered do not exist there.
 #[pyfunction]
 pub(crate) fn forked() {
-    INSIDE.store(0, Ordering::SeqCst);
+    interpreter::forked();
     CALLS.store(0, Ordering::SeqCst);
 }
 
@@ -109,12 +85,12 @@ pub(crate) struct Call {
     /// Held as long as the call lasts, whoever still waits for it.
     held: Mutex<Option<Held>>,
     pending: AtomicBool,
-    home: Process,
+    made_by: Process,
 }
 
 impl Call {
     fn finish(&self, answer: Answer) {
-        if !self.pending.swap(false, Ordering::SeqCst) || !self.home.is_this() {
+        if !self.pending.swap(false, Ordering::SeqCst) || !self.made_by.is_current() {
             return;
         }
         drop(self.held.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -177,7 +153,7 @@ pub(crate) fn call(readers: &Py<PyAny>, fetch: &Py<PyAny>, ids: &[SampleId], hel
             progress: Arc::clone(&progress),
             held: Mutex::new(Some(held)),
             pending: AtomicBool::new(true),
-            home: Process::this(),
+            made_by: Process::current(),
         };
         readers.bind(py).call_method1("submit", (fetch.bind(py), call)).map(drop)
     })?;

@@ -7,7 +7,7 @@ use lossfeed::device::cuda::CopyEvent;
 use lossfeed::engine::{Courier as Core, ImagesTo};
 use pyo3::prelude::*;
 
-use crate::engine::Slot;
+use crate::batch::Slot;
 use crate::errors::outside;
 use crate::images::ImageTransform;
 

@@ -11,6 +11,7 @@ use pyo3::types::PyList;
 
 use crate::calls::{self, Answer, Item};
 use crate::errors::{Raised, came_from_python};
+use crate::interpreter;
 use crate::source::Source;
 use crate::spec::{self, PySpec};
 use crate::turns::{Held, Turns};
@@ -46,7 +47,7 @@ impl Callback {
         let held = self.turns.take(&mut || {
             if stopped() {
                 lost = Some(Lost::Stopped);
-            } else if calls::leaving() {
+            } else if interpreter::leaving() {
                 lost = Some(Lost::Leaving);
             } else if came_from_python()
                 && let Some(Err(raised)) = Python::try_attach(|py| py.check_signals())
@@ -81,7 +82,7 @@ impl Callback {
 
 /// What concerns every sample that was asked for.
 fn for_all(raised: PyErr) -> (ErrorKind, Raised) {
-    let (fatal, text) = calls::enter(|py| (!raised.is_instance_of::<PyException>(py), raised.to_string()))
+    let (fatal, text) = interpreter::enter(|py| (!raised.is_instance_of::<PyException>(py), raised.to_string()))
         .unwrap_or((false, "the interpreter is shutting down".to_owned()));
     let kind = if fatal { ErrorKind::Interrupted } else { ErrorKind::Source };
     (kind, Raised { error: Arc::new(raised), text })

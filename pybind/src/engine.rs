@@ -5,19 +5,19 @@ use std::time::{Duration, Instant};
 
 use lossfeed::Error;
 use lossfeed::engine::{Courier as CoreCourier, Engine as Core, ScoreMailbox};
-use lossfeed::loader::{Next, Ticket as CoreTicket};
+use lossfeed::loader::Next;
+use lossfeed::process::Process;
 use lossfeed::scoring::Measured;
-use lossfeed::settings::{CacheForm, Settings};
-use lossfeed::staging::BatchSlot;
+use lossfeed::settings::Settings;
 use lossfeed_kernels::rank;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::batch::{Slot, Ticket};
 use crate::buffer::{Buffer, Input};
 use crate::courier::Courier;
 use crate::errors::{outside, raise};
 use crate::mailbox::Mailbox;
-use crate::process::Process;
 use crate::source::Source;
 
 /// Longest wait before signals are looked at.
@@ -25,90 +25,6 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// (sample id, name, reason).
 type BadSample = (u32, String, String);
-
-/// "encoded" or "decoded".
-pub(crate) fn cache_form(name: &str) -> PyResult<CacheForm> {
-    match name {
-        "encoded" => Ok(CacheForm::Encoded),
-        "decoded" => Ok(CacheForm::Decoded),
-        other => Err(raise(Error::settings(format!("cache_form {other:?} is unknown: use encoded or decoded")))),
-    }
-}
-
-/// Which samples a batch delivers; scores are credited to exactly these.
-#[pyclass(frozen, module = "lossfeed._native")]
-pub(crate) struct Ticket(pub(crate) CoreTicket);
-
-#[pymethods]
-impl Ticket {
-    /// The epoch the batch belongs to.
-    #[getter]
-    fn epoch(&self) -> u64 {
-        self.0.epoch
-    }
-
-    /// Its position in the epoch, from 0.
-    #[getter]
-    fn number(&self) -> usize {
-        self.0.number
-    }
-
-    fn __len__(&self) -> usize {
-        self.0.ids.len()
-    }
-}
-
-/// A filled batch slot. It returns to its pool when this object and every view of it are gone.
-#[pyclass(frozen, module = "lossfeed._native")]
-pub(crate) struct Slot {
-    pub(crate) slot: Arc<BatchSlot>,
-    home: Process,
-}
-
-impl Slot {
-    fn view(&self, range: std::ops::Range<usize>) -> Buffer {
-        Buffer::of_slot(&self.slot, range)
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.home.leak_elsewhere(&self.slot);
-    }
-}
-
-#[pymethods]
-impl Slot {
-    /// Rows filled.
-    #[getter]
-    fn rows(&self) -> usize {
-        self.slot.rows()
-    }
-
-    /// The bytes of data, target, ids (int64) and weight (float32), without a copy.
-    fn fields(&self) -> (Buffer, Buffer, Buffer, Buffer) {
-        let (layout, rows) = (self.slot.layout(), self.slot.rows());
-        (
-            self.view(layout.data_range(rows)),
-            self.view(layout.target_range(rows)),
-            self.view(layout.ids_range(rows)),
-            self.view(layout.weight_range(rows)),
-        )
-    }
-
-    /// Bytes of the slot, all four parts.
-    #[getter]
-    fn total_bytes(&self) -> usize {
-        self.slot.layout().total_bytes()
-    }
-
-    /// (start, end) of data, target, ids and weight in the block.
-    fn ranges(&self) -> [(usize, usize); 4] {
-        let (layout, rows) = (self.slot.layout(), self.slot.rows());
-        [layout.data_range(rows), layout.target_range(rows), layout.ids_range(rows), layout.weight_range(rows)]
-            .map(|r| (r.start, r.end))
-    }
-}
 
 /// The scores of a batch, copied out of Python's buffers.
 struct Columns {
@@ -149,12 +65,15 @@ impl Columns {
 #[pyclass(frozen, module = "lossfeed._native")]
 pub(crate) struct Engine {
     core: Arc<Core>,
-    home: Process,
+    made_by: Process,
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.home.leak_elsewhere(&self.core);
+        // A forked child inherits locks that nobody will ever release and threads that do not exist: leak.
+        if !self.made_by.is_current() {
+            std::mem::forget(Arc::clone(&self.core));
+        }
     }
 }
 
@@ -167,7 +86,7 @@ impl Engine {
             serde_json::from_str(settings).map_err(|e| raise(Error::settings(format!("settings: {e}"))))?;
         let dataset = source.dataset.clone();
         let core = outside(py, || Core::new(dataset, settings))?;
-        Ok(Self { core: Arc::new(core), home: Process::this() })
+        Ok(Self { core: Arc::new(core), made_by: Process::current() })
     }
 
     /// Batches an epoch, the same on every rank.
@@ -216,7 +135,7 @@ impl Engine {
             let patience = limit.map_or(PATIENCE, |l| PATIENCE.min(l.saturating_sub(started.elapsed())));
             match outside(py, || self.core.next_batch(iteration, patience))? {
                 Next::Batch(batch) => {
-                    let slot = Slot { slot: Arc::new(batch.slot), home: self.home };
+                    let slot = Slot::new(batch.slot);
                     return Ok(Some((slot, Ticket(batch.ticket))));
                 }
                 Next::End => return Ok(None),
@@ -230,18 +149,18 @@ impl Engine {
         }
     }
 
-    /// The next batch if it is ready now, else None: without loader threads it never is. Tells the end no earlier
-    /// than `next_batch` does.
+    /// The next batch if it is ready now, else None: without loader threads it never is. Tells the end no earlier than
+    /// `next_batch` does.
     fn poll_batch(&self, py: Python<'_>, iteration: u64) -> PyResult<Option<(Slot, Ticket)>> {
         Ok(match outside(py, || self.core.next_batch(iteration, Duration::ZERO))? {
-            Next::Batch(batch) => Some((Slot { slot: Arc::new(batch.slot), home: self.home }, Ticket(batch.ticket))),
+            Next::Batch(batch) => Some((Slot::new(batch.slot), Ticket(batch.ticket))),
             Next::End | Next::Pending => None,
         })
     }
 
     /// Ends an iteration whose consumer let go of it, and never saw the last `held` of its batches.
     fn abandon(&self, py: Python<'_>, iteration: u64, held: usize) -> PyResult<()> {
-        if !self.home.is_this() {
+        if !self.made_by.is_current() {
             return Ok(());
         }
         outside(py, || {
@@ -250,9 +169,9 @@ impl Engine {
         })
     }
 
-    /// Credits a batch's scores: float32 loss, grad_norm, entropy and int32 rank counts. The latter three may be
-    /// None: the first two were not measured then, and the ranks are counted here. Returns how many samples were
-    /// scored; 0 if the batch had been scored before.
+    /// Credits a batch's scores: float32 loss, grad_norm, entropy and int32 rank counts. The latter three may be None: the
+    /// first two were not measured then, and the ranks are counted here. Returns how many samples were scored; 0 if the
+    /// batch had been scored before.
     fn apply_scores(
         &self,
         py: Python<'_>,
@@ -281,8 +200,8 @@ impl Engine {
         outside(py, || columns.with(|measured| self.core.apply_scores_to_ids(&ids, measured)))
     }
 
-    /// A mailbox on CUDA device `ordinal` for batches of at most `rows_max` rows, `slots` (a power of two) on their
-    /// way at most: what kernels mail to it is credited to this engine.
+    /// A mailbox on CUDA device `ordinal` for batches of at most `rows_max` rows, `slots` (a power of two) on their way at
+    /// most: what kernels mail to it is credited to this engine.
     #[pyo3(signature = (ordinal, rows_max, slots=16))]
     fn mailbox(&self, py: Python<'_>, ordinal: usize, rows_max: usize, slots: usize) -> PyResult<Mailbox> {
         self.same_process()?;
@@ -327,7 +246,7 @@ impl Engine {
     /// Ends everything and waits for the loader threads, `timeout_s` at most; None waits for ever. Twice is fine.
     /// Returns the threads that were left behind, each with what it has in hand. Ctrl-C ends the wait.
     fn close(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<Vec<String>> {
-        if !self.home.is_this() {
+        if !self.made_by.is_current() {
             return Ok(Vec::new());
         }
         let started = Instant::now();
@@ -346,6 +265,9 @@ impl Engine {
 impl Engine {
     /// For calls that the engine itself does not check: its locks may be held for ever in a forked child.
     fn same_process(&self) -> PyResult<()> {
-        self.home.check("this loader")
+        let refused = self.made_by.check(|of, fork| {
+            format!("this loader was made in process {of} and is used in its fork {fork}: make a loader in the child")
+        });
+        refused.map_err(raise)
     }
 }

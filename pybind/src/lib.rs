@@ -1,5 +1,6 @@
 //! The Python face: translation only. Decisions live in the engine, conveniences in `python/lossfeed`.
 
+mod batch;
 mod buffer;
 mod calls;
 mod cli;
@@ -9,11 +10,11 @@ mod dataset;
 mod engine;
 mod errors;
 mod images;
+mod interpreter;
 mod logging;
 mod mailbox;
 mod openmp;
 mod plans;
-mod process;
 mod scores;
 mod source;
 mod spec;
@@ -28,8 +29,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<source::Source>()?;
     module.add_class::<engine::Engine>()?;
-    module.add_class::<engine::Slot>()?;
-    module.add_class::<engine::Ticket>()?;
+    module.add_class::<batch::Slot>()?;
+    module.add_class::<batch::Ticket>()?;
     module.add_class::<cuda::CudaKernels>()?;
     module.add_class::<mailbox::Mailbox>()?;
     module.add_class::<plans::ScorePlan>()?;

@@ -3,33 +3,38 @@
 use std::sync::Arc;
 
 use lossfeed::engine::ScoreMailbox;
+use lossfeed::process::Process;
 use pyo3::prelude::*;
 
-use crate::engine::Ticket;
+use crate::batch::Ticket;
 use crate::errors::{outside, raise};
-use crate::process::Process;
 
 /// A mailbox on a GPU, of one engine.
 #[pyclass(frozen, module = "lossfeed._native")]
 pub(crate) struct Mailbox {
     core: Arc<ScoreMailbox>,
-    home: Process,
+    made_by: Process,
 }
 
 impl Mailbox {
     pub(crate) fn new(core: ScoreMailbox) -> Self {
-        Self { core: Arc::new(core), home: Process::this() }
+        Self { core: Arc::new(core), made_by: Process::current() }
     }
 
     fn same_process(&self) -> PyResult<()> {
-        self.home.check("this mailbox")
+        let mine = self.made_by.check(|of, fork| {
+            format!("this mailbox was made in process {of} and is used in its fork {fork}: make a loader in the child")
+        });
+        mine.map_err(raise)
     }
 }
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
         // A collection may come at any time, in the middle of a capture too: dropping waits for nothing.
-        self.home.leak_elsewhere(&self.core);
+        if !self.made_by.is_current() {
+            std::mem::forget(Arc::clone(&self.core));
+        }
     }
 }
 
@@ -41,8 +46,8 @@ impl Mailbox {
         self.core.address()
     }
 
-    /// The tag to launch with (`tag=`): mail that brings it is credited to this ticket's batch. Without one (tag 0),
-    /// mail is credited to its ids.
+    /// The tag to launch with (`tag=`): mail that brings it is credited to this ticket's batch. Without one (tag 0), mail is
+    /// credited to its ids.
     pub(crate) fn register(&self, ticket: &Ticket) -> PyResult<u64> {
         self.same_process()?;
         Ok(self.core.credits().register(ticket.0.clone()))
@@ -75,8 +80,8 @@ impl Mailbox {
         outside(py, || self.core.settle())
     }
 
-    /// Refuses further mail, credits what is on its way, and lets go of what was kept. False if the device does not
-    /// answer: then that stays for ever, for a kernel may still be reading it. Twice is fine.
+    /// Refuses further mail, credits what is on its way, and lets go of what was kept. False if the device does not answer: then that
+    /// stays for ever, for a kernel may still be reading it. Twice is fine.
     fn close(&self, py: Python<'_>) -> PyResult<bool> {
         self.same_process()?;
         let idle = outside(py, || Ok(self.core.close()))?;

@@ -7,8 +7,8 @@ use lossfeed_kernels::Dtype;
 use lossfeed_kernels::launch::{self, Gradient, Home, Reduction, Score};
 use pyo3::prelude::*;
 
+use crate::batch::Ticket;
 use crate::cuda::{CudaKernels, Device};
-use crate::engine::Ticket;
 use crate::errors::outside;
 use crate::mailbox::Mailbox;
 use crate::scores::dtype;

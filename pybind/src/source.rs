@@ -80,7 +80,7 @@ impl Source {
 
     /// Cache bytes that every sample together would take, in `form` ("encoded" or "decoded").
     fn cache_bytes(&self, py: Python<'_>, form: &str) -> PyResult<u64> {
-        let form = crate::engine::cache_form(form)?;
+        let form = CacheForm::from_name(form).map_err(raise)?;
         outside(py, || Ok(self.dataset.records(form).total_footprint()))
     }
 

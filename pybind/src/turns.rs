@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use lossfeed::process::Process;
 use pyo3::prelude::*;
 
 /// How long a thread waits for its turn before it looks whether it should still want it.
@@ -17,7 +18,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// One object's turn: the process that holds it. A fork inherits a held turn from a thread that it does not have.
 #[derive(Default)]
 struct Turn {
-    holder: Mutex<Option<u32>>,
+    holder: Mutex<Option<Process>>,
     free: Condvar,
 }
 
@@ -27,7 +28,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Turn {
     fn take(&self, give_up: &mut dyn FnMut() -> bool) -> bool {
-        let process = std::process::id();
+        let process = Process::current();
         let mut holder = lock(&self.holder);
         while *holder == Some(process) {
             drop(holder);

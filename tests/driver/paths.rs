@@ -132,9 +132,14 @@ fn a_batch_that_was_left_in_place_can_be_gathered_after_all() {
         while let Some(mut batch) = take(&engine, iteration) {
             left += batch.slot.in_place().map_or(0, |rows| rows.iter().len());
             assert_eq!(batch.slot.samples().concat(), samples(&batch));
+            if let Some(rows) = batch.slot.in_place().map(|rows| rows.iter().len()) {
+                let refused = batch.slot.data().unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::Usage, "an earlier batch's bytes are nobody's");
+                assert!(refused.to_string().contains(&format!("{rows} of this batch's {ROWS} samples")), "{refused}");
+            }
             batch.slot.gather();
             assert!(batch.slot.in_place().is_none());
-            assert_eq!(batch.slot.data(), samples(&batch));
+            assert_eq!(batch.slot.data().unwrap(), samples(&batch));
         }
     }
     assert!(left >= SAMPLES - ROWS, "{left} samples of the second epoch were left in place");

@@ -38,6 +38,7 @@ const PURE: &[(&str, u32)] = &[("index", 0), ("ring", 0), ("policy", 1), ("ledge
 const EFFECT: &[(&str, u32)] = &[
     ("stats", 0), // a crate of its own, under its old name
     ("sync", 0),
+    ("process", 0),
     ("device", 1),
     ("arena", 2),
     ("staging", 3),
@@ -64,6 +65,7 @@ const PURE_FILES: &[&str] = &["engine/src/engine/copy_path.rs"];
 /// The files that may contain `unsafe`, each for one reason.
 const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/arena/mapping.rs", "memory from the system"),
+    ("engine/src/process.rs", "a page that the system empties in a fork"),
     ("engine/src/arena/slot.rs", "a slot is a part of the arena's mapping"),
     ("engine/src/arena/words.rs", "the books are a part of the arena's mapping"),
     ("engine/src/staging/slot.rs", "a batch slot is a part of the pool's mapping"),
@@ -80,6 +82,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/device/cuda/mailbox_tests.rs", "plays the GPU on plain memory"),
     ("engine/candle/src/cuda.rs", "the CUDA driver: kernels in candle's context"),
     ("kernels/src/fast/dispatch.rs", "functions compiled for a vector unit"),
+    ("kernels/src/fast/prefetch.rs", "an instruction of the processor"),
     ("pybind/src/buffer.rs", "memory lent by Python"),
     ("engine/src/engine/courier.rs", "device addresses lent by a framework"),
     ("pybind/src/courier.rs", "device addresses lent by Python"),

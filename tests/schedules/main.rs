@@ -11,7 +11,7 @@ mod pools;
 mod stand_ins;
 mod sync;
 
-use lossfeed::{device, error, sampler, source, types};
+use lossfeed::{device, error, process, sampler, source, types};
 use stand_ins::{arena, cache};
 
 #[path = "../../engine/src/staging"]

@@ -31,7 +31,10 @@ pub(crate) struct Batch {
 impl Batch {
     /// Nobody else has written into it since it was filled.
     pub(crate) fn check(&self) {
-        assert!(self.slot.data().iter().all(|&byte| byte == mark(self.ticket.number)), "two owners of one slot");
+        assert!(
+            self.slot.data().unwrap().iter().all(|&byte| byte == mark(self.ticket.number)),
+            "two owners of one slot"
+        );
     }
 }
 
@@ -140,8 +143,6 @@ pub(crate) mod arena {
     use lossfeed::device::{Cpu, Device};
     use lossfeed::error::Result;
 
-    pub(crate) use lossfeed::arena::pid;
-
     /// The product's, on memory that is not page-locked: threads of the system would be started for it.
     pub(crate) struct Mapping(lossfeed::arena::Mapping);
 
@@ -191,7 +192,7 @@ pub(crate) mod timesheet {
         Source,
         Decode,
         Slot,
-        Score,
+        Decide,
         Idle,
     }
 

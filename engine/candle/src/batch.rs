@@ -28,7 +28,7 @@ impl Batch {
         let (slot, rows) = (&batch.slot, batch.rows);
         let layout = slot.layout();
         Ok(Self {
-            data: tensor(slot.data(), layout.data(), rows, device)?,
+            data: tensor(slot.data().map_err(Error::wrap)?, layout.data(), rows, device)?,
             target: tensor(slot.target(), layout.target(), rows, device)?,
             weight: Tensor::from_slice(&slot.weight()[..rows], rows, device)?,
             ticket: batch.ticket.clone(),

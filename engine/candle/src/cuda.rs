@@ -17,7 +17,7 @@ use lossfeed_kernels::launch::{self, Home, Launch, Lent, Score, Step, TICKET_BYT
 use lossfeed_kernels::{AnyScores, Dtype, ScoreError, Scores, ptx};
 use parking_lot::Mutex;
 
-use crate::op::row_shape;
+use crate::shape::row_shape;
 
 /// Name of our module among candle's.
 const MODULE: &str = "lossfeed";

@@ -7,7 +7,7 @@ use candle_core::{CpuStorage, D, DType, Error, Result, Storage, Tensor, WithDTyp
 use half::{bf16, f16};
 use lossfeed_kernels::{Objective, Reals, Softmax, Upstream, fast};
 
-use crate::op::{contiguous, with_rows};
+use crate::shape::{contiguous, with_rows};
 
 /// The kernels' own pass over CPU logits, on rayon's current pool. `found` and `grad_found` are (3, rows): term, max, log_sum.
 pub(crate) fn fused(

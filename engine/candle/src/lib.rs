@@ -41,6 +41,7 @@ mod loader;
 mod loss;
 mod op;
 mod scores;
+mod shape;
 
 pub use batch::Batch;
 pub use loader::{Epoch, Loader};

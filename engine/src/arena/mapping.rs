@@ -3,8 +3,6 @@
 
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -12,6 +10,7 @@ use super::human;
 use crate::device::nearby::keep_to;
 use crate::device::{Device, Registration};
 use crate::error::{Error, Result};
+use crate::process::Process;
 
 /// From this size on the system is asked for huge pages: random rows of a large cache miss the TLB on small ones.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -27,7 +26,7 @@ pub struct Mapping {
     len: usize,
     /// `Some` while registered; ended before the pages go.
     registration: Option<Registration>,
-    born_in: u32,
+    made_by: Process,
 }
 
 // SAFETY: the mapping is plain memory owned by this value alone; every method takes `&self` and touches no content.
@@ -42,7 +41,7 @@ impl Mapping {
     /// # Errors
     /// [`crate::ErrorKind::Memory`] if the system refuses, [`crate::ErrorKind::Device`] if the device does.
     pub fn new(bytes: u64, device: &dyn Device, purpose: &str, remedy: &str) -> Result<Self> {
-        let born_in = pid();
+        let made_by = Process::current();
         let too_much = |cause: Option<rustix::io::Errno>| {
             let error = Error::memory(format!("the system will not give {} for {purpose}: {remedy}", human(bytes)));
             match cause {
@@ -51,7 +50,7 @@ impl Mapping {
             }
         };
         if bytes == 0 {
-            return Ok(Self { base: NonNull::dangling(), len: 0, registration: None, born_in });
+            return Ok(Self { base: NonNull::dangling(), len: 0, registration: None, made_by });
         }
         let len = usize::try_from(bytes).ok().filter(|&n| n <= isize::MAX as usize).ok_or_else(|| too_much(None))?;
         // Shared if the device locks pages: after a fork, the parent's first write to a private page would move it to a
@@ -62,7 +61,7 @@ impl Mapping {
             .map_err(|errno| too_much(Some(errno)))?;
         let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| too_much(None))?;
         // From here on Drop unmaps.
-        let mut mapping = Self { base, len, registration: None, born_in };
+        let mut mapping = Self { base, len, registration: None, made_by };
         if len >= HUGE_PAGE_BYTES {
             // SAFETY: the range is the mapping just made; the advice changes no content. Refusal only costs speed.
             let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxHugepage) };
@@ -95,7 +94,7 @@ impl Mapping {
     }
     /// Whether this process is a child of the one that made the mapping.
     pub fn forked(&self) -> bool {
-        pid() != self.born_in
+        !self.made_by.is_current()
     }
 
     /// Gives every page its frame before they are locked: five times faster than letting the driver fault them in one by
@@ -145,38 +144,6 @@ impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mapping").field("len", &self.len).field("pinned_bytes", &self.pinned_bytes()).finish()
     }
-}
-
-/// This process's id, cheap enough for the hot path and right after a fork: it is kept in a page that the kernel zeroes
-/// in every child (`MADV_WIPEONFORK`, Linux 4.14); where that is refused, it is asked for each time.
-pub fn pid() -> u32 {
-    static WORD: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
-    let Some(word) = WORD.get_or_init(fork_word) else { return std::process::id() };
-    // Relaxed: the value says nothing about other memory, and every thread would compute the same one.
-    match word.load(Ordering::Relaxed) {
-        0 => {
-            let id = std::process::id();
-            word.store(id, Ordering::Relaxed);
-            id
-        }
-        id => id,
-    }
-}
-
-fn fork_word() -> Option<&'static AtomicU32> {
-    let len = 4096;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
-    let page =
-        unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
-            .ok()?;
-    // SAFETY: the range is the private anonymous mapping just made.
-    if unsafe { madvise(page, len, Advice::LinuxWipeOnFork) }.is_err() {
-        // SAFETY: as above; nobody has its address.
-        let _ = unsafe { munmap(page, len) };
-        return None;
-    }
-    // SAFETY: the page is aligned, zeroed (a valid atomic), never unmapped, and only ever used as this atomic.
-    Some(unsafe { &*page.cast::<AtomicU32>() })
 }
 
 /// Runs `f` in a forked child; what it returned, or an error if the child hung or died.

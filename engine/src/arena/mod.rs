@@ -23,9 +23,9 @@ use granules::Granules;
 use slot::End;
 use words::Words;
 
+pub use mapping::Mapping;
 #[cfg(test)]
 pub(crate) use mapping::in_forked_child;
-pub use mapping::{Mapping, pid};
 pub use shelf::Shelf;
 pub use slot::{Pins, Slot, SlotMut};
 

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ErrorKind;
 use crate::device::Cpu;
+use crate::process::pid;
 use crate::random::{Purpose, below, generator};
 
 fn arena(limit_bytes: u64) -> Arc<Arena> {

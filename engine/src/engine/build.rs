@@ -12,6 +12,7 @@ use crate::index::ScoreTable;
 use crate::ledger::Ledger;
 use crate::loader::{BadSamples, Coverage, Feed, Images, RecordSizes};
 use crate::policy::{self, Policy};
+use crate::process::Process;
 use crate::sampler::{self, Batches, Sampler};
 use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, OnError, Settings, transformed};
@@ -135,7 +136,7 @@ impl Checked {
             threads: Threads::default(),
             publisher: Mutex::new(publisher),
             closed: AtomicBool::new(false),
-            pid: std::process::id(),
+            made_by: Process::current(),
         })
     }
 }

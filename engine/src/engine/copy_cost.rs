@@ -84,7 +84,7 @@ fn cost(path: CopyPath, memory: &[u8], slot: &mut BatchSlot, device: &dyn Device
     let mut begun = Instant::now();
     for batch in 0..=batches {
         let rows = if path == CopyPath::Gathered { Vec::new() } else { rows_of(batch) };
-        copies.push(road.rehearse(&slot.data()[..bytes], &rows, row_bytes, to.address())?);
+        copies.push(road.rehearse(&slot.gathered_data()[..bytes], &rows, row_bytes, to.address())?);
         if batch == 0 {
             // Loads what is loaded at the first use.
             copies[0].wait()?;

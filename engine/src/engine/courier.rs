@@ -113,7 +113,7 @@ impl Road {
 
 /// Where the samples of a batch lie, and where they go: neighbours in the slot together.
 fn runs<'a>(slot: &'a BatchSlot, in_place: &'a InPlace, to: u64) -> Vec<(&'a [u8], u64)> {
-    let (data, row_bytes) = (slot.data(), slot.layout().data_row_bytes());
+    let (data, row_bytes) = (slot.gathered_data(), slot.layout().data_row_bytes());
     let mut runs = Vec::with_capacity(slot.rows());
     let mut done = 0;
     for (row, record) in in_place.iter() {

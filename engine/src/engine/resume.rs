@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::loader::Iteration;
 use crate::loader::checkpoint::{Checkpoint, Header};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Engine {
     /// The run's state: position, beliefs and, where it cannot be drawn again, the epoch's order.
@@ -131,6 +132,8 @@ impl Engine {
             }
             ledger.rekey(scores);
             state.step = h.step;
+            let age = state.scores.mean_age(h.step).unwrap_or(0.0);
+            self.feed.counters.score_age_steps.store(age as u64, Relaxed);
         }
         clock.next_epoch = h.epoch;
         clock.iteration += 1;

@@ -7,8 +7,10 @@
 
 use crate::error::{Error, Result};
 use crate::sampler::Order;
+use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::hash::Hasher;
 
 const MAGIC: &[u8; 4] = b"LFCK";
 const VERSION: u32 = 2;
@@ -43,8 +45,11 @@ pub struct Checkpoint {
     pub order: Option<Order>,
 }
 
+/// FNV-1a.
 fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+    let mut hasher = FnvHasher::default();
+    hasher.write(bytes);
+    hasher.finish()
 }
 
 fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> + '_ {

@@ -50,8 +50,15 @@ impl Place {
     pub(super) const OWN_FILE: u32 = u32::MAX;
 }
 
+/// webdataset's key: everything before the first dot of the last component.
+pub(super) fn key(name: &str) -> &str {
+    let start = name.rfind('/').map_or(0, |s| s + 1);
+    let end = name.get(start..).and_then(|base| base.find('.')).map_or(name.len(), |dot| start + dot);
+    name.get(..end).unwrap_or(name)
+}
+
 /// Names of all samples in one allocation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Names {
     text: String,
     ends: Vec<usize>,
@@ -69,7 +76,7 @@ impl Names {
 }
 
 /// All samples of a dataset made of files.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Catalog {
     /// For people; carries no credentials.
     pub(super) url: String,

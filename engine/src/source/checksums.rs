@@ -5,12 +5,13 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::thread;
 
 use parking_lot::Mutex;
 
 use super::catalog::Catalog;
-use super::files::Reader;
+use super::reader::Reader;
 use super::tar::ShardIndex;
 use crate::error::{Error, Result};
 use crate::types::SampleId;
@@ -42,7 +43,7 @@ pub(super) fn of_members<R: Read + Seek>(mut shard: R, index: &mut ShardIndex) -
 }
 
 /// The checksums of all samples of a catalog, read with `reader`.
-pub(super) fn of_samples(catalog: &Catalog, reader: &impl Reader) -> Result<Vec<u32>> {
+pub(super) fn of_samples(catalog: &Arc<Catalog>, reader: &impl Reader) -> Result<Vec<u32>> {
     let ids: Vec<(usize, SampleId)> =
         (0..).zip(&catalog.places).filter(|(_, p)| p.bytes > 0).map(|(id, _)| (id as usize, id)).collect();
     let sums = Mutex::new(vec![0; catalog.places.len()]);

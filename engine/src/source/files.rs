@@ -1,32 +1,16 @@
 //! A dataset made of files: a catalog says what there is, a reader brings the bytes.
 
 use super::catalog::Catalog;
+use super::reader::Reader;
 use super::{Fingerprint, Form, Payload, Source, checksums};
 use crate::error::{Error, Result, printable};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
-
-/// Brings the bytes of catalogued samples.
-pub(super) trait Reader: Send + Sync {
-    /// As [`Source::fetch_unless`], with data only. Ids are in range and no sample is empty: [`Files`] has seen to it.
-    fn read(
-        &self,
-        catalog: &Catalog,
-        wanted: &[(usize, SampleId)],
-        stopped: &dyn Fn() -> bool,
-        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
-    );
-
-    /// Whether bytes that turn out to be wrong may come right when they are read again. Such a reader holds them to
-    /// their checksums itself.
-    fn remote(&self) -> bool {
-        false
-    }
-}
+use std::sync::Arc;
 
 /// The [`Source`] of folders and shards, local or remote.
 pub(super) struct Files<R> {
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
     reader: R,
     target_spec: TensorSpec,
 }
@@ -36,7 +20,7 @@ impl<R: Reader> Files<R> {
     ///
     /// # Errors
     /// `Source` when the catalog is empty; for checksums also as reading.
-    pub(super) fn new(mut catalog: Catalog, reader: R, checksums: bool) -> Result<Self> {
+    pub(super) fn new(catalog: Catalog, reader: R, checksums: bool) -> Result<Self> {
         if catalog.places.is_empty() {
             let seen = catalog.ignored;
             return Err(Error::unreadable(format!(
@@ -52,8 +36,10 @@ impl<R: Reader> Files<R> {
                 catalog.places.len()
             )));
         }
+        let mut catalog = Arc::new(catalog);
         if checksums && catalog.sums.is_empty() {
-            catalog.sums = checksums::of_samples(&catalog, &reader)?;
+            let sums = checksums::of_samples(&catalog, &reader)?;
+            Arc::make_mut(&mut catalog).sums = sums;
         }
         Ok(Self { catalog, reader, target_spec: TensorSpec::class_index() })
     }

@@ -4,7 +4,9 @@
 //! decides, to the second, since listings and answers round it differently. The size is compared by whoever reads.
 //! `decisions/0016` has the reasons.
 
+use fnv::FnvHasher;
 use std::fs::Metadata;
+use std::hash::Hasher;
 use std::os::unix::fs::MetadataExt;
 
 use object_store::ObjectMeta;
@@ -104,7 +106,7 @@ impl Mark {
 
 /// FNV-1a; `variant` makes independent functions of it.
 pub(super) fn hash(bytes: impl IntoIterator<Item = u8>, variant: u8) -> u64 {
-    std::iter::once(variant)
-        .chain(bytes)
-        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
+    let mut hasher = FnvHasher::default();
+    std::iter::once(variant).chain(bytes).for_each(|byte| hasher.write_u8(byte));
+    hasher.finish()
 }

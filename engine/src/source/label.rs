@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::catalog::{Catalog, Shard};
+use super::catalog::{Catalog, Shard, key};
 use super::tar::ShardIndex;
 use crate::error::{Error, Result};
 
@@ -63,13 +63,6 @@ pub(super) fn assemble(catalog: &mut Catalog, shards: Vec<(Shard, ShardIndex)>) 
 fn directory(name: &str) -> Option<&str> {
     let (path, _) = name.rsplit_once('/')?;
     Some(path.rsplit('/').next().unwrap_or(path))
-}
-
-/// webdataset's key: everything before the first dot of the last component.
-pub(super) fn key(name: &str) -> &str {
-    let start = name.rfind('/').map_or(0, |s| s + 1);
-    let end = name.get(start..).and_then(|base| base.find('.')).map_or(name.len(), |dot| start + dot);
-    name.get(..end).unwrap_or(name)
 }
 
 fn label_name(name: &str) -> String {

@@ -16,8 +16,9 @@ use parking_lot::RwLock;
 
 use super::catalog::{Catalog, Place, Shard};
 use super::checksums;
-use super::files::{Reader, changed, out_of_range, short_read};
+use super::files::{changed, out_of_range, short_read};
 use super::identity::{Mark, Proof, Stamp};
+use super::reader::Reader;
 use super::tar::{self, ShardIndex};
 use crate::error::{Error, Result};
 use crate::types::SampleId;
@@ -167,7 +168,7 @@ fn now(meta: &Metadata) -> String {
 impl Reader for LocalReader {
     fn read(
         &self,
-        catalog: &Catalog,
+        catalog: &Arc<Catalog>,
         wanted: &[(usize, SampleId)],
         _stopped: &dyn Fn() -> bool, // the sink says it soon enough
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,

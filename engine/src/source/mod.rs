@@ -6,9 +6,10 @@
 //!
 //! ```text
 //! open.rs     a URL or path becomes a Source          pattern.rs      {0000..0146} and *
+//! options.rs  how it is opened and read               found.rs        what a name of this machine stands for
 //! folder.rs   a class-per-folder directory            tar.rs          one shard's members, by walking its headers
 //! catalog.rs  names, places, labels of all samples    label.rs        classes from folders or from key.cls members
-//! files.rs    the Source made of a catalog and a reader:
+//! files.rs    the Source made of a catalog and a reader (reader.rs):
 //! local.rs    files on this machine: positioned reads, no runtime
 //! store.rs    everything else, through object_store: bounded connections, timeouts, retries, a throttle
 //! retry.rs, failure.rs  one budget of retries a store, a breaker; what a store's errors mean
@@ -35,6 +36,7 @@ mod failure;
 mod files;
 mod fingerprint;
 mod folder;
+mod found;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod identity;
@@ -44,9 +46,13 @@ mod index_cache;
 mod label;
 mod local;
 mod open;
+mod options;
 mod pacer;
 mod pattern;
+#[cfg(test)]
+mod permit_tests;
 mod ranged;
+mod reader;
 mod retry;
 #[cfg(test)]
 mod retry_tests;
@@ -64,7 +70,8 @@ mod walk_tests;
 pub use arrays::Arrays;
 pub use decode::{Decoder, ImageMode, MAX_PIXELS, Scratch};
 pub use fingerprint::Fingerprint;
-pub use open::{OpenOptions, Throttle, open};
+pub use open::open;
+pub use options::{OpenOptions, Throttle};
 pub use store_open::open_in;
 
 use crate::error::Result;

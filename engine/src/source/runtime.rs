@@ -8,14 +8,15 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{Error, Result};
+use crate::process::Process;
 
-static SHARED: Mutex<Option<(u32, Arc<Runtime>)>> = Mutex::new(None);
+static SHARED: Mutex<Option<(Process, Arc<Runtime>)>> = Mutex::new(None);
 
 /// The runtime of this process. After a fork the child has the parent's runtime without its threads: it is left alone (its
 /// destructor would wait for them for ever) and a new one is started.
 pub(super) fn shared() -> Result<Arc<Runtime>> {
     let mut shared = SHARED.lock();
-    let process = std::process::id();
+    let process = Process::current();
     if let Some((owner, runtime)) = &*shared
         && *owner == process
     {

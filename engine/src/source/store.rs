@@ -5,24 +5,28 @@
 use std::fs::File;
 use std::future::Future;
 use std::ops::{ControlFlow, Range};
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::stream::{self, StreamExt};
+use futures::stream::StreamExt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetResult, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use super::catalog::{Catalog, Place};
 use super::failure::{Maker, classified};
-use super::files::{Reader, changed, short_read};
+use super::files::{changed, short_read};
 use super::identity::{Mark, Proof, Stamp};
 use super::pacer::Pacer;
+use super::reader::Reader;
 use super::retry::{Failure, Health};
 use super::{OpenOptions, runtime};
 use crate::error::{Error, Result};
+use crate::process::Process;
 use crate::types::SampleId;
 
 /// How often a wait for a store looks whether anybody still wants the answer.
@@ -31,7 +35,7 @@ const STOP_SOON: Duration = Duration::from_millis(50);
 /// Requests to one store.
 pub(super) struct Store {
     runtime: Arc<Runtime>,
-    process: u32,
+    made_by: Process,
     inner: Arc<dyn ObjectStore>,
     maker: Maker,
     health: Health,
@@ -60,7 +64,7 @@ impl Store {
     pub(super) fn new(inner: Arc<dyn ObjectStore>, maker: Maker, options: &OpenOptions) -> Result<Self> {
         Ok(Self {
             runtime: runtime::shared()?,
-            process: std::process::id(),
+            made_by: Process::current(),
             inner,
             maker,
             health: Health::new(options.retry_timeout),
@@ -74,11 +78,9 @@ impl Store {
 
     /// Runs `work` to its end on the calling thread.
     pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        if self.process != std::process::id() {
-            return Err(Error::usage(
-                "this source was opened before a fork and its connections belong to the parent process: open it again in the child",
-            ));
-        }
+        self.made_by.check(|of, _| {
+            format!("this source was opened before a fork and its connections belong to the parent process {of}: open it again in the child")
+        })?;
         Ok(self.runtime.block_on(work))
     }
 
@@ -90,16 +92,17 @@ impl Store {
     ) -> Result<Bytes> {
         self.health
             .run(&|| (wanted.what)(), || async move {
-                // Held while a request is under way, and not while one waits for the next.
+                // Held while a request is under way: not while one waits for the next, nor while an answer waits for its reader.
                 let closed = |e| Failure::Final(Error::internal("the store's permits are closed").because(e));
-                let _permit = self.permits.acquire().await.map_err(closed)?;
+                let permit = self.permits.acquire().await.map_err(closed)?;
                 let asked = || format!("{} bytes at offset {} of {}", wanted.bytes, wanted.start, (wanted.what)());
                 let bytes = self.limited(&asked, self.once(wanted)).await?;
-                sound(&bytes).map_err(Failure::Again)?;
                 // Waiting for the link is waiting with the connection busy: the permit is held.
                 if let Some(pacer) = &self.pacer {
                     pacer.pass(bytes.len() as u64).await;
                 }
+                drop(permit);
+                sound(&bytes).map_err(Failure::Again)?;
                 Ok(bytes)
             })
             .await
@@ -178,7 +181,7 @@ impl Store {
     /// One request within the time that one may take.
     async fn limited<T>(
         &self,
-        what: &dyn Fn() -> String,
+        what: &(dyn Fn() -> String + Sync),
         work: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let Some(limit) = self.timeout else { return work.await };
@@ -256,15 +259,25 @@ fn read_file(file: &File, range: Range<u64>) -> std::io::Result<(Vec<u8>, u64, M
 }
 
 /// Reads samples of a catalog from a store.
-pub(super) struct StoreReader {
-    pub(super) store: Store,
+pub(super) struct StoreReader(Arc<Stored>);
+
+/// What its requests share.
+struct Stored {
+    store: Store,
     /// Keys of the catalog's shards.
-    pub(super) shards: Vec<Path>,
+    shards: Vec<Path>,
     /// What names of whole-object samples are relative to.
-    pub(super) root: Path,
+    root: Path,
 }
 
 impl StoreReader {
+    /// Over the `shards` of a catalog by their keys, or over objects below `root`.
+    pub(super) fn new(store: Store, shards: Vec<Path>, root: Path) -> Self {
+        Self(Arc::new(Stored { store, shards, root }))
+    }
+}
+
+impl Stored {
     async fn sample(&self, catalog: &Catalog, id: SampleId) -> Result<Bytes> {
         let missing = || Error::internal(format!("sample {id} is not in the catalog"));
         let place = catalog.place(id).ok_or_else(missing)?;
@@ -297,39 +310,54 @@ impl Reader for StoreReader {
         true
     }
 
+    /// Every request is a task of the runtime, so that its answer comes in and its connection is free again while the
+    /// calling thread is still busy with an earlier sample. Memory stays bounded: a call has at most as many requests under
+    /// way, and answers that wait for it, as the store has connections.
     fn read(
         &self,
-        catalog: &Catalog,
+        catalog: &Arc<Catalog>,
         wanted: &[(usize, SampleId)],
         stopped: &dyn Fn() -> bool,
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
     ) {
         let mut answered = 0;
         let work = async {
-            let mut answers = stream::iter(wanted)
-                .map(|&(k, id)| async move { (k, id, self.sample(catalog, id).await) })
-                .buffer_unordered(self.store.connections);
+            let (mut to_ask, mut asked) = (wanted.iter(), JoinSet::new());
             loop {
+                while asked.len() < self.0.store.connections
+                    && let Some(&(k, id)) = to_ask.next()
+                {
+                    let (stored, catalog) = (Arc::clone(&self.0), Arc::clone(catalog));
+                    asked.spawn(async move { (k, id, stored.sample(&catalog, id).await) });
+                }
                 // A store that does not serve is asked for minutes: nobody may want its answer by then.
-                let Ok(next) = tokio::time::timeout(STOP_SOON, answers.next()).await else {
+                let Ok(next) = tokio::time::timeout(STOP_SOON, asked.join_next()).await else {
                     if stopped() {
                         break;
                     }
                     continue;
                 };
-                let Some((k, id, answer)) = next else { break };
+                let (k, id, answer) = match next {
+                    Some(Ok(answer)) => answer,
+                    // As if it had happened on this thread, which knows what to do about it.
+                    Some(Err(lost)) => match lost.try_into_panic() {
+                        Ok(panic) => resume_unwind(panic),
+                        Err(_) => break,
+                    },
+                    None => break,
+                };
                 answered += 1;
                 let going = match answer {
                     Ok(bytes) => sink(k, id, Ok(&bytes)),
                     Err(e) => sink(k, id, Err(e)),
                 };
-                // Requests under way are dropped with their stream.
+                // Requests under way end with the set that holds them.
                 if going.is_break() {
                     break;
                 }
             }
         };
-        if let Err(e) = self.store.wait(work) {
+        if let Err(e) = self.0.store.wait(work) {
             // Nothing has run: every position gets the reason.
             for &(k, id) in wanted.iter().skip(answered) {
                 if sink(k, id, Err(Error::new(e.kind(), e.to_string()))).is_break() {

@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use super::catalog::{Catalog, Shard, is_hidden, is_image};
 use super::failure::Maker;
 use super::files::Files;
+use super::found::{self, Found};
 use super::identity::{Mark, Stamp};
-use super::open::{self, Found};
 use super::ranged::Ranged;
 use super::store::{Store, StoreReader, Wanted, below};
 use super::tar::{self, ShardIndex};
@@ -41,7 +41,7 @@ pub(super) fn local(path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
         Path::from_absolute_path(&absolute)
             .map_err(|e| Error::unreadable(format!("{path} is no valid path for a store")).because(e))
     };
-    match open::find(path)? {
+    match found::find(path)? {
         Found::Folder(root, listed) => {
             let root_key = key(local::utf8(&root)?)?;
             files(store, folder::catalog(&root, listed)?, root_key, options)
@@ -167,7 +167,7 @@ fn prefix(
         }
     }
     catalog.classes = folders.iter().map(|&f| f.to_owned()).collect();
-    let names = open::shards_among(&top);
+    let names = found::shards_among(&top);
     catalog.ignored.others += (top.len() - names.len()) as u64;
     if listed.is_empty() {
         return Err(Error::unreadable(format!("{url} does not exist or is empty: check the URL")));
@@ -179,7 +179,7 @@ fn prefix(
         return files(store, catalog, key.clone(), options);
     }
     if !catalog.classes.is_empty() {
-        return Err(open::ambiguous(&url, names.len(), catalog.classes.len()));
+        return Err(found::ambiguous(&url, names.len(), catalog.classes.len()));
     }
     let mut objects = Vec::new();
     for name in names {
@@ -190,7 +190,7 @@ fn prefix(
 }
 
 fn files(store: Store, catalog: Catalog, root: Path, options: &OpenOptions) -> Result<Arc<dyn Source>> {
-    Ok(Arc::new(Files::new(catalog, StoreReader { store, shards: Vec::new(), root }, options.checksums)?))
+    Ok(Arc::new(Files::new(catalog, StoreReader::new(store, Vec::new(), root), options.checksums)?))
 }
 
 /// What the index cache knows a shard by.
@@ -234,7 +234,7 @@ fn shards(
     let mut catalog = Catalog { url, ..Catalog::default() };
     label::assemble(&mut catalog, indexed)?;
     let keys = objects.into_iter().map(|o| o.key).collect();
-    Ok(Arc::new(Files::new(catalog, StoreReader { store, shards: keys, root: Path::default() }, options.checksums)?))
+    Ok(Arc::new(Files::new(catalog, StoreReader::new(store, keys, Path::default()), options.checksums)?))
 }
 
 /// The object as a file; every part of it must be from the object that was looked at first.

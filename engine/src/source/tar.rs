@@ -6,8 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Seek, SeekFrom};
 
-use super::catalog::{Ignored, is_hidden, is_image};
-use super::label::key;
+use super::catalog::{Ignored, is_hidden, is_image, key};
 use crate::error::{Error, Result};
 
 const BLOCK_BYTES: u64 = 512;

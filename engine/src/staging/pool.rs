@@ -7,9 +7,10 @@ use pinned_vec::PinnedVec;
 
 use super::layout::BatchLayout;
 use super::slot::{BatchSlot, Descriptor};
-use crate::arena::{Mapping, human, pid};
+use crate::arena::{Mapping, human};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::process::Process;
 use crate::sync::{Condvar, Mutex};
 use lossfeed_control::ring::{Ring, SlotGauges, SlotState, Step, Wake};
 
@@ -27,7 +28,7 @@ pub(super) struct Shared {
     device: Arc<dyn Device>,
     inside: Mutex<Inside>,
     returned: Condvar,
-    born_in: u32,
+    made_by: Process,
 }
 
 struct Inside {
@@ -63,7 +64,7 @@ impl SlotPool {
             device,
             inside: Mutex::new(inside),
             returned: Condvar::new(),
-            born_in: pid(),
+            made_by: Process::current(),
         })))
     }
 
@@ -179,18 +180,13 @@ impl Shared {
 
     /// Whether this process is a child of the one that made the pool: its lock may have been copied in its locked state.
     fn forked(&self) -> bool {
-        pid() != self.born_in
+        !self.made_by.is_current()
     }
 
     fn same_process(&self) -> Result<()> {
-        if self.forked() {
-            return Err(Error::usage(format!(
-                "batch slots belong to process {}, this is its child {}: make a loader of its own in each process",
-                self.born_in,
-                std::process::id()
-            )));
-        }
-        Ok(())
+        self.made_by.check(|of, child| {
+            format!("batch slots belong to process {of}, this is its child {child}: make a loader of its own in each process")
+        })
     }
 
     /// A slot's owner moves it on.

@@ -10,7 +10,7 @@ use super::in_place::InPlace;
 use super::layout::BatchLayout;
 use super::pool::Shared;
 use crate::arena::Mapping;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::types::SampleId;
 use lossfeed_control::ring::SlotState;
 
@@ -66,7 +66,7 @@ impl BatchSlot {
         unsafe { &self.descriptor.as_ref().mapping }
     }
 
-    /// The whole slot.
+    /// The whole slot, as it lies in memory: see [`Self::data`] for what may not be in it.
     pub fn bytes(&self) -> &[u8] {
         let mapping = self.mapping();
         // SAFETY:
@@ -126,15 +126,29 @@ impl BatchSlot {
     /// The sample of every row, wherever it lies.
     pub fn samples(&self) -> Vec<&[u8]> {
         let row_bytes = self.layout().data_row_bytes();
-        let mut samples: Vec<&[u8]> = self.data().chunks_exact(row_bytes).collect();
+        let mut samples: Vec<&[u8]> = self.gathered_data().chunks_exact(row_bytes).collect();
         for (row, record) in self.in_place.iter().flat_map(InPlace::iter) {
             samples[row] = &record[..row_bytes];
         }
         samples
     }
 
-    /// The samples: rows × `data_row_bytes`; but for those of [`Self::in_place`].
-    pub fn data(&self) -> &[u8] {
+    /// The samples: rows × `data_row_bytes`.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Usage`] while some of them lie in the cache's memory: the slot would give an earlier batch's.
+    pub fn data(&self) -> Result<&[u8]> {
+        match self.in_place.as_ref().map_or(0, |in_place| in_place.iter().count()) {
+            0 => Ok(self.gathered_data()),
+            left => Err(Error::usage(format!(
+                "{left} of this batch's {} samples are not in its slot but where the cache has them, for a GPU to read there: call `gather` \
+                 first, read `samples`, or use copy_path \"gathered\"",
+                self.rows
+            ))),
+        }
+    }
+    /// What the slot has of the samples. Rows of [`Self::in_place`] hold an earlier batch's.
+    pub(crate) fn gathered_data(&self) -> &[u8] {
         &self.bytes()[self.layout().data_range(self.rows)]
     }
     /// The targets: rows × `target_row_bytes`.

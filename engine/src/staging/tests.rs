@@ -32,7 +32,7 @@ fn parts_written_together_are_read_back_apart() {
         target.copy_from_slice(&(10 * k as i64).to_ne_bytes());
     }
     slot.set_ids(&[9 as SampleId, 8, 7, u32::MAX], &[0.5, 1.0, 1.5, 2.0]);
-    assert_eq!(slot.data(), [[0; 5], [1; 5], [2; 5], [3; 5]].concat());
+    assert_eq!(slot.data().unwrap(), [[0; 5], [1; 5], [2; 5], [3; 5]].concat());
     assert_eq!(bytemuck::pod_collect_to_vec::<u8, i64>(slot.target()), [0, 10, 20, 30]);
     assert_eq!(slot.ids(), [9, 8, 7, i64::from(u32::MAX)]);
     assert_eq!(slot.weight(), [0.5, 1.0, 1.5, 2.0]);

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 /// Directories that may hold stats pages, best first.
@@ -25,6 +25,9 @@ fn candidates_from(own: Option<PathBuf>, xdg: Option<PathBuf>, uid: u32) -> Vec<
     let shared = ["/dev/shm", "/tmp"].map(|dir| Path::new(dir).join(format!("lossfeed-{uid}")));
     xdg.into_iter().chain(shared).collect()
 }
+
+/// More entries than this in one directory are not looked at.
+pub(super) const MOST_PAGES: usize = 4096;
 
 /// A directory that belongs to us and that nobody else can write to.
 #[derive(Debug)]
@@ -96,6 +99,34 @@ impl Directory {
             return Err(format!("belongs to user {}, this is user {uid}", stat.st_uid));
         }
         Ok((fd, stat))
+    }
+}
+
+/// Fills `bytes` from the file's byte `at` on.
+pub(super) fn read_exact(file: &OwnedFd, mut bytes: &mut [u8], mut at: u64) -> Result<(), String> {
+    while !bytes.is_empty() {
+        match rustix::io::pread(file, &mut *bytes, at) {
+            Ok(0) => return Err("shorter than it was a moment ago".to_owned()),
+            Ok(n) => {
+                bytes = &mut bytes[n..];
+                at += n as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.to_string()),
+        }
+    }
+    Ok(())
+}
+
+/// Whether an engine holds the page's lock. Trying for a shared lock disturbs nobody: writers take theirs before the page
+/// has its name, and other readers share.
+pub(super) fn is_locked(file: &OwnedFd) -> bool {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => {
+            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+            false
+        }
+        Err(errno) => errno == Errno::WOULDBLOCK,
     }
 }
 

@@ -5,17 +5,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use super::directory::{Directory, candidates};
+use super::directory::{Directory, MOST_PAGES, candidates, is_locked, read_exact};
 use super::numbers::Numbers;
 use super::page::{self, Contents, Identity, PAGE_BYTES_MAX, SEQUENCE_AT, Sample};
-use super::process::{Process, start_ticks};
+use super::process::is_gone;
 use super::sweep;
 
-/// More entries than this in one directory are not looked at.
-pub(super) const MOST_PAGES: usize = 4096;
 /// Where every version has its magic and its version.
 const HEAD_BYTES: usize = 12;
 /// Attempts to catch a page between two updates (one takes microseconds, and there is one a second).
@@ -181,42 +178,4 @@ fn contents(file: &OwnedFd, bytes: usize) -> Result<Contents, String> {
         }
     }
     Err(last)
-}
-
-pub(super) fn read_exact(file: &OwnedFd, mut bytes: &mut [u8], mut at: u64) -> Result<(), String> {
-    while !bytes.is_empty() {
-        match rustix::io::pread(file, &mut *bytes, at) {
-            Ok(0) => return Err("shorter than it was a moment ago".to_owned()),
-            Ok(n) => {
-                bytes = &mut bytes[n..];
-                at += n as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.to_string()),
-        }
-    }
-    Ok(())
-}
-
-/// Whether an engine holds the page's lock. Trying for a shared lock disturbs nobody: writers take theirs before the page
-/// has its name, and other readers share.
-pub(super) fn is_locked(file: &OwnedFd) -> bool {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => {
-            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
-            false
-        }
-        Err(errno) => errno == Errno::WOULDBLOCK,
-    }
-}
-
-/// Whether the process is known to be gone although the lock is held: a forked child inherits the lock of its parent and
-/// may outlive it. Only processes of this boot and pid namespace can be looked up.
-pub(super) fn is_gone(process: Process) -> bool {
-    let here = Process::current();
-    let comparable = process.boot == here.boot
-        && process.pid_namespace == here.pid_namespace
-        && here.pid_namespace != 0
-        && process.start_ticks != 0;
-    comparable && start_ticks(process.pid) != Some(process.start_ticks)
 }

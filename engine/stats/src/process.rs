@@ -40,3 +40,14 @@ fn pid_namespace() -> Option<u64> {
     let link = std::fs::read_link("/proc/self/ns/pid").ok()?;
     link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
+
+/// Whether the process is known to be gone although the lock is held: a forked child inherits the lock of its parent and
+/// may outlive it. Only processes of this boot and pid namespace can be looked up.
+pub(super) fn is_gone(process: Process) -> bool {
+    let here = Process::current();
+    let comparable = process.boot == here.boot
+        && process.pid_namespace == here.pid_namespace
+        && here.pid_namespace != 0
+        && process.start_ticks != 0;
+    comparable && start_ticks(process.pid) != Some(process.start_ticks)
+}

@@ -11,10 +11,9 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, Stat};
 
-use super::directory::Directory;
-use super::discover::{MOST_PAGES, is_gone, is_locked, read_exact};
+use super::directory::{Directory, MOST_PAGES, is_locked, read_exact};
 use super::page;
-use super::process::unix_ms;
+use super::process::{is_gone, unix_ms};
 
 /// How long the page of a dead engine is kept, so that its last numbers can be read.
 const KEEP_DEAD_MS: u64 = 15 * 60 * 1000;

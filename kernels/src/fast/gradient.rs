@@ -1,7 +1,7 @@
 //! The gradient of one row: one read of the logits, one write of the gradient, nothing between them.
 
 use super::block::LANES;
-use super::dispatch::prefetch;
+use super::prefetch::prefetch;
 use crate::element::{Element, Real};
 use crate::objective::Factors;
 

@@ -17,6 +17,7 @@ mod block;
 mod dispatch;
 pub(crate) mod exp;
 mod gradient;
+mod prefetch;
 mod row;
 mod team;
 

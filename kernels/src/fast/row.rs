@@ -1,7 +1,7 @@
 //! One row in one read: see the parent's list of departures.
 
 use super::block::{BLOCK, Block, LANES, highest, total, vectors};
-use super::dispatch::prefetch;
+use super::prefetch::prefetch;
 use crate::element::{Element, Real, larger};
 use crate::scores::RowScore;
 

@@ -4,6 +4,7 @@
 //! The JSON form is this structure as it stands; a change of meaning or a removed key raises [`SCHEMA_VERSION`].
 
 use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
 
 use lossfeed_stats as stats;
 use serde::Serialize;
@@ -175,19 +176,9 @@ impl Engine {
 
 /// Seconds since 1970 → RFC 3339 in UTC.
 pub(super) fn rfc3339(unix_s: u64) -> String {
-    let (days, rest) = (unix_s / 86_400, unix_s % 86_400);
-    // Days → civil date by counting in 400-year eras from 0000-03-01, so that the leap day ends a year
-    // (H. Hinnant, "chrono-compatible low-level date algorithms").
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+    // The format ends with the year 9999.
+    let shown = UNIX_EPOCH + Duration::from_secs(unix_s.min(253_402_300_799));
+    humantime::format_rfc3339_seconds(shown).to_string()
 }
 
 #[cfg(test)]
@@ -201,6 +192,7 @@ mod tests {
         assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(rfc3339(1_795_171_337), "2026-11-20T10:42:17Z");
         assert_eq!(rfc3339(4_107_542_400), "2100-03-01T00:00:00Z");
+        assert_eq!(rfc3339(u64::MAX), "9999-12-31T23:59:59Z");
     }
 
     #[test]

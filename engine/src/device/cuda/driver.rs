@@ -13,12 +13,13 @@ use cudarc::driver::{CudaContext, sys};
 use super::probe::{describe, probe};
 use crate::device::{PINNED_PIECE_BYTES, Registration};
 use crate::error::{Error, Result};
+use crate::process::Process;
 
 /// A device's primary context, retained.
 pub(super) struct Driver {
     /// Its Drop calls the driver: only in the process that made it.
     context: ManuallyDrop<Arc<CudaContext>>,
-    pid: u32,
+    made_by: Process,
 }
 
 impl Driver {
@@ -38,7 +39,7 @@ impl Driver {
             Ok(context)
         });
         match opened {
-            Ok(context) => Ok(Arc::new(Self { context: ManuallyDrop::new(context), pid: std::process::id() })),
+            Ok(context) => Ok(Arc::new(Self { context: ManuallyDrop::new(context), made_by: Process::current() })),
             Err(why) => Err(Error::device(format!("CUDA device {ordinal} cannot be opened: {why}"))),
         }
     }
@@ -50,7 +51,7 @@ impl Driver {
 
     /// Whether this process is a child of the one that opened the device.
     pub(super) fn forked(&self) -> bool {
-        std::process::id() != self.pid
+        !self.made_by.is_current()
     }
 
     /// Runs `f` with the device's context current and stream-capture mode relaxed, and puts both back: a capture that
@@ -80,13 +81,11 @@ impl Driver {
     }
 
     fn run<T>(&self, what: &str, f: impl FnOnce() -> Result<T, DriverError>) -> Result<T> {
-        if self.forked() {
-            return Err(Error::usage(format!(
-                "{what}: the CUDA device was opened by process {}, and its context did not survive the fork to {}: open it in the child, or start workers with spawn",
-                self.pid,
-                std::process::id()
-            )));
-        }
+        self.made_by.check(|of, fork| {
+            format!(
+                "{what}: the CUDA device was opened by process {of}, and its context did not survive the fork to {fork}: open it in the child, or start workers with spawn"
+            )
+        })?;
         caught(f).map_err(|why| Error::device(format!("{what}: {why}")))
     }
 }

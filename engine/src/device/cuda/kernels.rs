@@ -15,9 +15,10 @@ use parking_lot::Mutex;
 use super::copy::Event;
 use super::driver::{Driver, is_capturing};
 use super::lend::Lending;
-use super::mailbox::Lines;
+use super::lines::Lines;
 use super::module::{self, Loaded};
 use crate::error::{Error, Result};
+use crate::process::Process;
 
 /// The kernels of a device. Loaded once a process and never unloaded: a captured graph may hold them.
 ///
@@ -39,18 +40,18 @@ unsafe impl Send for CudaKernels {}
 unsafe impl Sync for CudaKernels {}
 
 /// Kernels by process and device.
-static LOADED: Mutex<Vec<(u32, usize, Arc<CudaKernels>)>> = Mutex::new(Vec::new());
+static LOADED: Mutex<Vec<(Process, usize, Arc<CudaKernels>)>> = Mutex::new(Vec::new());
 
 impl CudaKernels {
     /// The kernels of device `ordinal`.
     pub(super) fn of(driver: &Arc<Driver>, ordinal: usize) -> Result<Arc<Self>> {
         let mut loaded = LOADED.lock();
-        let pid = std::process::id();
-        if let Some((.., kernels)) = loaded.iter().find(|(of, device, _)| (*of, *device) == (pid, ordinal)) {
+        let process = Process::current();
+        if let Some((.., kernels)) = loaded.iter().find(|(of, device, _)| (*of, *device) == (process, ordinal)) {
             return Ok(kernels.clone());
         }
         let kernels = Arc::new(Self::load(driver.clone())?);
-        loaded.push((pid, ordinal, kernels.clone()));
+        loaded.push((process, ordinal, kernels.clone()));
         Ok(kernels)
     }
 

@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 
 use lossfeed_kernels::Rows;
 use lossfeed_kernels::launch::mail::{self, HAS_ENTROPY, HAS_GRAD_NORM, HAS_IDS, MAIL_BIT, NO_ROW, Slot, SlotHead};
-use parking_lot::Mutex;
 
 use super::CudaKernels;
 use super::driver::{Driver, Mapped};
+use super::lines::Lines;
 use crate::error::{Error, Result};
 
 /// More would only be older news.
@@ -193,19 +193,7 @@ impl Shared for Mapped {
     }
 }
 
-/// Lines of mapped words, for the life of the process: kernels may read those of mailboxes that are gone.
-pub(super) struct Lines {
-    driver: Arc<Driver>,
-    free: Mutex<Vec<(usize, u64)>>,
-}
-
-impl Lines {
-    pub(super) fn new(driver: Arc<Driver>) -> Self {
-        Self { driver, free: Mutex::default() }
-    }
-}
-
-/// One of them, until its mailbox is shut and read.
+/// One of the [`Lines`], until its mailbox is shut and read.
 struct Line {
     lines: Arc<Lines>,
     host: NonNull<u8>,

@@ -25,6 +25,7 @@ mod copy;
 mod driver;
 mod kernels;
 mod lend;
+mod lines;
 mod mailbox;
 mod memory;
 mod module;

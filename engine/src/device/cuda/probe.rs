@@ -4,6 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use crate::process::Process;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use parking_lot::Mutex;
@@ -36,14 +37,14 @@ pub struct Probe {
 
 /// Asks the driver, once per process; never panics, makes no context, touches no GPU memory.
 pub fn probe() -> Probe {
-    static CACHE: Mutex<Option<(u32, Probe)>> = Mutex::new(None);
-    let pid = std::process::id();
+    static CACHE: Mutex<Option<(Process, Probe)>> = Mutex::new(None);
+    let process = Process::current();
     // With a limit: a process forked in the middle of another thread's probe inherits a lock that nobody will open.
     let Some(mut cache) = CACHE.try_lock_for(Duration::from_secs(30)) else {
         return Probe { problem: Some("the driver does not answer".to_owned()), ..Probe::default() };
     };
     match &*cache {
-        Some((asked_by, found)) if *asked_by == pid => found.clone(),
+        Some((asked_by, found)) if *asked_by == process => found.clone(),
         _ => {
             // A missing function of the driver is a panic in the bindings.
             let found = catch_unwind(ask).unwrap_or_else(|_| Probe {
@@ -52,7 +53,7 @@ pub fn probe() -> Probe {
                 ),
                 ..Probe::default()
             });
-            *cache = Some((pid, found.clone()));
+            *cache = Some((process, found.clone()));
             found
         }
     }

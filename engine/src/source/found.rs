@@ -1,0 +1,73 @@
+//! What a name of this machine stands for: class folders, or tar shards.
+
+use std::path::{Path, PathBuf};
+
+use super::folder::{self, Contents};
+use super::{local, pattern};
+use crate::error::{Error, Result};
+
+/// What a local name stands for.
+pub(super) enum Found {
+    /// A directory of class folders.
+    Folder(PathBuf, Contents),
+    /// Tar shards, in the order of ids.
+    Shards(Vec<String>),
+}
+
+/// Looks at the file system. A name that exists is taken literally, whatever characters it has.
+pub(super) fn find(name: &str) -> Result<Found> {
+    let path = Path::new(name);
+    if path.is_dir() {
+        return directory(path);
+    }
+    if path.exists() {
+        return Ok(Found::Shards(vec![name.to_owned()]));
+    }
+    let mut shards = Vec::new();
+    for name in pattern::braces(name)? {
+        let path = Path::new(&name);
+        match path.file_name().and_then(|n| n.to_str()).filter(|n| pattern::has_wildcard(n) && !path.exists()) {
+            None => shards.push(name),
+            Some(wanted) => {
+                let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                let before = shards.len();
+                for file in folder::contents(parent)?.files.iter().filter(|f| pattern::matches(wanted, f)) {
+                    shards.push(local::utf8(&parent.join(file))?.to_owned());
+                }
+                if shards.len() == before {
+                    return Err(Error::unreadable(format!(
+                        "no file in {} matches {wanted:?}: check the pattern",
+                        parent.display()
+                    )));
+                }
+            }
+        }
+    }
+    Ok(Found::Shards(shards))
+}
+
+fn directory(path: &Path) -> Result<Found> {
+    let listed = folder::contents(path)?;
+    let shards = shards_among(&listed.files);
+    match (shards.is_empty(), listed.directories.is_empty()) {
+        (true, _) => Ok(Found::Folder(path.to_owned(), listed)),
+        (false, true) => shards
+            .into_iter()
+            .map(|s| Ok(local::utf8(&path.join(s))?.to_owned()))
+            .collect::<Result<_>>()
+            .map(Found::Shards),
+        (false, false) => Err(ambiguous(&path.display().to_string(), shards.len(), listed.directories.len())),
+    }
+}
+
+/// The file names that are tar shards.
+pub(super) fn shards_among<S: AsRef<str>>(files: &[S]) -> Vec<&str> {
+    files.iter().map(AsRef::as_ref).filter(|f| f.ends_with(".tar")).collect()
+}
+
+/// Both layouts in one place.
+pub(super) fn ambiguous(what: &str, shards: usize, directories: usize) -> Error {
+    Error::settings(format!(
+        "{what} holds {shards} tar files and {directories} folders: say which is meant, for example {what}/*.tar"
+    ))
+}

@@ -1,0 +1,82 @@
+//! How a dataset is opened and read.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// Makes a store behave like one that is far away, for demonstrations and experiments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Throttle {
+    /// Added before every request is answered.
+    pub latency: Duration,
+    /// Payload bytes a second over all connections together; `None` is unlimited.
+    pub bandwidth_bytes_per_s: Option<u64>,
+}
+
+/// How a dataset is opened and read.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Slows reading down as a remote store would; a local path is then read as if it were one. Default: none.
+    pub throttle: Option<Throttle>,
+    /// Requests in flight at once to a store, over all threads; 1 to 4096. Local files without a throttle are read by
+    /// the calling threads instead. Default: 64.
+    pub connections: usize,
+    /// Directory for the indexes of tar shards, so that opening them again reads no headers; created for its owner
+    /// alone when it does not exist. Default: none, nothing is kept.
+    pub index_cache: Option<PathBuf>,
+    /// Options for the store in `object_store`'s words, such as `("region", "eu-west-1")` or `("endpoint", URL)`; they
+    /// take precedence over the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
+    pub store_options: Vec<(String, String)>,
+    /// The longest one request may take. Default: 30 s; `None` waits for ever.
+    pub timeout: Option<Duration>,
+    /// How long a store is asked again when it does not serve (no connection, no answer, 5xx, 429): its requests
+    /// share this budget, which counts from the first failure after its last answer. A store that has never answered
+    /// gets 10 s of it. Zero asks once. Default: two minutes.
+    pub retry_timeout: Duration,
+    /// Take a CRC-32 of every sample when the dataset is opened and hold every later read against it. Reads the whole
+    /// dataset once; with `index_cache` the sums of shards are kept there. Default: no.
+    pub checksums: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            throttle: None,
+            connections: 64,
+            index_cache: None,
+            store_options: Vec::new(),
+            timeout: Some(Duration::from_secs(30)),
+            retry_timeout: Duration::from_secs(120),
+            checksums: false,
+        }
+    }
+}
+
+impl OpenOptions {
+    pub(super) fn check(&self) -> Result<()> {
+        if !(1..=4096).contains(&self.connections) {
+            return Err(Error::settings(format!("connections={} is not possible: use 1 to 4096", self.connections)));
+        }
+        if self.timeout == Some(Duration::ZERO) {
+            return Err(Error::settings(
+                "timeout=0 would let no request finish: use a positive time, or None to wait for ever",
+            ));
+        }
+        if self.retry_timeout > Duration::from_secs(7 * 24 * 3600) {
+            return Err(Error::settings(format!(
+                "retry_timeout={:?} is not possible: use at most a week",
+                self.retry_timeout
+            )));
+        }
+        match self.throttle {
+            Some(Throttle { bandwidth_bytes_per_s: Some(0), .. }) => Err(Error::settings(
+                "a bandwidth of 0 bytes a second would deliver nothing: use a positive number, or none for no limit",
+            )),
+            Some(Throttle { latency, .. }) if latency > Duration::from_secs(3600) => {
+                Err(Error::settings(format!("a latency of {latency:?} is not possible: use at most an hour")))
+            }
+            _ => Ok(()),
+        }
+    }
+}

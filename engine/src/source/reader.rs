@@ -1,0 +1,26 @@
+//! Who brings the bytes of a dataset made of files.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::catalog::Catalog;
+use crate::error::Result;
+use crate::types::SampleId;
+
+/// Brings the bytes of catalogued samples.
+pub(super) trait Reader: Send + Sync {
+    /// As [`Source::fetch_unless`](super::Source::fetch_unless), with data only. Ids are in range and no sample is empty: [`Files`](super::files::Files) has seen to it.
+    fn read(
+        &self,
+        catalog: &Arc<Catalog>,
+        wanted: &[(usize, SampleId)],
+        stopped: &dyn Fn() -> bool,
+        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
+    );
+
+    /// Whether bytes that turn out to be wrong may come right when they are read again. Such a reader holds them to
+    /// their checksums itself.
+    fn remote(&self) -> bool {
+        false
+    }
+}
