@@ -84,9 +84,10 @@ impl Buffer {
     }
 }
 
-/// A borrowed block of a Python object. Giving it back may run code of the object's owner, which may let go of the interpreter
-/// and take it again, and it happens on whichever thread has it last, a loader's too. A thread that wants the interpreter
-/// while that goes away is ended in the middle of our code, and the process with it: then the block stays borrowed.
+/// A borrowed block of a Python object. Giving it back may run code of the object's owner, which may let go of the
+/// interpreter and take it again, and it happens on whichever thread has it last, a loader's too. A thread that wants
+/// the interpreter while that goes away is ended in the middle of our code, and the process with it: then the block
+/// stays borrowed.
 struct Borrowed(ManuallyDrop<PyUntypedBuffer>);
 
 impl Drop for Borrowed {
@@ -158,14 +159,16 @@ impl Output {
         Ok(Self(buffer))
     }
 
-    /// The bytes. As with [`Input::bytes`], that no other thread touches them meanwhile is the user's side of the bargain.
+    /// The bytes. As with [`Input::bytes`], that no other thread touches them meanwhile is the user's side of the
+    /// bargain.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         let length = self.0.0.len_bytes();
         if length == 0 {
             return &mut [];
         }
-        // SAFETY: contiguous, writable and disjoint from every input (checked in `get`), not null for a positive length,
-        // kept in place by the export until `self` is dropped; `&mut self` makes this the only slice of it in Rust.
+        // SAFETY: contiguous, writable and disjoint from every input (checked in `get`), not null for a positive
+        // length, kept in place by the export until `self` is dropped; `&mut self` makes this the only slice of it in
+        // Rust.
         unsafe { std::slice::from_raw_parts_mut(self.0.0.buf_ptr().cast::<u8>(), length) }
     }
 }

@@ -169,9 +169,9 @@ impl Engine {
         })
     }
 
-    /// Credits a batch's scores: float32 loss, grad_norm, entropy and int32 rank counts. The latter three may be None: the
-    /// first two were not measured then, and the ranks are counted here. Returns how many samples were scored; 0 if the
-    /// batch had been scored before.
+    /// Credits a batch's scores: float32 loss, grad_norm, entropy and int32 rank counts. The latter three may be
+    /// None: the first two were not measured then, and the ranks are counted here. Returns how many samples were
+    /// scored; 0 if the batch had been scored before.
     fn apply_scores(
         &self,
         py: Python<'_>,
@@ -200,8 +200,8 @@ impl Engine {
         outside(py, || columns.with(|measured| self.core.apply_scores_to_ids(&ids, measured)))
     }
 
-    /// A mailbox on CUDA device `ordinal` for batches of at most `rows_max` rows, `slots` (a power of two) on their way at
-    /// most: what kernels mail to it is credited to this engine.
+    /// A mailbox on CUDA device `ordinal` for batches of at most `rows_max` rows, `slots` (a power of two) on their
+    /// way at most: what kernels mail to it is credited to this engine.
     #[pyo3(signature = (ordinal, rows_max, slots=16))]
     fn mailbox(&self, py: Python<'_>, ordinal: usize, rows_max: usize, slots: usize) -> PyResult<Mailbox> {
         self.same_process()?;

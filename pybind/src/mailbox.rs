@@ -46,8 +46,8 @@ impl Mailbox {
         self.core.address()
     }
 
-    /// The tag to launch with (`tag=`): mail that brings it is credited to this ticket's batch. Without one (tag 0), mail is
-    /// credited to its ids.
+    /// The tag to launch with (`tag=`): mail that brings it is credited to this ticket's batch. Without one (tag 0),
+    /// mail is credited to its ids.
     pub(crate) fn register(&self, ticket: &Ticket) -> PyResult<u64> {
         self.same_process()?;
         Ok(self.core.credits().register(ticket.0.clone()))
@@ -80,8 +80,8 @@ impl Mailbox {
         outside(py, || self.core.settle())
     }
 
-    /// Refuses further mail, credits what is on its way, and lets go of what was kept. False if the device does not answer: then that
-    /// stays for ever, for a kernel may still be reading it. Twice is fine.
+    /// Refuses further mail, credits what is on its way, and lets go of what was kept. False if the device does not
+    /// answer: then that stays for ever, for a kernel may still be reading it. Twice is fine.
     fn close(&self, py: Python<'_>) -> PyResult<bool> {
         self.same_process()?;
         let idle = outside(py, || Ok(self.core.close()))?;

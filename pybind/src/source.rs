@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lossfeed::engine::Dataset;
+use lossfeed::settings::CacheForm;
 use lossfeed::source::{self, Arrays, Form, ImageMode, OpenOptions, Throttle};
 use lossfeed::{Error, SampleId};
 use pyo3::prelude::*;
