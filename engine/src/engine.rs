@@ -11,6 +11,8 @@
 //! | `mail` | scores on their way back from it |
 //! | `threads` | loader threads, started and waited for |
 
+#[cfg(test)]
+mod buffer_tests;
 mod build;
 mod copy_cost;
 mod copy_path;
@@ -19,6 +21,8 @@ mod dataset;
 mod mail;
 mod resume;
 mod run;
+#[cfg(test)]
+mod substitution_tests;
 mod threads;
 
 pub use copy_path::{CopyChoice, CopyCost};
@@ -31,13 +35,12 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::loader::{BadSample, Coverage, Feed, Ticket};
 use crate::process::Process;
-use crate::sampler::{Batches, Sampler};
+use crate::sampler::Batches;
 use crate::scoring::{self, Belief, Measured, Scale};
 use crate::settings::{ScoreKind, Settings};
 use crate::source::Source;
 use crate::staging::BatchLayout;
 use crate::stats::Publisher;
-use crate::types::SampleId;
 use lossfeed_kernels::rank;
 use parking_lot::Mutex;
 use run::Clock;
@@ -53,8 +56,7 @@ use std::time::Duration;
 pub struct Engine {
     feed: Arc<Feed>,
     settings: Settings,
-    sampler: Box<dyn Sampler>,
-    owned: Vec<SampleId>,
+    policy_name: &'static str,
     batches: Batches,
     device: Arc<dyn Device>,
     copy_choice: CopyChoice,
@@ -78,6 +80,16 @@ impl Engine {
     /// The settings this engine was made with.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// The cache policy's name.
+    pub fn policy_name(&self) -> &'static str {
+        self.policy_name
+    }
+
+    /// Who makes the mean over an epoch biased on purpose, by name: the sampler, or a policy that substitutes. `None`: nobody.
+    pub fn biased(&self) -> Option<&'static str> {
+        self.feed.cache.biased()
     }
 
     /// The device batches go to.
@@ -160,7 +172,7 @@ impl Engine {
 
     /// What is believed about every sample now; NaN = no score.
     pub fn importance(&self) -> Vec<f32> {
-        self.feed.cache.lock().scores.as_slice().to_vec()
+        self.feed.cache.snapshot().scores().as_slice().to_vec()
     }
 
     /// The bad samples met so far.

@@ -1,6 +1,7 @@
 //! Everything a user tunes, as plain values. Components (a source, a decoder, a device) are handed in beside them.
 
 use crate::error::{Error, Result};
+use crate::policy;
 use crate::sampler::{Batches, SamplerSettings};
 use crate::types::{Dtype, MAX_SAMPLES, TensorSpec};
 use lossfeed_kernels::image::{ImageDtype, ImageOptions, ImageTransform};
@@ -303,6 +304,21 @@ impl Settings {
                 u32::MAX
             )));
         }
+        policy::find_live(self.policy_name())?;
+        if self.sampler.buffer().is_some() {
+            let name = self.sampler.name();
+            if self.policy_name() != "fifo" {
+                return Err(Error::settings(format!(
+                    "sampler {name} trains on the cache as a buffer from which the oldest leave first: leave policy {} out",
+                    self.policy_name()
+                )));
+            }
+            if self.cache_bytes == 0 {
+                return Err(Error::settings(format!(
+                    "sampler {name} trains on the cache as a buffer: give it a cache"
+                )));
+            }
+        }
         self.sampler.build().map(drop)
     }
 
@@ -319,6 +335,13 @@ impl Settings {
     /// The most batch slots there may be, lent ones included.
     pub fn slots_max(&self) -> usize {
         self.max_slots.unwrap_or(self.depth() + 64)
+    }
+
+    /// Batches that may be in preparation or finished and not taken. Under a buffer sampler a batch's scores must be there in time
+    /// for the batch that counts them.
+    pub fn window(&self) -> usize {
+        let most = self.sampler.buffer().map_or(u64::MAX, |options| options.lag.saturating_sub(2).max(1));
+        self.depth().min(usize::try_from(most).unwrap_or(usize::MAX))
     }
 
     /// The measurement that becomes importance.
@@ -344,10 +367,6 @@ impl Settings {
 
     /// The cache policy: the one asked for, or the one that suits the sampler.
     pub fn policy_name(&self) -> &str {
-        self.policy.as_deref().unwrap_or(match self.sampler.name() {
-            "pads" => "shade",
-            "uniform" => "minio",
-            _ => "importance",
-        })
+        self.policy.as_deref().unwrap_or_else(|| policy::default_for(self.sampler.name()).name)
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use lossfeed::loader::Ticket as CoreTicket;
-use lossfeed::process::Process;
 use lossfeed::staging::BatchSlot;
 use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
 use crate::errors::raise;
+use crate::process::Process;
 
 /// Which samples a batch delivers; scores are credited to exactly these.
 #[pyclass(frozen, module = "lossfeed._native")]
@@ -37,12 +37,12 @@ impl Ticket {
 #[pyclass(frozen, module = "lossfeed._native")]
 pub(crate) struct Slot {
     pub(crate) slot: Arc<BatchSlot>,
-    made_by: Process,
+    home: Process,
 }
 
 impl Slot {
     pub(crate) fn new(slot: BatchSlot) -> Self {
-        Self { slot: Arc::new(slot), made_by: Process::current() }
+        Self { slot: Arc::new(slot), home: Process::this() }
     }
 
     fn view(&self, range: std::ops::Range<usize>) -> Buffer {
@@ -52,9 +52,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if !self.made_by.is_current() {
-            std::mem::forget(Arc::clone(&self.slot));
-        }
+        self.home.leak_elsewhere(&self.slot);
     }
 }
 

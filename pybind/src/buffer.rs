@@ -7,7 +7,6 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 
-use lossfeed::process::Process;
 use lossfeed::staging::BatchSlot;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
@@ -16,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
 use crate::interpreter::enter;
+use crate::process::Process;
 
 /// A block of memory that Python sees through the buffer protocol without a copy: writable, one dimension of bytes.
 ///
@@ -27,7 +27,7 @@ pub(crate) struct Buffer {
     bytes: usize,
     owner: Option<Box<dyn Send + Sync>>,
     /// The process that made it: a forked child must not run the owner's destructor, whose locks may be held for ever.
-    made_by: Process,
+    home: Process,
 }
 
 // SAFETY: `address` points into memory that `owner` keeps and that has no other owner in Rust; the object itself never
@@ -42,7 +42,7 @@ impl Buffer {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
         let (address, bytes) = (bytes.as_mut_ptr(), bytes.len());
         // Moving a vector does not move its heap block, so `address` stays good.
-        Self { address, bytes, owner: Some(Box::new(values)), made_by: Process::current() }
+        Self { address, bytes, owner: Some(Box::new(values)), home: Process::this() }
     }
 
     /// Shows the bytes `range` of a batch slot to Python, without a copy.
@@ -53,13 +53,13 @@ impl Buffer {
         // past its end. The slot keeps the mapping in place until the last owner is gone, and nothing in Rust reads or
         // writes a lent slot: it is reused only after that drop.
         let address = unsafe { slot.base().as_ptr().add(start) };
-        Self { address, bytes, owner: Some(Box::new(Arc::clone(slot))), made_by: Process::current() }
+        Self { address, bytes, owner: Some(Box::new(Arc::clone(slot))), home: Process::this() }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if !self.made_by.is_current() {
+        if !self.home.is_this() {
             std::mem::forget(self.owner.take());
         }
     }

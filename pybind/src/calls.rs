@@ -11,13 +11,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lossfeed::SampleId;
-use lossfeed::process::Process;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use crate::buffer::Input;
 use crate::errors::{Raised, contract};
 use crate::interpreter::{self, enter, leaving};
+use crate::process::Process;
 use crate::turns::Held;
 
 /// Calls that have not been answered.
@@ -85,12 +85,12 @@ pub(crate) struct Call {
     /// Held as long as the call lasts, whoever still waits for it.
     held: Mutex<Option<Held>>,
     pending: AtomicBool,
-    made_by: Process,
+    home: Process,
 }
 
 impl Call {
     fn finish(&self, answer: Answer) {
-        if !self.pending.swap(false, Ordering::SeqCst) || !self.made_by.is_current() {
+        if !self.pending.swap(false, Ordering::SeqCst) || !self.home.is_this() {
             return;
         }
         drop(self.held.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -153,7 +153,7 @@ pub(crate) fn call(readers: &Py<PyAny>, fetch: &Py<PyAny>, ids: &[SampleId], hel
             progress: Arc::clone(&progress),
             held: Mutex::new(Some(held)),
             pending: AtomicBool::new(true),
-            made_by: Process::current(),
+            home: Process::this(),
         };
         readers.bind(py).call_method1("submit", (fetch.bind(py), call)).map(drop)
     })?;

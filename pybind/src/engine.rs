@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use lossfeed::Error;
 use lossfeed::engine::{Courier as CoreCourier, Engine as Core, ScoreMailbox};
 use lossfeed::loader::Next;
-use lossfeed::process::Process;
 use lossfeed::scoring::Measured;
 use lossfeed::settings::Settings;
 use lossfeed_kernels::rank;
@@ -18,6 +17,7 @@ use crate::buffer::{Buffer, Input};
 use crate::courier::Courier;
 use crate::errors::{outside, raise};
 use crate::mailbox::Mailbox;
+use crate::process::Process;
 use crate::source::Source;
 
 /// Longest wait before signals are looked at.
@@ -65,15 +65,12 @@ impl Columns {
 #[pyclass(frozen, module = "lossfeed._native")]
 pub(crate) struct Engine {
     core: Arc<Core>,
-    made_by: Process,
+    home: Process,
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // A forked child inherits locks that nobody will ever release and threads that do not exist: leak.
-        if !self.made_by.is_current() {
-            std::mem::forget(Arc::clone(&self.core));
-        }
+        self.home.leak_elsewhere(&self.core);
     }
 }
 
@@ -86,7 +83,7 @@ impl Engine {
             serde_json::from_str(settings).map_err(|e| raise(Error::settings(format!("settings: {e}"))))?;
         let dataset = source.dataset.clone();
         let core = outside(py, || Core::new(dataset, settings))?;
-        Ok(Self { core: Arc::new(core), made_by: Process::current() })
+        Ok(Self { core: Arc::new(core), home: Process::this() })
     }
 
     /// Batches an epoch, the same on every rank.
@@ -149,8 +146,8 @@ impl Engine {
         }
     }
 
-    /// The next batch if it is ready now, else None: without loader threads it never is. Tells the end no earlier than
-    /// `next_batch` does.
+    /// The next batch if it is ready now, else None: without loader threads it never is. Tells the end no earlier
+    /// than `next_batch` does.
     fn poll_batch(&self, py: Python<'_>, iteration: u64) -> PyResult<Option<(Slot, Ticket)>> {
         Ok(match outside(py, || self.core.next_batch(iteration, Duration::ZERO))? {
             Next::Batch(batch) => Some((Slot::new(batch.slot), Ticket(batch.ticket))),
@@ -160,7 +157,7 @@ impl Engine {
 
     /// Ends an iteration whose consumer let go of it, and never saw the last `held` of its batches.
     fn abandon(&self, py: Python<'_>, iteration: u64, held: usize) -> PyResult<()> {
-        if !self.made_by.is_current() {
+        if !self.home.is_this() {
             return Ok(());
         }
         outside(py, || {
@@ -246,7 +243,7 @@ impl Engine {
     /// Ends everything and waits for the loader threads, `timeout_s` at most; None waits for ever. Twice is fine.
     /// Returns the threads that were left behind, each with what it has in hand. Ctrl-C ends the wait.
     fn close(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<Vec<String>> {
-        if !self.made_by.is_current() {
+        if !self.home.is_this() {
             return Ok(Vec::new());
         }
         let started = Instant::now();
@@ -265,9 +262,6 @@ impl Engine {
 impl Engine {
     /// For calls that the engine itself does not check: its locks may be held for ever in a forked child.
     fn same_process(&self) -> PyResult<()> {
-        let refused = self.made_by.check(|of, fork| {
-            format!("this loader was made in process {of} and is used in its fork {fork}: make a loader in the child")
-        });
-        refused.map_err(raise)
+        self.home.check("this loader")
     }
 }

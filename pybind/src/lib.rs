@@ -15,6 +15,7 @@ mod logging;
 mod mailbox;
 mod openmp;
 mod plans;
+mod process;
 mod scores;
 mod source;
 mod spec;

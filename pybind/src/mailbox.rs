@@ -3,38 +3,33 @@
 use std::sync::Arc;
 
 use lossfeed::engine::ScoreMailbox;
-use lossfeed::process::Process;
 use pyo3::prelude::*;
 
 use crate::batch::Ticket;
 use crate::errors::{outside, raise};
+use crate::process::Process;
 
 /// A mailbox on a GPU, of one engine.
 #[pyclass(frozen, module = "lossfeed._native")]
 pub(crate) struct Mailbox {
     core: Arc<ScoreMailbox>,
-    made_by: Process,
+    home: Process,
 }
 
 impl Mailbox {
     pub(crate) fn new(core: ScoreMailbox) -> Self {
-        Self { core: Arc::new(core), made_by: Process::current() }
+        Self { core: Arc::new(core), home: Process::this() }
     }
 
     fn same_process(&self) -> PyResult<()> {
-        let mine = self.made_by.check(|of, fork| {
-            format!("this mailbox was made in process {of} and is used in its fork {fork}: make a loader in the child")
-        });
-        mine.map_err(raise)
+        self.home.check("this mailbox")
     }
 }
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
         // A collection may come at any time, in the middle of a capture too: dropping waits for nothing.
-        if !self.made_by.is_current() {
-            std::mem::forget(Arc::clone(&self.core));
-        }
+        self.home.leak_elsewhere(&self.core);
     }
 }
 

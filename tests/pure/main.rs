@@ -1,7 +1,9 @@
 //! The pure half held to things simpler than itself.
 
 mod batches;
+mod control;
 mod hostile;
+mod journal;
 mod pads;
 mod policies;
 mod queue;

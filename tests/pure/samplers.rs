@@ -243,9 +243,10 @@ fn at_a_cost_of_one_cost_aware_is_importance() {
 }
 
 #[test]
-fn only_uniform_may_be_drawn_again_instead_of_stored() {
+fn only_uniform_and_streams_may_be_drawn_again_instead_of_stored() {
     for name in lossfeed::sampler::NAMES {
-        assert_eq!(build(SamplerSettings::from_name(name).unwrap()).adaptive(), name != "uniform");
+        let adaptive = !["uniform", "echo", "replay"].contains(&name);
+        assert_eq!(build(SamplerSettings::from_name(name).unwrap()).adaptive(), adaptive);
     }
 }
 

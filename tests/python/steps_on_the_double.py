@@ -144,7 +144,7 @@ def a_recomputed_forward_scores_nothing_more():
             loader.state_dict()
             agree(loader, rows)
             stats = loader.stats()
-            assert stats["scores_total"] == 48 and stats["scores_repeated_total"] == 48, stats
+            assert stats["scores_total"] == stats["scores_repeated_total"] == 48, stats
             torch.testing.assert_close(net.weight.grad, gradient)
 
 

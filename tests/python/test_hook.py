@@ -99,7 +99,7 @@ def test_a_batch_is_scored_once_and_repeats_are_counted(numbers):
     assert torch.isfinite(loss)
     assert torch.equal(before.nan_to_num(-1), loader.importance().nan_to_num(-1))
     stats = loader.stats()
-    assert stats["scores_repeated_total"] == 32 and stats["scores_total"] == 16
+    assert stats["scores_repeated_total"] == 2 * 16 and stats["scores_total"] == 16, "samples, not batches"
 
 
 def test_losses_that_are_no_numbers_are_no_scores(numbers):

@@ -190,7 +190,7 @@ def test_cache_sizes_are_read(numbers, cache, expected):
         ({"sampler": {"name": "cost-aware", "cappa": 4}}, "cappa"),
         ({"sampler": {"name": "importance", "floor": 0.0}}, "floor is 0"),
         ({"sampler": {"name": "pads", "repeats": 0.3}}, "repeats is 0.3"),
-        ({"sampler": {"name": "uniform", "options": object()}}, "neither a number"),
+        ({"sampler": {"name": "uniform", "options": object}}, "neither a number"),
         ({"sampler": "importance", "shuffle": False}, "shuffle=False"),
         ({"shuffle": 1}, "shuffle=1"),
         ({"drop_last": "yes"}, "drop_last='yes'"),

@@ -307,7 +307,7 @@ def test_getitems_of_the_wrong_length_is_told():
         ((np.zeros(3, dtype="U4"), np.zeros(3)), "dtype str"),
         ([], "empty"),
         ({"x": 1}, "dict cannot be opened"),
-        (iter([1, 2]), "lf.stage"),
+        pytest.param(iter([1, 2]), "lf.stage", id="an iterator"),
         (7, "int cannot be opened"),
     ],
     ids=str,

@@ -11,8 +11,8 @@ mod pools;
 mod stand_ins;
 mod sync;
 
-use lossfeed::{device, error, process, sampler, source, types};
-use stand_ins::{arena, cache};
+use lossfeed::{control, device, error, process, source, types};
+use stand_ins::arena;
 
 #[path = "../../engine/src/staging"]
 #[allow(dead_code, unreachable_pub)]

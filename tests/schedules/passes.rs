@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use lossfeed::control::{Cut, Plan};
 use lossfeed::error::ErrorKind;
 use lossfeed::sampler::{Batches, Order};
 use shuttle::rand::{Rng, thread_rng};
@@ -12,7 +13,7 @@ use shuttle::thread::{self, JoinHandle};
 
 use crate::loader::Iteration;
 use crate::staging::SlotPool;
-use crate::stand_ins::{Batch, Feed, Next, ROWS, Trouble, all_are_back, pool};
+use crate::stand_ins::{Batch, Feed, Next, PASS, ROWS, Trouble, all_are_back, pool};
 use crate::sync::{Clock, Fault, deadlocks, explore};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -27,9 +28,10 @@ impl Pass {
     fn start(pool: SlotPool, batches: usize, window: usize, workers: usize, trouble: Trouble) -> Self {
         let samples = batches * ROWS;
         let order = Order { ids: (0..samples as u32).collect(), weights: vec![1.0; samples] };
-        let batches = Batches::new(samples, ROWS, false, 0, 1).unwrap();
-        let feed = Arc::new(Feed::new(pool.clone(), trouble));
-        let iteration = Arc::new(Iteration::new(feed, 0, order, batches, 0, window, workers));
+        let feed = Arc::new(Feed::new(pool.clone(), batches, trouble));
+        let cut = Cut::Even(Batches::new(samples, ROWS, false, 0, 1).unwrap());
+        let plan = Plan { epoch: 0, order: Arc::new(order), cut };
+        let iteration = Arc::new(Iteration::new(feed, PASS, plan, 0, window, workers));
         let workers = (0..workers)
             .map(|worker| {
                 let iteration = iteration.clone();

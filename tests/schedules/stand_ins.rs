@@ -12,7 +12,7 @@ use lossfeed::stats::Counters;
 use lossfeed::{Dtype, SampleId, TensorSpec};
 
 use crate::staging::{BatchSlot, SlotPool};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 
 pub(crate) const ROWS: usize = 2;
 
@@ -67,8 +67,8 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    pub(crate) fn new(pool: SlotPool, trouble: Trouble) -> Self {
-        Self { pool, cache: Cache(Mutex::new(0)), counters: Arc::default(), trouble }
+    pub(crate) fn new(pool: SlotPool, batches: usize, trouble: Trouble) -> Self {
+        Self { pool, cache: Cache { batches, next: Mutex::new(0) }, counters: Arc::default(), trouble }
     }
 
     pub(crate) fn record_bytes(&self, _: SampleId) -> u64 {
@@ -78,16 +78,16 @@ impl Feed {
     pub(crate) fn fill(
         &self,
         planned: &fill::Planned<'_>,
-        (): (),
-        (): (),
+        decision: cache::Decision,
         mut slot: BatchSlot,
         _: &mut Scratch,
         _: &timesheet::Timesheet,
         stopped: &dyn Fn() -> bool,
     ) -> Result<fill::Filled> {
-        let range = planned.batches.range(planned.number);
+        let range = planned.plan.range(planned.number);
         let rows = range.len();
-        assert_eq!((planned.epoch, planned.order.ids[range].len()), (0, rows));
+        assert_eq!((planned.pass, planned.plan.epoch, decision.number), (PASS, 0, planned.number));
+        assert_eq!(planned.plan.order.ids[range].len(), rows);
         slot.set_rows(rows);
         for row in 0..rows {
             shuttle::thread::yield_now();
@@ -109,31 +109,30 @@ impl Feed {
     }
 }
 
-/// Its state is the sample that has to be decided next.
-pub(crate) struct Cache(Mutex<SampleId>);
+/// The number of the pass under test.
+pub(crate) const PASS: u64 = 7;
+
+/// Its state is the batch that is decided next.
+pub(crate) struct Cache {
+    batches: usize,
+    next: Mutex<usize>,
+}
 
 impl Cache {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, SampleId> {
-        self.0.lock()
-    }
-    pub(crate) fn decide(
-        &self,
-        next: &mut SampleId,
-        ids: &[SampleId],
-        record_bytes: &dyn Fn(SampleId) -> u64,
-    ) -> cache::Decision {
-        assert_eq!(ids.first(), Some(&*next), "decided out of order, or twice");
-        *next += ids.iter().map(|&id| record_bytes(id) as SampleId).sum::<SampleId>();
-        cache::Decision { lookups: (), residents: (), retired: Vec::new() }
+    /// As the product's: in order, each once, `None` when there is none left.
+    pub(crate) fn decide(&self, pass: u64, record_bytes: &dyn Fn(SampleId) -> u64) -> Option<cache::Decision> {
+        assert_eq!((pass, record_bytes(0)), (PASS, 1));
+        let mut next = self.next.lock();
+        let number = *next;
+        *next += 1;
+        (number < self.batches).then_some(cache::Decision { number })
     }
 }
 
 pub(crate) mod cache {
     /// Nothing is cached.
     pub(crate) struct Decision {
-        pub(crate) lookups: (),
-        pub(crate) residents: (),
-        pub(crate) retired: Vec<()>,
+        pub(crate) number: usize,
     }
 }
 
@@ -165,15 +164,14 @@ pub(crate) mod arena {
 }
 
 pub(crate) mod fill {
+    use lossfeed::control::Plan;
     use lossfeed::error::Error;
-    use lossfeed::sampler::{Batches, Order};
 
     /// As the product's.
     pub(crate) struct Planned<'a> {
-        pub(crate) epoch: u64,
+        pub(crate) pass: u64,
         pub(crate) number: usize,
-        pub(crate) order: &'a Order,
-        pub(crate) batches: Batches,
+        pub(crate) plan: &'a Plan,
     }
 
     /// As the product's.

@@ -15,6 +15,7 @@ pub mod train;
 
 #[cfg(feature = "doctor")]
 mod doctor;
+mod journal;
 mod replay;
 
 use std::ffi::OsString;

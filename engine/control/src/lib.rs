@@ -10,10 +10,12 @@
 //! | `policy` | which cached sample gives way |
 //! | `ledger` | what is cached, and how many bytes it takes |
 //! | `sampler` | an epoch's order and its weights |
+//! | `control` | all of these as one state machine, driven by the engine and by the simulator |
 //! | `sim` | a recorded run through a policy |
 //! | `ring` | the states of batch slots |
 //! | `error`, `types`, `random` | words shared by all crates |
 
+pub mod control;
 pub mod error;
 pub mod index;
 pub mod ledger;

@@ -13,6 +13,8 @@ pub enum Purpose {
     Draw = 2,
     /// Which rank owns which samples.
     Ownership = 3,
+    /// Which residents a batch uses again.
+    Replay = 4,
 }
 
 /// A generator keyed by (seed, epoch, rank, purpose).
@@ -36,6 +38,17 @@ pub fn below(rng: &mut ChaCha8Rng, bound: u32) -> u32 {
         }
     }
     (product >> 32) as u32
+}
+
+/// A uniform integer below `bound`, which must be above 0.
+pub fn below_u128(rng: &mut ChaCha8Rng, bound: u128) -> u128 {
+    let mask = u128::MAX >> (bound - 1).leading_zeros().min(127);
+    loop {
+        let drawn = (u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64())) & mask;
+        if drawn < bound {
+            return drawn;
+        }
+    }
 }
 
 /// A uniform real in [0, 1) with 53 bits.

@@ -1,19 +1,20 @@
 //! The cache: what is resident, in which memory, and who is fetching what.
 //!
-//! Score table, policy and ledger are one state under one lock. A batch takes it twice: once to *decide* all its
-//! samples, once to *publish* what it fetched. The lock is never held across I/O, a decode or a copy.
+//! The state machine that decides ([`Control`]) and the memory it decides about are one state under one lock, which
+//! nobody outside this room sees. A batch takes it twice: once to *decide* all its samples, once to *publish* what it
+//! fetched. Its scores take it once more. The lock is never held across I/O, a decode, a copy, a draw or a plan.
 
 mod flight;
+mod long;
 
 pub use flight::{Flight, Landing};
 
 use crate::arena::{Arena, Pins, Shelf, Slot};
+use crate::control::{self, Control, Turn, Verdict};
 use crate::error::Error;
-use crate::index::ScoreTable;
-use crate::ledger::{Access, Ledger};
 use crate::stats::Counters;
 use crate::types::SampleId;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,13 +38,18 @@ pub enum Lookup {
 
 /// What was decided about a batch.
 pub struct Decision {
-    /// By position in the batch.
+    /// The batch's position in its epoch.
+    pub number: usize,
+    /// What comes of it is told by this, see [`control::Decision::serial`].
+    pub serial: u64,
+    /// The samples to deliver, one a row.
+    pub ids: Vec<SampleId>,
+    /// The weights of the draws, one a row.
+    pub weights: Vec<f32>,
+    /// Where each sample is, one a row.
     pub lookups: Vec<Lookup>,
     /// The residents among them, in order: in memory until this is dropped.
     pub residents: Pins,
-    /// Evicted for this batch: drop it after the lock. The memory returns to the arena when the last batch that still reads
-    /// it lets go.
-    pub retired: Pins,
 }
 
 /// What the owner of a flight brings home.
@@ -57,21 +63,18 @@ pub enum Fetched {
     Failed(Arc<Error>),
 }
 
-/// The pure state and the memory it decides about.
-pub struct State {
-    /// Beliefs.
-    pub scores: ScoreTable,
-    /// The books.
-    pub ledger: Ledger,
-    /// Batches scored so far: the clock of score ages.
-    pub step: u32,
+/// The state machine and the memory it decides about.
+struct State {
+    control: Control,
     shelf: Shelf,
     flights: HashMap<SampleId, Arc<Flight>>,
 }
 
-/// See the module's head.
+/// One lock around [`Control`] and its memory; every method is one verb.
 pub struct Cache {
     state: Mutex<State>,
+    /// Lent books are back.
+    returned: Condvar,
     arena: Arc<Arena>,
     counters: Arc<Counters>,
     /// Whether two who want a sample at a time fetch it once.
@@ -79,12 +82,12 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A cache over `arena`; `ledger` must have been made with the arena's limit.
-    pub fn new(scores: ScoreTable, ledger: Ledger, arena: Arc<Arena>, counters: Arc<Counters>) -> Self {
-        counters.cache_capacity_bytes.store(ledger.capacity_bytes(), Relaxed);
-        let shelf = Shelf::new(Arc::clone(&arena), scores.len());
-        let state = State { scores, ledger, step: 0, shelf, flights: HashMap::new() };
-        Self { state: Mutex::new(state), arena, counters, coalesces: true }
+    /// A cache over `arena`; the books of `control` must have been made with the arena's limit.
+    pub fn new(control: Control, arena: Arc<Arena>, counters: Arc<Counters>) -> Self {
+        counters.cache_capacity_bytes.store(arena.limit_bytes(), Relaxed);
+        let shelf = Shelf::new(Arc::clone(&arena), control.scores().len());
+        let state = State { control, shelf, flights: HashMap::new() };
+        Self { state: Mutex::new(state), returned: Condvar::new(), arena, counters, coalesces: true }
     }
 
     /// The same over a source whose samples lie in memory: those that are not to be kept need no flight.
@@ -92,9 +95,13 @@ impl Cache {
         Self { coalesces: false, ..self }
     }
 
-    /// The state, locked.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+    /// The state, locked, with its books at home.
+    fn whole(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        while state.control.ledger().is_none() {
+            self.returned.wait(&mut state);
+        }
+        state
     }
 
     /// The arena behind the cache.
@@ -102,44 +109,62 @@ impl Cache {
         &self.arena
     }
 
-    /// Decides the accesses of one batch, in order. `record_bytes(id)` is what the sample takes in memory, always the same.
-    pub fn decide(&self, state: &mut State, ids: &[SampleId], record_bytes: &dyn Fn(SampleId) -> u64) -> Decision {
-        let State { scores, ledger, shelf, flights, .. } = state;
+    /// Decides the next batch of pass `pass`; `None` when it has none left or another pass has begun.
+    /// `record_bytes(id)` is what the sample takes in memory, always the same.
+    pub fn decide(&self, pass: u64, record_bytes: &dyn Fn(SampleId) -> u64) -> Option<Decision> {
+        self.decide_by(|control, bytes| control.decide(pass, bytes), record_bytes)
+    }
+
+    /// Decides batch `number` of pass `pass` once more, to stand in for one in which nothing was good.
+    pub fn decide_again(&self, pass: u64, number: usize, record_bytes: &dyn Fn(SampleId) -> u64) -> Option<Decision> {
+        self.decide_by(|control, bytes| control.decide_again(pass, number, bytes), record_bytes)
+    }
+
+    fn decide_by(
+        &self,
+        verb: impl Fn(&mut Control, &dyn Fn(SampleId) -> u64) -> Turn,
+        record_bytes: &dyn Fn(SampleId) -> u64,
+    ) -> Option<Decision> {
         let footprint = footprint(record_bytes);
-        ledger.prefetch(ids, scores);
-        shelf.begin(ids);
-        let before = ledger.counts();
-        let mut evicted = Vec::new();
+        let mut guard = self.whole();
+        let State { control, shelf, flights } = &mut *guard;
+        let before = control.counts();
+        let Turn::Decided(control::Decision { number, serial, rows, evicted }) = verb(control, &footprint) else {
+            return None;
+        };
+        let ids: Vec<SampleId> = rows.iter().map(|row| row.delivered).collect();
+        shelf.begin(&ids);
+        let mut evicted = evicted.into_iter().peekable();
         let mut coalesced = 0;
-        let mut lookups: Vec<Lookup> = ids
+        let lookups: Vec<Lookup> = rows
             .iter()
-            .map(|&id| {
-                let access = ledger.access(id, &footprint, scores, &mut evicted);
-                evicted.drain(..).for_each(|victim| shelf.evict(victim));
-                if access == Access::Hit && shelf.pin(id) {
+            .enumerate()
+            .map(|(number, row)| {
+                let id = row.delivered;
+                // Memory moves in the order in which the books did: a record that was asked for before it left is
+                // still pinned.
+                while let Some(gone) = evicted.next_if(|gone| gone.row as usize == number) {
+                    shelf.evict(gone.id);
+                }
+                if row.verdict == Verdict::Hit && shelf.pin(id) {
                     return Lookup::Resident;
                 }
-                if access == Access::Bypassed && !self.coalesces {
+                if row.verdict == Verdict::Pass && !self.coalesces {
                     return Lookup::Passing;
                 }
                 if let Some(flight) = flights.get(&id)
                     && flight.try_join()
                 {
-                    coalesced += u64::from(access != Access::Hit);
+                    coalesced += u64::from(row.verdict != Verdict::Hit);
                     return Lookup::Joined(Arc::clone(flight));
                 }
                 let flight = Arc::new(Flight::default());
                 flights.insert(id, Arc::clone(&flight));
-                Lookup::Owned { flight, admitted: access != Access::Bypassed }
+                let admitted = matches!(row.verdict, Verdict::Hit | Verdict::Keep) && control.contains(id);
+                Lookup::Owned { flight, admitted }
             })
             .collect();
-        // Admitted and evicted again within this batch: keeping it would take the memory promised to its successor.
-        for (&id, lookup) in ids.iter().zip(&mut lookups) {
-            if let Lookup::Owned { admitted, .. } = lookup {
-                *admitted &= ledger.contains(id);
-            }
-        }
-        let after = ledger.counts();
+        let after = control.counts();
         let c = &self.counters;
         c.requests_total.fetch_add(ids.len() as u64, Relaxed);
         c.hits_total.fetch_add(after.hits - before.hits, Relaxed);
@@ -149,35 +174,63 @@ impl Cache {
         c.evicted_total.fetch_add(after.evicted - before.evicted, Relaxed);
         c.coalesced_total.fetch_add(coalesced, Relaxed);
         let (residents, retired) = shelf.settle();
-        self.gauge(state);
-        Decision { lookups, residents, retired }
+        self.gauge(&guard);
+        drop(guard);
+        // The memory of those who gave way returns to the arena when the last batch that still reads it lets go.
+        drop(retired);
+        let weights = rows.iter().map(|row| row.weight).collect();
+        Some(Decision { number, serial, ids, weights, lookups, residents })
     }
 
     fn gauge(&self, state: &State) {
-        let State { scores, ledger, shelf, .. } = state;
-        let metadata = scores.metadata_bytes() + ledger.metadata_bytes() + shelf.metadata_bytes();
+        let State { control, shelf, .. } = state;
+        let Some(ledger) = control.ledger() else { return };
+        let metadata = control.metadata_bytes() + shelf.metadata_bytes();
         let c = &self.counters;
         c.cache_bytes.store(ledger.used_bytes(), Relaxed);
         c.residents.store(ledger.residents() as u64, Relaxed);
         c.cache_metadata_bytes.store(metadata as u64 + self.arena.metadata_bytes(), Relaxed);
     }
 
+    /// The scores of one batch, by sample; rows that have none are `None`. Returns how many samples were scored.
+    /// `serial` is the batch's, if it is known which it is.
+    pub fn learn(&self, serial: Option<u64>, scores: impl Iterator<Item = Option<(SampleId, f32)>>) -> usize {
+        let mut state = self.state.lock();
+        let control = &mut state.control;
+        let scored = control.learn(serial, scores.flatten());
+        self.counters.scores_late_total.store(control.late(), Relaxed);
+        self.gauge_age(control);
+        scored
+    }
+
+    /// How old scores are on average. From sums: it costs nothing to be fresh.
+    fn gauge_age(&self, control: &Control) {
+        let age = control.scores().mean_age(control.step()).unwrap_or(0.0);
+        self.counters.score_age_steps.store(age as u64, Relaxed);
+    }
+
+    /// Which samples of a batch could be read, and which not (see [`Control::read`]).
+    pub fn read(&self, serial: u64, ids: &[SampleId], failed: &dyn Fn(usize) -> bool) {
+        self.state.lock().control.read(serial, ids, failed);
+    }
+
     /// Arena memory for a record that was admitted, or `None` when it is all taken (pinned by batches still being
-    /// filled or on their way to a device, or fragmented): the admission is then cancelled by publishing [`Fetched::Passed`].
+    /// filled or on their way to a device, or fragmented): the admission is then cancelled by publishing
+    /// [`Fetched::Passed`].
     pub fn reserve(&self, record_bytes: usize) -> Option<crate::arena::SlotMut> {
         self.arena.allocate(record_bytes)
     }
 
-    /// Ends the flights of one batch. `record_bytes` as in [`Self::decide`].
-    pub fn publish(&self, fetched: Vec<(SampleId, Arc<Flight>, Fetched)>, record_bytes: &dyn Fn(SampleId) -> u64) {
+    /// Ends the flights of one batch.
+    pub fn publish(&self, fetched: Vec<(SampleId, Arc<Flight>, Fetched)>) {
         if fetched.is_empty() {
             return;
         }
         let mut cancelled = 0;
         let mut landings = Vec::with_capacity(fetched.len());
         {
-            let mut guard = self.state.lock();
-            let State { ledger, shelf, flights, .. } = &mut *guard;
+            let mut guard = self.whole();
+            let State { control, shelf, flights } = &mut *guard;
             for (id, flight, outcome) in fetched {
                 let current = flights.get(&id).is_some_and(|f| Arc::ptr_eq(f, &flight));
                 if current {
@@ -185,8 +238,7 @@ impl Cache {
                 }
                 // A resident whose bytes are not kept leaves the books again, unless a later fetch stands for it now.
                 let mut cancel = || {
-                    if current && ledger.contains(id) {
-                        ledger.cancel(id, footprint(record_bytes)(id));
+                    if current && control.cancel(id) {
                         cancelled += 1;
                     }
                 };
@@ -195,7 +247,7 @@ impl Cache {
                         // Mostly nobody waits for it: then it needs no second reference, and nobody to land for.
                         let waited_for = (!flight.close_if_alone()).then(|| slot.clone());
                         // If it was evicted while in the air, joiners still get it and then its memory goes back.
-                        if current && ledger.contains(id) {
+                        if current && control.contains(id) {
                             shelf.put(id, slot);
                         }
                         let Some(slot) = waited_for else { continue };

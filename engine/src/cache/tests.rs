@@ -1,8 +1,12 @@
 //! The cache whole: what it serves, and what it costs beside the records.
 
 use super::*;
+use crate::control::{Cut, Plan};
 use crate::device::Cpu;
+use crate::index::ScoreTable;
+use crate::ledger::Ledger;
 use crate::policy;
+use crate::sampler::Order;
 
 const SAMPLES: u32 = 100_000;
 
@@ -13,20 +17,36 @@ fn sizes(kind: &str) -> fn(SampleId) -> u64 {
     }
 }
 
-/// A cache that has seen three epochs with a plan and scores, all records checked. `spare` is what it lacks to hold everything.
+fn cache(room: u64, samples: usize, policy: &str) -> Cache {
+    let ledger = Ledger::new(room, samples, policy::from_name(policy, samples).unwrap());
+    let control = Control::new(ScoreTable::new(samples, 0.5), ledger);
+    Cache::new(control, Arena::new(room, &Cpu).unwrap(), Arc::default())
+}
+
+/// Batches of `rows` rows.
+fn plan(epoch: u64, ids: Vec<SampleId>, rows: usize) -> Plan {
+    let ends = (rows..ids.len() + rows).step_by(rows).map(|end| end.min(ids.len())).collect();
+    Plan { epoch, order: Arc::new(Order { weights: vec![1.0; ids.len()], ids }), cut: Cut::At(ends) }
+}
+
+/// The books are as a recount has them, and as the arena has them.
+fn check(cache: &Cache) {
+    let state = cache.whole();
+    let ledger = state.control.ledger().unwrap();
+    ledger.check(state.control.scores()).unwrap();
+    assert_eq!(ledger.used_bytes(), cache.arena().used_bytes());
+}
+
+/// A cache that has seen three epochs with a plan and scores, all records checked. `spare` is what it lacks to hold
+/// everything.
 fn used(policy: &str, record_bytes: fn(SampleId) -> u64, spare: u64) -> Cache {
     let all: u64 = (0..SAMPLES).map(|id| Arena::footprint(record_bytes(id) as usize)).sum();
-    let samples = SAMPLES as usize;
-    let ledger = Ledger::new(all - spare, samples, policy::from_name(policy, samples).unwrap());
-    let arena = Arena::new(all - spare, &Cpu).unwrap();
-    let cache = Cache::new(ScoreTable::new(samples, 0.5), ledger, arena, Arc::default());
+    let cache = cache(all - spare, SAMPLES as usize, policy);
     let record = |id: SampleId| id.to_le_bytes().into_iter().cycle().take(record_bytes(id) as usize);
     for epoch in 0..3 {
         let order: Vec<SampleId> = (0..SAMPLES).map(|k| (k * 7919 + epoch) % SAMPLES).collect();
-        cache.lock().ledger.plan(&order);
-        for ids in order.chunks(256) {
-            let Decision { lookups, residents, retired } = cache.decide(&mut cache.lock(), ids, &record_bytes);
-            drop(retired);
+        let pass = cache.begin(plan(u64::from(epoch), order, 256), 0);
+        while let Some(Decision { ids, lookups, residents, .. }) = cache.decide(pass, &record_bytes) {
             let mut records = residents.iter();
             let mut fetched = Vec::new();
             for (&id, lookup) in ids.iter().zip(lookups) {
@@ -46,41 +66,35 @@ fn used(policy: &str, record_bytes: fn(SampleId) -> u64, spare: u64) -> Cache {
             assert!(records.next().is_none());
             drop(records);
             drop(residents);
-            cache.publish(fetched, &record_bytes);
-            let State { scores, ledger, .. } = &mut *cache.lock();
-            for &id in ids {
-                let belief = scores.record(id, (id % 1000 + epoch) as f32, epoch).unwrap();
-                ledger.rescore(id, belief);
-            }
+            cache.publish(fetched);
+            cache.learn(None, ids.iter().map(|&id| Some((id, (id % 1000 + epoch) as f32))));
         }
     }
-    let state = cache.lock();
-    state.ledger.check(&|id| Arena::footprint(record_bytes(id) as usize)).unwrap();
-    assert_eq!(state.ledger.used_bytes(), cache.arena().used_bytes());
-    drop(state);
+    check(&cache);
     cache
 }
 
 #[test]
 fn all_that_is_kept_about_a_resident_is_at_most_32_bytes() {
-    for name in ["minio", "importance", "lru", "fifo", "shade"] {
+    for name in policy::ALL.iter().filter(|entry| entry.is_live()).map(|entry| entry.name) {
         for kind in ["equal", "unequal"] {
             // With room for all, and with so little less that some always have to give way.
             for spare in [0, 100_000] {
                 let cache = used(name, sizes(kind), spare);
-                let state = cache.lock();
+                let state = cache.whole();
+                let ledger = state.control.ledger().unwrap();
                 let counted = cache.counters.cache_metadata_bytes.load(Relaxed);
-                let each = |bytes: u64| bytes as f64 / state.ledger.residents() as f64;
+                let each = |bytes: u64| bytes as f64 / ledger.residents() as f64;
                 println!(
                     "{name}, {kind}, {} of {SAMPLES} resident: {:.2} bytes each: scores {:.2}, ledger and policy {:.2}, shelf {:.2}, arena {:.2}",
-                    state.ledger.residents(),
+                    ledger.residents(),
                     each(counted),
-                    each(state.scores.metadata_bytes() as u64),
-                    each(state.ledger.metadata_bytes() as u64),
+                    each(state.control.scores().metadata_bytes() as u64),
+                    each(ledger.metadata_bytes() as u64),
                     each(state.shelf.metadata_bytes() as u64),
                     each(cache.arena().metadata_bytes()),
                 );
-                assert!(state.ledger.residents() > SAMPLES as usize * 9 / 10);
+                assert!(ledger.residents() > SAMPLES as usize * 9 / 10);
                 assert!(each(counted) <= 32.0, "{name} with {kind} sizes: {:.2} bytes a resident", each(counted));
             }
         }
@@ -89,11 +103,11 @@ fn all_that_is_kept_about_a_resident_is_at_most_32_bytes() {
 
 #[test]
 fn a_cache_of_nothing_keeps_no_places() {
-    let ledger = Ledger::new(0, 1000, policy::from_name("minio", 1000).unwrap());
-    let cache = Cache::new(ScoreTable::new(1000, 0.5), ledger, Arena::new(0, &Cpu).unwrap(), Arc::default());
-    let decision = cache.decide(&mut cache.lock(), &[3], &|_| 10);
+    let cache = cache(0, 1000, "minio");
+    let pass = cache.begin(plan(0, vec![3], 1), 0);
+    let decision = cache.decide(pass, &|_| 10).unwrap();
     assert!(matches!(decision.lookups[..], [Lookup::Owned { admitted: false, .. }]));
-    assert_eq!(cache.lock().shelf.metadata_bytes(), 0);
+    assert_eq!(cache.whole().shelf.metadata_bytes(), 0);
 }
 
 #[test]
@@ -101,12 +115,11 @@ fn over_memory_only_what_is_to_be_kept_has_a_flight() {
     let record_bytes: fn(SampleId) -> u64 = |_| 100;
     let room = 3 * Arena::footprint(100);
     for (over_memory, fetched_alone) in [(true, 1), (false, 0)] {
-        let ledger = Ledger::new(room, 10, policy::from_name("minio", 10).unwrap());
-        let cache = Cache::new(ScoreTable::new(10, 0.5), ledger, Arena::new(room, &Cpu).unwrap(), Arc::default());
+        let cache = cache(room, 10, "minio");
         let cache = if over_memory { cache.over_memory() } else { cache };
-        let ids = [0, 1, 2, 3, 4, 3, 0];
-        cache.lock().ledger.plan(&ids);
-        let lookups = cache.decide(&mut cache.lock(), &ids, &record_bytes).lookups;
+        let ids = vec![0, 1, 2, 3, 4, 3, 0];
+        let pass = cache.begin(plan(0, ids, 7), 0);
+        let lookups = cache.decide(pass, &record_bytes).unwrap().lookups;
         let owned = lookups.iter().filter(|l| matches!(l, Lookup::Owned { admitted: true, .. })).count();
         let passing = lookups.iter().filter(|l| matches!(l, Lookup::Passing)).count();
         let joined = lookups.iter().filter(|l| matches!(l, Lookup::Joined(_))).count();

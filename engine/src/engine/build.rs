@@ -6,12 +6,13 @@ use super::threads::Threads;
 use super::{CopyChoice, Dataset, Engine, copy_cost};
 use crate::arena::Arena;
 use crate::cache::Cache;
+use crate::control::{BufferSetup, Control, Drawing};
 use crate::device::{self, Device};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::ledger::Ledger;
 use crate::loader::{BadSamples, Coverage, Feed, Images, RecordSizes};
-use crate::policy::{self, Policy};
+use crate::policy::{self, Needs, Policy};
 use crate::process::Process;
 use crate::sampler::{self, Batches, Sampler};
 use crate::scoring::Scale;
@@ -36,7 +37,30 @@ impl Engine {
     /// [`crate::ErrorKind::Device`] for a device that is not there or cannot do what is asked: both before any memory is
     /// taken. [`crate::ErrorKind::Memory`] or [`crate::ErrorKind::Device`] for memory that cannot be had.
     pub fn new(dataset: Dataset, settings: Settings) -> Result<Self> {
-        Checked::new(dataset, settings)?.build()
+        let policy = policy::find_live(settings.policy_name())?.make;
+        let samples = dataset.source.len();
+        Checked::new(dataset, settings)?.build(policy(samples))
+    }
+
+    /// The same with a cache policy of your own, made for as many samples as the dataset has. [`Settings::policy`] is not looked at.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and [`crate::ErrorKind::Settings`] for a policy that needs the whole future: a run's order is drawn an
+    /// epoch at a time.
+    pub fn with_policy(dataset: Dataset, settings: Settings, policy: Box<dyn Policy>) -> Result<Self> {
+        if policy.needs().contains(Needs::WHOLE_FUTURE) {
+            return Err(Error::settings(format!(
+                "policy {} needs the whole future, and a training run draws its order an epoch at a time: use another",
+                policy.name()
+            )));
+        }
+        if settings.sampler.buffer().is_some() {
+            return Err(Error::settings(format!(
+                "sampler {} trains on the cache as a buffer from which the oldest leave first: it takes no policy of your own",
+                settings.sampler.name()
+            )));
+        }
+        Checked::new(dataset, settings)?.build(policy)
     }
 }
 
@@ -45,7 +69,6 @@ struct Checked {
     dataset: Dataset,
     settings: Settings,
     sampler: Box<dyn Sampler>,
-    policy: Box<dyn Policy>,
     batches: Batches,
     transform: Option<ImageTransform>,
     layout: BatchLayout,
@@ -62,7 +85,6 @@ impl Checked {
         let samples = dataset.source.len();
         settings.validate(samples)?;
         let sampler = settings.sampler.build()?;
-        let policy = live_policy(settings.policy_name(), samples)?;
         let batches =
             Batches::new(samples, settings.batch_size, settings.drop_last, settings.rank, settings.world_size)?;
         let transform = settings.transform.as_ref().map(|t| t.build(dataset.spec())).transpose()?;
@@ -79,14 +101,21 @@ impl Checked {
             transformed: transform.is_some(),
         };
         let copy_path = copy_cost::settled_on(&settings, &obstacles, &*device)?;
-        Ok(Self { dataset, settings, sampler, policy, batches, transform, layout, records, device, copy_path })
+        Ok(Self { dataset, settings, sampler, batches, transform, layout, records, device, copy_path })
     }
 
     /// Takes the memory.
-    fn build(self) -> Result<Engine> {
-        let Self { dataset, settings, sampler, policy, batches, transform, layout, records, device, copy_path } = self;
+    fn build(self, policy: Box<dyn Policy>) -> Result<Engine> {
+        let Self { dataset, settings, sampler, batches, transform, layout, records, device, copy_path } = self;
         let Dataset { source, decoder } = dataset;
         let samples = source.len();
+        let policy_name = policy.name();
+        if policy.needs().contains(Needs::SUBSTITUTES) {
+            tracing::warn!(
+                policy = policy_name,
+                "this policy delivers other samples than those drawn: means over an epoch are biased"
+            );
+        }
         let counters = Arc::new(Counters::default());
         counters.samples_in_dataset.store(samples as u64, Relaxed);
         counters.samples_in_share.store(batches.share() as u64, Relaxed);
@@ -102,7 +131,27 @@ impl Checked {
         };
         let scores = ScoreTable::new(samples, settings.smoothing_weight());
         let ledger = Ledger::new(settings.cache_bytes, samples, policy);
-        let cache = Cache::new(scores, ledger, arena, Arc::clone(&counters));
+        let drawing = Drawing {
+            sampler: sampler.into(),
+            samples: samples as u32,
+            owned: sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size).into(),
+            seed: settings.seed,
+            rank: settings.rank,
+            world_size: settings.world_size,
+        };
+        let mut control = Control::new(scores, ledger).with_drawing(drawing.clone());
+        if let Some(options) = settings.sampler.buffer() {
+            let smallest = records.smallest_footprint().max(1);
+            control = control.with_buffer(BufferSetup {
+                options,
+                residents_max: (settings.cache_bytes / smallest).min(drawing.owned.len() as u64) as usize,
+                seed: settings.seed,
+                rank: settings.rank,
+                share_weight: (f64::from(settings.world_size) * drawing.owned.len() as f64 / samples as f64) as f32,
+                owned: drawing.owned,
+            });
+        }
+        let cache = Cache::new(control, arena, Arc::clone(&counters));
         let cache = if source.in_memory() { cache.over_memory() } else { cache };
         let feed = Feed {
             engine: ENGINES.fetch_add(1, Relaxed) + 1,
@@ -118,15 +167,15 @@ impl Checked {
             in_place: copy_choice.path != CopyPath::Gathered,
             bad: BadSamples::default(),
         };
-        let publisher = settings.stats.then(|| Publisher::start(identity(&settings, &feed, &*device), counters));
+        let publisher =
+            settings.stats.then(|| Publisher::start(identity(&settings, policy_name, &feed, &*device), counters));
         // A run must not fail because nobody can watch it.
         let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
         Ok(Engine {
             feed: Arc::new(feed),
-            owned: sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size),
             scale: Scale::new(settings.score, settings.score_kind()),
             settings,
-            sampler,
+            policy_name,
             batches,
             device,
             copy_choice,
@@ -141,16 +190,6 @@ impl Checked {
     }
 }
 
-/// The policy of that name, if a run that is under way can have it.
-fn live_policy(name: &str, samples: usize) -> Result<Box<dyn Policy>> {
-    if name == "belady" {
-        return Err(Error::settings(
-            "policy belady needs the whole future and exists for `lossfeed replay` only: use minio, importance, shade, lru or fifo",
-        ));
-    }
-    policy::from_name(name, samples)
-}
-
 /// A cache that cannot hold one sample is a mistake, not a small cache.
 fn check_cache_holds_a_sample(records: &RecordSizes, limit: u64) -> Result<()> {
     let needed = if limit > 0 { records.smallest_footprint() } else { 0 };
@@ -162,12 +201,12 @@ fn check_cache_holds_a_sample(records: &RecordSizes, limit: u64) -> Result<()> {
     Ok(())
 }
 
-fn identity(settings: &Settings, feed: &Feed, device: &dyn Device) -> Identity {
+fn identity(settings: &Settings, policy: &str, feed: &Feed, device: &dyn Device) -> Identity {
     Identity {
         job: settings.job.clone().unwrap_or_else(|| "lossfeed".into()),
         rank: settings.rank,
         world_size: settings.world_size,
-        policy: settings.policy_name().to_string(),
+        policy: policy.to_string(),
         sampler: settings.sampler.name().to_string(),
         device: device.name(),
         gpu_uuid: device.uuid(),

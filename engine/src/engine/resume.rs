@@ -2,10 +2,11 @@
 
 use super::Engine;
 use crate::error::{Error, Result};
+use crate::index::ScoreTable;
 use crate::loader::Iteration;
 use crate::loader::checkpoint::{Checkpoint, Header};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
 
 impl Engine {
     /// The run's state: position, beliefs and, where it cannot be drawn again, the epoch's order.
@@ -30,21 +31,24 @@ impl Engine {
             Some(i) => (i.epoch(), seen(i)),
             None => (clock.next_epoch, 0),
         };
-        let order = live.filter(|_| self.sampler.adaptive()).map(|i| i.order().clone());
-        let state = self.feed.cache.lock();
-        let scored = state.scores.seen() > 0 || state.scores.failed() > 0;
+        let order = live.filter(|_| self.feed.cache.adaptive()).map(|i| i.plan().order.clone());
+        let (now, buffer) = self.feed.cache.state(live.map(|i| (i.epoch(), seen(i))))?;
+        let scores = now.scores();
+        let scored = scores.seen() > 0 || scores.failed() > 0;
         Checkpoint {
             header: Header {
                 samples: self.feed.source.len(),
                 identity,
                 epoch,
                 delivered,
-                step: state.step,
+                step: now.step(),
                 scored,
+                buffer: buffer.len(),
                 planned: order.as_ref().map_or(0, |o| o.ids.len()),
             },
-            scores: scored.then(|| (state.scores.as_slice().to_vec(), state.scores.stamps().to_vec())),
-            order,
+            scores: scored.then(|| (scores.as_slice().to_vec(), scores.stamps().to_vec())),
+            order: order.map(Arc::unwrap_or_clone),
+            buffer,
         }
         .to_bytes()
     }
@@ -64,10 +68,15 @@ impl Engine {
             ("world_size", s.world_size.to_string()),
             ("score", s.score_kind().name().to_string()),
             ("smoothing", s.smoothing_weight().to_string()),
-            ("policy", s.policy_name().to_string()),
+            ("policy", self.policy_name.to_string()),
         ]
         .map(|(name, value)| (name.to_string(), value))
         .into();
+        // A buffer's size shapes its orders; elsewhere the cache only decides how fast batches come.
+        if s.sampler.buffer().is_some() {
+            all.insert("cache_bytes".into(), s.cache_bytes.to_string());
+            all.insert("cache_form".into(), format!("{:?}", s.cache_form).to_lowercase());
+        }
         // The sampler's options one by one, so that a difference is named: sampler.name, sampler.kappa, …
         if let Ok(serde_json::Value::Object(options)) = serde_json::to_value(s.sampler) {
             all.extend(options.into_iter().map(|(name, value)| (format!("sampler.{name}"), value.to_string())));
@@ -119,21 +128,29 @@ impl Engine {
                 self.batches.share()
             )));
         }
+        let mut scores = ScoreTable::new(h.samples, self.settings.smoothing_weight());
+        if let Some((beliefs, stamps)) = &checkpoint.scores {
+            scores.restore(beliefs, stamps)?;
+        }
+        if self.settings.sampler.buffer().is_some() == checkpoint.buffer.is_empty() {
+            return Err(Error::settings(
+                "the state has a buffer and the sampler has none, or the other way round: it is damaged",
+            ));
+        }
         let mut clock = self.clock.lock();
+        if !checkpoint.buffer.is_empty() && !self.feed.cache.is_new() {
+            return Err(Error::usage(format!(
+                "a state of sampler {} goes into a loader that has not begun an epoch: make a new one",
+                self.settings.sampler.name()
+            )));
+        }
         if let Some(old) = clock.current.take() {
             old.stop();
+            self.feed.cache.end(old.pass(), 0..0);
         }
-        {
-            let mut state = self.feed.cache.lock();
-            let crate::cache::State { scores, ledger, .. } = &mut *state;
-            match &checkpoint.scores {
-                Some((beliefs, stamps)) => scores.restore(beliefs, stamps)?,
-                None => scores.clear(),
-            }
-            ledger.rekey(scores);
-            state.step = h.step;
-            let age = state.scores.mean_age(h.step).unwrap_or(0.0);
-            self.feed.counters.score_age_steps.store(age as u64, Relaxed);
+        self.feed.cache.replace_beliefs(scores, h.step);
+        if !checkpoint.buffer.is_empty() {
+            self.feed.cache.restore_buffer(&checkpoint.buffer, &|id| self.feed.record_bytes(id))?;
         }
         clock.next_epoch = h.epoch;
         clock.iteration += 1;

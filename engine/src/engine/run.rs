@@ -1,11 +1,10 @@
 //! The passes of a run: which epoch comes, who is in it, where the consumer stands in it, and how it ends.
 
 use super::Engine;
+use crate::control::{Cut, Plan};
 use crate::error::{Error, Result};
 use crate::loader::checkpoint::Checkpoint;
 use crate::loader::{Batch, Iteration, Next};
-use crate::sampler::{Order, Outlook};
-use crate::types::SampleId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -36,7 +35,7 @@ impl Engine {
         let given_up = clock.current.take_if(|c| c.stopped() && c.epoch() != epoch);
         drop(clock);
         if let Some(given_up) = given_up {
-            self.met(&given_up);
+            self.end_pass(&given_up);
         }
         Ok(())
     }
@@ -53,7 +52,7 @@ impl Engine {
         let mut clock = self.clock.lock();
         if let Some(old) = clock.current.take() {
             old.stop();
-            self.met(&old);
+            self.end_pass(&old);
         }
         let epoch = clock.next_epoch;
         let resume = clock.resume.take();
@@ -61,11 +60,17 @@ impl Engine {
             Some(c) if c.header.epoch == epoch => (c.header.delivered, c.order),
             _ => (0, None),
         };
-        let order = self.draw(epoch, stored, first)?;
-        let window = self.settings.depth();
+        let order = match stored {
+            Some(order) => order,
+            None => self.feed.cache.draw(epoch)?,
+        };
+        let ess = effective_sample_size(&order.weights);
+        self.feed.counters.ess_ppm.store((ess * 1e6) as u64, Relaxed);
+        let plan = Plan { epoch, order: Arc::new(order), cut: Cut::Even(self.batches) };
+        let pass = self.feed.cache.begin(plan.clone(), first);
+        let window = self.settings.window();
         let workers = self.settings.worker_count();
-        let iteration =
-            Arc::new(Iteration::new(Arc::clone(&self.feed), epoch, order, self.batches, first, window, workers));
+        let iteration = Arc::new(Iteration::new(Arc::clone(&self.feed), pass, plan, first, window, workers));
         self.threads.start(&iteration, workers).inspect_err(|_| iteration.stop())?;
         clock.next_epoch = epoch + 1;
         clock.iteration += 1;
@@ -76,47 +81,11 @@ impl Engine {
         Ok(clock.iteration)
     }
 
-    /// Draws an epoch (or takes the stored one) and tells the policy what is to come: batch `first` and those after it.
-    fn draw(&self, epoch: u64, stored: Option<Order>, first: usize) -> Result<Order> {
-        let mut guard = self.feed.cache.lock();
-        let state = &mut *guard;
-        let order = match stored {
-            Some(order) => order,
-            None => self.sampler.draw(&Outlook {
-                owned: &self.owned,
-                samples: self.feed.source.len() as u32,
-                epoch,
-                seed: self.settings.seed,
-                rank: self.settings.rank,
-                world_size: self.settings.world_size,
-                scores: &state.scores,
-                resident: &|id| state.ledger.contains(id),
-            })?,
-        };
-        let to_come = if first < self.batches.len() { self.batches.range(first).start } else { order.ids.len() };
-        state.ledger.plan(&order.ids[to_come..]);
-        let ess = effective_sample_size(&order.weights);
-        self.feed.counters.ess_ppm.store((ess * 1e6) as u64, Relaxed);
-        Ok(order)
-    }
-
-    /// Notes, at a pass's end, which samples were delivered without getting a score: they are unseen no more. Once an epoch,
-    /// because only the next draw asks.
-    fn met(&self, iteration: &Iteration) {
-        let delivered = match iteration.seen().checked_sub(1) {
-            Some(last) => self.batches.range(last).end,
-            None => 0,
-        };
-        let mut guard = self.feed.cache.lock();
-        let crate::cache::State { scores, ledger, .. } = &mut *guard;
-        if scores.seen() == 0 {
-            return; // nobody scores: no sample is told from another
-        }
-        let delivered = &iteration.order().ids[..delivered];
-        let tried: Vec<SampleId> = delivered.iter().copied().filter(|&id| scores.tried(id)).collect();
-        // A policy that kept them for their first score need not any more.
-        let average = scores.mean().unwrap_or(0.0) as f32;
-        tried.into_iter().for_each(|id| ledger.rescore(id, average));
+    /// Ends a pass in the cache too, which notes which samples were delivered without getting a score: they are unseen no more.
+    /// Once an epoch, because only the next draw asks.
+    fn end_pass(&self, iteration: &Iteration) {
+        let delivered = iteration.seen().checked_sub(1).map_or(0, |last| iteration.plan().range(last).end);
+        self.feed.cache.end(iteration.pass(), 0..delivered);
     }
 
     /// The next batch of `iteration`, within `wait`; [`Next::Pending`] if it is not there by then. [`Next::End`] means that every batch
@@ -190,7 +159,7 @@ impl Engine {
             clock.last_return = None;
             if iteration.is_over() {
                 clock.current = None;
-                self.met(iteration);
+                self.end_pass(iteration);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What becomes of a batch in which samples are bad: left out, replaced by others of the batch, or the end of the pass.
 
-use super::fill::{Draws, Planned, Rowful};
+use super::fill::{Delivered, Planned, Rowful};
 use super::{Batch, Feed, Ticket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::OnError;
@@ -23,14 +23,13 @@ impl Feed {
     pub(super) fn finish(
         &self,
         planned: &Planned<'_>,
-        draws: Draws<'_>,
+        rows: Delivered,
         failures: Vec<Option<Arc<Error>>>,
         mut slot: BatchSlot,
     ) -> Result<Rowful> {
-        let mut ids = draws.ids.to_vec();
-        let mut weights = draws.weights.to_vec();
+        let Delivered { mut ids, mut weights, serial } = rows;
         let bad: Vec<usize> = (0..ids.len()).filter(|&row| failures[row].is_some()).collect();
-        self.note_failures(&ids, &failures, &bad, planned)?;
+        self.note_failures(serial, &ids, &failures, &bad, planned)?;
         if !bad.is_empty() {
             let good: Vec<usize> = (0..ids.len()).filter(|&row| failures[row].is_none()).collect();
             if good.is_empty() {
@@ -40,7 +39,7 @@ impl Feed {
                     Error::sample(format!(
                         "batch {} of epoch {}: all {} samples are bad; the first: {first}",
                         planned.number,
-                        planned.epoch,
+                        planned.plan.epoch,
                         ids.len(),
                     )),
                 ));
@@ -70,8 +69,9 @@ impl Feed {
         let rows = ids.len();
         let ticket = Ticket {
             engine: self.engine,
-            epoch: planned.epoch,
+            epoch: planned.plan.epoch,
             number: planned.number,
+            serial,
             ids: ids.into(),
             scored: Arc::new(AtomicBool::new(false)),
         };
@@ -82,6 +82,7 @@ impl Feed {
     /// score table: samplers weigh their draws by what can be read.
     fn note_failures(
         &self,
+        serial: u64,
         ids: &[SampleId],
         failures: &[Option<Arc<Error>>],
         bad: &[usize],
@@ -92,7 +93,7 @@ impl Feed {
             // An outage says nothing about the data, nor does the end of a pass.
             let other = matches!(error.kind(), ErrorKind::Internal | ErrorKind::Interrupted | ErrorKind::Outage);
             if self.on_error == OnError::Raise || other {
-                let batch = format!("batch {} of epoch {}", planned.number, planned.epoch);
+                let batch = format!("batch {} of epoch {}", planned.number, planned.plan.epoch);
                 return Err(Error::new(error.kind(), batch).because(Arc::clone(error)));
             }
             self.report_bad(ids[row], error);
@@ -101,17 +102,7 @@ impl Feed {
         if self.counters.bad_samples_total.load(Relaxed) == 0 {
             return Ok(());
         }
-        let mut state = self.cache.lock();
-        if bad.is_empty() && state.scores.failed() == 0 {
-            return Ok(());
-        }
-        for (row, &id) in ids.iter().enumerate() {
-            if failures[row].is_some() {
-                state.scores.fail(id)
-            } else {
-                state.scores.recover(id)
-            };
-        }
+        self.cache.read(serial, ids, &|row| failures[row].is_some());
         Ok(())
     }
 }

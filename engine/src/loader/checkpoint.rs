@@ -1,7 +1,7 @@
 //! The state of a run as bytes: enough to deliver exactly the rest of an epoch on another process.
 //!
 //! Layout, all little-endian: magic `LFCK` · version u32 · header length u32 · header (JSON, [`Header`]) · beliefs
-//! f32 × samples · stamps u32 × samples · ids u32 × planned · weights f32 × planned · FNV-1a 64 of everything before.
+//! f32 × samples · stamps u32 × samples · ids u32 × planned · weights f32 × planned · u32 × buffer · FNV-1a 64 of everything before.
 //! Beliefs (NaN = no score) and stamps are there only if anything is known of any sample, the plan only if the epoch is under way and its order depends on more
 //! than the seed. The parser trusts nothing: every length is checked before it is used.
 
@@ -32,6 +32,9 @@ pub struct Header {
     pub scored: bool,
     /// Draws of the stored plan, 0 if none is stored.
     pub planned: usize,
+    /// Numbers of a buffer sampler's memory, 0 for other samplers.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub buffer: usize,
 }
 
 /// A parsed state.
@@ -43,6 +46,12 @@ pub struct Checkpoint {
     pub scores: Option<(Vec<f32>, Vec<u32>)>,
     /// The epoch's order, if it cannot be drawn again.
     pub order: Option<Order>,
+    /// A buffer sampler's memory.
+    pub buffer: Vec<u32>,
+}
+
+fn is_nothing(count: &usize) -> bool {
+    *count == 0
 }
 
 /// FNV-1a.
@@ -74,6 +83,7 @@ impl Checkpoint {
             out.extend(order.ids.iter().flat_map(|v| v.to_le_bytes()));
             out.extend(order.weights.iter().flat_map(|v| v.to_le_bytes()));
         }
+        out.extend(self.buffer.iter().flat_map(|v| v.to_le_bytes()));
         let digest = digest(&out);
         out.extend_from_slice(&digest.to_le_bytes());
         Ok(out)
@@ -96,7 +106,8 @@ impl Checkpoint {
         let (header, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(short)?;
         let header: Header = serde_json::from_slice(header).map_err(|e| bad(format!("its header: {e}")))?;
         let scored = if header.scored { header.samples } else { 0 };
-        let wanted = scored.checked_add(header.planned).and_then(|n| n.checked_mul(8));
+        let pairs = scored.checked_add(header.planned).and_then(|n| n.checked_mul(8));
+        let wanted = header.buffer.checked_mul(4).and_then(|buffer| pairs?.checked_add(buffer));
         if wanted != Some(rest.len()) {
             return Err(bad(format!(
                 "{} bytes follow the header of {} samples and {} draws",
@@ -107,7 +118,9 @@ impl Checkpoint {
         }
         let (beliefs, rest) = rest.split_at(4 * scored);
         let (stamps, rest) = rest.split_at(4 * scored);
-        let (ids, weights) = rest.split_at(4 * header.planned);
+        let (ids, rest) = rest.split_at(4 * header.planned);
+        let (weights, buffer) = rest.split_at(4 * header.planned);
+        let buffer: Vec<u32> = words(buffer).map(u32::from_le_bytes).collect();
         let ids: Vec<u32> = words(ids).map(u32::from_le_bytes).collect();
         if let Some(id) = ids.iter().find(|&&id| id as usize >= header.samples) {
             return Err(bad(format!("its plan names sample {id} of {}", header.samples)));
@@ -125,6 +138,6 @@ impl Checkpoint {
             return Err(bad(format!("its belief about sample {id} is {}", beliefs[id])));
         }
         let order = (header.planned > 0).then_some(Order { ids, weights });
-        Ok(Self { header, scores, order })
+        Ok(Self { header, scores, order, buffer })
     }
 }

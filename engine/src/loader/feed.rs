@@ -83,6 +83,12 @@ impl Feed {
         self.records.bytes(id)
     }
 
+    /// What happened to sample `id`, with the name that a person knows it by.
+    pub(super) fn named(&self, id: SampleId, e: Error) -> Arc<Error> {
+        let kind = e.kind();
+        Arc::new(Error::new(kind, format!("sample {id} ({})", self.source.name(id))).because(e))
+    }
+
     /// Lists a bad sample (once) and counts it.
     pub(super) fn report_bad(&self, id: SampleId, error: &Error) {
         self.counters.bad_samples_total.fetch_add(1, Relaxed);

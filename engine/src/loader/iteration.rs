@@ -4,9 +4,8 @@ use super::delivery::{Delivery, Finished, Turn};
 use super::fill::{Filled, Planned};
 use super::timesheet::{Spent, Timesheet, Work};
 use super::{Batch, Feed, Next};
-use crate::cache::Decision;
+use crate::control::Plan;
 use crate::error::{Error, Result};
-use crate::sampler::{Batches, Order};
 use crate::source::Scratch;
 use crate::staging::BatchSlot;
 use crate::sync::{AtomicBool, AtomicUsize};
@@ -21,11 +20,10 @@ const SLOT_WAIT: Duration = Duration::from_millis(50);
 /// One pass over an epoch. Workers share it; it ends when every batch was taken, on the first error, or when stopped.
 pub struct Iteration {
     feed: Arc<Feed>,
-    epoch: u64,
-    order: Order,
-    batches: Batches,
-    /// The next batch to decide. Advanced only under the cache's lock, so that decisions are made in plan order
-    /// whatever the number of workers.
+    /// The pass's number in the cache, which decides its batches in order, whatever the number of workers.
+    pass: u64,
+    plan: Plan,
+    /// The first batch that may not have been decided yet.
     undecided: AtomicUsize,
     delivery: Delivery,
     /// One a loader thread; the consumer's own where there is none.
@@ -39,24 +37,15 @@ pub struct Iteration {
 }
 
 impl Iteration {
-    /// A pass over `order`, cut into `batches`, beginning with batch `first` (0, or where a resumed run goes on), for `workers` loader
-    /// threads; with 0 of them the consumer does the work.
-    pub fn new(
-        feed: Arc<Feed>,
-        epoch: u64,
-        order: Order,
-        batches: Batches,
-        first: usize,
-        window: usize,
-        workers: usize,
-    ) -> Self {
-        let delivery = Delivery::new(first, batches.len(), window);
+    /// The pass over `plan` that the cache knows as `pass`, beginning with batch `first` (0, or where a resumed run goes on), for
+    /// `workers` loader threads; with 0 of them the consumer does the work.
+    pub fn new(feed: Arc<Feed>, pass: u64, plan: Plan, first: usize, window: usize, workers: usize) -> Self {
+        let delivery = Delivery::new(first, plan.len(), window);
         Self {
             feed,
-            epoch,
-            order,
+            pass,
+            plan,
             undecided: AtomicUsize::new(first),
-            batches,
             delivery,
             sheets: (0..workers.max(1)).map(|_| Timesheet::new()).collect(),
             at: (0..workers.max(1)).map(|_| AtomicUsize::new(first)).collect(),
@@ -68,22 +57,27 @@ impl Iteration {
 
     /// The epoch.
     pub fn epoch(&self) -> u64 {
-        self.epoch
+        self.plan.epoch
     }
 
-    /// The epoch's order.
-    pub fn order(&self) -> &Order {
-        &self.order
+    /// The pass's number in the cache.
+    pub fn pass(&self) -> u64 {
+        self.pass
+    }
+
+    /// The epoch's plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// Batches in the epoch.
     pub fn len(&self) -> usize {
-        self.batches.len()
+        self.plan.len()
     }
 
     /// Whether the epoch has no batch at all.
     pub fn is_empty(&self) -> bool {
-        self.batches.is_empty()
+        self.plan.is_empty()
     }
 
     /// Batches that were taken or skipped, counted from the epoch's start.
@@ -125,14 +119,14 @@ impl Iteration {
     /// What worker `worker` has in hand, in words.
     pub fn work_in_hand(&self, worker: usize) -> String {
         let number = self.at.get(worker).map_or(0, |at| at.load(Relaxed));
-        format!("batch {number} of epoch {}", self.epoch)
+        format!("batch {number} of epoch {}", self.plan.epoch)
     }
 
     /// The life of worker `worker`, counted from 0: batches until there are none, or the pass is stopped.
     pub fn work(&self, worker: usize) {
         let mut scratch = Scratch::default();
         let sheet = &self.sheets[worker];
-        while !self.stopped.load(Acquire) && self.undecided.load(Relaxed) < self.batches.len() {
+        while !self.stopped.load(Acquire) && self.undecided.load(Relaxed) < self.plan.len() {
             if !self.delivery.claim(SLOT_WAIT) {
                 continue;
             }
@@ -163,23 +157,20 @@ impl Iteration {
         let sheet = &self.sheets[worker];
         let before = sheet.spent();
         sheet.turn(Work::Decide);
-        let (number, Decision { lookups, residents, retired }) = {
-            let mut state = feed.cache.lock();
-            let number = self.undecided.load(Relaxed);
-            if number >= self.batches.len() || self.failed.load(Acquire) {
-                sheet.turn(Work::Idle);
-                return false;
-            }
-            self.undecided.store(number + 1, Relaxed);
-            let ids = &self.order.ids[self.batches.range(number)];
-            (number, feed.cache.decide(&mut state, ids, &|id| feed.record_bytes(id)))
+        // After a batch that failed no other is decided.
+        let failed = self.failed.load(Acquire);
+        let decision = if failed { None } else { feed.cache.decide(self.pass, &|id| feed.record_bytes(id)) };
+        let Some(decision) = decision else {
+            sheet.turn(Work::Idle);
+            return false;
         };
-        drop(retired); // after the lock
+        let number = decision.number;
+        self.undecided.fetch_max(number + 1, Relaxed);
         self.at[worker].store(number, Relaxed);
-        let planned = Planned { epoch: self.epoch, number, order: &self.order, batches: self.batches };
+        let planned = Planned { pass: self.pass, number, plan: &self.plan };
         // A panic would leave the consumer waiting for this batch for ever; `Owed` has landed its flights by then.
         let stopped = || self.stopped.load(Acquire);
-        let fill = || feed.fill(&planned, lookups, residents, slot, scratch, sheet, &stopped);
+        let fill = || feed.fill(&planned, decision, slot, scratch, sheet, &stopped);
         let filled = catch_unwind(AssertUnwindSafe(fill))
             .unwrap_or_else(|p| {
                 let what = p.downcast_ref::<String>().map(String::as_str).or(p.downcast_ref::<&str>().copied());

@@ -6,8 +6,10 @@ mod coverage;
 mod delivery;
 mod feed;
 mod fill;
+mod filling;
 mod gather;
 mod iteration;
+mod origin;
 mod record;
 mod rows;
 mod timesheet;
@@ -31,6 +33,8 @@ pub struct Ticket {
     pub epoch: u64,
     /// Position in the epoch, from 0.
     pub number: usize,
+    /// By which the cache knows the batch.
+    pub(crate) serial: u64,
     /// The delivered samples, one a row.
     pub ids: Arc<[SampleId]>,
     /// A batch is scored once, whoever holds a copy of its ticket.

@@ -143,7 +143,7 @@ pub fn credit(
         counters.scores_repeated_total.fetch_add(rows as u64, Relaxed);
         return Ok(0);
     };
-    Ok(record(cache, counters, value, ticket.ids.iter().map(|&id| Some(id)), measured))
+    Ok(record(cache, counters, value, Some(ticket.serial), ticket.ids.iter().map(|&id| Some(id)), measured))
 }
 
 /// Credits scores to samples that are named one by one, as those of a replayed graph are: nothing tells whether they were
@@ -161,7 +161,7 @@ pub fn credit_ids(
     }
     let value = belief.settle(measured)?;
     let known = |&id: &i64| SampleId::try_from(id).ok().filter(|&id| (id as usize) < samples);
-    Ok(record(cache, counters, value, ids.iter().map(known), measured))
+    Ok(record(cache, counters, value, None, ids.iter().map(known), measured))
 }
 
 /// Writes the scores of one batch, under one lock. Returns how many samples were scored.
@@ -169,6 +169,7 @@ fn record(
     cache: &Cache,
     counters: &Counters,
     value: Value,
+    serial: Option<u64>,
     ids: impl ExactSizeIterator<Item = Option<SampleId>>,
     measured: &Measured<'_>,
 ) -> usize {
@@ -180,27 +181,14 @@ fn record(
         ScoreKind::Entropy => measured.entropy.map_or(f32::NAN, |e| e[row]),
         ScoreKind::Rank => (measured.count[row] as f32 + RANK_OFFSET).ln(),
     };
-    let mut scored = 0;
-    {
-        let mut guard = cache.lock();
-        let state = &mut *guard;
-        let step = state.step;
-        for (row, id) in ids.enumerate() {
-            let Some(id) = id.filter(|_| measured.count[row] >= 0) else { continue };
-            let score = match value {
-                Value::Of(kind) => of(kind, row),
-                Value::Noise(seed) => random_belief(seed, id),
-            };
-            if let Some(importance) = state.scores.record(id, score, step) {
-                state.ledger.rescore(id, importance);
-                scored += 1;
-            }
-        }
-        state.step = step.wrapping_add(1);
-        // From sums: it costs nothing to be fresh.
-        let age = state.scores.mean_age(state.step).unwrap_or(0.0);
-        counters.score_age_steps.store(age as u64, Relaxed);
-    }
+    let score = |(row, id): (usize, Option<SampleId>)| {
+        let id = id.filter(|_| measured.count[row] >= 0)?;
+        Some(match value {
+            Value::Of(kind) => (id, of(kind, row)),
+            Value::Noise(seed) => (id, random_belief(seed, id)),
+        })
+    };
+    let scored = cache.learn(serial, ids.enumerate().map(score));
     counters.scores_total.fetch_add(scored as u64, Relaxed);
     counters.scores_unranked_total.fetch_add((rows - scored) as u64, Relaxed);
     scored

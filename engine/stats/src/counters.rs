@@ -159,6 +159,9 @@ counters! {
     /// Samples whose scores were lost on their way from the GPU: no room in the mailbox, or their batch is forgotten. High: they
     /// are read too slowly; training is not affected.
     scores_dropped_total: Counter, Samples;
+    /// Samples whose scores came later than the sampler's `lag` allows. High: raise `lag`, or score batches sooner; one seed may give
+    /// another order.
+    scores_late_total: Counter, Samples;
     /// Samples whose scores were no scores: rows that have no rank (NaN, infinite or ignored) or name no sample.
     scores_unranked_total: Counter, Samples;
     /// Samples whose scores came a second time for the same batch, and were left out.

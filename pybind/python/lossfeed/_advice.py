@@ -28,7 +28,7 @@ class Uses:
         sampler, policy, stats = self._sampler, engine.describe()[0], dict(engine.stats())
         scored = self.scored or stats.get("scores_total", 0) + stats.get("scores_unranked_total", 0) > 0
         wants = None
-        if sampler != "uniform":
+        if sampler not in ("uniform", "echo"):
             wants = f"sampler={sampler!r}"
         elif self._cached and policy in _SCORED_POLICIES:
             wants = f"policy={policy!r}"

@@ -131,7 +131,7 @@ def sampler(value: Any, shuffle: Any) -> dict[str, Any]:
             raise SettingsError(f"sampler={value!r} has no name: write {{'name': 'cost-aware', 'kappa': 16}}")
     else:
         refuse("sampler", value)
-    names = ("uniform", "pads", "importance", "cost-aware")
+    names = ("uniform", "pads", "importance", "cost-aware", "echo", "replay")
     if settings["name"] not in names:
         raise SettingsError(f"sampler {settings['name']!r} is unknown: use {', '.join(names)}")
     for option, setting in settings.items():

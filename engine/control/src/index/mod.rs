@@ -1,8 +1,16 @@
-//! Who matters: the score table, the indexed priority queue, the ghost.
+//! Who matters: the score table, the indexed priority queue, and what is known of samples: resident, size, next use.
 
+mod fenwick;
+pub mod next_use;
 pub mod queue;
+mod residents;
+mod sizes;
 pub mod table;
 
+pub use fenwick::Fenwick;
+pub use next_use::NextUse;
 pub use queue::PriorityQueue;
 pub(crate) use queue::{push, step};
+pub use residents::Residents;
+pub use sizes::Sizes;
 pub use table::{ScoreTable, Standing};

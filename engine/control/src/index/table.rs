@@ -213,6 +213,28 @@ impl ScoreTable {
         }
         Ok(())
     }
+    /// The head of a copy: what is kept of all samples together, and room for the samples.
+    pub(crate) fn begin_copy(&self) -> Self {
+        Self {
+            importance: Vec::with_capacity(self.len()),
+            stamp: Vec::with_capacity(self.len()),
+            smoothing: self.smoothing,
+            seen: self.seen,
+            failed: self.failed,
+            stamp_sum: self.stamp_sum,
+            sum: self.sum,
+        }
+    }
+    /// Appends the samples `piece` to a copy that has those before them.
+    pub(crate) fn copy_piece(&self, to: &mut Self, piece: std::ops::Range<usize>) {
+        to.importance.extend_from_slice(&self.importance[piece.clone()]);
+        to.stamp.extend_from_slice(&self.stamp[piece]);
+    }
+    /// A sample of a copy as it was when the copy began. The head needs nothing: it is of that moment.
+    pub(crate) fn put_back(&mut self, id: SampleId, importance: f32, stamp: u32) {
+        self.importance[id as usize] = importance;
+        self.stamp[id as usize] = stamp;
+    }
     /// Forgets everything, for resuming a run that had no scores yet.
     pub fn clear(&mut self) {
         *self = Self::new(self.len(), self.smoothing);

@@ -8,56 +8,62 @@
 //! Why the plan comes first: the epoch's order is drawn before it is fetched, with residents preferred. A resident that
 //! gives way before its planned use is a certain fetch, now, for a possible one saved in a later epoch.
 
-use super::{Policy, check_members};
-use crate::index::{PriorityQueue, ScoreTable, Standing, push, step};
+use super::{Entry, Left, Needs, Policy, Suits, View, check_members, take_least};
+use crate::index::{NextUse, PriorityQueue, Residents, ScoreTable, Standing, push, step};
 use crate::types::SampleId;
 
-/// Where the count of planned uses ends: a byte, because it is paid for every sample of the dataset.
-const MANY: u8 = u8::MAX;
+/// For the registry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "importance",
+    help: "the highest beliefs stay, and whatever the rest of the epoch needs",
+    needs: Needs::SCORES.and(Needs::PLAN),
+    suits: Suits::TheRest,
+    make: |samples| Box::new(Importance::new(samples)),
+};
 
 /// Evicts the least believed resident that the rest of the plan does not need, for a candidate that is strictly more
 /// important; ties leave things as they are, and between equals the smallest id goes.
 ///
-/// A candidate without a score enters only while there is room. It then gives way to nobody while it is unseen: samplers draw
-/// the unseen like the most important ones. Once it was delivered and got no score, it counts as an average one. 5⅛ bytes a sample, and 8 a resident (4 while the plan needs it).
+/// A candidate without a score enters only while there is room. It then gives way to nobody while it is unseen: samplers
+/// draw the unseen like the most important ones. Once it was delivered and got no score, it counts as an average one.
+///
+/// A cache that becomes smaller loses the least believed first, then needed residents in the order of their ids.
+///
+/// 4⅜ bytes a sample, and up to 4 a resident between its last use and the next eviction. The plan itself is the ledger's: a byte a sample.
 #[derive(Debug)]
 pub struct Importance {
-    /// Planned uses still to come, by id. A sample planned [`MANY`] times or more keeps that number until the next plan.
-    remaining: Vec<u8>,
     /// Residents the plan does not need any more (or that `released` still holds), by belief.
     evictable: PriorityQueue,
-    /// A bit an id: resident, but not in `evictable`.
-    held: Vec<u64>,
-    held_count: usize,
-    /// Held residents whose last planned use is over. They enter `evictable` when a victim is next looked for: an access
-    /// then costs no heap operation, and only there are the beliefs at hand.
+    /// Residents that are not in `evictable`.
+    held: Residents,
+    /// Held residents whose last planned use is over. They enter `evictable` when a victim is next looked for: a hit then
+    /// costs no work in the queue.
     released: Vec<SampleId>,
+    samples: usize,
+    /// Where to look for the next needed resident to leave a cache that becomes smaller.
+    next_to_leave: SampleId,
 }
 
 impl Importance {
-    /// No residents and no plan; ids `0..samples`.
+    /// No residents; ids `0..samples`.
     pub fn new(samples: usize) -> Self {
         Self {
-            remaining: vec![0; samples],
             evictable: PriorityQueue::new(samples),
-            held: vec![0; samples.div_ceil(64)],
-            held_count: 0,
+            held: Residents::new(samples),
             released: Vec::new(),
+            samples,
+            next_to_leave: 0,
         }
     }
-    fn is_held(&self, id: SampleId) -> bool {
-        self.held[id as usize / 64] >> (id % 64) & 1 == 1
-    }
-    fn hold(&mut self, id: SampleId) {
-        self.held[id as usize / 64] |= 1 << (id % 64);
-        self.held_count += 1;
-    }
-    fn let_go(&mut self, id: SampleId) {
-        self.held[id as usize / 64] &= !(1 << (id % 64));
-        self.held_count -= 1;
-    }
-    fn held_ids(&self) -> impl Iterator<Item = SampleId> + '_ {
-        (0..self.remaining.len() as u32).filter(|&id| self.is_held(id))
+    fn settle_released(&mut self, view: &View<'_>) {
+        while let Some(id) = self.released.pop() {
+            // It may have left or be planned again since it was noted.
+            if self.held.contains(id) && !view.next_use.is_planned(id) {
+                self.held.remove(id);
+                self.evictable.insert(id, belief(id, view.beliefs));
+            }
+        }
+        self.released.shrink_to(step(self.samples));
     }
 }
 
@@ -72,88 +78,85 @@ fn belief(id: SampleId, scores: &ScoreTable) -> f32 {
 
 impl Policy for Importance {
     fn name(&self) -> &'static str {
-        "importance"
+        ENTRY.name
+    }
+    fn needs(&self) -> Needs {
+        ENTRY.needs
     }
     #[inline]
-    fn access(&mut self, id: SampleId, resident: bool) {
-        let remaining = self.remaining[id as usize];
-        if remaining > 0 && remaining < MANY {
-            self.remaining[id as usize] = remaining - 1;
-            if remaining == 1 && resident {
-                push(&mut self.released, id, self.remaining.len());
-            }
+    fn hit(&mut self, id: SampleId, view: &View<'_>) {
+        if view.next_use.was_last() {
+            push(&mut self.released, id, self.samples);
         }
     }
-    fn victim(&mut self, candidate: SampleId, scores: &ScoreTable) -> Option<SampleId> {
-        let candidate = scores.importance(candidate)?;
-        while let Some(id) = self.released.pop() {
-            // It may have left (`remove`) or be planned again since it was noted.
-            if self.remaining[id as usize] == 0 && self.is_held(id) {
-                self.let_go(id);
-                self.evictable.insert(id, belief(id, scores));
+    fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool {
+        let missing = view.missing(id);
+        if missing > 0 {
+            let Some(candidate) = view.beliefs.importance(id) else { return false };
+            self.settle_released(view);
+            if !take_least(&mut self.evictable, missing, view.sizes, victims, |least| candidate > least) {
+                return false;
             }
         }
-        self.released.shrink_to(step(self.remaining.len()));
-        let (id, least) = self.evictable.peek()?;
-        if candidate <= least {
-            return None;
-        }
-        self.evictable.remove(id);
-        Some(id)
-    }
-    fn insert(&mut self, id: SampleId, scores: &ScoreTable) {
-        if self.remaining[id as usize] > 0 {
-            self.hold(id);
+        if view.next_use.is_planned(id) {
+            self.held.insert(id);
         } else {
-            self.evictable.insert(id, belief(id, scores));
+            self.evictable.insert(id, belief(id, view.beliefs));
         }
+        true
     }
-    fn remove(&mut self, id: SampleId) {
-        if self.evictable.remove(id).is_none() && self.is_held(id) {
-            self.let_go(id);
+    fn weakest(&mut self, view: &View<'_>) -> Option<SampleId> {
+        self.settle_released(view);
+        if let Some((id, _)) = self.evictable.peek() {
+            return Some(id);
+        }
+        self.next_to_leave = self.held.next(self.next_to_leave)?;
+        Some(self.next_to_leave)
+    }
+    fn left(&mut self, id: SampleId, _why: Left) {
+        if self.evictable.remove(id).is_none() && self.held.contains(id) {
+            self.held.remove(id);
         }
     }
     #[inline]
-    fn rescore(&mut self, id: SampleId, importance: f32) {
+    fn believed(&mut self, id: SampleId, importance: f32) {
         self.evictable.update(id, importance);
     }
-    fn plan(&mut self, order: &[SampleId]) {
-        self.remaining.fill(0);
-        for &id in order {
-            let remaining = &mut self.remaining[id as usize];
-            *remaining = remaining.saturating_add(1);
-        }
-        let remaining = &self.remaining;
+    fn rebelieved(&mut self, view: &View<'_>) {
+        self.settle_released(view);
+        self.evictable.rekey(|id| belief(id, view.beliefs));
+    }
+    fn planned(&mut self, next_use: &NextUse) {
         let mut needed = Vec::new();
         self.evictable.retain(|id| {
-            let keep = remaining[id as usize] == 0;
+            let keep = !next_use.is_planned(id);
             if !keep {
                 needed.push(id);
             }
             keep
         });
-        self.released = self.held_ids().filter(|&id| self.remaining[id as usize] == 0).collect();
+        self.released = self.held.iter().filter(|&id| !next_use.is_planned(id)).collect();
         self.released.shrink_to_fit();
-        needed.into_iter().for_each(|id| self.hold(id));
+        needed.into_iter().for_each(|id| self.held.insert(id));
     }
     fn prefetch(&self, ids: &[SampleId]) {
-        std::hint::black_box(ids.iter().fold(0, |all, &id| all ^ self.remaining[id as usize]));
         self.evictable.prefetch(ids);
     }
     fn metadata_bytes(&self) -> usize {
-        self.remaining.capacity()
-            + self.released.capacity() * 4
-            + self.held.capacity() * 8
-            + self.evictable.metadata_bytes()
+        self.released.capacity() * 4 + self.held.metadata_bytes() + self.evictable.metadata_bytes()
     }
-    fn check(&self, resident: &dyn Fn(SampleId) -> bool, count: usize) -> Result<(), String> {
+    fn check(&self, view: &View<'_>) -> Result<(), String> {
         self.evictable.check()?;
-        if let Some(id) = self.evictable.ids().find(|&id| self.remaining[id as usize] > 0) {
+        if let Some(id) = self.evictable.ids().find(|&id| view.next_use.is_planned(id)) {
             return Err(format!("{id} may be evicted though the plan needs it"));
         }
-        if self.held_ids().count() != self.held_count {
-            return Err(format!("{} ids are held, {} are booked", self.held_ids().count(), self.held_count));
+        if self.held.iter().count() != self.held.count() {
+            return Err(format!("{} ids are held, {} are booked", self.held.iter().count(), self.held.count()));
         }
-        check_members(self.evictable.ids().chain(self.held_ids()), resident, count)
+        let released = |id| view.next_use.is_planned(id) || self.released.contains(&id);
+        if let Some(id) = self.held.iter().find(|&id| !released(id)) {
+            return Err(format!("{id} is held though the plan does not need it, and nobody will let it go"));
+        }
+        check_members(self.evictable.ids().chain(self.held.iter()), view)
     }
 }

@@ -1,8 +1,9 @@
-//! A doubly linked list threaded through the ids: order of arrival or of use, O(1) everything.
+//! Doubly linked lists threaded through the ids: order of arrival or of use, O(1) everything.
 
+use crate::index::Sizes;
 use crate::types::SampleId;
 
-/// Outside the list.
+/// Outside every list.
 const OUT: u32 = u32::MAX;
 
 /// The two neighbours lie side by side: at millions of samples a random node is a cache miss, so it must be one, not two.
@@ -12,34 +13,38 @@ struct Node {
     newer: u32,
 }
 
-/// Members from oldest to newest; 8 bytes a sample.
+/// A few lists of which a sample is in one at most, each from oldest to newest; 8 bytes a sample however many there are.
 #[derive(Debug, Clone)]
-pub(super) struct List {
-    /// By id, and one more at the end that closes the ring: its `newer` is the oldest member, its `older` the newest.
+pub(super) struct Lists {
+    /// By id, and one more at the end for each list, which closes its ring: there `newer` is the oldest member and `older`
+    /// the newest.
     nodes: Vec<Node>,
+    samples: u32,
 }
 
-impl List {
-    pub(super) fn new(samples: usize) -> Self {
-        let mut nodes = vec![Node { older: OUT, newer: OUT }; samples + 1];
-        nodes[samples] = Node { older: samples as u32, newer: samples as u32 };
-        Self { nodes }
+/// The first list, for those who have only one.
+pub(super) const ONLY: u32 = 0;
+
+impl Lists {
+    pub(super) fn new(samples: usize, lists: u32) -> Self {
+        let samples = samples as u32;
+        // Exactly: a list that grows by doubling would keep twice as much.
+        let mut nodes = Vec::with_capacity(samples as usize + lists as usize);
+        nodes.resize(samples as usize, Node { older: OUT, newer: OUT });
+        nodes.extend((samples..samples + lists).map(|ring| Node { older: ring, newer: ring }));
+        Self { nodes, samples }
     }
-    fn ring(&self) -> u32 {
-        self.nodes.len() as u32 - 1
+    fn member(&self, place: u32) -> Option<SampleId> {
+        (place < self.samples).then_some(place)
     }
-    /// Adds `id`, which must be outside, as the newest.
+    /// Adds `id`, which must be outside, as the newest of `list`.
     #[inline]
-    pub(super) fn push_newest(&mut self, id: SampleId) {
-        let ring = self.ring();
+    pub(super) fn push_newest(&mut self, list: u32, id: SampleId) {
+        let ring = self.samples + list;
         let newest = self.nodes[ring as usize].older;
-        self.link(newest, id, ring);
-    }
-    #[inline]
-    fn link(&mut self, older: u32, id: SampleId, newer: u32) {
-        self.nodes[id as usize] = Node { older, newer };
-        self.nodes[older as usize].newer = id;
-        self.nodes[newer as usize].older = id;
+        self.nodes[id as usize] = Node { older: newest, newer: ring };
+        self.nodes[newest as usize].newer = id;
+        self.nodes[ring as usize].older = id;
     }
     /// Takes `id` out if it is a member.
     #[inline]
@@ -51,19 +56,37 @@ impl List {
             self.nodes[id as usize] = Node { older: OUT, newer: OUT };
         }
     }
-    /// Takes the oldest member.
-    pub(super) fn pop_oldest(&mut self) -> Option<SampleId> {
-        let oldest = self.nodes[self.ring() as usize].newer;
-        (oldest != self.ring()).then(|| {
-            self.remove(oldest);
-            oldest
-        })
+    /// The oldest member of `list`.
+    #[inline]
+    pub(super) fn oldest(&self, list: u32) -> Option<SampleId> {
+        self.member(self.nodes[(self.samples + list) as usize].newer)
     }
-    /// The members, oldest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = SampleId> + '_ {
-        let ring = self.ring();
-        let follow = move |&id: &u32| Some(self.nodes[id as usize].newer).filter(|&next| next != ring && next != OUT);
-        std::iter::successors(follow(&ring), follow)
+    /// The member that came after the member `id`.
+    #[inline]
+    pub(super) fn newer(&self, id: SampleId) -> Option<SampleId> {
+        self.member(self.nodes[id as usize].newer)
+    }
+    /// Takes the oldest of `list`, one after the other, until they free `missing` bytes together. Takes nobody and answers false
+    /// if all are not enough.
+    #[inline]
+    pub(super) fn take_oldest(&mut self, list: u32, missing: u64, sizes: &Sizes, victims: &mut Vec<SampleId>) -> bool {
+        let (mut freed, before) = (0, victims.len());
+        let mut next = self.oldest(list);
+        while freed < missing {
+            let Some(id) = next else {
+                victims.truncate(before);
+                return false;
+            };
+            freed += sizes.bytes(id);
+            victims.push(id);
+            next = self.newer(id);
+        }
+        victims[before..].iter().for_each(|&id| self.remove(id));
+        true
+    }
+    /// The members of `list`, oldest first.
+    pub(super) fn iter(&self, list: u32) -> impl Iterator<Item = SampleId> + '_ {
+        std::iter::successors(self.oldest(list), |&id| self.newer(id))
     }
     pub(super) fn prefetch(&self, ids: &[SampleId]) {
         std::hint::black_box(ids.iter().fold(0, |all, &id| all ^ self.nodes[id as usize].newer));

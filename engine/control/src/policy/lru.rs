@@ -1,9 +1,17 @@
 //! Least recently used: the baseline that a fresh permutation every epoch defeats.
 
-use super::list::List;
-use super::{Policy, check_members};
-use crate::index::ScoreTable;
+use super::list::{Lists, ONLY};
+use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
 use crate::types::SampleId;
+
+/// For the registry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "lru",
+    help: "the least recently used gives way",
+    needs: Needs::NOTHING,
+    suits: Suits::Nobody,
+    make: |samples| Box::new(Lru::new(samples)),
+};
 
 /// Evicts the resident whose last use is longest ago. 8 bytes a sample.
 ///
@@ -11,33 +19,38 @@ use crate::types::SampleId;
 /// 2 % at a fifth. It is here to be compared with.
 #[derive(Debug)]
 pub struct Lru {
-    uses: List,
+    uses: Lists,
 }
 
 impl Lru {
     /// No residents; ids `0..samples`.
     pub fn new(samples: usize) -> Self {
-        Self { uses: List::new(samples) }
+        Self { uses: Lists::new(samples, 1) }
     }
 }
 
 impl Policy for Lru {
     fn name(&self) -> &'static str {
-        "lru"
+        ENTRY.name
     }
-    fn access(&mut self, id: SampleId, resident: bool) {
-        if resident {
-            self.uses.remove(id);
-            self.uses.push_newest(id);
+    fn needs(&self) -> Needs {
+        ENTRY.needs
+    }
+    fn hit(&mut self, id: SampleId, _view: &View<'_>) {
+        self.uses.remove(id);
+        self.uses.push_newest(ONLY, id);
+    }
+    fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool {
+        let made = self.uses.take_oldest(ONLY, view.missing(id), view.sizes, victims);
+        if made {
+            self.uses.push_newest(ONLY, id);
         }
+        made
     }
-    fn victim(&mut self, _candidate: SampleId, _scores: &ScoreTable) -> Option<SampleId> {
-        self.uses.pop_oldest()
+    fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
+        self.uses.oldest(ONLY)
     }
-    fn insert(&mut self, id: SampleId, _scores: &ScoreTable) {
-        self.uses.push_newest(id);
-    }
-    fn remove(&mut self, id: SampleId) {
+    fn left(&mut self, id: SampleId, _why: Left) {
         self.uses.remove(id);
     }
     fn prefetch(&self, ids: &[SampleId]) {
@@ -46,7 +59,7 @@ impl Policy for Lru {
     fn metadata_bytes(&self) -> usize {
         self.uses.metadata_bytes()
     }
-    fn check(&self, resident: &dyn Fn(SampleId) -> bool, count: usize) -> Result<(), String> {
-        check_members(self.uses.iter(), resident, count)
+    fn check(&self, view: &View<'_>) -> Result<(), String> {
+        check_members(self.uses.iter(ONLY), view)
     }
 }

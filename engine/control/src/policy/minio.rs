@@ -1,38 +1,56 @@
 //! MinIO of CoorDL (Mohan et al., VLDB'21): fill once, never evict. Not the S3 server of the same name.
 
-use super::Policy;
-use crate::index::ScoreTable;
+use super::{Entry, Left, Needs, Policy, Suits, View};
 use crate::types::SampleId;
 
+/// For the registry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "minio",
+    help: "fill once, never evict",
+    needs: Needs::NOTHING,
+    suits: Suits::Samplers(&["uniform"]),
+    make: |_| Box::new(MinIo::default()),
+};
+
 /// Admits while there is room and never evicts, so that with one permutation an epoch every resident hits once an epoch:
-/// a hit ratio of exactly the cached fraction, which no policy can beat on permutations. It needs no state of its own.
+/// a hit ratio of exactly the cached fraction, which no policy can beat on permutations. It keeps nothing about samples: when
+/// the cache becomes smaller, residents leave in the order of their ids, and go on from there the next time.
 #[derive(Debug, Default)]
 pub struct MinIo {
     residents: usize,
+    /// Where to look for the next one to leave a cache that becomes smaller.
+    next_to_leave: SampleId,
 }
 
 impl Policy for MinIo {
     fn name(&self) -> &'static str {
-        "minio"
+        ENTRY.name
     }
-    fn access(&mut self, _id: SampleId, _resident: bool) {}
-    fn victim(&mut self, _candidate: SampleId, _scores: &ScoreTable) -> Option<SampleId> {
-        None
+    fn needs(&self) -> Needs {
+        ENTRY.needs
     }
-    fn insert(&mut self, _id: SampleId, _scores: &ScoreTable) {
-        self.residents += 1;
+    fn hit(&mut self, _id: SampleId, _view: &View<'_>) {}
+    fn place(&mut self, id: SampleId, view: &View<'_>, _victims: &mut Vec<SampleId>) -> bool {
+        let fits = view.missing(id) == 0;
+        self.residents += usize::from(fits);
+        fits
     }
-    fn remove(&mut self, _id: SampleId) {
+    fn weakest(&mut self, view: &View<'_>) -> Option<SampleId> {
+        let weakest = view.residents.next(self.next_to_leave)?;
+        self.next_to_leave = weakest;
+        Some(weakest)
+    }
+    fn left(&mut self, _id: SampleId, _why: Left) {
         self.residents -= 1;
     }
     fn metadata_bytes(&self) -> usize {
         0
     }
-    fn check(&self, _resident: &dyn Fn(SampleId) -> bool, count: usize) -> Result<(), String> {
-        if self.residents == count {
+    fn check(&self, view: &View<'_>) -> Result<(), String> {
+        if self.residents == view.residents.count() {
             Ok(())
         } else {
-            Err(format!("{} residents of {count} were inserted", self.residents))
+            Err(format!("{} residents of {} were placed", self.residents, view.residents.count()))
         }
     }
 }

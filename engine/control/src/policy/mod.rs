@@ -1,101 +1,184 @@
 //! Who stays: cache policies, one file each.
+//!
+//! To add one: a file with the policy and its [`Entry`], a line in `registry.rs`, and a naive twin in `tests/pure/twins.rs`.
 
 mod belady;
 mod fifo;
 mod importance;
+mod lfu;
 mod list;
 mod lru;
 mod minio;
+mod registry;
+mod s3fifo;
 mod shade;
+mod sieve;
 
 pub use belady::Belady;
 pub use fifo::Fifo;
 pub use importance::Importance;
+pub use lfu::Lfu;
 pub use lru::Lru;
 pub use minio::MinIo;
+pub use registry::{ALL, Entry, NAMES, Suits, default_for, find, find_live, from_name};
+pub use s3fifo::S3Fifo;
 pub use shade::Shade;
+pub use sieve::Sieve;
 
-use crate::error::{Error, Result};
-use crate::index::ScoreTable;
+use crate::index::queue::Key;
+use crate::index::{NextUse, PriorityQueue, Residents, ScoreTable, Sizes};
 use crate::types::SampleId;
 
-/// The names [`from_name`] knows.
-pub const NAMES: [&str; 6] = ["lru", "fifo", "minio", "shade", "belady", "importance"];
+/// What a policy asks of the run it serves, beside the accesses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs(u8);
 
-/// The policy of that name, empty, for ids `0..samples`.
-///
-/// # Errors
-/// `Settings` if there is no such policy.
-pub fn from_name(name: &str, samples: usize) -> Result<Box<dyn Policy>> {
-    Ok(match name {
-        "lru" => Box::new(Lru::new(samples)),
-        "fifo" => Box::new(Fifo::new(samples)),
-        "minio" => Box::new(MinIo::default()),
-        "shade" => Box::new(Shade::new(samples)),
-        "belady" => Box::new(Belady::new(samples)),
-        "importance" => Box::new(Importance::new(samples)),
-        _ => {
-            return Err(Error::settings(format!(
-                "there is no cache policy {name:?}: choose one of {}",
-                NAMES.join(", ")
-            )));
-        }
-    })
+impl Needs {
+    /// Nothing.
+    pub const NOTHING: Self = Self(0);
+    /// Scores: without any it keeps no better than chance.
+    pub const SCORES: Self = Self(1);
+    /// The accesses to come, as far as they are planned: whether a sample is needed again.
+    pub const PLAN: Self = Self(2);
+    /// The same, and when it is needed.
+    pub const NEXT_USE: Self = Self(4 | 2);
+    /// The plan must reach to the end of the run, so a training run cannot have it: its order is drawn epoch by epoch.
+    pub const WHOLE_FUTURE: Self = Self(8 | 4 | 2);
+    /// The right to deliver another sample than the one that was asked for. The run is then biased, and says so by name.
+    pub const SUBSTITUTES: Self = Self(16);
+
+    /// Both.
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+    /// Whether all of `other` is needed.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// What a policy sees when it decides. The ledger keeps all of it.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// What is believed about every sample.
+    pub beliefs: &'a ScoreTable,
+    /// When samples are needed again, as far as the policy [needs](Policy::needs) to know.
+    pub next_use: &'a NextUse,
+    /// What each sample takes in the cache: of every resident, of every sample that was one, and of the candidate.
+    pub sizes: &'a Sizes,
+    /// Who is in the cache.
+    pub residents: &'a Residents,
+    /// Bytes of all residents.
+    pub used: u64,
+    /// The limit of `used`.
+    pub capacity: u64,
+}
+
+impl View<'_> {
+    /// Bytes that have to be freed before `candidate` fits.
+    #[inline]
+    pub fn missing(&self, candidate: SampleId) -> u64 {
+        (self.used + self.sizes.bytes(candidate)).saturating_sub(self.capacity)
+    }
+}
+
+/// Why a resident left without giving way to a candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Left {
+    /// Its bytes never came, or could not be kept: it never was in memory.
+    Cancelled,
+    /// The cache became smaller, and the policy had named it as the [weakest](Policy::weakest).
+    Shrunk,
+    /// Its bytes were in memory and are gone.
+    Lost,
 }
 
 /// A cache policy: it orders residents and says who gives way. It owns no byte and does not count: the
-/// [`Ledger`](crate::ledger::Ledger) does, and calls it in this order.
+/// [`Ledger`](crate::ledger::Ledger) does, and calls it.
 ///
-/// For every access of the stream, in order: [`access`](Policy::access); on a miss, while there is no room,
-/// [`victim`](Policy::victim) until there is room or it answers `None` (then every victim taken for this candidate is
-/// put back with [`insert`](Policy::insert)); on admission [`insert`](Policy::insert). After a batch's accesses, its
-/// scores come through [`rescore`](Policy::rescore). The implementation must keep exactly the residents it was told
-/// of: `insert` adds, `victim` and `remove` take away, nothing else does.
+/// For every access of the stream, in order, it is called once: [`hit`](Policy::hit) if the sample is resident,
+/// [`place`](Policy::place) if it is not and could fit into the empty cache. After a batch's accesses, its scores come
+/// through [`believed`](Policy::believed). The implementation keeps exactly the residents it was told of: a successful
+/// `place` adds the candidate and takes away its victims, [`left`](Policy::left) takes away one, and nothing else changes
+/// them.
 pub trait Policy: Send {
     /// The name users type.
     fn name(&self) -> &'static str;
-    /// `id` is being asked for; `resident` says whether this is a hit. Called for every access, before anything else.
-    fn access(&mut self, id: SampleId, resident: bool);
-    /// Takes out and returns the resident that gives way to `candidate`, or `None` to let the candidate pass through
-    /// uncached.
-    fn victim(&mut self, candidate: SampleId, scores: &ScoreTable) -> Option<SampleId>;
-    /// Whether `candidate` may enter while there is room. Most policies take everything.
-    fn admits(&mut self, _candidate: SampleId, _scores: &ScoreTable) -> bool {
-        true
+    /// What it asks of the run.
+    fn needs(&self) -> Needs;
+    /// The resident `id` is used.
+    fn hit(&mut self, id: SampleId, view: &View<'_>);
+    /// `id`, which is no resident, is used. True: it becomes a resident, and those who give way to it are appended to
+    /// `victims`; they take [`View::missing`] bytes or more together. False: it passes through, `victims` is as it was, and
+    /// no resident changes in anything that a later decision looks at. What is remembered of samples that are not resident
+    /// may change either way.
+    fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool;
+    /// The resident to be delivered in place of `asked`, which is none. Asked only of a policy that needs
+    /// [`Needs::SUBSTITUTES`], before any `hit` or `place` of the access; these are then told what is delivered.
+    fn instead(&mut self, _asked: SampleId, _view: &View<'_>) -> Option<SampleId> {
+        None
     }
-    /// `id` becomes a resident.
-    fn insert(&mut self, id: SampleId, scores: &ScoreTable);
-    /// The resident `id` leaves for a reason outside the policy (its bytes never came, or could not be kept).
-    fn remove(&mut self, id: SampleId);
+    /// The resident that goes first when the cache becomes smaller. It stays until it is told to have `left`. `None` only if
+    /// there is no resident.
+    fn weakest(&mut self, view: &View<'_>) -> Option<SampleId>;
+    /// The resident `id` is none any more.
+    fn left(&mut self, id: SampleId, why: Left);
     /// The belief about `id` (resident or not) is now `importance`.
-    fn rescore(&mut self, _id: SampleId, _importance: f32) {}
-    /// The accesses to come, in order: the rest of this epoch as far as it is planned. Replaces any earlier plan.
-    fn plan(&mut self, _order: &[SampleId]) {}
-    /// Reads what [`Policy::access`] and [`Policy::insert`] will need of `ids`, and does nothing with it: see
+    fn believed(&mut self, _id: SampleId, _importance: f32) {}
+    /// Any belief may have changed, as when a run is resumed.
+    fn rebelieved(&mut self, _view: &View<'_>) {}
+    /// There is a new plan.
+    fn planned(&mut self, _next_use: &NextUse) {}
+    /// Reads what [`Policy::hit`] and [`Policy::place`] will need of `ids`, and does nothing with it: see
     /// [`Ledger::prefetch`](crate::ledger::Ledger::prefetch).
     fn prefetch(&self, _ids: &[SampleId]) {}
     /// Heap bytes of this policy's own state, for honest metadata accounting.
     fn metadata_bytes(&self) -> usize;
-    /// Recounts this policy's state from scratch: it must hold exactly the `count` ids that `resident` answers true
-    /// for. O(samples), for tests.
-    fn check(&self, resident: &dyn Fn(SampleId) -> bool, count: usize) -> Result<(), String>;
+    /// Recounts this policy's state from scratch: it must hold exactly the view's residents. O(samples), for tests.
+    fn check(&self, view: &View<'_>) -> Result<(), String>;
 }
 
 /// The part of [`Policy::check`] that every policy shares.
-fn check_members(
-    ids: impl Iterator<Item = SampleId>,
-    resident: &dyn Fn(SampleId) -> bool,
-    count: usize,
-) -> Result<(), String> {
+fn check_members(ids: impl Iterator<Item = SampleId>, view: &View<'_>) -> Result<(), String> {
     let mut ids: Vec<_> = ids.collect();
     ids.sort_unstable();
-    let members = ids.len();
+    let (members, residents) = (ids.len(), view.residents.count());
     ids.dedup();
-    if ids.len() != members || members != count {
-        return Err(format!("the policy holds {members} ids ({} distinct) of {count} residents", ids.len()));
+    if ids.len() != members || members != residents {
+        return Err(format!("the policy holds {members} ids ({} distinct) of {residents} residents", ids.len()));
     }
-    match ids.into_iter().find(|&id| !resident(id)) {
+    match ids.into_iter().find(|&id| !view.residents.contains(id)) {
         Some(id) => Err(format!("the policy holds {id}, which is no resident")),
         None => Ok(()),
     }
+}
+
+/// Takes the least of `queue`, one after the other, until they free `missing` bytes together. Takes nobody and answers false if
+/// one of them does not give way, or if all are not enough.
+#[inline]
+fn take_least<K: Key>(
+    queue: &mut PriorityQueue<K>,
+    missing: u64,
+    sizes: &Sizes,
+    victims: &mut Vec<SampleId>,
+    gives_way: impl Fn(K) -> bool,
+) -> bool {
+    let (mut freed, mut taken) = (0, Vec::new());
+    while freed < missing {
+        let willing = queue.least().is_some_and(&gives_way);
+        let Some((id, key)) = willing.then(|| queue.peek()).flatten() else {
+            // The queue is known by (key, id) alone: with the same keys it is the same queue.
+            taken.into_iter().for_each(|(id, key)| queue.insert(id, key));
+            return false;
+        };
+        queue.remove(id);
+        freed += sizes.bytes(id);
+        if freed >= missing && taken.is_empty() {
+            victims.push(id);
+            return true;
+        }
+        taken.push((id, key));
+    }
+    victims.extend(taken.into_iter().map(|(id, _)| id));
+    true
 }

@@ -1,14 +1,23 @@
 //! SHADE's adaptive priority policy (Khan et al., FAST'23, Algorithm 1).
 
-use super::{Policy, check_members};
-use crate::index::{PriorityQueue, ScoreTable};
+use super::{Entry, Left, Needs, Policy, Suits, View, check_members, take_least};
+use crate::index::PriorityQueue;
 use crate::types::SampleId;
+
+/// For the registry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "shade",
+    help: "SHADE's: the highest scores stay, an equal newcomer enters",
+    needs: Needs::SCORES,
+    suits: Suits::Samplers(&["pads"]),
+    make: |samples| Box::new(Shade::new(samples)),
+};
 
 /// Keeps the samples with the highest scores. A sample enters a full cache only if it was scored before and its score
 /// (remembered in the score table, the *ghost*) is at least the least resident's, by (score, id).
 ///
 /// As the paper has it: ≥, not the authors' code's strict > on (score, frequency), so an equal newcomer enters. A sample
-/// that enters an empty place unseen starts at 0. 4 bytes a sample and 8 a resident.
+/// that enters an empty place unseen starts at 0. 4¼ bytes a sample.
 #[derive(Debug)]
 pub struct Shade {
     residents: PriorityQueue,
@@ -23,26 +32,32 @@ impl Shade {
 
 impl Policy for Shade {
     fn name(&self) -> &'static str {
-        "shade"
+        ENTRY.name
     }
-    fn access(&mut self, _id: SampleId, _resident: bool) {}
-    fn victim(&mut self, candidate: SampleId, scores: &ScoreTable) -> Option<SampleId> {
-        let score = scores.importance(candidate)?;
-        let (id, least) = self.residents.peek()?;
-        if score < least {
-            return None;
+    fn needs(&self) -> Needs {
+        ENTRY.needs
+    }
+    fn hit(&mut self, _id: SampleId, _view: &View<'_>) {}
+    fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool {
+        let (missing, score) = (view.missing(id), view.beliefs.importance(id));
+        let gives_way = |least| score.is_some_and(|score| score >= least);
+        let made = take_least(&mut self.residents, missing, view.sizes, victims, gives_way);
+        if made {
+            self.residents.insert(id, score.unwrap_or(0.0));
         }
+        made
+    }
+    fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
+        self.residents.peek().map(|(id, _)| id)
+    }
+    fn left(&mut self, id: SampleId, _why: Left) {
         self.residents.remove(id);
-        Some(id)
     }
-    fn insert(&mut self, id: SampleId, scores: &ScoreTable) {
-        self.residents.insert(id, scores.importance(id).unwrap_or(0.0));
-    }
-    fn remove(&mut self, id: SampleId) {
-        self.residents.remove(id);
-    }
-    fn rescore(&mut self, id: SampleId, importance: f32) {
+    fn believed(&mut self, id: SampleId, importance: f32) {
         self.residents.update(id, importance);
+    }
+    fn rebelieved(&mut self, view: &View<'_>) {
+        self.residents.rekey(|id| view.beliefs.importance(id).unwrap_or(0.0));
     }
     fn prefetch(&self, ids: &[SampleId]) {
         self.residents.prefetch(ids);
@@ -50,8 +65,8 @@ impl Policy for Shade {
     fn metadata_bytes(&self) -> usize {
         self.residents.metadata_bytes()
     }
-    fn check(&self, resident: &dyn Fn(SampleId) -> bool, count: usize) -> Result<(), String> {
+    fn check(&self, view: &View<'_>) -> Result<(), String> {
         self.residents.check()?;
-        check_members(self.residents.ids(), resident, count)
+        check_members(self.residents.ids(), view)
     }
 }

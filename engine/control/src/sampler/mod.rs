@@ -1,6 +1,7 @@
 //! Who is next: samplers, one file each.
 
 pub mod batches;
+mod buffer;
 mod cap;
 mod cost_aware;
 mod importance;
@@ -11,6 +12,7 @@ mod tilt;
 mod uniform;
 
 pub use batches::Batches;
+pub use buffer::{BufferOptions, Echo, Replay};
 pub use cap::MAX_GAIN;
 pub use cost_aware::CostAware;
 pub use importance::Importance;

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::buffer::{BufferOptions, Echo, Replay};
 use super::{CostAware, Importance, Pads, Sampler, Uniform};
 use crate::error::{Error, Result};
 
 /// The names [`SamplerSettings::from_name`] knows.
-pub const NAMES: [&str; 4] = ["uniform", "pads", "importance", "cost-aware"];
+pub const NAMES: [&str; 6] = ["uniform", "pads", "importance", "cost-aware", "echo", "replay"];
 
 /// A sampler and its options. As JSON: `{"name": "cost-aware", "kappa": 16.0}`; options left out keep their defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -20,6 +21,10 @@ pub enum SamplerSettings {
     Importance(Importance),
     /// Unbiased, by importance and what a fetch costs. The recommended one.
     CostAware(CostAware),
+    /// New samples from a stream, and passes over what the cache holds.
+    Echo(Echo),
+    /// New samples from a stream, and what the cache holds by importance.
+    Replay(Replay),
 }
 
 impl Default for SamplerSettings {
@@ -39,6 +44,8 @@ impl SamplerSettings {
             "pads" => Self::Pads(Pads::default()),
             "importance" => Self::Importance(Importance::default()),
             "cost-aware" => Self::CostAware(CostAware::default()),
+            "echo" => Self::Echo(Echo::default()),
+            "replay" => Self::Replay(Replay::default()),
             _ => {
                 return Err(Error::settings(format!(
                     "there is no sampler {name:?}: choose one of {}",
@@ -54,6 +61,16 @@ impl SamplerSettings {
             Self::Pads(sampler) => sampler.name(),
             Self::Importance(sampler) => sampler.name(),
             Self::CostAware(sampler) => sampler.name(),
+            Self::Echo(sampler) => sampler.name(),
+            Self::Replay(sampler) => sampler.name(),
+        }
+    }
+    /// How a sampler that trains on the cache as a buffer runs; `None` for those that draw epochs.
+    pub fn buffer(&self) -> Option<BufferOptions> {
+        match self {
+            Self::Echo(sampler) => Some(sampler.options()),
+            Self::Replay(sampler) => Some(sampler.options()),
+            _ => None,
         }
     }
     /// Checks the options and makes the sampler.
@@ -61,7 +78,12 @@ impl SamplerSettings {
     /// # Errors
     /// `Settings`, with the value, the range and what it means, if an option is out of range or not a number.
     pub fn build(&self) -> Result<Box<dyn Sampler>> {
+        if let Some(options) = self.buffer() {
+            options.check(self.name())?;
+        }
         match *self {
+            Self::Echo(sampler) => Ok(Box::new(sampler)),
+            Self::Replay(sampler) => Ok(Box::new(sampler)),
             Self::Uniform(Uniform { replacement: true, in_order: true }) => Err(Error::settings(
                 "uniform: replacement and in_order are both set: draws with replacement have no order to keep, so leave one out",
             )),

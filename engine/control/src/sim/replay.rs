@@ -4,14 +4,18 @@
 //! ln(count + 10), count being the samples of the batch with a strictly smaller loss. The newest score is believed as it is. No
 //! prefetch. `belady` is told the whole trace, every other policy an epoch at its start.
 
+use std::sync::Arc;
+
 use lossfeed_kernels::rank;
 use serde::Serialize;
 
 use super::Trace;
+use crate::control::{Control, Cut, Plan, Turn};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::ledger::Ledger;
-use crate::policy;
+use crate::policy::{self, Needs};
+use crate::sampler::Order;
 
 /// The offset of SHADE Eq. 6 in its authors' code; the paper leaves it open.
 const B0: f32 = 10.0;
@@ -23,6 +27,8 @@ pub struct Replay {
     pub policy: String,
     /// Size of the cache as a fraction of the dataset's bytes.
     pub capacity_fraction: f64,
+    /// The same in bytes; in samples if the trace has no sizes.
+    pub capacity_bytes: u64,
     /// Accesses that found their sample resident.
     pub hits: u64,
     /// Accesses that did not.
@@ -42,39 +48,41 @@ pub fn replay(trace: &Trace, policy: &str, capacity_fraction: f64) -> Result<Rep
             "the capacity fraction is {capacity_fraction}: give a part of the dataset from 0 to 1"
         )));
     }
+    let capacity_bytes = (capacity_fraction * trace.total_bytes() as f64).floor() as u64;
+    Ok(Replay { capacity_fraction, ..replay_bytes(trace, policy, capacity_bytes)? })
+}
+
+/// The same with room for `capacity_bytes`, or for so many samples if the trace has no sizes.
+///
+/// # Errors
+/// `Settings` if there is no such policy.
+pub fn replay_bytes(trace: &Trace, policy: &str, capacity_bytes: u64) -> Result<Replay> {
     let name = if policy == "app" { "shade" } else { policy };
     let samples = trace.samples();
-    let mut scores = ScoreTable::new(samples, 0.0);
-    let capacity_bytes = (capacity_fraction * trace.total_bytes() as f64).floor() as u64;
     let mut ledger = Ledger::new(capacity_bytes, samples, policy::from_name(name, samples)?);
-    let mut evicted = Vec::new();
-    let clairvoyant = name == "belady";
+    let clairvoyant = ledger.needs().contains(Needs::WHOLE_FUTURE);
     if clairvoyant {
         ledger.plan(&trace.ids);
     }
-    let mut step = 0;
-    for batches in trace.epochs() {
-        if let (Some(first), Some(last), false) = (batches.first(), batches.last(), clairvoyant) {
-            ledger.plan(&trace.ids[first.start..last.end]);
-        }
+    let mut control = Control::new(ScoreTable::new(samples, 0.0), ledger);
+    for (epoch, batches) in trace.epochs().enumerate() {
+        let Some(start) = batches.first().map(|rows| rows.start) else { continue };
+        let rows = start..batches.last().map_or(start, |rows| rows.end);
+        let order = Order { ids: trace.ids[rows.clone()].to_vec(), weights: vec![1.0; rows.len()] };
+        let ends = batches.iter().map(|rows| rows.end - start).collect();
+        let plan = Plan { epoch: epoch as u64, order: Arc::new(order), cut: Cut::At(ends) };
+        let pass = if clairvoyant { control.begin(plan, 0) } else { control.plan_and_begin(plan, 0) };
         for rows in batches {
+            let Turn::Decided(_) = control.decide(pass, &|id| trace.bytes(id)) else { break };
             let (ids, losses) = (&trace.ids[rows.clone()], &trace.losses[rows]);
-            for &id in ids {
-                ledger.access(id, &|id| trace.bytes(id), &scores, &mut evicted);
-            }
-            evicted.clear();
-            for (&id, score) in ids.iter().zip(rank::scores(&rank::counts(losses), B0)) {
-                if let Some(belief) = scores.record(id, score, step) {
-                    ledger.rescore(id, belief);
-                }
-            }
-            step += 1;
+            control.learn(None, ids.iter().copied().zip(rank::scores(&rank::counts(losses), B0)));
         }
     }
-    let counts = ledger.counts();
+    let counts = control.counts();
     Ok(Replay {
         policy: policy.to_owned(),
-        capacity_fraction,
+        capacity_fraction: capacity_bytes as f64 / trace.total_bytes() as f64,
+        capacity_bytes,
         hits: counts.hits,
         misses: counts.misses,
         hit_ratio: counts.hits as f64 / trace.requests() as f64,

@@ -33,6 +33,8 @@ pub struct Trace {
     /// The first batch of each epoch.
     epochs: Vec<u32>,
     samples: usize,
+    /// Samples of the dataset that no row names.
+    unnamed: usize,
     /// By dense id; `None` without a bytes column.
     bytes: Option<Vec<u32>>,
 }
@@ -63,9 +65,33 @@ impl Trace {
     pub fn batches(&self) -> usize {
         self.starts.len()
     }
-    /// Bytes of all distinct samples, or their number if the trace has no sizes: every sample then counts as 1.
+    /// The same recorded run, of a dataset of `samples`: those that no row names were not delivered, but are parts of it.
+    ///
+    /// # Errors
+    /// `Settings` if the trace names more.
+    pub fn of_dataset(self, samples: usize) -> Result<Self> {
+        match samples.checked_sub(self.samples) {
+            Some(unnamed) => Ok(Self { unnamed, ..self }),
+            None => Err(Error::settings(format!(
+                "the dataset is said to have {samples} samples, and the trace names {}: give at least as many",
+                self.samples
+            ))),
+        }
+    }
+    /// Samples of the dataset that no row names.
+    pub fn unnamed(&self) -> usize {
+        self.unnamed
+    }
+    /// Whether the trace has sizes.
+    pub fn has_sizes(&self) -> bool {
+        self.bytes.is_some()
+    }
+    /// Bytes of the dataset, or its samples if the trace has no sizes: every sample then counts as 1. A sample that no row names
+    /// is taken to have the mean size of those that are named.
     pub fn total_bytes(&self) -> u64 {
-        self.bytes.as_ref().map_or(self.samples as u64, |b| b.iter().map(|&b| u64::from(b)).sum())
+        let Some(bytes) = &self.bytes else { return (self.samples + self.unnamed) as u64 };
+        let named: u64 = bytes.iter().map(|&b| u64::from(b)).sum();
+        named + (named as f64 / self.samples as f64 * self.unnamed as f64).round() as u64
     }
     pub(super) fn bytes(&self, id: SampleId) -> u64 {
         self.bytes.as_ref().map_or(1, |b| u64::from(b[id as usize]))
@@ -100,8 +126,15 @@ fn parse(mut reader: impl BufRead, rows_max: usize) -> Result<Trace> {
             )));
         }
     };
-    let mut trace =
-        Trace { ids: Vec::new(), losses: Vec::new(), starts: Vec::new(), epochs: Vec::new(), samples: 0, bytes: None };
+    let mut trace = Trace {
+        ids: Vec::new(),
+        losses: Vec::new(),
+        starts: Vec::new(),
+        epochs: Vec::new(),
+        samples: 0,
+        unnamed: 0,
+        bytes: None,
+    };
     let mut sizes: HashMap<u32, u32> = HashMap::new();
     let mut at: Option<(u32, u32)> = None;
     loop {

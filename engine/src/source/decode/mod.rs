@@ -10,11 +10,11 @@
 mod contain;
 mod jpeg;
 mod png;
-mod resize;
 #[cfg(test)]
 mod tests;
 
 use contain::contained;
+use lossfeed_resize::Resizer;
 
 use super::{Form, Source};
 use crate::error::{Error, Result};
@@ -66,7 +66,7 @@ pub struct Scratch {
     pub(crate) decoded: Vec<u8>,
     pixels: Vec<u8>,
     spare: Vec<u8>,
-    resizer: resize::Resizer,
+    resizer: Resizer,
 }
 
 impl Scratch {
@@ -191,13 +191,8 @@ impl Decoder {
         head.check_size()?;
         scratch.pixels.resize(head.height * head.width * self.channels, 0);
         image.write(self.channels, &mut scratch.pixels, &mut scratch.spare)?;
-        scratch.resizer.resize(
-            &scratch.pixels,
-            (head.height, head.width),
-            out,
-            (self.height, self.width),
-            self.channels,
-        )
+        let (from, to) = ((head.height, head.width), (self.height, self.width));
+        scratch.resizer.resize(&scratch.pixels, from, out, to, self.channels).map_err(Error::internal)
     }
 }
 

@@ -1,0 +1,131 @@
+//! What is drawn from the buffer, held to lists and to sums over all starts.
+
+use super::*;
+
+fn setup(by_score: bool, residents_max: usize) -> BufferSetup {
+    BufferSetup {
+        options: BufferOptions { fresh: 0.25, lag: 8, by_score },
+        residents_max,
+        seed: 3,
+        rank: 0,
+        share_weight: 1.0,
+        owned: (0..64).collect(),
+    }
+}
+
+/// Over all starts together, every resident's weights add up to the same: a fair mean, to the last unit.
+#[test]
+fn draws_by_score_are_exactly_fair_for_the_buffer() {
+    for weights in [vec![0, 0, 0], vec![1, 5, 0, 2], vec![7], vec![0, 9], vec![3, 3, 3, 30]] {
+        let mut tree = Fenwick::new(weights.len() + 2);
+        for (place, &weight) in weights.iter().enumerate() {
+            tree.set(place + 1, Some(weight));
+        }
+        let (total, n) = (weights.iter().map(|&w| u128::from(w)).sum::<u128>(), weights.len() as u128);
+        for count in [1, 2, 5] {
+            let mut times = vec![0u128; weights.len() + 2];
+            for start in 0..tree.span() {
+                marks(tree.span(), count, start).for_each(|mark| times[tree.find(mark)] += 1);
+            }
+            assert_eq!((times[0], times[weights.len() + 1]), (0, 0), "an empty place was drawn");
+            for (&times, &weight) in times[1..].iter().zip(&weights) {
+                let chance = if total == 0 { 1 } else { total + 4 * n * u128::from(weight) };
+                assert_eq!(times, chance * count as u128);
+            }
+            for (place, &times) in times.iter().enumerate().filter(|&(_, &times)| times > 0) {
+                let mass = times as f64 * tree.fair(place) / (tree.span() as f64 * count as f64);
+                assert!((mass * weights.len() as f64 - 1.0).abs() < 1e-12, "{mass}");
+            }
+        }
+    }
+}
+
+/// The tree after many changes is the tree built anew, and finds what a walk over the places finds.
+#[test]
+fn a_tree_that_was_changed_is_the_tree_built_anew() {
+    let rng = &mut generator(1, 0, 0, Purpose::Replay);
+    let mut tree = Fenwick::new(37);
+    let mut weights = vec![None; 37];
+    for round in 0..400u32 {
+        let place = crate::random::below(rng, 37) as usize;
+        weights[place] = (round % 5 != 0).then(|| crate::random::below(rng, 1 << 31));
+        tree.set(place, weights[place]);
+        let mut anew = Fenwick::new(37);
+        weights.iter().enumerate().for_each(|(place, &weight)| anew.set(place, weight));
+        assert_eq!(tree, anew);
+        if tree.count() == 0 {
+            continue;
+        }
+        let mark = below_u128(rng, tree.span());
+        let total: u128 = weights.iter().flatten().map(|&w| u128::from(w)).sum();
+        let mut below = 0;
+        let walked = weights.iter().position(|weight| {
+            let chance = |&w: &u32| if total == 0 { 1 } else { total + 4 * tree.count() as u128 * u128::from(w) };
+            below += weight.as_ref().map_or(0, chance);
+            mark < below
+        });
+        assert_eq!(Some(tree.find(mark)), walked);
+    }
+}
+
+#[test]
+fn a_pass_draws_everybody_once_and_arrivals_wait_for_the_next() {
+    let mut buffer = Buffer::new(setup(false, 12), 64);
+    (0..10).for_each(|id| buffer.enter(id, None));
+    let mut seen: Vec<SampleId> = (0..3).flat_map(|serial| buffer.draw(3, serial)).map(|(id, _)| id).collect();
+    buffer.enter(10, None);
+    seen.extend(buffer.draw(1, 3).iter().map(|&(id, _)| id));
+    seen.sort_unstable();
+    assert_eq!(seen, (0..10).collect::<Vec<_>>());
+    // The next pass: 0 has left, 5 cannot be read.
+    buffer.leave(0);
+    buffer.drop_out(5);
+    let mut next: Vec<SampleId> = buffer.draw(9, 4).iter().map(|&(id, _)| id).collect();
+    next.sort_unstable();
+    assert_eq!(next, [1, 2, 3, 4, 6, 7, 8, 9, 10]);
+}
+
+#[test]
+fn what_was_written_is_read_back_and_draws_the_same() {
+    for by_score in [false, true] {
+        let mut buffer = Buffer::new(setup(by_score, 9), 64);
+        for id in 0..40u32 {
+            if id >= 9 {
+                buffer.leave(id - 9);
+            }
+            buffer.enter(id, Some((id % 7) as f32));
+            buffer.rescore(id.saturating_sub(3), (id % 5) as f32);
+            if id % 6 == 0 {
+                buffer.drop_out(id);
+            }
+            if id > 12 {
+                buffer.draw(3, u64::from(id));
+            }
+        }
+        let mut words = Words::default();
+        buffer.write(&mut words);
+        let mut again = Buffer::new(setup(by_score, 9), 64);
+        let mut reader = Reader::new(&words.0);
+        assert_eq!(again.read(&mut reader).unwrap(), (31..40).collect::<Vec<_>>());
+        reader.end().unwrap();
+        for id in 40..60u32 {
+            assert_eq!(buffer.draw(4, u64::from(id)), again.draw(4, u64::from(id)));
+            for buffer in [&mut buffer, &mut again] {
+                buffer.leave(id - 9);
+                buffer.enter(id, None);
+            }
+        }
+        // Whatever is cut off or changed is an error or another buffer, never a panic.
+        for length in 0..words.0.len() {
+            let read = Buffer::new(setup(by_score, 9), 64).read(&mut Reader::new(&words.0[..length]));
+            assert!(read.is_err());
+        }
+        for at in 0..words.0.len() {
+            for change in [1, 1 << 31, u32::MAX] {
+                let mut changed = words.0.clone();
+                changed[at] ^= change;
+                let _ = Buffer::new(setup(by_score, 9), 64).read(&mut Reader::new(&changed));
+            }
+        }
+    }
+}

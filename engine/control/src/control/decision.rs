@@ -1,0 +1,64 @@
+//! What was decided about a batch.
+
+use crate::types::SampleId;
+
+/// What becomes of one row's sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It is resident. Its bytes may still be on their way.
+    Hit,
+    /// It was not resident and is now: fetch it and keep it.
+    Keep,
+    /// It was not resident and stays out: fetch it and let it go.
+    Pass,
+    /// It became resident and gave way again within this batch. Fetch it and let it go: its memory is promised to its
+    /// successor.
+    Displaced,
+}
+
+/// One row of a batch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Row {
+    /// The sample that the sampler drew. The weight belongs to this draw.
+    pub drawn: SampleId,
+    /// The sample that the row holds. Another one than `drawn` only under a policy that substitutes. Scores, labels
+    /// and coverage are this sample's.
+    pub delivered: SampleId,
+    /// The weight of the draw.
+    pub weight: f32,
+    /// What becomes of the delivered sample.
+    pub verdict: Verdict,
+}
+
+/// A resident that gave way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evicted {
+    /// The row whose sample took its place.
+    pub row: u32,
+    /// Who left.
+    pub id: SampleId,
+}
+
+/// What was decided about one batch.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Decision {
+    /// The batch's position in its epoch.
+    pub number: usize,
+    /// Its position in the run, under a buffer sampler: what comes of the batch is told by it. 0 under others.
+    pub serial: u64,
+    /// In the order of delivery.
+    pub rows: Vec<Row>,
+    /// In the order in which they left.
+    pub evicted: Vec<Evicted>,
+}
+
+/// The answer to "the next batch, please".
+#[derive(Debug, Clone, PartialEq)]
+pub enum Turn {
+    /// Here it is.
+    Decided(Decision),
+    /// The pass has no batch left, or is not the current one.
+    Over,
+    /// The books are lent (see [`Control::lend`](super::Control::lend)): ask again when they are back.
+    Lent,
+}

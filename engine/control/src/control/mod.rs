@@ -1,0 +1,431 @@
+//! The state machine that decides. The live engine drives it behind one lock, the simulator drives it without any.
+//!
+//! [`Control`] is beliefs, books, sampler, the epoch's plan and the clock in one value. Its verbs, in the order of a
+//! run:
+//!
+//! 1. [`Control::copy_begin`] and [`Control::copy_more`] make a [`Snapshot`], from which an epoch is drawn;
+//! 2. [`Control::lend`] hands out the books, so that the policy can be told the plan, and [`Control::take_back`] ends
+//!    that;
+//! 3. [`Control::begin`] starts a pass, and [`Control::decide`] decides its next batch;
+//! 4. [`Control::cancel`], [`Control::read`] and [`Control::learn`] tell what became of a batch, [`Control::met`]
+//!    what an epoch has delivered.
+//!
+//! Whoever holds a lock around it needs short verbs: none looks at more than a batch and [`PIECE`] samples. What
+//! costs more (drawing, planning, a whole table of beliefs) works on a snapshot or on lent books, outside the lock.
+
+mod buffer;
+mod buffered;
+mod decision;
+mod plan;
+mod snapshot;
+
+pub use buffer::BufferSetup;
+pub use decision::{Decision, Evicted, Row, Turn, Verdict};
+pub use plan::{Cut, Plan};
+pub use snapshot::{Drawing, Snapshot};
+
+use crate::index::{ScoreTable, Standing};
+use crate::ledger::{Access, Counts, Ledger};
+use crate::policy::Needs;
+use crate::types::SampleId;
+use buffer::Buffer;
+use buffered::Buffered;
+use snapshot::{Saved, Was};
+use std::ops::Range;
+
+/// The most samples that a verb looks at beside those of its batch.
+pub const PIECE: usize = 65_536;
+
+/// See the module's head.
+pub struct Control {
+    scores: ScoreTable,
+    books: Books,
+    drawing: Option<Drawing>,
+    pass: Option<Pass>,
+    /// Passes begun: a worker of an earlier one is told that it is over.
+    passes: u64,
+    /// Batches scored so far: the clock of score ages.
+    step: u32,
+    /// While a snapshot is being made.
+    saved: Option<Saved>,
+    /// Of a sampler that trains on the cache as a buffer.
+    buffered: Option<Box<Buffered>>,
+    snapshots: u64,
+    /// Victims of the access at hand; kept for its allocation.
+    victims: Vec<SampleId>,
+    touched: u64,
+}
+
+enum Books {
+    Here(Ledger),
+    /// What the policy has to be told when they are back.
+    Lent(Vec<(SampleId, f32)>),
+}
+
+struct Pass {
+    plan: Plan,
+    /// The next batch to decide.
+    next: usize,
+    /// Places of the order that hold another sample than the one drawn.
+    substituted: Vec<(u32, SampleId)>,
+}
+
+impl Control {
+    /// Nothing planned. `ledger` must have been made for as many samples as `scores`.
+    pub fn new(scores: ScoreTable, ledger: Ledger) -> Self {
+        Self {
+            scores,
+            books: Books::Here(ledger),
+            drawing: None,
+            pass: None,
+            passes: 0,
+            step: 0,
+            saved: None,
+            buffered: None,
+            snapshots: 0,
+            victims: Vec::new(),
+            touched: 0,
+        }
+    }
+
+    /// The same with a sampler that draws its epochs.
+    pub fn with_drawing(self, drawing: Drawing) -> Self {
+        Self { drawing: Some(drawing), ..self }
+    }
+
+    /// The same with a sampler that trains on the cache as a buffer. The books' policy must be `fifo`: the oldest
+    /// leaves first.
+    pub fn with_buffer(self, setup: BufferSetup) -> Self {
+        let buffer = Buffer::new(setup, self.scores.len());
+        Self { buffered: Some(Box::new(Buffered::new(buffer))), ..self }
+    }
+
+    /// Starts a pass over `plan` with batch `first`. The policy has been told of the plan, and the pass before it has
+    /// ended ([`Control::end`]): its plan is freed here otherwise. Returns the pass's number.
+    pub fn begin(&mut self, plan: Plan, first: usize) -> u64 {
+        self.passes += 1;
+        if let Some(buffered) = &mut self.buffered {
+            buffered.begin(plan.epoch, first);
+        }
+        self.pass = Some(Pass { plan, next: first, substituted: Vec::new() });
+        self.passes
+    }
+
+    /// Ends pass `pass`: no batch of it is decided any more. Its plan comes back, because a large one is better freed
+    /// outside a lock.
+    pub fn end(&mut self, pass: u64) -> Option<Plan> {
+        self.pass.take_if(|_| self.passes == pass).map(|pass| pass.plan)
+    }
+
+    /// Tells the policy what is to come of `plan` from batch `first` on, and begins. For drivers without a lock.
+    pub fn plan_and_begin(&mut self, plan: Plan, first: usize) -> u64 {
+        if let Books::Here(ledger) = &mut self.books {
+            ledger.plan(&plan.order.ids[plan.to_come(first)..]);
+        }
+        self.begin(plan, first)
+    }
+
+    /// Hands out the books, for work that is too long for a lock. Until [`Control::take_back`] nothing is decided,
+    /// nothing is cancelled, and the policy is not told of new beliefs. `None` if they are lent already.
+    pub fn lend(&mut self) -> Option<Ledger> {
+        match std::mem::replace(&mut self.books, Books::Lent(Vec::new())) {
+            Books::Here(ledger) => Some(ledger),
+            lent => {
+                self.books = lent;
+                None
+            }
+        }
+    }
+
+    /// Takes the books back. The policy is told of the newest [`PIECE`] beliefs at most that came meanwhile; `Err`
+    /// gives the books back out if there were more.
+    pub fn take_back(&mut self, ledger: Ledger) -> Result<(), Ledger> {
+        let Books::Lent(news) = &mut self.books else { return Ok(()) };
+        let mut ledger = ledger;
+        let rest = news.len().min(PIECE);
+        for (id, belief) in news.drain(..rest) {
+            ledger.rescore(id, belief);
+        }
+        self.touched += rest as u64;
+        if !news.is_empty() {
+            return Err(ledger);
+        }
+        self.books = Books::Here(ledger);
+        Ok(())
+    }
+
+    /// The next batch of pass `pass`. `bytes(id)` is what a sample takes in the cache, always the same.
+    pub fn decide(&mut self, pass: u64, bytes: &dyn Fn(SampleId) -> u64) -> Turn {
+        let number = match &mut self.pass {
+            Some(current) if self.passes == pass && current.next < current.plan.len() => current.next,
+            _ => return Turn::Over,
+        };
+        let turn = self.decide_batch(number, bytes);
+        if let (Turn::Decided(_), Some(current)) = (&turn, &mut self.pass) {
+            current.next = number + 1;
+        }
+        turn
+    }
+
+    /// Batch `number` of pass `pass` once more, out of order: it stands in for one in which nothing was good.
+    /// A buffer sampler's batch is bound once: none stands in for another.
+    pub fn decide_again(&mut self, pass: u64, number: usize, bytes: &dyn Fn(SampleId) -> u64) -> Turn {
+        match &self.pass {
+            _ if self.buffered.is_some() => Turn::Over,
+            Some(current) if self.passes == pass && number < current.plan.len() => self.decide_batch(number, bytes),
+            _ => Turn::Over,
+        }
+    }
+
+    fn decide_batch(&mut self, number: usize, bytes: &dyn Fn(SampleId) -> u64) -> Turn {
+        if self.buffered.is_some() {
+            return self.decide_buffered(number, bytes);
+        }
+        let (Books::Here(ledger), Some(pass)) = (&mut self.books, &mut self.pass) else { return Turn::Lent };
+        let range = pass.plan.range(number);
+        let ids = &pass.plan.order.ids[range.clone()];
+        let weights = &pass.plan.order.weights[range.clone()];
+        ledger.prefetch(ids, &self.scores);
+        let mut rows = Vec::with_capacity(ids.len());
+        let mut evicted = Vec::new();
+        for (&drawn, &weight) in ids.iter().zip(weights) {
+            let instead = ledger.instead(drawn, &self.scores);
+            if let Some(id) = instead {
+                pass.substituted.push(((range.start + rows.len()) as u32, id));
+            }
+            let delivered = instead.unwrap_or(drawn);
+            let verdict = match ledger.access(delivered, bytes, &self.scores, &mut self.victims) {
+                Access::Hit => Verdict::Hit,
+                Access::Admitted => Verdict::Keep,
+                Access::Bypassed => Verdict::Pass,
+            };
+            let row = rows.len() as u32;
+            evicted.extend(self.victims.drain(..).map(|id| Evicted { row, id }));
+            rows.push(Row { drawn, delivered, weight, verdict });
+        }
+        self.displace(&mut rows, &evicted);
+        self.touched += (rows.len() + evicted.len()) as u64;
+        Turn::Decided(Decision { number, serial: 0, rows, evicted })
+    }
+
+    /// What the end of a batch makes of its rows, and what a snapshot has to know of them.
+    fn displace(&mut self, rows: &mut [Row], evicted: &[Evicted]) {
+        let Books::Here(ledger) = &self.books else { return };
+        let resident = |id| ledger.contains(id);
+        // Admitted and evicted again within this batch: keeping it would take the memory promised to its successor.
+        for row in rows.iter_mut() {
+            if row.verdict == Verdict::Keep && !resident(row.delivered) {
+                row.verdict = Verdict::Displaced;
+            }
+        }
+        if let Some(saved) = &mut self.saved {
+            let mut left = evicted.iter().peekable();
+            for (number, row) in rows.iter().enumerate() {
+                while let Some(Evicted { id, .. }) = left.next_if(|evicted| evicted.row == number as u32) {
+                    saved.push(Was::Resident(*id, true));
+                }
+                if matches!(row.verdict, Verdict::Keep | Verdict::Displaced) {
+                    saved.push(Was::Resident(row.delivered, false));
+                }
+            }
+        }
+    }
+
+    /// The samples `ids` could be read, except for those of which `failed` says that they could not (by position).
+    /// `serial` is the batch's [`Decision::serial`]: under a buffer sampler this counts later.
+    pub fn read(&mut self, serial: u64, ids: &[SampleId], failed: &dyn Fn(usize) -> bool) {
+        match &mut self.buffered {
+            Some(buffered) => {
+                let read = ids.iter().enumerate().map(|(row, &id)| (id, failed(row)));
+                buffered.outcome(serial).read.extend(read);
+            }
+            None => self.read_now(ids, failed),
+        }
+    }
+
+    fn read_now(&mut self, ids: &[SampleId], failed: &dyn Fn(usize) -> bool) {
+        self.touched += ids.len() as u64;
+        if self.scores.failed() == 0 && !(0..ids.len()).any(failed) {
+            return;
+        }
+        for (row, &id) in ids.iter().enumerate() {
+            save_belief(&mut self.saved, &self.scores, id);
+            if failed(row) {
+                self.scores.fail(id);
+                if let Some(buffered) = &mut self.buffered {
+                    buffered.buffer.drop_out(id);
+                }
+            } else {
+                self.scores.recover(id);
+            }
+        }
+    }
+
+    /// An admitted sample's bytes never came, or could not be kept. Returns whether it was resident until now. A
+    /// buffer sampler's residents stay in the books without their bytes, which are fetched when they are used next:
+    /// who is drawn must not depend on how full memory was.
+    pub fn cancel(&mut self, id: SampleId) -> bool {
+        if self.buffered.is_some() {
+            return false;
+        }
+        let Books::Here(ledger) = &mut self.books else { return false };
+        let resident = ledger.contains(id);
+        if resident {
+            ledger.cancel(id);
+            if let Some(saved) = &mut self.saved {
+                saved.push(Was::Resident(id, true));
+            }
+        }
+        self.touched += 1;
+        resident
+    }
+
+    /// The scores of one batch, by sample. Those that are not finite are none. Returns how many samples were scored.
+    /// `serial` is the batch's [`Decision::serial`], if it is known: under a buffer sampler they count later.
+    pub fn learn(&mut self, serial: Option<u64>, scores: impl Iterator<Item = (SampleId, f32)>) -> usize {
+        let (Some(serial), Some(buffered)) = (serial, &mut self.buffered) else { return self.learn_now(scores) };
+        let scores: Vec<_> = scores.filter(|(_, score)| score.is_finite()).collect();
+        let scored = scores.len();
+        if buffered.is_late(serial) {
+            buffered.late += scored as u64;
+        }
+        buffered.outcome(serial).scores.extend(scores);
+        self.touched += scored as u64;
+        scored
+    }
+
+    fn learn_now(&mut self, scores: impl Iterator<Item = (SampleId, f32)>) -> usize {
+        let (mut rows, mut scored) = (0, 0);
+        for (id, score) in scores {
+            rows += 1;
+            save_belief(&mut self.saved, &self.scores, id);
+            let Some(belief) = self.scores.record(id, score, self.step) else { continue };
+            scored += 1;
+            if let Some(buffered) = &mut self.buffered {
+                buffered.buffer.rescore(id, belief);
+            }
+            tell(&mut self.books, id, belief);
+        }
+        self.step = self.step.wrapping_add(1);
+        self.touched += rows;
+        scored
+    }
+
+    /// The rows at `places` of the order of pass `pass` were delivered; at most [`PIECE`] of them are looked at.
+    /// Samples that have no score are unseen no more.
+    pub fn met(&mut self, pass: u64, places: Range<usize>) {
+        let Some(current) = self.pass.as_ref().filter(|_| self.passes == pass) else { return };
+        // A buffer sampler's order holds the stream alone, and asks for no standing.
+        if self.scores.seen() == 0 || self.buffered.is_some() {
+            return; // nobody scores: no sample is told from another
+        }
+        let average = self.scores.mean().unwrap_or(0.0) as f32;
+        let order = &current.plan.order.ids;
+        let places = places.start..places.end.min(places.start + PIECE).min(order.len());
+        self.touched += places.len() as u64;
+        let first = current.substituted.partition_point(|&(place, _)| (place as usize) < places.start);
+        let mut substituted = current.substituted[first..].iter().peekable();
+        for place in places {
+            let instead = substituted.next_if(|&&(at, _)| at as usize == place).map(|&(_, id)| id);
+            let id = instead.unwrap_or(order[place]);
+            if self.scores.standing(id) == Standing::Unseen {
+                save_belief(&mut self.saved, &self.scores, id);
+                self.scores.tried(id);
+                // A policy that kept it for its first score need not any more.
+                tell(&mut self.books, id, average);
+            }
+        }
+    }
+
+    /// Replaces all beliefs and the clock, as when a run is resumed. The policy has been told ([`Ledger::rekey`], on
+    /// lent books). Returns the old beliefs, whose memory is better freed outside a lock.
+    pub fn replace_beliefs(&mut self, scores: ScoreTable, step: u32) -> ScoreTable {
+        self.step = step;
+        // A snapshot under way is of beliefs that are gone.
+        self.saved = None;
+        if let Books::Lent(news) = &mut self.books {
+            news.clear();
+        }
+        std::mem::replace(&mut self.scores, scores)
+    }
+
+    /// Whether no pass has begun yet.
+    pub fn is_new(&self) -> bool {
+        self.passes == 0
+    }
+    /// How epochs are drawn, if there is a sampler.
+    pub fn drawing(&self) -> Option<&Drawing> {
+        self.drawing.as_ref()
+    }
+    /// Sets the limit of the cache. Answers who has to leave for it, at most [`PIECE`]: repeat the call until nobody
+    /// does. Nobody leaves while the books are lent.
+    pub fn resize(&mut self, capacity_bytes: u64) -> Vec<SampleId> {
+        let Books::Here(ledger) = &mut self.books else { return Vec::new() };
+        let left = ledger.resize(capacity_bytes, &self.scores);
+        if let Some(buffered) = &mut self.buffered {
+            left.iter().for_each(|&id| buffered.buffer.leave(id));
+        }
+        if let Some(saved) = &mut self.saved {
+            left.iter().for_each(|&id| saved.push(Was::Resident(id, true)));
+        }
+        self.touched += left.len() as u64;
+        left
+    }
+
+    /// Who makes the mean over an epoch biased on purpose, by name: the sampler, or a policy that substitutes.
+    pub fn biased(&self) -> Option<&'static str> {
+        let sampler = self.drawing.as_ref().map(|drawing| &drawing.sampler).filter(|sampler| sampler.biased());
+        let policy = self.ledger().filter(|ledger| ledger.needs().contains(Needs::SUBSTITUTES));
+        sampler.map(|sampler| sampler.name()).or(policy.map(Ledger::policy_name))
+    }
+
+    /// Beliefs.
+    pub fn scores(&self) -> &ScoreTable {
+        &self.scores
+    }
+    /// Batches scored so far.
+    pub fn step(&self) -> u32 {
+        self.step
+    }
+    /// The books; `None` while they are lent.
+    pub fn ledger(&self) -> Option<&Ledger> {
+        match &self.books {
+            Books::Here(ledger) => Some(ledger),
+            Books::Lent(_) => None,
+        }
+    }
+    /// Totals of the books; zeros while they are lent.
+    pub fn counts(&self) -> Counts {
+        self.ledger().map_or_else(Counts::default, Ledger::counts)
+    }
+    /// Whether `id` is resident; `false` while the books are lent.
+    #[inline]
+    pub fn contains(&self, id: SampleId) -> bool {
+        self.ledger().is_some_and(|ledger| ledger.contains(id))
+    }
+    /// Heap bytes held, the lent books not counted.
+    pub fn metadata_bytes(&self) -> usize {
+        let buffer = self.buffered.as_ref().map_or(0, |buffered| buffered.buffer.metadata_bytes());
+        self.scores.metadata_bytes() + self.ledger().map_or(0, Ledger::metadata_bytes) + buffer
+    }
+    /// Samples that verbs have looked at since the start.
+    pub fn touched(&self) -> u64 {
+        self.touched
+    }
+}
+
+#[inline]
+fn tell(books: &mut Books, id: SampleId, belief: f32) {
+    match books {
+        Books::Here(ledger) => ledger.rescore(id, belief),
+        Books::Lent(news) => news.push((id, belief)),
+    }
+}
+
+/// What is believed of `id` is about to change.
+#[inline]
+fn save_belief(saved: &mut Option<Saved>, scores: &ScoreTable, id: SampleId) {
+    if let Some(saved) = saved {
+        saved.push(Was::Belief(id, scores.as_slice()[id as usize], scores.stamps()[id as usize]));
+    }
+}

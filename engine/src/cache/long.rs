@@ -1,0 +1,163 @@
+//! Work on the whole dataset, done outside the lock: on a copy of the beliefs, or on books that are lent meanwhile.
+
+use super::{Cache, State};
+use crate::control::{PIECE, Plan, Snapshot};
+use crate::error::{Error, Result};
+use crate::index::ScoreTable;
+use crate::ledger::Ledger;
+use crate::sampler::Order;
+use crate::types::SampleId;
+use parking_lot::MutexGuard;
+use std::ops::Range;
+
+/// Books on loan. They go back when this is dropped, also if what was done with them panicked.
+struct Loan<'a> {
+    cache: &'a Cache,
+    ledger: Option<Ledger>,
+}
+
+impl<'a> Loan<'a> {
+    /// Waits for whoever has them.
+    fn new(cache: &'a Cache) -> Self {
+        let ledger = cache.whole().control.lend();
+        Self { cache, ledger }
+    }
+
+    fn ledger(&mut self) -> Option<&mut Ledger> {
+        self.ledger.as_mut()
+    }
+
+    /// Gives them back, and the lock with which that was done: nobody has decided anything in between.
+    fn back(mut self) -> MutexGuard<'a, State> {
+        self.give_back()
+    }
+
+    fn give_back(&mut self) -> MutexGuard<'a, State> {
+        let mut state = self.cache.state.lock();
+        while let Some(ledger) = self.ledger.take() {
+            self.ledger = state.control.take_back(ledger).err();
+            if self.ledger.is_some() {
+                // More scores came meanwhile than one hold of the lock may look at.
+                MutexGuard::bump(&mut state);
+            }
+        }
+        self.cache.gauge(&state);
+        self.cache.returned.notify_all();
+        state
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        if self.ledger.is_some() {
+            drop(self.give_back());
+        }
+    }
+}
+
+impl Cache {
+    /// Tells the policy what is to come of `plan` from batch `first` on, and begins a pass over it. Returns the
+    /// pass's number.
+    pub fn begin(&self, plan: Plan, first: usize) -> u64 {
+        let mut loan = Loan::new(self);
+        if let Some(ledger) = loan.ledger() {
+            ledger.plan(&plan.order.ids[plan.to_come(first)..]);
+        }
+        loan.back().control.begin(plan, first)
+    }
+
+    /// Draws `epoch`, by a snapshot of beliefs and residents where the sampler looks at them.
+    pub fn draw(&self, epoch: u64) -> Result<Order> {
+        let (drawing, stream) = {
+            let state = self.state.lock();
+            (state.control.drawing().cloned(), state.control.stream(epoch))
+        };
+        let drawing = drawing.ok_or_else(|| Error::internal("an epoch is drawn without a sampler"))?;
+        if let Some(position) = stream {
+            return drawing.draw_stream(position, drawing.owned.len());
+        }
+        if drawing.sampler.adaptive() { self.snapshot().draw(epoch) } else { drawing.draw_blind(epoch) }
+    }
+
+    /// Whether orders depend on more than the seed.
+    pub fn adaptive(&self) -> bool {
+        self.state.lock().control.drawing().is_some_and(|drawing| drawing.sampler.adaptive())
+    }
+
+    /// See [`crate::control::Control::biased`].
+    pub fn biased(&self) -> Option<&'static str> {
+        self.whole().control.biased()
+    }
+
+    /// Beliefs and residents as they are now. The run goes on while they are copied.
+    pub fn snapshot(&self) -> Snapshot {
+        loop {
+            let mut copy = self.whole().control.copy_begin();
+            while self.whole().control.copy_more(&mut copy) != Some(true) {}
+            if copy.is_whole() {
+                copy.settle();
+                return copy;
+            }
+            // Another copy was begun meanwhile, or the run was resumed: this one is given up.
+        }
+    }
+
+    /// A snapshot, and what a buffer sampler has to remember beside it, both of one moment (see
+    /// [`crate::control::Control::buffer_state`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn state(&self, live: Option<(u64, usize)>) -> Result<(Snapshot, Vec<u32>)> {
+        loop {
+            let (mut copy, words) = {
+                let mut state = self.whole();
+                (state.control.copy_begin(), state.control.buffer_state(live)?)
+            };
+            while self.whole().control.copy_more(&mut copy) != Some(true) {}
+            if copy.is_whole() {
+                copy.settle();
+                return Ok((copy, words));
+            }
+        }
+    }
+
+    /// Puts back a buffer sampler's memory in a cache that has kept nothing yet.
+    ///
+    /// # Errors
+    /// `Settings` if it is not this run's. Then the cache is of no use any more.
+    pub fn restore_buffer(&self, words: &[u32], record_bytes: &dyn Fn(SampleId) -> u64) -> Result<()> {
+        let mut state = self.whole();
+        state.control.restore_buffer(words, &super::footprint(record_bytes))?;
+        self.gauge(&state);
+        Ok(())
+    }
+
+    /// Whether no pass has begun yet.
+    pub fn is_new(&self) -> bool {
+        self.state.lock().control.is_new()
+    }
+
+    /// Replaces all beliefs and the clock, and orders the residents by the new ones.
+    pub fn replace_beliefs(&self, scores: ScoreTable, step: u32) {
+        let mut loan = Loan::new(self);
+        if let Some(ledger) = loan.ledger() {
+            ledger.rekey(&scores);
+        }
+        let mut state = self.state.lock();
+        let old = state.control.replace_beliefs(scores, step);
+        self.gauge_age(&state.control);
+        drop(state);
+        drop(loan.back());
+        drop(old);
+    }
+
+    /// Ends pass `pass`, of which the rows at `places` of the order were delivered: see
+    /// [`crate::control::Control::met`].
+    pub fn end(&self, pass: u64, places: Range<usize>) {
+        for start in places.clone().step_by(PIECE) {
+            self.state.lock().control.met(pass, start..places.end.min(start + PIECE));
+        }
+        let ended = self.state.lock().control.end(pass);
+        drop(ended); // after the lock
+    }
+}

@@ -1,0 +1,1 @@
+//! Empty: this crate is only its dependencies. See `Cargo.toml`.
