@@ -272,12 +272,26 @@ class ScorePlan:
     """``loader.score`` for logits of one shape and type, a row a sample."""
 
     def __init__(
-        self, kernels: CudaKernels, dtype_name: str, rows: int, classes: int, row_stride: int, ignore_index: int, b0: float
+        self,
+        kernels: CudaKernels,
+        dtype_name: str,
+        rows: int,
+        classes: int,
+        row_stride: int,
+        ignore_index: int,
+        b0: float,
     ) -> None: ...
     @property
     def scratch_bytes(self) -> int: ...
     def launch(
-        self, mailbox: Mailbox, ticket: Ticket | None, stream: int, logits: int, targets: int, scratch: int, ids: int = 0
+        self,
+        mailbox: Mailbox,
+        ticket: Ticket | None,
+        stream: int,
+        logits: int,
+        targets: int,
+        scratch: int,
+        ids: int = 0,
     ) -> bool: ...
 
 class LossPlan:
@@ -369,7 +383,9 @@ def open_source(
     retry_timeout_s: float,
     checksums: bool,
 ) -> Source: ...
-def array_source(data: _Buffer, data_spec: _AnySpec, target: _Buffer, target_spec: _AnySpec, samples: int) -> Source: ...
+def array_source(
+    data: _Buffer, data_spec: _AnySpec, target: _Buffer, target_spec: _AnySpec, samples: int
+) -> Source: ...
 def dataset_source(
     fetch: Callable[[list[int]], list[Any]],
     readers: Any,

@@ -48,8 +48,8 @@ def main(options: Mapping[str, Any] | None = None, out: TextIO | None = None) ->
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has seen enough (`| head`): that is no failure. Python flushes standard output once more
-        # on its way out; let that go nowhere instead of failing again.
+        # The reader of our output has seen enough (`| head`): that is no failure. Python flushes standard output once
+        # more on its way out; let that go nowhere instead of failing again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

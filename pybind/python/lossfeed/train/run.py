@@ -180,9 +180,11 @@ class _Run:
         model = models.build(job.shape, job.classes, job.width, job.mean, job.std)
         self.model = model.to(job.device)
         # SGD with a one-cycle schedule: the shortest recipe that reaches the accuracy this network is good for.
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=job.lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
+        of_sgd = {"lr": job.lr, "momentum": 0.9, "weight_decay": 5e-4, "nesterov": True}
+        self.optimizer = torch.optim.SGD(self.model.parameters(), **of_sgd)
         # A fifth of the steps is warm-up; a run of fewer than ten cannot be divided so and ends in mid-cycle.
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, job.lr, total_steps=max(job.steps, 10), pct_start=0.2)
+        steps = max(job.steps, 10)
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, job.lr, total_steps=steps, pct_start=0.2)
         self.tally = _Tally(job.samples, job.device)
         self.accuracy = math.nan
         self.steps_left = job.steps
@@ -243,7 +245,9 @@ class _Run:
             seconds=seconds,
         )
 
-    def _progress(self, number: int, steps: int, limit: int, waited: float, seconds: float, before: dict[str, float]) -> Progress:
+    def _progress(
+        self, number: int, steps: int, limit: int, waited: float, seconds: float, before: dict[str, float]
+    ) -> Progress:
         coverage, ever = self.tally.coverage()
         seconds = max(seconds, 1e-9)
         return Progress(
