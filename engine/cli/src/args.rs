@@ -188,19 +188,6 @@ fn policies_help() -> String {
     help
 }
 
-fn bytes(text: &str) -> Result<u64, String> {
-    let refused = || format!("{text:?} is no number of bytes: write 1500000, 64KiB, 64MiB or 2GiB");
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit: u64 = match text[digits.len()..].trim_start() {
-        "" | "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        _ => return Err(refused()),
-    };
-    digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(refused)
-}
-
 /// A share from 0 to 1.
 fn fraction(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
