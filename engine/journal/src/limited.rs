@@ -10,17 +10,24 @@ pub(crate) struct ShortLines<R> {
     inner: R,
     /// Bytes since the last line end.
     since: usize,
+    ended: bool,
 }
 
 impl<R> ShortLines<R> {
     pub(crate) fn new(inner: R) -> Self {
-        Self { inner, since: 0 }
+        Self { inner, since: 0, ended: false }
+    }
+
+    /// Whether the file has ended in the middle of a line.
+    pub(crate) fn stopped_short(&self) -> bool {
+        self.ended && self.since > 0
     }
 }
 
 impl<R: Read> Read for ShortLines<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
+        self.ended = read == 0 && !buffer.is_empty();
         for part in buffer[..read].split_inclusive(|&byte| byte == b'\n') {
             self.since += part.len();
             if self.since > LINE_BYTES_MAX {

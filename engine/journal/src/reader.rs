@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
                     self.ending = Some(Ending::Cut);
                     continue;
                 }
-                Err(e) if cut(&e, self.lines.is_done()) => {
+                Err(e) if self.stops_short(&e) => {
                     self.ending = Some(Ending::Cut);
                     continue;
                 }
@@ -138,8 +138,17 @@ impl<'a> Reader<'a> {
             let wrong = |what: String| Error::unreadable(format!("line {number}: {what}"));
             let line: Line<'_> = match self.record.deserialize(None) {
                 Ok(line) => line,
+                Err(_) if self.lines.get_ref().stopped_short() => {
+                    self.ending = Some(Ending::Cut);
+                    continue;
+                }
                 Err(e) => return Err(broken(number, e)),
             };
+            if self.lines.get_ref().stopped_short() {
+                // Its last field may have been cut, and a number cut short is another number.
+                self.ending = Some(Ending::Cut);
+                continue;
+            }
             if line.event == END {
                 self.ending = Some(Ending::Closed);
                 return Ok(self.event.take().map(Building::done));
@@ -178,6 +187,14 @@ impl<'a> Reader<'a> {
                 }
             }
         }
+    }
+}
+
+impl Reader<'_> {
+    /// Whether the file merely stops in the middle: gzip says so by the kind of the error.
+    fn stops_short(&self, error: &csv::Error) -> bool {
+        let packed = matches!(error.kind(), csv::ErrorKind::Io(e) if e.kind() == io::ErrorKind::UnexpectedEof);
+        packed || self.lines.get_ref().stopped_short()
     }
 }
 
@@ -259,15 +276,6 @@ fn read_meta(text: &mut dyn BufRead) -> Result<Meta> {
         return Err(Error::unreadable(format!("line 1: smoothing is {}: it is from 0 to below 1", meta.smoothing)));
     }
     Ok(meta)
-}
-
-/// Whether the file merely stops: gzip says so by the kind of the error, text by a last line that is short of fields.
-fn cut(error: &csv::Error, at_end: bool) -> bool {
-    match error.kind() {
-        csv::ErrorKind::Io(e) => e.kind() == io::ErrorKind::UnexpectedEof,
-        csv::ErrorKind::UnequalLengths { .. } => at_end,
-        _ => false,
-    }
 }
 
 fn broken(number: u64, error: csv::Error) -> Error {

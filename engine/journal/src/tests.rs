@@ -157,6 +157,8 @@ fn a_run_killed_at_any_byte_leaves_what_was_whole_before() {
         let mut most = 0;
         for end in 0..bytes.len() - 1 {
             match read(&bytes[..end]) {
+                // Only a part of the last check sum is missing, behind the line that ends the journal.
+                Ok((found, Some(Ending::Closed))) => assert!(packed && found == events && end + 8 >= bytes.len()),
                 // A field that was cut short may look like another number: the last event is never believed.
                 Ok((found, ending)) => {
                     assert_eq!(ending, Some(Ending::Cut), "cut at {end}");
@@ -203,8 +205,9 @@ fn whoever_asked_for_it_waits_for_the_disk_and_loses_nothing() {
     std::thread::scope(|scope| {
         let pushing = scope.spawn(|| (0..100).for_each(|step| writer.push(decided(step, &[1, 2, 3]))));
         disk.until_it_waits();
-        assert!(!pushing.is_finished(), "100 events do not fit into the queue");
+        let finished = pushing.is_finished();
         disk.set(|gate| gate.shut = false);
+        assert!(!finished, "100 events fit neither into the queue nor into a block");
     });
     assert_eq!(writer.close().unwrap(), Summary { rows: 300, lost: 0 });
     assert_eq!(read(&disk.contents()).unwrap().0.len(), 100);

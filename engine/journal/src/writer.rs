@@ -97,7 +97,7 @@ impl Writer {
         packed: bool,
         queue_bytes: usize,
     ) -> io::Result<Self> {
-        let mut blocks = Blocks { out, packed };
+        let mut blocks = Blocks { out, packed, block_bytes: BLOCK_BYTES.min(queue_bytes) };
         let mut text = format!("# {}\n", serde_json::to_string(meta)?).into_bytes();
         text.extend_from_slice(COLUMNS.join(",").as_bytes());
         text.push(b'\n');
@@ -213,7 +213,7 @@ impl Shared {
             let idle = events.is_empty();
             for event in &events {
                 encode(&mut text, |lines| line::write(lines, event))?;
-                if text.len() >= BLOCK_BYTES {
+                if text.len() >= blocks.block_bytes {
                     blocks.write(&text)?;
                     text.clear();
                 }
@@ -262,6 +262,7 @@ fn encode(text: &mut Vec<u8>, write: impl FnOnce(&mut csv::Writer<&mut Vec<u8>>)
 struct Blocks<W> {
     out: W,
     packed: bool,
+    block_bytes: usize,
 }
 
 impl<W: Write> Blocks<W> {
