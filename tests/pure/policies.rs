@@ -37,7 +37,8 @@ fn sizes() -> impl Strategy<Value = Vec<u64>> {
     prop_oneof![Just(vec![3; SAMPLES]), Just(vec![1; SAMPLES]), prop::collection::vec(1..=6u64, SAMPLES)]
 }
 
-/// What every policy owes: it decides like its twin (so a refusal changes nothing that a later decision shows), refuses without
+/// What every policy owes: it decides like its twin (so a refusal changes nothing that a later decision shows), refuses
+/// without
 /// victims, leaves the books right, and never holds more than the capacity.
 fn hold_to_twin(name: &'static str, capacity: u64, bytes: Vec<u64>, ops: &[Op]) -> Result<(), TestCaseError> {
     let mut scores = ScoreTable::new(SAMPLES, 0.0);
@@ -104,7 +105,8 @@ proptest! {
     }
 }
 
-/// A candidate whose first victim would give way and whose second does not: nobody does, and who was asked first is where it was.
+/// A candidate whose first victim would give way and whose second does not: nobody does, and who was asked first is
+/// where it was.
 #[test]
 fn a_refusal_after_a_first_willing_victim_changes_no_resident() {
     let sizes = [1, 1, 2];

@@ -1,10 +1,13 @@
 //! A recorded run: who was delivered when, and at what loss.
 //!
-//! CSV, plain or gzip, header `epoch,step,id,loss` or `epoch,step,id,loss,bytes`; one row a delivered sample, in order. The rows
+//! CSV, plain or gzip, header `epoch,step,id,loss` or `epoch,step,id,loss,bytes`; one row a delivered sample, in order.
+//! The rows
 //! of one (epoch, step) are a batch and stand together; (epoch, step) never goes back. `bytes` (1 to 4294967295) is the
-//! sample's size, the same in every row of an id. A loss may be `nan` or `inf`: such a row is an access without a score.
+//! sample's size, the same in every row of an id. A loss may be `nan` or `inf`: such a row is an access without a
+//! score.
 //!
-//! A trace comes from anywhere, so reading one is bounded in every direction: by rows, by bytes a line, and ids are numbered
+//! A trace comes from anywhere, so reading one is bounded in every direction: by rows, by bytes a line, and ids are
+//! numbered
 //! densely (in their own order), so that one huge id costs nothing.
 
 use std::collections::HashMap;
@@ -16,8 +19,10 @@ use flate2::bufread::MultiGzDecoder;
 use crate::error::{Error, Result};
 use crate::types::SampleId;
 
-/// Rows worth reading from an unknown file. A row takes 8 bytes once it is read, 4 more where it begins a batch, and twice that
-/// while rows are read and ids numbered; a size takes another 20 or so for each distinct sample meanwhile. So 2 to 3 GiB, 6 on the
+/// Rows worth reading from an unknown file. A row takes 8 bytes once it is read, 4 more where it begins a batch, and
+/// twice that
+/// while rows are read and ids numbered; a size takes another 20 or so for each distinct sample meanwhile. So 2 to 3
+/// GiB, 6 on the
 /// way, and 10 on the way if every row is another sample with a size.
 pub const ROWS_MAX: usize = 1 << 28;
 /// The longest row with every number at its widest is well below this.
@@ -40,7 +45,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Reads a trace, gzip or not (told by its first bytes, not by a name), of at most `rows_max` rows (never more than 2³² − 2).
+    /// Reads a trace, gzip or not (told by its first bytes, not by a name), of at most `rows_max` rows (never more than
+    /// 2³² − 2).
     ///
     /// # Errors
     /// `Source`, with the line, if it cannot be read or a row is not as the format says.
@@ -65,7 +71,8 @@ impl Trace {
     pub fn batches(&self) -> usize {
         self.starts.len()
     }
-    /// The same recorded run, of a dataset of `samples`: those that no row names were not delivered, but are parts of it.
+    /// The same recorded run, of a dataset of `samples`: those that no row names were not delivered, but are parts of
+    /// it.
     ///
     /// # Errors
     /// `Settings` if the trace names more.
@@ -86,7 +93,8 @@ impl Trace {
     pub fn has_sizes(&self) -> bool {
         self.bytes.is_some()
     }
-    /// Bytes of the dataset, or its samples if the trace has no sizes: every sample then counts as 1. A sample that no row names
+    /// Bytes of the dataset, or its samples if the trace has no sizes: every sample then counts as 1. A sample that no
+    /// row names
     /// is taken to have the mean size of those that are named.
     pub fn total_bytes(&self) -> u64 {
         let Some(bytes) = &self.bytes else { return (self.samples + self.unnamed) as u64 };
