@@ -135,7 +135,10 @@ fn a_batch_that_was_left_in_place_can_be_gathered_after_all() {
             if let Some(rows) = batch.slot.in_place().map(|rows| rows.iter().len()) {
                 let refused = batch.slot.data().unwrap_err();
                 assert_eq!(refused.kind(), ErrorKind::Usage, "an earlier batch's bytes are nobody's");
-                assert!(refused.to_string().contains(&format!("{rows} of this batch's {ROWS} samples")), "{refused}");
+                assert!(
+                    refused.to_string().contains(&format!("{rows} of this batch's {} samples", batch.rows)),
+                    "{refused}"
+                );
             }
             batch.slot.gather();
             assert!(batch.slot.in_place().is_none());
