@@ -57,7 +57,7 @@ pub struct Control {
 }
 
 enum Books {
-    Here(Ledger),
+    Here(Box<Ledger>),
     /// What the policy has to be told when they are back.
     Lent(Vec<(SampleId, f32)>),
 }
@@ -75,7 +75,7 @@ impl Control {
     pub fn new(scores: ScoreTable, ledger: Ledger) -> Self {
         Self {
             scores,
-            books: Books::Here(ledger),
+            books: Books::Here(Box::new(ledger)),
             drawing: None,
             pass: None,
             passes: 0,
@@ -127,7 +127,7 @@ impl Control {
 
     /// Hands out the books, for work that is too long for a lock. Until [`Control::take_back`] nothing is decided,
     /// nothing is cancelled, and the policy is not told of new beliefs. `None` if they are lent already.
-    pub fn lend(&mut self) -> Option<Ledger> {
+    pub fn lend(&mut self) -> Option<Box<Ledger>> {
         match std::mem::replace(&mut self.books, Books::Lent(Vec::new())) {
             Books::Here(ledger) => Some(ledger),
             lent => {
@@ -139,7 +139,7 @@ impl Control {
 
     /// Takes the books back. The policy is told of the newest [`PIECE`] beliefs at most that came meanwhile; `Err`
     /// gives the books back out if there were more.
-    pub fn take_back(&mut self, ledger: Ledger) -> Result<(), Ledger> {
+    pub fn take_back(&mut self, ledger: Box<Ledger>) -> Result<(), Box<Ledger>> {
         let Books::Lent(news) = &mut self.books else { return Ok(()) };
         let mut ledger = ledger;
         let rest = news.len().min(PIECE);
