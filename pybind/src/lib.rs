@@ -15,6 +15,7 @@ mod logging;
 mod mailbox;
 mod openmp;
 mod plans;
+mod policies;
 mod scores;
 mod source;
 mod spec;
@@ -51,6 +52,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(openmp::use_torch_threads, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::scratch_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::relax_captures, module)?)?;
+    module.add_function(wrap_pyfunction!(policies::cache_policies, module)?)?;
+    module.add_function(wrap_pyfunction!(policies::default_policy, module)?)?;
     module.add_function(wrap_pyfunction!(cli::cli_main, module)?)?;
     Ok(())
 }

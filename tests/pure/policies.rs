@@ -1,7 +1,7 @@
 //! The ledger with every policy: random operations, recounted from scratch and held to a naive twin.
 
-use lossfeed::index::ScoreTable;
-use lossfeed::ledger::{Access, Ledger};
+use lossfeed::index::{ScoreTable, Sizes};
+use lossfeed::ledger::{Access, LEAVE_MAX, Ledger};
 use lossfeed::policy;
 use proptest::prelude::*;
 
@@ -14,39 +14,54 @@ enum Op {
     Access(u32),
     Score(u32, f32),
     Cancel(u32),
+    Lose(u32),
     Plan(Vec<u32>),
+    Resize(u64),
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let id = || 0..SAMPLES as u32;
     let score = prop::sample::select(vec![0.0f32, 0.5, 1.0, 1.5, 2.0, f32::NAN, f32::INFINITY]);
     let op = prop_oneof![
-        12 => id().prop_map(Op::Access),
-        8 => (id(), score).prop_map(|(i, s)| Op::Score(i, s)),
-        1 => id().prop_map(Op::Cancel),
-        1 => prop::collection::vec(id(), 0..30).prop_map(Op::Plan),
+        24 => id().prop_map(Op::Access),
+        12 => (id(), score).prop_map(|(i, s)| Op::Score(i, s)),
+        2 => id().prop_map(Op::Cancel),
+        1 => id().prop_map(Op::Lose),
+        2 => prop::collection::vec(id(), 0..30).prop_map(Op::Plan),
+        1 => (0..60u64).prop_map(Op::Resize),
     ];
-    prop::collection::vec(op, 0..250)
+    prop::collection::vec(op, 0..300)
 }
 
 fn sizes() -> impl Strategy<Value = Vec<u64>> {
-    prop_oneof![Just(vec![3; SAMPLES]), prop::collection::vec(1..=6u64, SAMPLES)]
+    prop_oneof![Just(vec![3; SAMPLES]), Just(vec![1; SAMPLES]), prop::collection::vec(1..=6u64, SAMPLES)]
 }
 
+/// What every policy owes: it decides like its twin (so a refusal changes nothing that a later decision shows), refuses
+/// without
+/// victims, leaves the books right, and never holds more than the capacity.
 fn hold_to_twin(name: &'static str, capacity: u64, bytes: Vec<u64>, ops: &[Op]) -> Result<(), TestCaseError> {
     let mut scores = ScoreTable::new(SAMPLES, 0.0);
     let mut ledger = Ledger::new(capacity, SAMPLES, policy::from_name(name, SAMPLES).unwrap());
     let sizes = bytes.clone();
-    let size = |id: u32| sizes[id as usize];
-    let mut twin =
-        Twin { policy: name, capacity, bytes, residents: vec![], belief: vec![None; SAMPLES], future: vec![] };
+    let mut twin = Twin::new(name, capacity, bytes);
     let mut evicted = vec![];
     for op in ops {
         match op {
             &Op::Access(id) => {
+                let asked = std::cell::Cell::new(vec![]);
+                let size = |of: u32| {
+                    asked.set([asked.take(), vec![of]].concat());
+                    sizes[of as usize]
+                };
                 evicted.clear();
+                let before: Vec<u32> = ledger.residents_iter().collect();
                 let answer = ledger.access(id, &size, &scores, &mut evicted);
                 prop_assert_eq!((answer, evicted.clone()), twin.access(id), "{} accesses {}", name, id);
+                prop_assert_eq!(asked.take(), if answer == Access::Hit { vec![] } else { vec![id] });
+                if answer != Access::Admitted {
+                    prop_assert_eq!(before, ledger.residents_iter().collect::<Vec<_>>());
+                }
             }
             &Op::Score(id, score) => {
                 if let Some(belief) = scores.record(id, score, 0) {
@@ -56,24 +71,30 @@ fn hold_to_twin(name: &'static str, capacity: u64, bytes: Vec<u64>, ops: &[Op]) 
             }
             &Op::Cancel(id) => {
                 ledger.cancel(id);
-                twin.residents.retain(|&r| r != id);
+                twin.leave(id);
+            }
+            &Op::Lose(id) => {
+                ledger.lose(id);
+                twin.leave(id);
             }
             Op::Plan(order) => {
                 ledger.plan(order);
                 twin.future = order.clone();
             }
+            &Op::Resize(to) => {
+                prop_assert_eq!(ledger.resize(to, &scores), twin.resize(to), "{} to {}", name, to);
+                prop_assert_eq!(ledger.capacity_bytes(), to);
+            }
         }
         prop_assert_eq!(ledger.check(&scores), Ok(()), "{} after {:?}", name, op);
-        let mut residents = twin.residents.clone();
-        residents.sort();
-        prop_assert_eq!(ledger.residents_iter().collect::<Vec<_>>(), residents);
+        prop_assert_eq!(ledger.residents_iter().collect::<Vec<_>>(), twin.all(), "{} after {:?}", name, op);
         prop_assert_eq!(ledger.used_bytes(), twin.used());
     }
     Ok(())
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(250))]
     #[test]
     fn every_policy_decides_like_its_naive_twin_and_its_books_add_up(
         capacity in 0..40u64, bytes in sizes(), ops in ops()
@@ -82,6 +103,84 @@ proptest! {
             hold_to_twin(name, capacity, bytes.clone(), &ops)?;
         }
     }
+}
+
+/// A candidate whose first victim would give way and whose second does not: nobody does, and who was asked first is
+/// where it was.
+#[test]
+fn a_refusal_after_a_first_willing_victim_changes_no_resident() {
+    let sizes = [1, 1, 2];
+    for name in ["importance", "shade", "belady"] {
+        let mut scores = ScoreTable::new(3, 0.0);
+        let mut ledger = Ledger::new(2, 3, policy::from_name(name, 3).unwrap());
+        [(0, 1.0), (1, 9.0), (2, 5.0)].iter().for_each(|&(id, score)| _ = scores.record(id, score, 0));
+        // Belady: 0 is never used again, 1 before the candidate.
+        ledger.plan(if name == "belady" { &[0, 1, 2, 1, 2] } else { &[] });
+        let mut access = |id: u32| {
+            let mut evicted = vec![];
+            (ledger.access(id, &|id| sizes[id as usize], &scores, &mut evicted), evicted)
+        };
+        assert_eq!([access(0).0, access(1).0], [Access::Admitted; 2]);
+        assert_eq!(access(2), (Access::Bypassed, vec![]), "{name}");
+        assert_eq!([access(0).0, access(1).0], [Access::Hit; 2], "{name}");
+        ledger.check(&scores).unwrap();
+    }
+}
+
+#[test]
+fn a_cache_that_becomes_much_smaller_does_so_in_steps() {
+    let samples = LEAVE_MAX * 2 + 10;
+    for name in policy::NAMES {
+        let scores = ScoreTable::new(samples, 0.0);
+        let mut ledger = Ledger::new(samples as u64, samples, policy::from_name(name, samples).unwrap());
+        (0..samples as u32).for_each(|id| _ = ledger.access(id, &|_| 1, &scores, &mut vec![]));
+        let mut left = vec![];
+        for expected in [LEAVE_MAX, LEAVE_MAX, 5, 0] {
+            let leaving = ledger.resize(5, &scores);
+            assert_eq!(leaving.len(), expected, "{name}");
+            left.extend(leaving);
+            assert_eq!(ledger.capacity_bytes(), 5.max((samples - left.len()) as u64), "{name}");
+        }
+        ledger.check(&scores).unwrap();
+        assert_eq!(ledger.counts().shrunk as usize, left.len());
+        left.sort();
+        left.dedup();
+        assert!(left.len() == samples - 5 && left.iter().all(|&id| !ledger.contains(id)), "{name}");
+    }
+}
+
+#[test]
+fn the_registry_says_what_its_policies_say_and_each_sampler_has_one_default() {
+    for entry in &policy::ALL {
+        let made = (entry.make)(3);
+        assert_eq!((made.name(), made.needs()), (entry.name, entry.needs));
+        assert!(!entry.help.is_empty() && !entry.help.ends_with('.'));
+        assert_eq!(policy::find_live(entry.name).is_ok(), entry.is_live());
+        assert!(made.needs().contains(policy::Needs::PLAN) || !made.needs().contains(policy::Needs::NEXT_USE));
+        let mut substitutes = Ledger::new(3, 3, made);
+        assert_eq!(substitutes.instead(0, &ScoreTable::new(3, 0.0)), None, "no shipped policy substitutes");
+    }
+    let default = |sampler| policy::default_for(sampler).name;
+    assert_eq!(
+        ["uniform", "pads", "importance", "cost-aware", "anything"].map(default),
+        ["minio", "shade", "importance", "importance", "importance"]
+    );
+    let rest = policy::ALL.iter().filter(|e| e.suits == policy::Suits::TheRest).count();
+    assert_eq!(rest, 1);
+    let refused = policy::find_live("belady").unwrap_err().to_string();
+    assert!(refused.contains("replay") && refused.contains("minio") && !refused.contains("of belady"), "{refused}");
+}
+
+#[test]
+fn sizes_cost_nothing_while_they_are_equal() {
+    let mut sizes = Sizes::new(1000);
+    (0..1000).for_each(|id| sizes.learn(id, 7));
+    assert_eq!((sizes.metadata_bytes(), sizes.bytes(3)), (0, 7));
+    sizes.learn(5, 0);
+    sizes.learn(6, u32::MAX);
+    assert_eq!([4, 5, 6].map(|id| sizes.bytes(id)), [7, 0, u64::from(u32::MAX)]);
+    sizes.learn(5, 7);
+    assert_eq!((sizes.bytes(5), sizes.metadata_bytes()), (7, 4000));
 }
 
 #[test]
@@ -155,20 +254,22 @@ fn an_unknown_policy_is_refused_with_the_names_there_are() {
 fn metadata_is_at_most_32_bytes_a_sample_when_everything_is_resident() {
     let samples = 100_000;
     let order: Vec<u32> = (0..samples as u32).rev().collect();
-    for name in policy::NAMES {
+    for (name, unequal) in policy::NAMES.into_iter().flat_map(|name| [(name, 0), (name, 1)]) {
         let mut scores = ScoreTable::new(samples, 0.5);
-        let mut ledger = Ledger::new(samples as u64, samples, policy::from_name(name, samples).unwrap());
+        let mut ledger = Ledger::new(2 * samples as u64, samples, policy::from_name(name, samples).unwrap());
         let mut evicted = vec![];
         for _ in 0..2 {
             ledger.plan(&order);
             for &id in &order {
-                ledger.access(id, &|_| 1, &scores, &mut evicted);
+                ledger.access(id, &|id| 1 + u64::from(id % 2 * unequal), &scores, &mut evicted);
                 let belief = scores.record(id, id as f32, 0).unwrap();
                 ledger.rescore(id, belief);
             }
         }
         assert_eq!(ledger.residents(), samples);
         let each = (scores.metadata_bytes() + ledger.metadata_bytes()) as f64 / samples as f64;
-        assert!(each <= 32.0, "{name}: {each:.1} bytes a sample");
+        // Where each record is costs the engine of a live run 10 more.
+        let most = if policy::find(name).unwrap().is_live() { 22.0 } else { 32.0 };
+        assert!(each <= most, "{name}: {each:.1} bytes a sample");
     }
 }

@@ -1,14 +1,29 @@
 //! A ledger with its policy in a few naive lines: every decision recomputed from lists.
 
+use std::collections::HashMap;
+
 use lossfeed::ledger::Access;
 
+#[derive(Clone, Default)]
 pub(crate) struct Twin {
     pub(crate) policy: &'static str,
     pub(crate) capacity: u64,
     /// By id.
     pub(crate) bytes: Vec<u64>,
-    /// In order of arrival; of last use for lru.
+    /// In order of arrival; of last use for lru and lfu. For s3fifo those of the small queue.
     pub(crate) residents: Vec<u32>,
+    /// s3fifo: the main queue, oldest first.
+    main: Vec<u32>,
+    /// s3fifo: who left the small queue, oldest first.
+    ghosts: Vec<u32>,
+    /// Uses since it came; for s3fifo since it came to its queue, for sieve since the hand came by.
+    uses: HashMap<u32, u64>,
+    /// sieve: who is looked at next; none for the oldest.
+    hand: Option<u32>,
+    /// s3fifo: somebody had to leave.
+    was_full: bool,
+    /// minio: the least id that may leave next.
+    leaves_from: u32,
     /// By id.
     pub(crate) belief: Vec<Option<f32>>,
     /// What is still planned.
@@ -16,8 +31,20 @@ pub(crate) struct Twin {
 }
 
 impl Twin {
+    pub(crate) fn new(policy: &'static str, capacity: u64, bytes: Vec<u64>) -> Self {
+        Self { policy, capacity, belief: vec![None; bytes.len()], bytes, ..Self::default() }
+    }
+    /// All residents, ascending.
+    pub(crate) fn all(&self) -> Vec<u32> {
+        let mut all: Vec<u32> = self.residents.iter().chain(&self.main).copied().collect();
+        all.sort();
+        all
+    }
+    fn sum(&self, ids: &[u32]) -> u64 {
+        ids.iter().map(|&id| self.bytes[id as usize]).sum()
+    }
     pub(crate) fn used(&self) -> u64 {
-        self.residents.iter().map(|&id| self.bytes[id as usize]).sum()
+        self.sum(&self.residents) + self.sum(&self.main)
     }
     fn next_use(&self, id: u32) -> usize {
         self.future.iter().position(|&f| f == id).unwrap_or(usize::MAX)
@@ -27,48 +54,136 @@ impl Twin {
         if let Some(used_up) = self.future.iter().position(|&f| f == id) {
             self.future.remove(used_up);
         }
-        if self.residents.contains(&id) {
-            if self.policy == "lru" {
+        if self.all().contains(&id) {
+            *self.uses.entry(id).or_default() += 1;
+            if ["lru", "lfu"].contains(&self.policy) {
                 self.residents.retain(|&r| r != id);
                 self.residents.push(id);
             }
             return (Access::Hit, vec![]);
         }
-        let before = self.residents.clone();
         let bytes = self.bytes[id as usize];
+        if bytes > self.capacity {
+            return (Access::Bypassed, vec![]);
+        }
+        let was_ghost = self.ghosts.contains(&id);
+        self.ghosts.retain(|&g| g != id);
+        let before = self.clone();
         let mut evicted = vec![];
         while self.used() + bytes > self.capacity {
-            let Some(victim) = self.victim(id).filter(|_| bytes <= self.capacity) else {
-                self.residents = before;
+            let Some(victim) = self.victim(Some(id)) else {
+                *self = before;
                 return (Access::Bypassed, vec![]);
             };
-            self.residents.retain(|&r| r != victim);
+            let was_small = self.residents.contains(&victim);
+            self.leave(victim);
+            if self.policy == "s3fifo" && was_small {
+                self.remember(victim);
+            }
             evicted.push(victim);
         }
-        self.residents.push(id);
+        let fills = self.policy == "s3fifo" && !self.was_full && self.sum(&self.residents) >= self.capacity / 10;
+        let queue = if was_ghost || fills { &mut self.main } else { &mut self.residents };
+        queue.push(id);
+        self.uses.insert(id, u64::from(self.policy == "lfu"));
         (Access::Admitted, evicted)
     }
-    fn victim(&self, candidate: u32) -> Option<u32> {
-        let belief = |id: u32| self.belief[id as usize];
+    fn remember(&mut self, id: u32) {
+        let share = self.capacity * 9 / 10;
+        if self.bytes[id as usize] <= share {
+            self.ghosts.push(id);
+            while self.sum(&self.ghosts) > share {
+                self.ghosts.remove(0);
+            }
+        }
+    }
+    /// Nothing happens if `id` is no resident.
+    pub(crate) fn leave(&mut self, id: u32) {
+        if self.hand == Some(id) {
+            let place = self.residents.iter().position(|&r| r == id).unwrap();
+            self.hand = self.residents.get(place + 1).copied();
+        }
+        self.residents.retain(|&r| r != id);
+        self.main.retain(|&r| r != id);
+        self.uses.remove(&id);
+    }
+    /// Who leaves so that no more than `capacity` is used, in order.
+    pub(crate) fn resize(&mut self, capacity: u64) -> Vec<u32> {
+        self.capacity = capacity;
+        let mut left = vec![];
+        while self.used() > capacity {
+            let id = self.victim(None).or_else(|| self.unwilling()).unwrap();
+            self.leave(id);
+            left.push(id);
+        }
+        left
+    }
+    /// Who leaves a cache that becomes smaller although it would give way to nobody.
+    fn unwilling(&mut self) -> Option<u32> {
+        let all = self.all();
+        let next = all.iter().copied().find(|&id| id >= self.leaves_from).or(all.first().copied())?;
+        self.leaves_from = next;
+        Some(next)
+    }
+    /// Who gives way to `candidate`, or to nobody in particular because the cache becomes smaller.
+    fn victim(&mut self, candidate: Option<u32>) -> Option<u32> {
         let least = |ids: Vec<u32>, key: &dyn Fn(u32) -> f32| {
             ids.into_iter().map(|id| (key(id), id)).min_by(|a, b| a.partial_cmp(b).unwrap())
         };
+        let belief = |id: u32| self.belief[id as usize];
         match self.policy {
             "lru" | "fifo" => self.residents.first().copied(),
+            "lfu" => {
+                let fewest = self.residents.iter().map(|id| self.uses[id]).min()?;
+                self.residents.iter().copied().find(|id| self.uses[id] == fewest)
+            }
+            "sieve" => loop {
+                let id = self.hand.or(self.residents.first().copied())?;
+                if self.uses[&id] == 0 {
+                    self.hand = Some(id);
+                    return Some(id);
+                }
+                self.uses.insert(id, 0);
+                let place = self.residents.iter().position(|&r| r == id)?;
+                self.hand = self.residents.get(place + 1).copied();
+            },
+            "s3fifo" => {
+                self.was_full = true;
+                let main_share = self.capacity - self.capacity / 10;
+                let from_main = self.sum(&self.main) > main_share;
+                while let Some(&id) = self.residents.first().filter(|_| !from_main) {
+                    if self.uses[&id] < 2 {
+                        return Some(id);
+                    }
+                    self.residents.remove(0);
+                    self.main.push(id);
+                    self.uses.insert(id, 0);
+                }
+                while let Some(&id) = self.main.first() {
+                    if self.uses[&id] == 0 {
+                        return Some(id);
+                    }
+                    self.main.remove(0);
+                    self.main.push(id);
+                    let uses = self.uses[&id].min(3) - 1;
+                    self.uses.insert(id, uses);
+                }
+                None
+            }
             "minio" => None,
             "shade" => {
                 let (score, id) = least(self.residents.clone(), &|id| belief(id).unwrap_or(0.0))?;
-                (belief(candidate)? >= score).then_some(id)
+                candidate.is_none_or(|c| belief(c).is_some_and(|b| b >= score)).then_some(id)
             }
             "belady" => {
                 let farthest = self.residents.iter().map(|&id| self.next_use(id)).max()?;
                 let id = self.residents.iter().copied().filter(|&id| self.next_use(id) == farthest).min()?;
-                (self.next_use(candidate) < farthest).then_some(id)
+                candidate.is_none_or(|c| self.next_use(c) < farthest).then_some(id)
             }
             "importance" => {
                 let unneeded = self.residents.iter().copied().filter(|id| !self.future.contains(id)).collect();
                 let (score, id) = least(unneeded, &|id| belief(id).unwrap_or(f32::INFINITY))?;
-                (belief(candidate)? > score).then_some(id)
+                candidate.is_none_or(|c| belief(c).is_some_and(|b| b > score)).then_some(id)
             }
             other => panic!("no twin of {other}"),
         }

@@ -1,6 +1,8 @@
 """`lossfeed train`: what it can be asked for, and what it answers to what it cannot."""
 
+import lossfeed as lf
 import pytest
+from lossfeed import _native
 from lossfeed.train import main
 from lossfeed.train.options import DEFAULT_COMPARE, OptionError, Options, Recipe
 
@@ -85,3 +87,12 @@ def test_times_and_rates_have_units():
     assert options.bandwidth_bytes_per_s == 2_000_000
     assert Options.from_mapping({"latency": 0.25, "bandwidth": 0}).latency_s == 0.25
     assert Options.from_mapping({"bandwidth": 0}).bandwidth_bytes_per_s == 0
+
+
+def test_policies_are_the_engines_own():
+    policies = {name: (live, by_score) for name, _, live, by_score in _native.cache_policies()}
+    assert policies["belady"] == (False, False)
+    assert {name for name, (_, by_score) in policies.items() if by_score} == {"shade", "importance"}
+    assert {Recipe.parse(f"uniform+{name}").policy for name in policies} == set(policies)
+    for name, (live, _) in policies.items():
+        assert not live or f'``"{name}"``' in lf.Loader.__doc__, f"the loader's help does not name {name}"

@@ -1,6 +1,7 @@
 //! Every option, defined once: help, parsing and (later) completions come from here.
 
 use clap::{Args, Parser, Subcommand};
+use lossfeed_control::policy;
 use serde::Serialize;
 
 use crate::term::Color;
@@ -57,12 +58,18 @@ pub struct ReplayArgs {
     /// The recorded run: CSV with the columns epoch,step,id,loss[,bytes], plain or gzipped
     #[arg(long, value_name = "FILE")]
     pub trace: std::path::PathBuf,
-    /// Cache policies, comma-separated
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "lru,fifo,minio,shade,belady")]
+    /// Cache policies, comma-separated; --help says what each does
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = policy::NAMES, hide_default_value = true, long_help = policies_help())]
     pub policy: Vec<String>,
-    /// Cache sizes as shares of the dataset (of its bytes, if the trace has them), comma-separated
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = fraction, default_value = "0.1,0.2,0.5")]
+    /// Cache sizes as shares of the dataset (of its bytes, if the trace has them), comma-separated [default: 0.1,0.2,0.5, if there is no --capacity]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = fraction)]
     pub capacity_fraction: Vec<f64>,
+    /// Cache sizes in bytes ("1500000", "64MiB"), comma-separated; in samples, if the trace has no bytes
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = bytes)]
+    pub capacity: Vec<u64>,
+    /// Samples in the dataset, if the trace does not name every one
+    #[arg(long, value_name = "N")]
+    pub samples: Option<u32>,
     /// One JSON document instead of a table
     #[arg(long)]
     pub json: bool,
@@ -172,6 +179,13 @@ fn interval(text: &str) -> Result<f64, String> {
         Ok(x) if (0.1..=86_400.0).contains(&x) => Ok(x),
         _ => Err("must be between 0.1 and 86400 seconds".to_owned()),
     }
+}
+
+/// The policies and what they do, one a line.
+fn policies_help() -> String {
+    let mut help = "Cache policies, comma-separated [default: all]:".to_owned();
+    policy::ALL.iter().for_each(|entry| help += &format!("\n- {}: {}", entry.name, entry.help));
+    help
 }
 
 /// A share from 0 to 1.

@@ -6,12 +6,13 @@ import warnings
 from typing import TYPE_CHECKING
 
 from ._errors import TrainingWarning
+from ._native import cache_policies
 
 if TYPE_CHECKING:
     from ._loader import Loader
 
 #: Policies that keep by score.
-_SCORED_POLICIES = ("importance", "shade")
+_SCORED_POLICIES = tuple(name for name, _, _, by_score in cache_policies() if by_score)
 
 
 class Uses:

@@ -52,8 +52,8 @@ class Loader:
             kernel reads the rows there, over the bus). ``"auto"`` takes what is measured to be the fastest when the loader is made; see
             :meth:`copy_paths`; ``in_place_samples_total`` of :meth:`stats` counts rows that were not gathered. Samples that are decoded or transformed by the loader's threads are always gathered.
         transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers pixels as they are.
-        policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``; None takes the one that suits the
-            sampler (minio, shade for pads, else importance).
+        policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``, ``"sieve"``, ``"s3fifo"`` or
+            ``"lfu"``; None takes the one that suits the sampler (minio, shade for pads, else importance).
         seed: reproduces every order, on any machine. With ``num_workers=0`` always. With workers it does for samplers that look at
             nothing but the seed (``uniform``); the others draw by scores and residents, and which of them had come when an epoch
             was drawn is a matter of timing.

@@ -8,7 +8,8 @@ pub const NEVER: u32 = u32::MAX;
 /// Where the count of planned uses ends: a byte, because it is paid for every sample of the dataset.
 const MANY: u8 = u8::MAX;
 
-/// The plan, by sample: made by one pass over the order, for whoever decides. Accesses may stray from the plan: each one uses
+/// The plan, by sample: made by one pass over the order, for whoever decides. Accesses may stray from the plan: each
+/// one uses
 /// up the next planned use of its id, if there is one.
 ///
 /// Who asks only *whether* a sample is needed again pays a byte a sample. Who asks *when* pays 4 bytes a sample and 4 a
@@ -22,7 +23,8 @@ pub struct NextUse {
 #[derive(Debug, Clone)]
 enum Known {
     Nothing,
-    /// Planned uses still to come, by id. A sample planned [`MANY`] times or more keeps that number until the next plan.
+    /// Planned uses still to come, by id. A sample planned [`MANY`] times or more keeps that number until the next
+    /// plan.
     Counts(Vec<u8>),
     Positions {
         /// The next planned use, by id; a position in the plan.

@@ -1,10 +1,13 @@
 //! An indexed priority queue: the least key first, ties by id, any member found by its id in O(1).
 //!
-//! A tournament: the keys stand in the order of the ids, and above every [`FAN`] of them stands the least of them, level by
+//! A tournament: the keys stand in the order of the ids, and above every [`FAN`] of them stands the least of them,
+//! level by
 //! level, up to one. An indexed binary heap of (key, id) is the plain version. Three departures in its favour:
-//! 1. the ids need not be stored: a key's place is its id, and the leftmost of equal keys is the smallest id. So it takes
+//! 1. the ids need not be stored: a key's place is its id, and the leftmost of equal keys is the smallest id. So it
+//! takes
 //!    little more than the keys, where a heap takes the keys, the ids, and where each id is in the heap;
-//! 2. what is compared lies side by side, in one line of the processor's cache for keys of 4 bytes. At millions of samples
+//! 2. what is compared lies side by side, in one line of the processor's cache for keys of 4 bytes. At millions of
+//! samples
 //!    those lines are the whole cost, and only the lowest level or two are not in a near cache already;
 //! 3. a new key mostly ends its way at the first level, because it is not the least of its neighbours.
 
@@ -62,7 +65,8 @@ impl Key for f32 {
     }
 }
 
-/// A min-queue over sample ids below a fixed bound. Insert, remove and update cost O(log samples), mostly less; memory is a
+/// A min-queue over sample ids below a fixed bound. Insert, remove and update cost O(log samples), mostly less; memory
+/// is a
 /// key and a fifteenth a sample, so 4¼ bytes for keys of 4.
 #[derive(Debug, Clone)]
 pub struct PriorityQueue<K: Key = f32> {
@@ -236,7 +240,8 @@ fn block<T>(below: &[T], place: usize) -> &[T] {
     &below[first..(first + FAN).min(below.len())]
 }
 
-/// Adds to a list that may come to hold each of `samples` samples. Not doubling: at full residency that could waste as much as
+/// Adds to a list that may come to hold each of `samples` samples. Not doubling: at full residency that could waste as
+/// much as
 /// the list itself takes.
 #[inline]
 pub(crate) fn push<T>(list: &mut Vec<T>, item: T, samples: usize) {

@@ -2,15 +2,18 @@
 
 use crate::types::SampleId;
 
-/// The size of every sample that has come by, in bytes. Nothing while all of them are equal, 4 bytes a sample otherwise.
+/// The size of every sample that has come by, in bytes. Nothing while all of them are equal, 4 bytes a sample
+/// otherwise.
 ///
-/// A size is kept after its sample has left the cache: a sample has one size, and policies remember samples that are gone.
+/// A size is kept after its sample has left the cache: a sample has one size, and policies remember samples that are
+/// gone.
 #[derive(Debug, Clone)]
 pub struct Sizes {
     samples: usize,
     /// The first size that was learned.
     common: Option<u32>,
-    /// By id, what differs from `common`: their exclusive or. So zeros mean equal, and a list of zeros costs no time to make.
+    /// By id, what differs from `common`: their exclusive or. So zeros mean equal, and a list of zeros costs no time to
+    /// make.
     differences: Vec<u32>,
 }
 

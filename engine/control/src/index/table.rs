@@ -5,9 +5,11 @@ use crate::types::SampleId;
 
 /// Beliefs about all samples of a dataset: 8 bytes a sample.
 ///
-/// A sample has no score until its first one; that is a state, not a small number (an unseen sample must never start below
+/// A sample has no score until its first one; that is a state, not a small number (an unseen sample must never start
+/// below
 /// a scored one). [`Standing`] tells the ways of having none apart: a sample that was delivered and got no score is not
-/// unseen any more, or samplers would draw it first in every epoch to come. Because the table covers every id, resident or
+/// unseen any more, or samplers would draw it first in every epoch to come. Because the table covers every id, resident
+/// or
 /// not, it is also the *ghost*: what is remembered of samples that are not in the cache.
 ///
 /// Beliefs are finite: a score that is not is refused, and merging two finite scores gives a finite one.
@@ -32,7 +34,8 @@ pub struct ScoreTable {
 pub enum Standing {
     /// Never delivered: it must be met soon, and its worth is found out by meeting it.
     Unseen,
-    /// Delivered, but no score came: an ignored target, a loss that is not finite, a batch that nobody scored. Meeting it
+    /// Delivered, but no score came: an ignored target, a loss that is not finite, a batch that nobody scored. Meeting
+    /// it
     /// again teaches nothing, so it is worth what an average sample is.
     Tried,
     /// It could not be read the last time, and the run goes on without it (`on_error` is not `raise`).
@@ -181,7 +184,8 @@ impl ScoreTable {
     /// Puts back what [`Self::as_slice`] and [`Self::stamps`] gave, for resuming a run.
     ///
     /// # Errors
-    /// `Settings` for another number of samples, a belief that is infinite, or a stamp that no sample without a score has;
+    /// `Settings` for another number of samples, a belief that is infinite, or a stamp that no sample without a score
+    /// has;
     /// the table is then as it was.
     pub fn restore(&mut self, importance: &[f32], stamps: &[u32]) -> Result<()> {
         let samples = self.len();

@@ -1,7 +1,9 @@
 //! What is resident and how many bytes it takes: the one set of books, kept for the live cache and the simulator alike.
 //!
-//! The ledger owns no sample's bytes. It counts, asks its [`Policy`] who gives way, and tells the caller what it decided; the
-//! caller moves the bytes. What policies decide by (residents, sizes, next uses) is kept here, once for all of them. One
+//! The ledger owns no sample's bytes. It counts, asks its [`Policy`] who gives way, and tells the caller what it
+//! decided; the
+//! caller moves the bytes. What policies decide by (residents, sizes, next uses) is kept here, once for all of them.
+//! One
 //! ledger lives under one lock, taken once a batch.
 
 use crate::index::{NextUse, Residents, ScoreTable, Sizes};
@@ -22,7 +24,8 @@ pub enum Access {
     Bypassed,
 }
 
-/// Totals since the ledger was made. `hits + misses` is the number of accesses, `admitted + bypassed` the number of misses,
+/// Totals since the ledger was made. `hits + misses` is the number of accesses, `admitted + bypassed` the number of
+/// misses,
 /// and `admitted − evicted − cancelled − shrunk − lost` the number of residents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -113,7 +116,8 @@ impl Ledger {
         }
     }
 
-    /// One access. `bytes(id)` is what the sample takes in the cache, always the same; it is asked on a miss, and of `id` alone.
+    /// One access. `bytes(id)` is what the sample takes in the cache, always the same; it is asked on a miss, and of
+    /// `id` alone.
     /// Residents that gave way are appended to `evicted`; their bytes must be freed before the candidate's are kept.
     /// A sample larger than the whole cache, or than 4 GiB − 1, always passes through.
     pub fn access(
@@ -154,8 +158,10 @@ impl Ledger {
         Access::Admitted
     }
 
-    /// The resident that the policy would deliver in place of `asked`; `None` to deliver what was asked for, as for every
-    /// resident and under every policy that does not [substitute](Needs::SUBSTITUTES). Changes no books: what is delivered is
+    /// The resident that the policy would deliver in place of `asked`; `None` to deliver what was asked for, as for
+    /// every
+    /// resident and under every policy that does not [substitute](Needs::SUBSTITUTES). Changes no books: what is
+    /// delivered is
     /// then [accessed](Self::access).
     pub fn instead(&mut self, asked: SampleId, scores: &ScoreTable) -> Option<SampleId> {
         if !self.substitutes || self.books.residents.contains(asked) {
@@ -165,7 +171,8 @@ impl Ledger {
         self.policy.instead(asked, &view).filter(|&id| self.books.residents.contains(id))
     }
 
-    /// Sets the limit. Residents that have to leave for it are answered; their bytes are to be freed. At most [`LEAVE_MAX`] leave in
+    /// Sets the limit. Residents that have to leave for it are answered; their bytes are to be freed. At most
+    /// [`LEAVE_MAX`] leave in
     /// one call: if that is not enough, the limit stays at what is still used, and the call is to be repeated until
     /// [`Self::capacity_bytes`] is what was asked for.
     pub fn resize(&mut self, capacity_bytes: u64, scores: &ScoreTable) -> Vec<SampleId> {
@@ -183,8 +190,10 @@ impl Ledger {
         left
     }
 
-    /// Brings the books about a batch's `ids` into the processor's caches before [`Ledger::access`] asks for them one by one.
-    /// Changes nothing. At millions of samples every look at a random id is a cache miss: these loads do not depend on each
+    /// Brings the books about a batch's `ids` into the processor's caches before [`Ledger::access`] asks for them one
+    /// by one.
+    /// Changes nothing. At millions of samples every look at a random id is a cache miss: these loads do not depend on
+    /// each
     /// other, so a dozen misses overlap where the accesses would wait for one after the other.
     pub fn prefetch(&self, ids: &[SampleId], scores: &ScoreTable) {
         self.books.residents.prefetch(ids);

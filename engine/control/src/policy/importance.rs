@@ -24,19 +24,22 @@ pub(super) const ENTRY: Entry = Entry {
 /// Evicts the least believed resident that the rest of the plan does not need, for a candidate that is strictly more
 /// important; ties leave things as they are, and between equals the smallest id goes.
 ///
-/// A candidate without a score enters only while there is room. It then gives way to nobody while it is unseen: samplers
+/// A candidate without a score enters only while there is room. It then gives way to nobody while it is unseen:
+/// samplers
 /// draw the unseen like the most important ones. Once it was delivered and got no score, it counts as an average one.
 ///
 /// A cache that becomes smaller loses the least believed first, then needed residents in the order of their ids.
 ///
-/// 4⅜ bytes a sample, and up to 4 a resident between its last use and the next eviction. The plan itself is the ledger's: a byte a sample.
+/// 4⅜ bytes a sample, and up to 4 a resident between its last use and the next eviction. The plan itself is the
+/// ledger's: a byte a sample.
 #[derive(Debug)]
 pub struct Importance {
     /// Residents the plan does not need any more (or that `released` still holds), by belief.
     evictable: PriorityQueue,
     /// Residents that are not in `evictable`.
     held: Residents,
-    /// Held residents whose last planned use is over. They enter `evictable` when a victim is next looked for: a hit then
+    /// Held residents whose last planned use is over. They enter `evictable` when a victim is next looked for: a hit
+    /// then
     /// costs no work in the queue.
     released: Vec<SampleId>,
     samples: usize,

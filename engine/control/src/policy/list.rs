@@ -6,17 +6,20 @@ use crate::types::SampleId;
 /// Outside every list.
 const OUT: u32 = u32::MAX;
 
-/// The two neighbours lie side by side: at millions of samples a random node is a cache miss, so it must be one, not two.
+/// The two neighbours lie side by side: at millions of samples a random node is a cache miss, so it must be one, not
+/// two.
 #[derive(Debug, Clone, Copy)]
 struct Node {
     older: u32,
     newer: u32,
 }
 
-/// A few lists of which a sample is in one at most, each from oldest to newest; 8 bytes a sample however many there are.
+/// A few lists of which a sample is in one at most, each from oldest to newest; 8 bytes a sample however many there
+/// are.
 #[derive(Debug, Clone)]
 pub(super) struct Lists {
-    /// By id, and one more at the end for each list, which closes its ring: there `newer` is the oldest member and `older`
+    /// By id, and one more at the end for each list, which closes its ring: there `newer` is the oldest member and
+    /// `older`
     /// the newest.
     nodes: Vec<Node>,
     samples: u32,
@@ -28,7 +31,9 @@ pub(super) const ONLY: u32 = 0;
 impl Lists {
     pub(super) fn new(samples: usize, lists: u32) -> Self {
         let samples = samples as u32;
-        let mut nodes = vec![Node { older: OUT, newer: OUT }; samples as usize];
+        // Exactly: a list that grows by doubling would keep twice as much.
+        let mut nodes = Vec::with_capacity(samples as usize + lists as usize);
+        nodes.resize(samples as usize, Node { older: OUT, newer: OUT });
         nodes.extend((samples..samples + lists).map(|ring| Node { older: ring, newer: ring }));
         Self { nodes, samples }
     }
@@ -64,7 +69,8 @@ impl Lists {
     pub(super) fn newer(&self, id: SampleId) -> Option<SampleId> {
         self.member(self.nodes[id as usize].newer)
     }
-    /// Takes the oldest of `list`, one after the other, until they free `missing` bytes together. Takes nobody and answers false
+    /// Takes the oldest of `list`, one after the other, until they free `missing` bytes together. Takes nobody and
+    /// answers false
     /// if all are not enough.
     #[inline]
     pub(super) fn take_oldest(&mut self, list: u32, missing: u64, sizes: &Sizes, victims: &mut Vec<SampleId>) -> bool {

@@ -1,6 +1,7 @@
 //! Who stays: cache policies, one file each.
 //!
-//! To add one: a file with the policy and its [`Entry`], a line in `registry.rs`, and a naive twin in `tests/pure/twins.rs`.
+//! To add one: a file with the policy and its [`Entry`], a line in `registry.rs`, and a naive twin in
+//! `tests/pure/twins.rs`.
 
 mod belady;
 mod fifo;
@@ -44,7 +45,8 @@ impl Needs {
     pub const NEXT_USE: Self = Self(4 | 2);
     /// The plan must reach to the end of the run, so a training run cannot have it: its order is drawn epoch by epoch.
     pub const WHOLE_FUTURE: Self = Self(8 | 4 | 2);
-    /// The right to deliver another sample than the one that was asked for. The run is then biased, and says so by name.
+    /// The right to deliver another sample than the one that was asked for. The run is then biased, and says so by
+    /// name.
     pub const SUBSTITUTES: Self = Self(16);
 
     /// Both.
@@ -99,7 +101,8 @@ pub enum Left {
 /// For every access of the stream, in order, it is called once: [`hit`](Policy::hit) if the sample is resident,
 /// [`place`](Policy::place) if it is not and could fit into the empty cache. After a batch's accesses, its scores come
 /// through [`believed`](Policy::believed). The implementation keeps exactly the residents it was told of: a successful
-/// `place` adds the candidate and takes away its victims, [`left`](Policy::left) takes away one, and nothing else changes
+/// `place` adds the candidate and takes away its victims, [`left`](Policy::left) takes away one, and nothing else
+/// changes
 /// them.
 pub trait Policy: Send {
     /// The name users type.
@@ -109,8 +112,10 @@ pub trait Policy: Send {
     /// The resident `id` is used.
     fn hit(&mut self, id: SampleId, view: &View<'_>);
     /// `id`, which is no resident, is used. True: it becomes a resident, and those who give way to it are appended to
-    /// `victims`; they take [`View::missing`] bytes or more together. False: it passes through, `victims` is as it was, and
-    /// no resident changes in anything that a later decision looks at. What is remembered of samples that are not resident
+    /// `victims`; they take [`View::missing`] bytes or more together. False: it passes through, `victims` is as it was,
+    /// and
+    /// no resident changes in anything that a later decision looks at. What is remembered of samples that are not
+    /// resident
     /// may change either way.
     fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool;
     /// The resident to be delivered in place of `asked`, which is none. Asked only of a policy that needs
@@ -118,7 +123,8 @@ pub trait Policy: Send {
     fn instead(&mut self, _asked: SampleId, _view: &View<'_>) -> Option<SampleId> {
         None
     }
-    /// The resident that goes first when the cache becomes smaller. It stays until it is told to have `left`. `None` only if
+    /// The resident that goes first when the cache becomes smaller. It stays until it is told to have `left`. `None`
+    /// only if
     /// there is no resident.
     fn weakest(&mut self, view: &View<'_>) -> Option<SampleId>;
     /// The resident `id` is none any more.
@@ -153,7 +159,8 @@ fn check_members(ids: impl Iterator<Item = SampleId>, view: &View<'_>) -> Result
     }
 }
 
-/// Takes the least of `queue`, one after the other, until they free `missing` bytes together. Takes nobody and answers false if
+/// Takes the least of `queue`, one after the other, until they free `missing` bytes together. Takes nobody and answers
+/// false if
 /// one of them does not give way, or if all are not enough.
 #[inline]
 fn take_least<K: Key>(

@@ -30,14 +30,21 @@ const PROVEN: u8 = 2;
 /// Where uses end to be counted.
 const USES_MAX: u8 = 3;
 
-/// A sample enters the small queue, or the main one if it left the small one a short while ago (it is a *ghost*). At the small
-/// queue's end it goes to the main queue if it was used twice or more meanwhile, and else becomes a ghost. At the main queue's end
+/// A sample enters the small queue, or the main one if it left the small one a short while ago (it is a *ghost*). At
+/// the small
+/// queue's end it goes to the main queue if it was used twice or more meanwhile, and else becomes a ghost. At the main
+/// queue's end
 /// it goes round again, with one use less, until it has none.
 ///
-/// The small queue has a tenth of the cache's bytes, the main queue and the ghosts nine tenths each. As in the authors' code, and
-/// other than in the paper, the small queue gives way unless the main one is above its share or the small one empty: so the small
-/// one may take more than its share while the cache fills. Other than in their code, a sample larger than the small queue's
-/// share is admitted: in a cache of a few samples nothing would enter else.
+/// The small queue has a tenth of the cache's bytes, the main queue and the ghosts nine tenths each. Two rules are the
+/// authors'
+/// code's and not the paper's: the small queue gives way unless the main one is above its share or the small one empty;
+/// and
+/// until somebody has had to leave, newcomers enter the main queue once the small one has its share. One is ours: a
+/// sample as
+/// large as the small queue's share is admitted, which their code refuses. In a cache of a few samples nothing would
+/// enter
+/// else.
 ///
 /// 9 bytes a sample, and 8 for each that left between two decisions (a cancelled or lost one).
 #[derive(Debug)]
@@ -47,6 +54,8 @@ pub struct S3Fifo {
     states: Vec<u8>,
     /// Of the samples in each queue, and of those in `gone`.
     bytes: [u64; 3],
+    /// Somebody had to leave: the cache was full once.
+    was_full: bool,
     /// Who left, and which queue: not yet taken off its bytes, because sizes are at hand only where it is decided.
     gone: Vec<(SampleId, u32)>,
 }
@@ -54,7 +63,13 @@ pub struct S3Fifo {
 impl S3Fifo {
     /// No residents; ids `0..samples`.
     pub fn new(samples: usize) -> Self {
-        Self { queues: Lists::new(samples, 3), states: vec![NOWHERE as u8; samples], bytes: [0; 3], gone: Vec::new() }
+        Self {
+            queues: Lists::new(samples, 3),
+            states: vec![NOWHERE as u8; samples],
+            bytes: [0; 3],
+            was_full: false,
+            gone: Vec::new(),
+        }
     }
     fn queue(&self, id: SampleId) -> u32 {
         u32::from(self.states[id as usize] & 3)
@@ -81,6 +96,7 @@ impl S3Fifo {
     }
     /// Moves queues on until the resident to be evicted stands at the end of one, and answers it.
     fn find(&mut self, view: &View<'_>) -> Option<SampleId> {
+        self.was_full = true;
         let main_share = view.capacity - view.capacity / SMALL_SHARE;
         let mut queue = if self.bytes[MAIN as usize] > main_share { MAIN } else { SMALL };
         loop {
@@ -97,7 +113,7 @@ impl S3Fifo {
                 return Some(id);
             }
             self.take(queue, id, view.sizes);
-            self.push(MAIN, id, if queue == SMALL { uses } else { uses - 1 }, view.sizes);
+            self.push(MAIN, id, if queue == SMALL { 0 } else { uses - 1 }, view.sizes);
         }
     }
     /// Remembers that `id` was here, as far as there is room for ghosts.
@@ -127,8 +143,8 @@ impl Policy for S3Fifo {
     }
     fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool {
         self.settle_gone(view.sizes);
-        let queue = if self.queue(id) == GHOST { MAIN } else { SMALL };
-        if queue == MAIN {
+        let was_ghost = self.queue(id) == GHOST;
+        if was_ghost {
             self.take(GHOST, id, view.sizes);
         }
         // It fits into the empty cache, so the search ends before the residents do: nothing is refused here.
@@ -143,7 +159,9 @@ impl Policy for S3Fifo {
             }
             victims.push(victim);
         }
-        self.push(queue, id, 0, view.sizes);
+        let small_is_full = self.bytes[SMALL as usize] >= view.capacity / SMALL_SHARE;
+        let proven = was_ghost || (!self.was_full && small_is_full);
+        self.push(if proven { MAIN } else { SMALL }, id, 0, view.sizes);
         true
     }
     fn weakest(&mut self, view: &View<'_>) -> Option<SampleId> {

@@ -16,7 +16,8 @@ pub(super) const ENTRY: Entry = Entry {
 /// Keeps the samples with the highest scores. A sample enters a full cache only if it was scored before and its score
 /// (remembered in the score table, the *ghost*) is at least the least resident's, by (score, id).
 ///
-/// As the paper has it: ≥, not the authors' code's strict > on (score, frequency), so an equal newcomer enters. A sample
+/// As the paper has it: ≥, not the authors' code's strict > on (score, frequency), so an equal newcomer enters. A
+/// sample
 /// that enters an empty place unseen starts at 0. 4¼ bytes a sample.
 #[derive(Debug)]
 pub struct Shade {

@@ -1,4 +1,5 @@
-//! SIEVE (Zhang, Yang, Yue, Vigfusson and Rashmi, NSDI'24): a queue that nobody moves in, and a hand that looks for who was not
+//! SIEVE (Zhang, Yang, Yue, Vigfusson and Rashmi, NSDI'24): a queue that nobody moves in, and a hand that looks for who
+//! was not
 //! used since it last came by.
 
 use super::list::{Lists, ONLY};
@@ -14,11 +15,14 @@ pub(super) const ENTRY: Entry = Entry {
     make: |samples| Box::new(Sieve::new(samples)),
 };
 
-/// A sample enters as the newest and keeps its place in the queue; a use marks it. The hand goes from the oldest to the newest
-/// and around again, takes marks away, and evicts the first it meets without one. It stays where it evicted: so newcomers are
+/// A sample enters as the newest and keeps its place in the queue; a use marks it. The hand goes from the oldest to the
+/// newest
+/// and around again, takes marks away, and evicts the first it meets without one. It stays where it evicted: so
+/// newcomers are
 /// soon looked at, and old residents that are used survive.
 ///
-/// The paper has samples of one size. Where they vary, the hand goes on until there is room, as in the authors' code. 8⅛ bytes
+/// The paper has samples of one size. Where they vary, the hand goes on until there is room, as in the authors' code.
+/// 8⅛ bytes
 /// a sample.
 #[derive(Debug)]
 pub struct Sieve {

@@ -4,5 +4,5 @@
 mod replay;
 mod trace;
 
-pub use replay::{Replay, replay};
+pub use replay::{Replay, replay, replay_bytes};
 pub use trace::{ROWS_MAX, Trace};

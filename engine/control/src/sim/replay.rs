@@ -27,6 +27,8 @@ pub struct Replay {
     pub policy: String,
     /// Size of the cache as a fraction of the dataset's bytes.
     pub capacity_fraction: f64,
+    /// The same in bytes; in samples if the trace has no sizes.
+    pub capacity_bytes: u64,
     /// Accesses that found their sample resident.
     pub hits: u64,
     /// Accesses that did not.
@@ -46,9 +48,17 @@ pub fn replay(trace: &Trace, policy: &str, capacity_fraction: f64) -> Result<Rep
             "the capacity fraction is {capacity_fraction}: give a part of the dataset from 0 to 1"
         )));
     }
+    let capacity_bytes = (capacity_fraction * trace.total_bytes() as f64).floor() as u64;
+    Ok(Replay { capacity_fraction, ..replay_bytes(trace, policy, capacity_bytes)? })
+}
+
+/// The same with room for `capacity_bytes`, or for so many samples if the trace has no sizes.
+///
+/// # Errors
+/// `Settings` if there is no such policy.
+pub fn replay_bytes(trace: &Trace, policy: &str, capacity_bytes: u64) -> Result<Replay> {
     let name = if policy == "app" { "shade" } else { policy };
     let samples = trace.samples();
-    let capacity_bytes = (capacity_fraction * trace.total_bytes() as f64).floor() as u64;
     let mut ledger = Ledger::new(capacity_bytes, samples, policy::from_name(name, samples)?);
     let clairvoyant = ledger.needs().contains(Needs::WHOLE_FUTURE);
     if clairvoyant {
@@ -71,7 +81,8 @@ pub fn replay(trace: &Trace, policy: &str, capacity_fraction: f64) -> Result<Rep
     let counts = control.counts();
     Ok(Replay {
         policy: policy.to_owned(),
-        capacity_fraction,
+        capacity_fraction: capacity_bytes as f64 / trace.total_bytes() as f64,
+        capacity_bytes,
         hits: counts.hits,
         misses: counts.misses,
         hit_ratio: counts.hits as f64 / trace.requests() as f64,

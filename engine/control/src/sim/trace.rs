@@ -1,10 +1,13 @@
 //! A recorded run: who was delivered when, and at what loss.
 //!
-//! CSV, plain or gzip, header `epoch,step,id,loss` or `epoch,step,id,loss,bytes`; one row a delivered sample, in order. The rows
+//! CSV, plain or gzip, header `epoch,step,id,loss` or `epoch,step,id,loss,bytes`; one row a delivered sample, in order.
+//! The rows
 //! of one (epoch, step) are a batch and stand together; (epoch, step) never goes back. `bytes` (1 to 4294967295) is the
-//! sample's size, the same in every row of an id. A loss may be `nan` or `inf`: such a row is an access without a score.
+//! sample's size, the same in every row of an id. A loss may be `nan` or `inf`: such a row is an access without a
+//! score.
 //!
-//! A trace comes from anywhere, so reading one is bounded in every direction: by rows, by bytes a line, and ids are numbered
+//! A trace comes from anywhere, so reading one is bounded in every direction: by rows, by bytes a line, and ids are
+//! numbered
 //! densely (in their own order), so that one huge id costs nothing.
 
 use std::collections::HashMap;
@@ -16,8 +19,10 @@ use flate2::bufread::MultiGzDecoder;
 use crate::error::{Error, Result};
 use crate::types::SampleId;
 
-/// Rows worth reading from an unknown file. A row takes 8 bytes once it is read, 4 more where it begins a batch, and twice that
-/// while rows are read and ids numbered; a size takes another 20 or so for each distinct sample meanwhile. So 2 to 3 GiB, 6 on the
+/// Rows worth reading from an unknown file. A row takes 8 bytes once it is read, 4 more where it begins a batch, and
+/// twice that
+/// while rows are read and ids numbered; a size takes another 20 or so for each distinct sample meanwhile. So 2 to 3
+/// GiB, 6 on the
 /// way, and 10 on the way if every row is another sample with a size.
 pub const ROWS_MAX: usize = 1 << 28;
 /// The longest row with every number at its widest is well below this.
@@ -33,12 +38,15 @@ pub struct Trace {
     /// The first batch of each epoch.
     epochs: Vec<u32>,
     samples: usize,
+    /// Samples of the dataset that no row names.
+    unnamed: usize,
     /// By dense id; `None` without a bytes column.
     bytes: Option<Vec<u32>>,
 }
 
 impl Trace {
-    /// Reads a trace, gzip or not (told by its first bytes, not by a name), of at most `rows_max` rows (never more than 2³² − 2).
+    /// Reads a trace, gzip or not (told by its first bytes, not by a name), of at most `rows_max` rows (never more than
+    /// 2³² − 2).
     ///
     /// # Errors
     /// `Source`, with the line, if it cannot be read or a row is not as the format says.
@@ -63,9 +71,35 @@ impl Trace {
     pub fn batches(&self) -> usize {
         self.starts.len()
     }
-    /// Bytes of all distinct samples, or their number if the trace has no sizes: every sample then counts as 1.
+    /// The same recorded run, of a dataset of `samples`: those that no row names were not delivered, but are parts of
+    /// it.
+    ///
+    /// # Errors
+    /// `Settings` if the trace names more.
+    pub fn of_dataset(self, samples: usize) -> Result<Self> {
+        match samples.checked_sub(self.samples) {
+            Some(unnamed) => Ok(Self { unnamed, ..self }),
+            None => Err(Error::settings(format!(
+                "the dataset is said to have {samples} samples, and the trace names {}: give at least as many",
+                self.samples
+            ))),
+        }
+    }
+    /// Samples of the dataset that no row names.
+    pub fn unnamed(&self) -> usize {
+        self.unnamed
+    }
+    /// Whether the trace has sizes.
+    pub fn has_sizes(&self) -> bool {
+        self.bytes.is_some()
+    }
+    /// Bytes of the dataset, or its samples if the trace has no sizes: every sample then counts as 1. A sample that no
+    /// row names
+    /// is taken to have the mean size of those that are named.
     pub fn total_bytes(&self) -> u64 {
-        self.bytes.as_ref().map_or(self.samples as u64, |b| b.iter().map(|&b| u64::from(b)).sum())
+        let Some(bytes) = &self.bytes else { return (self.samples + self.unnamed) as u64 };
+        let named: u64 = bytes.iter().map(|&b| u64::from(b)).sum();
+        named + (named as f64 / self.samples as f64 * self.unnamed as f64).round() as u64
     }
     pub(super) fn bytes(&self, id: SampleId) -> u64 {
         self.bytes.as_ref().map_or(1, |b| u64::from(b[id as usize]))
@@ -100,8 +134,15 @@ fn parse(mut reader: impl BufRead, rows_max: usize) -> Result<Trace> {
             )));
         }
     };
-    let mut trace =
-        Trace { ids: Vec::new(), losses: Vec::new(), starts: Vec::new(), epochs: Vec::new(), samples: 0, bytes: None };
+    let mut trace = Trace {
+        ids: Vec::new(),
+        losses: Vec::new(),
+        starts: Vec::new(),
+        epochs: Vec::new(),
+        samples: 0,
+        unnamed: 0,
+        bytes: None,
+    };
     let mut sizes: HashMap<u32, u32> = HashMap::new();
     let mut at: Option<(u32, u32)> = None;
     loop {

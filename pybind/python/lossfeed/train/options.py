@@ -10,15 +10,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from .._native import cache_policies, default_policy
+
+# Name a user types → the policy that goes with it when none is named. ``shade`` is the ``pads`` sampler.
 SAMPLERS: dict[str, str] = {
-    # Name a user types → the policy that goes with it when none is named.
-    "uniform": "minio",
-    "shade": "shade",
-    "pads": "shade",
-    "importance": "importance",
-    "cost-aware": "importance",
+    name: default_policy("pads" if name == "shade" else name) for name in ("uniform", "shade", "pads", "importance", "cost-aware")
 }
-POLICIES = ("lru", "fifo", "minio", "shade", "belady", "importance")
+POLICIES = tuple(name for name, *_ in cache_policies())
 DEFAULT_COMPARE = "uniform+minio,shade,cost-aware"
 
 _SAMPLER_KEYS: dict[str, dict[str, type]] = {

@@ -1,0 +1,153 @@
+"""Holds `lossfeed replay` to libcachesim, hit for hit: sieve, s3fifo, lfu, lru and fifo, with equal and with varying sizes.
+
+    pip install libcachesim
+    python benches/scenarios/libcachesim_compare.py --lossfeed target/debug/lossfeed --out record.json
+
+Both programs get the same accesses and the same capacity in bytes. Where they count different hits, the trace is made smaller, access
+by access, as long as they still do: what is left shows the difference, and stands in the record. Exit code 1 if a difference is found
+where none is known; the known ones are in KNOWN, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import libcachesim
+
+POLICIES = {
+    "lru": libcachesim.LRU,
+    "fifo": libcachesim.FIFO,
+    "lfu": libcachesim.LFU,
+    "sieve": libcachesim.Sieve,
+    "s3fifo": libcachesim.S3FIFO,
+}
+SHIPPED = Path(__file__).resolve().parents[2] / "tests/golden/small.csv.gz"
+
+#: Why counts may differ: (policy, kind of trace) → reason.
+KNOWN: dict[tuple[str, str], str] = {
+    ("s3fifo", "large samples"): "libcachesim never admits a sample as large as the small queue's tenth of the cache; lossfeed does",
+}
+
+Accesses = list[tuple[int, int]]
+"""(id, bytes) each."""
+
+
+def theirs(policy: str, accesses: Accesses, capacity: int) -> int:
+    cache = POLICIES[policy](capacity, hashpower=12)
+    return sum(cache.get(libcachesim.Request(obj_size=size, obj_id=sample + 1)) for sample, size in accesses)
+
+
+def ours(program: str, policies: list[str], accesses: Accesses, capacities: list[int]) -> dict[tuple[str, int], int]:
+    with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+        file.write("epoch,step,id,loss,bytes\n")
+        file.writelines(f"0,{step},{sample},1,{size}\n" for step, (sample, size) in enumerate(accesses))
+        file.flush()
+        sizes = ",".join(map(str, capacities))
+        command = [program, "replay", "--trace", file.name, "--policy", ",".join(policies), "--capacity", sizes, "--json"]
+        report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout)
+    return {(r["policy"], r["capacity_bytes"]): r["hits"] for r in report["results"]}
+
+
+def shipped() -> Accesses:
+    with gzip.open(SHIPPED, "rt") as file:
+        next(file)
+        return [(int(line.split(",")[2]), 1) for line in file]
+
+
+def drawn(rng: random.Random, samples: int, length: int, largest: int) -> Accesses:
+    """Skewed accesses, so that there are hits to be counted."""
+    size = [rng.randint(1, largest) for _ in range(samples)]
+    return [(sample, size[sample]) for sample in (int(samples * rng.random() ** 2) for _ in range(length))]
+
+
+def smallest(program: str, policy: str, accesses: Accesses, capacity: int) -> Accesses:
+    """The accesses with as many left out as can be while the counts differ."""
+
+    def differ(part: Accesses) -> bool:
+        return bool(part) and ours(program, [policy], part, [capacity])[policy, capacity] != theirs(policy, part, capacity)
+
+    step = len(accesses) // 2
+    while step:
+        start = 0
+        while start < len(accesses):
+            part = accesses[:start] + accesses[start + step :]
+            if differ(part):
+                accesses = part
+            else:
+                start += step
+        step //= 2
+    return accesses
+
+
+def traces(seed: int, rounds: int) -> list[tuple[str, Accesses, list[int]]]:
+    """(kind, accesses, capacities) each."""
+    rng = random.Random(seed)
+    found = [("shipped", shipped(), [20, 60, 120, 300, 450])]
+    for _ in range(rounds):
+        found.append(("equal sizes", drawn(rng, 200, 4000, 1), [20, 50, 120]))
+        found.append(("varying sizes", drawn(rng, 200, 4000, 12), [200, 400, 700]))
+        # The largest sample is above a tenth of the cache.
+        found.append(("large samples", drawn(rng, 60, 2000, 40), [60, 150, 300]))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lossfeed", default="lossfeed", help="the program to hold to it")
+    parser.add_argument("--rounds", type=int, default=10, help="random traces of each kind")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="where to write the record")
+    args = parser.parse_args()
+    counted: dict[tuple[str, str], dict[str, int]] = {}
+    differences, unknown = [], 0
+    for kind, accesses, capacities in traces(args.seed, args.rounds):
+        mine = ours(args.lossfeed, list(POLICIES), accesses, capacities)
+        for policy in POLICIES:
+            row = counted.setdefault((policy, kind), {"compared": 0, "equal": 0, "hits": 0, "hits_libcachesim": 0})
+            for capacity in capacities:
+                hits = theirs(policy, accesses, capacity)
+                row["compared"] += 1
+                row["equal"] += hits == mine[policy, capacity]
+                row["hits"] += mine[policy, capacity]
+                row["hits_libcachesim"] += hits
+                if hits == mine[policy, capacity]:
+                    continue
+                unknown += (policy, kind) not in KNOWN
+                if not any(d["policy"] == policy and d["kind"] == kind for d in differences):
+                    least = smallest(args.lossfeed, policy, accesses, capacity)
+                    differences.append(
+                        {
+                            "policy": policy,
+                            "kind": kind,
+                            "capacity": capacity,
+                            "accesses_id_bytes": least,
+                            "hits": ours(args.lossfeed, [policy], least, [capacity])[policy, capacity],
+                            "hits_libcachesim": theirs(policy, least, capacity),
+                            "reason": KNOWN.get((policy, kind)),
+                        }
+                    )
+    record = {
+        "scenario": "libcachesim_compare",
+        "libcachesim": version("libcachesim"),
+        "seed": args.seed,
+        "rounds": args.rounds,
+        "counts": [{"policy": policy, "kind": kind, **row} for (policy, kind), row in counted.items()],
+        "differences": differences,
+    }
+    text = json.dumps(record, indent=1)
+    print(text)
+    if args.out:
+        args.out.write_text(text + "\n")
+    return 1 if unknown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
