@@ -13,7 +13,7 @@ use std::ops::Range;
 /// Books on loan. They go back when this is dropped, also if what was done with them panicked.
 struct Loan<'a> {
     cache: &'a Cache,
-    ledger: Option<Ledger>,
+    ledger: Option<Box<Ledger>>,
 }
 
 impl<'a> Loan<'a> {
@@ -24,7 +24,7 @@ impl<'a> Loan<'a> {
     }
 
     fn ledger(&mut self) -> Option<&mut Ledger> {
-        self.ledger.as_mut()
+        self.ledger.as_deref_mut()
     }
 
     /// Gives them back, and the lock with which that was done: nobody has decided anything in between.

@@ -57,7 +57,7 @@ pub struct Control {
 }
 
 enum Books {
-    Here(Ledger),
+    Here(Box<Ledger>),
     /// What the policy has to be told when they are back.
     Lent(Vec<(SampleId, f32)>),
 }
@@ -75,7 +75,7 @@ impl Control {
     pub fn new(scores: ScoreTable, ledger: Ledger) -> Self {
         Self {
             scores,
-            books: Books::Here(ledger),
+            books: Books::Here(Box::new(ledger)),
             drawing: None,
             pass: None,
             passes: 0,
@@ -127,7 +127,7 @@ impl Control {
 
     /// Hands out the books, for work that is too long for a lock. Until [`Control::take_back`] nothing is decided,
     /// nothing is cancelled, and the policy is not told of new beliefs. `None` if they are lent already.
-    pub fn lend(&mut self) -> Option<Ledger> {
+    pub fn lend(&mut self) -> Option<Box<Ledger>> {
         match std::mem::replace(&mut self.books, Books::Lent(Vec::new())) {
             Books::Here(ledger) => Some(ledger),
             lent => {
@@ -139,7 +139,7 @@ impl Control {
 
     /// Takes the books back. The policy is told of the newest [`PIECE`] beliefs at most that came meanwhile; `Err`
     /// gives the books back out if there were more.
-    pub fn take_back(&mut self, ledger: Ledger) -> Result<(), Ledger> {
+    pub fn take_back(&mut self, ledger: Box<Ledger>) -> Result<(), Box<Ledger>> {
         let Books::Lent(news) = &mut self.books else { return Ok(()) };
         let mut ledger = ledger;
         let rest = news.len().min(PIECE);
@@ -211,12 +211,10 @@ impl Control {
     /// What the end of a batch makes of its rows, and what a snapshot has to know of them.
     fn displace(&mut self, rows: &mut [Row], evicted: &[Evicted]) {
         let Books::Here(ledger) = &self.books else { return };
-        let resident = |id| ledger.contains(id);
         // Admitted and evicted again within this batch: keeping it would take the memory promised to its successor.
-        for row in rows.iter_mut() {
-            if row.verdict == Verdict::Keep && !resident(row.delivered) {
-                row.verdict = Verdict::Displaced;
-            }
+        let gone = |row: &&mut Row| row.verdict == Verdict::Keep && !ledger.contains(row.delivered);
+        if !evicted.is_empty() {
+            rows.iter_mut().filter(gone).for_each(|row| row.verdict = Verdict::Displaced);
         }
         if let Some(saved) = &mut self.saved {
             let mut left = evicted.iter().peekable();
@@ -296,15 +294,26 @@ impl Control {
 
     fn learn_now(&mut self, scores: impl Iterator<Item = (SampleId, f32)>) -> usize {
         let (mut rows, mut scored) = (0, 0);
-        for (id, score) in scores {
-            rows += 1;
-            save_belief(&mut self.saved, &self.scores, id);
-            let Some(belief) = self.scores.record(id, score, self.step) else { continue };
-            scored += 1;
-            if let Some(buffered) = &mut self.buffered {
-                buffered.buffer.rescore(id, belief);
+        if let (Books::Here(ledger), None, None) = (&mut self.books, &self.saved, &self.buffered) {
+            // Nearly always: nobody but the policy has to know, and the loop asks nothing else.
+            for (id, score) in scores {
+                rows += 1;
+                if let Some(belief) = self.scores.record(id, score, self.step) {
+                    ledger.rescore(id, belief);
+                    scored += 1;
+                }
             }
-            tell(&mut self.books, id, belief);
+        } else {
+            for (id, score) in scores {
+                rows += 1;
+                save_belief(&mut self.saved, &self.scores, id);
+                let Some(belief) = self.scores.record(id, score, self.step) else { continue };
+                scored += 1;
+                if let Some(buffered) = &mut self.buffered {
+                    buffered.buffer.rescore(id, belief);
+                }
+                tell(&mut self.books, id, belief);
+            }
         }
         self.step = self.step.wrapping_add(1);
         self.touched += rows;
