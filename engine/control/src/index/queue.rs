@@ -1,14 +1,11 @@
 //! An indexed priority queue: the least key first, ties by id, any member found by its id in O(1).
 //!
 //! A tournament: the keys stand in the order of the ids, and above every [`FAN`] of them stands the least of them,
-//! level by
-//! level, up to one. An indexed binary heap of (key, id) is the plain version. Three departures in its favour:
+//! level by level, up to one. An indexed binary heap of (key, id) is the plain version. Three departures in its favour:
 //! 1. the ids need not be stored: a key's place is its id, and the leftmost of equal keys is the smallest id. So it
-//! takes
-//!    little more than the keys, where a heap takes the keys, the ids, and where each id is in the heap;
+//!    takes little more than the keys, where a heap takes the keys, the ids, and where each id is in the heap;
 //! 2. what is compared lies side by side, in one line of the processor's cache for keys of 4 bytes. At millions of
-//! samples
-//!    those lines are the whole cost, and only the lowest level or two are not in a near cache already;
+//!    samples those lines are the whole cost, and only the lowest level or two are not in a near cache already;
 //! 3. a new key mostly ends its way at the first level, because it is not the least of its neighbours.
 
 use crate::types::SampleId;
