@@ -4,6 +4,7 @@
 //! `tests/pure/twins.rs`.
 
 mod belady;
+mod entry;
 mod fifo;
 mod importance;
 mod lfu;
@@ -16,12 +17,13 @@ mod shade;
 mod sieve;
 
 pub use belady::Belady;
+pub use entry::{Entry, Suits};
 pub use fifo::Fifo;
 pub use importance::Importance;
 pub use lfu::Lfu;
 pub use lru::Lru;
 pub use minio::MinIo;
-pub use registry::{ALL, Entry, NAMES, Suits, default_for, find, find_live, from_name};
+pub use registry::{ALL, NAMES, default_for, find, find_live, from_name};
 pub use s3fifo::S3Fifo;
 pub use shade::Shade;
 pub use sieve::Sieve;
