@@ -201,7 +201,17 @@ impl Engine {
         }
         self.signal_close();
         drop(self.publisher.lock().take());
-        self.threads.wait(patience)
+        let late = self.threads.wait(patience);
+        if late.is_empty() {
+            match self.feed.cache.end_journal() {
+                Ok(Some(summary)) if summary.lost > 0 => {
+                    tracing::warn!(lost = summary.lost, "the journal has gaps: its disk was slower than the run");
+                }
+                Ok(_) => {}
+                Err(e) => tracing::error!(error = %e, "the journal is incomplete"),
+            }
+        }
+        late
     }
 
     fn signal_close(&self) {

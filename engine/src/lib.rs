@@ -38,6 +38,7 @@
 //! the house; `tests/house.rs` checks its arrows.
 
 pub use lossfeed_control::{control, error, index, ledger, policy, random, sampler, sim, types};
+pub use lossfeed_journal as journal;
 pub use lossfeed_stats as stats;
 
 pub mod device;

@@ -5,6 +5,7 @@ use crate::policy;
 use crate::sampler::{Batches, SamplerSettings};
 use crate::types::{Dtype, MAX_SAMPLES, TensorSpec};
 use lossfeed_kernels::image::{ImageDtype, ImageOptions, ImageTransform};
+use std::path::PathBuf;
 
 /// In which form a sample is kept in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -223,6 +224,9 @@ pub struct Settings {
     pub job: Option<String>,
     /// Publish a stats page.
     pub stats: bool,
+    /// Write what happens to this file, which must not exist yet: see [`crate::journal`]. Gzip if its name ends in `.gz`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -248,6 +252,7 @@ impl Default for Settings {
             device: "cpu".into(),
             job: None,
             stats: true,
+            record: None,
         }
     }
 }

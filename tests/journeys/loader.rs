@@ -4,6 +4,7 @@
 
 mod copied;
 mod numbers;
+mod recorded;
 mod stalls;
 mod stops;
 mod support;

@@ -7,6 +7,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{Optimizer, SGD};
 use lossfeed::engine::Dataset;
 use lossfeed::sampler::SamplerSettings;
+use lossfeed::settings::ScoreKind;
 use lossfeed::source::{Arrays, ImageMode};
 use lossfeed::{Dtype, Engine, Settings, TensorSpec};
 use lossfeed_candle::{Batch, Loader, Options};
@@ -107,10 +108,8 @@ fn scores_are_credited_to_exactly_the_delivered_ids() {
 
 #[test]
 fn a_batch_is_scored_once_and_by_its_own_loader() {
-    let (a, b) = (
-        loader(Settings { batch_size: 8, ..Settings::default() }),
-        loader(Settings { batch_size: 8, ..Settings::default() }),
-    );
+    let made = || loader(Settings { batch_size: 8, score: Some(ScoreKind::Loss), ..Settings::default() });
+    let (a, b) = (made(), made());
     let batch = a.epoch().unwrap().next().unwrap().unwrap();
     let logits = telling_logits(&batch);
     a.score(&logits, &batch, &Options::default()).unwrap();

@@ -3,7 +3,7 @@
 use super::{Cache, State};
 use crate::control::{PIECE, Plan, Snapshot};
 use crate::error::{Error, Result};
-use crate::index::ScoreTable;
+use crate::index::{ScoreTable, Standing};
 use crate::ledger::Ledger;
 use crate::sampler::Order;
 use crate::types::SampleId;
@@ -17,9 +17,12 @@ struct Loan<'a> {
 }
 
 impl<'a> Loan<'a> {
-    /// Waits for whoever has them.
-    fn new(cache: &'a Cache) -> Self {
-        let ledger = cache.whole().control.lend();
+    /// Waits for whoever has them. `told` is handed the state at the moment at which they are lent.
+    fn new(cache: &'a Cache, told: impl FnOnce(&State)) -> Self {
+        let mut state = cache.whole();
+        told(&state);
+        let ledger = state.control.lend();
+        drop(state);
         Self { cache, ledger }
     }
 
@@ -59,7 +62,8 @@ impl Cache {
     /// Tells the policy what is to come of `plan` from batch `first` on, and begins a pass over it. Returns the
     /// pass's number.
     pub fn begin(&self, plan: Plan, first: usize) -> u64 {
-        let mut loan = Loan::new(self);
+        // In the journal before the scores that come meanwhile: the policy hears of those after the plan.
+        let mut loan = Loan::new(self, |state| state.journal.begin(&plan, first));
         if let Some(ledger) = loan.ledger() {
             ledger.plan(&plan.order.ids[plan.to_come(first)..]);
         }
@@ -139,11 +143,15 @@ impl Cache {
 
     /// Replaces all beliefs and the clock, and orders the residents by the new ones.
     pub fn replace_beliefs(&self, scores: ScoreTable, step: u32) {
-        let mut loan = Loan::new(self);
+        let mut loan = Loan::new(self, |_| ());
         if let Some(ledger) = loan.ledger() {
             ledger.rekey(&scores);
         }
         let mut state = self.state.lock();
+        if state.journal.is_on() {
+            let (beliefs, tried, failed) = standings(&scores);
+            state.journal.believe(beliefs, tried, failed);
+        }
         let old = state.control.replace_beliefs(scores, step);
         self.gauge_age(&state.control);
         drop(state);
@@ -155,9 +163,25 @@ impl Cache {
     /// [`crate::control::Control::met`].
     pub fn end(&self, pass: u64, places: Range<usize>) {
         for start in places.clone().step_by(PIECE) {
-            self.state.lock().control.met(pass, start..places.end.min(start + PIECE));
+            let mut state = self.state.lock();
+            let tried = state.control.met(pass, start..places.end.min(start + PIECE));
+            state.journal.tried(tried);
         }
         let ended = self.state.lock().control.end(pass);
         drop(ended); // after the lock
     }
+}
+
+/// Who has which belief, who was delivered without getting one, and who could not be read.
+fn standings(scores: &ScoreTable) -> (Vec<(SampleId, f32)>, Vec<SampleId>, Vec<SampleId>) {
+    let (mut beliefs, mut tried, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    for id in 0..scores.len() as SampleId {
+        match scores.standing(id) {
+            Standing::Scored(belief) => beliefs.push((id, belief)),
+            Standing::Tried => tried.push(id),
+            Standing::Failed => failed.push(id),
+            Standing::Unseen => {}
+        }
+    }
+    (beliefs, tried, failed)
 }

@@ -5,15 +5,18 @@
 //! fetched. Its scores take it once more. The lock is never held across I/O, a decode, a copy, a draw or a plan.
 
 mod flight;
+mod journal;
 mod long;
 
 pub use flight::{Flight, Landing};
 
 use crate::arena::{Arena, Pins, Shelf, Slot};
 use crate::control::{self, Control, Turn, Verdict};
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::journal::{Scored, Summary, Writer};
 use crate::stats::Counters;
 use crate::types::SampleId;
+use journal::Journal;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,6 +55,17 @@ pub struct Decision {
     pub residents: Pins,
 }
 
+/// Which batch scores are of.
+#[derive(Debug, Clone, Copy)]
+pub struct Scorable {
+    /// [`control::Decision::serial`].
+    pub serial: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its number in the epoch.
+    pub number: usize,
+}
+
 /// What the owner of a flight brings home.
 pub enum Fetched {
     /// The record, in arena memory.
@@ -68,6 +82,7 @@ struct State {
     control: Control,
     shelf: Shelf,
     flights: HashMap<SampleId, Arc<Flight>>,
+    journal: Journal,
 }
 
 /// One lock around [`Control`] and its memory; every method is one verb.
@@ -86,13 +101,34 @@ impl Cache {
     pub fn new(control: Control, arena: Arc<Arena>, counters: Arc<Counters>) -> Self {
         counters.cache_capacity_bytes.store(arena.limit_bytes(), Relaxed);
         let shelf = Shelf::new(Arc::clone(&arena), control.scores().len());
-        let state = State { control, shelf, flights: HashMap::new() };
+        let state = State { control, shelf, flights: HashMap::new(), journal: Journal::default() };
         Self { state: Mutex::new(state), returned: Condvar::new(), arena, counters, coalesces: true }
     }
 
     /// The same over a source whose samples lie in memory: those that are not to be kept need no flight.
     pub fn over_memory(self) -> Self {
         Self { coalesces: false, ..self }
+    }
+
+    /// The same, recorded: what is decided and learned goes to `writer` in the order in which it happens.
+    pub fn recorded(mut self, writer: Writer) -> Self {
+        self.state.get_mut().journal = Journal::new(writer);
+        self
+    }
+
+    /// Whether a journal is being written.
+    pub fn is_recorded(&self) -> bool {
+        self.state.lock().journal.is_on()
+    }
+
+    /// Ends the journal, and waits for the disk. What is decided or learned from now on is in none. `None` if there is no
+    /// journal, or it has ended.
+    ///
+    /// # Errors
+    /// `Source` if not everything could be written.
+    pub fn end_journal(&self) -> Result<Option<Summary>> {
+        let writer = self.state.lock().journal.take();
+        journal::close(writer)
     }
 
     /// The state, locked, with its books at home.
@@ -127,11 +163,15 @@ impl Cache {
     ) -> Option<Decision> {
         let footprint = footprint(record_bytes);
         let mut guard = self.whole();
-        let State { control, shelf, flights } = &mut *guard;
+        let State { control, shelf, flights, journal } = &mut *guard;
         let before = control.counts();
         let Turn::Decided(control::Decision { number, serial, rows, evicted }) = verb(control, &footprint) else {
             return None;
         };
+        if journal.is_on() {
+            journal.decide(control.epoch().unwrap_or(0), number, &rows, record_bytes);
+            self.counters.journal_lost_total.store(journal.lost(), Relaxed);
+        }
         let ids: Vec<SampleId> = rows.iter().map(|row| row.delivered).collect();
         shelf.begin(&ids);
         let mut evicted = evicted.into_iter().peekable();
@@ -193,11 +233,22 @@ impl Cache {
     }
 
     /// The scores of one batch, by sample; rows that have none are `None`. Returns how many samples were scored.
-    /// `serial` is the batch's, if it is known which it is.
-    pub fn learn(&self, serial: Option<u64>, scores: impl Iterator<Item = Option<(SampleId, f32)>>) -> usize {
+    /// `of` is the batch, if it is known which it is.
+    pub fn learn(&self, of: Option<Scorable>, rows: impl Iterator<Item = Option<Scored>>) -> usize {
         let mut state = self.state.lock();
-        let control = &mut state.control;
-        let scored = control.learn(serial, scores.flatten());
+        let State { control, journal, .. } = &mut *state;
+        let serial = of.map(|of| of.serial);
+        let told = |row: &Scored| (row.id, row.score);
+        let scored = if journal.is_on() {
+            let rows: Vec<Scored> = rows.flatten().collect();
+            let scored = control.learn(serial, rows.iter().map(told));
+            // Scores that name their samples themselves stand where they came: at the batch that is decided next.
+            let here = || (control.epoch().unwrap_or(0), control.next_batch());
+            journal.learn(of.map_or_else(here, |of| (of.epoch, of.number)), rows);
+            scored
+        } else {
+            control.learn(serial, rows.flatten().map(|row| told(&row)))
+        };
         self.counters.scores_late_total.store(control.late(), Relaxed);
         self.gauge_age(control);
         scored
@@ -211,7 +262,12 @@ impl Cache {
 
     /// Which samples of a batch could be read, and which not (see [`Control::read`]).
     pub fn read(&self, serial: u64, ids: &[SampleId], failed: &dyn Fn(usize) -> bool) {
-        self.state.lock().control.read(serial, ids, failed);
+        let mut state = self.state.lock();
+        let State { control, journal, .. } = &mut *state;
+        if journal.is_on() && (control.scores().failed() > 0 || (0..ids.len()).any(failed)) {
+            journal.read(ids, failed);
+        }
+        control.read(serial, ids, failed);
     }
 
     /// Arena memory for a record that was admitted, or `None` when it is all taken (pinned by batches still being
@@ -226,11 +282,11 @@ impl Cache {
         if fetched.is_empty() {
             return;
         }
-        let mut cancelled = 0;
+        let mut cancelled = Vec::new();
         let mut landings = Vec::with_capacity(fetched.len());
         {
             let mut guard = self.whole();
-            let State { control, shelf, flights } = &mut *guard;
+            let State { control, shelf, flights, journal } = &mut *guard;
             for (id, flight, outcome) in fetched {
                 let current = flights.get(&id).is_some_and(|f| Arc::ptr_eq(f, &flight));
                 if current {
@@ -239,7 +295,7 @@ impl Cache {
                 // A resident whose bytes are not kept leaves the books again, unless a later fetch stands for it now.
                 let mut cancel = || {
                     if current && control.cancel(id) {
-                        cancelled += 1;
+                        cancelled.push(id);
                     }
                 };
                 let landing = match outcome {
@@ -265,9 +321,10 @@ impl Cache {
                 };
                 landings.push((flight, landing));
             }
+            self.counters.admission_cancelled_total.fetch_add(cancelled.len() as u64, Relaxed);
+            journal.cancel(cancelled);
             self.gauge(&guard);
         }
-        self.counters.admission_cancelled_total.fetch_add(cancelled, Relaxed);
         for (flight, landing) in landings {
             flight.land(landing);
         }

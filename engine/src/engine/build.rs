@@ -10,6 +10,7 @@ use crate::control::{BufferSetup, Control, Drawing};
 use crate::device::{self, Device};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
+use crate::journal::{Meta, WhenBehind, Writer};
 use crate::ledger::Ledger;
 use crate::loader::{BadSamples, Coverage, Feed, Images, RecordSizes};
 use crate::policy::{self, Needs, Policy};
@@ -21,6 +22,7 @@ use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
 use lossfeed_kernels::image::{ImageMaker, ImageTransform};
 use parking_lot::Mutex;
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -151,7 +153,10 @@ impl Checked {
                 owned: drawing.owned,
             });
         }
+        let journal =
+            settings.record.as_ref().map(|path| journal(path, &settings, policy_name, samples)).transpose()?;
         let cache = Cache::new(control, arena, Arc::clone(&counters));
+        let cache = if let Some(writer) = journal { cache.recorded(writer) } else { cache };
         let cache = if source.in_memory() { cache.over_memory() } else { cache };
         let feed = Feed {
             engine: ENGINES.fetch_add(1, Relaxed) + 1,
@@ -199,6 +204,16 @@ fn check_cache_holds_a_sample(records: &RecordSizes, limit: u64) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// The journal's file, made now: a place that cannot be written is no surprise in mid-epoch.
+fn journal(path: &Path, settings: &Settings, policy: &str, samples: usize) -> Result<Writer> {
+    let mut meta = Meta::new(samples as u64, settings.cache_bytes, policy, settings.smoothing_weight());
+    if let Ok(serde_json::Value::Object(all)) = serde_json::to_value(Settings { record: None, ..settings.clone() }) {
+        meta.settings = all;
+    }
+    meta.settings.insert("lossfeed".into(), env!("CARGO_PKG_VERSION").into());
+    Writer::create(path, &meta, WhenBehind::Lose)
 }
 
 fn identity(settings: &Settings, policy: &str, feed: &Feed, device: &dyn Device) -> Identity {

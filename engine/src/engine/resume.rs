@@ -92,6 +92,12 @@ impl Engine {
     /// settings of those that shape orders. All that differ are named.
     pub fn load_state(&self, bytes: &[u8]) -> Result<()> {
         self.usable()?;
+        let cache = &self.feed.cache;
+        if cache.is_recorded() && (!cache.is_new() || self.settings.sampler.buffer().is_some()) {
+            return Err(Error::usage(
+                "a journal tells of one run from its first batch on: make a new loader with record= for the resumed run (with the samplers echo and replay, whose state holds the cache too, without record=)",
+            ));
+        }
         let checkpoint = Checkpoint::from_bytes(bytes)?;
         let (h, mine) = (&checkpoint.header, self.identity());
         let none = String::from("none");

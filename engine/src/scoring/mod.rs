@@ -1,7 +1,8 @@
 //! Scores come home: measurements of a batch become importance of exactly the samples it delivered.
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Scorable};
 use crate::error::{Error, Result};
+use crate::journal::Scored;
 use crate::loader::Ticket;
 use crate::sampler::random_belief;
 use crate::settings::ScoreKind;
@@ -143,7 +144,8 @@ pub fn credit(
         counters.scores_repeated_total.fetch_add(rows as u64, Relaxed);
         return Ok(0);
     };
-    Ok(record(cache, counters, value, Some(ticket.serial), ticket.ids.iter().map(|&id| Some(id)), measured))
+    let of = Scorable { serial: ticket.serial, epoch: ticket.epoch, number: ticket.number };
+    Ok(record(cache, counters, value, Some(of), ticket.ids.iter().map(|&id| Some(id)), measured))
 }
 
 /// Credits scores to samples that are named one by one, as those of a replayed graph are: nothing tells whether they were
@@ -169,7 +171,7 @@ fn record(
     cache: &Cache,
     counters: &Counters,
     value: Value,
-    serial: Option<u64>,
+    of_batch: Option<Scorable>,
     ids: impl ExactSizeIterator<Item = Option<SampleId>>,
     measured: &Measured<'_>,
 ) -> usize {
@@ -183,12 +185,14 @@ fn record(
     };
     let score = |(row, id): (usize, Option<SampleId>)| {
         let id = id.filter(|_| measured.count[row] >= 0)?;
-        Some(match value {
-            Value::Of(kind) => (id, of(kind, row)),
-            Value::Noise(seed) => (id, random_belief(seed, id)),
-        })
+        let score = match value {
+            Value::Of(kind) => of(kind, row),
+            Value::Noise(seed) => random_belief(seed, id),
+        };
+        let gradient_norm = measured.grad_norm.map_or(f32::NAN, |norms| norms[row]);
+        Some(Scored { id, score, loss: measured.loss[row], gradient_norm })
     };
-    let scored = cache.learn(serial, ids.enumerate().map(score));
+    let scored = cache.learn(of_batch, ids.enumerate().map(score));
     counters.scores_total.fetch_add(scored as u64, Relaxed);
     counters.scores_unranked_total.fetch_add((rows - scored) as u64, Relaxed);
     scored

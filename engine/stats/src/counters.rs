@@ -166,6 +166,8 @@ counters! {
     scores_unranked_total: Counter, Samples;
     /// Samples whose scores came a second time for the same batch, and were left out.
     scores_repeated_total: Counter, Samples;
+    /// Samples whose rows are missing from the journal: its disk was slower than the run.
+    journal_lost_total: Counter, Samples;
     /// The current epoch.
     epoch: Gauge, Epochs;
     /// Batches delivered of the current epoch.

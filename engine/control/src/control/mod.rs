@@ -321,12 +321,13 @@ impl Control {
     }
 
     /// The rows at `places` of the order of pass `pass` were delivered; at most [`PIECE`] of them are looked at.
-    /// Samples that have no score are unseen no more.
-    pub fn met(&mut self, pass: u64, places: Range<usize>) {
-        let Some(current) = self.pass.as_ref().filter(|_| self.passes == pass) else { return };
+    /// Samples that have no score are unseen no more; those that were until now are answered.
+    pub fn met(&mut self, pass: u64, places: Range<usize>) -> Vec<SampleId> {
+        let mut tried = Vec::new();
+        let Some(current) = self.pass.as_ref().filter(|_| self.passes == pass) else { return tried };
         // A buffer sampler's order holds the stream alone, and asks for no standing.
         if self.scores.seen() == 0 || self.buffered.is_some() {
-            return; // nobody scores: no sample is told from another
+            return tried; // nobody scores: no sample is told from another
         }
         let average = self.scores.mean().unwrap_or(0.0) as f32;
         let order = &current.plan.order.ids;
@@ -342,8 +343,10 @@ impl Control {
                 self.scores.tried(id);
                 // A policy that kept it for its first score need not any more.
                 tell(&mut self.books, id, average);
+                tried.push(id);
             }
         }
+        tried
     }
 
     /// Replaces all beliefs and the clock, as when a run is resumed. The policy has been told ([`Ledger::rekey`], on
@@ -358,6 +361,14 @@ impl Control {
         std::mem::replace(&mut self.scores, scores)
     }
 
+    /// The epoch of the pass under way.
+    pub fn epoch(&self) -> Option<u64> {
+        self.pass.as_ref().map(|pass| pass.plan.epoch)
+    }
+    /// The batch of it that is decided next; 0 without a pass.
+    pub fn next_batch(&self) -> usize {
+        self.pass.as_ref().map_or(0, |pass| pass.next)
+    }
     /// Whether no pass has begun yet.
     pub fn is_new(&self) -> bool {
         self.passes == 0

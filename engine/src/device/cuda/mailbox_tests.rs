@@ -54,6 +54,12 @@ impl Gpu {
         let memory = Plain::new(Ring::bytes(rows_max, slots as usize));
         let words = Plain::new(LINE_BYTES);
         word(&*words, 0).store(first, Ordering::Relaxed);
+        // As the mail before the first has left the slots: in new memory the claim u32::MAX would look written.
+        for back in 1..=slots {
+            let claim = first.wrapping_sub(back);
+            let at = (claim % slots) as usize * Slot::new(rows_max).bytes;
+            word(&*memory, at).store(claim.wrapping_add(1), Ordering::Relaxed);
+        }
         let sink = move |m: &Mail<'_>| {
             let ids = m.ids.map(<[i64]>::to_vec);
             let _ = tell.send((m.tag, ids, m.loss.to_vec(), m.grad_norm.map(<[f32]>::to_vec), m.bad_row, m.dropped));
