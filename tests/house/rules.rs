@@ -37,7 +37,8 @@ const PURE: &[(&str, u32)] =
 /// The effect half by rank. It may use all of the pure half. `stats` counts and `sync` locks for everyone, so they stand at the
 /// bottom.
 const EFFECT: &[(&str, u32)] = &[
-    ("stats", 0), // a crate of its own, under its old name
+    ("stats", 0),   // a crate of its own, under its old name
+    ("journal", 0), // a crate of its own
     ("sync", 0),
     ("process", 0),
     ("device", 1),

@@ -136,14 +136,20 @@ fn closing_in_mid_pass_is_told_to_the_waiting_consumer() {
         next(&loader, iteration).unwrap();
         let other = Arc::clone(&loader);
         let closing = std::thread::spawn(move || other.close());
+        let mut batches = 1;
         let told = loop {
             match loader.next_batch(iteration, Duration::from_secs(60)) {
-                Ok(Next::Batch(_) | Next::Pending) => {}
-                Ok(Next::End) => panic!("a closed pass looks like a whole one"),
-                Err(error) => break error,
+                Ok(Next::Batch(_)) => batches += 1,
+                Ok(Next::Pending) => {}
+                Ok(Next::End) => break None,
+                Err(error) => break Some(error),
             }
         };
-        assert_eq!(told.kind(), ErrorKind::Usage, "{told}");
+        // On a busy machine the other thread may come when the pass is over: that is its end, and it must be whole.
+        match told {
+            Some(error) => assert_eq!(error.kind(), ErrorKind::Usage, "{error}"),
+            None => assert_eq!(batches, 100, "a closed pass looks like a whole one"),
+        }
         closing.join().unwrap();
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::control::{Cut, Plan};
 use crate::device::Cpu;
 use crate::index::ScoreTable;
+
 use crate::ledger::Ledger;
 use crate::policy;
 use crate::sampler::Order;
@@ -67,7 +68,11 @@ fn used(policy: &str, record_bytes: fn(SampleId) -> u64, spare: u64) -> Cache {
             drop(records);
             drop(residents);
             cache.publish(fetched);
-            cache.learn(None, ids.iter().map(|&id| Some((id, (id % 1000 + epoch) as f32))));
+            let scored = |&id: &SampleId| {
+                let score = (id % 1000 + epoch) as f32;
+                Some(Scored { id, score, loss: score, gradient_norm: f32::NAN })
+            };
+            cache.learn(None, ids.iter().map(scored));
         }
     }
     check(&cache);
