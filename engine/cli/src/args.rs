@@ -148,6 +148,9 @@ pub struct TrainArgs {
     #[arg(long, value_name = "DIR", help_heading = "Data path")]
     pub work_dir: Option<String>,
 
+    /// Write each run's journal into this folder, for `lossfeed replay --trace`: POLICY-seedN.csv.gz
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub record: Option<String>,
     /// One JSON object a line instead of bars and a table
     #[arg(long, help_heading = "Output")]
     pub json: bool,

@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
         }
         let mut lines = csv::ReaderBuilder::new().from_reader(ShortLines::new(Box::new(text) as Box<dyn Read + 'a>));
         let columns = lines.headers().map_err(|e| broken(2, e))?;
-        if columns != &COLUMNS[..] {
+        if columns != COLUMNS[..] {
             return Err(Error::unreadable(format!("line 2: the columns must be {}", COLUMNS.join(","))));
         }
         Ok(Self { meta, lines, record: csv::StringRecord::new(), event: None, rows: 0, limits, ending: None })

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from typing import Any
 
 from ._errors import SettingsError, UsageError
@@ -191,3 +192,18 @@ def framework(value: Any, on_device: str) -> str:
             "'numpy'"
         ) from cause
     return name
+
+
+def record(given: Any, rank: int, ranks: int) -> str | None:
+    """The journal's file of this rank."""
+    if given is None:
+        return None
+    try:
+        path = os.path.abspath(os.fsdecode(given))
+    except (TypeError, ValueError) as cause:
+        raise SettingsError(f"record={given!r} is no path: give the file that the run's journal is written to") from cause
+    if ranks > 1 and "{rank}" not in path:
+        raise SettingsError(
+            f"record={given!r} is one file for {ranks} ranks: put {{rank}} into its name, each writes its own"
+        )
+    return path.replace("{rank}", str(rank))

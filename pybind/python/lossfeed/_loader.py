@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -70,6 +71,10 @@ class Loader:
         smoothing: weight of the old belief when a new score comes, in [0, 1).
         max_slots: bound on batch slots, those you hold included; None is the prefetch depth + 64.
         job: name shown by ``lossfeed smi``. stats: publish a page for it.
+        record: a file that must not exist yet. What the cache decides and what is scored is written to it, in CSV, or
+            gzip if its name ends in ``.gz``: ``lossfeed replay --trace`` gives the run's hits again, and those of
+            other policies. With several ranks the name holds ``{rank}``. The run never waits for the disk: rows that
+            it loses then are counted (``journal_lost_total`` of :meth:`stats`) and marked. Closed by :meth:`close`.
         framework: ``"torch"``, ``"numpy"``, or ``"auto"``: torch if this process has imported it.
 
     One pass at a time: a second ``iter(loader)`` ends the first, whose next batch then raises :class:`UsageError`.
@@ -120,6 +125,7 @@ class Loader:
         stats: bool = True,
         framework: str = "auto",
         frozen_augmentation: bool = False,
+        record: str | os.PathLike[str] | None = None,
     ) -> None:
         keywords = dict(locals())
         del keywords["self"]

@@ -133,6 +133,7 @@ def _settings(asked: SimpleNamespace, data: Data, world: _ranks.World, delivery:
         "device": delivery.device,
         "job": None if asked.job is None else str(asked.job),
         "stats": _keywords.flag("stats", asked.stats),
+        "record": _keywords.record(asked.record, world.rank, world.size),
     }
     if asked.score is not None:
         _keywords.choice("score", asked.score, "gradient_norm", "loss", "entropy", "rank")

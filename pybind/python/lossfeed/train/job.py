@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import lossfeed as lf
@@ -71,6 +72,8 @@ class Job:
     workers: int | None
     device: str
     resize: tuple[int, int] | None
+    record: Path | None
+    """The folder of the runs' journals."""
 
     @property
     def epochs(self) -> int:
@@ -137,6 +140,11 @@ def prepare(options: Options, splits: Splits) -> Job:
     samples, batch_size = len(train), settled("batch_size")
     if batch_size > samples:
         raise OptionError(f"--batch-size {batch_size} is above the {samples} training samples; use at most {samples}")
+    if options.record is not None:
+        try:
+            options.record.mkdir(parents=True, exist_ok=True)
+        except OSError as cause:
+            raise OptionError(f"--record {options.record}: the folder cannot be made: {cause.strerror}") from cause
     held_out = HeldOut.read(test)
     mean, std = channel_constants(train, batch_size)
     # Every sampler draws as many samples an epoch as there are, and short batches are dropped: epochs are equally long.
@@ -161,6 +169,7 @@ def prepare(options: Options, splits: Splits) -> Job:
         workers=options.workers,
         device=options.device or ("cuda" if torch.cuda.is_available() else "cpu"),
         resize=options.resize,
+        record=options.record,
     )
 
 

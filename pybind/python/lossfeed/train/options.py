@@ -94,6 +94,7 @@ class Options:
     json: bool = False
     quiet: bool = False
     threads: int | None = None
+    record: Path | None = None
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any]) -> Options:
@@ -135,6 +136,7 @@ class Options:
             json=bool(take("json", False)),
             quiet=bool(take("quiet", False)),
             threads=_at_least(1, "--threads", take("threads", None)),
+            record=None if (folder := take("record", None)) is None else Path(folder).expanduser(),
         )
         if left:
             known = sorted(

@@ -129,6 +129,8 @@ class _Tally:
 def make_loader(job: Job, recipe: Recipe, seed: int) -> Any:
     """The loader of one run, with a cold cache of decoded samples."""
     workers = {} if job.workers is None else {"num_workers": job.workers}
+    name = "".join(c if c.isalnum() or c in "+-._=" else "_" for c in recipe.label)
+    record = None if job.record is None else job.record / f"{name}-seed{seed}.csv.gz"
     return lf.Loader(
         job.open_train(),
         batch_size=job.batch_size,
@@ -140,6 +142,7 @@ def make_loader(job: Job, recipe: Recipe, seed: int) -> Any:
         sampler={"name": recipe.sampler, **recipe.sampler_options},
         seed=seed,
         job=f"train {recipe.label} seed {seed}",
+        record=record,
         **recipe.loader_options,
         **workers,
     )
