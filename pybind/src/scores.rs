@@ -108,9 +108,9 @@ pub(crate) fn forward_rows(
     }
 }
 
-/// The gradient of Σ upstream · term at the logits, written to `out` (contiguous, the logits' dtype). `softmax` has
-/// the rows' maxima, then their log-sums. Without `logits`, `out`
-/// holds them (contiguous) and the gradient takes their place. `upstream` has one number a row, or one for all.
+/// The gradient of Σ upstream · term at the logits, written to `out` (contiguous, the logits' dtype). `softmax` has the
+/// rows' maxima, then their log-sums. Without `logits`, `out` holds them (contiguous) and the gradient takes their
+/// place. `upstream` has one number a row, or one for all.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn backward_rows(

@@ -38,8 +38,7 @@ fn sizes() -> impl Strategy<Value = Vec<u64>> {
 }
 
 /// What every policy owes: it decides like its twin (so a refusal changes nothing that a later decision shows), refuses
-/// without
-/// victims, leaves the books right, and never holds more than the capacity.
+/// without victims, leaves the books right, and never holds more than the capacity.
 fn hold_to_twin(name: &'static str, capacity: u64, bytes: Vec<u64>, ops: &[Op]) -> Result<(), TestCaseError> {
     let mut scores = ScoreTable::new(SAMPLES, 0.0);
     let mut ledger = Ledger::new(capacity, SAMPLES, policy::from_name(name, SAMPLES).unwrap());

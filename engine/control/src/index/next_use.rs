@@ -9,8 +9,7 @@ pub const NEVER: u32 = u32::MAX;
 const MANY: u8 = u8::MAX;
 
 /// The plan, by sample: made by one pass over the order, for whoever decides. Accesses may stray from the plan: each
-/// one uses
-/// up the next planned use of its id, if there is one.
+/// one uses up the next planned use of its id, if there is one.
 ///
 /// Who asks only *whether* a sample is needed again pays a byte a sample. Who asks *when* pays 4 bytes a sample and 4 a
 /// planned access.

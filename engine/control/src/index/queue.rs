@@ -63,8 +63,7 @@ impl Key for f32 {
 }
 
 /// A min-queue over sample ids below a fixed bound. Insert, remove and update cost O(log samples), mostly less; memory
-/// is a
-/// key and a fifteenth a sample, so 4¼ bytes for keys of 4.
+/// is a key and a fifteenth a sample, so 4¼ bytes for keys of 4.
 #[derive(Debug, Clone)]
 pub struct PriorityQueue<K: Key = f32> {
     /// By id.
@@ -238,8 +237,7 @@ fn block<T>(below: &[T], place: usize) -> &[T] {
 }
 
 /// Adds to a list that may come to hold each of `samples` samples. Not doubling: at full residency that could waste as
-/// much as
-/// the list itself takes.
+/// much as the list itself takes.
 #[inline]
 pub(crate) fn push<T>(list: &mut Vec<T>, item: T, samples: usize) {
     if list.len() == list.capacity() {

@@ -6,11 +6,9 @@ use crate::types::SampleId;
 /// Beliefs about all samples of a dataset: 8 bytes a sample.
 ///
 /// A sample has no score until its first one; that is a state, not a small number (an unseen sample must never start
-/// below
-/// a scored one). [`Standing`] tells the ways of having none apart: a sample that was delivered and got no score is not
-/// unseen any more, or samplers would draw it first in every epoch to come. Because the table covers every id, resident
-/// or
-/// not, it is also the *ghost*: what is remembered of samples that are not in the cache.
+/// below a scored one). [`Standing`] tells the ways of having none apart: a sample that was delivered and got no score
+/// is not unseen any more, or samplers would draw it first in every epoch to come. Because the table covers every id,
+/// resident or not, it is also the *ghost*: what is remembered of samples that are not in the cache.
 ///
 /// Beliefs are finite: a score that is not is refused, and merging two finite scores gives a finite one.
 #[derive(Debug, Clone)]
@@ -35,8 +33,7 @@ pub enum Standing {
     /// Never delivered: it must be met soon, and its worth is found out by meeting it.
     Unseen,
     /// Delivered, but no score came: an ignored target, a loss that is not finite, a batch that nobody scored. Meeting
-    /// it
-    /// again teaches nothing, so it is worth what an average sample is.
+    /// it again teaches nothing, so it is worth what an average sample is.
     Tried,
     /// It could not be read the last time, and the run goes on without it (`on_error` is not `raise`).
     Failed,

@@ -1,10 +1,8 @@
 //! What is resident and how many bytes it takes: the one set of books, kept for the live cache and the simulator alike.
 //!
 //! The ledger owns no sample's bytes. It counts, asks its [`Policy`] who gives way, and tells the caller what it
-//! decided; the
-//! caller moves the bytes. What policies decide by (residents, sizes, next uses) is kept here, once for all of them.
-//! One
-//! ledger lives under one lock, taken once a batch.
+//! decided; the caller moves the bytes. What policies decide by (residents, sizes, next uses) is kept here, once for
+//! all of them. One ledger lives under one lock, taken once a batch.
 
 use crate::index::{NextUse, Residents, ScoreTable, Sizes};
 use crate::policy::{Left, Needs, Policy, View};
@@ -25,8 +23,7 @@ pub enum Access {
 }
 
 /// Totals since the ledger was made. `hits + misses` is the number of accesses, `admitted + bypassed` the number of
-/// misses,
-/// and `admitted − evicted − cancelled − shrunk − lost` the number of residents.
+/// misses, and `admitted − evicted − cancelled − shrunk − lost` the number of residents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Accesses that found their sample resident.
@@ -159,10 +156,8 @@ impl Ledger {
     }
 
     /// The resident that the policy would deliver in place of `asked`; `None` to deliver what was asked for, as for
-    /// every
-    /// resident and under every policy that does not [substitute](Needs::SUBSTITUTES). Changes no books: what is
-    /// delivered is
-    /// then [accessed](Self::access).
+    /// every resident and under every policy that does not [substitute](Needs::SUBSTITUTES). Changes no books: what is
+    /// delivered is then [accessed](Self::access).
     pub fn instead(&mut self, asked: SampleId, scores: &ScoreTable) -> Option<SampleId> {
         if !self.substitutes || self.books.residents.contains(asked) {
             return None;
@@ -172,9 +167,8 @@ impl Ledger {
     }
 
     /// Sets the limit. Residents that have to leave for it are answered; their bytes are to be freed. At most
-    /// [`LEAVE_MAX`] leave in
-    /// one call: if that is not enough, the limit stays at what is still used, and the call is to be repeated until
-    /// [`Self::capacity_bytes`] is what was asked for.
+    /// [`LEAVE_MAX`] leave in one call: if that is not enough, the limit stays at what is still used, and the call is
+    /// to be repeated until [`Self::capacity_bytes`] is what was asked for.
     pub fn resize(&mut self, capacity_bytes: u64, scores: &ScoreTable) -> Vec<SampleId> {
         let mut left = Vec::new();
         self.books.capacity = capacity_bytes;
@@ -191,10 +185,8 @@ impl Ledger {
     }
 
     /// Brings the books about a batch's `ids` into the processor's caches before [`Ledger::access`] asks for them one
-    /// by one.
-    /// Changes nothing. At millions of samples every look at a random id is a cache miss: these loads do not depend on
-    /// each
-    /// other, so a dozen misses overlap where the accesses would wait for one after the other.
+    /// by one. Changes nothing. At millions of samples every look at a random id is a cache miss: these loads do not
+    /// depend on each other, so a dozen misses overlap where the accesses would wait for one after the other.
     pub fn prefetch(&self, ids: &[SampleId], scores: &ScoreTable) {
         self.books.residents.prefetch(ids);
         self.books.sizes.prefetch(ids);

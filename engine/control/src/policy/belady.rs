@@ -15,8 +15,7 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// Evicts the resident whose next planned use is farthest away, and lets a candidate through that is needed later than
 /// every resident (or never again). Optimal in hits for samples of equal size when the plan is the whole future; with
-/// an
-/// epoch planned at a time it knows no further than that.
+/// an epoch planned at a time it knows no further than that.
 ///
 /// 4¼ bytes a sample, beside the [`NextUse`] that the ledger keeps for it.
 #[derive(Debug)]

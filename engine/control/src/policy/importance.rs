@@ -25,8 +25,8 @@ pub(super) const ENTRY: Entry = Entry {
 /// important; ties leave things as they are, and between equals the smallest id goes.
 ///
 /// A candidate without a score enters only while there is room. It then gives way to nobody while it is unseen:
-/// samplers
-/// draw the unseen like the most important ones. Once it was delivered and got no score, it counts as an average one.
+/// samplers draw the unseen like the most important ones. Once it was delivered and got no score, it counts as an
+/// average one.
 ///
 /// A cache that becomes smaller loses the least believed first, then needed residents in the order of their ids.
 ///
@@ -39,8 +39,7 @@ pub struct Importance {
     /// Residents that are not in `evictable`.
     held: Residents,
     /// Held residents whose last planned use is over. They enter `evictable` when a victim is next looked for: a hit
-    /// then
-    /// costs no work in the queue.
+    /// then costs no work in the queue.
     released: Vec<SampleId>,
     samples: usize,
     /// Where to look for the next needed resident to leave a cache that becomes smaller.

@@ -20,10 +20,8 @@ const TIME_MAX: u64 = (1 << TIME_BITS) - 1;
 const USES_MAX: u64 = (1 << (64 - TIME_BITS)) - 2;
 
 /// Evicts the resident with the fewest uses since it entered; of those with equally many, the one whose last use is
-/// longest ago
-/// (and of those, after 2⁴⁰ accesses, the smallest id). Uses are counted up to 2²⁴ − 2, and forgotten when a sample
-/// leaves: a
-/// count that outlived it would keep what was popular once.
+/// longest ago (and of those, after 2⁴⁰ accesses, the smallest id). Uses are counted up to 2²⁴ − 2, and forgotten when
+/// a sample leaves: a count that outlived it would keep what was popular once.
 ///
 /// The textbook's (Aho, Denning and Ullman 1971 has the model), with the tie-break stated. 8½ bytes a sample.
 #[derive(Debug)]

@@ -70,8 +70,7 @@ impl Lists {
         self.member(self.nodes[id as usize].newer)
     }
     /// Takes the oldest of `list`, one after the other, until they free `missing` bytes together. Takes nobody and
-    /// answers false
-    /// if all are not enough.
+    /// answers false if all are not enough.
     #[inline]
     pub(super) fn take_oldest(&mut self, list: u32, missing: u64, sizes: &Sizes, victims: &mut Vec<SampleId>) -> bool {
         let (mut freed, before) = (0, victims.len());

@@ -13,10 +13,9 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 /// Admits while there is room and never evicts, so that with one permutation an epoch every resident hits once an
-/// epoch:
-/// a hit ratio of exactly the cached fraction, which no policy can beat on permutations. It keeps nothing about
-/// samples: when
-/// the cache becomes smaller, residents leave in the order of their ids, and go on from there the next time.
+/// epoch: a hit ratio of exactly the cached fraction, which no policy can beat on permutations. It keeps nothing about
+/// samples: when the cache becomes smaller, residents leave in the order of their ids, and go on from there the next
+/// time.
 #[derive(Debug, Default)]
 pub struct MinIo {
     residents: usize,

@@ -104,8 +104,7 @@ pub enum Left {
 /// [`place`](Policy::place) if it is not and could fit into the empty cache. After a batch's accesses, its scores come
 /// through [`believed`](Policy::believed). The implementation keeps exactly the residents it was told of: a successful
 /// `place` adds the candidate and takes away its victims, [`left`](Policy::left) takes away one, and nothing else
-/// changes
-/// them.
+/// changes them.
 pub trait Policy: Send {
     /// The name users type.
     fn name(&self) -> &'static str;
@@ -115,10 +114,8 @@ pub trait Policy: Send {
     fn hit(&mut self, id: SampleId, view: &View<'_>);
     /// `id`, which is no resident, is used. True: it becomes a resident, and those who give way to it are appended to
     /// `victims`; they take [`View::missing`] bytes or more together. False: it passes through, `victims` is as it was,
-    /// and
-    /// no resident changes in anything that a later decision looks at. What is remembered of samples that are not
-    /// resident
-    /// may change either way.
+    /// and no resident changes in anything that a later decision looks at. What is remembered of samples that are not
+    /// resident may change either way.
     fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool;
     /// The resident to be delivered in place of `asked`, which is none. Asked only of a policy that needs
     /// [`Needs::SUBSTITUTES`], before any `hit` or `place` of the access; these are then told what is delivered.
@@ -126,8 +123,7 @@ pub trait Policy: Send {
         None
     }
     /// The resident that goes first when the cache becomes smaller. It stays until it is told to have `left`. `None`
-    /// only if
-    /// there is no resident.
+    /// only if there is no resident.
     fn weakest(&mut self, view: &View<'_>) -> Option<SampleId>;
     /// The resident `id` is none any more.
     fn left(&mut self, id: SampleId, why: Left);
@@ -162,8 +158,7 @@ fn check_members(ids: impl Iterator<Item = SampleId>, view: &View<'_>) -> Result
 }
 
 /// Takes the least of `queue`, one after the other, until they free `missing` bytes together. Takes nobody and answers
-/// false if
-/// one of them does not give way, or if all are not enough.
+/// false if one of them does not give way, or if all are not enough.
 #[inline]
 fn take_least<K: Key>(
     queue: &mut PriorityQueue<K>,

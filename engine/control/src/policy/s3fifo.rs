@@ -31,20 +31,14 @@ const PROVEN: u8 = 2;
 const USES_MAX: u8 = 3;
 
 /// A sample enters the small queue, or the main one if it left the small one a short while ago (it is a *ghost*). At
-/// the small
-/// queue's end it goes to the main queue if it was used twice or more meanwhile, and else becomes a ghost. At the main
-/// queue's end
-/// it goes round again, with one use less, until it has none.
+/// the small queue's end it goes to the main queue if it was used twice or more meanwhile, and else becomes a ghost. At
+/// the main queue's end it goes round again, with one use less, until it has none.
 ///
 /// The small queue has a tenth of the cache's bytes, the main queue and the ghosts nine tenths each. Two rules are the
-/// authors'
-/// code's and not the paper's: the small queue gives way unless the main one is above its share or the small one empty;
-/// and
-/// until somebody has had to leave, newcomers enter the main queue once the small one has its share. One is ours: a
-/// sample as
-/// large as the small queue's share is admitted, which their code refuses. In a cache of a few samples nothing would
-/// enter
-/// else.
+/// authors' code's and not the paper's: the small queue gives way unless the main one is above its share or the small
+/// one empty; and until somebody has had to leave, newcomers enter the main queue once the small one has its share. One
+/// is ours: a sample as large as the small queue's share is admitted, which their code refuses. In a cache of a few
+/// samples nothing would enter else.
 ///
 /// 9 bytes a sample, and 8 for each that left between two decisions (a cancelled or lost one).
 #[derive(Debug)]

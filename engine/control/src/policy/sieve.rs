@@ -1,6 +1,5 @@
 //! SIEVE (Zhang, Yang, Yue, Vigfusson and Rashmi, NSDI'24): a queue that nobody moves in, and a hand that looks for who
-//! was not
-//! used since it last came by.
+//! was not used since it last came by.
 
 use super::list::{Lists, ONLY};
 use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
@@ -16,10 +15,8 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 /// A sample enters as the newest and keeps its place in the queue; a use marks it. The hand goes from the oldest to the
-/// newest
-/// and around again, takes marks away, and evicts the first it meets without one. It stays where it evicted: so
-/// newcomers are
-/// soon looked at, and old residents that are used survive.
+/// newest and around again, takes marks away, and evicts the first it meets without one. It stays where it evicted: so
+/// newcomers are soon looked at, and old residents that are used survive.
 ///
 /// The paper has samples of one size. Where they vary, the hand goes on until there is room, as in the authors' code.
 /// 8⅛ bytes

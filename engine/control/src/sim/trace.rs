@@ -1,14 +1,12 @@
 //! A recorded run: who was delivered when, and at what loss.
 //!
 //! CSV, plain or gzip, header `epoch,step,id,loss` or `epoch,step,id,loss,bytes`; one row a delivered sample, in order.
-//! The rows
-//! of one (epoch, step) are a batch and stand together; (epoch, step) never goes back. `bytes` (1 to 4294967295) is the
-//! sample's size, the same in every row of an id. A loss may be `nan` or `inf`: such a row is an access without a
-//! score.
+//! The rows of one (epoch, step) are a batch and stand together; (epoch, step) never goes back. `bytes` (1 to
+//! 4294967295) is the sample's size, the same in every row of an id. A loss may be `nan` or `inf`: such a row is an
+//! access without a score.
 //!
 //! A trace comes from anywhere, so reading one is bounded in every direction: by rows, by bytes a line, and ids are
-//! numbered
-//! densely (in their own order), so that one huge id costs nothing.
+//! numbered densely (in their own order), so that one huge id costs nothing.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
@@ -20,10 +18,8 @@ use crate::error::{Error, Result};
 use crate::types::SampleId;
 
 /// Rows worth reading from an unknown file. A row takes 8 bytes once it is read, 4 more where it begins a batch, and
-/// twice that
-/// while rows are read and ids numbered; a size takes another 20 or so for each distinct sample meanwhile. So 2 to 3
-/// GiB, 6 on the
-/// way, and 10 on the way if every row is another sample with a size.
+/// twice that while rows are read and ids numbered; a size takes another 20 or so for each distinct sample meanwhile.
+/// So 2 to 3 GiB, 6 on the way, and 10 on the way if every row is another sample with a size.
 pub const ROWS_MAX: usize = 1 << 28;
 /// The longest row with every number at its widest is well below this.
 const LINE_BYTES_MAX: usize = 256;
@@ -94,8 +90,7 @@ impl Trace {
         self.bytes.is_some()
     }
     /// Bytes of the dataset, or its samples if the trace has no sizes: every sample then counts as 1. A sample that no
-    /// row names
-    /// is taken to have the mean size of those that are named.
+    /// row names is taken to have the mean size of those that are named.
     pub fn total_bytes(&self) -> u64 {
         let Some(bytes) = &self.bytes else { return (self.samples + self.unnamed) as u64 };
         let named: u64 = bytes.iter().map(|&b| u64::from(b)).sum();
