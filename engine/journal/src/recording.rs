@@ -4,7 +4,8 @@ use std::io::Read;
 
 use lossfeed_control::index::{ScoreTable, Standing};
 use lossfeed_control::ledger::{Access, Ledger};
-use lossfeed_control::{Error, Result, SampleId, policy};
+use lossfeed_control::policy::{self, Needs};
+use lossfeed_control::{Error, Result, SampleId};
 
 use crate::{Ending, Event, Limits, Meta, Reader, Verdict};
 
@@ -107,7 +108,7 @@ impl Recording {
 }
 
 /// The recorded run with a cache of that policy and capacity: the accesses, scores and failures of the run, in its order.
-/// `belady` knows the whole journal; every other policy a pass at its begin.
+/// A policy that needs the whole future (`belady`) knows the whole journal; every other one a pass at its begin.
 ///
 /// # Errors
 /// `Settings` if there is no such policy.
@@ -117,7 +118,8 @@ pub fn replay(recording: &Recording, policy: &str, capacity_bytes: u64) -> Resul
     let bytes = |id: SampleId| recording.sizes.get(id as usize).copied().unwrap_or(0);
     let mut scores = ScoreTable::new(samples, recording.meta.smoothing);
     let mut ledger = Ledger::new(capacity_bytes, samples, policy::from_name(policy, samples)?);
-    let clairvoyant = policy == "belady" && recording.meta.policy != "belady";
+    // The run's own policy is told what the run told it.
+    let clairvoyant = ledger.needs().contains(Needs::WHOLE_FUTURE) && policy != recording.meta.policy;
     if clairvoyant {
         ledger.plan(&recording.to_come(0, true));
     }

@@ -168,7 +168,7 @@ impl Iteration {
         self.undecided.fetch_max(number + 1, Relaxed);
         self.at[worker].store(number, Relaxed);
         let planned = Planned { pass: self.pass, number, plan: &self.plan };
-        // A panic would leave the consumer waiting for this batch for ever; `Owed` has landed its flights by then.
+        // A panic would leave the consumer waiting for this batch for ever; `Origins` has landed its flights by then.
         let stopped = || self.stopped.load(Acquire);
         let fill = || feed.fill(&planned, decision, slot, scratch, sheet, &stopped);
         let filled = catch_unwind(AssertUnwindSafe(fill))
