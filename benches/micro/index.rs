@@ -73,7 +73,9 @@ fn cpu_ns() -> Option<f64> {
 fn main() {
     let samples = std::env::var("LOSSFEED_SAMPLES").map_or(14_000_000, |s| s.parse().unwrap());
     let owned: Vec<u32> = (0..samples as u32).collect();
-    for name in ["importance", "shade", "belady", "lru", "fifo", "minio"] {
+    let only = std::env::var("LOSSFEED_POLICY").ok();
+    let all = ["importance", "shade", "belady", "lru", "fifo", "minio"];
+    for name in all.into_iter().filter(|name| only.as_ref().is_none_or(|only| only == name)) {
         let sampler = if name == "importance" { "cost-aware" } else { "uniform" };
         let mut scores = ScoreTable::new(samples, 0.5);
         let mut ledger = Ledger::new(samples as u64 / 5, samples, policy::from_name(name, samples).unwrap());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use lossfeed_control::SampleId;
+use lossfeed_control::control::Verdict;
 use serde::{Deserialize, Serialize};
 
 /// What is true of the whole run: the first line of the file.
@@ -39,19 +40,6 @@ impl Meta {
             settings: Default::default(),
         }
     }
-}
-
-/// What became of one row of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// It was resident.
-    Hit,
-    /// It was not, and was to be kept.
-    Keep,
-    /// It was not, and passed through.
-    Pass,
-    /// It was to be kept, and gave way to a later row of the same batch.
-    Displaced,
 }
 
 /// One row of a decided batch.

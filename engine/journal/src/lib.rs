@@ -43,7 +43,8 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use event::{Event, Meta, Row, Scored, Verdict};
+pub use event::{Event, Meta, Row, Scored};
+pub use lossfeed_control::control::Verdict;
 pub use reader::{Ending, Limits, Reader, is_journal};
 pub use recording::{Recording, Replayed, replay};
 pub use writer::{Summary, WhenBehind, Writer};

@@ -31,19 +31,6 @@ pub(crate) const COLUMNS: [&str; 12] =
 /// The line that ends a journal.
 pub(crate) const END: &str = "end";
 
-const VERDICTS: [(Verdict, &str); 4] =
-    [(Verdict::Hit, "hit"), (Verdict::Keep, "keep"), (Verdict::Pass, "pass"), (Verdict::Displaced, "displaced")];
-
-impl Verdict {
-    /// Its name in the file.
-    pub fn name(self) -> &'static str {
-        VERDICTS.iter().find(|(verdict, _)| *verdict == self).map_or("", |(_, name)| name)
-    }
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
-        VERDICTS.iter().find(|(_, known)| *known == name).map(|(verdict, _)| *verdict)
-    }
-}
-
 const READ: &str = "read";
 const FAILED: &str = "failed";
 

@@ -2,12 +2,16 @@
 
 use std::io::Read;
 
-use lossfeed_control::index::{ScoreTable, Standing};
-use lossfeed_control::ledger::{Access, Ledger};
+use std::sync::Arc;
+
+use lossfeed_control::control::{Control, Cut, Plan};
+use lossfeed_control::index::ScoreTable;
+use lossfeed_control::ledger::Ledger;
 use lossfeed_control::policy::{self, Needs};
+use lossfeed_control::sampler::Order;
 use lossfeed_control::{Error, Result, SampleId};
 
-use crate::{Ending, Event, Limits, Meta, Reader, Verdict};
+use crate::{Ending, Event, Limits, Meta, Reader, Row, Verdict};
 
 /// A recorded run.
 #[derive(Debug, Clone, PartialEq)]
@@ -116,61 +120,48 @@ pub fn replay(recording: &Recording, policy: &str, capacity_bytes: u64) -> Resul
     let samples = usize::try_from(recording.meta.samples)
         .map_err(|e| Error::unreadable("the dataset has more samples than fit").because(e))?;
     let bytes = |id: SampleId| recording.sizes.get(id as usize).copied().unwrap_or(0);
-    let mut scores = ScoreTable::new(samples, recording.meta.smoothing);
     let mut ledger = Ledger::new(capacity_bytes, samples, policy::from_name(policy, samples)?);
     // The run's own policy is told what the run told it.
     let clairvoyant = ledger.needs().contains(Needs::WHOLE_FUTURE) && policy != recording.meta.policy;
     if clairvoyant {
         ledger.plan(&recording.to_come(0, true));
     }
-    let mut evicted = Vec::new();
+    let mut control = Control::new(ScoreTable::new(samples, recording.meta.smoothing), ledger);
     let mut otherwise = 0;
-    let mut clock = 0u32;
     for (number, event) in recording.events.iter().enumerate() {
         match event {
             Event::Begin { .. } if clairvoyant => {}
-            Event::Begin { plan, .. } if plan.is_empty() => ledger.plan(&recording.to_come(number + 1, false)),
-            Event::Begin { plan, .. } => ledger.plan(plan),
+            Event::Begin { epoch, plan, .. } => {
+                let ids = if plan.is_empty() { recording.to_come(number + 1, false) } else { plan.to_vec() };
+                let cut = Cut::At(vec![ids.len()]);
+                let order = Arc::new(Order { weights: vec![1.0; ids.len()], ids });
+                control.plan_and_begin(Plan { epoch: *epoch, order, cut }, 0);
+            }
             Event::Decide { rows, .. } => {
-                for row in rows {
-                    let hit = ledger.access(row.id, &bytes, &scores, &mut evicted) == Access::Hit;
-                    otherwise += u64::from(hit != (row.verdict == Verdict::Hit));
-                }
-                evicted.clear();
+                let verdicts = control.follow(rows.iter().map(|row| row.id), &bytes);
+                let differs =
+                    |(verdict, row): (Verdict, &Row)| (verdict == Verdict::Hit) != (row.verdict == Verdict::Hit);
+                otherwise += verdicts.into_iter().zip(rows).filter(|&pair| differs(pair)).count() as u64;
             }
             Event::Learn { rows, .. } => {
-                for row in rows {
-                    if let Some(belief) = scores.record(row.id, row.score, clock) {
-                        ledger.rescore(row.id, belief);
-                    }
-                }
-                clock = clock.wrapping_add(1);
-            }
-            Event::Cancel(ids) => ids.iter().for_each(|&id| ledger.cancel(id)),
-            Event::Read(rows) => {
-                for &(id, read) in rows {
-                    if read { scores.recover(id) } else { scores.fail(id) }
-                }
-            }
-            Event::Tried(ids) => {
-                let average = scores.mean().unwrap_or(0.0) as f32;
-                for &id in ids {
-                    if scores.standing(id) == Standing::Unseen {
-                        scores.tried(id);
-                        ledger.rescore(id, average);
-                    }
-                }
+                control.learn(None, rows.iter().map(|row| (row.id, row.score)));
             }
             Event::Believe(rows) => {
-                for &(id, score) in rows {
-                    if let Some(belief) = scores.record(id, score, clock) {
-                        ledger.rescore(id, belief);
-                    }
-                }
+                control.learn(None, rows.iter().copied());
             }
+            Event::Cancel(ids) => ids.iter().for_each(|&id| {
+                control.cancel(id);
+            }),
+            Event::Read(rows) => {
+                let ids: Vec<SampleId> = rows.iter().map(|&(id, _)| id).collect();
+                control.read(0, &ids, &|row| !rows[row].1);
+            }
+            Event::Tried(ids) => ids.iter().for_each(|&id| {
+                control.tried(id);
+            }),
             Event::Lost(_) => {}
         }
     }
-    let counts = ledger.counts();
+    let counts = control.counts();
     Ok(Replayed { hits: counts.hits, misses: counts.misses, otherwise })
 }

@@ -32,6 +32,7 @@ impl Shelf {
     pub fn begin(&mut self, ids: &[SampleId]) {
         // A batch that panicked has not settled.
         self.pinned.clear();
+        self.pinned.reserve(ids.len());
         let length = |end: End| granules::record_bytes(self.arena.words, end.get());
         let touched = |all, &id: &SampleId| all ^ self.place(id).map_or(0, length);
         std::hint::black_box(ids.iter().fold(0, touched));

@@ -4,7 +4,7 @@ use crate::arena::Arena;
 use crate::control::{self, Plan};
 use crate::error::Result;
 use crate::types::SampleId;
-use lossfeed_journal::{Event, Row, Scored, Summary, Verdict, Writer};
+use lossfeed_journal::{Event, Row, Scored, Summary, Writer};
 
 /// The journal of a run, or none. It lies under the cache's lock. Handing an event over never waits for the disk.
 #[derive(Default)]
@@ -50,12 +50,7 @@ impl Journal {
         let row = |row: &control::Row| Row {
             id: row.delivered,
             drawn: row.drawn,
-            verdict: match row.verdict {
-                control::Verdict::Hit => Verdict::Hit,
-                control::Verdict::Keep => Verdict::Keep,
-                control::Verdict::Pass => Verdict::Pass,
-                control::Verdict::Displaced => Verdict::Displaced,
-            },
+            verdict: row.verdict,
             bytes: Arena::footprint(record_bytes(row.delivered) as usize),
             weight: row.weight,
         };

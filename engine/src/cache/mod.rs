@@ -18,25 +18,33 @@ use crate::stats::Counters;
 use crate::types::SampleId;
 use journal::Journal;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Where a requested sample is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
     /// In memory: the next of [`Decision::residents`].
     Resident,
     /// In the source's memory, and not to be kept: the caller reads it there and tells nobody.
     Passing,
-    /// Somebody is fetching it.
-    Joined(Arc<Flight>),
-    /// The caller must fetch it and [`Cache::publish`] the outcome, whatever it is.
-    Owned {
-        /// To be landed by publishing.
-        flight: Arc<Flight>,
-        /// Whether the record is to be kept.
-        admitted: bool,
-    },
+    /// Somebody is fetching it: the next of [`Decision::joined`].
+    Joined,
+    /// The caller must fetch it: this one of [`Decision::owned`].
+    Owned(u32),
+}
+
+/// A sample that the caller must fetch, for the cache and for whoever joins the flight.
+pub struct Owned {
+    /// Who.
+    pub id: SampleId,
+    /// Whether the record is to be kept.
+    pub admitted: bool,
+    pub(crate) flight: Arc<Flight>,
+    /// What became of the fetch; `None` until it is known.
+    pub(crate) outcome: Cell<Option<Fetched>>,
 }
 
 /// What was decided about a batch.
@@ -51,6 +59,10 @@ pub struct Decision {
     pub weights: Vec<f32>,
     /// Where each sample is, one a row.
     pub lookups: Vec<Lookup>,
+    /// To be given to [`Cache::publish`] with their outcomes, whatever they are.
+    pub owned: Vec<Owned>,
+    /// What others are fetching, in the order of the rows.
+    pub joined: Vec<Arc<Flight>>,
     /// The residents among them, in order: in memory until this is dropped.
     pub residents: Pins,
 }
@@ -176,6 +188,7 @@ impl Cache {
         shelf.begin(&ids);
         let mut evicted = evicted.into_iter().peekable();
         let mut coalesced = 0;
+        let (mut owned, mut joined) = (Vec::new(), Vec::new());
         let lookups: Vec<Lookup> = rows
             .iter()
             .enumerate()
@@ -196,12 +209,14 @@ impl Cache {
                     && flight.try_join()
                 {
                     coalesced += u64::from(row.verdict != Verdict::Hit);
-                    return Lookup::Joined(Arc::clone(flight));
+                    joined.push(Arc::clone(flight));
+                    return Lookup::Joined;
                 }
                 let flight = Arc::new(Flight::default());
                 flights.insert(id, Arc::clone(&flight));
                 let admitted = matches!(row.verdict, Verdict::Hit | Verdict::Keep) && control.contains(id);
-                Lookup::Owned { flight, admitted }
+                owned.push(Owned { id, admitted, flight, outcome: Cell::new(None) });
+                Lookup::Owned(owned.len() as u32 - 1)
             })
             .collect();
         let after = control.counts();
@@ -219,7 +234,7 @@ impl Cache {
         // The memory of those who gave way returns to the arena when the last batch that still reads it lets go.
         drop(retired);
         let weights = rows.iter().map(|row| row.weight).collect();
-        Some(Decision { number, serial, ids, weights, lookups, residents })
+        Some(Decision { number, serial, ids, weights, lookups, owned, joined, residents })
     }
 
     fn gauge(&self, state: &State) {
@@ -277,17 +292,17 @@ impl Cache {
         self.arena.allocate(record_bytes)
     }
 
-    /// Ends the flights of one batch.
-    pub fn publish(&self, fetched: Vec<(SampleId, Arc<Flight>, Fetched)>) {
-        if fetched.is_empty() {
+    /// Ends the flights of one batch. One without an outcome has failed: the source did not answer.
+    pub fn publish(&self, owned: Vec<Owned>) {
+        if owned.is_empty() {
             return;
         }
         let mut cancelled = Vec::new();
-        let mut landings = Vec::with_capacity(fetched.len());
+        let mut landings = Vec::with_capacity(owned.len());
         {
             let mut guard = self.whole();
             let State { control, shelf, flights, journal } = &mut *guard;
-            for (id, flight, outcome) in fetched {
+            for Owned { id, flight, outcome, .. } in owned {
                 let current = flights.get(&id).is_some_and(|f| Arc::ptr_eq(f, &flight));
                 if current {
                     flights.remove(&id);
@@ -298,7 +313,7 @@ impl Cache {
                         cancelled.push(id);
                     }
                 };
-                let landing = match outcome {
+                let landing = match outcome.into_inner().unwrap_or_else(|| Fetched::Failed(unanswered())) {
                     Fetched::Kept(slot) => {
                         // Mostly nobody waits for it: then it needs no second reference, and nobody to land for.
                         let waited_for = (!flight.close_if_alone()).then(|| slot.clone());
@@ -329,6 +344,10 @@ impl Cache {
             flight.land(landing);
         }
     }
+}
+
+fn unanswered() -> Arc<Error> {
+    Arc::new(Error::internal("the source did not answer for this sample"))
 }
 
 /// What records of those sizes take in the arena.

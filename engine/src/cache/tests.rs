@@ -47,27 +47,27 @@ fn used(policy: &str, record_bytes: fn(SampleId) -> u64, spare: u64) -> Cache {
     for epoch in 0..3 {
         let order: Vec<SampleId> = (0..SAMPLES).map(|k| (k * 7919 + epoch) % SAMPLES).collect();
         let pass = cache.begin(plan(u64::from(epoch), order, 256), 0);
-        while let Some(Decision { ids, lookups, residents, .. }) = cache.decide(pass, &record_bytes) {
+        while let Some(Decision { ids, lookups, owned, residents, .. }) = cache.decide(pass, &record_bytes) {
             let mut records = residents.iter();
-            let mut fetched = Vec::new();
             for (&id, lookup) in ids.iter().zip(lookups) {
                 match lookup {
                     Lookup::Resident => assert!(records.next().unwrap().iter().copied().eq(record(id))),
-                    Lookup::Joined(_) | Lookup::Passing => panic!("nobody else fetches, and not from memory"),
-                    Lookup::Owned { flight, admitted } => {
-                        let slot = admitted.then(|| cache.reserve(record_bytes(id) as usize)).flatten();
+                    Lookup::Joined | Lookup::Passing => panic!("nobody else fetches, and not from memory"),
+                    Lookup::Owned(number) => {
+                        let owned = &owned[number as usize];
+                        let slot = owned.admitted.then(|| cache.reserve(record_bytes(id) as usize)).flatten();
                         let kept = slot.map(|mut slot| {
                             slot.iter_mut().zip(record(id)).for_each(|(to, from)| *to = from);
                             Fetched::Kept(slot.freeze())
                         });
-                        fetched.push((id, flight, kept.unwrap_or(Fetched::Passed(None))));
+                        owned.outcome.set(Some(kept.unwrap_or(Fetched::Passed(None))));
                     }
                 }
             }
             assert!(records.next().is_none());
             drop(records);
             drop(residents);
-            cache.publish(fetched);
+            cache.publish(owned);
             let scored = |&id: &SampleId| {
                 let score = (id % 1000 + epoch) as f32;
                 Some(Scored { id, score, loss: score, gradient_norm: f32::NAN })
@@ -111,7 +111,7 @@ fn a_cache_of_nothing_keeps_no_places() {
     let cache = cache(0, 1000, "minio");
     let pass = cache.begin(plan(0, vec![3], 1), 0);
     let decision = cache.decide(pass, &|_| 10).unwrap();
-    assert!(matches!(decision.lookups[..], [Lookup::Owned { admitted: false, .. }]));
+    assert!(matches!(decision.owned[..], [Owned { id: 3, admitted: false, .. }]));
     assert_eq!(cache.whole().shelf.metadata_bytes(), 0);
 }
 
@@ -124,10 +124,10 @@ fn over_memory_only_what_is_to_be_kept_has_a_flight() {
         let cache = if over_memory { cache.over_memory() } else { cache };
         let ids = vec![0, 1, 2, 3, 4, 3, 0];
         let pass = cache.begin(plan(0, ids, 7), 0);
-        let lookups = cache.decide(pass, &record_bytes).unwrap().lookups;
-        let owned = lookups.iter().filter(|l| matches!(l, Lookup::Owned { admitted: true, .. })).count();
-        let passing = lookups.iter().filter(|l| matches!(l, Lookup::Passing)).count();
-        let joined = lookups.iter().filter(|l| matches!(l, Lookup::Joined(_))).count();
+        let decision = cache.decide(pass, &record_bytes).unwrap();
+        let owned = decision.owned.iter().filter(|owned| owned.admitted).count();
+        let count = |of: Lookup| decision.lookups.iter().filter(|lookup| **lookup == of).count();
+        let (passing, joined) = (count(Lookup::Passing), count(Lookup::Joined));
         // Three are admitted, the first of them is asked for again; 3 and 4 are not kept, and 3 comes twice.
         assert_eq!((owned, passing, joined), (3, 3 * fetched_alone, 2 - fetched_alone), "over memory: {over_memory}");
     }

@@ -94,7 +94,7 @@ impl Feed {
         sheet: &Timesheet,
         stopped: &dyn Fn() -> bool,
     ) -> Result<Rowful> {
-        let Decision { ids, weights, serial, lookups, residents, .. } = decision;
+        let Decision { ids, weights, serial, lookups, owned, joined, residents, .. } = decision;
         let delivered = Delivered { ids, weights, serial };
         sheet.turn(Work::Copy);
         slot.set_rows(delivered.ids.len());
@@ -111,7 +111,7 @@ impl Feed {
         };
         let mut filling = Filling {
             feed: self,
-            origins: Origins::new(self, &delivered.ids, lookups),
+            origins: Origins::new(self, lookups, owned, joined),
             sheet,
             stopped,
             over: Cell::new(false),

@@ -71,6 +71,9 @@ impl Filling<'_> {
         std::hint::black_box(residents.iter().fold(0, first));
         let mut left = Vec::new();
         for (number, (row, record)) in self.origins.residents().zip(residents.iter()).enumerate() {
+            if !in_place {
+                residents.prefetch(number + 1);
+            }
             if in_place && residents.is_in_one_piece(number) && self.rows.leave(row, record) {
                 left.push((row as u32, number as u32));
             } else if let Err(e) = self.rows.unpack(row, record, self.scratch) {
@@ -103,7 +106,7 @@ impl Filling<'_> {
 
     /// What becomes of a row that the source has not answered for; true if it must be asked again.
     fn is_asked_again(&mut self, row: usize, silent_rounds: usize) -> bool {
-        let owned = self.origins.owned(row).filter(|_| self.over.get());
+        let owned = self.origins.flight(row).filter(|_| self.over.get());
         match owned.map(|(flight, _)| flight.close_if_alone()) {
             // Left unread, and nobody will know.
             Some(true) => self.origins.settle(row, Fetched::Passed(None)),
@@ -227,7 +230,7 @@ fn land_one(
         )));
     }
     rows.write(row, payload, feed.decoder.is_some(), scratch)?;
-    let Some((flight, admitted)) = origins.owned(row) else { return Ok(Fetched::Passed(None)) };
+    let Some((flight, admitted)) = origins.flight(row) else { return Ok(Fetched::Passed(None)) };
     if admitted && let Some(slot) = feed.cache.reserve(feed.record_bytes(id) as usize) {
         let before = rows.sheet.turn(Work::Copy);
         let packed = pack(slot, rows.kept(row, payload, scratch), payload.target);

@@ -1,5 +1,6 @@
 //! What was decided about a batch.
 
+use crate::ledger::Access;
 use crate::types::SampleId;
 
 /// What becomes of one row's sample.
@@ -14,6 +15,30 @@ pub enum Verdict {
     /// It became resident and gave way again within this batch. Fetch it and let it go: its memory is promised to its
     /// successor.
     Displaced,
+}
+
+impl Verdict {
+    const NAMES: [(Self, &str); 4] =
+        [(Self::Hit, "hit"), (Self::Keep, "keep"), (Self::Pass, "pass"), (Self::Displaced, "displaced")];
+
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(verdict, _)| *verdict == self).map_or("", |(_, name)| name)
+    }
+    /// The verdict of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(_, known)| *known == name).map(|(verdict, _)| *verdict)
+    }
+}
+
+impl From<Access> for Verdict {
+    fn from(access: Access) -> Self {
+        match access {
+            Access::Hit => Self::Hit,
+            Access::Admitted => Self::Keep,
+            Access::Bypassed => Self::Pass,
+        }
+    }
 }
 
 /// One row of a batch.

@@ -25,7 +25,7 @@ pub use plan::{Cut, Plan};
 pub use snapshot::{Drawing, Snapshot};
 
 use crate::index::{ScoreTable, Standing};
-use crate::ledger::{Access, Counts, Ledger};
+use crate::ledger::{Counts, Ledger};
 use crate::policy::Needs;
 use crate::types::SampleId;
 use buffer::Buffer;
@@ -194,11 +194,7 @@ impl Control {
                 pass.substituted.push(((range.start + rows.len()) as u32, id));
             }
             let delivered = instead.unwrap_or(drawn);
-            let verdict = match ledger.access(delivered, bytes, &self.scores, &mut self.victims) {
-                Access::Hit => Verdict::Hit,
-                Access::Admitted => Verdict::Keep,
-                Access::Bypassed => Verdict::Pass,
-            };
+            let verdict = ledger.access(delivered, bytes, &self.scores, &mut self.victims).into();
             let row = rows.len() as u32;
             evicted.extend(self.victims.drain(..).map(|id| Evicted { row, id }));
             rows.push(Row { drawn, delivered, weight, verdict });
@@ -206,6 +202,17 @@ impl Control {
         self.displace(&mut rows, &evicted);
         self.touched += (rows.len() + evicted.len()) as u64;
         Turn::Decided(Decision { number, serial: 0, rows, evicted })
+    }
+
+    /// A batch that was decided before, in a recorded run: its accesses once more, whatever the plan says. By row whether
+    /// it is a hit, kept or passed. Nothing while the books are lent.
+    pub fn follow(&mut self, ids: impl Iterator<Item = SampleId>, bytes: &dyn Fn(SampleId) -> u64) -> Vec<Verdict> {
+        let Books::Here(ledger) = &mut self.books else { return Vec::new() };
+        let access = |id| ledger.access(id, bytes, &self.scores, &mut self.victims).into();
+        let verdicts: Vec<Verdict> = ids.map(access).collect();
+        self.touched += (verdicts.len() + self.victims.len()) as u64;
+        self.victims.clear();
+        verdicts
     }
 
     /// What the end of a batch makes of its rows, and what a snapshot has to know of them.
@@ -323,30 +330,37 @@ impl Control {
     /// The rows at `places` of the order of pass `pass` were delivered; at most [`PIECE`] of them are looked at.
     /// Samples that have no score are unseen no more; those that were until now are answered.
     pub fn met(&mut self, pass: u64, places: Range<usize>) -> Vec<SampleId> {
-        let mut tried = Vec::new();
-        let Some(current) = self.pass.as_ref().filter(|_| self.passes == pass) else { return tried };
+        let Some(current) = self.pass.as_ref().filter(|_| self.passes == pass) else { return Vec::new() };
         // A buffer sampler's order holds the stream alone, and asks for no standing.
         if self.scores.seen() == 0 || self.buffered.is_some() {
-            return tried; // nobody scores: no sample is told from another
+            return Vec::new(); // nobody scores: no sample is told from another
         }
-        let average = self.scores.mean().unwrap_or(0.0) as f32;
         let order = &current.plan.order.ids;
         let places = places.start..places.end.min(places.start + PIECE).min(order.len());
         self.touched += places.len() as u64;
         let first = current.substituted.partition_point(|&(place, _)| (place as usize) < places.start);
         let mut substituted = current.substituted[first..].iter().peekable();
-        for place in places {
+        let delivered = places.map(|place| {
             let instead = substituted.next_if(|&&(at, _)| at as usize == place).map(|&(_, id)| id);
-            let id = instead.unwrap_or(order[place]);
-            if self.scores.standing(id) == Standing::Unseen {
-                save_belief(&mut self.saved, &self.scores, id);
-                self.scores.tried(id);
-                // A policy that kept it for its first score need not any more.
-                tell(&mut self.books, id, average);
-                tried.push(id);
-            }
-        }
+            instead.unwrap_or(order[place])
+        });
+        let unseen = |id: &SampleId| self.scores.standing(*id) == Standing::Unseen;
+        let mut tried: Vec<SampleId> = delivered.filter(unseen).collect();
+        tried.retain(|&id| self.tried(id));
         tried
+    }
+
+    /// `id` was delivered and nobody scored it. True if it was unseen until now.
+    pub fn tried(&mut self, id: SampleId) -> bool {
+        if self.scores.standing(id) != Standing::Unseen {
+            return false;
+        }
+        let average = self.scores.mean().unwrap_or(0.0) as f32;
+        save_belief(&mut self.saved, &self.scores, id);
+        self.scores.tried(id);
+        // A policy that kept it for its first score need not any more.
+        tell(&mut self.books, id, average);
+        true
     }
 
     /// Replaces all beliefs and the clock, as when a run is resumed. The policy has been told ([`Ledger::rekey`], on

@@ -169,8 +169,7 @@ fn take_least<K: Key>(
 ) -> bool {
     let (mut freed, mut taken) = (0, Vec::new());
     while freed < missing {
-        let willing = queue.least().is_some_and(&gives_way);
-        let Some((id, key)) = willing.then(|| queue.peek()).flatten() else {
+        let Some((id, key)) = queue.peek().filter(|&(_, key)| gives_way(key)) else {
             // The queue is known by (key, id) alone: with the same keys it is the same queue.
             taken.into_iter().for_each(|(id, key)| queue.insert(id, key));
             return false;
