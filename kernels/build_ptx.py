@@ -3,12 +3,13 @@
 
     python3 kernels/build_ptx.py [WORK_DIRECTORY]
 
-NVRTC comes from PyPI into WORK_DIRECTORY (default: target/nvrtc) and stays there; neither a CUDA toolkit nor a host compiler
-is needed. Two releases, each for a reason:
+NVRTC comes from PyPI into WORK_DIRECTORY (default: target/nvrtc) and stays there; neither a CUDA toolkit nor a host
+compiler is needed. Two releases, each for a reason:
 
-* 12.0 makes the PTX: it emits ISA 8.0, which every driver from 525 on can load. Newer compilers emit PTX that installed drivers refuse.
-* 12.9 makes the machine code, because 12.0 knows no GPU after 9.0. Drivers load the machine code of every release of their own major
-  version and of older ones, so 525 and later load this; 13.0's would want 580.
+* 12.0 makes the PTX: it emits ISA 8.0, which every driver from 525 on can load. Newer compilers emit PTX that installed
+  drivers refuse.
+* 12.9 makes the machine code, because 12.0 knows no GPU after 9.0. Drivers load the machine code of every release of
+  their own major version and of older ones, so 525 and later load this; 13.0's would want 580.
 """
 
 import ctypes

@@ -3,12 +3,12 @@
 
     python3 kernels/check_ptx.py [--write] WORK_DIRECTORY
 
-Counts the shipped machine code of every kernel (machine_code.py says how) and holds it to kernels/machine_code.csv: what has become
-worse fails, with the numbers, and what has become better wants the table written anew. `--write` writes it: the change of the table
-is then there to be read beside the change of the code.
+Counts the shipped machine code of every kernel (machine_code.py says how) and holds it to kernels/machine_code.csv:
+what has become worse fails, with the numbers, and what has become better wants the table written anew. `--write` writes
+it: the change of the table is then there to be read beside the change of the code.
 
-And assembles the PTX, which GPUs without machine code of their own get. A driver's compiler is ptxas; the ptxas of several releases
-stands in for several drivers. Fails if one refuses the PTX, or if a kernel spills registers to memory.
+And assembles the PTX, which GPUs without machine code of their own get. A driver's compiler is ptxas; the ptxas of
+several releases stands in for several drivers. Fails if one refuses the PTX, or if a kernel spills registers to memory.
 
 The tools are NVIDIA's own, from PyPI; WORK_DIRECTORY keeps them.
 """
@@ -31,8 +31,8 @@ PREBUILT = HERE / "prebuilt"
 TABLE = HERE / "machine_code.csv"
 MADE_BY = "# Made by: python3 kernels/check_ptx.py --write WORK_DIRECTORY"
 DISASSEMBLER = "nvidia-cuda-nvdisasm==13.2.78"
-# Release: package, and GPUs that the PTX is for. 12.0 is the oldest that reads PTX ISA 8.0; 9.0 and 12.0 are there for a driver that
-# refuses their machine code.
+# Release: package, and GPUs that the PTX is for. 12.0 is the oldest that reads PTX ISA 8.0; 9.0 and 12.0 are there for
+# a driver that refuses their machine code.
 ASSEMBLERS = {
     "12.0": ("nvidia-cuda-nvcc-cu12==12.0.*", ["sm_75", "sm_90"]),
     "12.9": ("nvidia-cuda-nvcc-cu12==12.9.*", ["sm_87", "sm_101"]),
@@ -106,7 +106,8 @@ def differences(table: dict[Key, Cost], now: dict[Key, Cost]) -> tuple[list[str]
             before, after = getattr(known, column), getattr(cost, column)
             if before == after:
                 continue
-            # Loads in flight are the one thing of which more is better; a loop that is no longer found is not known to be good.
+            # Loads in flight are the one thing of which more is better; a loop that is no longer found is not known to
+            # be good.
             is_worse = after is None or before is not None and (after > before) != (column == "loads_in_flight")
             (worse if is_worse else better).append(f"{key[0]} for {key[1]}: {column} {before} -> {after}")
     return worse, better

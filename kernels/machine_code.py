@@ -1,9 +1,9 @@
 """What a kernel's machine code costs, counted in the text that nvdisasm makes of it.
 
-A kernel that reads logits spends its time in one loop: the innermost one with the most 16-byte loads. Its cost is that of the
-cheapest way round it that does all of those loads, because what the branches guard (the target's own vector, a new maximum, an
-odd end) is rare. On a GPU that issues 128 instructions a cycle on each multiprocessor, this number alone says whether
-instructions or memory are the limit.
+A kernel that reads logits spends its time in one loop: the innermost one with the most 16-byte loads. Its cost is that
+of the cheapest way round it that does all of those loads, because what the branches guard (the target's own vector, a
+new maximum, an odd end) is rare. On a GPU that issues 128 instructions a cycle on each multiprocessor, this number
+alone says whether instructions or memory are the limit.
 """
 
 import re
@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 #: Bytes of a logit.
 ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
-#: Kernels with a main loop over logits, and what their 16-byte loads read beside them, as (reads of 16 bytes) per (16 bytes of logits).
+#: Kernels with a main loop over logits, and what their 16-byte loads read beside them, as (reads of 16 bytes) per (16
+#: bytes of logits).
 READS_PER_LOGIT = {"score": 1, "smooth": 1, "backward": 1, "probability": 2}
 
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;")
@@ -101,7 +102,8 @@ def blocks_of(lines: list[tuple[str, str]]) -> list[Block]:
 
 
 def dominators(blocks: list[Block]) -> dict[int, int]:
-    """The immediate dominator of every block that can be reached (Cooper, Harvey, Kennedy: A Simple, Fast Dominance Algorithm)."""
+    """The immediate dominator of every block that can be reached (Cooper, Harvey, Kennedy: A Simple, Fast Dominance
+    Algorithm)."""
     order: list[int] = []
     seen = {0}
     stack = [(0, iter(blocks[0].next))]

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-/// The C++ compiler: `CXX`, or the first of the usual names that runs. `None`, said in one line with `what` was not done, if there is
-/// none.
+/// The C++ compiler: `CXX`, or the first of the usual names that runs. `None`, said in one line with `what` was not
+/// done, if there is none.
 #[allow(clippy::print_stderr)]
 pub fn cpp_compiler(what: &str) -> Option<String> {
     let usual = ["c++", "g++", "clang++"].map(str::to_owned);

@@ -56,7 +56,8 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 class Report:
-    """The results of one program, written anew after every section and every row, so that a program cut short leaves what it had."""
+    """The results of one program, written anew after every section and every row, so that a program cut short leaves
+    what it had."""
 
     def __init__(self, name: str, options: argparse.Namespace) -> None:
         self.device = torch.device(options.device)
@@ -106,7 +107,8 @@ class Report:
         return found
 
     def judge(self, asked: list[tuple[str, str, Any, Callable[[Any], Any]]], silent: bool = False) -> None:
-        """Records (and prints) what was asked for, the limit, what was measured (None: nothing was), and whether it is met."""
+        """Records (and prints) what was asked for, the limit, what was measured (None: nothing was), and whether it is
+        met."""
         self.data["verdicts"] = [
             {"what": what, "asked": limit, "measured": value, "met": None if value is None else bool(met(value))}
             for what, limit, value, met in asked
@@ -280,7 +282,8 @@ def targets(rows: int, classes: int, device: torch.device, seed: int = 1) -> tor
 
 
 def say(rows: list[tuple[Any, ...]], head: tuple[str, ...]) -> None:
-    """Prints a table with right-aligned columns; cases that failed and figures that are missing are said (the errors are in the JSON)."""
+    """Prints a table with right-aligned columns; cases that failed and figures that are missing are said (the errors
+    are in the JSON)."""
 
     def text(value: Any) -> str:
         if failed(value):

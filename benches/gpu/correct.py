@@ -1,8 +1,9 @@
 """Correctness on this device: ``lf.cross_entropy`` and ``lf.sample_scores`` against torch in float64.
 
-Sections: ``scores`` (every number of classes and type, layouts with odd strides and offsets), ``gradients`` (the same, forward
-and backward, with ignored rows, smoothing, class weights and every reduction), ``repeat`` (two runs give the same bits), ``edges``
-(empty batch, bad targets, more than 2^31 elements), ``opinfo`` (torch's own sample inputs for its cross entropy).
+Sections: ``scores`` (every number of classes and type, layouts with odd strides and offsets), ``gradients`` (the same,
+forward and backward, with ignored rows, smoothing, class weights and every reduction), ``repeat`` (two runs give the
+same bits), ``edges`` (empty batch, bad targets, more than 2^31 elements), ``opinfo`` (torch's own sample inputs for its
+cross entropy).
 
 Ends with status 1 if anything is wrong. ``--device cpu --quick`` tries the program itself.
 """
@@ -60,7 +61,8 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def shapes(quick: bool) -> Iterator[tuple[int, int]]:
-    """(rows, classes): one row, odd numbers, both sides of 512 (one launch or two), and large batches of few classes."""
+    """(rows, classes): one row, odd numbers, both sides of 512 (one launch or two), and large batches of few
+    classes."""
     for classes in (1, 10, 33) if quick else CLASSES:
         for rows in (9,) if quick else (1, 2, 7, 64, 511, 512, 513, 4096, 20000):
             if rows * classes <= ELEMENTS_MAX or rows == 1:

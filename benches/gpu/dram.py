@@ -1,9 +1,10 @@
 """Bytes that loss and gradient move in the GPU's memory, as ncu counts them, against the logits' own bytes.
 
-For each shape a process of its own under ncu runs one forward and one backward of ``lf.cross_entropy``, and ncu reports every kernel of
-ours: bytes read and written, time, instructions issued. Caches are flushed before each kernel, so nothing is found there. Asked for:
-forward and backward together at most 3.1 times the logits (two reads and a write, and what is kept of every row). ``--device cpu
---quick`` tries the program itself, without ncu.
+For each shape a process of its own under ncu runs one forward and one backward of ``lf.cross_entropy``, and ncu reports
+every kernel of
+ours: bytes read and written, time, instructions issued. Caches are flushed before each kernel, so nothing is found
+there. Asked for: forward and backward together at most 3.1 times the logits (two reads and a write, and what is kept of
+every row). ``--device cpu --quick`` tries the program itself, without ncu.
 """
 
 from __future__ import annotations

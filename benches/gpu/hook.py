@@ -145,7 +145,8 @@ def host_times(report: Report) -> dict[str, Any]:
 
 
 def graph(report: Report) -> dict[str, Any]:
-    """Forward, backward and scores inside a CUDA graph: launches from Python per replay, equal results, scores that arrive."""
+    """Forward, backward and scores inside a CUDA graph: launches from Python per replay, equal results, scores that
+    arrive."""
     device = report.device
     if device.type != "cuda":
         return {"skipped": "CUDA graphs need a GPU"}
@@ -180,7 +181,8 @@ def graph(report: Report) -> dict[str, Any]:
 
 
 def _replay_times(report: Report, rows: int, classes: int) -> dict[str, Any]:
-    """Median time of replaying loss and gradient, ours and eager torch's; replays follow each other, so the host is not in it."""
+    """Median time of replaying loss and gradient, ours and eager torch's; replays follow each other, so the host is not
+    in it."""
     captured: dict[str, Callable[[], Any]] = {}
     for name, loss in (("lossfeed", lf.cross_entropy), ("eager", F.cross_entropy)):
         z = torch.randn(rows, classes, device=report.device, requires_grad=True)

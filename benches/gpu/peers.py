@@ -1,8 +1,8 @@
 """The cross entropies that are compared, each as a function of (logits, target); those that cannot be imported say why.
 
-What they do differs, and the table should be read with it: eager and compiled torch and QuACK write one gradient tensor;
-Liger computes the gradient in its forward pass and writes it over the logits; lossfeed writes one gradient tensor, or in
-place over the logits, and the scores of every row.
+What they do differs, and the table should be read with it: eager and compiled torch and QuACK write one gradient
+tensor; Liger computes the gradient in its forward pass and writes it over the logits; lossfeed writes one gradient
+tensor, or in place over the logits, and the scores of every row.
 """
 
 from __future__ import annotations

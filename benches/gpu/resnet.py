@@ -1,4 +1,5 @@
-"""ResNet-18 in the form usual for 32 x 32 images (3 x 3 stem, no first pooling): the training step the hook is timed in."""
+"""ResNet-18 in the form usual for 32 x 32 images (3 x 3 stem, no first pooling): the training step the hook is timed
+in."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """What staging costs, and what is asked of it. Times never make this fail; errors are recorded.
 
-Sections: ``copy`` (host to device: the best single copy of this machine, and what batches of the loader reach), ``overlap`` (a step's time
-against the longer of compute and copy, over a sweep of their ratio, and what staging costs the compute), ``paths`` (the ways cached rows
-take to the device: what was measured at the start, and what a run then sees), ``images`` (the kernel that
-makes batches of pixels, against torch's operators), ``loaders`` (decoded samples in memory, end to end, against torch's
-DataLoader and with ``lf.stage`` around it). Every figure carries its unit in its name. ``--device cpu --quick`` tries the program
-itself and measures nothing.
+Sections: ``copy`` (host to device: the best single copy of this machine, and what batches of the loader reach),
+``overlap`` (a step's time against the longer of compute and copy, over a sweep of their ratio, and what staging costs
+the compute), ``paths`` (the ways cached rows take to the device: what was measured at the start, and what a run then
+sees), ``images`` (the kernel that makes batches of pixels, against torch's operators), ``loaders`` (decoded samples in
+memory, end to end, against torch's DataLoader and with ``lf.stage`` around it). Every figure carries its unit in its
+name. ``--device cpu --quick`` tries the program itself and measures nothing.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def copy(report: Report) -> dict[str, Any]:
 
 
 def overlap(report: Report) -> list[dict[str, Any]]:
-    """Step time with batches of 9.2 MiB against the longer of compute and copy (a loop over the loader that does nothing else), each
-    measured alone; GPU time of the compute alone and while batches are on their way."""
+    """Step time with batches of 9.2 MiB against the longer of compute and copy (a loop over the loader that does
+    nothing else), each measured alone; GPU time of the compute alone and while batches are on their way."""
     device = report.device
     side, batch_size, count = (8, 4, 4) if report.quick else (224, 64, 150)
     n = 64 if report.quick else 4096
@@ -145,8 +145,9 @@ def slowdown(batches: Iterable[Any], compute: Callable[[], None], count: int, de
 
 
 def paths(report: Report) -> list[dict[str, Any]]:
-    """Each way to the device for rows of several lengths, by one loader thread and by eight: what the loader measured at its start and
-    chose, the time and the CPU time of a batch that nothing is done with, and how much a loop of matrix products is slowed down."""
+    """Each way to the device for rows of several lengths, by one loader thread and by eight: what the loader measured
+    at its start and chose, the time and the CPU time of a batch that nothing is done with, and how much a loop of
+    matrix products is slowed down."""
     device, quick = report.device, report.quick
     cuda = device.type == "cuda"
     n = 64 if quick else 4096
@@ -176,8 +177,8 @@ def paths(report: Report) -> list[dict[str, Any]]:
 
 
 def images(report: Report) -> list[dict[str, Any]]:
-    """A batch of pixels on the device to normalised float16, cropped and flipped: the loader's step with it and without it, and torch's
-    operators for it (which flip and crop the whole batch alike)."""
+    """A batch of pixels on the device to normalised float16, cropped and flipped: the loader's step with it and without
+    it, and torch's operators for it (which flip and crop the whole batch alike)."""
     device = report.device
     mean, std = (torch.tensor(v, device=device).view(1, 3, 1, 1) * 255 for v in (MEAN, STD))
     for side, batch_size, padding in ((8, 4, 1),) if report.quick else ((32, 512, 4), (224, 256, 0)):

@@ -1,4 +1,5 @@
-"""Runs what a GPU machine can decide, part by part: each within eight minutes (sanitizer and staging together), all within twenty-five.
+"""Runs what a GPU machine can decide, part by part: each within eight minutes (sanitizer and staging together), all
+within twenty-five.
 
     correct    what is true: `doctor`, `smi`, the kernels' test programs, the Python tests, `compare` with torch in float64
     timing     what it costs: `timing` (kernels, losses, hook, graphs) and `dram` (bytes moved, by ncu)
@@ -6,9 +7,9 @@
     staging    host to device: rates, overlap, slowdown, copy paths
     train      ResNet-18 on CIFAR-10, uniform and cost-aware, several seeds
 
-Parts run in this order whatever the order of the arguments; without any, all of them. What is true may fail this, what it costs may not.
-After every check, gpu.json (checks, verdicts) and gpu.tar.gz (logs and results, at most 16 MiB) are written anew: a run that is cut
-short leaves what it had. A check that finds no time left is recorded as that.
+Parts run in this order whatever the order of the arguments; without any, all of them. What is true may fail this, what
+it costs may not. After every check, gpu.json (checks, verdicts) and gpu.tar.gz (logs and results, at most 16 MiB) are
+written anew: a run that is cut short leaves what it had. A check that finds no time left is recorded as that.
 """
 
 from __future__ import annotations
@@ -121,9 +122,11 @@ class Suite:
         return Check(program.name, 180, [[str(program), "--exact", test] for test in tests])
 
     def python_tests(self) -> Check:
-        """In processes, so that one that aborts takes no other's results with it: workers if pytest-xdist is there, else one for each file."""
+        """In processes, so that one that aborts takes no other's results with it: workers if pytest-xdist is there,
+        else one for each file."""
         pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "cuda or gpu"]
-        # As with the programs: what wants a GPU asks for one. The tests on the driver double do not, and they need a compiler.
+        # As with the programs: what wants a GPU asks for one. The tests on the driver double do not, and they need a
+        # compiler.
         files = [str(f) for f in sorted((ROOT / "tests" / "python").glob("test_*.py")) if "cuda.is_available" in f.read_text()]
         if self.dry:
             return Check("python", 120, [[*pytest, "--collect-only", *files]])
@@ -226,7 +229,8 @@ class Suite:
         return found
 
     def pack(self, to: Path) -> None:
-        """The results in one archive. Logs that would make it too large stay behind, the largest first; gpu.json stays in."""
+        """The results in one archive. Logs that would make it too large stay behind, the largest first; gpu.json stays
+        in."""
         files = sorted(self.results.iterdir(), key=lambda file: (file.suffix != ".json", file.stat().st_size))
         while True:
             with tarfile.open(to, "w:gz") as archive:

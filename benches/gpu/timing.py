@@ -1,9 +1,10 @@
 """What the GPU path costs, and what is asked of it. Times never make this fail; errors are recorded.
 
-Sections: ``bandwidth`` (what this GPU reads, by its own reductions), ``forward`` (the kernel alone, and scores with ranks, against
-that), ``backward`` (loss and gradient against torch, torch.compile, Liger and QuACK), ``small`` (launches and GPU time), ``host`` (the
-hook's time on the CPU), ``step`` (a ResNet-18 step with and without it), ``graph`` (replays), ``memory`` (peak of loss and gradient).
-Every figure carries its unit in its name. ``--device cpu --quick`` tries the program itself and measures nothing.
+Sections: ``bandwidth`` (what this GPU reads, by its own reductions), ``forward`` (the kernel alone, and scores with
+ranks, against that), ``backward`` (loss and gradient against torch, torch.compile, Liger and QuACK), ``small``
+(launches and GPU time), ``host`` (the hook's time on the CPU), ``step`` (a ResNet-18 step with and without it),
+``graph`` (replays), ``memory`` (peak of loss and gradient). Every figure carries its unit in its name. ``--device cpu
+--quick`` tries the program itself and measures nothing.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def calls_between(report: Report, rows: int, classes: int) -> int:
 
 
 def forward_row(report: Report, rows: int, classes: int, dtype: torch.dtype, read_gb_per_s: float | None) -> dict[str, Any]:
-    """Losses alone and scores with ranks. Shares of the read bandwidth are of GPU time, by the profiler: what the host adds between
-    launches is in ``us``."""
+    """Losses alone and scores with ranks. Shares of the read bandwidth are of GPU time, by the profiler: what the host
+    adds between launches is in ``us``."""
     z, y = logits(rows, classes, dtype, report.device), targets(rows, classes, report.device)
     cases = {
         "lf.cross_entropy": lambda: lf.cross_entropy(z, y, reduction="none"),

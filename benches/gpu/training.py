@@ -1,10 +1,10 @@
-"""ResNet-18 on CIFAR-10 through the job of ``lossfeed train``, fed uniformly and cost-aware: accuracy, bytes fetched, and whether the
-loader keeps up with the GPU.
+"""ResNet-18 on CIFAR-10 through the job of ``lossfeed train``, fed uniformly and cost-aware: accuracy, bytes fetched,
+and whether the loader keeps up with the GPU.
 
-Data is a folder of train-*.tar and test-*.tar (``--data``, else ``$LOSSFEED_CIFAR``, else what the bundle brought); without any, the
-job's own digits. Runs go seed by seed, every recipe on each, and no new seed begins when the time it would take is not left. Sections:
-``alone`` (a step on one batch that stays where it is: what the GPU could do), ``runs`` (a row a run). ``--device cpu --quick`` tries the
-program itself and measures nothing.
+Data is a folder of train-*.tar and test-*.tar (``--data``, else ``$LOSSFEED_CIFAR``, else what the bundle brought);
+without any, the job's own digits. Runs go seed by seed, every recipe on each, and no new seed begins when the time it
+would take is not left. Sections: ``alone`` (a step on one batch that stays where it is: what the GPU could do),
+``runs`` (a row a run). ``--device cpu --quick`` tries the program itself and measures nothing.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def alone(report: Report, job: Job) -> dict[str, float]:
 
 
 def row(result: Any) -> dict[str, Any]:
-    """What is kept of a run. The first epoch is cold and compiles what torch compiles: rates are the later ones' if there are any."""
+    """What is kept of a run. The first epoch is cold and compiles what torch compiles: rates are the later ones' if
+    there are any."""
     warm = result.epochs[1:] or result.epochs
     return {
         "recipe": result.recipe,

@@ -1,9 +1,10 @@
 //! What deciding costs: index + ledger + policy on one core, at the size of a large dataset.
 //!
-//! `cargo bench -p lossfeed-benches --bench index`. `LOSSFEED_SAMPLES` sets the size (14,000,000). One line of JSON a policy:
-//! accesses and score updates a second in the second epoch, batch by batch as the engine does them (a batch's accesses, then
-//! its scores), a fifth of the samples cached; bytes of metadata a sample; seconds to draw and to plan the epoch; and the share
-//! of the time this process was given a core (rates are by the clock on the wall: below 1 the machine was not quiet).
+//! `cargo bench -p lossfeed-benches --bench index`. `LOSSFEED_SAMPLES` sets the size (14,000,000). One line of JSON a
+//! policy: accesses and score updates a second in the second epoch, batch by batch as the engine does them (a batch's
+//! accesses, then its scores), a fifth of the samples cached; bytes of metadata a sample; seconds to draw and to plan
+//! the epoch; and the share of the time this process was given a core (rates are by the clock on the wall: below 1 the
+//! machine was not quiet).
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 

@@ -1,7 +1,7 @@
 //! What the engine's loader costs without Python: samples a second, cold and warm, beside the machine's gather bound.
 //!
-//! `cargo bench -p lossfeed-benches --bench loader` measures rows of CIFAR-10's shape in memory, as they are and in a cache; with
-//! `LOSSFEED_CIFAR=DIR`, DIR holding `train-*.tar`, also pictures. Lines of JSON.
+//! `cargo bench -p lossfeed-benches --bench loader` measures rows of CIFAR-10's shape in memory, as they are and in a
+//! cache; with `LOSSFEED_CIFAR=DIR`, DIR holding `train-*.tar`, also pictures. Lines of JSON.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 

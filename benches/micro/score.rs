@@ -1,7 +1,7 @@
 //! Scores and gradients on the CPU device: what a batch of logits costs.
 //!
-//! `read` sums the same bytes and is the bound of the one-read forward; `reference` is the plain two-pass version on one core.
-//! Throughput counts logit bytes. `RAYON_NUM_THREADS=1` shows one core.
+//! `read` sums the same bytes and is the bound of the one-read forward; `reference` is the plain two-pass version on
+//! one core. Throughput counts logit bytes. `RAYON_NUM_THREADS=1` shows one core.
 
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};

@@ -2,9 +2,10 @@
 
     python benches/scenarios/beside.py --before PYTHON --after PYTHON [FOLDER] [--rounds 7] [--index BEFORE AFTER]
 
-Each of the two interpreters has one build installed. Every piece of work runs in a fresh process of each, in turn, so that a slow
-minute of the machine meets both. Counted is processor time (all threads) of a process's quickest epoch or call, which other work
-on the machine disturbs least; the median ratio of neighbouring pairs is the answer. For one build twice, name one interpreter twice: that shows the noise.
+Each of the two interpreters has one build installed. Every piece of work runs in a fresh process of each, in turn, so
+that a slow minute of the machine meets both. Counted is processor time (all threads) of a process's quickest epoch or
+call, which other work on the machine disturbs least; the median ratio of neighbouring pairs is the answer. For one
+build twice, name one interpreter twice: that shows the noise.
 
     cold       an epoch of CIFAR-10's JPEG shards, read and decoded (FOLDER, or $LOSSFEED_CIFAR)
     warm       epochs of the same out of the cache, decoded
@@ -13,8 +14,9 @@ on the machine disturbs least; the median ratio of neighbouring pairs is the ans
     forward    lf.sample_scores of 4096 x 1000 float32 logits, on one core
     step       lf.cross_entropy(...).backward() of the same
     accesses, updates
-               what `cargo bench -p lossfeed-benches --bench index` of each build gives, with --index and the two executables (cargo
-               names them with --no-run): by the clock on the wall, one thread, the mean over all policies
+               what `cargo bench -p lossfeed-benches --bench index` of each build gives, with --index and the two
+               executables (cargo names them with --no-run): by the clock on the wall, one thread, the mean over all
+               policies
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ INDEXED = "4000000"
 
 
 def spent(work: Any, units: int, seconds: float) -> float:
-    """Units a second of processor time: of the quickest call within at least so many seconds. Others on the machine only ever slow one."""
+    """Units a second of processor time: of the quickest call within at least so many seconds. Others on the machine
+    only ever slow one."""
     quickest, until = float("inf"), time.process_time() + seconds
     while time.process_time() < until or quickest == float("inf"):
         started = time.process_time()

@@ -1,14 +1,16 @@
-"""Host time of the hooks' CUDA path, without a GPU: Python and native code down to the driver's door, beside torch's own loss.
+"""Host time of the hooks' CUDA path, without a GPU: Python and native code down to the driver's door, beside torch's
+own loss.
 
     python benches/scenarios/hook_host.py [--label after] [--blocks 60]
 
-The driver double of ``tests/driver`` is in the driver's place and takes launches without running them; torch's CPU tensors play CUDA ones.
-So the figures hold everything but two things that a GPU's machine adds: the driver's own time for a launch (about 2.5 µs) and torch's
-CUDA allocator in the place of the host's. The stand-ins (a property for ``device``, a function for ``torch.empty``) cost some tenths of a
-microsecond that a real tensor does not.
+The driver double of ``tests/driver`` is in the driver's place and takes launches without running them; torch's CPU
+tensors play CUDA ones. So the figures hold everything but two things that a GPU's machine adds: the driver's own time
+for a launch (about 2.5 µs) and torch's CUDA allocator in the place of the host's. The stand-ins (a property for
+``device``, a function for ``torch.empty``) cost some tenths of a microsecond that a real tensor does not.
 
 ``F.cross_entropy`` is timed on the CPU on two rows of two classes, so that its arithmetic is next to nothing.
-Goals: ``loader.score`` 10 µs, ``loader.cross_entropy`` forward 20 µs. What counts is the processor's time of the calling thread.
+Goals: ``loader.score`` 10 µs, ``loader.cross_entropy`` forward 20 µs. What counts is the processor's time of the
+calling thread.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ def play_cuda(torch: Any) -> None:
 
 
 def microseconds(call: Callable[[], Any], blocks: int) -> dict[str, float]:
-    """µs a call: the processor's time of this thread (median of the blocks), which other work on the machine leaves alone, and by the clock."""
+    """µs a call: the processor's time of this thread (median of the blocks), which other work on the machine leaves
+    alone, and by the clock."""
     for _ in range(3 * CALLS):
         call()
     worked, taken = [], []

@@ -1,4 +1,5 @@
-"""Images on the CPU: pixels from the cache to normalised float32 batches, by the loader's threads and by torch's operators in the loop.
+"""Images on the CPU: pixels from the cache to normalised float32 batches, by the loader's threads and by torch's
+operators in the loop.
 
     python benches/scenarios/images_rate.py [--workers N] [--rounds 5]
 
@@ -8,7 +9,8 @@ Random uint8 pixels, all in the cache, decoded; epochs of the three ways in turn
     ours     ImageTransform: shifted by up to 4 pixels, mirrored by chance (a sample its own), normalised, channels-last
     torch    the same arithmetic in the loop: permute, float, subtract, divide; one flip by chance for the whole batch, no shift
 
-Samples a second and CPU time a sample, medians over the rounds. torch's operators run on all cores, the loader on its threads.
+Samples a second and CPU time a sample, medians over the rounds. torch's operators run on all cores, the loader on its
+threads.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Holds `lossfeed replay` to libcachesim, hit for hit: sieve, s3fifo, lfu, lru and fifo, with equal and with varying sizes.
+"""Holds `lossfeed replay` to libcachesim, hit for hit: sieve, s3fifo, lfu, lru and fifo, with equal and with varying
+sizes.
 
     pip install libcachesim
     python benches/scenarios/libcachesim_compare.py --lossfeed target/debug/lossfeed --out record.json
 
-Both programs get the same accesses and the same capacity in bytes. Where they count different hits, the trace is made smaller, access
-by access, as long as they still do: what is left shows the difference, and stands in the record. Exit code 1 if a difference is found
-where none is known; the known ones are in KNOWN, with the reason.
+Both programs get the same accesses and the same capacity in bytes. Where they count different hits, the trace is made
+smaller, access by access, as long as they still do: what is left shows the difference, and stands in the record. Exit
+code 1 if a difference is found where none is known; the known ones are in KNOWN, with the reason.
 """
 
 from __future__ import annotations

@@ -5,10 +5,11 @@
     forward     lf.sample_scores (loss, gradient norm, entropy, ranks)  beside  F.cross_entropy(reduction="none"), no gradient
     step        lf.cross_entropy(...).backward(), scores included        beside  F.cross_entropy(...).backward()
 
-Random logits of the shapes that train: ImageNet's thousand classes and GPT-2's vocabulary. Each is timed alone, call after call,
-and then in turn with the other, as a loss comes behind a model's forward: what the other left in the caches, and its threads,
-which go on spinning for milliseconds (ours are the same ones). Medians; the best calls beside them. Goals (float32): forward at
-least 2 × as fast, step at least 1.5 ×. The first calls warm allocator and threads up and are not counted.
+Random logits of the shapes that train: ImageNet's thousand classes and GPT-2's vocabulary. Each is timed alone, call
+after call, and then in turn with the other, as a loss comes behind a model's forward: what the other left in the
+caches, and its threads, which go on spinning for milliseconds (ours are the same ones). Medians; the best calls beside
+them. Goals (float32): forward at least 2 × as fast, step at least 1.5 ×. The first calls warm allocator and threads up
+and are not counted.
 """
 
 from __future__ import annotations

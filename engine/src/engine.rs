@@ -87,7 +87,8 @@ impl Engine {
         self.policy_name
     }
 
-    /// Who makes the mean over an epoch biased on purpose, by name: the sampler, or a policy that substitutes. `None`: nobody.
+    /// Who makes the mean over an epoch biased on purpose, by name: the sampler, or a policy that substitutes. `None`:
+    /// nobody.
     pub fn biased(&self) -> Option<&'static str> {
         self.feed.cache.biased()
     }
@@ -180,7 +181,8 @@ impl Engine {
         self.feed.bad_samples()
     }
 
-    /// All counters, gauges and the ratios people ask for. Ratios are 0 to 1, and 0 while there is nothing to divide by.
+    /// All counters, gauges and the ratios people ask for. Ratios are 0 to 1, and 0 while there is nothing to divide
+    /// by.
     pub fn stats(&self) -> Vec<(String, f64)> {
         self.gauge();
         self.feed.counters.snapshot().flat()
@@ -192,9 +194,9 @@ impl Engine {
         while !self.close_within(Duration::from_secs(1)).is_empty() {}
     }
 
-    /// Ends everything and waits for the loader threads, but no longer than `patience`. Returns who has not come by then,
-    /// in words: such a thread hangs in the source. It keeps the memory it writes to alive and ends by itself when the
-    /// source lets it.
+    /// Ends everything and waits for the loader threads, but no longer than `patience`. Returns who has not come by
+    /// then, in words: such a thread hangs in the source. It keeps the memory it writes to alive and ends by itself
+    /// when the source lets it.
     pub fn close_within(&self, patience: Duration) -> Vec<String> {
         if !self.made_by.is_current() {
             return Vec::new();

@@ -33,9 +33,9 @@
 //! # }
 //! ```
 //!
-//! Two halves. The *pure half*, the crate `lossfeed-control`, decides (who matters, who stays, who is next): it reads no
-//! clock, starts no thread, owns no byte and has no `unsafe`. The *effect half* moves (bytes, memory, devices, threads). `engine/ARCHITECTURE.md` draws
-//! the house; `tests/house.rs` checks its arrows.
+//! Two halves. The *pure half*, the crate `lossfeed-control`, decides (who matters, who stays, who is next): it reads
+//! no clock, starts no thread, owns no byte and has no `unsafe`. The *effect half* moves (bytes, memory, devices,
+//! threads). `engine/ARCHITECTURE.md` draws the house; `tests/house.rs` checks its arrows.
 
 pub use lossfeed_control::{control, error, index, ledger, policy, random, sampler, sim, types};
 pub use lossfeed_journal as journal;

@@ -182,8 +182,9 @@ pub struct Settings {
     pub batch_size: usize,
     /// Drop the last batch if it would be short.
     pub drop_last: bool,
-    /// One seed reproduces every order on any machine: with any number of workers for samplers that look at the seed alone, with
-    /// `workers` 0 for those that draw by scores and residents, which threads bring in an order of their own.
+    /// One seed reproduces every order on any machine: with any number of workers for samplers that look at the seed
+    /// alone, with `workers` 0 for those that draw by scores and residents, which threads bring in an order of their
+    /// own.
     pub seed: u64,
     /// This rank, below `world_size`.
     pub rank: u32,
@@ -198,12 +199,13 @@ pub struct Settings {
     pub cache_bytes: u64,
     /// Form of the cached samples.
     pub cache_form: CacheForm,
-    /// What the loader's threads make of a sample's pixels, after the cache. `None`: nothing. Where batches go to a GPU whose kernels do
-    /// it ([`crate::device::cuda::CudaKernels::images`]), leave it out here.
+    /// What the loader's threads make of a sample's pixels, after the cache. `None`: nothing. Where batches go to a GPU
+    /// whose kernels do it ([`crate::device::cuda::CudaKernels::images`]), leave it out here.
     #[serde(default)]
     pub transform: Option<TransformSettings>,
-    /// How batches get to a GPU, by [`crate::engine::Courier`]. `None`: the way that is measured to be the fastest when the engine is made.
-    /// On paths other than the gathered one a batch's cached samples are not in its slot ([`crate::staging::BatchSlot::gather`]).
+    /// How batches get to a GPU, by [`crate::engine::Courier`]. `None`: the way that is measured to be the fastest when
+    /// the engine is made. On paths other than the gathered one a batch's cached samples are not in its slot
+    /// ([`crate::staging::BatchSlot::gather`]).
     #[serde(default = "gathered")]
     pub copy_path: Option<CopyPath>,
     /// Cache policy by name; `None`: the one that suits the sampler.
@@ -224,7 +226,8 @@ pub struct Settings {
     pub job: Option<String>,
     /// Publish a stats page.
     pub stats: bool,
-    /// Write what happens to this file, which must not exist yet: see [`crate::journal`]. Gzip if its name ends in `.gz`.
+    /// Write what happens to this file, which must not exist yet: see [`crate::journal`]. Gzip if its name ends in
+    /// `.gz`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<PathBuf>,
 }
@@ -266,7 +269,8 @@ fn gathered() -> Option<CopyPath> {
 const MAX_WORKERS: usize = 1024;
 
 impl Settings {
-    /// Checks everything that can be checked without the dataset's samples and without a device, for a dataset of `samples` samples.
+    /// Checks everything that can be checked without the dataset's samples and without a device, for a dataset of
+    /// `samples` samples.
     pub fn validate(&self, samples: usize) -> Result<()> {
         if samples == 0 {
             return Err(Error::settings("the dataset is empty: there is nothing to load"));
@@ -342,8 +346,8 @@ impl Settings {
         self.max_slots.unwrap_or(self.depth() + 64)
     }
 
-    /// Batches that may be in preparation or finished and not taken. Under a buffer sampler a batch's scores must be there in time
-    /// for the batch that counts them.
+    /// Batches that may be in preparation or finished and not taken. Under a buffer sampler a batch's scores must be
+    /// there in time for the batch that counts them.
     pub fn window(&self) -> usize {
         let most = self.sampler.buffer().map_or(u64::MAX, |options| options.lag.saturating_sub(2).max(1));
         self.depth().min(usize::try_from(most).unwrap_or(usize::MAX))

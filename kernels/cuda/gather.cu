@@ -1,7 +1,7 @@
 // Rows that lie scattered in page-locked memory of the host, read over the bus into one piece of device memory.
 //
-// A thread has four loads under way, and neighbours read neighbouring words: the bus wants whole lines, many of them at a time, and
-// few blocks are enough to fill it. Every byte is read once.
+// A thread has four loads under way, and neighbours read neighbouring words: the bus wants whole lines, many of them at
+// a time, and few blocks are enough to fill it. Every byte is read once.
 
 #define GATHER_ROWS_MAX 480 // a structure of 4 KB is the most that a launch takes everywhere
 

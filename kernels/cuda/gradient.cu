@@ -1,13 +1,15 @@
-// The backward of a cross entropy over class indices: one read of the logits, one write of the gradient, nothing in between.
+// The backward of a cross entropy over class indices: one read of the logits, one write of the gradient, nothing in
+// between.
 //
 //     gradient_j = p_j A - [j = target] T - w_j S,   p_j = exp(z_j - max) exp(-log_sum)
 //     A = g (a + s W / C) + g_lse,   T = g a,   S = g s / C,   a = (1 - s) w_target
 //
-// with the row's upstream gradient g of its term, g_lse of its log-sum-exp, smoothing s, class weights w and their sum W. The forward
-// leaves maximum and log-sum apart: their sum would be rounded to the maximum's last place (a sixteenth for logits of 1e6), and every
-// p_j would be off by the exponential of that. A row that is left out gets zeros whatever it holds, a row whose target names no class
-// NaN. There is nothing to reduce, so a row may be shared by any number of blocks. The gradient may lie over the logits: every element
-// is read before it is written, by the same thread (hence no read-only loads here).
+// with the row's upstream gradient g of its term, g_lse of its log-sum-exp, smoothing s, class weights w and their sum
+// W. The forward leaves maximum and log-sum apart: their sum would be rounded to the maximum's last place (a sixteenth
+// for logits of 1e6), and every p_j would be off by the exponential of that. A row that is left out gets zeros whatever
+// it holds, a row whose target names no class NaN. There is nothing to reduce, so a row may be shared by any number of
+// blocks. The gradient may lie over the logits: every element is read before it is written, by the same thread (hence
+// no read-only loads here).
 
 struct GradientArguments {
     const void* logits;
@@ -52,7 +54,8 @@ template <class R> struct PlainSlope {
     }
 };
 
-// With class weights in the smoothing, or with a maximum beyond 2^22, where the reference would be off: it is subtracted first.
+// With class weights in the smoothing, or with a maximum beyond 2^22, where the reference would be off: it is
+// subtracted first.
 template <class R> struct AnySlope {
     static const bool PLAIN = false;
     R max, all, spread, target_share;
@@ -68,8 +71,8 @@ template <class R> struct AnySlope {
     }
 };
 
-// A row's logits, or a piece's, and the gradient that goes over or beside them, as a lane sees them. 128-bit accesses where both are
-// aligned alike; the elements in front of the first and behind the last are the edges.
+// A row's logits, or a piece's, and the gradient that goes over or beside them, as a lane sees them. 128-bit accesses
+// where both are aligned alike; the elements in front of the first and behind the last are the edges.
 template <class T> struct Stretch {
     typedef typename T::R R;
     typedef typename T::Raw Raw;
@@ -106,8 +109,8 @@ template <class T> struct Stretch {
         int body = slope.target - head, full = body < 0 ? -1 : body / N; // vectors in front of the target's
         int span = IN_FLIGHT * lanes;
         for (int first = 0; first < vectors; first += span) {
-            // Rounds without the target, before another full round. Every vector makes room for the one that takes its place in
-            // the next round: IN_FLIGHT loads stay under way.
+            // Rounds without the target, before another full round. Every vector makes room for the one that takes its
+            // place in the next round: IN_FLIGHT loads stay under way.
             if (Slope::PLAIN && first + 2 * span <= vectors) {
                 const uint4* next = from + (first + span + lane);
                 uint4* out = to + (first + lane);
@@ -127,7 +130,8 @@ template <class T> struct Stretch {
         map_edges(slope);
     }
 
-    // A round that holds the target (element `body` of the vectors, in vector `full`), or is not full, or the last full one.
+    // A round that holds the target (element `body` of the vectors, in vector `full`), or is not full, or the last full
+    // one.
     template <class Slope> __device__ void map_mixed_round(const Slope& slope, int first, int full, int body) {
 #pragma unroll
         for (int u = 0; u < IN_FLIGHT; u++) {

@@ -1,8 +1,9 @@
-// Pixels of a batch to what a model reads: crop, flip, normalise, in one read and one write. src/image/mod.rs is the contract; the
-// CPU's path gives the same bits.
+// Pixels of a batch to what a model reads: crop, flip, normalise, in one read and one write. src/image/mod.rs is the
+// contract; the CPU's path gives the same bits.
 //
-// A thread makes 16 bytes of the result, consecutive in memory, and stores them at once. Its reads are bytes: neighbouring threads
-// share their lines, and the batch has just come over the bus at a fraction of this kernel's speed.
+// A thread makes 16 bytes of the result, consecutive in memory, and stores them at once. Its reads are bytes:
+// neighbouring threads share their lines, and the batch has just come over the bus at a fraction of this kernel's
+// speed.
 
 #define IMAGE_CHANNELS_MAX 16
 

@@ -1,12 +1,13 @@
 // Scores on their way home: a ring of slots in mapped host memory that kernels write and one host thread reads.
 //
-// A kernel claims the next slot (compare-and-swap on `gate`), fills it, and behind one release fence writes the slot's sequence
-// word: the claim's number plus 1. The host reads slots strictly in order and then raises its `consumed` word. A ring without a free
-// slot takes nothing: the batch is counted as dropped. No argument of a launch changes from batch to batch, so a captured graph can
-// be replayed.
+// A kernel claims the next slot (compare-and-swap on `gate`), fills it, and behind one release fence writes the slot's
+// sequence word: the claim's number plus 1. The host reads slots strictly in order and then raises its `consumed` word.
+// A ring without a free slot takes nothing: the batch is counted as dropped. No argument of a launch changes from batch
+// to batch, so a captured graph can be replayed.
 //
-// Closing takes the gate's open bit away in the same word that claims count in, and tells the host how many claims there were. From
-// then on nobody claims, and when the last of those slots has been read nobody writes either: only then does the ring's memory go.
+// Closing takes the gate's open bit away in the same word that claims count in, and tells the host how many claims
+// there were. From then on nobody claims, and when the last of those slots has been read nobody writes either: only
+// then does the ring's memory go.
 
 #define NO_ROW 0xffffffffu
 #define SLOT_HEAD_BYTES 64
@@ -34,8 +35,8 @@ struct MailState {
     MailWords* words;
 };
 
-// The first bytes of a slot, in host memory. Then ids (int64), loss, grad_norm, entropy (float) and count (int32), each of rows_max
-// entries, each padded to 64 bytes.
+// The first bytes of a slot, in host memory. Then ids (int64), loss, grad_norm, entropy (float) and count (int32), each
+// of rows_max entries, each padded to 64 bytes.
 struct SlotHead {
     u32 sequence; // written last
     u32 rows;
@@ -45,12 +46,13 @@ struct SlotHead {
     u32 columns; // HAS_*
 };
 
-// ---- order between threads, and between device and host -----------------------------------------------------------------
+// ---- order between threads, and between device and host
+// -----------------------------------------------------------------
 //
-// Acquire and release, not sequential consistency: these pair one writer with its readers, and the stronger fences wait for every
-// write of the multiprocessor to be answered for. A fence of one thread behind a barrier also orders what the block's other threads
-// wrote before the barrier: the barrier orders those writes before the fence, and release is cumulative (PTX ISA, "Memory
-// Consistency Model": causality order).
+// Acquire and release, not sequential consistency: these pair one writer with its readers, and the stronger fences wait
+// for every write of the multiprocessor to be answered for. A fence of one thread behind a barrier also orders what the
+// block's other threads wrote before the barrier: the barrier orders those writes before the fence, and release is
+// cumulative (PTX ISA, "Memory Consistency Model": causality order).
 
 #ifdef __CUDA_ARCH__
 __device__ inline void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
@@ -87,7 +89,8 @@ __device__ inline void store_release_device(u32* at, u32 value) {
 }
 #endif
 
-// ---- slots ----------------------------------------------------------------------------------------------------------------
+// ---- slots
+// ----------------------------------------------------------------------------------------------------------------
 
 __device__ inline u64 padded(u64 bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -95,7 +98,8 @@ __device__ inline u64 slot_bytes(u32 rows_max) {
     return SLOT_HEAD_BYTES + padded(8 * (u64)rows_max) + 4 * padded(4 * (u64)rows_max);
 }
 
-// A slot that somebody may fill. The block shares it: everybody writes to the same one whatever becomes of the ring meanwhile.
+// A slot that somebody may fill. The block shares it: everybody writes to the same one whatever becomes of the ring
+// meanwhile.
 struct Claim {
     u64 slot;     // 0: there is none
     u32 rows_max; // the slot's
@@ -104,8 +108,9 @@ struct Claim {
 
 // One thread: takes the next slot and returns its number, or counts a drop. Several streams may do so at the same time.
 //
-// `gate` and `consumed` are read one after the other, and the host may have read slots in between that others claimed meanwhile: the
-// difference is negative then, which is room enough (the compare-and-swap finds out that the gate was old).
+// `gate` and `consumed` are read one after the other, and the host may have read slots in between that others claimed
+// meanwhile: the difference is negative then, which is room enough (the compare-and-swap finds out that the gate was
+// old).
 __device__ inline u32 claim_slot(MailState* mail, u32 rows, Claim* claim) {
     u32 slots = mail->slots, rows_max = mail->rows_max;
     u64 gate = *(volatile u64*)&mail->gate;
@@ -143,13 +148,14 @@ extern "C" __global__ void __launch_bounds__(32) lossfeed_mail_close(MailArgumen
     *(volatile u64*)&a.mail->words->closed = MAIL_BIT | (u32)gate;
 }
 
-// ---- targets that name no class ---------------------------------------------------------------------------------------------
+// ---- targets that name no class
+// ---------------------------------------------------------------------------------------------
 
 // Where a stream's launches report such a row: device memory, one for each stream.
 //
-// Atomics of the device and of the host do not exclude each other over the bus, so neither side ever does a read-modify-write of
-// what the other writes. The device keeps the worst row of the host's current generation to itself and stores it to `told`; the host
-// reads `told`, and begins a new generation when it has spoken of it.
+// Atomics of the device and of the host do not exclude each other over the bus, so neither side ever does a
+// read-modify-write of what the other writes. The device keeps the worst row of the host's current generation to itself
+// and stores it to `told`; the host reads `told`, and begins a new generation when it has spoken of it.
 struct BadRows {
     u64 worst;             // generation << 32 | ~row: the largest is the first row of the latest generation
     u64* told;             // the host's copy of it, mapped; only the device writes it

@@ -1,9 +1,11 @@
-// The mean (or the sum) of a batch's terms, from the launch that wrote them: one number, in the type that the caller's loss has.
+// The mean (or the sum) of a batch's terms, from the launch that wrote them: one number, in the type that the caller's
+// loss has.
 //
-// Every block leaves the sum of its rows' terms and shares; the block that comes last adds those up. All of it is in double precision
-// and a tree whose shape depends on the launch alone: the same input gives the same bits, and the order leaves no trace in single
-// precision. Compensated floats would be as good for the narrow types and no help for double logits. A double addition costs little
-// here: a few per thread, on data-centre GPUs at half the rate of a float's, on others at a 64th.
+// Every block leaves the sum of its rows' terms and shares; the block that comes last adds those up. All of it is in
+// double precision and a tree whose shape depends on the launch alone: the same input gives the same bits, and the
+// order leaves no trace in single precision. Compensated floats would be as good for the narrow types and no help for
+// double logits. A double addition costs little here: a few per thread, on data-centre GPUs at half the rate of a
+// float's, on others at a 64th.
 
 // What some rows add to the two sums of a mean.
 struct Part {

@@ -54,8 +54,8 @@ __device__ inline double real_sqrt(double v) { return sqrt(v); }
 __device__ inline float real_max(float a, float b) { return fmaxf(a, b); }
 __device__ inline double real_max(double a, double b) { return fmax(a, b); }
 
-// What the loops over logits raise to powers. Single precision raises 2: then a logit's exponent is one fused multiply-add and one
-// instruction of the special function unit. Double precision keeps exp.
+// What the loops over logits raise to powers. Single precision raises 2: then a logit's exponent is one fused
+// multiply-add and one instruction of the special function unit. Double precision keeps exp.
 template <class R> struct Power;
 
 template <> struct Power<float> {
@@ -63,7 +63,8 @@ template <> struct Power<float> {
     static __device__ float unscale() { return 0.6931471805599453f; } // back
     // The power of this and of anything below is 0.
     static __device__ float zero() { return -150.0f; }
-    // From here on a fused exponent would be off: half of the last place of scale() times a logit is no longer far below 1.
+    // From here on a fused exponent would be off: half of the last place of scale() times a logit is no longer far
+    // below 1.
     static __device__ float far() { return 4194304.0f; }
     // Powers below 2^-126 are 0, and so are exponents below it. sums.cu and gradient.cu say why that changes nothing.
     static __device__ float of(float exponent) {
@@ -327,8 +328,8 @@ __device__ inline uint4 load_vector_once(const uint4* at) {
 __device__ inline u32 thread_in_block() { return threadIdx.y * blockDim.x + threadIdx.x; }
 __device__ inline u32 block_threads() { return blockDim.x * blockDim.y; }
 
-// Elements in front of the first 16-byte boundary of a row, at most `classes`. A row may start anywhere: an odd number of 16-bit
-// classes misaligns every other one.
+// Elements in front of the first 16-byte boundary of a row, at most `classes`. A row may start anywhere: an odd number
+// of 16-bit classes misaligns every other one.
 template <class T> __device__ inline int head_elements(const typename T::Raw* row, int classes) {
     int past = (int)(((u64)row & 15) / sizeof(typename T::Raw));
     int head = past == 0 ? 0 : Vector<T>::N - past;

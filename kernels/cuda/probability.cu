@@ -159,7 +159,8 @@ template <class R> __device__ inline void write_probability_row(const Probabilit
     if (a.keys) a.keys[row] = key - key == 0.0f ? key : Real<float>::nan();
 }
 
-// One kernel for both shapes: blockDim = (lanes of a row, rows of a block) with lanes up to 32, or (a multiple of 32, 1).
+// One kernel for both shapes: blockDim = (lanes of a row, rows of a block) with lanes up to 32, or (a multiple of 32,
+// 1).
 template <class T> __device__ inline void score_probabilities(const ProbabilityArguments& a, u8* shared) {
     typedef typename T::R R;
     typedef typename T::Raw Raw;

@@ -1,6 +1,6 @@
-// Ranks of more rows than a search in every tile is good for: a least-significant-digit radix sort of the ordered keys, eight bits and
-// two launches a pass, then a binary search for every row. Stable and without any order left to chance, so the counts are those of the
-// definition.
+// Ranks of more rows than a search in every tile is good for: a least-significant-digit radix sort of the ordered keys,
+// eight bits and two launches a pass, then a binary search for every row. Stable and without any order left to chance,
+// so the counts are those of the definition.
 
 #define DIGITS 256
 #define RADIX_THREADS 256
@@ -19,8 +19,8 @@ __device__ inline u32 radix_key(const RadixArguments& a, u32 row) {
     return a.from ? a.from[row] : ordered(read_key(a.finish.keys, row));
 }
 
-// Counts become places, in the block that comes last: an exclusive running sum over a digit's blocks, digit by digit. Other blocks of
-// this launch wrote the counts, so they are read past the first-level cache.
+// Counts become places, in the block that comes last: an exclusive running sum over a digit's blocks, digit by digit.
+// Other blocks of this launch wrote the counts, so they are read past the first-level cache.
 __device__ inline void places_of_counts(const RadixArguments& a, u32* sums) {
     u32 thread = threadIdx.x; // of RADIX_THREADS, one a digit
     volatile u32* counts = a.offsets + (u64)thread * a.blocks;

@@ -1,9 +1,9 @@
-// In-batch ranks (SHADE Eq. 6): count = #{k : key_k < key}, score = ln(count + b0). A key is the row's loss, or NaN when the row
-// takes no part: every comparison with NaN is false, so such a row is in nobody's count.
+// In-batch ranks (SHADE Eq. 6): count = #{k : key_k < key}, score = ln(count + b0). A key is the row's loss, or NaN
+// when the row takes no part: every comparison with NaN is false, so such a row is in nobody's count.
 //
-// Every rank needs every loss. Up to FUSED_RANK_ROWS rows the block that finishes last ranks the batch inside the score launch.
-// Above, launches of their own: one block that sorts a tile (to SORT_TILE rows); blocks that sort a tile each, then a search in every
-// tile (to 65,536); a radix sort beyond (radix.cu). All of them count the same integers.
+// Every rank needs every loss. Up to FUSED_RANK_ROWS rows the block that finishes last ranks the batch inside the score
+// launch. Above, launches of their own: one block that sorts a tile (to SORT_TILE rows); blocks that sort a tile each,
+// then a search in every tile (to 65,536); a radix sort beyond (radix.cu). All of them count the same integers.
 
 #define FUSED_RANK_ROWS 512
 #define SORT_TILE 2048
@@ -16,8 +16,8 @@
 // Orders behind every number.
 #define ORDERED_NAN 0xffffffffu
 
-// The key as ranks see it: NaN for an infinite one too. The read is volatile: other blocks of this launch may have written the key,
-// and the first-level cache does not know.
+// The key as ranks see it: NaN for an infinite one too. The read is volatile: other blocks of this launch may have
+// written the key, and the first-level cache does not know.
 __device__ inline float read_key(const float* keys, u32 row) {
     float key = *(volatile const float*)(keys + row);
     return key - key == 0.0f ? key : Real<float>::nan();
@@ -48,8 +48,8 @@ __device__ inline void write_rank(u32 row, bool ranked, int below, float b0, int
     if (rank_score) rank_score[row] = ranked ? (float)log((double)below + (double)b0) : Real<float>::nan();
 }
 
-// How many of `fours` times four keys in shared memory are below `key`. Four counters, four keys a load: the comparisons of one counter
-// wait for each other.
+// How many of `fours` times four keys in shared memory are below `key`. Four counters, four keys a load: the
+// comparisons of one counter wait for each other.
 __device__ inline int count_below(const float* tile, u32 fours, float key) {
     const float4* keys = (const float4*)tile;
     int a = 0, b = 0, c = 0, d = 0;

@@ -1,5 +1,5 @@
-// The one-read forward: loss, maximum and log-sum, gradient-norm bound, entropy and correctness of every row, and on request the row's term of
-// a weighted, smoothed training loss.
+// The one-read forward: loss, maximum and log-sum, gradient-norm bound, entropy and correctness of every row, and on
+// request the row's term of a weighted, smoothed training loss.
 
 struct ScoreArguments {
     Finish finish;
@@ -58,8 +58,8 @@ template <class T, bool SMOOTH> struct Row {
         a.keys[row] = ranked ? key : __uint_as_float(no_key);
     }
 
-    // The row's part in a training loss: `term` summed over the batch, over the sum of `share`, is its mean. `others` is the weighted
-    // distance of the other classes below the maximum, `own` the target's.
+    // The row's part in a training loss: `term` summed over the batch, over the sum of `share`, is its mean. `others`
+    // is the weighted distance of the other classes below the maximum, `own` the target's.
     __device__ void write_term(R loss, R log_sum, R others, R own) const {
         if (!a.term && !a.share && !part) return;
         R weight = a.weight ? __ldg((const R*)a.weight + target) : R(1);
@@ -109,7 +109,8 @@ template <class T, bool SMOOTH> struct Row {
         write_term(loss, ln_sum, SMOOTH ? at_max.wd : R(0), max - z);
     }
 
-    // A row that is left out, or whose target names no class. No trap: that would take the whole process's context with it.
+    // A row that is left out, or whose target names no class. No trap: that would take the whole process's context with
+    // it.
     __device__ void write_unscored() const {
         const R nan = Real<R>::nan();
         bool bad = verdict == REFUSE;
@@ -149,7 +150,8 @@ template <class T> __device__ inline void finish_scores(const ScoreArguments& a,
 template <class T, bool SMOOTH> __device__ inline void score_warp(const ScoreArguments& a, u8* shared) {
     Part* parts = (Part*)(shared + SHARED_HEAD_BYTES); // a row of the block each
     Row<T, SMOOTH> row(a, blockIdx.x * blockDim.y + threadIdx.y, a.mean.parts ? parts + threadIdx.y : nullptr);
-    // The logits are asked for before anybody waits for the target: one wait for both. A row that is left out is read in vain.
+    // The logits are asked for before anybody waits for the target: one wait for both. A row that is left out is read
+    // in vain.
     Piece<T> piece(row.logits, row.live() ? a.classes : 0, (int)threadIdx.x, (int)blockDim.x);
     piece.ask();
     row.judge_target();
@@ -181,8 +183,8 @@ template <class R, bool SMOOTH> __device__ inline Sums<R, SMOOTH> read_partial(c
     return sums;
 }
 
-// `pieces` blocks a row; blockDim = (a multiple of 32 up to 512, 1). The block that finishes a row last merges the pieces, in their
-// order and not in that of arrival: the same input gives the same bits.
+// `pieces` blocks a row; blockDim = (a multiple of 32 up to 512, 1). The block that finishes a row last merges the
+// pieces, in their order and not in that of arrival: the same input gives the same bits.
 template <class T, bool SMOOTH> __device__ inline void score_block(const ScoreArguments& a, u8* shared) {
     typedef typename T::R R;
     typedef Sums<R, SMOOTH> S;
@@ -214,8 +216,8 @@ template <class T, bool SMOOTH> __device__ inline void score_block(const ScoreAr
     finish_scores<T>(a, shared);
 }
 
-// The bounds are the most threads of a block and the fewest blocks of a multiprocessor: left alone, ptxas saves registers for
-// occupancy's sake and spills.
+// The bounds are the most threads of a block and the fewest blocks of a multiprocessor: left alone, ptxas saves
+// registers for occupancy's sake and spills.
 #define LOSSFEED_SCORE_KERNEL(T, name, shape, smooth, bounds)                                                                  \
     extern "C" __global__ void __launch_bounds__ bounds lossfeed_##name(ScoreArguments a) {                                    \
         LOSSFEED_SHARED(shared);                                                                                               \

@@ -1,4 +1,5 @@
-// Scores of sequences from the scores of their tokens: a warp a sequence, sums in a fixed order and in double precision.
+// Scores of sequences from the scores of their tokens: a warp a sequence, sums in a fixed order and in double
+// precision.
 
 #define BY_MEAN 0
 #define BY_MAX 1

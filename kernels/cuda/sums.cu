@@ -1,12 +1,12 @@
 // The online softmax: what one read of a row's logits is summed up to.
 //
-// A lane's running sums refer to a logit near the largest that it has seen and are rescaled when a much larger one comes. The
-// target's own term stays out of the sums and is merged at the end: nothing cancels then, and a loss of 1e-9 keeps its digits in
-// single precision (src/reference.rs has the formulas).
+// A lane's running sums refer to a logit near the largest that it has seen and are rescaled when a much larger one
+// comes. The target's own term stays out of the sums and is merged at the end: nothing cancels then, and a loss of 1e-9
+// keeps its digits in single precision (src/reference.rs has the formulas).
 
-// Sums over some classes of a row, the target left out, with d = z - max and e = exp(d).
-// SMOOTH: also the weighted distance of all these logits below the maximum, which label smoothing needs. The weighted sum of the
-// logits would do on paper; in floating point an offset of theirs, times the number of classes, would leave its rounding.
+// Sums over some classes of a row, the target left out, with d = z - max and e = exp(d). SMOOTH: also the weighted
+// distance of all these logits below the maximum, which label smoothing needs. The weighted sum of the logits would do
+// on paper; in floating point an offset of theirs, times the number of classes, would leave its rounding.
 template <class R, bool SMOOTH> struct Sums {
     R max;
     R e, ee, de;
@@ -26,13 +26,14 @@ template <class R, bool SMOOTH> struct Sums {
         de = factor * (de + real_max(shift, Real<R>::exp_zero()) * e); // shift is -inf at first, when e is 0
         e *= factor;
         ee *= factor * factor;
-        // At most the largest number, which times no weight at all is still nothing. With no maximum yet, wd is 0 or already inf.
+        // At most the largest number, which times no weight at all is still nothing. With no maximum yet, wd is 0 or
+        // already inf.
         if (SMOOTH && max != Real<R>::negative_infinity()) wd -= real_max(shift, Real<R>::lowest()) * w;
         max = top;
     }
 
-    // Over groups of `lanes` neighbouring lanes (a power of two), as a tree of fixed shape: first the common maximum, then the sums,
-    // so that every lane rescales once. The whole warp takes part.
+    // Over groups of `lanes` neighbouring lanes (a power of two), as a tree of fixed shape: first the common maximum,
+    // then the sums, so that every lane rescales once. The whole warp takes part.
     __device__ void reduce(int lanes) {
         R top = max;
         for (int step = lanes / 2; step > 0; step /= 2) top = real_max(top, __shfl_xor_sync(FULL_WARP, top, step));
@@ -67,14 +68,15 @@ enum Smoothing { NONE, EVEN, WEIGHTED };
 
 // The sums as a lane keeps them in its loop: of powers of 2 for single precision, of e for double (prelude.cu, Power).
 //
-// A logit's exponent is `scale z - reference` in one fused multiply-add, where the reference is a logit near the largest, scaled and
-// rounded. All logits and later the maximum meet the same reference, so its rounding cancels; a product that is rounded once leaves
-// no more error than z - max, scaled. That ends where the rounding itself is no longer small, at logits of 2^22: from there on
-// (FAR) the sums refer to a logit as it is, subtracted first and exactly.
+// A logit's exponent is `scale z - reference` in one fused multiply-add, where the reference is a logit near the
+// largest, scaled and rounded. All logits and later the maximum meet the same reference, so its rounding cancels; a
+// product that is rounded once leaves no more error than z - max, scaled. That ends where the rounding itself is no
+// longer small, at logits of 2^22: from there on (FAR) the sums refer to a logit as it is, subtracted first and
+// exactly.
 //
-// A power below 2^-126 becomes 0 here. A lane's powers refer to a logit among its own, up to SLACK below its largest, so what is lost
-// of C classes is below C 2^-125 of what stays: less than half of a float's last place for any C below 2^31. The target is merged
-// outside, with exp(), which keeps everything down to 2^-149.
+// A power below 2^-126 becomes 0 here. A lane's powers refer to a logit among its own, up to SLACK below its largest,
+// so what is lost of C classes is below C 2^-125 of what stays: less than half of a float's last place for any C below
+// 2^31. The target is merged outside, with exp(), which keeps everything down to 2^-149.
 template <class R, int SMOOTHING, bool FAR> struct Running {
     R max;       // the largest logit so far
     R limit;     // a logit above it needs a new reference
@@ -182,8 +184,8 @@ template <class R, int SMOOTHING, bool FAR> struct Running {
     }
 };
 
-// One row, or a piece of one, as a lane sees it. Classes count from the piece's first. The elements in front of the first 16-byte
-// boundary and behind the last whole vector are its edges: single loads, a lane each.
+// One row, or a piece of one, as a lane sees it. Classes count from the piece's first. The elements in front of the
+// first 16-byte boundary and behind the last whole vector are its edges: single loads, a lane each.
 template <class T> struct Piece {
     typedef typename T::R R;
     typedef typename T::Raw Raw;
@@ -216,7 +218,8 @@ template <class T> struct Piece {
     __device__ int edge_class(int edge) const { return edge < head ? edge : edge + vectors * N; }
     __device__ Raw load_edge(int edge) const { return __ldg((const Raw*)from + (edge_class(edge) - head)); }
 
-    // Sums up this lane's share. `target` may lie in front of the piece (negative) or behind it. `weight`: of the piece's classes.
+    // Sums up this lane's share. `target` may lie in front of the piece (negative) or behind it. `weight`: of the
+    // piece's classes.
     template <int SMOOTHING> __device__ Sums<R, SMOOTHING != NONE> sum(const R* weight, int target) {
         Running<R, SMOOTHING, false> run;
         run.clear();
@@ -239,9 +242,11 @@ template <class T> struct Piece {
         return run.settled();
     }
 
-    // A full round. Every vector makes room for the one that takes its place in the next round: IN_FLIGHT loads stay under way.
+    // A full round. Every vector makes room for the one that takes its place in the next round: IN_FLIGHT loads stay
+    // under way.
     template <int SMOOTHING> __device__ void add_round(Running<R, SMOOTHING, false>& run, const R* weight, const uint4* next, int first) {
-        // Vectors that share one look at the reference. Where pairs cannot be compared, two unpacked vectors are too many registers.
+        // Vectors that share one look at the reference. Where pairs cannot be compared, two unpacked vectors are too
+        // many registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
         const int STEP = 2;
 #else
@@ -261,7 +266,8 @@ template <class T> struct Piece {
         }
     }
 
-    // A round that holds the target (at element `body` of the vectors, in vector `full`), or is not full, or the last full one.
+    // A round that holds the target (at element `body` of the vectors, in vector `full`), or is not full, or the last
+    // full one.
     template <int SMOOTHING>
     __device__ void add_mixed_round(Running<R, SMOOTHING, false>& run, const R* weight, int first, int full, int body) {
         int k = first + lane, own = -1;

@@ -1,5 +1,6 @@
-// Ranks of what one launch cannot rank at its end: tiles of SORT_TILE keys, each sorted by one block, all at the same time; then a
-// binary search for every row in every tile, and the sum of what it finds. Up to one tile both happen in one launch.
+// Ranks of what one launch cannot rank at its end: tiles of SORT_TILE keys, each sorted by one block, all at the same
+// time; then a binary search for every row in every tile, and the sum of what it finds. Up to one tile both happen in
+// one launch.
 
 #define TILE_THREADS (SORT_TILE / 4)
 #define SEARCH_ROWS 32 // of a block, a lane each; its warps share the tiles
@@ -19,9 +20,10 @@ __device__ inline void order(u32& a, u32& b, bool up) {
     b = up ? high : low;
 }
 
-// Sorts four words a thread, a power of two of threads from 32 on: thread t holds the words from 4 t on. A bitonic network, whose steps
-// depend on nothing but the size. Partners are the thread's own words, another lane's by a shuffle, or another warp's through
-// `exchange`, which has room for the words twice: a step writes one half while the step before is still read in the other.
+// Sorts four words a thread, a power of two of threads from 32 on: thread t holds the words from 4 t on. A bitonic
+// network, whose steps depend on nothing but the size. Partners are the thread's own words, another lane's by a
+// shuffle, or another warp's through `exchange`, which has room for the words twice: a step writes one half while the
+// step before is still read in the other.
 __device__ inline void sort_words(u32 (&words)[4], uint4* exchange) {
     u32 thread = threadIdx.x, first = 4 * thread, size = 4 * blockDim.x, half = 0;
     for (u32 run = 2; run <= size; run *= 2) {
@@ -107,7 +109,8 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS) lossfeed_rank_tiles(T
     ((uint4*)a.sorted)[(u64)blockIdx.x * TILE_THREADS + threadIdx.x] = mine;
 }
 
-// blockDim = (SEARCH_ROWS, warps): a lane a row, and every warp looks into every so manieth tile. The tiles are an earlier launch's.
+// blockDim = (SEARCH_ROWS, warps): a lane a row, and every warp looks into every so manieth tile. The tiles are an
+// earlier launch's.
 extern "C" __global__ void __launch_bounds__(256) lossfeed_rank_search(TileArguments a) {
     LOSSFEED_SHARED(shared);
     int* found = (int*)(shared + SHARED_HEAD_BYTES); // warps x SEARCH_ROWS

@@ -115,7 +115,8 @@ pub(crate) struct BF16;
 
 /// f16 to f32 in six integer and float operations without a branch or a table, so that loops of it vectorise on every
 /// target (the F16C instructions are not in the x86-64 baseline). Moving the exponent field up by 13 leaves it 112
-/// short; multiplying by 2^112 repairs normals and renormalises subnormals, exactly. Infinity and NaN keep their mantissa.
+/// short; multiplying by 2^112 repairs normals and renormalises subnormals, exactly. Infinity and NaN keep their
+/// mantissa.
 #[inline(always)]
 pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     let magnitude = u32::from(bits & 0x7fff) << 13;
@@ -125,8 +126,8 @@ pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     f32::from_bits(chosen | (u32::from(bits & 0x8000) << 16))
 }
 
-/// f32 to f16, to nearest even, without a branch: normals are rebiased and rounded as integers, subnormals are rounded by
-/// adding 0.5 (whose last place is theirs), from 2^16 on it is infinity or NaN.
+/// f32 to f16, to nearest even, without a branch: normals are rebiased and rounded as integers, subnormals are rounded
+/// by adding 0.5 (whose last place is theirs), from 2^16 on it is infinity or NaN.
 #[inline(always)]
 pub(crate) fn f32_to_f16(value: f32) -> u16 {
     const HALF: u32 = 126 << 23;

@@ -1,8 +1,9 @@
-//! Every CUDA launch as pure functions: which kernels, in which shapes, with which arguments. `kernels/README.md` documents them.
+//! Every CUDA launch as pure functions: which kernels, in which shapes, with which arguments. `kernels/README.md`
+//! documents them.
 //!
 //! [`score`], [`backward`], [`probabilities`], [`backward_probabilities`], [`sequences`], [`ranks`], [`images`] and
-//! [`gather`] turn addresses on the device into [`Step`]s, to be launched in order on one stream. The kernels themselves check nothing the host can check: use these
-//! steps and no others.
+//! [`gather`] turn addresses on the device into [`Step`]s, to be launched in order on one stream. The kernels
+//! themselves check nothing the host can check: use these steps and no others.
 
 pub mod arguments;
 mod gather;
@@ -46,9 +47,9 @@ const PART_BYTES: usize = 16;
 /// Multiprocessors beyond this do not change a shape.
 const MULTIPROCESSORS_MAX: u32 = (SPLIT_ROWS / 2) as u32;
 
-/// Device memory for tickets, one for every stream: zeroed once, ready again after every launch, whatever its shape. Launches
-/// that may run at the same time must not share it. The first bytes of every call's scratch are as good, zeroed before the call on its
-/// stream ([`scratch_tickets`]).
+/// Device memory for tickets, one for every stream: zeroed once, ready again after every launch, whatever its shape.
+/// Launches that may run at the same time must not share it. The first bytes of every call's scratch are as good,
+/// zeroed before the call on its stream ([`scratch_tickets`]).
 pub const TICKET_BYTES: usize = 8192;
 
 /// Grid and block of one launch.
@@ -159,8 +160,9 @@ pub fn scratch_bytes(rows: usize, classes: usize) -> usize {
     Scratch::new(0, rows, classes).end as usize
 }
 
-/// Where a call's own tickets lie in its scratch: [`TICKET_BYTES`], to be zeroed on the stream before every call that is lent them. For
-/// launches that nothing else keeps apart: those of a captured graph, which may be replayed on any stream.
+/// Where a call's own tickets lie in its scratch: [`TICKET_BYTES`], to be zeroed on the stream before every call that
+/// is lent them. For launches that nothing else keeps apart: those of a captured graph, which may be replayed on any
+/// stream.
 pub fn scratch_tickets(scratch: u64) -> u64 {
     Scratch::new(scratch, 0, 1).tickets
 }
@@ -197,7 +199,8 @@ fn real_bytes(dtype: Dtype) -> u32 {
     if dtype == Dtype::F64 { 8 } else { 4 }
 }
 
-/// Lanes of a row that has less than a block. A warp is more than a short row can use; fewer lanes leave room for more rows.
+/// Lanes of a row that has less than a block. A warp is more than a short row can use; fewer lanes leave room for more
+/// rows.
 fn lanes(classes: usize) -> u32 {
     match classes {
         0..=16 => 4,
@@ -214,7 +217,8 @@ fn rows_per_block(rows: usize, classes: usize) -> ((u32, u32), u32) {
     ((lanes, block_rows), (rows as u32).div_ceil(block_rows))
 }
 
-/// How many blocks share a row, and how many classes each takes. `wanted` pieces at most, none below `smallest` classes.
+/// How many blocks share a row, and how many classes each takes. `wanted` pieces at most, none below `smallest`
+/// classes.
 fn pieces(classes: usize, wanted: usize, smallest: usize) -> (u32, u32) {
     let wanted = wanted.clamp(1, classes.div_ceil(smallest).max(1));
     // A multiple of 64 elements: every piece is aligned as its row is.

@@ -15,8 +15,8 @@
 //! Beside the scores, [`image`] makes tensors of pixels: crop, flip, normalise.
 //!
 //! The same contract is written three times: [`reference`] (plain, two passes, meant to be read), [`fast`] (the CPU
-//! device's path: one read, SIMD-friendly, all cores) and `cuda/*.cu` (shipped as [`ptx`], launched as [`launch`] says). The
-//! tests hold the last two to the first. Arithmetic is f32 for f16, bf16 and f32 logits and f64 for f64.
+//! device's path: one read, SIMD-friendly, all cores) and `cuda/*.cu` (shipped as [`ptx`], launched as [`launch`]
+//! says). The tests hold the last two to the first. Arithmetic is f32 for f16, bf16 and f32 logits and f64 for f64.
 //!
 //! ```
 //! use lossfeed_kernels::{Dtype, Rows, fast};
@@ -30,10 +30,10 @@
 //!
 //! # Rows without a score
 //!
-//! An *ignored* row (target = `ignore_index`) has loss 0, max, log_sum, grad_norm and entropy NaN, correct [`NOT_SCORED`], count −1 and
-//! rank_score NaN. A row without a softmax (it holds a NaN or +∞, or nothing but −∞) has NaN in all five and correct 0. A
-//! loss that is NaN or infinite (the target itself is masked to −∞) gets no rank: count −1, rank_score NaN, and it does
-//! not enter anyone else's count.
+//! An *ignored* row (target = `ignore_index`) has loss 0, max, log_sum, grad_norm and entropy NaN, correct
+//! [`NOT_SCORED`], count −1 and rank_score NaN. A row without a softmax (it holds a NaN or +∞, or nothing but −∞) has
+//! NaN in all five and correct 0. A loss that is NaN or infinite (the target itself is masked to −∞) gets no rank:
+//! count −1, rank_score NaN, and it does not enter anyone else's count.
 
 mod element;
 pub mod fast;

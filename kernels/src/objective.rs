@@ -1,6 +1,7 @@
 //! The loss to be differentiated: a weighted, smoothed cross entropy over class indices, and its gradient's contract.
 //!
-//! For row z with target y, class weights w (1 if there are none), W = Σ w_c, label smoothing s, C classes, p = softmax(z):
+//! For row z with target y, class weights w (1 if there are none), W = Σ w_c, label smoothing s, C classes, p =
+//! softmax(z):
 //!
 //! ```text
 //! term  = (1 − s) · w_y · (lse(z) − z_y) + s/C · (W · lse(z) − Σ_c w_c z_c)
@@ -8,8 +9,9 @@
 //! ∂(g · term + h · lse)/∂z_j = (g · ((1 − s) w_y + s W / C) + h) · p_j − g · s/C · w_j − [j = y] · g · (1 − s) · w_y
 //! ```
 //!
-//! This is torch's definition of `cross_entropy` with class indices. An ignored row has term 0, share 0 and a gradient of exact
-//! zeros, whatever its logits are. A row without a softmax (see the crate's head) has a NaN term and a NaN gradient.
+//! This is torch's definition of `cross_entropy` with class indices. An ignored row has term 0, share 0 and a gradient
+//! of exact zeros, whatever its logits are. A row without a softmax (see the crate's head) has a NaN term and a NaN
+//! gradient.
 
 use crate::element::Real;
 use crate::reals::Reals;
@@ -179,8 +181,8 @@ impl<'a, R: Pick> Plan<'a, R> {
         self.weight.map_or(R::of_f64(1.0), |w| w[y])
     }
 
-    /// Term and share of a row with target `y`, its loss, log-sum and Σ w_c (max − z_c): differences, so that no offset of the
-    /// logits is left to be rounded to.
+    /// Term and share of a row with target `y`, its loss, log-sum and Σ w_c (max − z_c): differences, so that no offset
+    /// of the logits is left to be rounded to.
     #[inline]
     pub(crate) fn row(&self, y: usize, loss: R, log_sum: R, distance: R) -> (R, R) {
         let share = self.share(y);

@@ -1,5 +1,5 @@
-//! The shipped kernels: machine code for the GPUs in use, PTX that every driver from 525 on compiles for any other, and where
-//! they came from.
+//! The shipped kernels: machine code for the GPUs in use, PTX that every driver from 525 on compiles for any other, and
+//! where they came from.
 //!
 //! `kernels/README.md` documents entry points and arguments, [`crate::launch`] the launch shapes.
 //!
@@ -10,9 +10,10 @@
 //! | 10.0 | B200; and 10.3: B300 | |
 //! | 12.0 | RTX 50, RTX PRO; and 12.1: GB10 | |
 //!
-//! PTX is left for 7.5 (T4, RTX 20: no conversions of pairs and no asynchronous copies, so it is the PTX's own code), for modules on
-//! boards (8.7, 10.1, 11.0), whose machine code is not the desktop's, for GPUs that do not exist yet, and for a driver that refuses
-//! the machine code. There the driver compiles for some seconds, once: it keeps the result on disk.
+//! PTX is left for 7.5 (T4, RTX 20: no conversions of pairs and no asynchronous copies, so it is the PTX's own code),
+//! for modules on boards (8.7, 10.1, 11.0), whose machine code is not the desktop's, for GPUs that do not exist yet,
+//! and for a driver that refuses the machine code. There the driver compiles for some seconds, once: it keeps the
+//! result on disk.
 
 /// PTX ISA 8.0 for compute_75 and newer, one module with every entry point of [`KERNELS`].
 pub fn module() -> &'static str {

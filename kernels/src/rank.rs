@@ -1,10 +1,11 @@
 //! In-batch ranks (SHADE Eq. 6): count_i = #{k : loss_k < loss_i}, score_i = ln(count_i + b0).
 //!
 //! Counts are integers and equal bit for bit on every device. The comparison is strict, so tied losses (−0 and +0 among
-//! them) share a count; the authors' code breaks ties by argsort position instead. NaN and infinite losses take no part:
-//! count −1, score NaN, and they are in nobody's count.
+//! them) share a count; the authors' code breaks ties by argsort position instead. NaN and infinite losses take no
+//! part: count −1, score NaN, and they are in nobody's count.
 
-/// Counts in O(n log n): losses and rows are sorted together, and each run of equal losses counts what is in front of it.
+/// Counts in O(n log n): losses and rows are sorted together, and each run of equal losses counts what is in front of
+/// it.
 pub fn counts(losses: &[f32]) -> Vec<i32> {
     let ranked = losses.iter().zip(0u32..).filter(|(loss, _)| loss.is_finite());
     let mut sorted = Vec::with_capacity(losses.len());

@@ -1,5 +1,5 @@
-//! The contract in plain Rust: two passes over a row, one row at a time, nothing clever. The fast path and the CUDA kernels
-//! are held to this.
+//! The contract in plain Rust: two passes over a row, one row at a time, nothing clever. The fast path and the CUDA
+//! kernels are held to this.
 //!
 //! One departure from the textbook: the target's own term is kept out of the sums. ‖p − onehot(y)‖² is written
 //! (Σ_{j≠y} p_j)² + Σ_{j≠y} p_j² instead of Σp² − 2p_y + 1, and the loss of a row whose target is its maximum is
@@ -132,8 +132,8 @@ fn wide(rows: &Rows<'_>, row: usize) -> Vec<f64> {
     }
 }
 
-/// The maximum and ln Σ exp(z − max), which is NaN for a row without a softmax. Never their sum: even a double rounds ln 10 away
-/// beside a logit of 3e38.
+/// The maximum and ln Σ exp(z − max), which is NaN for a row without a softmax. Never their sum: even a double rounds
+/// ln 10 away beside a logit of 3e38.
 fn softmax(z: &[f64]) -> (f64, f64) {
     let max = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     (max, z.iter().map(|z| (z - max).exp()).sum::<f64>().ln())

@@ -87,8 +87,8 @@ impl<'a> Rows<'a> {
     /// The most rows, and the most classes, a view may have.
     pub const MAX: usize = i32::MAX as usize;
 
-    /// Checks that the view stays inside `bytes`. `row_stride` counts elements; 0 repeats the first row and a stride below
-    /// `classes` overlaps rows, both allowed since nothing is written.
+    /// Checks that the view stays inside `bytes`. `row_stride` counts elements; 0 repeats the first row and a stride
+    /// below `classes` overlaps rows, both allowed since nothing is written.
     pub fn new(
         bytes: &'a [u8],
         dtype: Dtype,

@@ -11,7 +11,8 @@ pub const NOT_SCORED: u8 = 255;
 /// Scores of a batch, one entry a row in every column.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scores<R> {
-    /// Cross entropy in nats; never negative. 0 for an ignored row, NaN for a row without a softmax, +∞ for a masked target.
+    /// Cross entropy in nats; never negative. 0 for an ignored row, NaN for a row without a softmax, +∞ for a masked
+    /// target.
     pub loss: Vec<R>,
     /// The row's largest logit. NaN for an ignored row and for one without a softmax.
     pub max: Vec<R>,

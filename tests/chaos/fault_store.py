@@ -5,11 +5,12 @@
         lf.open(store.s3_url + "/folder", store_options=store.store_options)   # S3: listings too
         store.counts["cut_body"], store.requests["train.tar"]
 
-Objects lie below a directory or in a dict of bytes. Which answer goes wrong is decided by the seed, the object, the range and how
-often that range was asked for, and not by the order of threads: the same requests meet the same faults. Only GETs of objects are
-hit; ``listing_faults`` and ``head_faults`` hit the others. ``schedule={"train.tar": ["status_500", None]}`` gives the first answers
-of an object one by one (the key ``"*"`` counts all objects together), and comes before the rate. ``down()``, ``up()`` and
-``outage(requests)`` make the whole store fail and return. Nothing outside the standard library is needed.
+Objects lie below a directory or in a dict of bytes. Which answer goes wrong is decided by the seed, the object, the
+range and how often that range was asked for, and not by the order of threads: the same requests meet the same faults.
+Only GETs of objects are hit; ``listing_faults`` and ``head_faults`` hit the others. ``schedule={"train.tar":
+["status_500", None]}`` gives the first answers of an object one by one (the key ``"*"`` counts all objects together),
+and comes before the rate. ``down()``, ``up()`` and ``outage(requests)`` make the whole store fail and return. Nothing
+outside the standard library is needed.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ class FaultStore:
         credentials: tuple[str, str] | None = None,
         page: int = 1000,
     ) -> None:
-        """`rate` is the share of answers that go wrong, each by one of `faults`; never more than `in_a_row` for one range in
-        a row. `tags`, `dates`: whether answers carry ETag and Last-Modified. `credentials`: what basic auth must bring."""
+        """`rate` is the share of answers that go wrong, each by one of `faults`; never more than `in_a_row` for one
+        range in a row. `tags`, `dates`: whether answers carry ETag and Last-Modified. `credentials`: what basic auth
+        must bring."""
         unknown = [f for f in [*faults, *listing_faults, *head_faults] if f is not None and f not in FAULTS]
         unknown += [f for row in (schedule or {}).values() for f in row if f is not None and f not in FAULTS]
         if unknown:

@@ -1,7 +1,7 @@
 """The faults a store can have, by name: what each one does to one answer, and what a reader owes for it.
 
-A fault is a function of the request's handler and the :class:`Answer` that a sound store would give. It writes what it likes
-to the connection. ``owes`` says what the program under test must make of it:
+A fault is a function of the request's handler and the :class:`Answer` that a sound store would give. It writes what it
+likes to the connection. ``owes`` says what the program under test must make of it:
 
 * ``heals``: asked again, the store gives the right bytes, so the reader must deliver them;
 * ``told``: the reader must deliver the right bytes in another attempt, or raise an error by name: never other bytes;

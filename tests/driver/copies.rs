@@ -31,9 +31,9 @@ pub(crate) fn fill(bytes: &mut [u8], number: u64) {
     }
 }
 
-/// `batches` batches through `slots` slots and as many places on the device, read by a consumer's stream that is slow or fast at
-/// random. Places are used again as a framework's allocator does: as soon as the consumer's stream has been given the work
-/// that reads them.
+/// `batches` batches through `slots` slots and as many places on the device, read by a consumer's stream that is slow
+/// or fast at random. Places are used again as a framework's allocator does: as soon as the consumer's stream has been
+/// given the work that reads them.
 fn stream_through(double: &Double, batches: u64, slots: usize, delay_us: u64) {
     double.set("delay_us", delay_us);
     let cuda = Cuda::open(0).unwrap();
@@ -136,7 +136,8 @@ fn a_batch_outlives_the_device_it_came_through_and_its_memory_is_dropped_in_any_
         double.wait(&cuda, consumer, &event).unwrap();
         streams.push(cuda.copy_stream());
         drop((pool, event, cuda));
-        // The allocator was told that the memory is used on the copy stream: it records its event when the batch is dropped.
+        // The allocator was told that the memory is used on the copy stream: it records its event when the batch is
+        // dropped.
         assert!(double.record(streams[0]), "the copy stream is gone");
         double.synchronize(consumer);
         double.free(place);

@@ -1,4 +1,5 @@
-//! Builds the driver double, loads it in the driver's place, and hands out what a framework would have: memory and streams.
+//! Builds the driver double, loads it in the driver's place, and hands out what a framework would have: memory and
+//! streams.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -83,8 +84,8 @@ fn scores_are_read() -> bool {
 }
 
 impl Double {
-    /// `None`, said in one line, where there is no compiler for it. The device has been opened before: what it keeps for the life of the
-    /// process is there.
+    /// `None`, said in one line, where there is no compiler for it. The device has been opened before: what it keeps
+    /// for the life of the process is there.
     pub(crate) fn load() -> Option<Double> {
         let mut double = Double::untouched()?;
         drop(Cuda::open(0).unwrap());
@@ -226,12 +227,14 @@ impl Double {
         self.read(stream, at, 4 * count).chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect()
     }
 
-    /// Starts a copy as a careful caller does: the memory belongs to the test until the end, `after` is a stream of the double.
+    /// Starts a copy as a careful caller does: the memory belongs to the test until the end, `after` is a stream of the
+    /// double.
     pub(crate) fn copy<S>(&self, cuda: &Cuda, source: S, to: u64, after: u64) -> Result<CopyEvent>
     where
         S: AsRef<[u8]> + Send + 'static,
     {
-        // SAFETY: tests free device memory only when its streams are idle; sources are slots, whose bytes stay where they are.
+        // SAFETY: tests free device memory only when its streams are idle; sources are slots, whose bytes stay where
+        // they are.
         unsafe { cuda.copy_async(source, to, after) }
     }
     pub(crate) fn wait(&self, cuda: &Cuda, stream: u64, event: &CopyEvent) -> Result<()> {
@@ -269,8 +272,8 @@ impl Double {
         // SAFETY: a stream of the double.
         unsafe { courier.wait(stream, sent) }.unwrap();
     }
-    /// Brings the samples that a slot has left in place to where they belong, and keeps nobody from writing over them: the mistake of
-    /// [`crate::paths`].
+    /// Brings the samples that a slot has left in place to where they belong, and keeps nobody from writing over them:
+    /// the mistake of [`crate::paths`].
     pub(crate) fn bring_unowned(
         &self,
         engine: &Engine,
@@ -281,7 +284,8 @@ impl Double {
     ) -> CopyEvent {
         let row_bytes = slot.layout().data_row_bytes();
         let rows = slot.in_place().unwrap().iter();
-        // SAFETY: none for the bytes' values, which is the point; the memory lives as long as the engine, which the test holds.
+        // SAFETY: none for the bytes' values, which is the point; the memory lives as long as the engine, which the
+        // test holds.
         let forever = |bytes: &[u8]| unsafe { std::slice::from_raw_parts(bytes.as_ptr(), row_bytes) };
         let rows: Vec<(&'static [u8], u64)> =
             rows.map(|(row, record)| (forever(record), to + (row * row_bytes) as u64)).collect();
@@ -308,7 +312,8 @@ impl Double {
     /// A slot's bytes for as long as the test runs, whatever becomes of the slot: the mistake of [`crate::planted`].
     pub(crate) fn forever(&self, slot: &lossfeed::staging::BatchSlot) -> &'static [u8] {
         let bytes = slot.bytes();
-        // SAFETY: none for the bytes' values, which is the point; the memory lives as long as the pool, which the test holds.
+        // SAFETY: none for the bytes' values, which is the point; the memory lives as long as the pool, which the test
+        // holds.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) }
     }
     /// Calls a function of the driver that the double only knows by name.

@@ -1,4 +1,5 @@
-//! From a slot to tensors: the pixels' copy on its own stream, the kernel behind it, and not a bit different from the CPU's.
+//! From a slot to tensors: the pixels' copy on its own stream, the kernel behind it, and not a bit different from the
+//! CPU's.
 
 use std::sync::Arc;
 use std::time::Duration;

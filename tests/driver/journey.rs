@@ -1,4 +1,5 @@
-//! A training run without a GPU: engine, pinned cache and slots, copies, kernels on the batch where it lies, scores in the mail.
+//! A training run without a GPU: engine, pinned cache and slots, copies, kernels on the batch where it lies, scores in
+//! the mail.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,8 +96,8 @@ fn every_score_comes_home_to_its_sample_while_streams_run_past_each_other() {
     }
 }
 
-/// A consumer that queues the copy of every batch at once and never waits for the device, which is slow; `says_so` tells the
-/// slots that they are being copied. Gives the error that ends it, if one does.
+/// A consumer that queues the copy of every batch at once and never waits for the device, which is slow; `says_so`
+/// tells the slots that they are being copied. Gives the error that ends it, if one does.
 fn runs_ahead_of_the_device(double: &Double, workers: usize, says_so: bool) -> Option<ErrorKind> {
     double.set("delay_us", 4000);
     let with = Settings { device: "cuda:0".into(), workers: Some(workers), prefetch_factor: 1, ..settings(8) };

@@ -1,4 +1,5 @@
-//! The CUDA half of the engine against a driver made of threads (`double.cpp`): every byte, every wait, every refusal, without a GPU.
+//! The CUDA half of the engine against a driver made of threads (`double.cpp`): every byte, every wait, every refusal,
+//! without a GPU.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

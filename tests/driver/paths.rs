@@ -1,4 +1,5 @@
-//! Every way to the GPU: the same bytes, whoever reads them and from wherever, while the cache goes on changing behind them.
+//! Every way to the GPU: the same bytes, whoever reads them and from wherever, while the cache goes on changing behind
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Numbers that follow from the setting alone (or were measured of the originals) and that policies and samplers must meet.
+//! Numbers that follow from the setting alone (or were measured of the originals) and that policies and samplers must
+//! meet.
 
 mod shade;
 

@@ -1,9 +1,10 @@
 //! What SHADE's public code does at its published setting, whatever the losses say.
 //!
-//! The sampler is ours, with the code's rules ([`Pads::as_coded`]). The cache is rebuilt here with the code's quirks, because they
-//! move the number: occupancy is read once a batch and used a batch late, less 50 keys of slack, so that it over- and underfills
-//! in turn; a known sample enters a full cache only on a strictly greater (score, frequency); a newcomer can be evicted only
-//! once it was scored; and ranks are written to the positions of the draw, not to the samples that were in the batch.
+//! The sampler is ours, with the code's rules ([`Pads::as_coded`]). The cache is rebuilt here with the code's quirks,
+//! because they move the number: occupancy is read once a batch and used a batch late, less 50 keys of slack, so that
+//! it over- and underfills in turn; a known sample enters a full cache only on a strictly greater (score, frequency); a
+//! newcomer can be evicted only once it was scored; and ranks are written to the positions of the draw, not to the
+//! samples that were in the batch.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -159,8 +160,8 @@ fn run_with_ids_right(repeats: f64) -> Outcome {
     outcome(&hits, &delivered, &scores)
 }
 
-/// SHADE reports 72.5 % (FAST'23, Fig. 12). Replaying what is cached three times gives that to losses that say nothing, at less than
-/// half of the data an epoch: hence no hit ratio is ever shown without coverage beside it.
+/// SHADE reports 72.5 % (FAST'23, Fig. 12). Replaying what is cached three times gives that to losses that say nothing,
+/// at less than half of the data an epoch: hence no hit ratio is ever shown without coverage beside it.
 #[test]
 fn shade_as_coded_hits_71_7_percent_and_just_so_with_random_scores() {
     for noise_only in [false, true] {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Makes small.csv.gz and small.expected.json: a short trace of the kind a uniform run leaves, and the hits an independent,
-deliberately naive program counts on it. Run it only to change the trace: `python3 tests/golden/make_trace.py`.
+"""Makes small.csv.gz and small.expected.json: a short trace of the kind a uniform run leaves, and the hits an
+independent, deliberately naive program counts on it. Run it only to change the trace: `python3
+tests/golden/make_trace.py`.
 
 Rules: a batch's accesses come first, in row order, then its scores are applied. Capacity = floor(fraction * samples).
 Everything below is lists, sets and `min`: nothing is shared with the engine but the rules.

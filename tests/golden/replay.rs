@@ -14,9 +14,9 @@ fn read(path: &Path) -> Trace {
 
 /// Where an expectation contradicts the rules it comes with: (trace, policy, fraction, expected, counted by the rules).
 ///
-/// The CIFAR-10 trace holds its losses to six digits, which ties 40 of them within their batches; breaking those ties at
-/// random gives 83,982 to 83,985 hits, so the expectation was presumably counted before rounding. By the written rule (ties
-/// rank equal) `app` hits 83,984 times at 0.2, and a naive program in another language counts the same.
+/// The CIFAR-10 trace holds its losses to six digits, which ties 40 of them within their batches; breaking those ties
+/// at random gives 83,982 to 83,985 hits, so the expectation was presumably counted before rounding. By the written
+/// rule (ties rank equal) `app` hits 83,984 times at 0.2, and a naive program in another language counts the same.
 const RECOUNTED: [(&str, &str, f64, u64, u64); 1] = [("cifar10-uniform", "app", 0.2, 83_985, 83_984)];
 
 /// Replays `folder/name.csv.gz` and holds it to `folder/name.expected.json`; answers how many counts were compared.

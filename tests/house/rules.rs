@@ -34,8 +34,8 @@ const COMMON: &[&str] = &["error", "types", "random"];
 const PURE: &[(&str, u32)] =
     &[("index", 0), ("ring", 0), ("policy", 1), ("ledger", 2), ("sampler", 2), ("control", 3), ("sim", 4)];
 
-/// The effect half by rank. It may use all of the pure half. `stats` counts and `sync` locks for everyone, so they stand at the
-/// bottom.
+/// The effect half by rank. It may use all of the pure half. `stats` counts and `sync` locks for everyone, so they
+/// stand at the bottom.
 const EFFECT: &[(&str, u32)] = &[
     ("stats", 0),   // a crate of its own, under its old name
     ("journal", 0), // a crate of its own

@@ -1,4 +1,5 @@
-//! Batches of samples that lie in memory and are not kept take a path of their own. It must give what the other path gives.
+//! Batches of samples that lie in memory and are not kept take a path of their own. It must give what the other path
+//! gives.
 
 use super::support::{SAMPLE_BYTES, check, pattern, settings};
 use lossfeed::engine::Dataset;

@@ -1,5 +1,5 @@
-//! How a pass ends, and what is left of it: positions of passes that ended early, batches without a good sample, states of other
-//! runs.
+//! How a pass ends, and what is left of it: positions of passes that ended early, batches without a good sample, states
+//! of other runs.
 
 mod support;
 
@@ -234,8 +234,8 @@ fn a_dataset_without_any_good_sample_is_an_error_and_no_empty_epoch() {
     }
 }
 
-/// The mean of weight × value over what arrives is the mean over the samples that can be read, also where bad ones are drawn at
-/// other rates than good ones (residents more often, the unseen first).
+/// The mean of weight × value over what arrives is the mean over the samples that can be read, also where bad ones are
+/// drawn at other rates than good ones (residents more often, the unseen first).
 #[test]
 fn weights_are_right_when_bad_samples_are_passed_over() {
     const SAMPLES: u32 = 120;
@@ -281,7 +281,8 @@ fn weights_are_right_when_bad_samples_are_passed_over() {
             };
             let (mean, error) = statistics(&|m| m.0);
             let (weight, weight_error) = statistics(&|m| m.1);
-            // Batches differ in the number of rows that arrive: a ratio of sums is off by about variance over rows, 1e-3 here.
+            // Batches differ in the number of rows that arrive: a ratio of sums is off by about variance over rows,
+            // 1e-3 here.
             assert!((mean - truth).abs() < 4.5 * error + 4e-3, "{name}, {on_error:?}: {mean} ± {error} for {truth}");
             assert!(
                 (weight - 1.0).abs() < 4.5 * weight_error + 2e-3,
@@ -292,7 +293,8 @@ fn weights_are_right_when_bad_samples_are_passed_over() {
     }
 }
 
-/// Ignored targets and losses that are not finite: a sample that is delivered and gets no score is drawn as often as the average.
+/// Ignored targets and losses that are not finite: a sample that is delivered and gets no score is drawn as often as
+/// the average.
 #[test]
 fn samples_that_never_get_a_score_are_not_chased() {
     const SAMPLES: usize = 400;

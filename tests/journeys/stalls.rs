@@ -33,7 +33,8 @@ fn causes_add_up(engine: &Engine, measured_us: f64) {
     assert!(waited <= measured_us, "counted {waited} us, measured {measured_us} us");
 }
 
-/// What the loader's threads are blamed with besides `cause`. A thread that wakes up late ("handover") is the machine's doing.
+/// What the loader's threads are blamed with besides `cause`. A thread that wakes up late ("handover") is the machine's
+/// doing.
 fn others(engine: &Engine, but: &str) -> f64 {
     CAUSES.into_iter().filter(|&c| c != but && c != "handover").map(|c| cause(engine, c)).sum()
 }

@@ -1,4 +1,5 @@
-//! A hundred thousand batches through engines that are treated badly. Alone in its process, so that its threads can be counted.
+//! A hundred thousand batches through engines that are treated badly. Alone in its process, so that its threads can be
+//! counted.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

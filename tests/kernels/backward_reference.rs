@@ -19,8 +19,8 @@ pub(crate) fn elements(bytes: &[u8], dtype: Dtype) -> Vec<f64> {
     bytes.chunks_exact(dtype.bytes()).map(read).collect()
 }
 
-/// The maximum and ln Σ exp(z − max). Their sum is the log-sum-exp, which nothing here needs: even a double rounds ln 10 away beside
-/// a logit of 3e38.
+/// The maximum and ln Σ exp(z − max). Their sum is the log-sum-exp, which nothing here needs: even a double rounds ln
+/// 10 away beside a logit of 3e38.
 pub(crate) fn softmax(z: &[f64]) -> (f64, f64) {
     let max = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     (max, z.iter().map(|v| (v - max).exp()).sum::<f64>().ln())

@@ -44,12 +44,14 @@ pub(crate) enum Flavour {
     Huge,
     /// NaN, ±∞, masked classes, whole rows of them.
     Nasty,
-    /// Far from 0 together, by this much (what a dtype does not reach is brought into its range): a softmax does not depend on it,
-    /// a log-sum-exp is rounded to its last place. Differences below that place vanish: all but a few rows of 1e30 are equal.
+    /// Far from 0 together, by this much (what a dtype does not reach is brought into its range): a softmax does not
+    /// depend on it, a log-sum-exp is rounded to its last place. Differences below that place vanish: all but a few
+    /// rows of 1e30 are equal.
     Far(f64),
 }
 
-/// Offsets of [`Flavour::Far`]: within f32's integers, beyond its sixteenths, and where even a double holds no difference.
+/// Offsets of [`Flavour::Far`]: within f32's integers, beyond its sixteenths, and where even a double holds no
+/// difference.
 pub(crate) const OFFSETS: [f64; 8] = [1e3, -1e3, 1e6, -1e6, 1e30, -1e30, 3e38, -3e38];
 
 /// A small generator, so that a case is its seed.

@@ -144,11 +144,13 @@ pub(crate) fn every_schedule_gives_the_same_bits(machine: &mut dyn Machine, shap
     }
 }
 
-/// Class weights and label smoothing: `term` and `share` are the definition's, and the scores stay those of the plain loss.
+/// Class weights and label smoothing: `term` and `share` are the definition's, and the scores stay those of the plain
+/// loss.
 pub(crate) fn terms(machine: &mut dyn Machine, shapes: &'static [Shape]) {
     for (turn, (dtype, shape)) in all(shapes).enumerate() {
         let mut rng = Lcg::new(turn as u64);
-        // Sums of 30,000 rounded terms that are all alike round one way: there the plain reference is the one that is off.
+        // Sums of 30,000 rounded terms that are all alike round one way: there the plain reference is the one that is
+        // off.
         let flavour = if shape.1 > 10_000 { Flavour::Plain } else { plain_or_far(rng.below(10) as usize) };
         let case = case_of(dtype, shape, flavour, 5);
         let weighted = turn % 3 != 0;
@@ -190,7 +192,8 @@ pub(crate) fn terms(machine: &mut dyn Machine, shapes: &'static [Shape]) {
     }
 }
 
-/// Where powers are flushed to 0 or a fused exponent would be off, losses keep their digits: far below 2^-126, and on both sides of 2^22.
+/// Where powers are flushed to 0 or a fused exponent would be off, losses keep their digits: far below 2^-126, and on
+/// both sides of 2^22.
 pub(crate) fn edges_of_the_exponent(machine: &mut dyn Machine) {
     // A target ahead of one other class by so much: the loss is exp(-ahead), down to subnormal numbers.
     let ahead = [60.0f32, 80.0, 86.0, 87.0, 87.5, 88.0, 90.0, 95.0, 100.0, 103.0];

@@ -1,6 +1,8 @@
-//! The very same CUDA text, run on the CPU: `fiber.h` plays the GPU, `driver.cpp` is the program, this is its other end.
+//! The very same CUDA text, run on the CPU: `fiber.h` plays the GPU, `driver.cpp` is the program, this is its other
+//! end.
 //!
-//! A separate program, so that a kernel that crashes fails its test and nothing else, and so that this stays free of `unsafe`.
+//! A separate program, so that a kernel that crashes fails its test and nothing else, and so that this stays free of
+//! `unsafe`.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;

@@ -1,12 +1,13 @@
-//! What must hold of gathered rows: their bytes, in their order, from wherever they lie, and nothing written beside them.
+//! What must hold of gathered rows: their bytes, in their order, from wherever they lie, and nothing written beside
+//! them.
 
 use lossfeed_kernels::launch::{Gather, gather};
 
 use crate::cases::Lcg;
 use crate::program::{Kind, Machine, Program};
 
-/// `rows` rows of `row_bytes`, some of them twice, out of two buffers, at multiples of `apart` from a place that is `offset` bytes from
-/// a boundary.
+/// `rows` rows of `row_bytes`, some of them twice, out of two buffers, at multiples of `apart` from a place that is
+/// `offset` bytes from a boundary.
 fn check(machine: &mut dyn Machine, rows: usize, row_bytes: usize, apart: usize, offset: usize) {
     let mut rng = Lcg::new((rows * 31 + row_bytes) as u64);
     let apart = row_bytes.next_multiple_of(apart);

@@ -1,4 +1,5 @@
-//! The prebuilt images on a real GPU, where there is one: the same checks as on the fibers. Says so in one line where there is none.
+//! The prebuilt images on a real GPU, where there is one: the same checks as on the fibers. Says so in one line where
+//! there is none.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -25,7 +26,8 @@ struct Gpu {
 
 impl Gpu {
     fn open() -> Option<Gpu> {
-        // SAFETY: only opens and closes shared libraries by the driver's names; their initialisers are the driver's own.
+        // SAFETY: only opens and closes shared libraries by the driver's names; their initialisers are the driver's
+        // own.
         let present = unsafe { sys::is_culib_present() };
         let context = if present { CudaContext::new(0).ok() } else { None };
         let Some(context) = context else {
@@ -53,8 +55,8 @@ impl Gpu {
     }
 }
 
-/// A kernel takes its structure by value: the driver copies as many bytes as the kernel declares from this address, so none may
-/// be missing, and the structures hold 64-bit words.
+/// A kernel takes its structure by value: the driver copies as many bytes as the kernel declares from this address, so
+/// none may be missing, and the structures hold 64-bit words.
 fn aligned(arguments: &[u8]) -> Vec<u64> {
     let mut words = vec![0; arguments.len().div_ceil(8)];
     bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..arguments.len()].copy_from_slice(arguments);

@@ -1,4 +1,5 @@
-//! The CPU's terms and gradients against the definition in double precision, and the definition against finite differences.
+//! The CPU's terms and gradients against the definition in double precision, and the definition against finite
+//! differences.
 
 use lossfeed_kernels::{
     AnyScores, AnyTerms, Dtype, Objective, ObjectiveError, Reals, Rows, ScoreError, Softmax, Upstream, fast, reference,
@@ -127,7 +128,8 @@ impl Problem {
                 if targets[row] == *ignore_index && found.to_bits() != 0 {
                     return Err(format!("the gradient of an ignored row is {found}"));
                 }
-                // exp((z − max) − log_sum) knows the log-sum, which is ln(classes) at most, to a unit in its last place.
+                // exp((z − max) − log_sum) knows the log-sum, which is ln(classes) at most, to a unit in its last
+                // place.
                 let bound = 8.0 * unit * size * (2.0 + log_sum) + last * expected.abs() + least;
                 if log_sum.is_finite() && !close(expected, found, bound) {
                     return Err(format!(

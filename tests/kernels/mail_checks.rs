@@ -60,8 +60,8 @@ fn same_floats(actual: &[f32], expected: &[f64]) -> bool {
     actual.len() == expected.len() && actual.iter().zip(expected).all(same)
 }
 
-/// Three batches into a ring of two: two come home with all that belongs to them, the third is counted, and so is one that
-/// is too large. Numbers wrap.
+/// Three batches into a ring of two: two come home with all that belongs to them, the third is counted, and so is one
+/// that is too large. Numbers wrap.
 pub(crate) fn mail(machine: &mut dyn Machine, sizes: &[usize]) {
     for (turn, &rows) in sizes.iter().enumerate() {
         let dtype = [Dtype::F32, Dtype::F64, Dtype::BF16][turn % 3];
@@ -144,7 +144,8 @@ fn small_batch(program: &mut Program, rows: usize) -> (launch::Score, Dtype) {
     (batch, Dtype::F32)
 }
 
-/// Behind the launch that closes it nothing is claimed, and the host is told how much was; closing again changes nothing.
+/// Behind the launch that closes it nothing is claimed, and the host is told how much was; closing again changes
+/// nothing.
 pub(crate) fn a_closed_mailbox(machine: &mut dyn Machine) {
     let mut program = Program::default();
     let (mut batch, dtype) = small_batch(&mut program, 9);
@@ -195,7 +196,8 @@ pub(crate) fn what_the_device_remembers_of_the_host(machine: &mut dyn Machine) {
     }
 }
 
-/// Whenever somebody empties the mailbox's fields, a launch that is under way writes all of its batch to one slot, or nothing.
+/// Whenever somebody empties the mailbox's fields, a launch that is under way writes all of its batch to one slot, or
+/// nothing.
 pub(crate) fn emptied_meanwhile(machine: &mut dyn Machine) {
     let (rows, slots) = (9, 2);
     let mut came = [0; 2];

@@ -1,4 +1,5 @@
-//! What must hold of the mean (or the sum) that a score launch makes of its terms, and of a backward that starts from it.
+//! What must hold of the mean (or the sum) that a score launch makes of its terms, and of a backward that starts from
+//! it.
 
 use half::{bf16, f16};
 use lossfeed_kernels::Dtype;
@@ -34,7 +35,8 @@ fn positive(n: usize, rng: &mut Lcg) -> Vec<f32> {
     (0..n).map(|_| (rng.unit() + 1.0) as f32).collect()
 }
 
-/// One launch leaves terms, shares, and what they come to, in every type, weighted or not; the same bits in every order.
+/// One launch leaves terms, shares, and what they come to, in every type, weighted or not; the same bits in every
+/// order.
 pub(crate) fn means(machine: &mut dyn Machine, shapes: &'static [Shape]) {
     for (turn, (dtype, shape)) in all(shapes).enumerate() {
         let mut rng = Lcg::new(turn as u64);
@@ -111,7 +113,8 @@ pub(crate) fn means(machine: &mut dyn Machine, shapes: &'static [Shape]) {
     }
 }
 
-/// One number in the logits' type, over the mean's divisor, times each sample's weight, is the gradient of those numbers a row.
+/// One number in the logits' type, over the mean's divisor, times each sample's weight, is the gradient of those
+/// numbers a row.
 pub(crate) fn backward_of_a_mean(machine: &mut dyn Machine, shapes: &'static [Shape]) {
     for (turn, (dtype, shape)) in all(shapes).enumerate() {
         let mut rng = Lcg::new(turn as u64);

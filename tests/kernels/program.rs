@@ -18,7 +18,8 @@ pub(crate) struct Buffer {
     pub(crate) kind: Kind,
     /// From a 256-byte boundary.
     pub(crate) offset: usize,
-    /// Bytes of zeros in front of `bytes`, never touched by anybody but a kernel: memory that only has an address until then.
+    /// Bytes of zeros in front of `bytes`, never touched by anybody but a kernel: memory that only has an address until
+    /// then.
     pub(crate) hole: usize,
     pub(crate) bytes: Vec<u8>,
 }
@@ -29,8 +30,8 @@ pub(crate) struct Call {
     pub(crate) arguments: Vec<u8>,
 }
 
-/// A write in the middle of a launch, as a host or another stream would: where it can be timed, before the `at`-th time that a thread goes
-/// on.
+/// A write in the middle of a launch, as a host or another stream would: where it can be timed, before the `at`-th time
+/// that a thread goes on.
 #[derive(Clone, Copy)]
 pub(crate) struct Meddle {
     pub(crate) at: u64,

@@ -5,14 +5,13 @@ use lossfeed_kernels::Dtype;
 /// rows, classes, extra elements between rows, elements in front of the first row, multiprocessors.
 pub(crate) type Shape = (usize, usize, usize, usize, u32);
 
-/// One class: nothing to learn, a row shorter than any load. Two and three: rows shorter than a 128-bit load of 16-bit types, and not
-/// aligned to it. 10 and 100: CIFAR, several rows a warp, and a length that is no multiple of a vector. 33: one more than
-/// a warp. 1000, 1001: ImageNet, aligned rows and rows of which every other (16-bit: seven of eight) is misaligned.
-/// 3001: the longest odd row that one warp takes alone, with full rounds. With one multiprocessor a warp takes them, with 132 a block.
-/// 32,000, 50,257 and 128,256: language models, a block a row, odd and even; with 132 multiprocessors their rows are split, with one
-/// they are not.
-/// Strides (0: rows in one piece; 1, 3, 7: odd ones) and offsets put rows at every alignment; row counts leave the last
-/// block part empty, or reach past one block.
+/// One class: nothing to learn, a row shorter than any load. Two and three: rows shorter than a 128-bit load of 16-bit
+/// types, and not aligned to it. 10 and 100: CIFAR, several rows a warp, and a length that is no multiple of a vector.
+/// 33: one more than a warp. 1000, 1001: ImageNet, aligned rows and rows of which every other (16-bit: seven of eight)
+/// is misaligned. 3001: the longest odd row that one warp takes alone, with full rounds. With one multiprocessor a warp
+/// takes them, with 132 a block. 32,000, 50,257 and 128,256: language models, a block a row, odd and even; with 132
+/// multiprocessors their rows are split, with one they are not. Strides (0: rows in one piece; 1, 3, 7: odd ones) and
+/// offsets put rows at every alignment; row counts leave the last block part empty, or reach past one block.
 pub(crate) const SHAPES: [Shape; 18] = [
     (70, 1, 0, 1, 132),
     (67, 2, 1, 1, 132),

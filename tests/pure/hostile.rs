@@ -1,4 +1,5 @@
-//! Scores that try to take a run over: whatever comes, beliefs stay finite, no sample takes an epoch, and weights can be used.
+//! Scores that try to take a run over: whatever comes, beliefs stay finite, no sample takes an epoch, and weights can
+//! be used.
 
 use lossfeed::index::{ScoreTable, Standing};
 use lossfeed::sampler::{CostAware, Importance, MAX_GAIN, Outlook, Pads, SamplerSettings};

@@ -1,4 +1,5 @@
-//! Journals: a run of several threads counts the same hits when it is replayed, and damaged ones are told, never believed to crash.
+//! Journals: a run of several threads counts the same hits when it is replayed, and damaged ones are told, never
+//! believed to crash.
 
 use std::sync::Mutex;
 
@@ -80,7 +81,8 @@ impl Books {
     }
 }
 
-/// Three epochs by `workers` threads that decide, fail and learn as they come; the run's hits and misses, and its journal.
+/// Three epochs by `workers` threads that decide, fail and learn as they come; the run's hits and misses, and its
+/// journal.
 fn run(name: &str, workers: usize, seed: u64) -> ((u64, u64), Vec<u8>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.csv.gz");

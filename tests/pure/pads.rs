@@ -77,8 +77,8 @@ fn the_unseen_are_drawn_like_the_best_and_as_coded_like_the_worst() {
     assert!((low - 882.4).abs() < 25.0 && (high - 1764.7).abs() < 30.0 && (unseen - 352.9).abs() < 20.0);
 }
 
-/// SHADE, §4: ids 4, 5, 6 with losses <0.3, 0.5, 0.4> and 7, 8, 9 with <0.6, 1.2, 0.8>: a loss says nothing across batches,
-/// its rank does. The second of each batch comes out on top, both with one score.
+/// SHADE, §4: ids 4, 5, 6 with losses <0.3, 0.5, 0.4> and 7, 8, 9 with <0.6, 1.2, 0.8>: a loss says nothing across
+/// batches, its rank does. The second of each batch comes out on top, both with one score.
 #[test]
 fn shades_rank_example_puts_the_second_of_both_batches_on_top_with_equal_scores() {
     let mut scores = ScoreTable::new(10, 0.0);
@@ -103,9 +103,9 @@ fn shades_rank_example_puts_the_second_of_both_batches_on_top_with_equal_scores(
 }
 
 /// SHADE's 40 / 80 / 60 % example, taken to be this: a dataset of five samples, a cache of two slots, one epoch of five
-/// accesses after the first. Each sample once: the two cached ones hit, 2 of 5. The two cached, more important ones twice and
-/// one other: 4 of 5. Aggressiveness relaxed to one and a half (one of the two repeats): 3 of 5.
-/// (The paper's text was not at hand; this reading gives its three numbers with its mechanism and nothing else.)
+/// accesses after the first. Each sample once: the two cached ones hit, 2 of 5. The two cached, more important ones
+/// twice and one other: 4 of 5. Aggressiveness relaxed to one and a half (one of the two repeats): 3 of 5. (The paper's
+/// text was not at hand; this reading gives its three numbers with its mechanism and nothing else.)
 #[test]
 fn shades_two_slot_example_hits_40_80_and_60_percent() {
     let mut scores = ScoreTable::new(5, 0.0);

@@ -1,4 +1,5 @@
-//! What every sampler promises: unbiased unless it says otherwise, every id a chance, the same order for the same outlook.
+//! What every sampler promises: unbiased unless it says otherwise, every id a chance, the same order for the same
+//! outlook.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,10 @@
-"""The CUDA half of the Python package, run on the driver double of ``tests/driver``: the real loader, courier and engine, with a
-stand-in for the few pieces of torch that need a GPU. Run as a program by ``test_on_the_double.py``, with the double in the driver's place.
+"""The CUDA half of the Python package, run on the driver double of ``tests/driver``: the real loader, courier and
+engine, with a stand-in for the few pieces of torch that need a GPU. Run as a program by ``test_on_the_double.py``, with
+the double in the driver's place.
 
-The stand-in's allocator does what torch's does: memory that dies is handed out again at once to work of the stream it was allocated
-on, and to nobody before the streams it was recorded on have passed. So a missing wait or record shows as wrong bytes.
+The stand-in's allocator does what torch's does: memory that dies is handed out again at once to work of the stream it
+was allocated on, and to nobody before the streams it was recorded on have passed. So a missing wait or record shows as
+wrong bytes.
 """
 
 import contextlib
@@ -33,7 +35,8 @@ class Stream:
 
 CONSUMER, SIDE = Stream(call("stream")), Stream(call("stream"))
 records = True
-#: Streams that work was asked of after their end: torch records an event on every stream of a tensor's when the tensor dies.
+#: Streams that work was asked of after their end: torch records an event on every stream of a tensor's when the tensor
+#: dies.
 gone: list[int] = []
 #: (bytes, stream) -> addresses to hand out again.
 free: dict[tuple[int, int], list[int]] = {}
@@ -129,8 +132,8 @@ data = (pixels, np.arange(SAMPLES) * 3)
 
 
 def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, **keywords):
-    """Epochs on the double beside the same epochs on the CPU; the number of batches with a wrong byte. `astray`: they are read on a
-    stream that was never made to wait."""
+    """Epochs on the double beside the same epochs on the CPU; the number of batches with a wrong byte. `astray`: they
+    are read on a stream that was never made to wait."""
     call("set", b"delay_us", delay_us)
     wrong = 0
     keywords = {"batch_size": BATCH, "seed": 5, "transform": transform, "framework": "torch", "stats": False, **keywords}
@@ -174,7 +177,8 @@ def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, **keywords
 
 
 def abandon_a_copy(delay_us=20_000):
-    """Lets go of a pass whose next batch is on its way, and takes its memory for something else: whether that stays as written."""
+    """Lets go of a pass whose next batch is on its way, and takes its memory for something else: whether that stays as
+    written."""
     call("set", b"delay_us", delay_us)
     with lf.Loader(data, BATCH, device="cuda:0", num_workers=1, framework="torch", stats=False) as loader:
         passing = iter(loader)

@@ -1,7 +1,8 @@
-"""What Python does while a CUDA graph is being captured, run on the driver double of ``tests/driver``. Run as a program by
-``test_on_the_double.py``, with the double in the driver's place.
+"""What Python does while a CUDA graph is being captured, run on the driver double of ``tests/driver``. Run as a program
+by ``test_on_the_double.py``, with the double in the driver's place.
 
-A real driver answers a mistake here by ending the capture, or by a graph that reads memory which is somebody else's by then.
+A real driver answers a mistake here by ending the capture, or by a graph that reads memory which is somebody else's by
+then.
 """
 
 import contextlib
@@ -77,7 +78,8 @@ def a_captured_score_goes_to_the_ids_it_finds():
 
 
 def what_a_graph_reads_outlives_the_callers_batch():
-    """A graph knows ids and targets by their addresses alone, and may be replayed until its loader takes no more scores."""
+    """A graph knows ids and targets by their addresses alone, and may be replayed until its loader takes no more
+    scores."""
     for way in ("score", "cross_entropy", "score_losses"):
         for end in ("close", "collect", "collect in a capture", "no answer"):
             with on_the_double():
@@ -95,7 +97,8 @@ def what_a_graph_reads_outlives_the_callers_batch():
                     with capture(OTHER) if end == "collect in a capture" else contextlib.nullcontext():
                         del loader
                 else:
-                    # Where the device cannot be told that there is no more mail, a graph may still read: then it stays for ever.
+                    # Where the device cannot be told that there is no more mail, a graph may still read: then it stays
+                    # for ever.
                     call("fail", b"cuLaunchKernel", 0, 719 if end == "no answer" else 0)
                     loader.close()
                 # A thread reads the last mail before what was read on the device goes.

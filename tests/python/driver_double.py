@@ -16,7 +16,8 @@ def call(name, *arguments):
 
 
 def driver(name, *arguments):
-    """A function of the driver, called by this thread with the device's context current, as torch calls it; raises as torch does."""
+    """A function of the driver, called by this thread with the device's context current, as torch calls it; raises as
+    torch does."""
     _library.cuCtxSetCurrent(ctypes.c_uint64(0xC0DE))
     code = getattr(_library, name)(*arguments)
     if code:

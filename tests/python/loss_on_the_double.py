@@ -1,5 +1,6 @@
-"""The loss's CUDA path in Python (``lossfeed._cuda`` and those who call it), run on the driver double of ``tests/driver``: real kernels'
-text, real mailboxes, real autograd. Run as a program by ``test_on_the_double.py``, with the double in the driver's place.
+"""The loss's CUDA path in Python (``lossfeed._cuda`` and those who call it), run on the driver double of
+``tests/driver``: real kernels' text, real mailboxes, real autograd. Run as a program by ``test_on_the_double.py``, with
+the double in the driver's place.
 
 What a call does wrong with addresses, strides, arguments or tickets shows against the CPU's own path.
 """
@@ -65,7 +66,8 @@ def losses():
 
 
 def hooks():
-    """The losses that the hook returns, and their gradients, the second ones too, with weights of samples that are not 1."""
+    """The losses that the hook returns, and their gradients, the second ones too, with weights of samples that are not
+    1."""
     found = []
     for dtype, reduction, smoothing in itertools.product((torch.bfloat16, torch.float32, torch.float64), ("mean", "sum", "none"), (0.0, 0.1)):
         with made(ROWS) as loader:

@@ -1,5 +1,6 @@
-"""Whole training steps as frameworks make them (compiled, under autocast, with recomputed activations, on several ranks), with the loss on
-the driver double of ``tests/driver``. Run as a program by ``test_on_the_double.py``, with the double in the driver's place.
+"""Whole training steps as frameworks make them (compiled, under autocast, with recomputed activations, on several
+ranks), with the loss on the driver double of ``tests/driver``. Run as a program by ``test_on_the_double.py``, with the
+double in the driver's place.
 """
 
 import os
@@ -51,7 +52,8 @@ def agree(loader, rows):
 
 
 def a_step_traced_for_a_cuda_device_is_one_graph():
-    """The branches that a compiler sees with CUDA tensors, on its own stand-ins for them; what autocast makes of the result's type."""
+    """The branches that a compiler sees with CUDA tensors, on its own stand-ins for them; what autocast makes of the
+    result's type."""
     loader = made()
     first = next(iter(loader))
     graphs = []
@@ -121,7 +123,8 @@ def a_compiled_step_scores_and_descends_as_torchs():
 
 
 def a_recomputed_forward_scores_nothing_more():
-    """A batch is credited once. What the recomputation finds is mailed again, counted as a repeat, and changes no belief."""
+    """A batch is credited once. What the recomputation finds is mailed again, counted as a repeat, and changes no
+    belief."""
     for reentrant in (False, True):
         net = model()
         with made() as plain:

@@ -1,4 +1,5 @@
-"""The programs of ``benches/gpu`` run: here with tiny shapes on the CPU, so that a GPU machine meets none of their mistakes."""
+"""The programs of ``benches/gpu`` run: here with tiny shapes on the CPU, so that a GPU machine meets none of their
+mistakes."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""Python datasets and threads: one call at a time unless the dataset bears more, and the same threads from call to call."""
+"""Python datasets and threads: one call at a time unless the dataset bears more, and the same threads from call to
+call."""
 
 import os
 import threading
@@ -65,7 +66,8 @@ class Marked(Social):
 
 
 def most_at_once(data, watched, loaders=1, **keywords):
-    """The most threads that were inside of `watched` while `loaders` loaders ran over `data`, each in a thread of its own."""
+    """The most threads that were inside of `watched` while `loaders` loaders ran over `data`, each in a thread of its
+    own."""
 
     def run():
         assert sorted(np.concatenate(epoch_ids(lf.Loader(data, 4, stats=False, **keywords))).tolist()) == list(range(length))

@@ -1,4 +1,5 @@
-"""Images as the model reads them: against torch's own arithmetic, in every layout, with draws that belong to the sample."""
+"""Images as the model reads them: against torch's own arithmetic, in every layout, with draws that belong to the
+sample."""
 
 import numpy as np
 import pytest

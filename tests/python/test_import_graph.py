@@ -1,7 +1,8 @@
 """Who imports whom in the Python package: no circle, and no import hidden in a function.
 
-An import in a function hides an arrow from the reader, and lets modules import each other in a circle. Two things may stand there:
-packages that need not be installed, and the doors below, which keep torch from being loaded before somebody uses it.
+An import in a function hides an arrow from the reader, and lets modules import each other in a circle. Two things may
+stand there: packages that need not be installed, and the doors below, which keep torch from being loaded before
+somebody uses it.
 """
 
 import ast
@@ -26,7 +27,8 @@ def modules(folder):
 
 
 def imports(name, path, known):
-    """What a module imports, in order: (module of the package or None, top-level name of another or None, inside a function)."""
+    """What a module imports, in order: (module of the package or None, top-level name of another or None, inside a
+    function)."""
     inside = set()
     tree = ast.parse(path.read_text())
     for function in ast.walk(tree):

@@ -1,4 +1,5 @@
-"""Ends that are asked for: they pass through a dataset as themselves, between two items; and what hangs is left behind."""
+"""Ends that are asked for: they pass through a dataset as themselves, between two items; and what hangs is left
+behind."""
 
 import os
 import signal
@@ -238,7 +239,8 @@ def test_a_read_that_returns_while_the_interpreter_goes_does_not_bring_the_proce
 
 
 def test_arrays_that_a_loader_thread_has_last_do_not_bring_the_process_down():
-    """The threads of loaders that were dropped give the rows back while the interpreter goes, and the rows' owner waits in the middle."""
+    """The threads of loaders that were dropped give the rows back while the interpreter goes, and the rows' owner waits
+    in the middle."""
     running = process(
         """
         import torch

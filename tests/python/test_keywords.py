@@ -1,4 +1,5 @@
-"""Every keyword of torch's DataLoader is honoured or refused with the reason; every bad setting has its name and number."""
+"""Every keyword of torch's DataLoader is honoured or refused with the reason; every bad setting has its name and
+number."""
 
 import inspect
 import math

@@ -10,7 +10,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "kernels"))
 import check_ptx
 from machine_code import Cost, costs, in_flight, main_loop, split
 
-#: Two loads a round, the first used before the second is issued; a branch round a rare block; a remainder with one load.
+#: Two loads a round, the first used before the second is issued; a branch round a rare block; a remainder with one
+#: load.
 LISTING = """
 \t.section\t.nv.info,"",@"SHT_CUDA_INFO"
 \t//----- nvinfo : EIATTR_REGCOUNT

@@ -1,5 +1,6 @@
-"""A softmax does not depend on an offset of its logits: losses, scores and gradients far from 0 are as good as torch's and as those
-at 0. What would spoil them is a log-sum-exp, which is rounded to the last place of the offset (a sixteenth at 1e6 in float32)."""
+"""A softmax does not depend on an offset of its logits: losses, scores and gradients far from 0 are as good as torch's
+and as those at 0. What would spoil them is a log-sum-exp, which is rounded to the last place of the offset (a sixteenth
+at 1e6 in float32)."""
 
 import itertools
 

@@ -1,5 +1,5 @@
-"""The Python side of the CUDA half, on the driver double: batches and losses, every byte, on streams that lag and allocators that reuse
-at once. Each is a program of its own, in whose place of the driver the double is."""
+"""The Python side of the CUDA half, on the driver double: batches and losses, every byte, on streams that lag and
+allocators that reuse at once. Each is a program of its own, in whose place of the driver the double is."""
 
 import os
 import shutil

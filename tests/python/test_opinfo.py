@@ -1,4 +1,5 @@
-"""torch's own sample inputs for cross_entropy: values, gradients, gradcheck; and torch's own checks of our operators."""
+"""torch's own sample inputs for cross_entropy: values, gradients, gradcheck; and torch's own checks of our
+operators."""
 
 import pytest
 import torch

@@ -61,7 +61,8 @@ def loader_threads():
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are listed by Linux")
 def test_a_pass_that_ran_out_of_slots_leaves_no_thread_waiting_for_one():
-    """A thread that waits for a slot looks every 50 ms whether it should go on, for as long as the pass is under way."""
+    """A thread that waits for a slot looks every 50 ms whether it should go on, for as long as the pass is under
+    way."""
     data = np.zeros((64, 3), np.float32), np.zeros(64, np.int64)
     keywords = {"num_workers": 2, "framework": "numpy", "stats": False}
     others = loader_threads()  # of loaders that other tests have left

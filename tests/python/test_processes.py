@@ -1,4 +1,5 @@
-"""Worker processes behind a Python dataset: the same rows, the dataset's own exceptions, and an end that is never late."""
+"""Worker processes behind a Python dataset: the same rows, the dataset's own exceptions, and an end that is never
+late."""
 
 import os
 import random

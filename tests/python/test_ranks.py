@@ -1,4 +1,5 @@
-"""Which rank a loader reads for: said, or the process group's, or torchrun's; and a world that turns out to be another one."""
+"""Which rank a loader reads for: said, or the process group's, or torchrun's; and a world that turns out to be another
+one."""
 
 import subprocess
 import sys

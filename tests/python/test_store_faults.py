@@ -1,4 +1,5 @@
-"""Stores that go wrong: never other bytes, never a hang, never a skipped sample for an outage, never a password in words."""
+"""Stores that go wrong: never other bytes, never a hang, never a skipped sample for an outage, never a password in
+words."""
 
 import io
 import pathlib

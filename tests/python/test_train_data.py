@@ -10,7 +10,8 @@ from lossfeed.train import data, digits
 from lossfeed.train.files import once, write_tar
 from lossfeed.train.options import OptionError
 
-# Of every shard's bytes, in order of names: any change of split, order or encoding must show (and change the folder's name).
+# Of every shard's bytes, in order of names: any change of split, order or encoding must show (and change the folder's
+# name).
 DIGITS_SHA256 = "63c75e0476110514b7bfd3d31791297493ea022616268e3ee2729403a332bfae"
 
 

@@ -50,8 +50,8 @@ def test_recipes_are_compared_at_equal_steps_from_equal_weights(comparison):
 
 def test_hits_and_fetches_add_up_to_what_was_delivered(comparison):
     for e in of("epoch", comparison):
-        # An epoch is drained before the next begins, so every request belongs to a delivered sample. A sample that is missed
-        # twice in a batch is fetched once; under uniform no sample comes twice.
+        # An epoch is drained before the next begins, so every request belongs to a delivered sample. A sample that is
+        # missed twice in a batch is fetched once; under uniform no sample comes twice.
         misses = e["samples"] - round(e["hit_ratio"] * e["samples"])
         assert 0.8 * misses <= e["fetched_samples"] <= misses, e
         assert e["fetched_samples"] == misses or e["recipe"] != "uniform+minio", e
@@ -85,7 +85,8 @@ def test_every_option_reaches_the_job(work_dir):
 
 
 def test_a_throttled_store_is_waited_for(work_dir):
-    # 42 batches of at least one request each, one after the other, 20 ms a request: 0.8 s is the floor, whatever the machine.
+    # 42 batches of at least one request each, one after the other, 20 ms a request: 0.8 s is the floor, whatever the
+    # machine.
     found = events(work_dir, epochs=1, seeds=1, compare="uniform", latency=0.02, workers=0)
     epoch = of("epoch", found)[0]
     assert epoch["seconds"] * epoch["stall_share"] >= 42 * 0.02 * 0.99

@@ -1,7 +1,8 @@
 """torch's CPU tensors play CUDA ones, on the driver double: for programs of ``test_on_the_double.py``.
 
-torch has no CUDA device here. A property tells everybody in Python that tensors are on ``cuda:0``, the double lets its kernels reach all
-of the host's memory, and every operator of torch first waits for the stream, as the stream's order would have it.
+torch has no CUDA device here. A property tells everybody in Python that tensors are on ``cuda:0``, the double lets its
+kernels reach all of the host's memory, and every operator of torch first waits for the stream, as the stream's order
+would have it.
 """
 
 import collections
@@ -31,7 +32,8 @@ torch.cuda.is_current_stream_capturing = lambda: _capturing == Stream.cuda_strea
 _cuda.raw_stream = lambda index: Stream.cuda_stream
 call("set", b"unified", 1)
 
-#: A stream-ordered allocator gives memory back in the stream's order; the host's does at once, unless somebody holds it.
+#: A stream-ordered allocator gives memory back in the stream's order; the host's does at once, unless somebody holds
+#: it.
 kept = collections.deque(maxlen=20_000)
 
 
@@ -71,7 +73,8 @@ class Operators(TorchFunctionMode):
 
 
 def redirected_again(whole):
-    """A backward runs inside of an operator, for whose time the mode is off; the operators of the graph behind it are C++."""
+    """A backward runs inside of an operator, for whose time the mode is off; the operators of the graph behind it are
+    C++."""
 
     def backward(ctx, *gradients):
         if torch.Tensor.device is HOSTS:

@@ -24,8 +24,8 @@ def _parts(value):
 def walk(call, tensor, until):
     """The stops of `tensor` in `call`, as (file, function), up to the first call of the native function `until`.
 
-    A stop is a function of the package that is called with the tensor, or with what such a function has returned. A native function
-    is one too: the last to be called before Python goes on is in `_native`.
+    A stop is a function of the package that is called with the tensor, or with what such a function has returned. A
+    native function is one too: the last to be called before Python goes on is in `_native`.
     """
     followed, stops, inside = set(_parts(tensor)), [], []
     over = False

@@ -1,8 +1,9 @@
-//! The ring and the pass under schedulers that choose at every lock, flag and wake-up who goes on: thousands of schedules, at
-//! random and by priorities that change at a few moments (PCT), which finds what needs few unlucky moments.
+//! The ring and the pass under schedulers that choose at every lock, flag and wake-up who goes on: thousands of
+//! schedules, at random and by priorities that change at a few moments (PCT), which finds what needs few unlucky
+//! moments.
 //!
-//! The files are the product's own, compiled once more with the locks of `sync.rs` here. What they use of rooms that are not
-//! under test is the product's too, but for the few pieces in `stand_ins.rs`.
+//! The files are the product's own, compiled once more with the locks of `sync.rs` here. What they use of rooms that
+//! are not under test is the product's too, but for the few pieces in `stand_ins.rs`.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -172,7 +172,8 @@ fn met(what: Met) {
     MET[what as usize].fetch_add(1, Ordering::Relaxed);
 }
 
-/// The consumer: keeps some batches, sends some to a device, lets go of others, and leaves, closes or fails at any moment.
+/// The consumer: keeps some batches, sends some to a device, lets go of others, and leaves, closes or fails at any
+/// moment.
 fn a_pass_that_ends_somehow() {
     let mut rng = thread_rng();
     let batches = 5;
@@ -204,7 +205,8 @@ fn a_pass_that_ends_somehow() {
                 held.push_back(batch);
             }
             Ok(Next::Pending) => {
-                // It lets go of nothing while it waits: either a slot comes back by itself, or it is told that none will.
+                // It lets go of nothing while it waits: either a slot comes back by itself, or it is told that none
+                // will.
                 met(Met::NothingYet);
                 continue;
             }

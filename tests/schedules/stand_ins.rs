@@ -1,5 +1,5 @@
-//! What a pass needs of rooms that are not under test: books that only watch the order of decisions, a fill that writes a batch's number into every
-//! byte, memory that runs out, and timesheets without a clock.
+//! What a pass needs of rooms that are not under test: books that only watch the order of decisions, a fill that writes
+//! a batch's number into every byte, memory that runs out, and timesheets without a clock.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;

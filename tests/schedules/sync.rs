@@ -1,5 +1,5 @@
-//! The locks and flags of the product with parking_lot's signatures, on shuttle's; a clock that stands or runs; and mistakes on
-//! request.
+//! The locks and flags of the product with parking_lot's signatures, on shuttle's; a clock that stands or runs; and
+//! mistakes on request.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};

@@ -2,8 +2,8 @@
 
     python formats.py FORM DATA WORK [--rows-gib 2]
 
-DATA is a folder of class folders with JPEGs, or of train-*.tar holding the same. WORK/cifar and WORK/rows receive the forms. A form
-that is complete has a ``.done`` file beside it and is not made again.
+DATA is a folder of class folders with JPEGs, or of train-*.tar holding the same. WORK/cifar and WORK/rows receive the
+forms. A form that is complete has a ``.done`` file beside it and is not made again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The loaders that are compared. Each is a function (place, workers) that returns a function giving one epoch of (x, y) batches.
+"""The loaders that are compared. Each is a function (place, workers) that returns a function giving one epoch of (x, y)
+batches.
 
-All deliver uint8 pictures and integer labels, in random order, batches of 256, the short last batch dropped. Packages are imported by
-the loader that needs them, so that one that is missing costs one line of the table.
+All deliver uint8 pictures and integer labels, in random order, batches of 256, the short last batch dropped. Packages
+are imported by the loader that needs them, so that one that is missing costs one line of the table.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy as np
 from formats import items, pixels
 
 BATCH = 256
-#: Reused batch buffers of the bounds: a loader's own ring has several too, and one alone would stay in the processor's cache.
+#: Reused batch buffers of the bounds: a loader's own ring has several too, and one alone would stay in the processor's
+#: cache.
 RING = 4
 
 Epoch = Callable[[], Iterator[tuple[Any, Any]]]
@@ -342,7 +344,8 @@ peer("lossfeed-arrays-cache", "rows", (0, 1, 2), "arrays", "lossfeed torch")(par
 peer("lossfeed-arrays", "warm rows", (0, 1, 2), "arrays", "lossfeed torch")(partial(lossfeed, source="arrays"))
 
 
-# ---- bounds: no loader, only the bytes --------------------------------------------------------------------------------
+# ---- bounds: no loader, only the bytes
+# --------------------------------------------------------------------------------
 
 
 def bound(place: Place, threads: int, random: bool) -> Epoch:

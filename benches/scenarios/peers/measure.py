@@ -2,8 +2,8 @@
 
     python measure.py GROUP PEER WORKERS WORK [--seconds 5] [--rows-gib 2]
 
-Every batch is touched: one byte of each row and all labels. Their means over the epochs must be the data's own, so that a loader that
-skips or repeats does not pass for a fast one.
+Every batch is touched: one byte of each row and all labels. Their means over the epochs must be the data's own, so that
+a loader that skips or repeats does not pass for a fast one.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python benches/scenarios/peers/memory.py [--batches 1000000] [--every 100000] [--limit-mib 4]
 
-Each sample is the process's resident memory and the loader's own counters. The first one, after --every batches, is the warm-up; exits 1
-if any later one lies more than the limit above it.
+Each sample is the process's resident memory and the loader's own counters. The first one, after --every batches, is the
+warm-up; exits 1 if any later one lies more than the limit above it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """lossfeed beside other loaders, on one machine, in one run.
 
-    python benches/scenarios/peers/run.py DATA [--python PEER=INTERPRETER ...] [--groups cold,warm,rows] [--only PEER,PEER]
+    python benches/scenarios/peers/run.py DATA [--python PEER=INTERPRETER ...] [--groups cold,warm,rows] [--only
+    PEER,PEER]
 
-DATA is a folder of class folders with CIFAR-10's JPEGs (or of train-*.tar holding them). README.md in this folder says how the peers are
-installed, what is compared and what the columns mean. Every measurement is a fresh process; the rounds go through the list forwards and
-backwards in turn. A peer that fails is a row with its error.
+DATA is a folder of class folders with CIFAR-10's JPEGs (or of train-*.tar holding them). README.md in this folder says
+how the peers are installed, what is compared and what the columns mean. Every measurement is a fresh process; the
+rounds go through the list forwards and backwards in turn. A peer that fails is a row with its error.
 """
 
 from __future__ import annotations

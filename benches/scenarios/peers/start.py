@@ -2,9 +2,9 @@
 
     python benches/scenarios/peers/start.py DATA [--rounds 7] [--goal 0.3]
 
-DATA is what ``lossfeed.open`` takes: "train-*.tar" (quoted), one tar, a class folder. Each round is a fresh process with torch imported
-already. One unmeasured round fills the index cache (for tar shards) and the file system's cache. Medians and the range; exits 1 if the
-median of the sum is above the goal.
+DATA is what ``lossfeed.open`` takes: "train-*.tar" (quoted), one tar, a class folder. Each round is a fresh process
+with torch imported already. One unmeasured round fills the index cache (for tar shards) and the file system's cache.
+Medians and the range; exits 1 if the median of the sum is above the goal.
 """
 
 from __future__ import annotations

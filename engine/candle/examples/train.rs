@@ -5,7 +5,8 @@
 //! cargo run --release -p lossfeed-candle --example train -- FOLDER 10 uniform  # class-per-folder images, epochs, sampler
 //! ```
 //!
-//! Each epoch prints its mean loss, the share of requests that the cache answered, and what was fetched from the source.
+//! Each epoch prints its mean loss, the share of requests that the cache answered, and what was fetched from the
+//! source.
 #![allow(missing_docs)]
 
 use std::error::Error;

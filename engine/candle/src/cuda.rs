@@ -1,7 +1,7 @@
 //! The scoring pass on a CUDA device: our PTX in candle's context, on candle's stream.
 //!
-//! Nothing here waits for the device except [`SideScores::to_host`]. Every launch goes through [`launch_pass`]: a change of the
-//! kernels' arguments is a change of that function.
+//! Nothing here waits for the device except [`SideScores::to_host`]. Every launch goes through [`launch_pass`]: a
+//! change of the kernels' arguments is a change of that function.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -136,8 +136,8 @@ impl Pass<'_> {
         let stream = device.cuda_stream();
         let (rows, classes, row_stride) = row_shape(self.logits_layout)?;
         let places = Places::new(rows, size_of::<R>());
-        // SAFETY: both are written in full by the pass below (with no rows, they have no part that is read) before anything reads
-        // them on this stream; the error word is set just below.
+        // SAFETY: both are written in full by the pass below (with no rows, they have no part that is read) before
+        // anything reads them on this stream; the error word is set just below.
         let (found, mut memory) = unsafe { (device.alloc::<R>(3 * rows)?, device.alloc::<u8>(places.bytes)?) };
         let mut error_word = memory.slice_mut(places.error..places.error + 4);
         stream.memcpy_htod(&NO_ERROR.to_ne_bytes(), &mut error_word).w()?;
@@ -180,9 +180,9 @@ impl Pass<'_> {
                 scratch: scratch.device_ptr(&stream).0,
                 multiprocessors,
             };
-            // SAFETY: logits and targets have the extent of their layouts, which the op's caller checked against each other; the
-            // outputs were just allocated with the documented sizes; tickets are zeroed, and they and the scratch are freed on
-            // this stream, after the pass.
+            // SAFETY: logits and targets have the extent of their layouts, which the op's caller checked against each
+            // other; the outputs were just allocated with the documented sizes; tickets are zeroed, and they and the
+            // scratch are freed on this stream, after the pass.
             unsafe { launch_pass(&device, &launch::score(dtype, &batch, &lent)) }?;
         }
         let done = stream.record_event(None).w()?;
@@ -202,7 +202,8 @@ unsafe impl DeviceRepr for ByValue {}
 /// Launches the steps in order.
 ///
 /// # Safety
-/// Every address in them is good for the extent that `kernels/README.md` gives it until the work on the device's stream has ended.
+/// Every address in them is good for the extent that `kernels/README.md` gives it until the work on the device's stream
+/// has ended.
 unsafe fn launch_pass(device: &CudaDevice, steps: &[Step]) -> Result<()> {
     for step in steps {
         let kernel = device.get_or_load_custom_func(step.launch.kernel, MODULE, ptx::module())?;
@@ -282,8 +283,8 @@ fn words(image: &[u8], at: usize, n: usize) -> Vec<u32> {
     bytemuck::pod_collect_to_vec::<u8, u32>(&image[at..at + 4 * n])
 }
 
-/// A stream for reading scores, so that reading waits for none of the consumer's work. One a device, made once: making it
-/// synchronises the device.
+/// A stream for reading scores, so that reading waits for none of the consumer's work. One a device, made once: making
+/// it synchronises the device.
 fn copy_stream(device: &CudaDevice) -> Result<Arc<CudaStream>> {
     static STREAMS: Mutex<Vec<(DeviceId, Arc<CudaStream>)>> = Mutex::new(Vec::new());
     let mut streams = STREAMS.lock();

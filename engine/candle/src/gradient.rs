@@ -1,7 +1,8 @@
-//! The gradient of a row's term at its logits: p − s/C − (1 − s) onehot(y), with smoothing s and p = exp((z − max) − log_sum).
+//! The gradient of a row's term at its logits: p − s/C − (1 − s) onehot(y), with smoothing s and p = exp((z − max) −
+//! log_sum).
 //!
-//! [`fused`] is one pass over CPU logits, [`composed`] the same in candle's operations for any device; a test holds one to
-//! the other. An ignored row may hold anything, NaN too: its gradient is 0.
+//! [`fused`] is one pass over CPU logits, [`composed`] the same in candle's operations for any device; a test holds one
+//! to the other. An ignored row may hold anything, NaN too: its gradient is 0.
 
 use candle_core::{CpuStorage, D, DType, Error, Result, Storage, Tensor, WithDType};
 use half::{bf16, f16};
@@ -9,7 +10,8 @@ use lossfeed_kernels::{Objective, Reals, Softmax, Upstream, fast};
 
 use crate::shape::{contiguous, with_rows};
 
-/// The kernels' own pass over CPU logits, on rayon's current pool. `found` and `grad_found` are (3, rows): term, max, log_sum.
+/// The kernels' own pass over CPU logits, on rayon's current pool. `found` and `grad_found` are (3, rows): term, max,
+/// log_sum.
 pub(crate) fn fused(
     logits: &Tensor,
     targets: &Tensor,

@@ -1,5 +1,5 @@
-//! The loss hook on candle tensors: a differentiable cross entropy whose one read of the logits also scores the samples,
-//! and a loader that takes the scores home.
+//! The loss hook on candle tensors: a differentiable cross entropy whose one read of the logits also scores the
+//! samples, and a loader that takes the scores home.
 //!
 //! ```
 //! use candle_core::{Device, Tensor, Var};
@@ -23,15 +23,16 @@
 //!
 //! # Devices
 //!
-//! CPU tensors go through `lossfeed_kernels::fast`. Tensors on a CUDA device need the feature `cuda`: the kernels are the
-//! PTX that `lossfeed_kernels` ships, loaded into candle's own context, so nothing of ours is compiled by nvcc.
-//! candle's own kernels are, though: `candle-core/cuda` calls nvcc when it is built and links cudart, cuBLAS and cuRAND, so that
-//! feature needs a CUDA toolkit. `.ci/candle-cuda` type-checks it without one, with an nvcc that only makes empty files.
+//! CPU tensors go through `lossfeed_kernels::fast`. Tensors on a CUDA device need the feature `cuda`: the kernels are
+//! the PTX that `lossfeed_kernels` ships, loaded into candle's own context, so nothing of ours is compiled by nvcc.
+//! candle's own kernels are, though: `candle-core/cuda` calls nvcc when it is built and links cudart, cuBLAS and
+//! cuRAND, so that feature needs a CUDA toolkit. `.ci/candle-cuda` type-checks it without one, with an nvcc that only
+//! makes empty files.
 //!
 //! # Errors
 //!
-//! Everything returns candle's `Result`. Our own errors ([`lossfeed::Error`], [`lossfeed_kernels::ScoreError`]) travel in
-//! `candle_core::Error::Wrapped`.
+//! Everything returns candle's `Result`. Our own errors ([`lossfeed::Error`], [`lossfeed_kernels::ScoreError`]) travel
+//! in `candle_core::Error::Wrapped`.
 
 mod batch;
 #[cfg(feature = "cuda")]

@@ -20,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// An engine as candle's training loops use it.
 ///
-/// Scores on the CPU are credited at once. Scores on a GPU are credited by a later call, when the pass that measures them has
-/// ended; no training step waits for one. [`Loader::flush`] waits for all of them.
+/// Scores on the CPU are credited at once. Scores on a GPU are credited by a later call, when the pass that measures
+/// them has ended; no training step waits for one. [`Loader::flush`] waits for all of them.
 ///
 /// The engine's own `device` is `cpu` here, whatever candle's is: candle copies to the device itself.
 pub struct Loader {
@@ -60,8 +60,8 @@ impl Loader {
         Ok(Epoch { loader: self, iteration: self.engine.start_epoch().map_err(Error::wrap)?, over: false })
     }
 
-    /// [`crate::cross_entropy`] of a batch's logits against its own targets, (rows) int64, each row's loss multiplied by its
-    /// weight. The scores go home by themselves, to exactly the samples of the batch.
+    /// [`crate::cross_entropy`] of a batch's logits against its own targets, (rows) int64, each row's loss multiplied
+    /// by its weight. The scores go home by themselves, to exactly the samples of the batch.
     ///
     /// # Errors
     /// As [`crate::cross_entropy`]; a batch of another loader; on CUDA also a bad target of an earlier batch.

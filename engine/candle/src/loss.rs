@@ -41,17 +41,18 @@ impl Default for Options {
 
 /// Cross entropy of class logits, differentiable, and the scores of its rows from the same read.
 ///
-/// `logits`: (rows, classes), f16, bf16, f32 or f64. Rows may be strided or repeated (broadcast); if the classes of a row do
-/// not lie side by side the logits are copied once. `targets`: (rows), class indices of any integer type, on the same device.
+/// `logits`: (rows, classes), f16, bf16, f32 or f64. Rows may be strided or repeated (broadcast); if the classes of a
+/// row do not lie side by side the logits are copied once. `targets`: (rows), class indices of any integer type, on the
+/// same device.
 ///
 /// Returns the loss (a scalar, or (rows) for [`Reduction::None`]; f32, or f64 for f64 logits) and the [`Scores`]. The
-/// gradient has the logits' type and reads them once more. On the CPU nothing else of their size is made; on CUDA the gradient is
-/// composed of candle's operations.
+/// gradient has the logits' type and reads them once more. On the CPU nothing else of their size is made; on CUDA the
+/// gradient is composed of candle's operations.
 ///
 /// # Errors
-/// Shapes, types or devices that do not fit, with both; `label_smoothing` outside 0..=1; `rank_base` not above 0; a target
-/// outside `0..classes` that is not `ignore_index`, with its row. On CUDA the last is found on the device and told by
-/// [`Scores::to_host`], since finding it here would have to wait; its row's loss is NaN.
+/// Shapes, types or devices that do not fit, with both; `label_smoothing` outside 0..=1; `rank_base` not above 0; a
+/// target outside `0..classes` that is not `ignore_index`, with its row. On CUDA the last is found on the device and
+/// told by [`Scores::to_host`], since finding it here would have to wait; its row's loss is NaN.
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: &Options) -> Result<(Tensor, Scores)> {
     weighted_cross_entropy(logits, targets, None, options)
 }

@@ -1,10 +1,12 @@
-//! The scoring pass as candle's custom op: (logits, targets) → (3, rows): terms of the loss, then maxima and log-sums of the rows.
+//! The scoring pass as candle's custom op: (logits, targets) → (3, rows): terms of the loss, then maxima and log-sums
+//! of the rows.
 //!
-//! Only the terms are differentiable: the other two are what the backward finds a softmax from, and no gradient that comes down
-//! through them is heeded. They stay apart because their sum, the log-sum-exp, is rounded to the last place of the logits' offset.
+//! Only the terms are differentiable: the other two are what the backward finds a softmax from, and no gradient that
+//! comes down through them is heeded. They stay apart because their sum, the log-sum-exp, is rounded to the last place
+//! of the logits' offset.
 //!
-//! Everything else that the pass finds goes into a side cell, since an op has one result. The cell is emptied once by the
-//! caller, so that a graph kept alive keeps no scores alive.
+//! Everything else that the pass finds goes into a side cell, since an op has one result. The cell is emptied once by
+//! the caller, so that a graph kept alive keeps no scores alive.
 
 use std::sync::Arc;
 

@@ -15,8 +15,8 @@ pub(crate) enum Side {
     Cuda(crate::cuda::SideScores),
 }
 
-/// Scores of one batch: loss, maximum and log-sum, gradient-norm bound, entropy, correct, rank count and rank score a row. Their meaning is
-/// `lossfeed_kernels`'s; for f64 logits they are f64.
+/// Scores of one batch: loss, maximum and log-sum, gradient-norm bound, entropy, correct, rank count and rank score a
+/// row. Their meaning is `lossfeed_kernels`'s; for f64 logits they are f64.
 pub struct Scores {
     side: Side,
     /// What the op returned, outside the graph: (3, rows) of term, max, log_sum.

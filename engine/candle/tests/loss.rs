@@ -1,4 +1,5 @@
-//! The loss on candle tensors: values and gradients against candle's own loss and against differences, layouts, refusals.
+//! The loss on candle tensors: values and gradients against candle's own loss and against differences, layouts,
+//! refusals.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use candle_core::{DType, Device, IndexOp, Result, Tensor, Var};

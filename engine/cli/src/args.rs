@@ -61,7 +61,8 @@ pub struct ReplayArgs {
     /// Cache policies, comma-separated; --help says what each does
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = policy::NAMES, hide_default_value = true, long_help = policies_help())]
     pub policy: Vec<String>,
-    /// Cache sizes as shares of the dataset (of its bytes, if the trace has them), comma-separated [default: 0.1,0.2,0.5, if there is no --capacity]
+    /// Cache sizes as shares of the dataset (of its bytes, if the trace has them), comma-separated [default:
+    /// 0.1,0.2,0.5, if there is no --capacity]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = fraction)]
     pub capacity_fraction: Vec<f64>,
     /// Cache sizes in bytes ("1500000", "64MiB"), comma-separated; in samples, if the trace has no bytes

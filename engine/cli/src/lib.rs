@@ -1,4 +1,5 @@
-//! The `lossfeed` command line as one library function, behind both the cargo binary and the Python wheel's entry point.
+//! The `lossfeed` command line as one library function, behind both the cargo binary and the Python wheel's entry
+//! point.
 //!
 //! [`run`] parses the arguments, does what they say and returns the exit code. Training is PyTorch's business, so the
 //! caller hands in how to start it: the wheel calls back into Python, the plain binary looks for a Python that has

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use crate::term;
 
-/// Pythons worth asking, best first: the one `LOSSFEED_PYTHON` names and no other; else an active virtual environment's,
-/// `.venv`'s, `python3`, `python`.
+/// Pythons worth asking, best first: the one `LOSSFEED_PYTHON` names and no other; else an active virtual
+/// environment's, `.venv`'s, `python3`, `python`.
 pub(crate) fn candidates() -> Vec<OsString> {
     if let Some(asked) = std::env::var_os("LOSSFEED_PYTHON") {
         return vec![asked];

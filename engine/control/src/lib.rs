@@ -1,8 +1,8 @@
 //! The half of lossfeed that decides: who matters, who stays in memory, who is next.
 //!
-//! Plain values. Nothing here reads a clock, takes a lock, starts a thread, opens a file or knows a device, so that a live
-//! run, a simulated one and a test drive the same code, and one seed gives one outcome. `clippy.toml` beside `Cargo.toml`
-//! forbids what would break this; the crate has no dependency that could.
+//! Plain values. Nothing here reads a clock, takes a lock, starts a thread, opens a file or knows a device, so that a
+//! live run, a simulated one and a test drive the same code, and one seed gives one outcome. `clippy.toml` beside
+//! `Cargo.toml` forbids what would break this; the crate has no dependency that could.
 //!
 //! | module | job |
 //! | --- | --- |

@@ -1,4 +1,5 @@
-//! The ring's books: which slot is in which state, where it may go from there, and what someone who wants a slot has to do.
+//! The ring's books: which slot is in which state, where it may go from there, and what someone who wants a slot has to
+//! do.
 //!
 //! Plain values without a lock, a clock or a byte of memory: `pool.rs` asks under its lock and does what it is told.
 //! `ring_tests.rs` walks through every interleaving of a few threads.
@@ -37,8 +38,8 @@ impl SlotState {
 /// How many slots are in which state: a picture of one moment.
 ///
 /// Reading it: `ready` near 0 means the consumer takes batches faster than they are made; `lent` near `total` means the
-/// consumer holds on to batches; `copying` near `total` means the device is that far behind the consumer; `filling` near
-/// `total` means the source or the decoder is the bottleneck.
+/// consumer holds on to batches; `copying` near `total` means the device is that far behind the consumer; `filling`
+/// near `total` means the source or the decoder is the bottleneck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotGauges {
     /// Slots that exist.
@@ -89,8 +90,8 @@ pub struct Ring {
     free: Vec<u32>,
     /// Slots being made.
     growing: usize,
-    /// The most slots there will be. It falls to what there is when one could not be made: asking the machine again for what it
-    /// has just refused would cost milliseconds a batch.
+    /// The most slots there will be. It falls to what there is when one could not be made: asking the machine again for
+    /// what it has just refused would cost milliseconds a batch.
     bound: usize,
     closed: bool,
 }

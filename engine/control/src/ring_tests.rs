@@ -1,5 +1,5 @@
-//! The ring's books under every interleaving of a few loader threads, a consumer, copies and a loader that closes: breadth
-//! first, until there is nothing new. Then once more with mistakes planted, each of which must be found.
+//! The ring's books under every interleaving of a few loader threads, a consumer, copies and a loader that closes:
+//! breadth first, until there is nothing new. Then once more with mistakes planted, each of which must be found.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 

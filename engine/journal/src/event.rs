@@ -90,7 +90,8 @@ pub enum Event {
         epoch: u64,
         /// Its first batch: not 0 where a run goes on in the middle.
         step: u32,
-        /// What the policy was told is to come. Empty where it does not ask: the decisions themselves tell it to a reader.
+        /// What the policy was told is to come. Empty where it does not ask: the decisions themselves tell it to a
+        /// reader.
         plan: Arc<[SampleId]>,
     },
     /// A batch was decided.

@@ -1,8 +1,8 @@
 //! The journal of a run: every decision about the cache and every score, in the order in which they were made.
 //!
-//! The engine hands [`Event`]s to a [`Writer`], which writes them from a thread of its own. A [`Reader`] gives them back, and
-//! [`replay`] makes the same calls of the same books once more. So a replay counts exactly the hits of the run, whatever the
-//! number of its threads: they called the books one after the other, and the journal has that order.
+//! The engine hands [`Event`]s to a [`Writer`], which writes them from a thread of its own. A [`Reader`] gives them
+//! back, and [`replay`] makes the same calls of the same books once more. So a replay counts exactly the hits of the
+//! run, whatever the number of its threads: they called the books one after the other, and the journal has that order.
 //!
 //! # The file
 //! Text, so that spreadsheets, pandas, polars and DuckDB read it; gzip if the name ends in `.gz`.
@@ -12,8 +12,8 @@
 //! event,epoch,step,row,id,drawn,verdict,bytes,weight,score,loss,gradient_norm
 //! ```
 //!
-//! A line is one row of an event, `row` is its position in the event, and the rows of one event stand together. An event without
-//! rows is a line without `row`. What an event does not say is left empty.
+//! A line is one row of an event, `row` is its position in the event, and the rows of one event stand together. An
+//! event without rows is a line without `row`. What an event does not say is left empty.
 //!
 //! | event | columns | meaning |
 //! | --- | --- | --- |
@@ -27,9 +27,10 @@
 //! | `lost` | row | `row` rows are missing here: the disk was slower than the run |
 //! | `end` | | the run closed its journal |
 //!
-//! `id` is the sample that was delivered, `drawn` the one that the sampler chose: they differ where a policy substitutes.
-//! The verdict of a decision is `hit`, `keep` (fetched and kept), `pass` (fetched and let go) or `displaced` (kept, and evicted by
-//! the same batch). `step` is the batch's number in its epoch. `bytes` is what the sample takes in the cache.
+//! `id` is the sample that was delivered, `drawn` the one that the sampler chose: they differ where a policy
+//! substitutes. The verdict of a decision is `hit`, `keep` (fetched and kept), `pass` (fetched and let go) or
+//! `displaced` (kept, and evicted by the same batch). `step` is the batch's number in its epoch. `bytes` is what the
+//! sample takes in the cache.
 //!
 //! In pandas: `pandas.read_csv("run.csv.gz", comment="#")`.
 

@@ -41,8 +41,8 @@ pub enum Ending {
     Cut,
 }
 
-/// Whether this is a journal, by its first bytes. Reads no more than it must, and the error of a file that cannot be read
-/// comes when it is read.
+/// Whether this is a journal, by its first bytes. Reads no more than it must, and the error of a file that cannot be
+/// read comes when it is read.
 pub fn is_journal(head: impl Read) -> bool {
     let mut head = BufReader::with_capacity(1 << 12, head);
     let mut found = [0; MARK.len()];
@@ -114,8 +114,8 @@ impl<'a> Reader<'a> {
     /// The next event; `None` at the end.
     ///
     /// # Errors
-    /// `Source`, with the line, if it cannot be read or a line is not as the format says. A file that stops in the middle of
-    /// an event is no error: see [`Ending::Cut`].
+    /// `Source`, with the line, if it cannot be read or a line is not as the format says. A file that stops in the
+    /// middle of an event is no error: see [`Ending::Cut`].
     pub fn next_event(&mut self) -> Result<Option<Event>> {
         loop {
             if self.ending.is_some() {

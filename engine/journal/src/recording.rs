@@ -33,8 +33,8 @@ pub struct Replayed {
     pub hits: u64,
     /// Accesses that did not.
     pub misses: u64,
-    /// Accesses that were hits in the run and none here, or the other way round. With the run's own policy and capacity this is 0,
-    /// or the journal has gaps.
+    /// Accesses that were hits in the run and none here, or the other way round. With the run's own policy and capacity
+    /// this is 0, or the journal has gaps.
     pub otherwise: u64,
 }
 
@@ -111,8 +111,8 @@ impl Recording {
     }
 }
 
-/// The recorded run with a cache of that policy and capacity: the accesses, scores and failures of the run, in its order.
-/// A policy that needs the whole future (`belady`) knows the whole journal; every other one a pass at its begin.
+/// The recorded run with a cache of that policy and capacity: the accesses, scores and failures of the run, in its
+/// order. A policy that needs the whole future (`belady`) knows the whole journal; every other one a pass at its begin.
 ///
 /// # Errors
 /// `Settings` if there is no such policy.

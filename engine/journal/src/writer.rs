@@ -1,4 +1,5 @@
-//! Writes events from a thread of its own. Handing one over costs a short lock and never waits for the disk, unless asked to.
+//! Writes events from a thread of its own. Handing one over costs a short lock and never waits for the disk, unless
+//! asked to.
 
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
@@ -18,8 +19,8 @@ use crate::{Event, Meta};
 
 /// Events that wait for the disk may take about so many bytes: a few hundred thousand rows.
 const QUEUE_BYTES: usize = 64 << 20;
-/// Text is written in blocks of this size. With gzip each is a member of its own, so that a killed run leaves a file that any
-/// program can read up to its last whole block.
+/// Text is written in blocks of this size. With gzip each is a member of its own, so that a killed run leaves a file
+/// that any program can read up to its last whole block.
 const BLOCK_BYTES: usize = 1 << 20;
 /// What is not a whole block is written after this time.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -71,8 +72,8 @@ struct State {
 }
 
 impl Writer {
-    /// Makes the file and writes the run's description, so that a place that cannot be written is found out now. Gzip if the
-    /// name ends in `.gz`.
+    /// Makes the file and writes the run's description, so that a place that cannot be written is found out now. Gzip
+    /// if the name ends in `.gz`.
     ///
     /// # Errors
     /// `Settings` if the file exists already (it may be the only record of another run) or cannot be made.
@@ -114,8 +115,8 @@ impl Writer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Hands over an event. Call it in the order of the calls of the books, that is, under their lock. After a failure events are
-    /// counted as lost; [`Writer::failure`] says why.
+    /// Hands over an event. Call it in the order of the calls of the books, that is, under their lock. After a failure
+    /// events are counted as lost; [`Writer::failure`] says why.
     pub fn push(&self, event: Event) {
         let mut state = self.shared.state.lock();
         let bytes = event.bytes();
@@ -231,7 +232,8 @@ impl Shared {
         }
     }
 
-    /// All that is queued, and whether it is over. Empty if nothing came for a while and `waiting` text is to be written.
+    /// All that is queued, and whether it is over. Empty if nothing came for a while and `waiting` text is to be
+    /// written.
     fn next(&self, waiting: bool) -> (VecDeque<Event>, bool) {
         let mut state = self.state.lock();
         while state.queue.is_empty() && !state.over {

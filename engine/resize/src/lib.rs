@@ -1,8 +1,8 @@
 //! Antialiased bilinear resizing (a triangle filter over the source pixels), the kernel of Pillow's `BILINEAR`.
 //!
-//! A crate of its own for the sake of compile time. The filters of `fast_image_resize` are generic and become hundreds of
-//! functions in the crate that calls them: in the engine they were three quarters of its compile time, and it is compiled for its
-//! own tests, for the other tests and for the Python package.
+//! A crate of its own for the sake of compile time. The filters of `fast_image_resize` are generic and become hundreds
+//! of functions in the crate that calls them: in the engine they were three quarters of its compile time, and it is
+//! compiled for its own tests, for the other tests and for the Python package.
 
 use std::fmt::Display;
 

@@ -1,14 +1,14 @@
 //! The books: which granules are free, and how many references each record has.
 //!
-//! They lie in the arena itself. Every block, free or not, ends in a **tag** of six bytes: a length (of a record in bytes, of a
-//! free block in granules), how many references there are (none: the block is free), and whether the block behind it is free.
-//! A free block has its length at its start as well, and its neighbours in its bin. So a record is known by where its block
-//! *ends*, and both neighbours of a block are found without any table beside the memory.
+//! They lie in the arena itself. Every block, free or not, ends in a **tag** of six bytes: a length (of a record in
+//! bytes, of a free block in granules), how many references there are (none: the block is free), and whether the block
+//! behind it is free. A free block has its length at its start as well, and its neighbours in its bin. So a record is
+//! known by where its block *ends*, and both neighbours of a block are found without any table beside the memory.
 //!
-//! Segregated fits with immediate coalescing (after TLSF: Masmano, Ripoll, Crespo and Real 2004, mirrored: there the tag leads,
-//! here it follows, so that records start where a granule does): free blocks hang in bins whose sizes follow a small float (3
-//! bits of mantissa, so a bin spans 12.5 %). Allocation looks first at a few blocks of the bin its size *rounds down* to, then
-//! takes the head of any higher bin, where every block fits.
+//! Segregated fits with immediate coalescing (after TLSF: Masmano, Ripoll, Crespo and Real 2004, mirrored: there the
+//! tag leads, here it follows, so that records start where a granule does): free blocks hang in bins whose sizes follow
+//! a small float (3 bits of mantissa, so a bin spans 12.5 %). Allocation looks first at a few blocks of the bin its
+//! size *rounds down* to, then takes the head of any higher bin, where every block fits.
 //!
 //! The look into the rounded-down bin is the departure from allocators that only round up, and the reason this is not a
 //! crate: in a cache of equal samples every hole has exactly the size of the next request, and a search that starts one
@@ -27,8 +27,8 @@ const NONE: u32 = u32::MAX;
 
 /// What a record takes besides its bytes.
 pub(super) const TAG_BYTES: u64 = 6;
-/// In a tag's state: the number of references. At its largest value it stays there: a record that so many batches read at one
-/// time is never freed, rather than too early.
+/// In a tag's state: the number of references. At its largest value it stays there: a record that so many batches read
+/// at one time is never freed, rather than too early.
 const REFERENCES: u16 = u16::MAX >> 1;
 /// In a tag's state: the block behind this one is free.
 const FREE_BEHIND: u16 = !REFERENCES;
@@ -112,8 +112,8 @@ impl Granules {
         bin.map_or(0, |bin| self.head(self.heads[bin], Head::Size))
     }
 
-    /// Hands out a block for a record of `bytes`, with one reference: where it ends, or `None` if no free block is large
-    /// enough.
+    /// Hands out a block for a record of `bytes`, with one reference: where it ends, or `None` if no free block is
+    /// large enough.
     pub(super) fn allocate(&mut self, bytes: u32) -> Option<u32> {
         let size = granules(bytes);
         let start = self.find(size)?;

@@ -97,9 +97,9 @@ impl Mapping {
         !self.made_by.is_current()
     }
 
-    /// Gives every page its frame before they are locked: five times faster than letting the driver fault them in one by
-    /// one (cuDF pull request 23457). Frames come from the memory of the processor that touches the page first: one near the
-    /// device, so that copies do not cross the machine.
+    /// Gives every page its frame before they are locked: five times faster than letting the driver fault them in one
+    /// by one (cuDF pull request 23457). Frames come from the memory of the processor that touches the page first: one
+    /// near the device, so that copies do not cross the machine.
     fn prefault(&self, near: &[usize]) -> std::result::Result<(), rustix::io::Errno> {
         let piece = self.len.div_ceil(PREFAULT_THREADS).next_multiple_of(HUGE_PAGE_BYTES);
         let address = self.base.as_ptr() as usize;
@@ -134,8 +134,9 @@ impl Drop for Mapping {
             return;
         }
         drop(self.registration.take());
-        // SAFETY: the range was mapped in `new`, is unmapped only here, and whoever cut pieces from it keeps the mapping
-        // alive as long as a piece exists (`Arc<Arena>` in slots, pins and the shelf, `Arc` of the pool in each batch slot).
+        // SAFETY: the range was mapped in `new`, is unmapped only here, and whoever cut pieces from it keeps the
+        // mapping alive as long as a piece exists (`Arc<Arena>` in slots, pins and the shelf, `Arc` of the pool in each
+        // batch slot).
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -153,8 +154,8 @@ pub(crate) fn in_forked_child(f: impl FnOnce() -> bool) -> std::result::Result<b
         fn fork() -> i32;
         fn _exit(status: i32) -> !;
     }
-    // SAFETY: the child runs `f`, which tests keep to code that must be fit for this (that is what they test), and leaves
-    // without running anybody's destructors.
+    // SAFETY: the child runs `f`, which tests keep to code that must be fit for this (that is what they test), and
+    // leaves without running anybody's destructors.
     let child = unsafe { fork() };
     if child == 0 {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));

@@ -3,8 +3,8 @@
 //! The arena never holds more than its limit: the limit is what it maps, and it maps once. Its memory is plain on the
 //! CPU (pages appear when first written) and prefaulted and page-locked for a device that copies from it.
 //!
-//! Cost: one short lock for an allocation, one for all that a batch pins and one for all that it lets go of, no system call. A
-//! record has 6 bytes of books behind it in the arena and a place of 4 on the [`Shelf`].
+//! Cost: one short lock for an allocation, one for all that a batch pins and one for all that it lets go of, no system
+//! call. A record has 6 bytes of books behind it in the arena and a place of 4 on the [`Shelf`].
 
 mod granules;
 mod mapping;
@@ -54,8 +54,8 @@ impl Arena {
     /// refuses everything.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Settings`] if the limit is above 256 GiB, [`crate::ErrorKind::Memory`] if the system will not
-    /// map it, [`crate::ErrorKind::Device`] if the device will not register it.
+    /// [`crate::ErrorKind::Settings`] if the limit is above 256 GiB, [`crate::ErrorKind::Memory`] if the system will
+    /// not map it, [`crate::ErrorKind::Device`] if the device will not register it.
     pub fn new(limit_bytes: u64, device: &dyn Device) -> Result<Arc<Self>> {
         Self::check_limit(limit_bytes)?;
         let granules = (limit_bytes / GRANULE_BYTES) as u32;
@@ -93,8 +93,8 @@ impl Arena {
         (bytes as u64).saturating_add(granules::TAG_BYTES).div_ceil(GRANULE_BYTES).saturating_mul(GRANULE_BYTES)
     }
 
-    /// A slot of exactly `bytes`, or `None` if no free piece is large enough (all in use, or fragmented). Its content is
-    /// whatever lay there before.
+    /// A slot of exactly `bytes`, or `None` if no free piece is large enough (all in use, or fragmented). Its content
+    /// is whatever lay there before.
     pub fn allocate(self: &Arc<Self>, bytes: usize) -> Option<SlotMut> {
         if Self::footprint(bytes) > self.limit_bytes {
             return None;
@@ -114,8 +114,8 @@ impl Arena {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// The largest free piece, give or take an eighth. Far below the free bytes: the cache is fragmented, and samples larger than
-    /// this cannot be kept.
+    /// The largest free piece, give or take an eighth. Far below the free bytes: the cache is fragmented, and samples
+    /// larger than this cannot be kept.
     pub fn largest_free_bytes(&self) -> u64 {
         self.with_books(|books| u64::from(books.large_free()) * GRANULE_BYTES).unwrap_or(0)
     }
@@ -140,8 +140,8 @@ impl Arena {
         size_of::<Self>() as u64 + self.records.load(Ordering::Relaxed) * granules::TAG_BYTES
     }
 
-    /// Does `work` at the books. `None` in a child process: the lock may have been copied in its locked state, and the memory
-    /// may be the parent's too.
+    /// Does `work` at the books. `None` in a child process: the lock may have been copied in its locked state, and the
+    /// memory may be the parent's too.
     fn with_books<T>(&self, work: impl FnOnce(&mut Granules) -> T) -> Option<T> {
         if self.mapping.forked() {
             return None;

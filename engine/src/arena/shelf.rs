@@ -8,8 +8,8 @@ use crate::types::SampleId;
 
 /// A reference to each kept record, found by its sample: 4 bytes a sample, none if the arena holds nothing.
 ///
-/// A batch pins and evicts in any order, and then [settles](Shelf::settle). Until then an evicted record keeps the shelf's
-/// reference, so what was pinned before its eviction is still there to be counted, all at once.
+/// A batch pins and evicts in any order, and then [settles](Shelf::settle). Until then an evicted record keeps the
+/// shelf's reference, so what was pinned before its eviction is still there to be counted, all at once.
 #[derive(Debug)]
 pub struct Shelf {
     arena: Arc<Arena>,
@@ -27,8 +27,8 @@ impl Shelf {
     }
 
     /// Begins a batch that will ask for `ids`: brings what is behind its places into the processor's caches, see
-    /// [`Ledger::prefetch`](crate::ledger::Ledger::prefetch). Without it a batch of small records spends as long on its places
-    /// as on copying their bytes.
+    /// [`Ledger::prefetch`](crate::ledger::Ledger::prefetch). Without it a batch of small records spends as long on its
+    /// places as on copying their bytes.
     pub fn begin(&mut self, ids: &[SampleId]) {
         // A batch that panicked has not settled.
         self.pinned.clear();
@@ -61,8 +61,8 @@ impl Shelf {
         self.evicted.extend(self.places.get_mut(id as usize).and_then(Option::take));
     }
 
-    /// Ends a batch: what it pinned, in that order, and what was evicted. Records in the latter are freed when it is dropped,
-    /// or with their last pin: that is better done outside a lock.
+    /// Ends a batch: what it pinned, in that order, and what was evicted. Records in the latter are freed when it is
+    /// dropped, or with their last pin: that is better done outside a lock.
     pub fn settle(&mut self) -> (Pins, Pins) {
         let pinned = std::mem::take(&mut self.pinned);
         if !pinned.is_empty() {

@@ -1,7 +1,8 @@
 //! References to records: one to write through, one to read through, and a batch's.
 //!
-//! The books count references; whoever holds one may read the record, and the memory is free when the last one has gone, on
-//! whatever thread. A reference is a value of one of the types here, or a place on the [`Shelf`](super::Shelf).
+//! The books count references; whoever holds one may read the record, and the memory is free when the last one has
+//! gone, on whatever thread. A reference is a value of one of the types here, or a place on the
+//! [`Shelf`](super::Shelf).
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
@@ -76,8 +77,8 @@ impl Deref for SlotMut {
 
 impl DerefMut for SlotMut {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `Slot::deref`; there is no other reference to the record before `freeze`, and `&mut self` makes this
-        // the only borrow through this one.
+        // SAFETY: as in `Slot::deref`; there is no other reference to the record before `freeze`, and `&mut self` makes
+        // this the only borrow through this one.
         unsafe { record(&self.0.arena, self.0.end).as_mut() }
     }
 }
@@ -106,11 +107,11 @@ impl Deref for Slot {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY:
-        // - the books have handed out a block whose `granules(len)` granules, below the arena's limit, end at `end`: the record
-        //   is its first `len` bytes; `arena` keeps them mapped, and the kernel has initialised them;
+        // - the books have handed out a block whose `granules(len)` granules, below the arena's limit, end at `end`:
+        //   the record is its first `len` bytes; `arena` keeps them mapped, and the kernel has initialised them;
         // - the books hand a block out once and take it back with its last reference, of which this is one: until then
-        //   nobody writes these bytes but through a `SlotMut`, which is the only reference while it exists. The tag, which
-        //   is written, lies behind the record.
+        //   nobody writes these bytes but through a `SlotMut`, which is the only reference while it exists. The tag,
+        //   which is written, lies behind the record.
         unsafe { record(&self.arena, self.end).as_ref() }
     }
 }
@@ -140,8 +141,8 @@ impl Pins {
     }
 
     /// Brings the first [`AHEAD_BYTES`] of the record pinned as number `k` on their way into the processor's caches, if
-    /// there is such a record. For whoever copies the record before it: a copy of a few KB ends before the processor has
-    /// seen that it should read ahead, and then waits for memory again at the next record.
+    /// there is such a record. For whoever copies the record before it: a copy of a few KB ends before the processor
+    /// has seen that it should read ahead, and then waits for memory again at the next record.
     pub fn prefetch(&self, k: usize) {
         let record = self.ends.get(k).map_or(&[][..], |&end| self.at(end));
         record.iter().take(AHEAD_BYTES).step_by(64).for_each(prefetch_line);

@@ -189,8 +189,8 @@ fn op() -> impl Strategy<Value = Op> {
 
 proptest! {
     /// The naive twin is a list of records with everyone who may read each. After every step the arena must have in use
-    /// exactly the records with a reader: one that is freed too early or twice is missing from the count, one that is not
-    /// freed exceeds it, and what everybody can read is what was written.
+    /// exactly the records with a reader: one that is freed too early or twice is missing from the count, one that is
+    /// not freed exceeds it, and what everybody can read is what was written.
     #[test]
     fn a_record_is_in_use_exactly_while_it_is_on_the_shelf_or_pinned(ops in prop::collection::vec(op(), 1..120)) {
         const GRANULES: u32 = 40;

@@ -7,8 +7,8 @@ use super::Mapping;
 
 /// Aligned integers anywhere in a mapping, by their distance from its start.
 ///
-/// Only [`Granules`](super::granules::Granules) writes them, and only where no slot lies: in free blocks and in the tags behind
-/// records. Only a record's length is read by others too, while they hold a reference to the record.
+/// Only [`Granules`](super::granules::Granules) writes them, and only where no slot lies: in free blocks and in the
+/// tags behind records. Only a record's length is read by others too, while they hold a reference to the record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Words {
     base: NonNull<u8>,
@@ -33,11 +33,11 @@ impl Words {
         unsafe { self.base.add(at as usize) }
     }
 
-    /// All bytes. Whoever holds a record also holds its arena: a borrow that is the only one proves that there is none, and that
-    /// nobody is at the books.
+    /// All bytes. Whoever holds a record also holds its arena: a borrow that is the only one proves that there is none,
+    /// and that nobody is at the books.
     pub(super) fn whole(self, _only: &mut super::Arena) -> &[u8] {
-        // SAFETY: the mapping is the arena's, `bytes` long, zeroed by the kernel when it was made, and outlives the borrow; as said
-        // above, nobody writes while it lasts.
+        // SAFETY: the mapping is the arena's, `bytes` long, zeroed by the kernel when it was made, and outlives the
+        // borrow; as said above, nobody writes while it lasts.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.bytes as usize) }
     }
 
@@ -49,15 +49,16 @@ impl Words {
 
     pub(super) fn get<T: Word>(self, at: u64) -> T {
         // SAFETY:
-        // - `place` has checked that the word lies in the mapping and is aligned; the kernel zeroed it, or someone wrote it;
-        // - whoever reads holds the lock of the books, under which alone words are written; or reads the length of a record
-        //   that it holds a reference to, and a length is written only while its block has none.
+        // - `place` has checked that the word lies in the mapping and is aligned; the kernel zeroed it, or someone
+        //   wrote it;
+        // - whoever reads holds the lock of the books, under which alone words are written; or reads the length of a
+        //   record that it holds a reference to, and a length is written only while its block has none.
         unsafe { self.place(at).read() }
     }
 
     pub(super) fn set<T: Word>(self, at: u64, value: T) {
-        // SAFETY: in the mapping and aligned, as above. The writer holds the lock of the books, and the word lies in a free
-        // block or in a tag: in no slot, so that no reference to its bytes exists.
+        // SAFETY: in the mapping and aligned, as above. The writer holds the lock of the books, and the word lies in a
+        // free block or in a tag: in no slot, so that no reference to its bytes exists.
         unsafe { self.place(at).write(value) }
     }
 }

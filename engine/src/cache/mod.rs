@@ -133,8 +133,8 @@ impl Cache {
         self.state.lock().journal.is_on()
     }
 
-    /// Ends the journal, and waits for the disk. What is decided or learned from now on is in none. `None` if there is no
-    /// journal, or it has ended.
+    /// Ends the journal, and waits for the disk. What is decided or learned from now on is in none. `None` if there is
+    /// no journal, or it has ended.
     ///
     /// # Errors
     /// `Source` if not everything could be written.

@@ -1,7 +1,7 @@
 //! The machine a batch ends on: the CPU or a CUDA GPU, behind one trait.
 //!
-//! The CPU is a real device, not a mock: every room above works on it unchanged. This room owns everything that talks to
-//! a driver; nothing above it names one.
+//! The CPU is a real device, not a mock: every room above works on it unchanged. This room owns everything that talks
+//! to a driver; nothing above it names one.
 
 mod cpu;
 pub mod cuda;
@@ -15,8 +15,8 @@ pub use cuda::{Cuda, Probe, probe};
 
 use crate::error::{Error, Result};
 
-/// Memory is page-locked in pieces of at most this many bytes, counted from its start: larger ones hold driver locks for long (vLLM
-/// issue 42632) and fail from 512 GiB on. One copy does not cross from piece to piece.
+/// Memory is page-locked in pieces of at most this many bytes, counted from its start: larger ones hold driver locks
+/// for long (vLLM issue 42632) and fail from 512 GiB on. One copy does not cross from piece to piece.
 pub const PINNED_PIECE_BYTES: usize = 1 << 30;
 
 /// Which machine a device is.
@@ -51,12 +51,13 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn uuid(&self) -> Option<String> {
         None
     }
-    /// Whether [`Device::register`] page-locks memory. Such memory is prefaulted and mapped shared by its owner, because
-    /// a private page that moves (copy on write after a fork) would leave the device reading the old one.
+    /// Whether [`Device::register`] page-locks memory. Such memory is prefaulted and mapped shared by its owner,
+    /// because a private page that moves (copy on write after a fork) would leave the device reading the old one.
     fn pins(&self) -> bool {
         false
     }
-    /// The processors on the device's side of the machine, where memory for it is touched first. Empty: not known, or all the same.
+    /// The processors on the device's side of the machine, where memory for it is touched first. Empty: not known, or
+    /// all the same.
     fn near_processors(&self) -> &[usize] {
         &[]
     }
@@ -66,8 +67,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     }
     /// Makes `memory` fit for asynchronous copies (page-locks it); nothing to do on a CPU.
     ///
-    /// The caller keeps the memory mapped until the registration is dropped: the device may go on reading pages that the
-    /// process no longer sees.
+    /// The caller keeps the memory mapped until the registration is dropped: the device may go on reading pages that
+    /// the process no longer sees.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Device`] if the driver refuses (the locked-memory limit, a child process after `fork`).
@@ -125,8 +126,8 @@ pub fn parse(spec: &str) -> Result<DeviceKind> {
 /// Opens the device of that name: `cpu`, `cuda` or `cuda:N`.
 ///
 /// # Errors
-/// [`crate::ErrorKind::Settings`] for an unknown name, [`crate::ErrorKind::Device`] if there is no such device, with what
-/// is missing and what to do.
+/// [`crate::ErrorKind::Settings`] for an unknown name, [`crate::ErrorKind::Device`] if there is no such device, with
+/// what is missing and what to do.
 pub fn open(spec: &str) -> Result<Arc<dyn Device>> {
     match parse(spec)? {
         DeviceKind::Cpu => Ok(Arc::new(Cpu)),

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// The processors that the kernel calls local to the PCI device `id` ("0000:3b:00.0", any case). Empty if it does not say.
+/// The processors that the kernel calls local to the PCI device `id` ("0000:3b:00.0", any case). Empty if it does not
+/// say.
 pub(super) fn processors(sysfs: &Path, id: &str) -> Vec<usize> {
     let path = sysfs.join("bus/pci/devices").join(id.to_ascii_lowercase()).join("local_cpulist");
     fs::read_to_string(path).ok().and_then(|list| parse(&list)).unwrap_or_default()
@@ -25,8 +26,8 @@ fn parse(list: &str) -> Option<Vec<usize>> {
     Some(processors)
 }
 
-/// Keeps the calling thread on `processors`. Where the system refuses (a container that was given others), it stays where it is:
-/// memory then lies where it would have lain anyway.
+/// Keeps the calling thread on `processors`. Where the system refuses (a container that was given others), it stays
+/// where it is: memory then lies where it would have lain anyway.
 pub(crate) fn keep_to(processors: &[usize]) {
     if processors.is_empty() {
         return;

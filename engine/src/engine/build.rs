@@ -36,19 +36,20 @@ impl Engine {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Settings`] for settings that do not fit each other or the dataset, and
-    /// [`crate::ErrorKind::Device`] for a device that is not there or cannot do what is asked: both before any memory is
-    /// taken. [`crate::ErrorKind::Memory`] or [`crate::ErrorKind::Device`] for memory that cannot be had.
+    /// [`crate::ErrorKind::Device`] for a device that is not there or cannot do what is asked: both before any memory
+    /// is taken. [`crate::ErrorKind::Memory`] or [`crate::ErrorKind::Device`] for memory that cannot be had.
     pub fn new(dataset: Dataset, settings: Settings) -> Result<Self> {
         let policy = policy::find_live(settings.policy_name())?.make;
         let samples = dataset.source.len();
         Checked::new(dataset, settings)?.build(policy(samples))
     }
 
-    /// The same with a cache policy of your own, made for as many samples as the dataset has. [`Settings::policy`] is not looked at.
+    /// The same with a cache policy of your own, made for as many samples as the dataset has. [`Settings::policy`] is
+    /// not looked at.
     ///
     /// # Errors
-    /// As [`Self::new`], and [`crate::ErrorKind::Settings`] for a policy that needs the whole future: a run's order is drawn an
-    /// epoch at a time.
+    /// As [`Self::new`], and [`crate::ErrorKind::Settings`] for a policy that needs the whole future: a run's order is
+    /// drawn an epoch at a time.
     pub fn with_policy(dataset: Dataset, settings: Settings, policy: Box<dyn Policy>) -> Result<Self> {
         if policy.needs().contains(Needs::WHOLE_FUTURE) {
             return Err(Error::settings(format!(

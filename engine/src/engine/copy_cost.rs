@@ -1,4 +1,5 @@
-//! What each way to a GPU costs here: batches of the run's own shape, out of its own cache memory, before the run begins.
+//! What each way to a GPU costs here: batches of the run's own shape, out of its own cache memory, before the run
+//! begins.
 
 use super::copy_path::{CopyChoice, CopyCost, Obstacles, fastest, settled};
 use super::courier::Road;
@@ -18,8 +19,8 @@ const MEASURED_BYTES: usize = 128 << 20;
 /// The path that is taken without measuring, or `None` where measurements decide. It takes no memory.
 ///
 /// # Errors
-/// [`crate::ErrorKind::Settings`] for a path that this engine's batches cannot take, [`crate::ErrorKind::Device`] for one that its GPU
-/// cannot.
+/// [`crate::ErrorKind::Settings`] for a path that this engine's batches cannot take, [`crate::ErrorKind::Device`] for
+/// one that its GPU cannot.
 pub(super) fn settled_on(settings: &Settings, obstacles: &Obstacles, device: &dyn Device) -> Result<Option<CopyPath>> {
     let path = settled(settings, obstacles)?;
     if let Some(path) = path.filter(|&path| path != CopyPath::Gathered) {
@@ -28,7 +29,8 @@ pub(super) fn settled_on(settings: &Settings, obstacles: &Obstacles, device: &dy
     Ok(path)
 }
 
-/// Measures every path in the memory of an engine under construction, whose cache is still empty, and takes the fastest.
+/// Measures every path in the memory of an engine under construction, whose cache is still empty, and takes the
+/// fastest.
 ///
 /// # Errors
 /// What [`SlotPool::acquire`] gives.

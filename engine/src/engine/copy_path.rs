@@ -1,8 +1,9 @@
 //! Which way batches take to a GPU: as the settings say, or the fastest of those that were measured (`copy_cost.rs`).
 //!
-//! A batch's period is the longer of two times: the loader threads' to gather it, and the device's to get it. Only the gathered path has
-//! the first. Which path has the shorter period depends on the length of rows, on the bus and on how many threads there are for how much
-//! memory bandwidth, so nobody knows it beforehand; `decisions/0015` has the reasons.
+//! A batch's period is the longer of two times: the loader threads' to gather it, and the device's to get it. Only the
+//! gathered path has the first. Which path has the shorter period depends on the length of rows, on the bus and on how
+//! many threads there are for how much memory bandwidth, so nobody knows it beforehand; `decisions/0015` has the
+//! reasons.
 
 use crate::arena::human;
 use crate::device::{DeviceKind, PINNED_PIECE_BYTES};

@@ -6,8 +6,8 @@
 //! reaper thread                                       └─ the copy's end: the slot is free again
 //! ```
 //!
-//! What was left in place of a batch's samples is read from the cache's memory: in one call of the driver for all of them, or by a
-//! kernel over the bus. The slot keeps it from being written over until the end.
+//! What was left in place of a batch's samples is read from the cache's memory: in one call of the driver for all of
+//! them, or by a kernel over the bus. The slot keeps it from being written over until the end.
 //!
 //! The device's memory is the framework's own; the host waits for nothing here.
 #![allow(unsafe_code)]
@@ -34,7 +34,8 @@ impl Road {
     /// The path, if the device has it.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Usage`] if the device is no GPU, [`crate::ErrorKind::Device`] if it cannot do what the path needs.
+    /// [`crate::ErrorKind::Usage`] if the device is no GPU, [`crate::ErrorKind::Device`] if it cannot do what the path
+    /// needs.
     pub(super) fn open(device: &dyn Device, path: CopyPath) -> Result<Self> {
         let Some(cuda) = device.cuda() else {
             return Err(Error::usage(format!("batches stay where they are: the device is {}", device.name())));
@@ -91,8 +92,8 @@ impl Road {
         unsafe { self.kernels()?.gather(queue.stream(), &Gather { from: &from, row_bytes, out: to }) }
     }
 
-    /// Brings a batch to `to` as batches of this path go there: `gathered` as a whole, or each of `rows`. The caller waits for the
-    /// event, or else for the device, while it keeps all of them.
+    /// Brings a batch to `to` as batches of this path go there: `gathered` as a whole, or each of `rows`. The caller
+    /// waits for the event, or else for the device, while it keeps all of them.
     ///
     /// # Errors
     /// As for [`Cuda::queue`].
@@ -158,8 +159,8 @@ impl Courier {
         self.0.cuda.copy_stream()
     }
 
-    /// Brings the batch to `block`, laid out as the slot is, after the work that the stream `after` has been given so far. The slot goes
-    /// back to its pool when the copy has ended and nobody else holds it.
+    /// Brings the batch to `block`, laid out as the slot is, after the work that the stream `after` has been given so
+    /// far. The slot goes back to its pool when the copy has ended and nobody else holds it.
     ///
     /// # Safety
     /// As for [`Cuda::copy_async`], for [`crate::staging::BatchLayout::total_bytes`] at `block`.
@@ -170,7 +171,8 @@ impl Courier {
         slot.copying()?;
         let (layout, bytes) = (slot.layout(), slot.bytes());
         let rest = layout.target_offset();
-        // SAFETY: the caller's promises; a lent slot's bytes, and those it has left in place, lie still until its last owner is gone.
+        // SAFETY: the caller's promises; a lent slot's bytes, and those it has left in place, lie still until its last
+        // owner is gone.
         unsafe {
             self.0.cuda.queue(Arc::clone(&slot), after, |queue| {
                 if slot.in_place().is_none() {
@@ -185,11 +187,12 @@ impl Courier {
     /// Brings the slot's samples to the device and makes images of them.
     ///
     /// # Safety
-    /// As for [`Self::send`], for the extents of the slot's parts and of `transform` in `to`; `to.pixels` may be used again by work
-    /// that is given to [`Self::stream`] after this call.
+    /// As for [`Self::send`], for the extents of the slot's parts and of `transform` in `to`; `to.pixels` may be used
+    /// again by work that is given to [`Self::stream`] after this call.
     ///
     /// # Errors
-    /// As for [`Self::send`] and [`CudaKernels::images`]; [`crate::ErrorKind::Internal`] for a transform of other samples.
+    /// As for [`Self::send`] and [`CudaKernels::images`]; [`crate::ErrorKind::Internal`] for a transform of other
+    /// samples.
     pub unsafe fn send_images(
         &self,
         slot: Arc<BatchSlot>,

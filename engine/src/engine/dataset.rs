@@ -20,7 +20,8 @@ impl Dataset {
     /// Finds out what a sample of `source` looks like (images: by decoding the first one).
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Settings`] for a `resize` of samples that are no images; what decoding the first image gives.
+    /// [`crate::ErrorKind::Settings`] for a `resize` of samples that are no images; what decoding the first image
+    /// gives.
     pub fn new(source: Arc<dyn Source>, mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Self> {
         let decoder = match source.form() {
             Form::Images => Some(Decoder::for_source(&*source, mode, resize)?),

@@ -13,12 +13,13 @@ use crate::error::{Error, Result};
 use crate::loader::Ticket;
 use crate::scoring::{self, Measured};
 
-/// Tickets that wait for their mail; more than a GPU's queue holds launches. Those of dropped batches leave as new ones come.
+/// Tickets that wait for their mail; more than a GPU's queue holds launches. Those of dropped batches leave as new ones
+/// come.
 const TICKETS_MAX: usize = 1024;
 
 impl Engine {
-    /// Credits measured scores to the samples with these ids, a row each (see [`scoring::credit_ids`]). Returns how many were
-    /// scored.
+    /// Credits measured scores to the samples with these ids, a row each (see [`scoring::credit_ids`]). Returns how
+    /// many were scored.
     pub fn apply_scores_to_ids(&self, ids: &[i64], measured: &Measured<'_>) -> Result<usize> {
         self.usable()?;
         let samples = self.feed.source.len();
@@ -61,8 +62,9 @@ impl Credits {
         tag
     }
 
-    /// Keeps the owner of the memory at `address` (ids that a captured launch reads: its graph knows them by their address alone) until
-    /// [`Self::take_kept`], or until the mailbox is gone and the last mail has been read. Gives what was kept for that address before.
+    /// Keeps the owner of the memory at `address` (ids that a captured launch reads: its graph knows them by their
+    /// address alone) until [`Self::take_kept`], or until the mailbox is gone and the last mail has been read. Gives
+    /// what was kept for that address before.
     pub fn keep(&self, address: u64, owner: Kept) -> Option<Kept> {
         self.kept.lock().insert(address, owner)
     }
@@ -116,10 +118,12 @@ pub struct ScoreMailbox {
 }
 
 impl ScoreMailbox {
-    /// For batches of at most `rows_max` rows, `slots` (a power of two) of them on their way at most, on device `ordinal`.
+    /// For batches of at most `rows_max` rows, `slots` (a power of two) of them on their way at most, on device
+    /// `ordinal`.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Device`] if there is no such device, [`crate::ErrorKind::Settings`] for sizes it cannot have.
+    /// [`crate::ErrorKind::Device`] if there is no such device, [`crate::ErrorKind::Settings`] for sizes it cannot
+    /// have.
     pub fn open(engine: &Arc<Engine>, ordinal: usize, rows_max: usize, slots: usize) -> Result<Self> {
         engine.usable()?;
         let cuda = match engine.device.cuda() {

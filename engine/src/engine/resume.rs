@@ -14,9 +14,11 @@ impl Engine {
         self.state_held(0)
     }
 
-    /// As [`Self::state`], as of `held` batches ago: a consumer that prefetches has taken batches which nobody has seen.
+    /// As [`Self::state`], as of `held` batches ago: a consumer that prefetches has taken batches which nobody has
+    /// seen.
     ///
-    /// A pass that ended early, by its consumer, an error or [`Engine::close`], keeps its position until another starts.
+    /// A pass that ended early, by its consumer, an error or [`Engine::close`], keeps its position until another
+    /// starts.
     pub fn state_held(&self, held: usize) -> Result<Vec<u8>> {
         self.same_process()?;
         let identity = self.identity();
@@ -53,8 +55,8 @@ impl Engine {
         .to_bytes()
     }
 
-    /// Everything that shapes the orders of this run, by name. What only decides how fast batches come is not in it: threads, the size
-    /// and form of the cache, the device, `on_error`, the transform.
+    /// Everything that shapes the orders of this run, by name. What only decides how fast batches come is not in it:
+    /// threads, the size and form of the cache, the device, `on_error`, the transform.
     fn identity(&self) -> BTreeMap<String, String> {
         let s = &self.settings;
         let dataset = self.digest.get_or_init(|| self.feed.source.digest());
@@ -88,8 +90,8 @@ impl Engine {
     /// An iteration under way ends.
     ///
     /// # Errors
-    /// `Settings` for bytes that are no state, and for the state of another run: one with another dataset, or with other
-    /// settings of those that shape orders. All that differ are named.
+    /// `Settings` for bytes that are no state, and for the state of another run: one with another dataset, or with
+    /// other settings of those that shape orders. All that differ are named.
     pub fn load_state(&self, bytes: &[u8]) -> Result<()> {
         self.usable()?;
         let cache = &self.feed.cache;

@@ -81,15 +81,15 @@ impl Engine {
         Ok(clock.iteration)
     }
 
-    /// Ends a pass in the cache too, which notes which samples were delivered without getting a score: they are unseen no more.
-    /// Once an epoch, because only the next draw asks.
+    /// Ends a pass in the cache too, which notes which samples were delivered without getting a score: they are unseen
+    /// no more. Once an epoch, because only the next draw asks.
     fn end_pass(&self, iteration: &Iteration) {
         let delivered = iteration.seen().checked_sub(1).map_or(0, |last| iteration.plan().range(last).end);
         self.feed.cache.end(iteration.pass(), 0..delivered);
     }
 
-    /// The next batch of `iteration`, within `wait`; [`Next::Pending`] if it is not there by then. [`Next::End`] means that every batch
-    /// was delivered: a pass that ended otherwise is an error.
+    /// The next batch of `iteration`, within `wait`; [`Next::Pending`] if it is not there by then. [`Next::End`] means
+    /// that every batch was delivered: a pass that ended otherwise is an error.
     pub fn next_batch(&self, iteration: u64, wait: Duration) -> Result<Next> {
         self.usable()?;
         let Some(current) = self.ask(iteration)? else { return Ok(Next::End) };
@@ -114,16 +114,16 @@ impl Engine {
             }
             Ok(Next::End) => self.finish(&current),
             Err(_) if current.stopped() => self.finish(&current),
-            // The consumer goes about its work and asks again. Running out of slots ends nothing either: it may let go of
-            // batches first.
+            // The consumer goes about its work and asks again. Running out of slots ends nothing either: it may let go
+            // of batches first.
             Ok(Next::Pending) | Err(_) => self.answered(iteration),
         }
         self.gauge();
         next
     }
 
-    /// The consumer asks for a batch of pass `iteration`: what it did since the last answer was its own work. `None` after the
-    /// pass's end.
+    /// The consumer asks for a batch of pass `iteration`: what it did since the last answer was its own work. `None`
+    /// after the pass's end.
     fn ask(&self, iteration: u64) -> Result<Option<Arc<Iteration>>> {
         let mut clock = self.clock.lock();
         if clock.iteration != iteration {
@@ -164,8 +164,8 @@ impl Engine {
         }
     }
 
-    /// Ends iteration `iteration` if it is still under way (its consumer let go of it). `held` of the batches taken last were never
-    /// seen by their consumer: the run's position is before them.
+    /// Ends iteration `iteration` if it is still under way (its consumer let go of it). `held` of the batches taken
+    /// last were never seen by their consumer: the run's position is before them.
     pub fn abandon(&self, iteration: u64, held: usize) {
         let current = {
             let clock = self.clock.lock();

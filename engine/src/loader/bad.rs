@@ -78,8 +78,8 @@ impl Feed {
         Ok(Rowful::Batch(Batch { slot, ticket, rows }))
     }
 
-    /// Ends the pass at the first failure that is not to be passed over; the others are counted, listed, and told to the
-    /// score table: samplers weigh their draws by what can be read.
+    /// Ends the pass at the first failure that is not to be passed over; the others are counted, listed, and told to
+    /// the score table: samplers weigh their draws by what can be read.
     fn note_failures(
         &self,
         serial: u64,

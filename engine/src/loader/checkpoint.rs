@@ -1,9 +1,10 @@
 //! The state of a run as bytes: enough to deliver exactly the rest of an epoch on another process.
 //!
-//! Layout, all little-endian: magic `LFCK` · version u32 · header length u32 · header (JSON, [`Header`]) · beliefs
-//! f32 × samples · stamps u32 × samples · ids u32 × planned · weights f32 × planned · u32 × buffer · FNV-1a 64 of everything before.
-//! Beliefs (NaN = no score) and stamps are there only if anything is known of any sample, the plan only if the epoch is under way and its order depends on more
-//! than the seed. The parser trusts nothing: every length is checked before it is used.
+//! Layout, all little-endian: magic `LFCK` · version u32 · header length u32 · header (JSON, [`Header`]) · beliefs f32
+//! × samples · stamps u32 × samples · ids u32 × planned · weights f32 × planned · u32 × buffer · FNV-1a 64 of
+//! everything before. Beliefs (NaN = no score) and stamps are there only if anything is known of any sample, the plan
+//! only if the epoch is under way and its order depends on more than the seed. The parser trusts nothing: every length
+//! is checked before it is used.
 
 use crate::error::{Error, Result};
 use crate::sampler::Order;

@@ -83,7 +83,8 @@ impl Delivery {
         Self { state: Mutex::new(state), changed: Condvar::new(), room: Condvar::new(), total, window }
     }
 
-    /// A worker promises a batch, as soon as the window has room; false if it has none within `wait`, or the pass is over.
+    /// A worker promises a batch, as soon as the window has room; false if it has none within `wait`, or the pass is
+    /// over.
     pub(super) fn claim(&self, wait: Duration) -> bool {
         let mut state = self.state.lock();
         let deadline = Instant::now() + wait;

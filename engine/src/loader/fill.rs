@@ -47,11 +47,11 @@ pub(super) enum Rowful {
 const STAND_INS: usize = 8;
 
 impl Feed {
-    /// Fills `slot` with the planned batch as it was decided. Once `stopped` says so nobody wants the batch: what was not read is
-    /// left unread, unless others wait for it.
+    /// Fills `slot` with the planned batch as it was decided. Once `stopped` says so nobody wants the batch: what was
+    /// not read is left unread, unless others wait for it.
     ///
-    /// A batch in which nothing is good is left out, unless every rank must take as many steps as the others, or the batches are to
-    /// stay full: then another batch of the epoch comes a second time, in its place.
+    /// A batch in which nothing is good is left out, unless every rank must take as many steps as the others, or the
+    /// batches are to stay full: then another batch of the epoch comes a second time, in its place.
     pub(super) fn fill(
         &self,
         planned: &Planned<'_>,

@@ -40,8 +40,8 @@ pub(super) struct Filling<'a> {
 }
 
 impl Filling<'_> {
-    /// Copies all rows out of the source's memory: the whole batch, where nothing of it is cached or to be kept. Why rows
-    /// could not be filled, by row.
+    /// Copies all rows out of the source's memory: the whole batch, where nothing of it is cached or to be kept. Why
+    /// rows could not be filled, by row.
     pub(super) fn copy_all(mut self) -> Result<Vec<Option<Arc<Error>>>> {
         let count = self.failures.len();
         self.sheet.turn(Work::Source);
@@ -61,11 +61,12 @@ impl Filling<'_> {
         Ok(self.failures)
     }
 
-    /// Fills the rows whose records are cached. Records that a device may read where they lie stay pinned: see [`InPlace`].
+    /// Fills the rows whose records are cached. Records that a device may read where they lie stay pinned: see
+    /// [`InPlace`].
     pub(super) fn unpack_residents(&mut self, residents: Pins) -> Option<InPlace> {
         let in_place = self.feed.in_place;
-        // The first bytes to be read of all records at once: misses of memory overlap here, and follow each other in the
-        // copies below.
+        // The first bytes to be read of all records at once: misses of memory overlap here, and follow each other in
+        // the copies below.
         let skipped = if in_place { self.rows.data_bytes } else { 0 };
         let first = |all: u8, record: &[u8]| all ^ record.get(skipped).copied().unwrap_or(0);
         std::hint::black_box(residents.iter().fold(0, first));
@@ -85,8 +86,8 @@ impl Filling<'_> {
         (!left.is_empty()).then(|| InPlace::new(residents, left))
     }
 
-    /// Asks the source for what is neither cached nor on its way, until it has answered for everything. Once the pass has
-    /// ended, what nobody else waits for is left unread.
+    /// Asks the source for what is neither cached nor on its way, until it has answered for everything. Once the pass
+    /// has ended, what nobody else waits for is left unread.
     pub(super) fn fetch(&mut self) {
         let mut asked = self.origins.wanted();
         let mut silent_rounds = 0;
@@ -135,7 +136,8 @@ impl Filling<'_> {
             }
             !asked.iter().zip(&answered).any(|(&row, answered)| !answered.get() && origins.is_waited_for(row))
         };
-        // Whether a pass is over is asked after every sample that had to be read, and now and then where that is only a copy.
+        // Whether a pass is over is asked after every sample that had to be read, and now and then where that is only a
+        // copy.
         let in_memory = source.in_memory();
         let going = |k: usize| {
             let ends = (!in_memory || k.is_multiple_of(16)) && abandoned();
@@ -179,7 +181,8 @@ impl Filling<'_> {
         answered
     }
 
-    /// Publishes what this batch fetched, then waits for what others are fetching. Why rows could not be filled, by row.
+    /// Publishes what this batch fetched, then waits for what others are fetching. Why rows could not be filled, by
+    /// row.
     pub(super) fn publish_and_join(self) -> Result<Vec<Option<Arc<Error>>>> {
         let Self { feed, origins, sheet, stopped, over, mut rows, scratch, mut failures } = self;
         let joined = origins.joined();

@@ -37,8 +37,8 @@ pub struct Iteration {
 }
 
 impl Iteration {
-    /// The pass over `plan` that the cache knows as `pass`, beginning with batch `first` (0, or where a resumed run goes on), for
-    /// `workers` loader threads; with 0 of them the consumer does the work.
+    /// The pass over `plan` that the cache knows as `pass`, beginning with batch `first` (0, or where a resumed run
+    /// goes on), for `workers` loader threads; with 0 of them the consumer does the work.
     pub fn new(feed: Arc<Feed>, pass: u64, plan: Plan, first: usize, window: usize, workers: usize) -> Self {
         let delivery = Delivery::new(first, plan.len(), window);
         Self {
@@ -199,9 +199,9 @@ impl Iteration {
         true
     }
 
-    /// The next batch in order, within `wait`. `inline`: there are no workers, and the caller fills it now. A caller that would not
-    /// wait at all fills nothing: a batch is decided when it is asked for, and not before. What this takes is counted as waiting, by
-    /// cause.
+    /// The next batch in order, within `wait`. `inline`: there are no workers, and the caller fills it now. A caller
+    /// that would not wait at all fills nothing: a batch is decided when it is asked for, and not before. What this
+    /// takes is counted as waiting, by cause.
     pub fn next(&self, wait: Duration, inline: bool) -> Result<Next> {
         if self.stopped.load(Acquire) {
             return Ok(Next::End);
@@ -269,8 +269,8 @@ impl Iteration {
         (next, None)
     }
 
-    /// Nothing came within `wait`. If every slot is in the consumer's hands nothing ever will. A slot that is being filled will
-    /// come, and one that is being copied to a device comes back when the copy has ended.
+    /// Nothing came within `wait`. If every slot is in the consumer's hands nothing ever will. A slot that is being
+    /// filled will come, and one that is being copied to a device comes back when the copy has ended.
     fn starved(&self, wait: Duration) -> Result<Next> {
         if self.feed.pool.is_lent_out() { Err(self.feed.pool.exhausted(wait)) } else { Ok(Next::Pending) }
     }

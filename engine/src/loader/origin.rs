@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 /// The origins of a batch, by row.
 ///
-/// Dropping it publishes every flight that this batch owns, with the outcome it has by then: a decoder that panics leaves
-/// no joiner waiting for ever.
+/// Dropping it publishes every flight that this batch owns, with the outcome it has by then: a decoder that panics
+/// leaves no joiner waiting for ever.
 pub(super) struct Origins<'a> {
     feed: &'a Feed,
     rows: Vec<Lookup>,

@@ -6,7 +6,8 @@ use crate::source::{Form, Source};
 use crate::types::SampleId;
 use std::sync::Arc;
 
-/// The sizes of a dataset's records. A record is a sample's payload, in the form in which it is kept, followed by its target.
+/// The sizes of a dataset's records. A record is a sample's payload, in the form in which it is kept, followed by its
+/// target.
 #[derive(Clone)]
 pub struct RecordSizes {
     source: Arc<dyn Source>,

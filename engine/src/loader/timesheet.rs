@@ -1,7 +1,8 @@
 //! What a loader thread's time goes into, so that every wait of the consumer has a cause.
 //!
-//! A wait for batch n is the fault of what the thread that brought it did meanwhile: its own clock is read when the wait begins and
-//! when the batch is done. That is the critical path, and not a mean over threads that were busy with other batches.
+//! A wait for batch n is the fault of what the thread that brought it did meanwhile: its own clock is read when the
+//! wait begins and when the batch is done. That is the critical path, and not a mean over threads that were busy with
+//! other batches.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
@@ -17,7 +18,8 @@ pub(super) enum Work {
     Slot = 2,
     /// Copying rows into the batch and records into the cache.
     Copy = 3,
-    /// Deciding what the cache keeps, and waiting for the lock of those decisions, under which scores are folded in too.
+    /// Deciding what the cache keeps, and waiting for the lock of those decisions, under which scores are folded in
+    /// too.
     Decide = 4,
     /// Nothing to do.
     Idle = 5,
@@ -46,8 +48,8 @@ impl Spent {
         Spent(std::array::from_fn(|k| all.iter().map(|spent| spent.0[k]).sum::<Duration>() / threads))
     }
 
-    /// `waited_us` divided among the causes, and what none of them explains (a thread's waking up, the hand-over itself) last: the
-    /// parts' sum is `waited_us` exactly.
+    /// `waited_us` divided among the causes, and what none of them explains (a thread's waking up, the hand-over
+    /// itself) last: the parts' sum is `waited_us` exactly.
     pub(super) fn divide(&self, waited_us: u64) -> [u64; CAUSES + 1] {
         let total = self.0.iter().sum::<Duration>().as_micros().max(u128::from(waited_us));
         let mut parts = [0; CAUSES + 1];

@@ -52,8 +52,8 @@ impl Measured<'_> {
 
 /// The one measurement that a run's score table holds. Two in one table would compare what cannot be compared.
 ///
-/// A kind that was asked for by name is the run's. Otherwise the run's first scores settle it: the kind that suits policy and
-/// sampler, or losses where those scores bring nothing else.
+/// A kind that was asked for by name is the run's. Otherwise the run's first scores settle it: the kind that suits
+/// policy and sampler, or losses where those scores bring nothing else.
 #[derive(Debug)]
 pub struct Scale {
     suits: ScoreKind,
@@ -148,8 +148,9 @@ pub fn credit(
     Ok(record(cache, counters, value, Some(of), ticket.ids.iter().map(|&id| Some(id)), measured))
 }
 
-/// Credits scores to samples that are named one by one, as those of a replayed graph are: nothing tells whether they were
-/// scored before. Ids below 0 or not below `samples` name nobody; their rows are counted with those that have no rank.
+/// Credits scores to samples that are named one by one, as those of a replayed graph are: nothing tells whether they
+/// were scored before. Ids below 0 or not below `samples` name nobody; their rows are counted with those that have no
+/// rank.
 pub fn credit_ids(
     cache: &Cache,
     counters: &Counters,

@@ -11,8 +11,8 @@ const DIGEST_ROW_BYTES: usize = 4096;
 
 type Buffer = Box<dyn AsRef<[u8]> + Send + Sync>;
 
-/// A dataset of two C-contiguous buffers: `samples` rows of `data` and as many targets. The buffers may be owned vectors
-/// or anything that keeps foreign memory alive and unchanged (a NumPy array's holder).
+/// A dataset of two C-contiguous buffers: `samples` rows of `data` and as many targets. The buffers may be owned
+/// vectors or anything that keeps foreign memory alive and unchanged (a NumPy array's holder).
 pub struct Arrays {
     data: Buffer,
     target: Buffer,
@@ -140,8 +140,8 @@ impl Source for Arrays {
     }
 
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        // The first bytes of all rows and targets at once: misses of memory overlap here, and follow each other in the sink's
-        // copies.
+        // The first bytes of all rows and targets at once: misses of memory overlap here, and follow each other in the
+        // sink's copies.
         let first =
             |id: &SampleId| self.row(*id).map(|row| row.data.first().unwrap_or(&0) ^ row.target.first().unwrap_or(&0));
         std::hint::black_box(ids.iter().filter_map(first).fold(0, |all, byte| all ^ byte));

@@ -4,7 +4,8 @@ use super::Form;
 use crate::types::TensorSpec;
 use sha2::{Digest, Sha256};
 
-/// A running SHA-256 over the parts of a dataset, each preceded by its length, so that no two lists of parts look alike.
+/// A running SHA-256 over the parts of a dataset, each preceded by its length, so that no two lists of parts look
+/// alike.
 pub struct Fingerprint(Sha256);
 
 impl Fingerprint {

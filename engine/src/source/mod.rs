@@ -1,8 +1,8 @@
 //! Where the truth lies: a dataset's bytes and labels, read on demand and by id.
 //!
-//! A [`Source`] knows how many samples it holds, what each is called and how large it is, and hands out their *payloads*:
-//! the bytes as they are stored (an encoded image, or a row of an array) and the target beside them. It keeps nothing:
-//! what stays in memory is the cache's decision. A [`Decoder`] turns encoded images into pixels.
+//! A [`Source`] knows how many samples it holds, what each is called and how large it is, and hands out their
+//! *payloads*: the bytes as they are stored (an encoded image, or a row of an array) and the target beside them. It
+//! keeps nothing: what stays in memory is the cache's decision. A [`Decoder`] turns encoded images into pixels.
 //!
 //! ```text
 //! open.rs     a URL or path becomes a Source          pattern.rs      {0000..0146} and *
@@ -96,8 +96,8 @@ pub struct Payload<'a> {
     pub target: &'a [u8],
 }
 
-/// A dataset that can be read by id. Ids are `0..len()` and never change their meaning while the source is open; opening
-/// the same data again gives the same ids.
+/// A dataset that can be read by id. Ids are `0..len()` and never change their meaning while the source is open;
+/// opening the same data again gives the same ids.
 ///
 /// An implementation must be callable from several threads at once, and must answer every position it was asked for,
 /// until the sink breaks: a sample that cannot be read is an `Err` handed to the sink, never a panic and never a
@@ -132,14 +132,15 @@ pub trait Source: Send + Sync {
     /// The label of every sample where the source knows them without reading samples.
     fn labels(&self) -> Option<&[i64]>;
 
-    /// Whether samples lie in memory, so that nobody gains by waiting for another's fetch of the same one. Such a source may be asked for
-    /// an id several times at once.
+    /// Whether samples lie in memory, so that nobody gains by waiting for another's fetch of the same one. Such a
+    /// source may be asked for an id several times at once.
     fn in_memory(&self) -> bool {
         false
     }
 
-    /// What the dataset holds, as a fingerprint: equal for the same data opened again, wherever it lies, and different for
-    /// other data. A run's state carries it, so that it is not resumed on another dataset, whose ids mean other samples.
+    /// What the dataset holds, as a fingerprint: equal for the same data opened again, wherever it lies, and different
+    /// for other data. A run's state carries it, so that it is not resumed on another dataset, whose ids mean other
+    /// samples.
     ///
     /// This one covers number, form, names, sizes, classes and labels. Contents are not read.
     fn digest(&self) -> String {
@@ -152,14 +153,16 @@ pub trait Source: Send + Sync {
         digest.finish()
     }
 
-    /// Whether bytes that turn out not to be a sample may come right when they are fetched again: they came over a network.
+    /// Whether bytes that turn out not to be a sample may come right when they are fetched again: they came over a
+    /// network.
     fn remote(&self) -> bool {
         false
     }
 
-    /// Reads the samples `ids` (without duplicates, but see [`Self::in_memory`]). `sink(k, result)` is called exactly once for every position `k` of
-    /// `ids`, in any order, on the calling thread; the payload lives until the sink returns. Once it has returned
-    /// `Break` nobody wants the rest: the source stops as soon as it can and leaves the other positions unanswered.
+    /// Reads the samples `ids` (without duplicates, but see [`Self::in_memory`]). `sink(k, result)` is called exactly
+    /// once for every position `k` of `ids`, in any order, on the calling thread; the payload lives until the sink
+    /// returns. Once it has returned `Break` nobody wants the rest: the source stops as soon as it can and leaves the
+    /// other positions unanswered.
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>);
 
     /// The same, for sources that may wait long before they have anything to hand to the sink: they look at `stopped`

@@ -1,8 +1,8 @@
 //! A link of fixed bandwidth, shared by all connections.
 //!
-//! object_store's own throttle sleeps for each request by itself, so its total depends on how many requests happen to be
-//! in flight and on the timer's millisecond steps. Here every transfer reserves its place on one time line, and what a
-//! timer oversleeps is never added to it: the long-run rate is exact.
+//! object_store's own throttle sleeps for each request by itself, so its total depends on how many requests happen to
+//! be in flight and on the timer's millisecond steps. Here every transfer reserves its place on one time line, and what
+//! a timer oversleeps is never added to it: the long-run rate is exact.
 
 use std::time::{Duration, Instant};
 

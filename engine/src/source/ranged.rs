@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 const AHEAD_BYTES_MIN: u64 = 4 << 10;
 const AHEAD_BYTES_MAX: u64 = 4 << 20;
 
-/// Reads ahead by as much as turns out to be useful: twice as much each time everything was used (small members lie close
-/// together), half as much each time a seek left it (large members are skipped, not transferred).
+/// Reads ahead by as much as turns out to be useful: twice as much each time everything was used (small members lie
+/// close together), half as much each time a seek left it (large members are skipped, not transferred).
 pub(super) struct Ranged<F> {
     fetch: F,
     len: u64,

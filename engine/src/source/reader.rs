@@ -9,7 +9,8 @@ use crate::types::SampleId;
 
 /// Brings the bytes of catalogued samples.
 pub(super) trait Reader: Send + Sync {
-    /// As [`Source::fetch_unless`](super::Source::fetch_unless), with data only. Ids are in range and no sample is empty: [`Files`](super::files::Files) has seen to it.
+    /// As [`Source::fetch_unless`](super::Source::fetch_unless), with data only. Ids are in range and no sample is
+    /// empty: [`Files`](super::files::Files) has seen to it.
     fn read(
         &self,
         catalog: &Arc<Catalog>,

@@ -12,8 +12,8 @@ use crate::process::Process;
 
 static SHARED: Mutex<Option<(Process, Arc<Runtime>)>> = Mutex::new(None);
 
-/// The runtime of this process. After a fork the child has the parent's runtime without its threads: it is left alone (its
-/// destructor would wait for them for ever) and a new one is started.
+/// The runtime of this process. After a fork the child has the parent's runtime without its threads: it is left alone
+/// (its destructor would wait for them for ever) and a new one is started.
 pub(super) fn shared() -> Result<Arc<Runtime>> {
     let mut shared = SHARED.lock();
     let process = Process::current();

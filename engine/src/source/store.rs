@@ -92,7 +92,8 @@ impl Store {
     ) -> Result<Bytes> {
         self.health
             .run(&|| (wanted.what)(), || async move {
-                // Held while a request is under way: not while one waits for the next, nor while an answer waits for its reader.
+                // Held while a request is under way: not while one waits for the next, nor while an answer waits for
+                // its reader.
                 let closed = |e| Failure::Final(Error::internal("the store's permits are closed").because(e));
                 let permit = self.permits.acquire().await.map_err(closed)?;
                 let asked = || format!("{} bytes at offset {} of {}", wanted.bytes, wanted.start, (wanted.what)());
@@ -311,8 +312,8 @@ impl Reader for StoreReader {
     }
 
     /// Every request is a task of the runtime, so that its answer comes in and its connection is free again while the
-    /// calling thread is still busy with an earlier sample. Memory stays bounded: a call has at most as many requests under
-    /// way, and answers that wait for it, as the store has connections.
+    /// calling thread is still busy with an earlier sample. Memory stays bounded: a call has at most as many requests
+    /// under way, and answers that wait for it, as the store has connections.
     fn read(
         &self,
         catalog: &Arc<Catalog>,

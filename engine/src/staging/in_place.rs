@@ -11,7 +11,8 @@ pub struct InPlace {
 }
 
 impl InPlace {
-    /// `rows` are pairs of a row and the number of its record, which starts with the row's sample, in the order of rows.
+    /// `rows` are pairs of a row and the number of its record, which starts with the row's sample, in the order of
+    /// rows.
     pub fn new(records: Pins, rows: Vec<(u32, u32)>) -> Self {
         Self { records, rows }
     }

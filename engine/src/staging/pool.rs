@@ -33,8 +33,8 @@ pub(super) struct Shared {
 
 struct Inside {
     ring: Ring,
-    /// The memory of the ring's slots, by index. Elements never move: a slot, and a copy in flight out of it, refer to its
-    /// descriptor by address. They are never removed, replaced or borrowed mutably; `BatchSlot` relies on that.
+    /// The memory of the ring's slots, by index. Elements never move: a slot, and a copy in flight out of it, refer to
+    /// its descriptor by address. They are never removed, replaced or borrowed mutably; `BatchSlot` relies on that.
     descriptors: PinnedVec<Descriptor>,
     /// Why there are fewer than `max_slots`, if the machine had no more to give.
     refusal: Option<Arc<Error>>,
@@ -178,7 +178,8 @@ impl Shared {
         &self.layout
     }
 
-    /// Whether this process is a child of the one that made the pool: its lock may have been copied in its locked state.
+    /// Whether this process is a child of the one that made the pool: its lock may have been copied in its locked
+    /// state.
     fn forked(&self) -> bool {
         !self.made_by.is_current()
     }

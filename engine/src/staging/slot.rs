@@ -35,7 +35,8 @@ pub struct BatchSlot {
     in_place: Option<InPlace>,
 }
 
-// SAFETY: a batch slot is the only owner of its memory (see `bytes`), which is plain bytes; the descriptor is only read.
+// SAFETY: a batch slot is the only owner of its memory (see `bytes`), which is plain bytes; the descriptor is only
+// read.
 unsafe impl Send for BatchSlot {}
 // SAFETY: through `&BatchSlot` memory and descriptor are only read.
 unsafe impl Sync for BatchSlot {}
@@ -61,8 +62,8 @@ impl BatchSlot {
     }
 
     fn mapping(&self) -> &Mapping {
-        // SAFETY: the descriptor is an element of the pool's `PinnedVec`, whose elements never move and are never removed,
-        // replaced or borrowed mutably; `shared` keeps the vector alive.
+        // SAFETY: the descriptor is an element of the pool's `PinnedVec`, whose elements never move and are never
+        // removed, replaced or borrowed mutably; `shared` keeps the vector alive.
         unsafe { &self.descriptor.as_ref().mapping }
     }
 
@@ -109,7 +110,8 @@ impl BatchSlot {
         self.in_place = Some(in_place);
     }
 
-    /// The rows whose samples lie in the cache's memory; what the slot itself holds of their data is an earlier batch's.
+    /// The rows whose samples lie in the cache's memory; what the slot itself holds of their data is an earlier
+    /// batch's.
     pub fn in_place(&self) -> Option<&InPlace> {
         self.in_place.as_ref()
     }
@@ -136,7 +138,8 @@ impl BatchSlot {
     /// The samples: rows × `data_row_bytes`.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Usage`] while some of them lie in the cache's memory: the slot would give an earlier batch's.
+    /// [`crate::ErrorKind::Usage`] while some of them lie in the cache's memory: the slot would give an earlier
+    /// batch's.
     pub fn data(&self) -> Result<&[u8]> {
         match self.in_place.as_ref().map_or(0, |in_place| in_place.iter().count()) {
             0 => Ok(self.gathered_data()),
@@ -216,8 +219,8 @@ impl BatchSlot {
     pub fn lend(&mut self) -> Result<()> {
         self.shared.enter(self.index, SlotState::Lent)
     }
-    /// A copy to a device is about to be queued; who drops the slot has waited for the copy. By shared reference, for the
-    /// consumer's views share a lent slot.
+    /// A copy to a device is about to be queued; who drops the slot has waited for the copy. By shared reference, for
+    /// the consumer's views share a lent slot.
     ///
     /// # Errors
     /// As for [`Self::ready`], if the slot is not lent, or is being copied already.

@@ -130,7 +130,8 @@ counters! {
     samples_total: Counter, Samples;
     /// Time the consumer waited for a batch (µs): the stall. The six parts add up to it exactly.
     wait_us_total: Counter, Microseconds;
-    /// Of this, while the thread that brought the batch read from the source (µs). High: the source or its connections are slow.
+    /// Of this, while the thread that brought the batch read from the source (µs). High: the source or its connections
+    /// are slow.
     wait_source_us_total: Counter, Microseconds;
     /// Of this, while it decoded (µs). High: more `num_workers`, or `cache_form="decoded"`.
     wait_decode_us_total: Counter, Microseconds;
@@ -156,11 +157,11 @@ counters! {
     substituted_total: Counter, Samples;
     /// Samples that were credited with a score.
     scores_total: Counter, Samples;
-    /// Samples whose scores were lost on their way from the GPU: no room in the mailbox, or their batch is forgotten. High: they
-    /// are read too slowly; training is not affected.
+    /// Samples whose scores were lost on their way from the GPU: no room in the mailbox, or their batch is forgotten.
+    /// High: they are read too slowly; training is not affected.
     scores_dropped_total: Counter, Samples;
-    /// Samples whose scores came later than the sampler's `lag` allows. High: raise `lag`, or score batches sooner; one seed may give
-    /// another order.
+    /// Samples whose scores came later than the sampler's `lag` allows. High: raise `lag`, or score batches sooner; one
+    /// seed may give another order.
     scores_late_total: Counter, Samples;
     /// Samples whose scores were no scores: rows that have no rank (NaN, infinite or ignored) or name no sample.
     scores_unranked_total: Counter, Samples;
@@ -186,11 +187,11 @@ counters! {
     cache_capacity_bytes: Gauge, Bytes;
     /// Memory handed out for cached samples, rounding and samples still being copied included.
     arena_used_bytes: Gauge, Bytes;
-    /// The largest free piece of that memory, give or take an eighth. Far below what is free: it is fragmented, and larger samples
-    /// cannot be kept.
+    /// The largest free piece of that memory, give or take an eighth. Far below what is free: it is fragmented, and
+    /// larger samples cannot be kept.
     arena_largest_free_bytes: Gauge, Bytes;
-    /// Bytes that the cache keeps about samples besides their own: scores, policy, ledger, places, tags. Per resident at most 32
-    /// when all are resident; what is known about those that are not is part of it.
+    /// Bytes that the cache keeps about samples besides their own: scores, policy, ledger, places, tags. Per resident
+    /// at most 32 when all are resident; what is known about those that are not is part of it.
     cache_metadata_bytes: Gauge, Bytes;
     /// Batch slots that exist.
     slots_total: Counter, Batches;

@@ -8,9 +8,9 @@ use rustix::io::Errno;
 
 /// Directories that may hold stats pages, best first.
 ///
-/// `$LOSSFEED_RUNTIME_DIR` alone if it is set (who names a place wants that one, for writers and readers alike); otherwise
-/// `$XDG_RUNTIME_DIR/lossfeed`, `/dev/shm/lossfeed-UID`, `/tmp/lossfeed-UID`. Writers take the first that works, readers
-/// look into all.
+/// `$LOSSFEED_RUNTIME_DIR` alone if it is set (who names a place wants that one, for writers and readers alike);
+/// otherwise `$XDG_RUNTIME_DIR/lossfeed`, `/dev/shm/lossfeed-UID`, `/tmp/lossfeed-UID`. Writers take the first that
+/// works, readers look into all.
 pub fn candidates() -> Vec<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     candidates_from(set("LOSSFEED_RUNTIME_DIR"), set("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())
@@ -52,8 +52,8 @@ impl Directory {
     /// Opens `path`; `None` if it is not there.
     ///
     /// # Errors
-    /// One line, if it is a link, no directory, someone else's, or writable by others: whoever can write there can plant
-    /// pages, or put a link where a page is about to be made.
+    /// One line, if it is a link, no directory, someone else's, or writable by others: whoever can write there can
+    /// plant pages, or put a link where a page is about to be made.
     pub(super) fn open(path: &Path) -> Result<Option<Self>, String> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -118,8 +118,8 @@ pub(super) fn read_exact(file: &OwnedFd, mut bytes: &mut [u8], mut at: u64) -> R
     Ok(())
 }
 
-/// Whether an engine holds the page's lock. Trying for a shared lock disturbs nobody: writers take theirs before the page
-/// has its name, and other readers share.
+/// Whether an engine holds the page's lock. Trying for a shared lock disturbs nobody: writers take theirs before the
+/// page has its name, and other readers share.
 pub(super) fn is_locked(file: &OwnedFd) -> bool {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => {

@@ -1,9 +1,9 @@
 //! What the engine counts, and how other processes see it.
 //!
-//! Every engine publishes a *stats page*: a small file of fixed layout in a private directory in memory, rewritten once a
-//! second by a thread of its own. `lossfeed smi` and exporters find the pages and read them; the engine never knows. The
-//! idea is HotSpot's `hsperfdata`. Publishing is advice, a training run is not: a page that cannot be written is warned
-//! about once, counted (`stats_failures_total`) and otherwise ignored.
+//! Every engine publishes a *stats page*: a small file of fixed layout in a private directory in memory, rewritten once
+//! a second by a thread of its own. `lossfeed smi` and exporters find the pages and read them; the engine never knows.
+//! The idea is HotSpot's `hsperfdata`. Publishing is advice, a training run is not: a page that cannot be written is
+//! warned about once, counted (`stats_failures_total`) and otherwise ignored.
 //!
 //! | file | job |
 //! | --- | --- |

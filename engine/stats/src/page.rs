@@ -7,19 +7,19 @@
 //! | | 120 samples: time and the counters of [`HISTORY`]; sample k lies at k mod 120 |
 //! | | the names of the counters, then of those with a history, each ended by a zero. Written once |
 //!
-//! **Versions.** A page names its counters itself. A reader of another build finds those it knows, shows the others by their
-//! names, and finds those that are not there missing. Only a change of the layout above raises the version; a page of
-//! another version is refused with the advice to read it with its own program.
+//! **Versions.** A page names its counters itself. A reader of another build finds those it knows, shows the others by
+//! their names, and finds those that are not there missing. Only a change of the layout above raises the version; a
+//! page of another version is refused with the advice to read it with its own program.
 //!
 //! **Small**, because a page may outlive its process: it lies in memory, a run that is killed cannot remove it, and
 //! where runs are killed all day their pages must not fill `/dev/shm` (64 MiB in a container). Two 4 KiB blocks each.
 //!
-//! **Sequence.** There is one writer. It makes `sequence` odd, writes, makes it even again. A reader takes `sequence`, the
-//! rest, and `sequence` again: even and equal means the rest is of one moment.
+//! **Sequence.** There is one writer. It makes `sequence` odd, writes, makes it even again. A reader takes `sequence`,
+//! the rest, and `sequence` again: even and equal means the rest is of one moment.
 //!
-//! **Written and read by `pwrite`/`pread`, not through a mapping**, although it may be mapped: storing to a mapping kills
-//! the training run with SIGBUS when the file system is full or someone truncates the file, and loading from one kills the
-//! reader. A few hundred bytes a second do not need that risk. (So this file needs no `unsafe` either.)
+//! **Written and read by `pwrite`/`pread`, not through a mapping**, although it may be mapped: storing to a mapping
+//! kills the training run with SIGBUS when the file system is full or someone truncates the file, and loading from one
+//! kills the reader. A few hundred bytes a second do not need that risk. (So this file needs no `unsafe` either.)
 
 use bytemuck::{Pod, Zeroable};
 
@@ -130,7 +130,8 @@ pub struct Identity {
     pub source: String,
     /// Name of the device the batches go to.
     pub device: String,
-    /// That device's UUID as NVML prints it, if it is a GPU: the one name that is the same inside and outside a container.
+    /// That device's UUID as NVML prints it, if it is a GPU: the one name that is the same inside and outside a
+    /// container.
     pub gpu_uuid: Option<String>,
 }
 
@@ -327,7 +328,8 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned)
 }
 
-/// Names, each ended by a zero. `None` if one has other characters than ours have: whatever shows a name may believe it.
+/// Names, each ended by a zero. `None` if one has other characters than ours have: whatever shows a name may believe
+/// it.
 fn names(bytes: &[u8]) -> Option<Vec<&str>> {
     let bytes = bytes.strip_suffix(&[0])?;
     let plain = |name: &&str| {

@@ -41,8 +41,8 @@ fn pid_namespace() -> Option<u64> {
     link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Whether the process is known to be gone although the lock is held: a forked child inherits the lock of its parent and
-/// may outlive it. Only processes of this boot and pid namespace can be looked up.
+/// Whether the process is known to be gone although the lock is held: a forked child inherits the lock of its parent
+/// and may outlive it. Only processes of this boot and pid namespace can be looked up.
 pub(super) fn is_gone(process: Process) -> bool {
     let here = Process::current();
     let comparable = process.boot == here.boot

@@ -20,8 +20,9 @@ use lossfeed_control::error::{Error, Result};
 
 /// Publishes an engine's counters once a second until it is dropped.
 ///
-/// The page's file is locked (`flock`) as long as the publisher lives; the kernel lets go when the process dies, however
-/// it dies, and so readers know. Dropping publishes once more and removes the page. In a forked child dropping does nothing.
+/// The page's file is locked (`flock`) as long as the publisher lives; the kernel lets go when the process dies,
+/// however it dies, and so readers know. Dropping publishes once more and removes the page. In a forked child dropping
+/// does nothing.
 #[derive(Debug)]
 pub struct Publisher {
     shared: Arc<Shared>,
@@ -48,8 +49,8 @@ impl Publisher {
     /// Publishes in the first of [`candidates`] that works.
     ///
     /// # Errors
-    /// [`lossfeed_control::ErrorKind::Usage`] with one line per directory tried, if none works. The caller should warn and go on:
-    /// a run that nobody can watch is still a run. The failure is counted in `stats_failures_total`.
+    /// [`lossfeed_control::ErrorKind::Usage`] with one line per directory tried, if none works. The caller should warn
+    /// and go on: a run that nobody can watch is still a run. The failure is counted in `stats_failures_total`.
     pub fn start(identity: Identity, counters: Arc<Counters>) -> Result<Self> {
         Self::start_in(&candidates(), identity, counters)
     }

@@ -40,7 +40,8 @@ pub(super) fn vectors<R: Real>(z: &[R], own: Option<usize>, mut f: impl FnMut(&[
         whole[at + 1..].iter().for_each(&mut f);
     }
     if !rest.is_empty() {
-        // Where there is a vector before it, the rest is the end of a vector that begins inside of that one: no copying by length.
+        // Where there is a vector before it, the rest is the end of a vector that begins inside of that one: no copying
+        // by length.
         let vector = match z.last_chunk::<LANES>() {
             Some(last) => ending(last, rest.len()),
             None => {
@@ -56,7 +57,8 @@ pub(super) fn vectors<R: Real>(z: &[R], own: Option<usize>, mut f: impl FnMut(&[
     }
 }
 
-/// `vector` with −∞ at `own`, chosen lane by lane: writing one lane and reading all of them back would wait for the store.
+/// `vector` with −∞ at `own`, chosen lane by lane: writing one lane and reading all of them back would wait for the
+/// store.
 #[inline(always)]
 fn without<R: Real>(vector: &[R; LANES], own: usize) -> [R; LANES] {
     std::array::from_fn(|i| if i as u32 == own as u32 { R::NEG_INFINITY } else { vector[i] })
@@ -68,8 +70,8 @@ fn ending<R: Real>(vector: &[R; LANES], count: usize) -> [R; LANES] {
     std::array::from_fn(|i| if (i as u32) < (LANES - count) as u32 { R::NEG_INFINITY } else { vector[i] })
 }
 
-/// The largest element of `z` but element `own`, −∞ if there is none. NaN is never it, but may hide its neighbours: sums over them
-/// are NaN whatever they refer to.
+/// The largest element of `z` but element `own`, −∞ if there is none. NaN is never it, but may hide its neighbours:
+/// sums over them are NaN whatever they refer to.
 #[inline(always)]
 pub(super) fn highest<R: Real>(z: &[R], own: Option<usize>) -> R {
     let mut top = [R::NEG_INFINITY; LANES];

@@ -54,7 +54,8 @@ macro_rules! dispatched {
             match level {
                 Level::Baseline => $plain::<E>($($arg),*),
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: the function asks for AVX2 and FMA, no more; this Seen exists only after the running CPU reported both.
+                // SAFETY: the function asks for AVX2 and FMA, no more; this Seen exists only after the running CPU
+                // reported both.
                 Level::Avx2(_) => unsafe { $avx2::<E>($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: likewise for AVX-512 F and BW, which imply AVX2 and FMA.

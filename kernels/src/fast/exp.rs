@@ -1,12 +1,13 @@
 //! exp() of zero and negative numbers as straight-line code that a compiler turns into SIMD.
 //!
-//! Each function also returns its argument raised to the smallest one it computes: e · d is then 0 and not NaN where d is −∞.
+//! Each function also returns its argument raised to the smallest one it computes: e · d is then 0 and not NaN where d
+//! is −∞.
 //!
-//! exp(x) = 2^n · exp(r), n = round(x·log2 e), r = x − n·ln 2 in two pieces (Cody and Waite), |r| ≤ ln 2 / 2; exp(r) by its
-//! Taylor polynomial, whose remainder at that radius is below the rounding of the last step. Rounding to an integer is done
-//! by adding and subtracting 1.5·2^(mantissa bits): SSE2 has no rounding instruction, and this keeps the loop branch-free
-//! and the same bit for bit on every instruction set. Multiply-adds are fused for that reason too: a fused one is rounded
-//! once by definition, in hardware or (before AVX2, slowly) in a library.
+//! exp(x) = 2^n · exp(r), n = round(x·log2 e), r = x − n·ln 2 in two pieces (Cody and Waite), |r| ≤ ln 2 / 2; exp(r) by
+//! its Taylor polynomial, whose remainder at that radius is below the rounding of the last step. Rounding to an integer
+//! is done by adding and subtracting 1.5·2^(mantissa bits): SSE2 has no rounding instruction, and this keeps the loop
+//! branch-free and the same bit for bit on every instruction set. Multiply-adds are fused for that reason too: a fused
+//! one is rounded once by definition, in hardware or (before AVX2, slowly) in a library.
 
 /// Below this the result would be subnormal; it is 0 instead.
 const MIN_F32: f32 = -87.336_54;

@@ -5,8 +5,9 @@ use super::prefetch::prefetch;
 use crate::element::{Element, Real};
 use crate::objective::Factors;
 
-/// Writes `factors.softmax · p − spread · w` with `p = exp((z − max) − log_sum)`, and takes the target's share off where it is due. `logits` is `None` where `out`
-/// holds them: then the gradient takes their place. `next` is the row to be asked for meanwhile, if any.
+/// Writes `factors.softmax · p − spread · w` with `p = exp((z − max) − log_sum)`, and takes the target's share off
+/// where it is due. `logits` is `None` where `out` holds them: then the gradient takes their place. `next` is the row
+/// to be asked for meanwhile, if any.
 #[inline(always)]
 pub(super) fn gradient_row<E: Element>(
     logits: Option<&[u8]>,

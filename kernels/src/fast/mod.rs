@@ -4,10 +4,10 @@
 //!
 //! 1. *Online softmax.* Running sums refer to the maximum so far and are rescaled when it grows. That is done once per
 //!    4096 logits, which stay in the first-level cache meanwhile: one read of memory, one exponential per logit.
-//! 2. *Fixed lanes.* Sums are kept in 16 lanes whatever the machine's vectors are, multiply-adds are fused everywhere (in hardware
-//!    from AVX2 and NEON on; an older x86 calls a library for each and is slow), and a row is never split over threads. So
-//!    scores are the same bit for bit on every instruction set and any number of threads, and with them the order of an
-//!    epoch that depends on scores.
+//! 2. *Fixed lanes.* Sums are kept in 16 lanes whatever the machine's vectors are, multiply-adds are fused everywhere
+//!    (in hardware from AVX2 and NEON on; an older x86 calls a library for each and is slow), and a row is never split
+//!    over threads. So scores are the same bit for bit on every instruction set and any number of threads, and with
+//!    them the order of an epoch that depends on scores.
 //! 3. *The target* counts as −∞ (which adds exactly 0) and its own term is merged at the end.
 //! 4. Whether the target is the *first* maximum needs a second look only when another class ties with it.
 //!
@@ -33,7 +33,8 @@ use crate::{AnyScores, Dtype, Rows, ScoreError, Scores, Softmax};
 /// Logits a task should hold at least: about 20 µs of work, well above the cost of handing it to another thread.
 const TASK_LOGITS: usize = 1 << 14;
 
-/// Scores `rows` against `targets`; the contract of [`crate::reference::score`] in one read per row, on rayon's current pool or [`use_team`]'s.
+/// Scores `rows` against `targets`; the contract of [`crate::reference::score`] in one read per row, on rayon's current
+/// pool or [`use_team`]'s.
 ///
 /// # Errors
 /// [`ScoreError`] when targets and rows differ in number, a target names no class, or `b0` is not above 0.
@@ -105,8 +106,9 @@ where
     (columns.ranked(b0, crate::rank::counts), terms)
 }
 
-/// The gradient of the objective's terms at the logits, into `out`: `rows` x `classes` contiguous elements of the logits' dtype.
-/// `softmax` is what the forward gave ([`AnyScores::softmax`]). The same bits with any number of threads.
+/// The gradient of the objective's terms at the logits, into `out`: `rows` x `classes` contiguous elements of the
+/// logits' dtype. `softmax` is what the forward gave ([`AnyScores::softmax`]). The same bits with any number of
+/// threads.
 ///
 /// # Errors
 /// [`ObjectiveError`] when an argument has the wrong length or precision. Nothing is written then.
@@ -126,7 +128,8 @@ pub fn backward(
     slope(rows.dtype(), Some(rows), rows, softmax, targets, objective, upstream, out)
 }
 
-/// [`backward`] over the logits themselves: contiguous `rows` x `classes` elements of `dtype`, which the gradient replaces.
+/// [`backward`] over the logits themselves: contiguous `rows` x `classes` elements of `dtype`, which the gradient
+/// replaces.
 ///
 /// # Errors
 /// As [`backward`].

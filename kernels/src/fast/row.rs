@@ -62,9 +62,9 @@ impl<R: Real> Sums<R> {
     }
 }
 
-/// Σ w_c (max − z_c) over the classes seen so far, the target left out: how far all of them are below the maximum, which is what
-/// label smoothing adds to a loss. Relative to the maximum so far, as [`Sums`]: with Σ w_c z_c alone, an offset of the logits
-/// would be multiplied by the number of classes and taken off again, and its rounding would stay.
+/// Σ w_c (max − z_c) over the classes seen so far, the target left out: how far all of them are below the maximum,
+/// which is what label smoothing adds to a loss. Relative to the maximum so far, as [`Sums`]: with Σ w_c z_c alone, an
+/// offset of the logits would be multiplied by the number of classes and taken off again, and its rounding would stay.
 struct Distance<R> {
     max: R,
     sum: [R; LANES],
@@ -91,8 +91,8 @@ impl<R: Real> Distance<R> {
         }
     }
 
-    /// Adds all of `z` but element `own`, whose largest (of these and all before) is `max`. In an order that depends on nothing but
-    /// the classes' numbers.
+    /// Adds all of `z` but element `own`, whose largest (of these and all before) is `max`. In an order that depends on
+    /// nothing but the classes' numbers.
     #[inline(always)]
     fn add<'a>(&mut self, z: &'a [R], own: Option<usize>, weights: Option<&'a [R]>, max: R) {
         self.refer(max);
@@ -120,8 +120,9 @@ impl<R: Real> Distance<R> {
     }
 }
 
-/// Scores the row whose elements are `logits` (native bytes) and whose target is class `y`. With `smoothing`, also Σ w_c (max − z_c)
-/// of its weights (all 1 if they are `None`), else 0. `next` is the row to be asked for meanwhile, if any.
+/// Scores the row whose elements are `logits` (native bytes) and whose target is class `y`. With `smoothing`, also Σ
+/// w_c (max − z_c) of its weights (all 1 if they are `None`), else 0. `next` is the row to be asked for meanwhile, if
+/// any.
 #[inline(always)]
 pub(super) fn score_row<E: Element>(
     logits: &[u8],
@@ -143,8 +144,8 @@ pub(super) fn score_row<E: Element>(
     (score, total(distance.sum) + weights.map_or(own, |w| w[y] * own))
 }
 
-/// The row's score and its target's logit. `also` is handed every block once it is in the sums: where it starts, its elements, which of
-/// them is the target, and the largest of the others so far.
+/// The row's score and its target's logit. `also` is handed every block once it is in the sums: where it starts, its
+/// elements, which of them is the target, and the largest of the others so far.
 #[inline(always)]
 fn read_row<E: Element>(
     logits: &[u8],

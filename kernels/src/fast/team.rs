@@ -2,14 +2,15 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Runs a function on several threads at once, the caller's perhaps among them, and returns when every one of them has. It runs the
-/// function at least once; a panic of the function reaches the caller.
+/// Runs a function on several threads at once, the caller's perhaps among them, and returns when every one of them has.
+/// It runs the function at least once; a panic of the function reaches the caller.
 pub type Team = fn(&(dyn Fn() + Sync));
 
 static TEAM: OnceLock<Team> = OnceLock::new();
 
-/// From now on every call of this process shares its rows over `team` and not over rayon's pool. The first team stays: `false` if
-/// there is one already. For hosts with busy threads of their own, beside which a second pool would fight for the cores.
+/// From now on every call of this process shares its rows over `team` and not over rayon's pool. The first team stays:
+/// `false` if there is one already. For hosts with busy threads of their own, beside which a second pool would fight
+/// for the cores.
 pub fn use_team(team: Team) -> bool {
     TEAM.set(team).is_ok()
 }

@@ -1,7 +1,7 @@
 //! The CPU's path: a table of 256 values a channel, line by line.
 //!
-//! A pixel has 256 values, so every element type's arithmetic is done once, when the transform is made; what is left is a load and
-//! a store an element, without the fused multiply-add that baseline processors do not have.
+//! A pixel has 256 values, so every element type's arithmetic is done once, when the transform is made; what is left is
+//! a load and a store an element, without the fused multiply-add that baseline processors do not have.
 
 use super::{Draw, ImageDtype, ImageTransform};
 use crate::element::{BF16, Element, F16};
@@ -51,8 +51,8 @@ impl ImageMaker {
         &self.transform
     }
 
-    /// Makes sample `id` of the batch of `key`. `source` has the transform's `source_bytes`; `out` has its `out_bytes` and is aligned
-    /// to its elements. Panics if that is not so, as slices do.
+    /// Makes sample `id` of the batch of `key`. `source` has the transform's `source_bytes`; `out` has its `out_bytes`
+    /// and is aligned to its elements. Panics if that is not so, as slices do.
     pub fn make(&self, key: u64, id: i64, source: &[u8], out: &mut [u8]) {
         let draw = self.transform.draw(key, id);
         let t = &self.transform;

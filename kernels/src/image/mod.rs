@@ -8,14 +8,16 @@
 //! u8: v        floats: narrow(fma(v, scale_c, shift_c)),   scale_c = 1 / (255 std_c), shift_c = −mean_c / std_c
 //! ```
 //!
-//! computed in f32 and rounded to nearest even. That is torchvision's `RandomCrop(size, padding)`, `RandomHorizontalFlip(p)`,
-//! `ToTensor()` and `Normalize(mean, std)` in one pass, up to f32 rounding. [`reference`](make_plain) is the contract in plain
-//! Rust, [`ImageMaker`] the CPU's path and `cuda/image.cu` the GPU's: all three give the same bits.
+//! computed in f32 and rounded to nearest even. That is torchvision's `RandomCrop(size, padding)`,
+//! `RandomHorizontalFlip(p)`, `ToTensor()` and `Normalize(mean, std)` in one pass, up to f32 rounding.
+//! [`reference`](make_plain) is the contract in plain Rust, [`ImageMaker`] the CPU's path and `cuda/image.cu` the
+//! GPU's: all three give the same bits.
 //!
 //! # Chance
 //!
-//! A draw is a function of ([`batch_key`] of seed, epoch and batch number; id): the same whatever thread or device makes the
-//! batch and however many there are, and after a resume; another one for a sample that comes twice in an epoch.
+//! A draw is a function of ([`batch_key`] of seed, epoch and batch number; id): the same whatever thread or device
+//! makes the batch and however many there are, and after a resume; another one for a sample that comes twice in an
+//! epoch.
 
 mod fast;
 mod plain;
@@ -51,7 +53,8 @@ impl ImageDtype {
     }
 }
 
-/// What is wanted. `mean` and `std` are in units of the largest pixel value (0 to 1): none, one for all channels, or one each.
+/// What is wanted. `mean` and `std` are in units of the largest pixel value (0 to 1): none, one for all channels, or
+/// one each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageOptions<'a> {
     /// Element type of the result; u8 leaves the values as they are and takes no mean and no std.

@@ -3,8 +3,8 @@
 use super::{Draw, ImageDtype, ImageTransform};
 use crate::element::{BF16, Element, F16};
 
-/// Makes one sample, as the module's head says: `source` has the transform's `source_bytes`, `out` its `out_bytes` at any address.
-/// Panics for other lengths, as slices do.
+/// Makes one sample, as the module's head says: `source` has the transform's `source_bytes`, `out` its `out_bytes` at
+/// any address. Panics for other lengths, as slices do.
 pub fn make_plain(transform: &ImageTransform, draw: Draw, source: &[u8], out: &mut [u8]) {
     let (t, [height, width, channels], [out_height, out_width]) = (transform, transform.source, transform.out);
     assert_eq!((source.len(), out.len()), (transform.source_bytes(), transform.out_bytes()));

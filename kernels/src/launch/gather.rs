@@ -5,8 +5,8 @@ use super::{Launch, Step, THREADS};
 
 /// Loads that a thread has under way.
 const LOADS: u32 = 4;
-/// Of this many multiprocessors one reads rows: 16 KB a block are under way, so that an eighth of a large GPU holds more than a bus's
-/// bandwidth times its latency (some 100 KB), and the rest computes. Unmeasured.
+/// Of this many multiprocessors one reads rows: 16 KB a block are under way, so that an eighth of a large GPU holds
+/// more than a bus's bandwidth times its latency (some 100 KB), and the rest computes. Unmeasured.
 const MULTIPROCESSORS_A_BLOCK: u32 = 8;
 /// The words of a launch are counted in u32, steps beyond the last one too.
 const WORDS_MAX: usize = 1 << 31;

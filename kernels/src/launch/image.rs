@@ -18,7 +18,8 @@ pub struct Images {
     pub source: u64,
     /// int64, one a row.
     pub ids: u64,
-    /// rows x the transform's result, aligned to its elements; 16-byte stores where every sample starts at a multiple of 16 bytes.
+    /// rows x the transform's result, aligned to its elements; 16-byte stores where every sample starts at a multiple
+    /// of 16 bytes.
     pub out: u64,
 }
 

@@ -1,4 +1,5 @@
-//! The mail's layout: a state on the device, a ring of slots and some words in host memory (`cuda/mail.cu` has who writes what).
+//! The mail's layout: a state on the device, a ring of slots and some words in host memory (`cuda/mail.cu` has who
+//! writes what).
 
 use bytemuck::{Pod, Zeroable};
 
@@ -40,8 +41,8 @@ pub struct Words {
     pub closed: u64,
 }
 
-/// `struct BadRows`, in device memory: where launches report targets that name no class. The host reads `told`: the generation above, and
-/// below it the complement of the row; a new generation begins when it writes another number.
+/// `struct BadRows`, in device memory: where launches report targets that name no class. The host reads `told`: the
+/// generation above, and below it the complement of the row; a new generation begins when it writes another number.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct BadRows {

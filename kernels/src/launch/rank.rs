@@ -8,8 +8,8 @@ use crate::Dtype;
 pub const FUSED_RANK_ROWS: usize = 512;
 /// Up to this many, one block sorts the losses.
 pub const TILE_ROWS: usize = 2048;
-/// Up to this many, blocks sort a tile each and every loss is looked up in every tile; above, a radix sort. A search in 32 tiles costs
-/// about what nine launches do.
+/// Up to this many, blocks sort a tile each and every loss is looked up in every tile; above, a radix sort. A search in
+/// 32 tiles costs about what nine launches do.
 pub const TILED_ROWS: usize = 65_536;
 
 /// Keys of a block of the radix sort.

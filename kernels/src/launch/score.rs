@@ -11,12 +11,13 @@ use crate::Dtype;
 const PIECE_CLASSES: usize = 2048;
 /// What starting and ending a block costs, in classes it could have read meanwhile.
 const BLOCK_COST: usize = 2048;
-/// With at most this many rows a multiprocessor, rows that a warp could take alone get a block each: the GPU is not full.
+/// With at most this many rows a multiprocessor, rows that a warp could take alone get a block each: the GPU is not
+/// full.
 const FEW_ROWS: usize = 4;
 /// Classes from which on more than a warp can share such a row: below, the row's lanes have one load each.
 const FEW_ROWS_CLASSES: usize = 512;
-/// Rows of fewer 128-bit words than this get a block of 128 threads, others of 256: what a thread does once a row, and in the rounds
-/// at the row's ends, should be little beside its 48 words.
+/// Rows of fewer 128-bit words than this get a block of 128 threads, others of 256: what a thread does once a row, and
+/// in the rounds at the row's ends, should be little beside its 48 words.
 const SHORT_ROW_WORDS: usize = 6144;
 /// With so many rows a multiprocessor (four waves of warps), rows of up to [`WARP_ROW_WORDS`] stay with a warp.
 const MANY_ROWS: usize = 96;
@@ -25,8 +26,8 @@ const WARP_ROW_WORDS: usize = 2048;
 /// Where the row tickets start, in bytes; the batch's ticket is in front of them.
 const ROW_TICKETS: u64 = 4096;
 
-/// One number for the whole batch: the mean or the sum of its terms, made by the block that comes last. Addresses on the device;
-/// with `out` 0 nobody wants it.
+/// One number for the whole batch: the mean or the sum of its terms, made by the block that comes last. Addresses on
+/// the device; with `out` 0 nobody wants it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reduction {
     /// One value: Σ term / Σ share, or Σ term. NaN for a mean over no share, as torch's.
@@ -179,8 +180,8 @@ pub(super) fn shape(
     (Launch { kernel: by_dtype(dtype, names), grid, block, shared_bytes }, 1, classes as u32)
 }
 
-/// How many blocks should share a row. Blocks run in waves of `resident`, and the last wave takes as long as any: the fewest pieces
-/// that come within a twentieth of the shortest time.
+/// How many blocks should share a row. Blocks run in waves of `resident`, and the last wave takes as long as any: the
+/// fewest pieces that come within a twentieth of the shortest time.
 fn split(rows: usize, classes: usize, resident: usize) -> usize {
     let most = (classes / PIECE_CLASSES).min(PARTIALS_MAX / rows).clamp(1, PIECES_MAX);
     let time = |pieces: usize| (rows * pieces).div_ceil(resident) * (classes.div_ceil(pieces) + BLOCK_COST);

@@ -49,8 +49,8 @@ pub struct Sequences {
     pub home: Home,
 }
 
-/// The launches, for `R` = double if `double`. None for no sequences. With [`RankBy::Max`] or [`RankBy::Sum`] that column
-/// must be wanted if there is mail.
+/// The launches, for `R` = double if `double`. None for no sequences. With [`RankBy::Max`] or [`RankBy::Sum`] that
+/// column must be wanted if there is mail.
 pub fn sequences(double: bool, batch: &Sequences, lent: &Lent) -> Vec<Step> {
     let rows = batch.sequences;
     if rows == 0 {

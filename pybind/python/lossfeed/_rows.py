@@ -25,8 +25,8 @@ def native_on(device: torch.device) -> bool:
     return device.type == "cpu" or _cuda.kernels(device) is not None
 
 
-# A compiled graph takes the answer for a constant. This mark is all that `torch.compiler.assume_constant_result` sets, but
-# calling that imports Dynamo: two seconds for everyone, compiled or not.
+# A compiled graph takes the answer for a constant. This mark is all that `torch.compiler.assume_constant_result` sets,
+# but calling that imports Dynamo: two seconds for everyone, compiled or not.
 native_on._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

@@ -1,6 +1,6 @@
-"""Writes the small images of the decoder's tests, and what Pillow makes of each: NAME.rgb and NAME.l are the raw pixels of
-convert("RGB") and convert("L"), rows of 17 pixels, 13 rows; resized.rgb is rgb.png at 9 by 7, BILINEAR. And the picture that
-`lossfeed doctor` decodes: noise in octaves, about as many bits a pixel as a photograph."""
+"""Writes the small images of the decoder's tests, and what Pillow makes of each: NAME.rgb and NAME.l are the raw pixels
+of convert("RGB") and convert("L"), rows of 17 pixels, 13 rows; resized.rgb is rgb.png at 9 by 7, BILINEAR. And the
+picture that `lossfeed doctor` decodes: noise in octaves, about as many bits a pixel as a photograph."""
 
 import pathlib
 
@@ -10,7 +10,8 @@ from PIL import Image
 HERE = pathlib.Path(__file__).parent
 W, H = 17, 13
 y, x = np.mgrid[0:H, 0:W]
-# Smooth in all channels, as photographs mostly are: on noise two correct JPEG decoders differ by their upsampling alone.
+# Smooth in all channels, as photographs mostly are: on noise two correct JPEG decoders differ by their upsampling
+# alone.
 smooth = np.stack([128 + 100 * np.sin(x / 5), 128 + 100 * np.cos(y / 4), 40 + 6 * x + 4 * y], -1).round().astype(np.uint8)
 noise = np.random.default_rng(0).integers(0, 256, (H, W, 4), dtype=np.uint8)
 

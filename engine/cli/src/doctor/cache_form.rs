@@ -11,7 +11,8 @@ use lossfeed::types::SampleId;
 
 use super::Check;
 
-/// 224 x 224 pixels of noise in octaves, JPEG quality 85: about as many bits a pixel as a photograph (`tests/golden/images/make.py`).
+/// 224 x 224 pixels of noise in octaves, JPEG quality 85: about as many bits a pixel as a photograph
+/// (`tests/golden/images/make.py`).
 const PICTURE: &[u8] = include_bytes!("picture.jpg");
 /// How long each of the two is done; the median counts.
 const TRIAL: Duration = Duration::from_millis(60);

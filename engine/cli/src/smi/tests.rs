@@ -1,4 +1,5 @@
-//! Golden screens: what a reader sees, for engines that run, have ended or are not there, with GPUs, broken ones and none.
+//! Golden screens: what a reader sees, for engines that run, have ended or are not there, with GPUs, broken ones and
+//! none.
 //!
 //! `UPDATE_GOLDEN=1 cargo test -p lossfeed-cli` rewrites the files; look at the difference before keeping it.
 

@@ -204,8 +204,8 @@ impl Control {
         Turn::Decided(Decision { number, serial: 0, rows, evicted })
     }
 
-    /// A batch that was decided before, in a recorded run: its accesses once more, whatever the plan says. By row whether
-    /// it is a hit, kept or passed. Nothing while the books are lent.
+    /// A batch that was decided before, in a recorded run: its accesses once more, whatever the plan says. By row
+    /// whether it is a hit, kept or passed. Nothing while the books are lent.
     pub fn follow(&mut self, ids: impl Iterator<Item = SampleId>, bytes: &dyn Fn(SampleId) -> u64) -> Vec<Verdict> {
         let Books::Here(ledger) = &mut self.books else { return Vec::new() };
         let access = |id| ledger.access(id, bytes, &self.scores, &mut self.victims).into();

@@ -33,9 +33,9 @@ impl Batches {
     /// The cut for `rank` of `world_size` over a dataset of `samples`.
     ///
     /// # Errors
-    /// `Settings` if a rank would get no batch, or a batch no sample: `batch_size` 0, `rank ≥ world_size`, fewer samples
-    /// than ranks (or than one full batch a rank, with `drop_last`), or `batch_size` 1 with unequal shares and no
-    /// `drop_last`.
+    /// `Settings` if a rank would get no batch, or a batch no sample: `batch_size` 0, `rank ≥ world_size`, fewer
+    /// samples than ranks (or than one full batch a rank, with `drop_last`), or `batch_size` 1 with unequal shares and
+    /// no `drop_last`.
     pub fn new(samples: usize, batch_size: usize, drop_last: bool, rank: u32, world_size: u32) -> Result<Self> {
         if batch_size == 0 {
             return Err(Error::settings("batch_size is 0: give at least 1"));

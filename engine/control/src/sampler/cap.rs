@@ -1,13 +1,13 @@
 //! No sample may take an epoch over: beliefs are cut where they would be worth too much.
 //!
-//! A single absurd score (1e30 among ordinary ones) would otherwise be nearly all of the mean, and nearly every draw. The
-//! cut changes chances, never what they mean: weights are made from the chances that are really used.
+//! A single absurd score (1e30 among ordinary ones) would otherwise be nearly all of the mean, and nearly every draw.
+//! The cut changes chances, never what they mean: weights are made from the chances that are really used.
 
 /// The most that a sample is worth, in average samples. A choice, not a measurement: see decision 17.
 pub const MAX_GAIN: f64 = 16.0;
 
-/// The most that one of `samples` samples is worth: [`MAX_GAIN`], but no more than half of a small dataset, and never less
-/// than the average.
+/// The most that one of `samples` samples is worth: [`MAX_GAIN`], but no more than half of a small dataset, and never
+/// less than the average.
 pub(super) fn max_gain(samples: usize) -> f64 {
     MAX_GAIN.min(samples as f64 / 2.0).max(1.0)
 }
@@ -17,16 +17,16 @@ pub(super) fn max_gain(samples: usize) -> f64 {
 pub(super) struct Cut {
     /// Beliefs above this one are worth no more than it.
     pub(super) belief: f64,
-    /// What every sample gets beside its own worth: above 0 only where so few samples have a belief above 0 that they would
-    /// be worth too much however they share.
+    /// What every sample gets beside its own worth: above 0 only where so few samples have a belief above 0 that they
+    /// would be worth too much however they share.
     pub(super) spread: f64,
 }
 
-/// Where to cut `beliefs` (at least 0 and finite, with this `mean`) so that none is worth more than [`max_gain`] times the mean of
-/// what is left; `None` if none is.
+/// Where to cut `beliefs` (at least 0 and finite, with this `mean`) so that none is worth more than [`max_gain`] times
+/// the mean of what is left; `None` if none is.
 ///
-/// With r_i = min(s·b_i, cap) the scale s with mean r = 1 is the root of a concave, increasing, piecewise linear function:
-/// Newton's method from the left meets it from below and ends after as many steps as it crosses pieces.
+/// With r_i = min(s·b_i, cap) the scale s with mean r = 1 is the root of a concave, increasing, piecewise linear
+/// function: Newton's method from the left meets it from below and ends after as many steps as it crosses pieces.
 pub(super) fn cut(beliefs: impl Iterator<Item = f32> + Clone, mean: f64) -> Option<Cut> {
     let (count, largest) = beliefs.clone().fold((0usize, 0.0f32), |(n, l), b| (n + 1, l.max(b)));
     let cap = max_gain(count);

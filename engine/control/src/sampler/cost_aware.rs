@@ -1,8 +1,8 @@
 //! Least gradient variance per byte fetched.
 //!
-//! Drawing i with chance q_i and weight 1/(N q_i), the estimate's second moment is Σ g_i²/q_i (over N²), g_i bounding the
-//! gradient's norm, and a draw costs Σ q_i c_i. By Cauchy–Schwarz their product is least at q_i ∝ g_i/√c_i: what is in the
-//! cache may be drawn more often, and its smaller weight pays for it.
+//! Drawing i with chance q_i and weight 1/(N q_i), the estimate's second moment is Σ g_i²/q_i (over N²), g_i bounding
+//! the gradient's norm, and a draw costs Σ q_i c_i. By Cauchy–Schwarz their product is least at q_i ∝ g_i/√c_i: what is
+//! in the cache may be drawn more often, and its smaller weight pays for it.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,8 +18,8 @@ use crate::error::Result;
 pub struct CostAware {
     /// Share of the gains that is spread evenly, in (0, 1]. Default 0.2.
     pub floor: f32,
-    /// What fetching a sample costs, in uses of a resident; at least 1. 1 ignores the cache; the chances of residents rise
-    /// with its square root, and with them the variance. Default 16.
+    /// What fetching a sample costs, in uses of a resident; at least 1. 1 ignores the cache; the chances of residents
+    /// rise with its square root, and with them the variance. Default 16.
     pub kappa: f32,
     /// Replaces every belief by noise fixed by (seed, id): the control that tells what the cost tilt does alone. A live
     /// engine then keeps the noise in its score table too, so that the cache policy knows no more than the sampler.

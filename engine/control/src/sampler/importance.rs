@@ -6,12 +6,14 @@ use super::{Order, Outlook, Sampler, tilt};
 use crate::error::Result;
 
 /// q ∝ floor + (1 − floor) × importance / mean importance over the rank's own samples, as many draws as it owns, by
-/// systematic resampling; weights W/(N q), at most about 1/floor. No sample is worth more than [`MAX_GAIN`](super::MAX_GAIN)
-/// average ones, so none is drawn more often than that an epoch (but for the rounding up of its mean). While nothing is scored: one shuffled pass.
+/// systematic resampling; weights W/(N q), at most about 1/floor. No sample is worth more than
+/// [`MAX_GAIN`](super::MAX_GAIN) average ones, so none is drawn more often than that an epoch (but for the rounding up
+/// of its mean). While nothing is scored: one shuffled pass.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Importance {
-    /// Share of the chances that is spread evenly, in (0, 1]: 1 is a uniform order, near 0 trusts beliefs blindly. Default 0.2.
+    /// Share of the chances that is spread evenly, in (0, 1]: 1 is a uniform order, near 0 trusts beliefs blindly.
+    /// Default 0.2.
     pub floor: f32,
 }
 

@@ -52,8 +52,9 @@ pub struct Outlook<'a> {
 pub struct Order {
     /// The samples; an id may come more than once.
     pub ids: Vec<SampleId>,
-    /// `weights[k]` makes the mean over the epoch of weight × anything, averaged over the ranks, an unbiased estimate of that
-    /// thing's mean over the dataset. 1 for uniform; as the paper has it (1) for samplers that say they are biased.
+    /// `weights[k]` makes the mean over the epoch of weight × anything, averaged over the ranks, an unbiased estimate
+    /// of that thing's mean over the dataset. 1 for uniform; as the paper has it (1) for samplers that say they are
+    /// biased.
     pub weights: Vec<f32>,
 }
 

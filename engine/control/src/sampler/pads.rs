@@ -1,15 +1,15 @@
 //! PADS, the sampler of SHADE (Khan et al., FAST'23): draw by importance, then replay what is in the cache.
 //!
-//! As the paper means it, not as its public code has it. Departures from that code, which [`Pads::as_coded`] undoes except
-//! for the first:
+//! As the paper means it, not as its public code has it. Departures from that code, which [`Pads::as_coded`] undoes
+//! except for the first:
 //! 1. ids are ids: scores are credited to the samples that earned them (the code writes them to other positions);
-//! 2. repeats are clamped so that misses keep a quota. Unclamped, repeats × hit share ≥ 1 leaves no room for misses, and the
-//!    run trains on the cached part for ever;
+//! 2. repeats are clamped so that misses keep a quota. Unclamped, repeats × hit share ≥ 1 leaves no room for misses,
+//!    and the run trains on the cached part for ever;
 //! 3. repeats are interleaved with misses: in-batch ranks mean something only in batches that are representative;
 //! 4. unseen samples are drawn like the most important ones, not (weight 1) below the least important;
 //! 5. the first epoch is a pass over the data, not draws with replacement that miss 36.8 % of it;
-//! 6. every belief counts as at least a hundredth of the mean, so that no chance is 0, and beliefs far above the mean are cut
-//!    ([`MAX_GAIN`](super::MAX_GAIN)), so that no chance is nearly 1.
+//! 6. every belief counts as at least a hundredth of the mean, so that no chance is 0, and beliefs far above the mean
+//!    are cut ([`MAX_GAIN`](super::MAX_GAIN)), so that no chance is nearly 1.
 
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -30,14 +30,15 @@ pub struct Pads {
     pub repeats: f64,
     /// The part of the epoch that misses keep whatever `repeats` says, in [0, 1). Default 0.1.
     pub miss_quota: f64,
-    /// The belief about a sample without a score; `None`, the default: the largest belief of any while it is unseen, the mean
-    /// once it was delivered and got none.
+    /// The belief about a sample without a score; `None`, the default: the largest belief of any while it is unseen,
+    /// the mean once it was delivered and got none.
     pub unseen: Option<f32>,
     /// Mix repeats and misses; otherwise all hits come first. Default true.
     pub interleave: bool,
     /// Begin with one pass over the data. Default true.
     pub first_pass: bool,
-    /// Weight the draws so that the mean is unbiased after all. Default false, as the paper has it. Needs a `miss_quota`.
+    /// Weight the draws so that the mean is unbiased after all. Default false, as the paper has it. Needs a
+    /// `miss_quota`.
     pub corrected: bool,
 }
 
@@ -121,7 +122,8 @@ impl Sampler for Pads {
             .partition(|&index| (outlook.resident)(outlook.owned[index as usize]));
         let (drawn_hits, drawn_misses) = (hits.len(), misses.len());
 
-        // Shuffled before they are repeated and cut: which hits get the extra copy, and which misses stay, must be chance.
+        // Shuffled before they are repeated and cut: which hits get the extra copy, and which misses stay, must be
+        // chance.
         shuffle(&mut hits, order_rng);
         shuffle(&mut misses, order_rng);
         let hit_places = self.hit_places(drawn_hits, places);
@@ -150,8 +152,8 @@ impl Sampler for Pads {
     }
 }
 
-/// `draws` independent draws of indices ∝ `chances`, in ascending order: sorted marks laid beside the running sum, so the
-/// chances are read once and in order.
+/// `draws` independent draws of indices ∝ `chances`, in ascending order: sorted marks laid beside the running sum, so
+/// the chances are read once and in order.
 fn multinomial(chances: &[f32], draws: usize, rng: &mut ChaCha8Rng) -> Vec<u32> {
     let mut marks: Vec<f64> = (0..draws).map(|_| crate::random::unit(rng)).collect();
     marks.sort_unstable_by(f64::total_cmp);

@@ -6,10 +6,10 @@ use crate::index::Standing;
 use crate::random::{Purpose, generator, shuffle, unit};
 use crate::types::SampleId;
 
-/// How much every owned sample is worth a draw, relative to the average one:
-/// `floor + (1 − floor) × belief / mean belief`, so at least `floor`, with outliers cut by [`cap`](super::cap). A belief below 0
-/// counts as 0. An unseen sample is worth as much as the best scored one: it must be met soon, and its worth is found out by
-/// meeting it. One that was met without getting a score is worth what an average sample is. `None` if nothing has a score.
+/// How much every owned sample is worth a draw, relative to the average one: `floor + (1 − floor) × belief / mean
+/// belief`, so at least `floor`, with outliers cut by [`cap`](super::cap). A belief below 0 counts as 0. An unseen
+/// sample is worth as much as the best scored one: it must be met soon, and its worth is found out by meeting it. One
+/// that was met without getting a score is worth what an average sample is. `None` if nothing has a score.
 pub(super) fn gains(outlook: &Outlook<'_>, floor: f32, belief: impl Fn(SampleId, f32) -> f32) -> Option<Vec<f32>> {
     let mut gains = Vec::with_capacity(outlook.owned.len());
     let (mut sum, mut seen, mut largest) = (0.0f64, 0usize, 0.0f32);
@@ -71,8 +71,9 @@ pub(super) fn first_pass(outlook: &Outlook<'_>) -> Order {
 
 /// The weight of a draw that is as likely as any other of this rank: 1 where shares are equal.
 ///
-/// Ranks average their gradients with equal say (each step is the mean over ranks of batch means), so what must be unbiased
-/// is the mean over ranks of each rank's mean. A rank that owns n of N samples stands for W·n/N of an average rank.
+/// Ranks average their gradients with equal say (each step is the mean over ranks of batch means), so what must be
+/// unbiased is the mean over ranks of each rank's mean. A rank that owns n of N samples stands for W·n/N of an average
+/// rank.
 pub(super) fn share_weight(outlook: &Outlook<'_>) -> f64 {
     f64::from(outlook.world_size) * outlook.owned.len() as f64 / f64::from(outlook.samples)
 }
@@ -81,8 +82,8 @@ pub(super) fn share_weight(outlook: &Outlook<'_>) -> f64 {
 pub(super) fn weighted_order(outlook: &Outlook<'_>, chances: &[f32]) -> Order {
     let rng = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Draw);
     let start = unit(rng);
-    // Marks are evenly spaced: laid in the order of ids, chances that vary periodically with it (every fifth sample resident)
-    // would meet all marks alike, and a whole group would get its floor or its ceiling together.
+    // Marks are evenly spaced: laid in the order of ids, chances that vary periodically with it (every fifth sample
+    // resident) would meet all marks alike, and a whole group would get its floor or its ceiling together.
     let mut laid: Vec<u32> = (0..chances.len() as u32).collect();
     shuffle(&mut laid, rng);
     let mut draws: Vec<u32> = Vec::with_capacity(chances.len());
@@ -100,8 +101,8 @@ pub(super) fn weighted_order(outlook: &Outlook<'_>, chances: &[f32]) -> Order {
 
 /// The weight of a draw of the index-th owned sample at chances ∝ `chances`.
 ///
-/// A run that goes on without samples that cannot be read trains on the others: what must be unbiased is *their* mean, over
-/// the draws that arrive. So both the count and the sum of the chances are those of the samples that can be read.
+/// A run that goes on without samples that cannot be read trains on the others: what must be unbiased is *their* mean,
+/// over the draws that arrive. So both the count and the sum of the chances are those of the samples that can be read.
 pub(super) fn weigher<'a>(outlook: &Outlook<'_>, chances: &'a [f32]) -> impl Fn(usize) -> f64 + use<'a> {
     let readable = |id| outlook.scores.standing(id) != Standing::Failed;
     let (mut count, mut sum) = (chances.len(), total(chances));
@@ -121,9 +122,9 @@ pub(super) fn total(chances: &[f32]) -> f64 {
     chances.iter().map(|&c| f64::from(c)).sum()
 }
 
-/// Systematic resampling (Kitagawa 1996): lay the chances end to end on [0, draws), in the order of the indices `laid`, and
-/// count the marks start, start + 1, … in each. `take(index, times)` is called for every index with times ≥ 1; times is
-/// ⌊draws·q⌋ or ⌈draws·q⌉, its mean over `start` in [0, 1) is draws·q, and all add up to `draws`.
+/// Systematic resampling (Kitagawa 1996): lay the chances end to end on [0, draws), in the order of the indices `laid`,
+/// and count the marks start, start + 1, … in each. `take(index, times)` is called for every index with times ≥ 1;
+/// times is ⌊draws·q⌋ or ⌈draws·q⌉, its mean over `start` in [0, 1) is draws·q, and all add up to `draws`.
 fn systematic(chances: &[f32], laid: &[u32], draws: usize, start: f64, mut take: impl FnMut(u32, usize)) {
     let scale = draws as f64 / total(chances);
     let (mut sum, mut taken) = (0.0f64, 0usize);
@@ -139,8 +140,8 @@ fn systematic(chances: &[f32], laid: &[u32], draws: usize, start: f64, mut take:
     }
 }
 
-/// A belief that knows nothing: skewed like real ones (density falling from 0, mean 1, at most 4), fixed by (seed, id). The
-/// control of every claim about scores: whatever it achieves was not achieved by them.
+/// A belief that knows nothing: skewed like real ones (density falling from 0, mean 1, at most 4), fixed by (seed, id).
+/// The control of every claim about scores: whatever it achieves was not achieved by them.
 pub fn random_belief(seed: u64, id: SampleId) -> f32 {
     // SplitMix64's finaliser (Steele, Lea, Flood 2014).
     let mut z = seed ^ u64::from(id).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,5 +1,5 @@
-//! The pure half run alone: a recorded run's accesses through the *same ledger* that keeps the live cache's books, so that
-//! a simulated hit ratio cannot drift from a real one.
+//! The pure half run alone: a recorded run's accesses through the *same ledger* that keeps the live cache's books, so
+//! that a simulated hit ratio cannot drift from a real one.
 
 mod replay;
 mod trace;

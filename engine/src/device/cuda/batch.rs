@@ -1,7 +1,7 @@
 //! `cuMemcpyBatchAsync`: many copies in one call.
 //!
-//! Asked for by name and version, because the bindings have it or not as the program that links them chooses, and because CUDA 13 has
-//! given the name to a function of other arguments. A driver has it from 570 (CUDA 12.8) on.
+//! Asked for by name and version, because the bindings have it or not as the program that links them chooses, and
+//! because CUDA 13 has given the name to a function of other arguments. A driver has it from 570 (CUDA 12.8) on.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -80,15 +80,16 @@ impl BatchCopy {
     /// Queues a copy of every row to its place.
     ///
     /// # Safety
-    /// Inside [`Driver::call`]; rows and places stay valid until the copies have ended; `stream` is a live stream and not the default one.
+    /// Inside [`Driver::call`]; rows and places stay valid until the copies have ended; `stream` is a live stream and
+    /// not the default one.
     pub(super) unsafe fn start(self, rows: &[(&[u8], u64)], stream: u64) -> Result<(), DriverError> {
         let mut to: Vec<u64> = rows.iter().map(|(_, to)| *to).collect();
         let mut from: Vec<u64> = rows.iter().map(|(row, _)| row.as_ptr() as u64).collect();
         let mut sizes: Vec<usize> = rows.iter().map(|(row, _)| row.len()).collect();
         let mut attributes = Attributes { source_order: IN_STREAM_ORDER, ..Attributes::default() };
         let (mut first, mut failed) = (0, usize::MAX);
-        // SAFETY: three arrays of `rows.len()`, one attribute for all from row 0 on, locals that outlive the call; the rest is the
-        // caller's promise.
+        // SAFETY: three arrays of `rows.len()`, one attribute for all from row 0 on, locals that outlive the call; the
+        // rest is the caller's promise.
         unsafe {
             (self.0)(
                 to.as_mut_ptr(),

@@ -1,5 +1,5 @@
-//! Host-to-device copies on a stream of our own, one a device for the life of the process: a framework's allocator may record events on
-//! it whenever a batch that was copied there is dropped, which may be long after its loader.
+//! Host-to-device copies on a stream of our own, one a device for the life of the process: a framework's allocator may
+//! record events on it whenever a batch that was copied there is dropped, which may be long after its loader.
 //!
 //! ```text
 //! consumer's stream   ── … allocates dst ──►● after                    ┌─wait─► reads dst
@@ -25,8 +25,8 @@ use super::driver::{Driver, is_capturing};
 use crate::error::{Error, Result};
 use crate::process::Process;
 
-/// All streams share one host-to-device engine, first come first served: a small copy of someone else's must not wait for
-/// a whole batch (20–75 µs a piece at PCIe 5 rates).
+/// All streams share one host-to-device engine, first come first served: a small copy of someone else's must not wait
+/// for a whole batch (20–75 µs a piece at PCIe 5 rates).
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Copy streams by process and device.
@@ -93,8 +93,8 @@ impl Copies {
         let stream = self.stream as sys::CUstream;
         let (ready, done) = (Event::new(self.driver.clone())?, Event::new(self.driver.clone())?);
         let follows = self.driver.call("copying a batch to the GPU", || {
-            // SAFETY: `after` is 0 or a live stream (the caller's promise); events and the copy stream are ours and alive.
-            // An event that is destroyed after the wait was queued stays valid for that wait (cuEventDestroy).
+            // SAFETY: `after` is 0 or a live stream (the caller's promise); events and the copy stream are ours and
+            // alive. An event that is destroyed after the wait was queued stays valid for that wait (cuEventDestroy).
             unsafe {
                 if is_capturing(after)? {
                     return Ok(false);
@@ -175,8 +175,8 @@ impl CopyQueue<'_> {
         })
     }
 
-    /// Copies every one of `rows` to its place, in one call and in any order (`cuMemcpyBatchAsync`). A row is page-locked as a part of
-    /// one piece.
+    /// Copies every one of `rows` to its place, in one call and in any order (`cuMemcpyBatchAsync`). A row is
+    /// page-locked as a part of one piece.
     ///
     /// # Safety
     /// As for [`Self::copy`], for every row and place.
@@ -193,7 +193,8 @@ impl CopyQueue<'_> {
     }
 }
 
-/// Cuts a range at multiples of [`PIECE_BYTES`], so that no piece crosses from one page-locked piece of memory to the next.
+/// Cuts a range at multiples of [`PIECE_BYTES`], so that no piece crosses from one page-locked piece of memory to the
+/// next.
 fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let mut at = range.start;
     std::iter::from_fn(move || {
@@ -221,7 +222,8 @@ fn reap(in_flight: Receiver<InFlight>) {
         match event.synchronize() {
             Ok(()) => drop(owner),
             Err(error) => {
-                // The context is lost, or the process is ending. Leaking a slot is the one answer that cannot corrupt memory.
+                // The context is lost, or the process is ending. Leaking a slot is the one answer that cannot corrupt
+                // memory.
                 tracing::error!(%error, "a copy to the GPU did not end; its batch slot is lost");
                 std::mem::forget(owner);
             }

@@ -23,16 +23,16 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// Retains the primary context of a device that the probe has found. The calling thread's current context stays what
-    /// it was: torch takes its current device from it.
+    /// Retains the primary context of a device that the probe has found. The calling thread's current context stays
+    /// what it was: torch takes its current device from it.
     pub(super) fn new(ordinal: usize) -> Result<Arc<Self>> {
         let opened = caught(|| {
             let mut before = std::ptr::null_mut();
             // SAFETY: the driver is initialised (the probe found the device); the pointer is to a local.
             unsafe { sys::cuCtxGetCurrent(&raw mut before) }.result()?;
             let context = CudaContext::new(ordinal)?;
-            // SAFETY: none of cudarc's slices, which tracking is for, is ever made; all ordering is by our own events. Left
-            // on, it would synchronise the whole context, torch's work included, when the copy stream is made.
+            // SAFETY: none of cudarc's slices, which tracking is for, is ever made; all ordering is by our own events.
+            // Left on, it would synchronise the whole context, torch's work included, when the copy stream is made.
             unsafe { context.disable_event_tracking() };
             // SAFETY: `before` was the current context a moment ago, or null for none.
             unsafe { sys::cuCtxSetCurrent(before) }.result()?;
@@ -68,8 +68,9 @@ impl Driver {
         })
     }
 
-    /// As [`Self::call`], for calls that only queue work on a stream. Those are allowed in every capture mode, so the mode
-    /// stays what it is: a launch pays for nothing but itself where the context is current already, as it is on torch's threads.
+    /// As [`Self::call`], for calls that only queue work on a stream. Those are allowed in every capture mode, so the
+    /// mode stays what it is: a launch pays for nothing but itself where the context is current already, as it is on
+    /// torch's threads.
     ///
     /// # Errors
     /// As for [`Self::call`].
@@ -247,8 +248,8 @@ impl Drop for Relaxed {
     }
 }
 
-/// Lets the calling thread allocate and page-lock memory while another thread captures a graph, from now on and until the thread ends.
-/// In the mode that threads begin with, such a call fails and takes the capture with it.
+/// Lets the calling thread allocate and page-lock memory while another thread captures a graph, from now on and until
+/// the thread ends. In the mode that threads begin with, such a call fails and takes the capture with it.
 ///
 /// # Errors
 /// [`crate::ErrorKind::Device`] where there is no driver, or it refuses.
@@ -285,9 +286,9 @@ pub(super) fn register(driver: &Arc<Driver>, memory: &mut [u8]) -> Result<Regist
         let start = piece.as_mut_ptr().cast::<c_void>();
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         driver.call(&what, || {
-            // SAFETY: the piece is mapped memory of that length (it is a live borrow). That it stays mapped until `Pinned`
-            // is dropped is the caller's duty; the driver's own hold on the pages keeps them from being reused for anything
-            // else even if it were not.
+            // SAFETY: the piece is mapped memory of that length (it is a live borrow). That it stays mapped until
+            // `Pinned` is dropped is the caller's duty; the driver's own hold on the pages keeps them from being reused
+            // for anything else even if it were not.
             unsafe { sys::cuMemHostRegister_v2(start, piece.len(), flags) }.result()
         })?;
         // On an error above, dropping `pinned` takes the earlier pieces back.

@@ -1,4 +1,5 @@
-//! The kernels of one device on borrowed streams: `kernels/README.md` has their arguments, `lossfeed_kernels::launch` their shapes.
+//! The kernels of one device on borrowed streams: `kernels/README.md` has their arguments, `lossfeed_kernels::launch`
+//! their shapes.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -22,8 +23,8 @@ use crate::process::Process;
 
 /// The kernels of a device. Loaded once a process and never unloaded: a captured graph may hold them.
 ///
-/// A call launches on the caller's stream, waits for nothing and allocates nothing on the device, so it can be captured. Any number of
-/// streams may score at a time, and graphs be replayed on any of them (see [`super::lend`]).
+/// A call launches on the caller's stream, waits for nothing and allocates nothing on the device, so it can be
+/// captured. Any number of streams may score at a time, and graphs be replayed on any of them (see [`super::lend`]).
 pub struct CudaKernels {
     driver: Arc<Driver>,
     image: &'static str,
@@ -82,9 +83,9 @@ impl CudaKernels {
         self.image
     }
 
-    /// Scores logits against class indices. `scratch` is [`launch::scratch_bytes`] of device memory that nobody else uses
-    /// until the work has ended (memory of a stream-ordered allocator may be given back at once). Without `error` and `bad_rows`, bad
-    /// targets are reported to the stream's own place, see [`Self::take_error`].
+    /// Scores logits against class indices. `scratch` is [`launch::scratch_bytes`] of device memory that nobody else
+    /// uses until the work has ended (memory of a stream-ordered allocator may be given back at once). Without `error`
+    /// and `bad_rows`, bad targets are reported to the stream's own place, see [`Self::take_error`].
     ///
     /// # Safety
     /// `stream` is 0 or a live stream of the device; every address is 0 where that is allowed, or device memory of the
@@ -162,7 +163,8 @@ impl CudaKernels {
         unsafe { self.launch(stream, step.as_slice()) }
     }
 
-    /// Scores sequences from their tokens' scores, double if `double`. Scratch is that of `sequences` rows of one class.
+    /// Scores sequences from their tokens' scores, double if `double`. Scratch is that of `sequences` rows of one
+    /// class.
     ///
     /// # Safety
     /// As for [`Self::forward`], with [`Sequences`].
@@ -178,8 +180,8 @@ impl CudaKernels {
         unsafe { self.launch(stream, &launch::sequences(double, batch, &lent)) }
     }
 
-    /// Ranks `rows` float32 losses, and mails them with the columns given (float32 or 0) if `home` says so. Scratch is that
-    /// of `rows` rows of one class.
+    /// Ranks `rows` float32 losses, and mails them with the columns given (float32 or 0) if `home` says so. Scratch is
+    /// that of `rows` rows of one class.
     ///
     /// # Safety
     /// As for [`Self::forward`], with `rows` values at every address.
@@ -234,7 +236,8 @@ impl CudaKernels {
     /// As for [`Self::forward`], with [`Gather`]; and the rows stay as they are until the work has ended.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Usage`] for rows longer than a launch counts; [`crate::ErrorKind::Device`] if the driver refuses.
+    /// [`crate::ErrorKind::Usage`] for rows longer than a launch counts; [`crate::ErrorKind::Device`] if the driver
+    /// refuses.
     pub unsafe fn gather(&self, stream: u64, batch: &Gather<'_>) -> Result<()> {
         let steps = launch::gather(batch, self.multiprocessors())
             .map_err(|bytes| Error::usage(format!("rows of {bytes} bytes are longer than one launch gathers")))?;
@@ -242,8 +245,9 @@ impl CudaKernels {
         unsafe { self.launch(stream, &steps) }
     }
 
-    /// The first row whose target named no class in the calls on `stream` that have run since this was last asked; else in those that
-    /// ran out of captured graphs, or on streams beyond the first 80. Waits for nothing: a call that has not run yet is told later.
+    /// The first row whose target named no class in the calls on `stream` that have run since this was last asked; else
+    /// in those that ran out of captured graphs, or on streams beyond the first 80. Waits for nothing: a call that has
+    /// not run yet is told later.
     pub fn take_error(&self, stream: u64) -> Option<u32> {
         self.lending.take_error(stream)
     }
@@ -273,7 +277,8 @@ impl CudaKernels {
             self.driver.queue(kernel, || {
                 let (grid, (x, y), shared) = (step.launch.grid, step.launch.block, step.launch.shared_bytes);
                 let (stream, extra) = (stream as sys::CUstream, std::ptr::null_mut());
-                // SAFETY: the caller's promises; shape and argument are made for the kernel by `lossfeed_kernels::launch`.
+                // SAFETY: the caller's promises; shape and argument are made for the kernel by
+                // `lossfeed_kernels::launch`.
                 unsafe {
                     sys::cuLaunchKernel(function, grid, 1, 1, x, y, 1, shared, stream, parameters.as_mut_ptr(), extra)
                 }

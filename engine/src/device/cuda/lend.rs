@@ -1,9 +1,10 @@
 //! What the launches on a stream are lent: tickets, and a place to report bad targets to.
 //!
-//! Launches that may overlap must not share tickets. A stream runs its launches one after the other, so each has tickets of its own;
-//! there are as many as that at the start, and nothing is allocated later. A launch that is captured runs when and where its graph is
-//! replayed, and a stream may come when all tickets are lent: they use the first bytes of their own scratch, zeroed by work on the
-//! stream in front of them. In a graph that is a node of it, and the scratch belongs to the graph.
+//! Launches that may overlap must not share tickets. A stream runs its launches one after the other, so each has
+//! tickets of its own; there are as many as that at the start, and nothing is allocated later. A launch that is
+//! captured runs when and where its graph is replayed, and a stream may come when all tickets are lent: they use the
+//! first bytes of their own scratch, zeroed by work on the stream in front of them. In a graph that is a node of it,
+//! and the scratch belongs to the graph.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -71,7 +72,8 @@ impl Lending {
         self.multiprocessors
     }
 
-    /// What the next call on `stream` is lent, and where it reports bad targets. Queues the zeroing of tickets if it has to.
+    /// What the next call on `stream` is lent, and where it reports bad targets. Queues the zeroing of tickets if it
+    /// has to.
     ///
     /// # Safety
     /// `stream` is 0 or a live stream of the device; `scratch` is the call's.
@@ -143,8 +145,8 @@ impl Lending {
 
     fn words_of(&self, number: usize) -> (&AtomicU64, &AtomicU32) {
         let line = self.words.host().as_ptr().wrapping_add(number * LINE_BYTES);
-        // SAFETY: aligned and inside the memory, which lives as long as the borrow; the host touches these words only as atomics, and
-        // the device reads the one and writes the other as a whole.
+        // SAFETY: aligned and inside the memory, which lives as long as the borrow; the host touches these words only
+        // as atomics, and the device reads the one and writes the other as a whole.
         unsafe { (AtomicU64::from_ptr(line.cast()), AtomicU32::from_ptr(line.wrapping_add(8).cast())) }
     }
 }

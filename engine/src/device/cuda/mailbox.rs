@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The thread polls memory and calls no driver function, so it cannot disturb a graph capture; nothing on the host is
-//! armed for a launch, so a captured graph's replays bring their scores too. Dropping a mailbox queues that one kernel and waits for
-//! nothing: a garbage collection may do it in the middle of a capture. The ring's memory goes with the thread, when no kernel can write to
-//! it any more. `lossfeed_kernels::launch::mail` has the layout.
+//! armed for a launch, so a captured graph's replays bring their scores too. Dropping a mailbox queues that one kernel
+//! and waits for nothing: a garbage collection may do it in the middle of a capture. The ring's memory goes with the
+//! thread, when no kernel can write to it any more. `lossfeed_kernels::launch::mail` has the layout.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -100,8 +100,8 @@ impl Mailbox {
         Ok(Self { driver, kernels, state: address, ring, rows_max })
     }
 
-    /// What launches name it by ([`lossfeed_kernels::launch::Home::mail`]): an address on the device, for ever valid. After
-    /// [`Self::close`] mail to it is dropped, also that of graphs captured before.
+    /// What launches name it by ([`lossfeed_kernels::launch::Home::mail`]): an address on the device, for ever valid.
+    /// After [`Self::close`] mail to it is dropped, also that of graphs captured before.
     pub fn address(&self) -> u64 {
         self.state
     }
@@ -119,16 +119,16 @@ impl Mailbox {
     /// Waits for the work the device has been given and until its mail has been handed to the sink.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Device`] if the device cannot be waited for (a capture is under way), [`crate::ErrorKind::Internal`] if
-    /// the mail is not taken up within some seconds.
+    /// [`crate::ErrorKind::Device`] if the device cannot be waited for (a capture is under way),
+    /// [`crate::ErrorKind::Internal`] if the mail is not taken up within some seconds.
     pub fn settle(&self) -> Result<()> {
         self.driver.synchronize("waiting for scores")?;
         self.ring.settle()
     }
 
-    /// Refuses further mail, hands what was claimed before to the sink and ends the thread. Does not wait for work that has nothing to do
-    /// with this mailbox, and may be called while a graph is being captured. `false` if the device does not answer (its context is lost,
-    /// or a kernel hangs that has a slot): then the ring's memory is never freed.
+    /// Refuses further mail, hands what was claimed before to the sink and ends the thread. Does not wait for work that
+    /// has nothing to do with this mailbox, and may be called while a graph is being captured. `false` if the device
+    /// does not answer (its context is lost, or a kernel hangs that has a slot): then the ring's memory is never freed.
     pub fn close(&mut self) -> bool {
         if self.driver.forked() {
             self.ring.abandon();
@@ -307,8 +307,8 @@ impl Ring {
         word(&*self.words, 0).load(Ordering::Relaxed)
     }
 
-    /// Ends the thread: with the last claim if the gate is `shut`, else with what is there, and then a kernel may still write, so the memory
-    /// stays for ever. Whether all came.
+    /// Ends the thread: with the last claim if the gate is `shut`, else with what is there, and then a kernel may still
+    /// write, so the memory stays for ever. Whether all came.
     fn close(&mut self, shut: bool) -> bool {
         let Some(thread) = self.thread.take() else { return true };
         // From inside the sink there is nothing to wait for: the thread ends when the sink returns.

@@ -28,7 +28,8 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new`, freed only here; the driver frees it when work that uses it has ended (cuMemFree waits).
+        // SAFETY: allocated in `new`, freed only here; the driver frees it when work that uses it has ended (cuMemFree
+        // waits).
         let _ = self.driver.call("freeing device memory", || unsafe { sys::cuMemFree_v2(self.address) }.result());
     }
 }

@@ -13,11 +13,11 @@
 //! | `mailbox` | scores on their way home: a ring in mapped host memory and a thread that reads it |
 //!
 //! Lifetimes, once: everything holds the [`driver::Driver`], which holds the device's primary context (the one torch
-//! uses). Memory handed to the GPU is owned by whoever waits for the event (or the sequence word) that ends its use. In a
-//! forked child the context is gone: every call is refused with an error, and drops leak.
+//! uses). Memory handed to the GPU is owned by whoever waits for the event (or the sequence word) that ends its use. In
+//! a forked child the context is gone: every call is refused with an error, and drops leak.
 //!
-//! Every test of `tests/driver` runs it on a driver made of threads, under delays, refusals and planted mistakes. **Never run on a
-//! GPU so far.**
+//! Every test of `tests/driver` runs it on a driver made of threads, under delays, refusals and planted mistakes.
+//! **Never run on a GPU so far.**
 #![allow(unsafe_code)]
 
 mod batch;
@@ -85,14 +85,14 @@ impl Cuda {
         &self.gpu
     }
 
-    /// Raw handle of our copy stream, for `torch.cuda.ExternalStream`. Every handle to the device has the same, and it lives as long as the
-    /// process.
+    /// Raw handle of our copy stream, for `torch.cuda.ExternalStream`. Every handle to the device has the same, and it
+    /// lives as long as the process.
     pub fn copy_stream(&self) -> u64 {
         self.copies.stream()
     }
 
-    /// Starts copying all of `source` to `dst` on the copy stream, after the work that `after_stream` (a raw handle) has
-    /// been given so far. `source` is dropped, on another thread, when the copy has ended.
+    /// Starts copying all of `source` to `dst` on the copy stream, after the work that `after_stream` (a raw handle)
+    /// has been given so far. `source` is dropped, on another thread, when the copy has ended.
     ///
     /// Nothing here waits for the GPU.
     ///
@@ -112,15 +112,17 @@ impl Cuda {
     {
         let source = Box::new(source);
         let bytes = std::ptr::from_ref((*source).as_ref());
-        // SAFETY: the caller's promises; the box is not opened again, so the bytes stay where they are even if `S` holds them itself,
-        // and it is dropped when the copy has ended.
+        // SAFETY: the caller's promises; the box is not opened again, so the bytes stay where they are even if `S`
+        // holds them itself, and it is dropped when the copy has ended.
         unsafe { self.queue(source, after_stream, |queue| queue.copy(&*bytes, 0..bytes.len(), dst)) }
     }
 
-    /// Queues `work` on the copy stream, after the work that `after_stream` (a raw handle) has been given so far. `owner` is dropped, on
-    /// another thread, when that work has ended: it keeps alive what the work reads. Gives the work's end.
+    /// Queues `work` on the copy stream, after the work that `after_stream` (a raw handle) has been given so far.
+    /// `owner` is dropped, on another thread, when that work has ended: it keeps alive what the work reads. Gives the
+    /// work's end.
     ///
-    /// Nothing here waits for the GPU. Work that several threads queue at a time may mix on the stream; each end comes behind its own.
+    /// Nothing here waits for the GPU. Work that several threads queue at a time may mix on the stream; each end comes
+    /// behind its own.
     ///
     /// # Safety
     /// - `after_stream` is 0 or a live stream of this device.
@@ -128,7 +130,8 @@ impl Cuda {
     ///   [`Self::copy_async`].
     ///
     /// # Errors
-    /// As for [`Self::copy_async`], and those of `work`. Then what had been queued has ended and `owner` has been dropped.
+    /// As for [`Self::copy_async`], and those of `work`. Then what had been queued has ended and `owner` has been
+    /// dropped.
     pub unsafe fn queue<S, W>(&self, owner: S, after_stream: u64, work: W) -> Result<CopyEvent>
     where
         S: Send + 'static,
@@ -182,11 +185,12 @@ impl Cuda {
         CudaKernels::of(&self.driver, self.gpu.ordinal)
     }
 
-    /// A mailbox for batches of at most `rows_max` rows, `slots` (a power of two) of them at a time. `sink` is called on a
-    /// thread of its own with each batch, in the order of the kernels' claims. Loads the kernels.
+    /// A mailbox for batches of at most `rows_max` rows, `slots` (a power of two) of them at a time. `sink` is called
+    /// on a thread of its own with each batch, in the order of the kernels' claims. Loads the kernels.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Settings`] for sizes it cannot have, [`crate::ErrorKind::Device`] if the driver refuses the memory.
+    /// [`crate::ErrorKind::Settings`] for sizes it cannot have, [`crate::ErrorKind::Device`] if the driver refuses the
+    /// memory.
     pub fn mailbox<F>(&self, rows_max: usize, slots: usize, sink: F) -> Result<Mailbox>
     where
         F: FnMut(&Mail<'_>) + Send + 'static,

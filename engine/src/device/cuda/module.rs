@@ -71,8 +71,8 @@ fn try_image(driver: &Driver, image: &Image) -> Result<Result<Vec<(&'static str,
     let tried = driver.call(&format!("loading the kernels ({})", image.name), || {
         let mut module = std::ptr::null_mut();
         let (n, options, values) = (options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr());
-        // SAFETY: the image is whole machine code or text that ends with a zero; the two options have their two values; log and
-        // arrays outlive the call.
+        // SAFETY: the image is whole machine code or text that ends with a zero; the two options have their two values;
+        // log and arrays outlive the call.
         let loaded =
             unsafe { sys::cuModuleLoadDataEx(&raw mut module, image.bytes.as_ptr().cast(), n, options, values) };
         if let Err(error) = loaded.result() {
@@ -127,9 +127,8 @@ unsafe fn functions(
         unsafe { sys::cuModuleGetFunction(&raw mut function, module, c_name.as_ptr()) }.result()?;
         let mut registers = 0;
         let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NUM_REGS;
-        // The driver loads code when it is first needed; asking about it now keeps that out of a training step and out of a graph
-        // capture.
-        // SAFETY: the function was just got; the pointer is to a local.
+        // The driver loads code when it is first needed; asking about it now keeps that out of a training step and out
+        // of a graph capture. SAFETY: the function was just got; the pointer is to a local.
         unsafe { sys::cuFuncGetAttribute(&raw mut registers, attribute, function) }.result()?;
         Ok((*name, function))
     };

@@ -1,11 +1,13 @@
 //! Encoded images to pixels: u8, height × width × channels, straight into the caller's buffer.
 //!
-//! What is *not* done, as in Pillow and torchvision by default: EXIF orientation, colour profiles and gamma are ignored;
-//! alpha is dropped; 16-bit samples keep their high byte. PNG pixels equal Pillow's exactly. JPEG pixels come from
-//! another inverse transform than libjpeg-turbo's and differ by a few levels (at most 7, on average 0.3: decision 0012).
+//! What is *not* done, as in Pillow and torchvision by default: EXIF orientation, colour profiles and gamma are
+//! ignored; alpha is dropped; 16-bit samples keep their high byte. PNG pixels equal Pillow's exactly. JPEG pixels come
+//! from another inverse transform than libjpeg-turbo's and differ by a few levels (at most 7, on average 0.3: decision
+//! 0012).
 //!
-//! A JPEG without its end marker is truncated and refused, as Pillow does. One whose blocks end early *with* an end marker
-//! is shown as far as it goes and gray for the rest, as libjpeg does: nothing in the format tells it from a picture.
+//! A JPEG without its end marker is truncated and refused, as Pillow does. One whose blocks end early *with* an end
+//! marker is shown as far as it goes and gray for the rest, as libjpeg does: nothing in the format tells it from a
+//! picture.
 
 mod contain;
 mod jpeg;
@@ -34,8 +36,8 @@ const PROBES: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ImageMode {
-    /// What the first image is: 1 channel if it is gray, 3 otherwise. Later gray images are widened to 3; a later colour
-    /// image among gray ones is an error, since reducing it would lose something nobody asked to lose.
+    /// What the first image is: 1 channel if it is gray, 3 otherwise. Later gray images are widened to 3; a later
+    /// colour image among gray ones is an error, since reducing it would lose something nobody asked to lose.
     #[default]
     Auto,
     /// 3 channels; gray images are widened.

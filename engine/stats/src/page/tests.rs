@@ -80,7 +80,8 @@ fn every_wrong_head_is_named() {
     assert!(parse(&[]).is_err());
 }
 
-/// A page of a build that counts `hits_total`, `moons_total` and `epoch`, with a history of the second and `samples_total`.
+/// A page of a build that counts `hits_total`, `moons_total` and `epoch`, with a history of the second and
+/// `samples_total`.
 fn of_another_build() -> Vec<u8> {
     let names = "hits_total\0moons_total\0epoch\0moons_total\0samples_total\0";
     let places = Places::new(3, 2);
