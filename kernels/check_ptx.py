@@ -141,8 +141,15 @@ def main() -> None:
     parser.add_argument("directory", type=Path, metavar="WORK_DIRECTORY")
     options = parser.parse_args()
     work = options.directory.resolve() / "ptxas"
-    now = disassembled(tool(work / DISASSEMBLER.replace("==", "-"), DISASSEMBLER, "nvdisasm"))
-    wrong = without_loop(now)
+    with ThreadPoolExecutor(2) as pool:
+        runs = [
+            pool.submit(refusals, release, gpu, tool(work / release, package, "ptxas"))
+            for release, (package, gpus) in ASSEMBLERS.items()
+            for gpu in gpus
+        ]
+        now = disassembled(tool(work / DISASSEMBLER.replace("==", "-"), DISASSEMBLER, "nvdisasm"))
+        refused = [line for run in runs for line in run.result()]
+    wrong = refused + without_loop(now)
     if options.write:
         write(TABLE, now)
         print(f"{TABLE}: {len(now)} kernels written")
@@ -152,12 +159,6 @@ def main() -> None:
             wrong += ["worse than kernels/machine_code.csv (to accept it: kernels/check_ptx.py --write):", *worse, *better]
         elif better:
             wrong += ["better than kernels/machine_code.csv: run kernels/check_ptx.py --write and commit it:", *better]
-    with ThreadPoolExecutor(2) as pool:
-        runs = []
-        for release, (package, gpus) in ASSEMBLERS.items():
-            assembler = tool(work / release, package, "ptxas")
-            runs += [pool.submit(refusals, release, gpu, assembler) for gpu in gpus]
-        wrong += [line for run in runs for line in run.result()]
     if wrong:
         sys.exit("\n".join(wrong))
     print("the machine code is as its table says; the PTX assembles everywhere, without spills")

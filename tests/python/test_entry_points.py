@@ -4,6 +4,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 import lossfeed as lf
 
 
@@ -56,3 +58,23 @@ def test_a_train_callback_that_raises_and_one_that_returns_a_code_are_passed_on(
         assert str(error) == "mine"
     else:
         raise AssertionError("the callback's exception must come through")
+
+
+def test_a_loader_and_its_loss_do_not_load_torchs_compiler():
+    script = """
+        import sys
+        import torch
+        if "torch._dynamo" in sys.modules:
+            sys.exit(77)
+        import lossfeed
+        loader = lossfeed.Loader((torch.zeros(64, 3), torch.arange(64) % 5), 16, num_workers=0, stats=False)
+        net = torch.nn.Linear(3, 5)
+        for batch in loader:
+            loader.cross_entropy(net(batch.data), batch).backward()
+        found = sorted({"torch._dynamo", "torch._inductor", "triton"} & set(sys.modules))
+        assert not found, f"two seconds for whoever compiles nothing: {found}"
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
+    if done.returncode == 77:
+        pytest.skip("torch itself loads its compiler: nothing can be told here")
+    assert done.returncode == 0, done.stderr

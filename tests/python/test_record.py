@@ -80,7 +80,7 @@ def test_a_file_that_is_there_and_one_file_for_many_ranks_are_refused(pictures, 
 
 def test_train_records_every_run(tmp_path):
     argv = [sys.executable, "-m", "lossfeed", "train", "--steps", "4", "--seeds", "1", "--quiet", "--latency", "0"]
-    argv += ["--compare", "uniform+lru,cost-aware", "--record", str(tmp_path / "runs"), "--work-dir", str(tmp_path)]
+    argv += ["--bandwidth", "1GB", "--compare", "uniform+lru,cost-aware", "--record", str(tmp_path / "runs"), "--work-dir", str(tmp_path)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     journals = sorted(path.name for path in (tmp_path / "runs").iterdir())

@@ -9,7 +9,7 @@ use crate::ledger::Ledger;
 use crate::policy;
 use crate::sampler::Order;
 
-const SAMPLES: u32 = 100_000;
+const SAMPLES: u32 = 20_000;
 
 fn sizes(kind: &str) -> fn(SampleId) -> u64 {
     match kind {
@@ -84,7 +84,7 @@ fn all_that_is_kept_about_a_resident_is_at_most_32_bytes() {
     for name in policy::ALL.iter().filter(|entry| entry.is_live()).map(|entry| entry.name) {
         for kind in ["equal", "unequal"] {
             // With room for all, and with so little less that some always have to give way.
-            for spare in [0, 100_000] {
+            for spare in [0, 20_000] {
                 let cache = used(name, sizes(kind), spare);
                 let state = cache.whole();
                 let ledger = state.control.ledger().unwrap();
