@@ -14,7 +14,7 @@ fn every_malformed_row_is_an_error_that_names_its_line() {
     for (row, said) in [
         ("0,1,9,0.5", "4 columns where the header has 5"),
         ("0,1,9,0.5,1,2", "6 columns"),
-        ("", "1 columns"),
+        ("0", "1 columns"),
         ("x,1,9,0.5,1", "epoch is \"x\""),
         ("0,-1,9,0.5,1", "step is \"-1\""),
         ("0,1,4294967296,0.5,1", "id is \"4294967296\""),
@@ -60,8 +60,8 @@ fn a_gzip_cut_short_is_an_error_not_a_shorter_trace() {
 }
 
 #[test]
-fn windows_line_ends_a_byte_order_mark_and_a_missing_last_newline_are_read() {
-    let trace = read("\u{feff}epoch,step,id,loss\r\n0,0,3,0.5\r\n0,1,9,1e-3").unwrap();
+fn windows_line_ends_a_byte_order_mark_an_empty_line_and_a_missing_last_newline_are_read() {
+    let trace = read("\u{feff}epoch,step,id,loss\r\n0,0,3,0.5\r\n\r\n0,1,9,1e-3").unwrap();
     assert_eq!((trace.requests(), trace.samples(), trace.batches()), (2, 2, 2));
 }
 

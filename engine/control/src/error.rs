@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
-use std::fmt;
 use std::sync::Arc;
 
 /// What the reader should do about an error.
@@ -33,10 +32,12 @@ pub enum ErrorKind {
 }
 
 /// The engine's error: [`ErrorKind`] tells what to do, the message tells what happened, with numbers.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}", self.told())]
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    #[source]
     cause: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -93,10 +94,9 @@ impl Error {
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
     }
-}
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The message, and what it was because of.
+    fn told(&self) -> String {
         let mut text = self.message.clone();
         let mut cause = self.source();
         while let Some(c) = cause {
@@ -112,9 +112,7 @@ impl fmt::Display for Error {
             }
             cause = c.source();
         }
-        let mut lines = text.split('\n').map(printable);
-        f.write_str(&lines.next().unwrap_or_default())?;
-        lines.try_for_each(|line| write!(f, "\n{line}"))
+        text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -131,12 +129,6 @@ pub fn printable(text: &str) -> Cow<'_, str> {
         if commands(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
     }
     Cow::Owned(shown)
-}
-
-impl StdError for Error {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.cause.as_ref().map(|c| &**c as _)
-    }
 }
 
 #[cfg(test)]

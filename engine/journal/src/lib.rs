@@ -35,7 +35,6 @@
 //! In pandas: `pandas.read_csv("run.csv.gz", comment="#")`.
 
 mod event;
-mod limited;
 mod line;
 mod reader;
 mod recording;

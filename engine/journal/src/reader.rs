@@ -4,15 +4,17 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
+use lossfeed_control::sim::ShortLines;
 use lossfeed_control::{Error, Result, SampleId};
 
-use crate::limited::ShortLines;
 use crate::line::{self, COLUMNS, END, Line};
 use crate::{Event, Meta};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// How the first line begins.
 const MARK: &str = "# {\"lossfeed-journal\"";
+/// The longest line with every number at its widest is well below this.
+const LINE_BYTES_MAX: usize = 512;
 /// The first line may hold all settings of a run.
 const META_BYTES_MAX: usize = 1 << 20;
 
@@ -93,7 +95,8 @@ impl<'a> Reader<'a> {
                 meta.samples, limits.samples
             )));
         }
-        let mut lines = csv::ReaderBuilder::new().from_reader(ShortLines::new(Box::new(text) as Box<dyn Read + 'a>));
+        let mut lines = csv::ReaderBuilder::new()
+            .from_reader(ShortLines::new(Box::new(text) as Box<dyn Read + 'a>, LINE_BYTES_MAX));
         let columns = lines.headers().map_err(|e| broken(2, e))?;
         if columns != COLUMNS[..] {
             return Err(Error::unreadable(format!("line 2: the columns must be {}", COLUMNS.join(","))));

@@ -2,7 +2,9 @@
 //! that a simulated hit ratio cannot drift from a real one.
 
 mod replay;
+mod short_lines;
 mod trace;
 
 pub use replay::{Replay, replay, replay_bytes};
+pub use short_lines::ShortLines;
 pub use trace::{ROWS_MAX, Trace};

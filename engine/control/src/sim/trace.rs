@@ -1,7 +1,7 @@
 //! A recorded run: who was delivered when, and at what loss.
 //!
 //! CSV, plain or gzip, header `epoch,step,id,loss` or `epoch,step,id,loss,bytes`; one row a delivered sample, in order.
-//! The rows of one (epoch, step) are a batch and stand together; (epoch, step) never goes back. `bytes` (1 to
+//! Empty lines mean nothing. The rows of one (epoch, step) are a batch and stand together; (epoch, step) never goes back. `bytes` (1 to
 //! 4294967295) is the sample's size, the same in every row of an id. A loss may be `nan` or `inf`: such a row is an
 //! access without a score.
 //!
@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use flate2::bufread::MultiGzDecoder;
 
+use super::ShortLines;
 use crate::error::{Error, Result};
 use crate::types::SampleId;
 
@@ -21,6 +22,8 @@ use crate::types::SampleId;
 /// twice that while rows are read and ids numbered; a size takes another 20 or so for each distinct sample meanwhile.
 /// So 2 to 3 GiB, 6 on the way, and 10 on the way if every row is another sample with a size.
 pub const ROWS_MAX: usize = 1 << 28;
+const COLUMNS: [&str; 5] = ["epoch", "step", "id", "loss", "bytes"];
+const HEADERS: &str = "epoch,step,id,loss or epoch,step,id,loss,bytes";
 /// The longest row with every number at its widest is well below this.
 const LINE_BYTES_MAX: usize = 256;
 
@@ -50,7 +53,7 @@ impl Trace {
         let mut reader = BufReader::with_capacity(1 << 16, reader);
         let head = reader.fill_buf().map_err(|e| Error::unreadable("cannot read it").because(e))?;
         if head.starts_with(&[0x1f, 0x8b]) {
-            parse(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(reader)), rows_max)
+            parse(MultiGzDecoder::new(reader), rows_max)
         } else {
             parse(reader, rows_max)
         }
@@ -110,25 +113,26 @@ impl Trace {
     }
 }
 
-fn parse(mut reader: impl BufRead, rows_max: usize) -> Result<Trace> {
+fn parse(reader: impl Read, rows_max: usize) -> Result<Trace> {
     let rows_max = rows_max.min(u32::MAX as usize - 1);
-    let mut line = Vec::new();
-    let mut number = 1u64;
-    if !next_line(&mut reader, &mut line, number)? {
-        return Err(Error::unreadable(
-            "it is empty: the first line must be epoch,step,id,loss or epoch,step,id,loss,bytes",
-        ));
+    let reader = ShortLines::new(reader, LINE_BYTES_MAX);
+    // Ended by line feeds alone, so that lines are numbered right; a carriage return before one is trimmed.
+    let mut lines = csv::ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .quoting(false)
+        .terminator(csv::Terminator::Any(b'\n'))
+        .trim(csv::Trim::All)
+        .from_reader(reader);
+    let mut record = csv::StringRecord::new();
+    if !next(&mut lines, &mut record)? {
+        return Err(Error::unreadable(format!("it is empty: the first line must be {HEADERS}")));
     }
-    let columns = match line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&line) {
-        b"epoch,step,id,loss" => 4,
-        b"epoch,step,id,loss,bytes" => 5,
-        other => {
-            return Err(Error::unreadable(format!(
-                "line 1: the header is {:?}: it must be epoch,step,id,loss or epoch,step,id,loss,bytes",
-                String::from_utf8_lossy(other)
-            )));
-        }
-    };
+    let columns = record.len();
+    if record != COLUMNS[..4] && record != COLUMNS[..] {
+        let found = record.iter().collect::<Vec<_>>().join(",");
+        return Err(Error::unreadable(format!("line 1: the header is {found:?}: it must be {HEADERS}")));
+    }
     let mut trace = Trace {
         ids: Vec::new(),
         losses: Vec::new(),
@@ -140,17 +144,14 @@ fn parse(mut reader: impl BufRead, rows_max: usize) -> Result<Trace> {
     };
     let mut sizes: HashMap<u32, u32> = HashMap::new();
     let mut at: Option<(u32, u32)> = None;
-    loop {
-        number += 1;
-        if !next_line(&mut reader, &mut line, number)? {
-            break;
-        }
+    while next(&mut lines, &mut record)? {
+        let number = record.position().map_or(0, csv::Position::line);
         if trace.ids.len() == rows_max {
             return Err(Error::unreadable(format!(
                 "line {number}: it has more than {rows_max} rows: replay a part of it"
             )));
         }
-        let row = Row::parse(&line, columns).map_err(|what| Error::unreadable(format!("line {number}: {what}")))?;
+        let row = Row::parse(&record, columns).map_err(|what| Error::unreadable(format!("line {number}: {what}")))?;
         let here = (row.epoch, row.step);
         if at != Some(here) {
             if let Some(before) = at.filter(|&before| before > here) {
@@ -194,22 +195,26 @@ fn parse(mut reader: impl BufRead, rows_max: usize) -> Result<Trace> {
     Ok(trace)
 }
 
-/// The next line without its end; `false` at the end of the file.
-fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>, number: u64) -> Result<bool> {
-    line.clear();
-    let read =
-        reader.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', line).map_err(|e| {
-            Error::unreadable(format!("line {number}: cannot read on (is the file cut short?)")).because(e)
-        })?;
-    if line.last() == Some(&b'\n') {
-        line.pop();
-    } else if read > LINE_BYTES_MAX {
-        return Err(Error::unreadable(format!("line {number}: it is longer than {LINE_BYTES_MAX} bytes")));
+/// The next line that is not empty; `false` at the end of the file.
+fn next(lines: &mut csv::Reader<ShortLines<impl Read>>, record: &mut csv::StringRecord) -> Result<bool> {
+    loop {
+        let number = lines.position().line();
+        match lines.read_record(record) {
+            Ok(true) if record.len() == 1 && record[0].is_empty() => {}
+            Ok(more) => return Ok(more),
+            Err(e) => {
+                return Err(match (lines.get_ref().too_long(), e.is_io_error()) {
+                    (Some(number), _) => {
+                        Error::unreadable(format!("line {number}: it is longer than {LINE_BYTES_MAX} bytes"))
+                    }
+                    (None, true) => {
+                        Error::unreadable(format!("line {number}: cannot read on (is the file cut short?)")).because(e)
+                    }
+                    (None, false) => Error::unreadable(format!("line {number}: it is not text")),
+                });
+            }
+        }
     }
-    if line.last() == Some(&b'\r') {
-        line.pop();
-    }
-    Ok(read > 0)
 }
 
 struct Row {
@@ -221,14 +226,13 @@ struct Row {
 }
 
 impl Row {
-    fn parse(line: &[u8], columns: usize) -> Result<Self, String> {
-        let line = std::str::from_utf8(line).map_err(|_| "it is not text".to_string())?;
-        let mut fields = line.split(',');
-        let found = fields.clone().count();
-        if found != columns {
-            return Err(format!("{found} columns where the header has {columns}: {line:?}"));
+    fn parse(record: &csv::StringRecord, columns: usize) -> Result<Self, String> {
+        if record.len() != columns {
+            let line = record.iter().collect::<Vec<_>>().join(",");
+            return Err(format!("{} columns where the header has {columns}: {line:?}", record.len()));
         }
-        let mut next = || fields.next().unwrap_or_default().trim();
+        let mut fields = record.iter();
+        let mut next = || fields.next().unwrap_or_default();
         let row = Self {
             epoch: whole("epoch", next())?,
             step: whole("step", next())?,
