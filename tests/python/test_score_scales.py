@@ -82,3 +82,32 @@ def test_targets_that_are_probabilities_bring_the_same_measurements_as_indices(p
         batch = next(iter(loader))
         loader.cross_entropy(z.detach(), batch, target=soft)
         torch.testing.assert_close(loader.importance()[batch.ids], z.grad.norm(dim=1))
+
+
+def test_a_resumed_run_keeps_its_measurement():
+    with made() as loader:
+        passing = iter(loader)
+        loader.score_losses(torch.arange(8.0), next(passing))
+        state = loader.state_dict()
+    with made() as resumed:
+        resumed.load_state_dict(state)
+        assert measurement(resumed) == "loss"
+        batch, logits = next(iter(resumed)), torch.randn(8, 4)
+        resumed.cross_entropy(logits, batch)
+        expected = torch.nn.functional.cross_entropy(logits, batch.target, reduction="none")
+        torch.testing.assert_close(resumed.importance()[batch.ids], expected, rtol=1e-5, atol=1e-6)
+    with made(score="gradient_norm") as other:
+        with pytest.raises(lf.SettingsError, match="scores are of loss.*score=\"loss\""):
+            other.load_state_dict(state)
+        assert measurement(other) == "gradient_norm" and torch.isnan(other.importance()).all()
+
+
+def test_a_state_without_scores_settles_nothing():
+    with made() as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with made() as used:
+        used.score_losses(torch.arange(8.0), next(iter(used)))
+        assert measurement(used) == "loss"
+        used.load_state_dict(state)
+        assert measurement(used) == "gradient_norm"

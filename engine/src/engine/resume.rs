@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::loader::Iteration;
 use crate::loader::checkpoint::{Checkpoint, Header};
+use crate::settings::ScoreKind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -45,6 +46,7 @@ impl Engine {
                 delivered,
                 step: now.step(),
                 scored,
+                measured: self.scale.settled().map(|kind| kind.name().to_string()),
                 buffer: buffer.len(),
                 planned: order.as_ref().map_or(0, |o| o.ids.len()),
             },
@@ -136,6 +138,8 @@ impl Engine {
                 self.batches.share()
             )));
         }
+        let measured = h.measured.as_deref().map(ScoreKind::from_name).transpose()?;
+        measured.map_or(Ok(()), |kind| self.scale.accepts(kind))?;
         let mut scores = ScoreTable::new(h.samples, self.settings.smoothing_weight());
         if let Some((beliefs, stamps)) = &checkpoint.scores {
             scores.restore(beliefs, stamps)?;
@@ -157,6 +161,7 @@ impl Engine {
             self.feed.cache.end(old.pass(), 0..0);
         }
         self.feed.cache.replace_beliefs(scores, h.step);
+        self.scale.replace(measured);
         if !checkpoint.buffer.is_empty() {
             self.feed.cache.restore_buffer(&checkpoint.buffer, &|id| self.feed.record_bytes(id))?;
         }

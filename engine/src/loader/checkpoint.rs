@@ -31,6 +31,9 @@ pub struct Header {
     pub step: u32,
     /// Whether beliefs follow.
     pub scored: bool,
+    /// The measurement that the beliefs are on, by name; `None` before the first scores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<String>,
     /// Draws of the stored plan, 0 if none is stored.
     pub planned: usize,
     /// Numbers of a buffer sampler's memory, 0 for other samplers.

@@ -8,7 +8,7 @@ use crate::sampler::random_belief;
 use crate::settings::ScoreKind;
 use crate::stats::Counters;
 use crate::types::SampleId;
-use std::sync::OnceLock;
+use parking_lot::Mutex;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 /// SHADE's b0: the authors' code uses 10, the paper leaves it open.
@@ -56,24 +56,51 @@ impl Measured<'_> {
 /// policy and sampler, or losses where those scores bring nothing else.
 #[derive(Debug)]
 pub struct Scale {
+    named: Option<ScoreKind>,
     suits: ScoreKind,
-    settled: OnceLock<ScoreKind>,
+    settled: Mutex<Option<ScoreKind>>,
 }
 
 impl Scale {
     /// `named`: what was asked for, if anything. `suits`: what is taken otherwise.
     pub fn new(named: Option<ScoreKind>, suits: ScoreKind) -> Self {
-        Self { suits, settled: named.map_or_else(OnceLock::new, OnceLock::from) }
+        Self { named, suits, settled: Mutex::new(named) }
     }
 
     /// The measurement in force.
     pub fn kind(&self) -> ScoreKind {
-        self.settled.get().copied().unwrap_or(self.suits)
+        self.settled().unwrap_or(self.suits)
+    }
+
+    /// The measurement that the scores so far are on, if there were any or one was asked for.
+    pub fn settled(&self) -> Option<ScoreKind> {
+        *self.settled.lock()
+    }
+
+    /// Whether scores on this measurement may be put into the run's table.
+    ///
+    /// # Errors
+    /// `Settings` if another was asked for by name.
+    pub fn accepts(&self, kind: ScoreKind) -> Result<()> {
+        match self.named {
+            Some(named) if named != kind => Err(Error::settings(format!(
+                "the state's scores are of {} and this loader was asked for {}: make it with score={:?}, or start afresh",
+                kind.name(),
+                named.name(),
+                kind.name()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The run's table now holds a resumed run's scores: on that measurement, or on none yet.
+    pub fn replace(&self, kind: Option<ScoreKind>) {
+        *self.settled.lock() = self.named.or(kind);
     }
 
     /// The measurement to take from these scores.
     fn settle(&self, measured: &Measured<'_>) -> Result<ScoreKind> {
-        let kind = *self.settled.get_or_init(|| {
+        let kind = *self.settled.lock().get_or_insert_with(|| {
             if measured.has(self.suits) {
                 return self.suits;
             }
@@ -88,8 +115,8 @@ impl Scale {
             return Ok(kind);
         }
         Err(Error::usage(format!(
-            "these scores bring no {0}, which is the importance in this run, and a loss beside it would be on another scale: give {0} \
-             with every batch, or make the loader with score={1:?}",
+            "these scores bring no {0}, which is the importance in this run, and a loss beside it would be on another \
+             scale: give {0} with every batch, or make the loader with score={1:?}",
             kind.name(),
             ScoreKind::Loss.name()
         )))

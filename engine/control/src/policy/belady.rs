@@ -17,7 +17,7 @@ pub(super) const ENTRY: Entry = Entry {
 /// every resident (or never again). Optimal in hits for samples of equal size when the plan is the whole future; with
 /// an epoch planned at a time it knows no further than that.
 ///
-/// 4¼ bytes a sample, beside the [`NextUse`] that the ledger keeps for it.
+/// 4½ bytes a sample, beside the [`NextUse`] that the ledger keeps for it.
 #[derive(Debug)]
 pub struct Belady {
     /// By [`nearness`]: the least is the farthest.

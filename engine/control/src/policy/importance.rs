@@ -30,7 +30,7 @@ pub(super) const ENTRY: Entry = Entry {
 ///
 /// A cache that becomes smaller loses the least believed first, then needed residents in the order of their ids.
 ///
-/// 4⅜ bytes a sample, and up to 4 a resident between its last use and the next eviction. The plan itself is the
+/// 4⅔ bytes a sample, and up to 4 a resident between its last use and the next eviction. The plan itself is the
 /// ledger's: a byte a sample.
 #[derive(Debug)]
 pub struct Importance {

@@ -23,7 +23,7 @@ const USES_MAX: u64 = (1 << (64 - TIME_BITS)) - 2;
 /// longest ago (and of those, after 2⁴⁰ accesses, the smallest id). Uses are counted up to 2²⁴ − 2, and forgotten when
 /// a sample leaves: a count that outlived it would keep what was popular once.
 ///
-/// The textbook's (Aho, Denning and Ullman 1971 has the model), with the tie-break stated. 8½ bytes a sample.
+/// The textbook's (Aho, Denning and Ullman 1971 has the model), with the tie-break stated. 9 bytes a sample.
 #[derive(Debug)]
 pub struct Lfu {
     /// Keyed by (uses, time of the last use).

@@ -17,7 +17,7 @@ pub(super) const ENTRY: Entry = Entry {
 /// (remembered in the score table, the *ghost*) is at least the least resident's, by (score, id).
 ///
 /// As the paper has it: ≥, not the authors' code's strict > on (score, frequency), so an equal newcomer enters. A
-/// sample that enters an empty place unseen starts at 0. 4¼ bytes a sample.
+/// sample that enters an empty place unseen starts at 0. 4½ bytes a sample.
 #[derive(Debug)]
 pub struct Shade {
     residents: PriorityQueue,
