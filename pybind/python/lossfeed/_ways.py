@@ -70,7 +70,9 @@ class OnHost:
         return _rows.forward(rows.cpu(), labels.cpu(), None, ignore_index, 0.0).scores()
 
     def send(self, columns: Columns, sequence: str = "mean") -> None:
-        columns = _one_each(columns, self._batch, sequence)
+        samples = self._batch.ids.shape[0]
+        if len(columns.loss) != samples:
+            columns = per_sample(torch, columns, samples, sequence)
         floats = (columns.loss, columns.grad_norm, columns.entropy)
         sent = [None if c is None else span(c.detach().to("cpu", torch.float32).contiguous()) for c in floats]
         count = None if columns.rank_count is None else span(columns.rank_count)
@@ -82,7 +84,9 @@ class Mailed:
 
     reduces = True
 
-    def __init__(self, account: Account, batch: Batch, device: torch.device, native: _native.CudaKernels) -> None:
+    def __init__(
+        self, account: Account, batch: Batch, device: torch.device, native: _native.CudaKernels
+    ) -> None:
         self.home = _cuda.home(account, batch, device, native)
         self._native = native
         self._samples = batch.ids.shape[0]
@@ -114,7 +118,9 @@ class Posted:
         return device_rows(rows, labels, ignore_index)
 
     def send(self, columns: Columns, sequence: str = "mean") -> None:
-        columns = _one_each(columns, self._batch, sequence)
+        samples = self._batch.ids.shape[0]
+        if len(columns.loss) != samples:
+            columns = per_sample(torch, columns, samples, sequence)
         floats, count = _floats(columns), columns.rank_count
         if self._account.mail is None:
             self._account.mail = Mail(self._account)
@@ -138,14 +144,11 @@ class Traced:
         return device_rows(rows, labels, ignore_index)
 
     def send(self, columns: Columns, sequence: str = "mean") -> None:
-        columns, graph = _one_each(columns, self._batch, sequence), self._account.graph
+        samples = self._batch.ids.shape[0]
+        if len(columns.loss) != samples:
+            columns = per_sample(torch, columns, samples, sequence)
+        graph = self._account.graph
         torch.ops.lossfeed.credit(graph.credited, graph.handle, self._batch.ids, torch.stack(_floats(columns)))
-
-
-def _one_each(columns: Columns, batch: Batch, sequence: str) -> Columns:
-    """A row a sample: rows of one sample become one."""
-    samples = batch.ids.shape[0]
-    return columns if len(columns.loss) == samples else per_sample(torch, columns, samples, sequence)
 
 
 def _floats(columns: Columns) -> list[Any]:
