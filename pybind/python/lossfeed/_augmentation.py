@@ -48,16 +48,18 @@ def _item_bytes(adaptor: Adaptor | Processes, i: int) -> tuple[bytes, bytes] | N
 
 @contextlib.contextmanager
 def _generators_kept() -> Iterator[None]:
-    torch, numpy = torch_loaded(), sys.modules.get("numpy")
+    # A generator that nobody has loaded has no state to keep. Loading NumPy's here would also put Ctrl-C at risk: the
+    # start of a Cython module drops an exception that falls into one of its steps.
+    torch, numpy_random = torch_loaded(), sys.modules.get("numpy.random")
     pythons = random.getstate()
-    numpys = numpy.random.get_state() if numpy is not None else None
+    numpys = numpy_random.get_state() if numpy_random is not None else None
     torchs = torch.get_rng_state() if torch is not None else None
     try:
         yield
     finally:
         random.setstate(pythons)
-        if numpys is not None:
-            numpy.random.set_state(numpys)
+        if numpy_random is not None:
+            numpy_random.set_state(numpys)
         if torchs is not None:
             torch.set_rng_state(torchs)
 
