@@ -35,8 +35,10 @@ pub struct Pins {
     pub(super) ends: Vec<End>,
 }
 
-/// How much of a record is asked for ahead of its copy. From there on the processor reads ahead by itself.
-const AHEAD_BYTES: usize = 4096;
+/// How much of a record is asked for ahead of its copy. From there on the processor reads ahead by itself, and more
+/// lines than it can wait for at once only hold up the copy under way: of rows of 3 KB, a whole row ahead cost as much
+/// as it gained, 512 bytes made an epoch from the cache 8 % cheaper than none or all (x86-64, 2026-11-23).
+const AHEAD_BYTES: usize = 512;
 
 #[cfg(target_arch = "x86_64")]
 fn prefetch_line(byte: &u8) {
