@@ -1,9 +1,9 @@
-// A driver for tests: a library of libcuda's name that has a GPU made of threads. Streams run on threads of their own and may be
-// delayed, device memory is out of the host's reach, kernels are the shipped CUDA sources on fibers, calls fail and memory runs
-// out on request. What a real driver would punish with wrong bytes is written down as a violation.
+// A driver for tests: a library of libcuda's name that has a GPU made of threads. Streams run on threads of their own
+// and may be delayed, device memory is out of the host's reach, kernels are the shipped CUDA sources on fibers, calls
+// fail and memory runs out on request. What a real driver would punish with wrong bytes is written down as a violation.
 //
-// Not here: graphs (a capture can only be pretended), several devices, speed. A function that the bindings know and this file does not
-// ends the process with its name.
+// Not here: graphs (a capture can only be pretended), several devices, speed. A function that the bindings know and
+// this file does not ends the process with its name.
 
 #include "../kernels/entries.h"
 #include "memory.h"
@@ -95,7 +95,7 @@ uint64_t digest(const void* from, size_t bytes) {
 
 } // namespace
 
-// ---- the tests' own side ----------------------------------------------------------------------------------------------
+// ---- the tests' own side ------------------------------------------------------------------------
 
 EXPORT void lossfeed_double_set(const char* key, uint64_t value) {
     std::string k = key;
@@ -181,8 +181,8 @@ EXPORT void lossfeed_double_reset() {
 }
 
 namespace {
-// Streams work on while the process exits, until it is gone. On request they come to the end of their work first: this runs behind the
-// destructors of all objects with a static lifetime.
+// Streams work on while the process exits, until it is gone. On request they come to the end of their work first: this
+// runs behind the destructors of all objects with a static lifetime.
 __attribute__((destructor)) void ends_last() {
     if (outlives) streams::synchronize_all();
 }
@@ -241,7 +241,7 @@ EXPORT bool lossfeed_double_read(uint64_t stream, uint64_t at, void* to, uint64_
     return given && streams::synchronize(stream) && found;
 }
 
-// ---- the driver's side --------------------------------------------------------------------------------------------------
+// ---- the driver's side --------------------------------------------------------------------------
 
 EXPORT int cuInit(unsigned) {
     ENTER(false);
@@ -560,7 +560,7 @@ EXPORT int cuEventSynchronize(void* event) {
     return OK;
 }
 
-// ---- kernels --------------------------------------------------------------------------------------------------------------
+// ---- kernels ------------------------------------------------------------------------------------
 
 EXPORT int cuModuleLoadDataEx(void** module, const void* image, unsigned, const int*, void**) {
     ENTER(true);
@@ -624,7 +624,7 @@ EXPORT int cuLaunchKernel(const void* function, unsigned grid, unsigned y, unsig
     return given ? OK : no_stream(__func__, (uint64_t)stream);
 }
 
-// ---- what is not here -----------------------------------------------------------------------------------------------------
+// ---- what is not here ---------------------------------------------------------------------------
 
 #define UNKNOWN(name)                                                                    \
     EXPORT int name() {                                                                  \

@@ -1,5 +1,6 @@
-// The double's memory. Device memory is poisoned when it is given out, and the host cannot touch it: its addresses are mapped without
-// any right, kernels get rights for the time of a launch, copies go through a second mapping of the same pages.
+// The double's memory. Device memory is poisoned when it is given out, and the host cannot touch it: its addresses are
+// mapped without any right, kernels get rights for the time of a launch, copies go through a second mapping of the same
+// pages.
 #pragma once
 
 #include <signal.h>

@@ -1,4 +1,5 @@
-// The images that the double loads, as a driver tells them apart: PTX by its text, machine code (an ELF file) by the GPU it is for.
+// The images that the double loads, as a driver tells them apart: PTX by its text, machine code (an ELF file) by the
+// GPU it is for.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The double's streams: one thread each, its work in order; events that streams and the host wait for. Every piece of work may be
-// delayed, so that streams run past each other as they do on a busy GPU.
+// The double's streams: one thread each, its work in order; events that streams and the host wait for. Every piece of
+// work may be delayed, so that streams run past each other as they do on a busy GPU.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,6 @@
-// Reads programs (buffers and launches) from standard input, runs the kernels of kernels/cuda on fibers, writes the buffers they wrote to
-// standard output. tests/kernels/program.rs says what a program is; numbers are in native byte order.
+// Reads programs (buffers and launches) from standard input, runs the kernels of kernels/cuda on fibers, writes the
+// buffers they wrote to standard output. tests/kernels/program.rs says what a program is; numbers are in native byte
+// order.
 
 #include "entries.h"
 #include "planted.h"

@@ -1,10 +1,11 @@
 // Runs CUDA C++ on the CPU: every thread of a block is a fiber, one block after the other.
 //
-// Supplies the part of CUDA that lossfeed's kernels use: indices, barriers, shuffles, ballots, atomics, fences, dynamic shared
-// memory, read-only loads, streaming loads and stores. Finds deadlocks, divergent collectives, misaligned and out-of-bounds loads, writes behind an output,
-// reads of shared memory nobody wrote (it is filled with NaN), atomics on the host's memory (which are none against the host), and, by
-// running the threads in shuffled orders, missing barriers. A program may meddle: write somewhere in the middle of a launch, as a host or
-// another stream would.
+// Supplies the part of CUDA that lossfeed's kernels use: indices, barriers, shuffles, ballots, atomics, fences, dynamic
+// shared memory, read-only loads, streaming loads and stores. Finds deadlocks, divergent collectives, misaligned and
+// out-of-bounds loads, writes behind an output, reads of shared memory nobody wrote (it is filled with NaN), atomics on
+// the host's memory (which are none against the host), and, by running the threads in shuffled orders, missing
+// barriers. A program may meddle: write somewhere in the middle of a launch, as a host or another stream would.
+//
 // Cannot find: races between blocks, missing fences, anything about speed.
 #pragma once
 
@@ -79,7 +80,7 @@ struct State {
     std::vector<Warp> warps;
     std::vector<Region> readable; // what __ldg may touch: inputs
     std::vector<Region> known;    // what any checked load may touch: outputs too
-    std::vector<Region> host;     // memory over the bus, where the device's atomics and the host's do not exclude each other
+    std::vector<Region> host;     // memory over the bus: the device's atomics and the host's do not exclude each other
     uint64_t resumed = 0, meddles_at = UINT64_MAX; // times that any thread went on
     std::function<void()> meddle;
     std::vector<unsigned char> shared;
@@ -308,7 +309,8 @@ inline void run_block(uint64_t& random) {
         }
 }
 
-// Runs the whole grid. Seed 0: blocks and threads in natural order; any other: shuffled. Returns what went wrong, or "".
+// Runs the whole grid. Seed 0: blocks and threads in natural order; any other: shuffled.
+// Returns what went wrong, or "".
 inline std::string launch(uint32_t grid, dim3 block, size_t shared_bytes, uint64_t seed, std::function<void()> kernel) {
     State& s = state();
     s.failure.clear();

@@ -182,8 +182,7 @@ impl ScoreTable {
     ///
     /// # Errors
     /// `Settings` for another number of samples, a belief that is infinite, or a stamp that no sample without a score
-    /// has;
-    /// the table is then as it was.
+    /// has; the table is then as it was.
     pub fn restore(&mut self, importance: &[f32], stamps: &[u32]) -> Result<()> {
         let samples = self.len();
         if importance.len() != samples || stamps.len() != samples {

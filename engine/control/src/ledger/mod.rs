@@ -114,9 +114,8 @@ impl Ledger {
     }
 
     /// One access. `bytes(id)` is what the sample takes in the cache, always the same; it is asked on a miss, and of
-    /// `id` alone.
-    /// Residents that gave way are appended to `evicted`; their bytes must be freed before the candidate's are kept.
-    /// A sample larger than the whole cache, or than 4 GiB − 1, always passes through.
+    /// `id` alone. Residents that gave way are appended to `evicted`; their bytes must be freed before the candidate's
+    /// are kept. A sample larger than the whole cache, or than 4 GiB − 1, always passes through.
     pub fn access(
         &mut self,
         id: SampleId,

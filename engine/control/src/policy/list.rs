@@ -19,8 +19,7 @@ struct Node {
 #[derive(Debug, Clone)]
 pub(super) struct Lists {
     /// By id, and one more at the end for each list, which closes its ring: there `newer` is the oldest member and
-    /// `older`
-    /// the newest.
+    /// `older` the newest.
     nodes: Vec<Node>,
     samples: u32,
 }

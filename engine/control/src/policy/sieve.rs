@@ -19,8 +19,8 @@ pub(super) const ENTRY: Entry = Entry {
 /// newcomers are soon looked at, and old residents that are used survive.
 ///
 /// The paper has samples of one size. Where they vary, the hand goes on until there is room, as in the authors' code.
-/// 8⅛ bytes
-/// a sample.
+///
+/// 8⅛ bytes a sample.
 #[derive(Debug)]
 pub struct Sieve {
     queue: Lists,
