@@ -2,7 +2,8 @@
 
     python benches/scenarios/cifar_table.py [FOLDER] [--processes 2 --threads 1]
 
-Ten ways, 10 epochs at equal steps, a cache for 20 % of the samples, 3 paired seeds. Every finished run goes into the
+Fourteen ways, 10 epochs at equal steps, a cache for 20 % of the samples, 3 paired seeds; pictures are shifted and
+mirrored anew for every delivery unless ``--augment none`` says otherwise. Every finished run goes into the
 record at once, and runs that are there already are not repeated: stop and resume at will. Several processes share the
 work, on one machine, each with its own torch threads.
 """
@@ -29,9 +30,14 @@ RECIPES = (
     "cost-aware:kappa=64",
     # The control: the same tilt towards cached samples, steered by noise.
     "cost-aware:random_scores=1",
+    # The other control: the cache's reuse without any score.
+    "echo",
+    "echo:fresh=0.125",
+    "replay",
+    "replay:fresh=0.125",
 )
 # The order in which runs are worth having when there is no time for all of them.
-FIRST = ("uniform+minio", "cost-aware", "shade:repeats=1", "shade:repeats=3", "cost-aware:random_scores=1")
+FIRST = ("uniform+minio", "replay:fresh=0.125", "echo:fresh=0.125", "cost-aware", "shade:repeats=1", "shade:repeats=3", "cost-aware:random_scores=1")
 
 
 def arguments() -> argparse.Namespace:
@@ -43,6 +49,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--steps", type=int, help="stop every run after so many steps (default: all epochs)")
     parser.add_argument("--cache", default="20%")
+    parser.add_argument("--augment", choices=("none", "crop", "crop-flip"), default="crop-flip")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, help="torch threads a process (default: torch's)")
     parser.add_argument("--workers", type=int, default=1, help="loader threads a process")
@@ -64,12 +71,14 @@ def main() -> int:
         "cache": args.cache,
         "seeds": args.seeds,
         "workers": args.workers,
+        "augment": args.augment,
     }
     # Wall times depend on how the cores are shared, the other columns do not; both are settings of the record.
     sharing = {"processes": args.processes, "threads": args.threads, "first_seed": args.first_seed}
     settings = {**{k: v for k, v in given.items() if k not in ("compare", "seeds")}, "batch_size": 128, "lr": 0.05, "width": 24}
     where = {} if args.record is None else {"root": args.record}
-    record = Record("cifar", settings, args.date, **where)
+    name = "cifar" if args.augment == "none" else f"cifar-{args.augment}"
+    record = Record(name, settings, args.date, **where)
     if not args.child and args.processes > 1:
         children = [subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--child"]) for _ in range(args.processes)]
         try:

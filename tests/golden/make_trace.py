@@ -32,13 +32,17 @@ def make_rows():
     return rows
 
 
-def batches(rows):
+def keyed(rows):
     out = []
     for epoch, step, i, loss in rows:
         if not out or out[-1][0] != (epoch, step):
             out.append(((epoch, step), []))
         out[-1][1].append((i, float(loss)))
-    return [b for _, b in out]
+    return out
+
+
+def batches(rows):
+    return [batch for _, batch in keyed(rows)]
 
 
 def recency(ids, capacity, refresh):
@@ -87,6 +91,175 @@ def belady(ids, capacity):
     return hits
 
 
+def lfu(ids, capacity):
+    uses, last, hits = {}, {}, 0
+    for p, i in enumerate(ids):
+        if i in uses:
+            hits += 1
+        elif capacity:
+            if len(uses) == capacity:
+                del uses[min(uses, key=lambda r: (uses[r], last[r]))]
+            uses[i] = 0
+        if i in uses:
+            uses[i] += 1
+            last[i] = p
+    return hits
+
+
+def sieve(ids, capacity):
+    queue, used, hand, hits = [], {}, 0, 0
+    for i in ids:
+        if i in used:
+            hits += 1
+            used[i] = True
+        elif capacity:
+            if len(queue) == capacity:
+                while used[queue[hand % capacity]]:
+                    used[queue[hand % capacity]] = False
+                    hand = hand % capacity + 1
+                hand %= capacity
+                del used[queue.pop(hand)]
+            queue.append(i)
+            used[i] = False
+    return hits
+
+
+def s3fifo(ids, capacity):
+    small, main, ghosts, uses = [], [], [], {}
+    share, full, hits = capacity // 10, False, 0
+    for i in ids:
+        if i in uses:
+            hits += 1
+            uses[i] = min(uses[i] + 1, 3)
+            continue
+        if not capacity:
+            continue
+        known = i in ghosts
+        if known:
+            ghosts.remove(i)
+        while len(small) + len(main) == capacity:
+            full = True
+            if small and len(main) <= capacity - share:
+                out = small.pop(0)
+                if uses[out] >= 2:
+                    uses[out] = 0
+                    main.append(out)
+                    continue
+                ghosts = (ghosts + [out])[-(capacity * 9 // 10) :] if capacity * 9 // 10 else []
+            else:
+                out = main.pop(0)
+                if uses[out] > 0:
+                    uses[out] -= 1
+                    main.append(out)
+                    continue
+            del uses[out]
+        uses[i] = 0
+        (main if known or (not full and len(small) >= share) else small).append(i)
+    return hits
+
+
+def arc(ids, capacity):
+    once, again, once_ghosts, again_ghosts, target, hits = [], [], [], [], 0.0, 0
+    for i in ids:
+        if i in once or i in again:
+            hits += 1
+            (once if i in once else again).remove(i)
+            again.append(i)
+            continue
+        if not capacity:
+            continue
+
+        def replace(among_again, once=once, again=again, once_ghosts=once_ghosts, again_ghosts=again_ghosts):
+            if once and (len(once) > target or (among_again and len(once) == target)):
+                once_ghosts.append(once.pop(0))
+            else:
+                again_ghosts.append(again.pop(0))
+
+        full = len(once) + len(again) == capacity
+        if i in once_ghosts:
+            target = min(capacity, target + max(1, len(again_ghosts) / len(once_ghosts)))
+            once_ghosts.remove(i)
+            if full:
+                replace(False)
+            again.append(i)
+        elif i in again_ghosts:
+            target = max(0, target - max(1, len(once_ghosts) / len(again_ghosts)))
+            again_ghosts.remove(i)
+            if full:
+                replace(True)
+            again.append(i)
+        else:
+            if len(once) + len(once_ghosts) == capacity:
+                if len(once) < capacity:
+                    once_ghosts.pop(0)
+                    if full:
+                        replace(False)
+                else:
+                    once.pop(0)
+            elif full:
+                if len(once) + len(again) + len(once_ghosts) + len(again_ghosts) == 2 * capacity:
+                    again_ghosts.pop(0)
+                replace(False)
+            once.append(i)
+    return hits
+
+
+def clrfu(rows, capacity):
+    uses, hits = {}, 0
+    for epoch, _, i, _ in rows:
+        if i in uses:
+            hits += 1
+        elif capacity:
+            if len(uses) == capacity:
+                del uses[min(uses, key=lambda r: (sum(0.5 ** (epoch - e) for e in uses[r]), r))]
+            uses[i] = []
+        if i in uses:
+            uses[i].append(epoch)
+    return hits
+
+
+def nopfs(ids, capacity):
+    kept, uses, hits = set(), {i: ids.count(i) for i in set(ids)}, 0
+    for i in ids:
+        if i in kept:
+            hits += 1
+        elif len(kept) < capacity:
+            kept.add(i)
+        elif kept:
+            least = min(kept, key=lambda r: (uses[r], r))
+            if uses[i] > uses[least]:
+                kept.remove(least)
+                kept.add(i)
+    return hits
+
+
+def importance(rows, capacity):
+    kept, belief, hits = set(), {}, 0
+    left = {}
+    for epoch, _, i, _ in rows:
+        left.setdefault(epoch, []).append(i)
+    for batch, epoch in zip(batches(rows), [e for (e, _), _ in keyed(rows)]):
+        for i, _ in batch:
+            left[epoch].remove(i)
+            if i in kept:
+                hits += 1
+            elif len(kept) < capacity:
+                kept.add(i)
+            elif i in belief and kept:
+                free = [r for r in kept if r not in left[epoch]]
+                least = min(free, key=lambda r: (belief.get(r, math.inf), r), default=None)
+                if least is not None and belief[i] > belief.get(least, math.inf):
+                    kept.remove(least)
+                    kept.add(i)
+        for i, loss in batch:
+            belief[i] = rank_score(loss, batch)
+    return hits
+
+
+def rank_score(loss, batch):
+    return math.log(sum(other < loss for _, other in batch) + 10)
+
+
 def app(rows, capacity):
     kept, ghost, hits = {}, {}, 0
     for batch in batches(rows):
@@ -101,7 +274,7 @@ def app(rows, capacity):
                     del kept[least]
                     kept[i] = ghost[i]
         for i, loss in batch:
-            ghost[i] = math.log(sum(other < loss for _, other in batch) + 10)
+            ghost[i] = rank_score(loss, batch)
             if i in kept:
                 kept[i] = ghost[i]
     return hits
@@ -122,6 +295,13 @@ def main():
             "minio": minio(ids, capacity),
             "belady": belady(ids, capacity),
             "app": app(rows, capacity),
+            "importance": importance(rows, capacity),
+            "sieve": sieve(ids, capacity),
+            "s3fifo": s3fifo(ids, capacity),
+            "lfu": lfu(ids, capacity),
+            "arc": arc(ids, capacity),
+            "clrfu": clrfu(rows, capacity),
+            "nopfs": nopfs(ids, capacity),
         }
     (HERE / "small.expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 

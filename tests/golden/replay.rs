@@ -44,7 +44,7 @@ fn hold_to_expected(folder: &Path, name: &str) -> usize {
 
 #[test]
 fn a_small_trace_gives_the_hits_a_naive_program_counts() {
-    assert_eq!(hold_to_expected(&repository().join("tests/golden"), "small"), 20);
+    assert_eq!(hold_to_expected(&repository().join("tests/golden"), "small"), 48);
 }
 
 /// A real CIFAR-10 run, too large to ship: `LOSSFEED_TRACES` or `../shared/traces` beside the repository.
@@ -70,5 +70,27 @@ fn an_unknown_policy_and_an_impossible_size_are_refused_with_the_remedy() {
     assert!(replay(&trace, "clock", 0.2).unwrap_err().to_string().contains("lru, fifo, minio"));
     for fraction in [-0.1, 1.5, f64::NAN] {
         assert!(replay(&trace, "lru", fraction).unwrap_err().to_string().contains("from 0 to 1"));
+    }
+}
+
+/// On uniform epochs and on accesses of which some are far more frequent than others.
+#[test]
+fn no_policy_hits_more_often_than_beladys_bound() {
+    let mut skewed = String::from("epoch,step,id,loss\n");
+    let mut state = 1u64;
+    for access in 0..6_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let chance = (state >> 40) as f64 / (1u64 << 24) as f64;
+        skewed +=
+            &format!("{},{},{},{:.3}\n", access / 1_500, access / 16, (300.0 * chance * chance) as u32, 1.0 - chance);
+    }
+    let traces =
+        [read(&repository().join("tests/golden/small.csv.gz")), Trace::read(skewed.as_bytes(), ROWS_MAX).unwrap()];
+    for (trace, fraction) in traces.iter().flat_map(|trace| [0.05, 0.2, 0.5, 0.9].map(|fraction| (trace, fraction))) {
+        let bound = replay(trace, "belady", fraction).unwrap().hits;
+        for policy in lossfeed::policy::NAMES {
+            let hits = replay(trace, policy, fraction).unwrap().hits;
+            assert!(hits <= bound, "{policy} at {fraction}: {hits} hits, belady {bound}");
+        }
     }
 }

@@ -78,7 +78,7 @@ fn hold_to_twin(name: &'static str, capacity: u64, bytes: Vec<u64>, ops: &[Op]) 
             }
             Op::Plan(order) => {
                 ledger.plan(order);
-                twin.future = order.clone();
+                twin.plan(order);
             }
             &Op::Resize(to) => {
                 prop_assert_eq!(ledger.resize(to, &scores), twin.resize(to), "{} to {}", name, to);

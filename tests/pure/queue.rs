@@ -74,7 +74,7 @@ proptest! {
                     sorted.0.retain(|e| e.1 % n == 0);
                 }
                 Op::Rekey(by) => {
-                    queue.rekey(|id| by + (id % 3) as f32);
+                    queue.rekey(|id, _| by + (id % 3) as f32);
                     for (_, id) in sorted.0.clone() {
                         sorted.insert(id, by + (id % 3) as f32);
                     }

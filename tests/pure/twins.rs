@@ -10,12 +10,25 @@ pub(crate) struct Twin {
     pub(crate) capacity: u64,
     /// By id.
     pub(crate) bytes: Vec<u64>,
-    /// In order of arrival; of last use for lru and lfu. For s3fifo those of the small queue.
+    /// In order of arrival; of last use for lru, lfu and arc. For s3fifo those of the small queue, for arc those used
+    /// once.
     pub(crate) residents: Vec<u32>,
-    /// s3fifo: the main queue, oldest first.
+    /// s3fifo: the main queue, oldest first. arc: those used again, in order of last use.
     main: Vec<u32>,
-    /// s3fifo: who left the small queue, oldest first.
+    /// s3fifo: who left the small queue, oldest first. arc: who left `residents`.
     ghosts: Vec<u32>,
+    /// arc: who left `main`, oldest first.
+    main_ghosts: Vec<u32>,
+    /// arc: how many bytes `residents` should have.
+    target: f64,
+    /// arc: the newest candidate left `main` a short while ago.
+    wants_main: bool,
+    /// clrfu: plans so far.
+    epoch: usize,
+    /// clrfu: in which epochs a resident was used since it came.
+    used_in: HashMap<u32, Vec<usize>>,
+    /// nopfs: the whole plan.
+    whole: Vec<u32>,
     /// Uses since it came; for s3fifo since it came to its queue, for sieve since the hand came by.
     uses: HashMap<u32, u64>,
     /// sieve: who is looked at next; none for the oldest.
@@ -49,6 +62,42 @@ impl Twin {
     fn next_use(&self, id: u32) -> usize {
         self.future.iter().position(|&f| f == id).unwrap_or(usize::MAX)
     }
+    /// The accesses to come.
+    pub(crate) fn plan(&mut self, order: &[u32]) {
+        self.epoch += 1;
+        self.future = order.to_vec();
+        self.whole = order.to_vec();
+    }
+    /// clrfu: what its uses count now.
+    fn crf(&self, id: u32) -> f64 {
+        self.used_in[&id].iter().map(|&epoch| 0.5f64.powi((self.epoch - epoch) as i32)).sum()
+    }
+    /// arc: what the paper does before it evicts by the target.
+    fn arc_prepares(&mut self, id: u32, evicted: &mut Vec<u32>) {
+        let bytes = self.bytes[id as usize];
+        self.target = self.target.min(self.capacity as f64);
+        let ratio = |a: u64, b: u64| (a as f64 / b as f64).max(1.0) * bytes as f64;
+        let (once, again) = (self.sum(&self.ghosts), self.sum(&self.main_ghosts));
+        self.wants_main = self.main_ghosts.contains(&id);
+        if self.ghosts.contains(&id) {
+            self.target = (self.target + ratio(again, once)).min(self.capacity as f64);
+        } else if self.wants_main {
+            self.target = (self.target - ratio(once, again)).max(0.0);
+        } else {
+            let room = self.capacity - bytes;
+            while !self.ghosts.is_empty() && self.sum(&self.residents) + self.sum(&self.ghosts) > room {
+                self.ghosts.remove(0);
+            }
+            while self.sum(&self.residents) > room {
+                evicted.push(self.residents.remove(0));
+            }
+            while !self.main_ghosts.is_empty()
+                && self.used() + self.sum(&self.ghosts) + self.sum(&self.main_ghosts) > room + self.capacity
+            {
+                self.main_ghosts.remove(0);
+            }
+        }
+    }
     /// The answer, and who gave way.
     pub(crate) fn access(&mut self, id: u32) -> (Access, Vec<u32>) {
         if let Some(used_up) = self.future.iter().position(|&f| f == id) {
@@ -56,6 +105,12 @@ impl Twin {
         }
         if self.all().contains(&id) {
             *self.uses.entry(id).or_default() += 1;
+            self.used_in.entry(id).or_default().push(self.epoch);
+            if self.policy == "arc" {
+                self.residents.retain(|&r| r != id);
+                self.main.retain(|&r| r != id);
+                self.main.push(id);
+            }
             if ["lru", "lfu"].contains(&self.policy) {
                 self.residents.retain(|&r| r != id);
                 self.residents.push(id);
@@ -66,10 +121,14 @@ impl Twin {
         if bytes > self.capacity {
             return (Access::Bypassed, vec![]);
         }
-        let was_ghost = self.ghosts.contains(&id);
-        self.ghosts.retain(|&g| g != id);
-        let before = self.clone();
         let mut evicted = vec![];
+        if self.policy == "arc" {
+            self.arc_prepares(id, &mut evicted);
+        }
+        let was_ghost = self.ghosts.contains(&id) || self.main_ghosts.contains(&id);
+        self.ghosts.retain(|&g| g != id);
+        self.main_ghosts.retain(|&g| g != id);
+        let before = self.clone();
         while self.used() + bytes > self.capacity {
             let Some(victim) = self.victim(Some(id)) else {
                 *self = before;
@@ -77,8 +136,11 @@ impl Twin {
             };
             let was_small = self.residents.contains(&victim);
             self.leave(victim);
-            if self.policy == "s3fifo" && was_small {
-                self.remember(victim);
+            match self.policy {
+                "s3fifo" if was_small => self.remember(victim),
+                "arc" if was_small => self.ghosts.push(victim),
+                "arc" => self.main_ghosts.push(victim),
+                _ => {}
             }
             evicted.push(victim);
         }
@@ -86,6 +148,7 @@ impl Twin {
         let queue = if was_ghost || fills { &mut self.main } else { &mut self.residents };
         queue.push(id);
         self.uses.insert(id, u64::from(self.policy == "lfu"));
+        self.used_in.insert(id, vec![self.epoch]);
         (Access::Admitted, evicted)
     }
     fn remember(&mut self, id: u32) {
@@ -169,6 +232,23 @@ impl Twin {
                     self.uses.insert(id, uses);
                 }
                 None
+            }
+            "arc" => {
+                let once = self.sum(&self.residents) as f64;
+                let wants_main = candidate.is_some() && self.wants_main;
+                let from_once = once > self.target || (wants_main && once == self.target);
+                let [first, second] =
+                    if from_once { [&self.residents, &self.main] } else { [&self.main, &self.residents] };
+                first.first().or(second.first()).copied()
+            }
+            "clrfu" => {
+                let key = |id: u32| (self.crf(id), self.bytes[id as usize], id);
+                self.residents.iter().copied().min_by(|&a, &b| key(a).partial_cmp(&key(b)).unwrap())
+            }
+            "nopfs" => {
+                let uses = |id: u32| self.whole.iter().filter(|&&planned| planned == id).count();
+                let id = self.residents.iter().copied().min_by_key(|&id| (uses(id), id))?;
+                candidate.is_none_or(|c| uses(c) > uses(id)).then_some(id)
             }
             "minio" => None,
             "shade" => {

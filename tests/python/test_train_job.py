@@ -32,12 +32,12 @@ def of(kind, found):
 
 @pytest.fixture(scope="module")
 def comparison(work_dir):
-    return events(work_dir, epochs=4, seeds=1, compare="uniform+minio,shade,importance,cost-aware")
+    return events(work_dir, epochs=4, seeds=1, compare="uniform+minio,shade,importance,cost-aware,echo,replay")
 
 
 def test_the_job_learns_the_digits_whichever_way_it_is_fed(comparison):
     final = {r["recipe"]: r["accuracy"] for r in of("run", comparison)}
-    assert set(final) == {"uniform+minio", "shade", "importance", "cost-aware"}
+    assert set(final) == {"uniform+minio", "shade", "importance", "cost-aware", "echo", "replay"}
     assert all(accuracy > 0.85 for accuracy in final.values()), final
 
 
@@ -69,6 +69,26 @@ def test_cost_aware_fetches_least_and_still_sees_every_sample(comparison):
     assert run["cost-aware"]["fetched_samples"] < 0.8 * run["uniform+minio"]["fetched_samples"]
     assert run["cost-aware"]["coverage_ever"] > 0.99
     assert run["cost-aware"]["ess"] < 0.95 and run["uniform+minio"]["ess"] == 1.0
+
+
+def test_a_buffer_fetches_a_quarter_of_every_batch_once_it_is_full(comparison):
+    fetched = {r: [e["fetched_samples"] for e in of("epoch", comparison) if e["recipe"] == r] for r in ("echo", "replay")}
+    for first, *others, last in fetched.values():
+        assert first > 42 * 8 and others == [42 * 8] * 2, fetched
+        # The stream's second pass meets samples of the first that are still there.
+        assert 0.8 * 42 * 8 < last < 42 * 8, fetched
+
+
+def test_pictures_are_shifted_and_mirrored_unless_one_asks_otherwise(work_dir):
+    # The digits' shards as a data set of one's own.
+    folder = str(next(work_dir.glob("digits-*")))
+    seen = {}
+    for augment in (None, "none", "crop", "crop-flip"):
+        found = events(work_dir, data=folder, steps=3, seeds=1, batch_size=32, compare="uniform", augment=augment)
+        seen[augment] = (of("job", found)[0]["augment"], of("epoch", found)[0]["loss"])
+    assert seen[None] == seen["crop-flip"] and seen["none"][0] == "none" and seen["crop"][0] == "crop"
+    assert len({loss for _, loss in seen.values()}) == 3, "each is another stream of pictures"
+    assert of("job", events(work_dir, steps=1, seeds=1, compare="uniform"))[0]["augment"] == "none"
 
 
 def test_steps_end_a_run_in_the_middle_of_an_epoch(work_dir):

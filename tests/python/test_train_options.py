@@ -29,6 +29,8 @@ def test_none_means_the_default():
         ("importance:floor=0.5", "importance", "importance", {"floor": 0.5}, {}),
         ("cost-aware:kappa=64", "cost-aware", "importance", {"kappa": 64.0}, {}),
         ("cost-aware+lru:random_scores=1:smoothing=0", "cost-aware", "lru", {"random_scores": True}, {"smoothing": 0.0}),
+        ("echo", "echo", "fifo", {}, {}),
+        ("replay:fresh=0.125:lag=32", "replay", "fifo", {"fresh": 0.125, "lag": 32}, {}),
     ],
 )
 def test_a_recipe_reads_as_sampler_policy_and_settings(text, sampler, policy, sampler_options, loader_options):
@@ -61,6 +63,8 @@ def test_a_recipe_reads_as_sampler_policy_and_settings(text, sampler, policy, sa
         ({"latency": 61.0}, "outside 0 … 60 s"),
         ({"bandwidth": "-1"}, "not a number of bytes"),
         ({"resize": "8x8x8"}, "not HEIGHTxWIDTH"),
+        ({"compare": "echo:lag=2.5"}, "2.5 must be a whole number"),
+        ({"augment": "flip"}, "'flip' is none of none, crop, crop-flip"),
         ({"epoch": 3}, "unknown option 'epoch'"),
     ],
 )

@@ -145,6 +145,10 @@ pub struct TrainArgs {
     /// Bring every image to HEIGHTxWIDTH; needed where their sizes differ
     #[arg(long, value_name = "HxW", help_heading = "Data path")]
     pub resize: Option<String>,
+    /// What every delivery draws anew: nothing, a shift by up to an eighth of the side, or that and a mirror image
+    /// [default: crop-flip; none for the digits]
+    #[arg(long, value_name = "KIND", value_parser = ["none", "crop", "crop-flip"], help_heading = "Data path")]
+    pub augment: Option<String>,
     /// Where the digits' shards are written [default: ~/.cache/lossfeed]
     #[arg(long, value_name = "DIR", help_heading = "Data path")]
     pub work_dir: Option<String>,
@@ -276,6 +280,6 @@ mod tests {
         assert_eq!(json["seeds"], 2);
         assert!(["bandwidth", "batch_size", "record"].iter().all(|left_out| json[left_out].is_null()));
         assert_eq!(json["json"], false);
-        assert_eq!(json.as_object().unwrap().len(), 20);
+        assert_eq!(json.as_object().unwrap().len(), 21);
     }
 }

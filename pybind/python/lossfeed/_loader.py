@@ -54,8 +54,8 @@ class Loader:
         transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers
             pixels as they are.
         policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``, ``"sieve"``,
-            ``"s3fifo"`` or ``"lfu"``; None takes the one that suits the sampler (minio, shade for pads, fifo for echo
-            and replay, else importance).
+            ``"s3fifo"``, ``"lfu"``, ``"arc"`` or ``"clrfu"``; None takes the one that suits the sampler (minio, shade
+            for pads, fifo for echo and replay, else importance).
         seed: reproduces every order, on any machine. With ``num_workers=0`` always. With workers it does for samplers
             that look at nothing but the seed (``uniform``); the others draw by scores and residents, and which of
             them had come when an epoch was drawn is a matter of timing.

@@ -113,6 +113,19 @@ impl NextUse {
             Known::Nothing | Known::Counts(_) => NEVER,
         }
     }
+    /// How many uses of `id` are planned, the next one included. At most 255 without
+    /// [`Needs::NEXT_USE`](crate::policy::Needs::NEXT_USE), and 0 without any plan. As many steps as there are uses.
+    pub fn count(&self, id: SampleId) -> u32 {
+        match &self.known {
+            Known::Nothing => 0,
+            Known::Counts(counts) => u32::from(counts[id as usize]),
+            Known::Positions { next, after } => {
+                let place = |place: u32| (place != NEVER).then_some(place);
+                let uses = std::iter::successors(place(next[id as usize]), |&at| place(after[at as usize]));
+                uses.count() as u32
+            }
+        }
+    }
     /// See [`Ledger::prefetch`](crate::ledger::Ledger::prefetch).
     pub(crate) fn prefetch(&self, ids: &[SampleId]) {
         match &self.known {

@@ -205,9 +205,9 @@ impl<K: Key> PriorityQueue<K> {
     pub fn retain(&mut self, mut keep: impl FnMut(SampleId) -> bool) {
         self.replace(|id, bits| if keep(id) { bits } else { K::ABSENT });
     }
-    /// Gives every member a new key. O(samples).
-    pub fn rekey(&mut self, mut key: impl FnMut(SampleId) -> K) {
-        self.replace(|id, _| key(id).to_bits());
+    /// Gives every member a new key, made of its id and the key that it has. O(samples).
+    pub fn rekey(&mut self, mut key: impl FnMut(SampleId, K) -> K) {
+        self.replace(|id, bits| key(id, K::from_bits(bits)).to_bits());
     }
     /// The members, ascending. O(samples).
     pub fn ids(&self) -> impl Iterator<Item = SampleId> + '_ {

@@ -61,7 +61,7 @@ impl Policy for Belady {
         self.residents.remove(id);
     }
     fn planned(&mut self, next_use: &NextUse) {
-        self.residents.rekey(|id| nearness(next_use, id));
+        self.residents.rekey(|id, _| nearness(next_use, id));
     }
     fn prefetch(&self, ids: &[SampleId]) {
         self.residents.prefetch(ids);

@@ -126,7 +126,7 @@ impl Policy for Importance {
     }
     fn rebelieved(&mut self, view: &View<'_>) {
         self.settle_released(view);
-        self.evictable.rekey(|id| belief(id, view.beliefs));
+        self.evictable.rekey(|id, _| belief(id, view.beliefs));
     }
     fn planned(&mut self, next_use: &NextUse) {
         let mut needed = Vec::new();

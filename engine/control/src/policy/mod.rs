@@ -3,7 +3,9 @@
 //! To add one: a file with the policy and its [`Entry`], a line in `registry.rs`, and a naive twin in
 //! `tests/pure/twins.rs`.
 
+mod arc;
 mod belady;
+mod clrfu;
 mod entry;
 mod fifo;
 mod importance;
@@ -11,18 +13,23 @@ mod lfu;
 mod list;
 mod lru;
 mod minio;
+mod nopfs;
+mod queues;
 mod registry;
 mod s3fifo;
 mod shade;
 mod sieve;
 
+pub use arc::AdaptiveReplacement;
 pub use belady::Belady;
+pub use clrfu::Clrfu;
 pub use entry::{Entry, Suits};
 pub use fifo::Fifo;
 pub use importance::Importance;
 pub use lfu::Lfu;
 pub use lru::Lru;
 pub use minio::MinIo;
+pub use nopfs::NoPfs;
 pub use registry::{ALL, NAMES, default_for, find, find_live, from_name};
 pub use s3fifo::S3Fifo;
 pub use shade::Shade;

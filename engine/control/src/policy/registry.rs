@@ -1,11 +1,11 @@
 //! The policies there are. Whoever lists, checks or makes one asks here: the command line, Python, settings and errors.
 
 use super::entry::{Entry, Suits};
-use super::{Policy, belady, fifo, importance, lfu, lru, minio, s3fifo, shade, sieve};
+use super::{Policy, arc, belady, clrfu, fifo, importance, lfu, lru, minio, nopfs, s3fifo, shade, sieve};
 use crate::error::{Error, Result};
 
 /// All policies, in the order in which they are listed and replayed.
-pub const ALL: [Entry; 9] = [
+pub const ALL: [Entry; 12] = [
     lru::ENTRY,
     fifo::ENTRY,
     minio::ENTRY,
@@ -14,6 +14,9 @@ pub const ALL: [Entry; 9] = [
     sieve::ENTRY,
     s3fifo::ENTRY,
     lfu::ENTRY,
+    arc::ENTRY,
+    clrfu::ENTRY,
+    nopfs::ENTRY,
     belady::ENTRY,
 ];
 

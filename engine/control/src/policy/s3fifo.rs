@@ -1,8 +1,7 @@
 //! S3-FIFO (Yang, Zhang, Qiu, Yue and Vigfusson, SOSP'23): three plain queues are all it takes.
 
-use super::list::Lists;
+use super::queues::Queues;
 use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
-use crate::index::Sizes;
 use crate::types::SampleId;
 
 /// For the registry.
@@ -20,8 +19,6 @@ const SMALL: u32 = 0;
 const MAIN: u32 = 1;
 /// Samples that left the small queue a short while ago, by name only.
 const GHOST: u32 = 2;
-/// In no queue.
-const NOWHERE: u32 = 3;
 
 /// What the small queue's share of the cache is divided by.
 const SMALL_SHARE: u64 = 10;
@@ -43,56 +40,22 @@ const USES_MAX: u8 = 3;
 /// 9 bytes a sample, and 8 for each that left between two decisions (a cancelled or lost one).
 #[derive(Debug)]
 pub struct S3Fifo {
-    queues: Lists,
-    /// By id: in which queue (two bits), and uses since it came there (two bits more).
-    states: Vec<u8>,
-    /// Of the samples in each queue, and of those in `gone`.
-    bytes: [u64; 3],
+    /// A mark is the number of uses since the sample came to its queue.
+    queues: Queues<3>,
     /// Somebody had to leave: the cache was full once.
     was_full: bool,
-    /// Who left, and which queue: not yet taken off its bytes, because sizes are at hand only where it is decided.
-    gone: Vec<(SampleId, u32)>,
 }
 
 impl S3Fifo {
     /// No residents; ids `0..samples`.
     pub fn new(samples: usize) -> Self {
-        Self {
-            queues: Lists::new(samples, 3),
-            states: vec![NOWHERE as u8; samples],
-            bytes: [0; 3],
-            was_full: false,
-            gone: Vec::new(),
-        }
-    }
-    fn queue(&self, id: SampleId) -> u32 {
-        u32::from(self.states[id as usize] & 3)
-    }
-    fn uses(&self, id: SampleId) -> u8 {
-        self.states[id as usize] >> 2
-    }
-    /// Adds `id`, which must be nowhere, as the newest.
-    fn push(&mut self, queue: u32, id: SampleId, uses: u8, sizes: &Sizes) {
-        self.states[id as usize] = uses << 2 | queue as u8;
-        self.queues.push_newest(queue, id);
-        self.bytes[queue as usize] += sizes.bytes(id);
-    }
-    /// Takes `id` out of `queue`, in which it is.
-    fn take(&mut self, queue: u32, id: SampleId, sizes: &Sizes) {
-        self.bytes[queue as usize] -= sizes.bytes(id);
-        self.queues.remove(id);
-        self.states[id as usize] = NOWHERE as u8;
-    }
-    fn settle_gone(&mut self, sizes: &Sizes) {
-        for (id, queue) in self.gone.drain(..) {
-            self.bytes[queue as usize] -= sizes.bytes(id);
-        }
+        Self { queues: Queues::new(samples), was_full: false }
     }
     /// Moves queues on until the resident to be evicted stands at the end of one, and answers it.
     fn find(&mut self, view: &View<'_>) -> Option<SampleId> {
         self.was_full = true;
         let main_share = view.capacity - view.capacity / SMALL_SHARE;
-        let mut queue = if self.bytes[MAIN as usize] > main_share { MAIN } else { SMALL };
+        let mut queue = if self.queues.bytes(MAIN) > main_share { MAIN } else { SMALL };
         loop {
             let Some(id) = self.queues.oldest(queue) else {
                 if queue == SMALL && self.queues.oldest(MAIN).is_some() {
@@ -101,13 +64,13 @@ impl S3Fifo {
                 }
                 return None;
             };
-            let uses = self.uses(id);
+            let uses = self.queues.mark(id);
             let stays = if queue == SMALL { uses >= PROVEN } else { uses > 0 };
             if !stays {
                 return Some(id);
             }
-            self.take(queue, id, view.sizes);
-            self.push(MAIN, id, if queue == SMALL { 0 } else { uses - 1 }, view.sizes);
+            self.queues.take(id, view.sizes);
+            self.queues.push(MAIN, id, if queue == SMALL { 0 } else { uses - 1 }, view.sizes);
         }
     }
     /// Remembers that `id` was here, as far as there is room for ghosts.
@@ -117,11 +80,11 @@ impl S3Fifo {
         if bytes > share {
             return;
         }
-        while self.bytes[GHOST as usize] + bytes > share {
+        while self.queues.bytes(GHOST) + bytes > share {
             let Some(oldest) = self.queues.oldest(GHOST) else { break };
-            self.take(GHOST, oldest, view.sizes);
+            self.queues.take(oldest, view.sizes);
         }
-        self.push(GHOST, id, 0, view.sizes);
+        self.queues.push(GHOST, id, 0, view.sizes);
     }
 }
 
@@ -133,57 +96,44 @@ impl Policy for S3Fifo {
         ENTRY.needs
     }
     fn hit(&mut self, id: SampleId, _view: &View<'_>) {
-        self.states[id as usize] = (self.uses(id) + 1).min(USES_MAX) << 2 | self.queue(id) as u8;
+        self.queues.set_mark(id, (self.queues.mark(id) + 1).min(USES_MAX));
     }
     fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool {
-        self.settle_gone(view.sizes);
-        let was_ghost = self.queue(id) == GHOST;
+        self.queues.settle(view.sizes);
+        let was_ghost = self.queues.queue(id) == Some(GHOST);
         if was_ghost {
-            self.take(GHOST, id, view.sizes);
+            self.queues.take(id, view.sizes);
         }
         // It fits into the empty cache, so the search ends before the residents do: nothing is refused here.
         let (missing, mut freed) = (view.missing(id), 0);
         while freed < missing {
             let Some(victim) = self.find(view) else { break };
             freed += view.sizes.bytes(victim);
-            let left = self.queue(victim);
-            self.take(left, victim, view.sizes);
-            if left == SMALL {
+            if self.queues.take(victim, view.sizes) == Some(SMALL) {
                 self.remember(victim, view);
             }
             victims.push(victim);
         }
-        let small_is_full = self.bytes[SMALL as usize] >= view.capacity / SMALL_SHARE;
+        let small_is_full = self.queues.bytes(SMALL) >= view.capacity / SMALL_SHARE;
         let proven = was_ghost || (!self.was_full && small_is_full);
-        self.push(if proven { MAIN } else { SMALL }, id, 0, view.sizes);
+        self.queues.push(if proven { MAIN } else { SMALL }, id, 0, view.sizes);
         true
     }
     fn weakest(&mut self, view: &View<'_>) -> Option<SampleId> {
-        self.settle_gone(view.sizes);
+        self.queues.settle(view.sizes);
         self.find(view)
     }
     fn left(&mut self, id: SampleId, _why: Left) {
-        self.gone.push((id, self.queue(id)));
-        self.queues.remove(id);
-        self.states[id as usize] = NOWHERE as u8;
+        self.queues.drop_out(id);
     }
     fn prefetch(&self, ids: &[SampleId]) {
         self.queues.prefetch(ids);
     }
     fn metadata_bytes(&self) -> usize {
-        self.queues.metadata_bytes() + self.states.capacity() + self.gone.capacity() * size_of::<(SampleId, u32)>()
+        self.queues.metadata_bytes()
     }
     fn check(&self, view: &View<'_>) -> Result<(), String> {
-        for queue in [SMALL, MAIN, GHOST] {
-            let gone = self.gone.iter().filter(|gone| gone.1 == queue).map(|gone| gone.0);
-            let bytes: u64 = self.queues.iter(queue).chain(gone).map(|id| view.sizes.bytes(id)).sum();
-            if bytes != self.bytes[queue as usize] {
-                return Err(format!("queue {queue} holds {bytes} bytes, {} are booked", self.bytes[queue as usize]));
-            }
-            if let Some(id) = self.queues.iter(queue).find(|&id| self.queue(id) != queue) {
-                return Err(format!("{id} stands in queue {queue} and is booked in {}", self.queue(id)));
-            }
-        }
+        self.queues.check(view.sizes)?;
         if let Some(id) = self.queues.iter(GHOST).find(|&id| view.residents.contains(id)) {
             return Err(format!("the resident {id} is a ghost"));
         }

@@ -57,7 +57,7 @@ impl Policy for Shade {
         self.residents.update(id, importance);
     }
     fn rebelieved(&mut self, view: &View<'_>) {
-        self.residents.rekey(|id| view.beliefs.importance(id).unwrap_or(0.0));
+        self.residents.rekey(|id, _| view.beliefs.importance(id).unwrap_or(0.0));
     }
     fn prefetch(&self, ids: &[SampleId]) {
         self.residents.prefetch(ids);

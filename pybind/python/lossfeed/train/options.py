@@ -14,9 +14,11 @@ from .._native import cache_policies, default_policy
 
 # Name a user types → the policy that goes with it when none is named. ``shade`` is the ``pads`` sampler.
 SAMPLERS: dict[str, str] = {
-    name: default_policy("pads" if name == "shade" else name) for name in ("uniform", "shade", "pads", "importance", "cost-aware")
+    name: default_policy("pads" if name == "shade" else name)
+    for name in ("uniform", "shade", "pads", "importance", "cost-aware", "echo", "replay")
 }
 POLICIES = tuple(name for name, *_ in cache_policies())
+AUGMENTATIONS = ("none", "crop", "crop-flip")
 DEFAULT_COMPARE = "uniform+minio,shade,cost-aware"
 
 _SAMPLER_KEYS: dict[str, dict[str, type]] = {
@@ -24,6 +26,8 @@ _SAMPLER_KEYS: dict[str, dict[str, type]] = {
     "pads": {"repeats": float, "miss_quota": float, "interleave": bool, "corrected": bool},
     "importance": {"floor": float},
     "cost-aware": {"floor": float, "kappa": float, "random_scores": bool},
+    "echo": {"fresh": float, "lag": int},
+    "replay": {"fresh": float, "lag": int},
 }
 _LOADER_KEYS: dict[str, type] = {"smoothing": float, "score": str}
 
@@ -90,6 +94,7 @@ class Options:
     width: int | None = None
     device: str | None = None
     resize: tuple[int, int] | None = None
+    augment: str | None = None
     work_dir: Path = Path()
     json: bool = False
     quiet: bool = False
@@ -132,6 +137,7 @@ class Options:
             width=_at_least(1, "--width", take("width", None)),
             device=take("device", None),
             resize=_optional(parse_size, "--resize", resize),
+            augment=_optional(_augmentation, "--augment", take("augment", None)),
             work_dir=Path(take("work_dir", None) or default_work_dir()).expanduser(),
             json=bool(take("json", False)),
             quiet=bool(take("quiet", False)),
@@ -210,6 +216,12 @@ def parse_size(name: str, value: Any) -> tuple[int, int]:
     return height, width
 
 
+def _augmentation(name: str, value: Any) -> str:
+    if value not in AUGMENTATIONS:
+        raise OptionError(f"{name}: {value!r} is none of {', '.join(AUGMENTATIONS)}")
+    return value
+
+
 def _optional(parse: Any, name: str, value: Any) -> Any:
     return None if value is None else parse(name, value)
 
@@ -243,6 +255,8 @@ def _at_least(least: int, name: str, value: Any) -> Any:
 def _convert(name: str, value: str, kind: type) -> Any:
     if kind is float:
         return _number(name, value)
+    if kind is int:
+        return _at_least(0, name, value)
     if kind is bool:
         words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
         if value.lower() not in words:

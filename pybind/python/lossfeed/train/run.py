@@ -138,6 +138,7 @@ def make_loader(job: Job, recipe: Recipe, seed: int) -> Any:
         device=job.device,
         cache=job.cache,
         cache_form="decoded",
+        transform=job.transform(),
         policy=recipe.policy,
         sampler={"name": recipe.sampler, **recipe.sampler_options},
         seed=seed,
