@@ -2,7 +2,7 @@
 
     python benches/scenarios/cifar_table.py [FOLDER] [--processes 2 --threads 1]
 
-Fourteen ways, 10 epochs at equal steps, a cache for 20 % of the samples, 3 paired seeds; pictures are shifted and
+Fifteen ways, 10 epochs at equal steps, a cache for 20 % of the samples, 3 paired seeds; pictures are shifted and
 mirrored anew for every delivery unless ``--augment none`` says otherwise. Every finished run goes into the
 record at once, and runs that are there already are not repeated: stop and resume at will. Several processes share the
 work, on one machine, each with its own torch threads.
@@ -35,6 +35,8 @@ RECIPES = (
     "echo:fresh=0.125",
     "replay",
     "replay:fresh=0.125",
+    # As "replay", but noise decides what is used again.
+    "replay:fresh=0.125:random_scores=1",
 )
 # The order in which runs are worth having when there is no time for all of them.
 FIRST = ("uniform+minio", "replay:fresh=0.125", "echo:fresh=0.125", "cost-aware", "shade:repeats=1", "shade:repeats=3", "cost-aware:random_scores=1")

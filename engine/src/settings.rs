@@ -366,7 +366,12 @@ impl Settings {
 
     /// The seed of the noise that stands for every score in a control run (`random_scores`), or `None`.
     pub fn control_seed(&self) -> Option<u64> {
-        matches!(self.sampler, SamplerSettings::CostAware(c) if c.random_scores).then_some(self.seed)
+        let random = match self.sampler {
+            SamplerSettings::CostAware(sampler) => sampler.random_scores,
+            SamplerSettings::Replay(sampler) => sampler.random_scores,
+            _ => false,
+        };
+        random.then_some(self.seed)
     }
 
     /// The weight of the old belief.

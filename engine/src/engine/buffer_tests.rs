@@ -110,6 +110,29 @@ fn one_seed_is_one_order_with_any_number_of_workers() {
 }
 
 #[test]
+fn the_random_control_lets_no_score_through() {
+    // The rows of one run whose losses are `factor` times the sample's number.
+    let order = |random_scores: bool, factor: f32| {
+        let engine = engine(SamplerSettings::Replay(Replay { lag: LAG, random_scores, ..Replay::default() }), 0);
+        let mut order = Vec::new();
+        for _ in 0..4 {
+            let pass = engine.start_epoch().unwrap();
+            while let Next::Batch(batch) = engine.next_batch(pass, Duration::from_secs(60)).unwrap() {
+                let weights = batch.slot.weight().iter().map(|weight| weight.to_bits());
+                order.push((batch.ticket.ids.to_vec(), weights.collect::<Vec<_>>()));
+                let losses: Vec<f32> = batch.ticket.ids.iter().map(|&id| factor * id as f32).collect();
+                engine.apply_losses(&batch.ticket, &losses).unwrap();
+            }
+        }
+        order
+    };
+    let noise = order(true, 1.0);
+    assert_eq!(noise, order(true, 0.0));
+    assert_ne!(order(false, 1.0), order(false, 0.0), "scores choose where no noise stands for them");
+    assert!(noise.iter().any(|(_, weights)| weights.iter().any(|&bits| f32::from_bits(bits) != 1.0)));
+}
+
+#[test]
 fn a_resumed_run_is_the_run_that_went_on() {
     for sampler in both() {
         for (epoch, taken, workers) in [(0, 2, 0), (1, 5, 2), (2, 13, 4), (2, 0, 1)] {
@@ -157,7 +180,7 @@ fn what_does_not_go_with_a_buffer_is_refused() {
         assert_eq!(Settings { workers: Some(64), ..settings(sampler, 0) }.window(), LAG as usize - 2);
     }
     refused(settings(SamplerSettings::Echo(Echo { fresh: 0.0, lag: 64 }), 0), "fresh is 0");
-    refused(settings(SamplerSettings::Replay(Replay { fresh: 0.5, lag: 2 }), 0), "lag is 2");
+    refused(settings(SamplerSettings::Replay(Replay { fresh: 0.5, lag: 2, ..Replay::default() }), 0), "lag is 2");
     let other = Settings { cache_bytes: settings(both()[0], 0).cache_bytes * 2, ..settings(both()[0], 0) };
     let error = Engine::new(dataset(), other).unwrap().load_state(&engine(both()[0], 0).state().unwrap()).unwrap_err();
     assert!(error.to_string().contains("cache_bytes"), "{error}");

@@ -42,6 +42,9 @@ pub struct Replay {
     /// How many batches pass until a batch's scores count, so that one seed gives one order with any number of
     /// threads. At least 3, and 2 more than the batches in preparation. Default 64.
     pub lag: u32,
+    /// Replaces every score by noise fixed by (seed, id), as [`CostAware::random_scores`](super::CostAware) does: the
+    /// control that tells what scores are worth here. A live engine keeps the noise in its score table.
+    pub random_scores: bool,
 }
 
 impl Default for Echo {
@@ -52,7 +55,7 @@ impl Default for Echo {
 
 impl Default for Replay {
     fn default() -> Self {
-        Self { fresh: 0.25, lag: 64 }
+        Self { fresh: 0.25, lag: 64, random_scores: false }
     }
 }
 

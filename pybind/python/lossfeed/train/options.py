@@ -27,7 +27,7 @@ _SAMPLER_KEYS: dict[str, dict[str, type]] = {
     "importance": {"floor": float},
     "cost-aware": {"floor": float, "kappa": float, "random_scores": bool},
     "echo": {"fresh": float, "lag": int},
-    "replay": {"fresh": float, "lag": int},
+    "replay": {"fresh": float, "lag": int, "random_scores": bool},
 }
 _LOADER_KEYS: dict[str, type] = {"smoothing": float, "score": str}
 
