@@ -3,6 +3,7 @@
 mod batches;
 mod control;
 mod hostile;
+mod jobs;
 mod journal;
 mod pads;
 mod policies;

@@ -1,6 +1,6 @@
 //! Every option, defined once: help, parsing and (later) completions come from here.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use lossfeed_control::policy;
 use serde::Serialize;
 
@@ -24,6 +24,8 @@ pub enum Command {
     Smi(SmiArgs),
     /// Replay a recorded run through cache policies and count hits
     Replay(ReplayArgs),
+    /// Divide a cache and the link to the store among several training jobs
+    Allocate(AllocateArgs),
     /// Tell what this machine can and cannot do, with a remedy for each shortcoming
     #[cfg(feature = "doctor")]
     Doctor(DoctorArgs),
@@ -75,6 +77,42 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub json: bool,
 }
+
+/// `lossfeed allocate`.
+#[derive(Debug, Clone, Args)]
+pub struct AllocateArgs {
+    /// Jobs, datasets and what they share, as JSON; --help shows one
+    #[arg(value_name = "FILE", long_help = JOBS_HELP)]
+    pub jobs: std::path::PathBuf,
+    /// Who comes first
+    #[arg(long, value_enum, value_name = "WAY", default_value = "max-min")]
+    pub sharing: Sharing,
+    /// One JSON document instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How `lossfeed allocate` divides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sharing {
+    /// Nobody falls behind: the largest common multiple of what an equal split would give
+    MaxMin,
+    /// Cache where a byte saves most; the link to the jobs in their order, each as much as it can use
+    InOrder,
+    /// The same part of both for every job
+    EqualSplit,
+}
+
+/// What the jobs' file looks like.
+const JOBS_HELP: &str = r#"Jobs, datasets and what they share, as JSON:
+
+  {"cache_bytes": 1e12, "bandwidth_bytes_per_s": 1.25e9,
+   "datasets": [{"name": "imagenet", "bytes": 1.4e11}],
+   "jobs": [{"name": "resnet", "dataset": "imagenet", "ideal_bytes_per_s": 2.5e8}]}
+
+"ideal_bytes_per_s" is what the job reads if it never waits for data. A job may bring "hits": [[bytes cached, hit ratio],
+…] as measured of it; left out, it reads plain epochs, and hits what is cached of its dataset."#;
 
 /// `lossfeed doctor`.
 #[cfg(feature = "doctor")]

@@ -14,6 +14,7 @@ pub mod smi;
 pub mod term;
 pub mod train;
 
+mod allocate;
 #[cfg(feature = "doctor")]
 mod doctor;
 mod journal;
@@ -41,6 +42,7 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
         args::Command::Train(options) => train(&options),
         args::Command::Smi(options) => smi::run(&options),
         args::Command::Replay(options) => replay::run(&options),
+        args::Command::Allocate(options) => allocate::run(&options),
         #[cfg(feature = "doctor")]
         args::Command::Doctor(options) => doctor::run(&options),
     }

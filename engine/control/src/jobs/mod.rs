@@ -1,0 +1,113 @@
+//! Several training jobs, one cache and one link to the store: who gets how much of both.
+//!
+//! A job that is never waited for reads its dataset at its ideal rate f*. Of what it reads a share h comes from the
+//! cache, and the rest over the link. With b bytes a second of the link it therefore runs at min(f*, b / (1 − h))
+//! (SiloD, EuroSys'23, Eq. 4). SiloD has h = cached / dataset, which is true of plain epochs over a cache that evicts
+//! nobody before its use; here every job may bring the [`HitCurve`] that was measured of it.
+//!
+//! Cache is given to datasets, not to jobs: jobs that read the same one share what is cached of it. [`cache_for`]
+//! divides it so that the least is left to be fetched, and both ways of sharing build on it: [`in_order`] gives the
+//! link to the first who asks, [`max_min`] lets nobody fall behind.
+
+mod curve;
+mod share;
+
+pub use curve::HitCurve;
+pub use share::{Allocation, cache_for, equal_split, in_order, max_min, rate};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// What there is to be shared.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resources {
+    /// Bytes of cache.
+    pub cache_bytes: f64,
+    /// Bytes a second from the store.
+    pub bandwidth_bytes_per_s: f64,
+}
+
+/// One dataset.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dataset {
+    /// What it is called.
+    pub name: String,
+    /// Its size: caching more of it is of no use.
+    pub bytes: f64,
+}
+
+/// One job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// What it is called.
+    pub name: String,
+    /// The [`Dataset`] it reads, by its place in the list.
+    pub dataset: usize,
+    /// Bytes a second that it reads if it never waits for data.
+    pub ideal_bytes_per_s: f64,
+    /// What share of its reads the cache answers, by how much of its dataset is cached.
+    pub hits: HitCurve,
+}
+
+/// Jobs, datasets and what they share, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cluster {
+    resources: Resources,
+    datasets: Vec<Dataset>,
+    jobs: Vec<Job>,
+}
+
+impl Cluster {
+    /// Checks all numbers.
+    ///
+    /// # Errors
+    /// `Settings` for an amount that is negative or not finite, a dataset or job that reads nothing, or a job whose
+    /// dataset does not exist.
+    pub fn new(resources: Resources, datasets: Vec<Dataset>, jobs: Vec<Job>) -> Result<Self> {
+        amount("the cache", resources.cache_bytes, "bytes")?;
+        amount("the link", resources.bandwidth_bytes_per_s, "bytes a second")?;
+        for dataset in &datasets {
+            above_zero(&format!("dataset {}", dataset.name), dataset.bytes, "bytes")?;
+        }
+        for job in &jobs {
+            above_zero(&format!("job {}", job.name), job.ideal_bytes_per_s, "bytes a second")?;
+            if job.dataset >= datasets.len() {
+                return Err(Error::settings(format!(
+                    "job {} reads dataset number {}, and there are {}, counted from 0",
+                    job.name,
+                    job.dataset,
+                    datasets.len()
+                )));
+            }
+        }
+        Ok(Self { resources, datasets, jobs })
+    }
+    /// What is shared.
+    pub fn resources(&self) -> Resources {
+        self.resources
+    }
+    /// The datasets.
+    pub fn datasets(&self) -> &[Dataset] {
+        &self.datasets
+    }
+    /// The jobs.
+    pub fn jobs(&self) -> &[Job] {
+        &self.jobs
+    }
+}
+
+fn amount(what: &str, value: f64, unit: &str) -> Result<()> {
+    if value.is_finite() && value >= 0.0 {
+        return Ok(());
+    }
+    Err(Error::settings(format!("{what} has {value} {unit}: give a finite number that is not negative")))
+}
+
+fn above_zero(what: &str, value: f64, unit: &str) -> Result<()> {
+    amount(what, value, unit)?;
+    if value > 0.0 { Ok(()) } else { Err(Error::settings(format!("{what} has {value} {unit}: give a number above 0"))) }
+}
