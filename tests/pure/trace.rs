@@ -1,6 +1,6 @@
 //! Traces come from anywhere: whatever the bytes, reading one answers a trace or an error that names the line.
 
-use lossfeed::sim::{Trace, replay};
+use lossfeed::sim::{Trace, read_oracle_general, replay};
 use proptest::prelude::*;
 
 fn read(text: &str) -> Result<Trace, String> {
@@ -97,6 +97,27 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let _ = Trace::read(&bytes[..], 100);
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_an_oracle_general_trace_if_they_are_whole_records(
+        bytes in prop::collection::vec(any::<u8>(), 0..400)
+    ) {
+        match read_oracle_general(&bytes[..], 12) {
+            Ok((trace, _)) => {
+                prop_assert_eq!(trace.requests() * 24, bytes.len());
+                for policy in lossfeed::policy::NAMES {
+                    let replayed = replay(&trace, policy, 0.5).unwrap();
+                    prop_assert_eq!(replayed.hits + replayed.misses, trace.requests() as u64);
+                }
+            }
+            Err(error) => {
+                let said = error.to_string();
+                let expected = ["record ", "it is empty", "more than 12 requests"];
+                prop_assert!(expected.iter().any(|part| said.contains(part)), "{}", said);
+                prop_assert!(bytes.len() % 24 != 0 || bytes.is_empty() || bytes.len() > 12 * 24 || bytes[..2] == [0x1f, 0x8b]);
+            }
+        }
     }
 
     #[test]

@@ -57,9 +57,13 @@ pub struct SmiArgs {
 /// `lossfeed replay`.
 #[derive(Debug, Clone, Args)]
 pub struct ReplayArgs {
-    /// The recorded run: a journal, or CSV with the columns epoch,step,id,loss[,bytes]; plain or gzipped
+    /// The recorded run: a journal, CSV with the columns epoch,step,id,loss[,bytes], or libCacheSim's oracleGeneral;
+    /// plain or gzipped
     #[arg(long, value_name = "FILE")]
     pub trace: std::path::PathBuf,
+    /// What the file is; "auto" tells a journal by its first line and oracleGeneral by its name
+    #[arg(long, value_enum, value_name = "KIND", default_value = "auto")]
+    pub format: TraceFormat,
     /// Cache policies, comma-separated; --help says what each does
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = policy::NAMES, hide_default_value = true, long_help = policies_help())]
     pub policy: Vec<String>,
@@ -76,6 +80,17 @@ pub struct ReplayArgs {
     /// One JSON document instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+/// What `lossfeed replay` reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TraceFormat {
+    /// By the file's first line and its name
+    Auto,
+    /// CSV, epoch,step,id,loss[,bytes]
+    Csv,
+    /// libCacheSim's: 24 bytes a request
+    OracleGeneral,
 }
 
 /// `lossfeed allocate`.

@@ -108,7 +108,7 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::ReplayArgs;
+    use crate::args::{ReplayArgs, TraceFormat};
 
     const JOURNAL: &str = "# {\"lossfeed-journal\":1,\"samples\":9,\"capacity_bytes\":20,\"policy\":\"lru\",\"smoothing\":0}\n\
         event,epoch,step,row,id,drawn,verdict,bytes,weight,score,loss,gradient_norm\n\
@@ -147,7 +147,15 @@ mod tests {
         let policy = vec!["lru".to_owned()];
         let (capacity_fraction, capacity) = (vec![0.7], vec![20]);
         let trace = file.path().to_owned();
-        let args = ReplayArgs { trace, policy, capacity_fraction, capacity, samples: None, json: true };
+        let args = ReplayArgs {
+            trace,
+            policy,
+            capacity_fraction,
+            capacity,
+            samples: None,
+            format: TraceFormat::Auto,
+            json: true,
+        };
         let mut out = Vec::new();
         crate::replay::report(&args, &mut out).unwrap();
         let said: serde_json::Value = serde_json::from_slice(&out).unwrap();

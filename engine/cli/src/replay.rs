@@ -2,12 +2,15 @@
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use lossfeed_control::sim::{ROWS_MAX, Replay, Trace, replay, replay_bytes};
+use lossfeed_control::sim::{ROWS_MAX, Replay, Taken, Trace, read_oracle_general, replay, replay_bytes};
 use lossfeed_control::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::args::ReplayArgs;
+use crate::args::{ReplayArgs, TraceFormat};
 use crate::journal::{self, Run};
 use crate::term;
 
@@ -45,8 +48,12 @@ fn results(args: &ReplayArgs) -> Result<Report> {
     let mut file = File::open(&args.trace).map_err(|e| told(Error::unreadable("cannot open it").because(e)))?;
     let none_asked = args.capacity_fraction.is_empty() && args.capacity.is_empty();
     let fractions = if none_asked { &FRACTIONS[..] } else { &args.capacity_fraction };
+    if is_oracle_general(args.format, &args.trace) {
+        let (trace, taken) = read_oracle_general(file, ROWS_MAX).map_err(told)?;
+        return replays(args, trace, fractions, Some(taken));
+    }
     // A pipe cannot be looked at twice; it is read as a trace.
-    if file.stream_position().is_ok() && lossfeed_journal::is_journal(&file) {
+    if args.format == TraceFormat::Auto && file.stream_position().is_ok() && lossfeed_journal::is_journal(&file) {
         file.rewind().map_err(|e| told(Error::unreadable("cannot read it twice").because(e)))?;
         let told = |e: Error| if e.kind() == ErrorKind::Settings { e } else { told(e) };
         if args.samples.is_some() {
@@ -64,26 +71,68 @@ fn results(args: &ReplayArgs) -> Result<Report> {
     if file.stream_position().is_ok() {
         file.rewind().map_err(|e| told(Error::unreadable("cannot read it twice").because(e)))?;
     }
-    let trace = Trace::read(file, ROWS_MAX).map_err(told)?;
+    replays(args, Trace::read(file, ROWS_MAX).map_err(told)?, fractions, None)
+}
+
+/// Whether the file is one of libCacheSim's: nothing in it says so, but its name usually does.
+fn is_oracle_general(format: TraceFormat, path: &Path) -> bool {
+    match format {
+        TraceFormat::OracleGeneral => true,
+        TraceFormat::Csv => false,
+        TraceFormat::Auto => path.file_name().is_some_and(|name| name.to_string_lossy().contains(".oracleGeneral")),
+    }
+}
+
+/// Every policy at every size, as many at once as there are processors.
+fn replays(args: &ReplayArgs, trace: Trace, fractions: &[f64], taken: Option<Taken>) -> Result<Report> {
     let trace = match args.samples {
         Some(samples) => trace.of_dataset(samples as usize)?,
         None => trace,
     };
-    let mut results = Vec::with_capacity(args.policy.len() * (fractions.len() + args.capacity.len()));
-    for policy in &args.policy {
-        for &fraction in fractions {
-            results.push(replay(&trace, policy, fraction)?);
-        }
-        for &capacity in &args.capacity {
-            results.push(replay_bytes(&trace, policy, capacity)?);
-        }
+    enum Size {
+        Fraction(f64),
+        Bytes(u64),
     }
-    let assumed = assumed(&trace, args.samples.is_some());
+    let one = |(policy, size): &(&String, Size)| match *size {
+        Size::Fraction(fraction) => replay(&trace, policy, fraction),
+        Size::Bytes(bytes) => replay_bytes(&trace, policy, bytes),
+    };
+    let sizes = || fractions.iter().map(|&f| Size::Fraction(f)).chain(args.capacity.iter().map(|&c| Size::Bytes(c)));
+    let asked: Vec<_> = args.policy.iter().flat_map(|policy| sizes().map(move |size| (policy, size))).collect();
+    let results = in_parallel(&asked, one).into_iter().collect::<Result<_>>()?;
+    let assumed = assumed(&trace, args.samples.is_some(), taken);
     Ok(Report { run: None, requests: trace.requests(), samples: trace.samples(), assumed, results })
 }
 
+/// `work` of every item, in their order.
+fn in_parallel<T: Sync, U: Send>(items: &[T], work: impl Fn(&T) -> U + Sync) -> Vec<U> {
+    let next = AtomicUsize::new(0);
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    let mut done: Vec<(usize, U)> = thread::scope(|scope| {
+        let worker = || {
+            let mut done = Vec::new();
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(item) = items.get(number) else { return done };
+                done.push((number, work(item)));
+            }
+        };
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(worker)).collect();
+        let mut done = worker();
+        for other in others {
+            match other.join() {
+                Ok(more) => done.extend(more),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        done
+    });
+    done.sort_by_key(|&(number, _)| number);
+    done.into_iter().map(|(_, answer)| answer).collect()
+}
+
 /// What a reader of the numbers has to know, in sentences.
-fn assumed(trace: &Trace, dataset_known: bool) -> Vec<String> {
+fn assumed(trace: &Trace, dataset_known: bool, taken: Option<Taken>) -> Vec<String> {
     let mut assumed = Vec::new();
     if !dataset_known {
         let named = trace.samples();
@@ -96,7 +145,17 @@ fn assumed(trace: &Trace, dataset_known: bool) -> Vec<String> {
             assumed.push(format!("{unnamed} samples that no row names have the mean size of the others"))
         }
     }
-    assumed.push("a score is SHADE's rank in its batch, and the newest one is believed".to_owned());
+    let Some(Taken { other_sizes, empty }) = taken else {
+        assumed.push("a score is SHADE's rank in its batch, and the newest one is believed".to_owned());
+        return assumed;
+    };
+    assumed.push("the trace is one epoch, and nothing has a score".to_owned());
+    if other_sizes > 0 {
+        assumed.push(format!("{other_sizes} requests have another size than their sample's first one, which counts"));
+    }
+    if empty > 0 {
+        assumed.push(format!("{empty} requests have size 0, which counts as 1"));
+    }
     assumed
 }
 
@@ -142,7 +201,15 @@ mod tests {
         std::fs::write(file.path(), TRACE).unwrap();
         let policy = policy.iter().map(|&p| p.to_owned()).collect();
         let trace = file.path().to_owned();
-        let args = ReplayArgs { trace, policy, capacity_fraction: vec![0.5], capacity: vec![], samples: None, json };
+        let args = ReplayArgs {
+            trace,
+            policy,
+            capacity_fraction: vec![0.5],
+            capacity: vec![],
+            samples: None,
+            format: TraceFormat::Auto,
+            json,
+        };
         (file, args)
     }
 
@@ -176,6 +243,39 @@ mod tests {
         assert!(error.kind() == ErrorKind::Settings && error.to_string().contains("names 4"), "{error}");
         (args.samples, args.capacity, args.capacity_fraction) = (None, vec![], vec![]);
         assert_eq!(results(&args).unwrap().results.len(), 2 * FRACTIONS.len());
+    }
+
+    /// The same accesses as libCacheSim writes them, one step each in CSV.
+    #[test]
+    fn an_oracle_general_trace_gives_the_hits_of_the_same_accesses_in_csv() {
+        let (mut csv, mut binary) = (String::from("epoch,step,id,loss,bytes\n"), Vec::new());
+        for step in 0..3000u64 {
+            let id = step.wrapping_mul(step).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57;
+            let size = 1 + id as u32 % 9;
+            csv += &format!("0,{step},{id},nan,{size}\n");
+            binary.extend_from_slice(&(step as u32).to_le_bytes());
+            // Objects have 64 bits there.
+            binary.extend_from_slice(&(id << 40).to_le_bytes());
+            binary.extend_from_slice(&(if step == 2999 { size + 1 } else { size }).to_le_bytes());
+            binary.extend_from_slice(&(-1i64).to_le_bytes());
+        }
+        let all: Vec<_> = lossfeed_control::policy::NAMES.to_vec();
+        let (file, mut args) = args(&all, true);
+        args.capacity = vec![40, 300];
+        std::fs::write(file.path(), csv).unwrap();
+        let expected = results(&args).unwrap();
+        std::fs::write(file.path(), &binary).unwrap();
+        args.format = TraceFormat::OracleGeneral;
+        let found = results(&args).unwrap();
+        assert_eq!(found.results, expected.results);
+        assert_eq!((found.requests, found.samples), (3000, expected.samples));
+        assert!(found.assumed.iter().any(|what| what.starts_with("1 requests have another size")));
+        std::fs::write(file.path(), &binary[..binary.len() - 1]).unwrap();
+        assert!(results(&args).unwrap_err().to_string().contains("record 3000: it ends within it"));
+        std::fs::write(file.path(), "").unwrap();
+        assert!(results(&args).unwrap_err().to_string().contains("it is empty"));
+        assert!(is_oracle_general(TraceFormat::Auto, Path::new("/x/w01.oracleGeneral.bin")));
+        assert!(!is_oracle_general(TraceFormat::Auto, Path::new("/oracleGeneral/run.csv")));
     }
 
     #[test]

@@ -29,9 +29,9 @@ const FREQUENT_GHOSTS: u32 = 3;
 /// target, else the oldest of the frequent.
 ///
 /// The paper has samples of one size and counts them; here bytes are counted, and with one size the decisions are the
-/// paper's. With several, a ghost moves the target by its own size times the paper's factor, so that it does not matter in
-/// which unit sizes are given; newcomers push out as many ghosts as it takes to remember no more than one cache's worth
-/// of once-used samples, residents included, and two of all.
+/// paper's. With several, a ghost moves the target by its own size times the paper's factor, so that it does not matter
+/// in which unit sizes are given; newcomers push out as many ghosts as it takes to remember no more than one cache's
+/// worth of once-used samples, residents included, and two of all.
 ///
 /// 9 bytes a sample, and 8 for each that left between two decisions (a cancelled or lost one).
 #[derive(Debug)]

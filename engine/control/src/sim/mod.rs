@@ -1,10 +1,12 @@
 //! The pure half run alone: a recorded run's accesses through the *same ledger* that keeps the live cache's books, so
 //! that a simulated hit ratio cannot drift from a real one.
 
+mod oracle_general;
 mod replay;
 mod short_lines;
 mod trace;
 
+pub use oracle_general::{Taken, read_oracle_general};
 pub use replay::{Replay, replay, replay_bytes};
 pub use short_lines::ShortLines;
 pub use trace::{ROWS_MAX, Trace};

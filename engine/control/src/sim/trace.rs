@@ -1,9 +1,9 @@
 //! A recorded run: who was delivered when, and at what loss.
 //!
 //! CSV, plain or gzip, header `epoch,step,id,loss` or `epoch,step,id,loss,bytes`; one row a delivered sample, in order.
-//! Empty lines mean nothing. The rows of one (epoch, step) are a batch and stand together; (epoch, step) never goes back. `bytes` (1 to
-//! 4294967295) is the sample's size, the same in every row of an id. A loss may be `nan` or `inf`: such a row is an
-//! access without a score.
+//! Empty lines mean nothing. The rows of one (epoch, step) are a batch and stand together; (epoch, step) never goes
+//! back. `bytes` (1 to 4294967295) is the sample's size, the same in every row of an id. A loss may be `nan` or `inf`:
+//! such a row is an access without a score.
 //!
 //! A trace comes from anywhere, so reading one is bounded in every direction: by rows, by bytes a line, and ids are
 //! numbered densely (in their own order), so that one huge id costs nothing.
@@ -43,7 +43,33 @@ pub struct Trace {
     bytes: Option<Vec<u32>>,
 }
 
+/// What a trace is made of.
+pub(super) struct Rows {
+    /// Dense, by row.
+    pub(super) ids: Vec<SampleId>,
+    pub(super) losses: Vec<f32>,
+    /// The first row of each batch.
+    pub(super) starts: Vec<u32>,
+    /// The first batch of each epoch.
+    pub(super) epochs: Vec<u32>,
+    pub(super) samples: usize,
+    /// By dense id.
+    pub(super) bytes: Option<Vec<u32>>,
+}
+
+/// `ids` numbered densely and in their own order, because ties are broken by id; and the distinct ones, ascending.
+pub(super) fn dense<T: Copy + Ord>(ids: &[T]) -> (Vec<SampleId>, Vec<T>) {
+    let mut distinct = ids.to_vec();
+    distinct.sort_unstable();
+    distinct.dedup();
+    (ids.iter().map(|id| distinct.partition_point(|d| d < id) as u32).collect(), distinct)
+}
+
 impl Trace {
+    pub(super) fn of(rows: Rows) -> Self {
+        let Rows { ids, losses, starts, epochs, samples, bytes } = rows;
+        Self { ids, losses, starts, epochs, samples, unnamed: 0, bytes }
+    }
     /// Reads a trace, gzip or not (told by its first bytes, not by a name), of at most `rows_max` rows (never more than
     /// 2³² − 2).
     ///
@@ -133,15 +159,7 @@ fn parse(reader: impl Read, rows_max: usize) -> Result<Trace> {
         let found = record.iter().collect::<Vec<_>>().join(",");
         return Err(Error::unreadable(format!("line 1: the header is {found:?}: it must be {HEADERS}")));
     }
-    let mut trace = Trace {
-        ids: Vec::new(),
-        losses: Vec::new(),
-        starts: Vec::new(),
-        epochs: Vec::new(),
-        samples: 0,
-        unnamed: 0,
-        bytes: None,
-    };
+    let mut trace = Rows { ids: vec![], losses: vec![], starts: vec![], epochs: vec![], samples: 0, bytes: None };
     let mut sizes: HashMap<u32, u32> = HashMap::new();
     let mut at: Option<(u32, u32)> = None;
     while next(&mut lines, &mut record)? {
@@ -181,18 +199,13 @@ fn parse(reader: impl Read, rows_max: usize) -> Result<Trace> {
     if trace.ids.is_empty() {
         return Err(Error::unreadable("it has a header and no rows: there is nothing to replay"));
     }
-    let mut distinct = trace.ids.clone();
-    distinct.sort_unstable();
-    distinct.dedup();
-    // Dense and in the same order, because ties are broken by id.
-    for id in &mut trace.ids {
-        *id = distinct.partition_point(|d| d < id) as u32;
-    }
+    let distinct;
+    (trace.ids, distinct) = dense(&trace.ids);
     trace.samples = distinct.len();
     if columns == 5 {
         trace.bytes = Some(distinct.iter().map(|id| sizes.get(id).copied().unwrap_or(1)).collect());
     }
-    Ok(trace)
+    Ok(Trace::of(trace))
 }
 
 /// The next line that is not empty; `false` at the end of the file.
