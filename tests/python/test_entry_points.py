@@ -25,7 +25,7 @@ def run(*argv, program="lossfeed"):
 
 def test_version_and_help():
     assert run("--version").stdout.split() == ["lossfeed", lf.__version__]
-    assert {"smi", "train", "replay", "allocate", "doctor"} <= set(run("--help").stdout.split())
+    assert {"smi", "train", "replay", "allocate", "papers", "doctor"} <= set(run("--help").stdout.split())
 
 
 def test_a_wrong_command_is_an_error_of_usage():

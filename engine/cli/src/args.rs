@@ -19,13 +19,15 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Train one small model under several policies at equal steps and print them side by side
-    Train(TrainArgs),
+    Train(Box<TrainArgs>),
     /// Show running engines and GPUs: one table and exit
     Smi(SmiArgs),
     /// Replay a recorded run through cache policies and count hits
     Replay(ReplayArgs),
     /// Divide a cache and the link to the store among several training jobs
     Allocate(AllocateArgs),
+    /// Compute again what papers about such caches print, and say where the numbers agree
+    Papers(PapersArgs),
     /// Tell what this machine can and cannot do, with a remedy for each shortcoming
     #[cfg(feature = "doctor")]
     Doctor(DoctorArgs),
@@ -103,6 +105,14 @@ pub struct AllocateArgs {
     #[arg(long, value_enum, value_name = "WAY", default_value = "max-min")]
     pub sharing: Sharing,
     /// One JSON document instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `lossfeed papers`.
+#[derive(Debug, Clone, Args)]
+pub struct PapersArgs {
+    /// One JSON document instead of lines
     #[arg(long)]
     pub json: bool,
 }

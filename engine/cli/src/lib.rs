@@ -18,6 +18,8 @@ mod allocate;
 #[cfg(feature = "doctor")]
 mod doctor;
 mod journal;
+mod papers;
+mod parallel;
 mod replay;
 
 use std::ffi::OsString;
@@ -43,6 +45,7 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
         args::Command::Smi(options) => smi::run(&options),
         args::Command::Replay(options) => replay::run(&options),
         args::Command::Allocate(options) => allocate::run(&options),
+        args::Command::Papers(options) => papers::run(&options),
         #[cfg(feature = "doctor")]
         args::Command::Doctor(options) => doctor::run(&options),
     }

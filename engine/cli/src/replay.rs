@@ -3,8 +3,6 @@
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use lossfeed_control::sim::{ROWS_MAX, Replay, Taken, Trace, read_oracle_general, replay, replay_bytes};
 use lossfeed_control::{Error, ErrorKind, Result};
@@ -12,6 +10,7 @@ use serde::Serialize;
 
 use crate::args::{ReplayArgs, TraceFormat};
 use crate::journal::{self, Run};
+use crate::parallel::in_parallel;
 use crate::term;
 
 /// Cache sizes if none is asked for.
@@ -102,33 +101,6 @@ fn replays(args: &ReplayArgs, trace: Trace, fractions: &[f64], taken: Option<Tak
     let results = in_parallel(&asked, one).into_iter().collect::<Result<_>>()?;
     let assumed = assumed(&trace, args.samples.is_some(), taken);
     Ok(Report { run: None, requests: trace.requests(), samples: trace.samples(), assumed, results })
-}
-
-/// `work` of every item, in their order.
-fn in_parallel<T: Sync, U: Send>(items: &[T], work: impl Fn(&T) -> U + Sync) -> Vec<U> {
-    let next = AtomicUsize::new(0);
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(items.len());
-    let mut done: Vec<(usize, U)> = thread::scope(|scope| {
-        let worker = || {
-            let mut done = Vec::new();
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                let Some(item) = items.get(number) else { return done };
-                done.push((number, work(item)));
-            }
-        };
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(worker)).collect();
-        let mut done = worker();
-        for other in others {
-            match other.join() {
-                Ok(more) => done.extend(more),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        done
-    });
-    done.sort_by_key(|&(number, _)| number);
-    done.into_iter().map(|(_, answer)| answer).collect()
 }
 
 /// What a reader of the numbers has to know, in sentences.

@@ -1,0 +1,123 @@
+//! `lossfeed papers`: numbers that papers print, computed again here.
+
+mod claims;
+
+use std::io::{self, Write};
+
+use lossfeed_control::Result;
+use serde::Serialize;
+
+use crate::args::PapersArgs;
+use crate::parallel::in_parallel;
+use crate::term;
+use claims::{CLAIMS, Claim, NOT_CHECKED};
+
+/// One line: a claim and what came of it.
+#[derive(Debug, Serialize)]
+struct Checked {
+    paper: &'static str,
+    claim: &'static str,
+    says: f64,
+    within: f64,
+    ours: f64,
+    agrees: bool,
+    /// What was assumed, and what the number means.
+    note: &'static str,
+}
+
+/// The JSON document: `{"checked": [{"paper", "claim", "says", "within", "ours", "agrees", "note"}…], "not_checked":
+/// [{"paper", "claims", "why"}…]}`.
+#[derive(Debug, Serialize)]
+struct Report {
+    checked: Vec<Checked>,
+    not_checked: Vec<NotChecked>,
+}
+
+#[derive(Debug, Serialize)]
+struct NotChecked {
+    paper: &'static str,
+    claims: &'static str,
+    why: &'static str,
+}
+
+/// Runs the command and returns its exit code: a number that differs is a result, not a failure.
+pub(crate) fn run(args: &PapersArgs) -> i32 {
+    match check(&CLAIMS) {
+        Ok(report) => term::exit_code(print(&report, args.json, &mut io::stdout().lock())),
+        Err(e) => {
+            term::complain(&e.to_string());
+            1
+        }
+    }
+}
+
+fn check(claims: &[Claim]) -> Result<Report> {
+    let one = |claim: &Claim| {
+        let &Claim { paper, claim, says, within, note, ours } = claim;
+        ours().map(|ours| Checked { paper, claim, says, within, ours, agrees: (ours - says).abs() <= within, note })
+    };
+    let checked = in_parallel(claims, one).into_iter().collect::<Result<_>>()?;
+    let not_checked = NOT_CHECKED.map(|(paper, claims, why)| NotChecked { paper, claims, why }).into();
+    Ok(Report { checked, not_checked })
+}
+
+fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
+    if json {
+        serde_json::to_writer(&mut *out, report).map_err(io::Error::from)?;
+        writeln!(out)?;
+        out.flush()?;
+        return Ok(0);
+    }
+    let mut paper = "";
+    for row in &report.checked {
+        if row.paper != paper {
+            paper = row.paper;
+            writeln!(out, "{paper}")?;
+        }
+        let verdict = if row.agrees { "agrees" } else { "DIFFERS" };
+        writeln!(out, "  {:<58} paper {:>9} ours {:>9}  {verdict}", row.claim, number(row.says), number(row.ours))?;
+        if !row.note.is_empty() {
+            writeln!(out, "    {}", row.note)?;
+        }
+    }
+    writeln!(out, "not checked here")?;
+    for NotChecked { paper, claims, why } in &report.not_checked {
+        writeln!(out, "  {paper}, {claims}: {why}")?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+/// As many digits as are worth reading.
+fn number(value: f64) -> String {
+    if value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each number twice: against the paper, as users see it, and against what was found when the claim was written.
+    #[test]
+    fn every_claim_is_as_it_was_found() {
+        let report = check(&CLAIMS).unwrap();
+        let differing: Vec<_> = report.checked.iter().filter(|row| !row.agrees).map(|row| row.claim).collect();
+        assert_eq!(differing, ["samples read three times or more in an epoch, %"], "{:#?}", report.checked);
+        assert!(report.checked.iter().all(|row| row.ours.is_finite() && row.within >= 0.0));
+    }
+
+    #[test]
+    fn a_difference_is_told_and_is_no_failure() {
+        let claim = |ours| Claim { paper: "a paper", claim: "a number", says: 2.0, within: 0.5, note: "assumed", ours };
+        let report = check(&[claim(|| Ok(2.5)), claim(|| Ok(2.6)), claim(|| Ok(f64::NAN))]).unwrap();
+        assert_eq!(report.checked.iter().map(|row| row.agrees).collect::<Vec<_>>(), [true, false, false]);
+        let mut out = Vec::new();
+        assert_eq!(print(&report, false, &mut out).unwrap(), 0);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.matches("DIFFERS").count() == 2 && text.matches("a paper\n").count() == 1, "{text}");
+        let mut out = Vec::new();
+        print(&report, true, &mut out).unwrap();
+        let found: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert!(found["checked"][1]["agrees"] == false && found["not_checked"][0]["why"].is_string());
+    }
+}
