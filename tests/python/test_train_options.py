@@ -7,7 +7,7 @@ from lossfeed.train import main
 from lossfeed.train.options import DEFAULT_COMPARE, OptionError, Options, Recipe
 
 
-def test_nothing_given_compares_the_three_ways_over_three_seeds():
+def test_nothing_given_compares_five_ways_over_three_seeds():
     options = Options.from_mapping({})
     assert ",".join(r.label for r in options.compare) == DEFAULT_COMPARE
     assert (options.seeds, options.cache_fraction, options.cache_bytes) == (3, 0.2, None)

@@ -157,7 +157,7 @@ pub struct TrainArgs {
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        default_value = "uniform+minio,shade,cost-aware",
+        default_value = "uniform+minio,shade,cost-aware,echo,replay",
         help_heading = "What"
     )]
     pub compare: Vec<String>,

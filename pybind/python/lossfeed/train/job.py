@@ -12,7 +12,7 @@ import torch
 from .data import Splits
 from .options import OptionError, Options
 
-# Defaults that depend on the data. The digits job is sized so that nine runs take about a minute on two cores. Its
+# Defaults that depend on the data. The digits job is sized so that fifteen runs take two minutes on two cores. Its
 # store is as slow for 140-byte images as a remote one is for photographs: bytes, not arithmetic, are what a step
 # waits for. Torch gets one thread there: on batches this small, more of them only wait for each other.
 # Pictures are augmented as real trainings do it; digits are not, because a mirrored digit is none and a shift by a

@@ -19,7 +19,8 @@ SAMPLERS: dict[str, str] = {
 }
 POLICIES = tuple(name for name, *_ in cache_policies())
 AUGMENTATIONS = ("none", "crop", "crop-flip")
-DEFAULT_COMPARE = "uniform+minio,shade,cost-aware"
+# Echo is the control of what scores are worth: the same reuse of what is cached, without any.
+DEFAULT_COMPARE = "uniform+minio,shade,cost-aware,echo,replay"
 
 _SAMPLER_KEYS: dict[str, dict[str, type]] = {
     "uniform": {"replacement": bool},
