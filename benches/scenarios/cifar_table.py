@@ -39,7 +39,15 @@ RECIPES = (
     "replay:fresh=0.125:random_scores=1",
 )
 # The order in which runs are worth having when there is no time for all of them.
-FIRST = ("uniform+minio", "replay:fresh=0.125", "echo:fresh=0.125", "cost-aware", "shade:repeats=1", "shade:repeats=3", "cost-aware:random_scores=1")
+FIRST = (
+    "uniform+minio",
+    "replay:fresh=0.125",
+    "echo:fresh=0.125",
+    "cost-aware",
+    "shade:repeats=1",
+    "shade:repeats=3",
+    "cost-aware:random_scores=1",
+)
 
 
 def arguments() -> argparse.Namespace:

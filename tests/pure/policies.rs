@@ -272,3 +272,31 @@ fn metadata_is_at_most_32_bytes_a_sample_when_everything_is_resident() {
         assert!(each <= most, "{name}: {each:.1} bytes a sample");
     }
 }
+
+/// CLRFU scales what it keeps every 64 epochs. When it does so depends on how many there were before, and must not
+/// show.
+#[test]
+fn values_that_are_scaled_in_another_epoch_decide_alike() {
+    let run = |empty_epochs: usize| {
+        let scores = ScoreTable::new(SAMPLES, 0.0);
+        let mut ledger = Ledger::new(7, SAMPLES, policy::from_name("clrfu", SAMPLES).unwrap());
+        (0..empty_epochs).for_each(|_| ledger.plan(&[]));
+        let (mut state, mut seen) = (7u64, vec![]);
+        for _ in 0..300 {
+            ledger.plan(&[]);
+            for _ in 0..12 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let id = ((state >> 33) % SAMPLES as u64) as u32;
+                let mut evicted = vec![];
+                seen.push((ledger.access(id, &|id| 1 + u64::from(id % 2), &scores, &mut evicted), evicted));
+            }
+        }
+        ledger.check(&scores).unwrap();
+        seen
+    };
+    let never_yet = run(0);
+    assert!(never_yet.iter().filter(|(access, _)| *access == Access::Hit).count() > 300);
+    for empty_epochs in [1, 17, 63, 64, 1000] {
+        assert_eq!(run(empty_epochs), never_yet, "after {empty_epochs} epochs");
+    }
+}

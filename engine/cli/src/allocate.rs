@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 
 use lossfeed_control::jobs::{Allocation, Cluster, Dataset, HitCurve, Job, Resources, equal_split, in_order, max_min};
-use lossfeed_control::{Error, ErrorKind, Result};
+use lossfeed_control::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{AllocateArgs, Sharing};
@@ -65,10 +65,7 @@ struct JobRow {
 pub(crate) fn run(args: &AllocateArgs) -> i32 {
     match divide(args) {
         Ok(report) => term::exit_code(print(&report, args.json, &mut io::stdout().lock())),
-        Err(e) => {
-            term::complain(&e.to_string());
-            if e.kind() == ErrorKind::Settings { 2 } else { 1 }
-        }
+        Err(e) => term::failed(&e),
     }
 }
 
@@ -139,8 +136,7 @@ fn report(sharing: Sharing, cluster: &Cluster, allocation: &Allocation) -> Repor
 
 fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
     if json {
-        serde_json::to_writer(&mut *out, report).map_err(io::Error::from)?;
-        writeln!(out)?;
+        term::document(report, out)?;
         out.flush()?;
         return Ok(0);
     }

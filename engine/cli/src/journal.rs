@@ -7,6 +7,8 @@ use lossfeed_control::sim::Replay;
 use lossfeed_journal::{Ending, Limits, Recording, replay};
 use serde::Serialize;
 
+use crate::parallel::in_parallel;
+
 /// The recorded run, and the same policy and capacity replayed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Run {
@@ -59,21 +61,20 @@ pub(crate) fn read(file: impl Read, policies: &[String], fractions: &[f64], capa
     let shares = fractions.iter().map(|&share| (share, (share * total as f64).floor() as u64));
     let absolute = capacities.iter().map(|&bytes| (bytes as f64 / total as f64, bytes));
     let sizes: Vec<(f64, u64)> = shares.chain(absolute).collect();
-    let mut results = Vec::with_capacity(policies.len() * sizes.len());
-    for policy in policies {
+    let one = |&(policy, (capacity_fraction, capacity_bytes)): &(&String, (f64, u64))| {
         let name = if policy == "app" { "shade" } else { policy };
-        for &(capacity_fraction, capacity_bytes) in &sizes {
-            let found = replay(&recording, name, capacity_bytes)?;
-            results.push(Replay {
-                policy: policy.clone(),
-                capacity_fraction,
-                capacity_bytes,
-                hits: found.hits,
-                misses: found.misses,
-                hit_ratio: found.hits as f64 / (found.hits + found.misses) as f64,
-            });
-        }
-    }
+        let found = replay(&recording, name, capacity_bytes)?;
+        Ok(Replay {
+            policy: policy.clone(),
+            capacity_fraction,
+            capacity_bytes,
+            hits: found.hits,
+            misses: found.misses,
+            hit_ratio: found.hits as f64 / (found.hits + found.misses) as f64,
+        })
+    };
+    let asked: Vec<_> = policies.iter().flat_map(|policy| sizes.iter().map(move |&size| (policy, size))).collect();
+    let results = in_parallel(&asked, one).into_iter().collect::<Result<_>>()?;
     let requests = usize::try_from(hits + misses).unwrap_or(usize::MAX);
     Ok(Journal { run, requests, samples: recording.delivered(), results })
 }

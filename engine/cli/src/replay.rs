@@ -34,10 +34,7 @@ struct Report {
 pub(crate) fn run(args: &ReplayArgs) -> i32 {
     match results(args) {
         Ok(report) => term::exit_code(print(&report, args.json, &mut io::stdout().lock())),
-        Err(e) => {
-            term::complain(&e.to_string());
-            if e.kind() == ErrorKind::Settings { 2 } else { 1 }
-        }
+        Err(e) => term::failed(&e),
     }
 }
 
@@ -138,8 +135,7 @@ pub(crate) fn report(args: &ReplayArgs, out: &mut impl Write) -> Result<i32> {
 
 fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
     if json {
-        serde_json::to_writer(&mut *out, report).map_err(io::Error::from)?;
-        writeln!(out)?;
+        term::document(report, out)?;
     } else {
         if let Some(run) = &report.run {
             run.print(out)?;

@@ -3,6 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
+use lossfeed_control::{Error, ErrorKind};
+use serde::Serialize;
 
 /// `--color`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -67,6 +69,18 @@ pub(crate) fn exit_code(written: io::Result<i32>) -> i32 {
             1
         }
     }
+}
+
+/// A JSON document on a line of its own.
+pub(crate) fn document(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, value).map_err(io::Error::from)?;
+    writeln!(out)
+}
+
+/// Says what went wrong; the exit code is that of wrong arguments for settings, else that of a failure.
+pub(crate) fn failed(error: &Error) -> i32 {
+    complain(&error.to_string());
+    if error.kind() == ErrorKind::Settings { 2 } else { 1 }
 }
 
 /// One line on standard error.

@@ -65,8 +65,8 @@ impl Filling<'_> {
     /// [`InPlace`].
     pub(super) fn unpack_residents(&mut self, residents: Pins) -> Option<InPlace> {
         let in_place = self.feed.in_place;
-        // Of short records, or where only the targets are read, the first bytes of all at once: misses of memory overlap
-        // here, and would follow each other in the copies below. Longer ones are asked for one ahead.
+        // Of short records, or where only the targets are read, the first bytes of all at once: misses of memory
+        // overlap here, and would follow each other in the copies below. Longer ones are asked for one ahead.
         let ahead = !in_place && residents.iter().next().is_some_and(|record| record.len() >= 1024);
         if ahead {
             residents.prefetch(0);

@@ -76,8 +76,7 @@ pub(crate) fn run(args: &DoctorArgs) -> i32 {
 
 fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
     if json {
-        serde_json::to_writer(&mut *out, report).map_err(io::Error::from)?;
-        writeln!(out)?;
+        term::document(report, out)?;
     } else {
         writeln!(out, "lossfeed {}", report.version)?;
         for check in &report.checks {

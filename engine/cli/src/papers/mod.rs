@@ -44,10 +44,7 @@ struct NotChecked {
 pub(crate) fn run(args: &PapersArgs) -> i32 {
     match check(&CLAIMS) {
         Ok(report) => term::exit_code(print(&report, args.json, &mut io::stdout().lock())),
-        Err(e) => {
-            term::complain(&e.to_string());
-            1
-        }
+        Err(e) => term::failed(&e),
     }
 }
 
@@ -63,8 +60,7 @@ fn check(claims: &[Claim]) -> Result<Report> {
 
 fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
     if json {
-        serde_json::to_writer(&mut *out, report).map_err(io::Error::from)?;
-        writeln!(out)?;
+        term::document(report, out)?;
         out.flush()?;
         return Ok(0);
     }

@@ -52,8 +52,7 @@ fn once(args: &SmiArgs, out: &mut impl io::Write) -> io::Result<i32> {
 /// Prints one snapshot as the options say.
 fn show(snapshot: &Snapshot, args: &SmiArgs, out: &mut impl io::Write) -> io::Result<()> {
     if args.json {
-        serde_json::to_writer(&mut *out, snapshot).map_err(io::Error::from)?;
-        out.write_all(b"\n")?;
+        term::document(snapshot, out)?;
         return out.flush();
     }
     let look = Look { width: term::width(), ascii: args.ascii, footer: "" };

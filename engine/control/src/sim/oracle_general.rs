@@ -32,7 +32,8 @@ pub struct Taken {
 pub fn read_oracle_general(reader: impl Read, rows_max: usize) -> Result<(Trace, Taken)> {
     let mut reader = BufReader::with_capacity(1 << 16, reader);
     let head = reader.fill_buf().map_err(|e| Error::unreadable("cannot read it").because(e))?;
-    if head.starts_with(&[0x1f, 0x8b]) {
+    // With the third byte, which says deflate: the first two alone may as well be a time.
+    if head.starts_with(&[0x1f, 0x8b, 8]) {
         parse(BufReader::new(MultiGzDecoder::new(reader)), rows_max)
     } else {
         parse(reader, rows_max)

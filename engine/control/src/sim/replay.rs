@@ -2,7 +2,7 @@
 //!
 //! A batch's accesses come first, in row order; then its scores are applied. The score of a sample is SHADE's:
 //! ln(count + 10), count being the samples of the batch with a strictly smaller loss. The newest score is believed as
-//! it is. No prefetch. `belady` is told the whole trace, every other policy an epoch at its start.
+//! it is. No prefetch. Policies that need the whole future are told the whole trace, all others an epoch at its start.
 
 use std::sync::Arc;
 
