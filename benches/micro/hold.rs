@@ -41,6 +41,7 @@ fn main() {
         seed: 1,
         rank: 0,
         world_size: 1,
+        awaits_weights: false,
     };
     let mut control = Control::new(ScoreTable::new(samples, 0.5), ledger).with_drawing(drawing);
     let cut = Cut::Even(Batches::new(samples, BATCH, false, 0, 1).unwrap());

@@ -12,6 +12,8 @@
 //! | `threads` | loader threads, started and waited for |
 
 #[cfg(test)]
+mod auto_tests;
+#[cfg(test)]
 mod buffer_tests;
 mod build;
 mod copy_cost;
@@ -33,6 +35,7 @@ use threads::Threads;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::loader::checkpoint::WeightUse;
 use crate::loader::{BadSample, Coverage, Feed, Ticket};
 use crate::process::Process;
 use crate::sampler::Batches;
@@ -60,6 +63,8 @@ pub struct Engine {
     batches: Batches,
     device: Arc<dyn Device>,
     copy_choice: CopyChoice,
+    /// Of a run that awaits weights: its sampler was left to [`crate::sampler::Auto`].
+    weights: Option<Mutex<WeightUse>>,
     clock: Mutex<Clock>,
     /// Of the dataset; made when a state is first taken or given.
     digest: OnceLock<String>,
@@ -77,7 +82,7 @@ impl Engine {
         self.feed.layout()
     }
 
-    /// The settings this engine was made with.
+    /// The settings this engine was made with; the sampler is the one that was chosen, if that was left to it.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -91,6 +96,14 @@ impl Engine {
     /// nobody.
     pub fn biased(&self) -> Option<&'static str> {
         self.feed.cache.biased()
+    }
+
+    /// The training loop reads batches' weights. Where the choice of the sampler was left to the engine
+    /// ([`crate::sampler::Auto`]), epochs that begin from now on are drawn by score. Any thread, any number of times.
+    pub fn weights_are_read(&self) {
+        if let Some(mut weights) = self.weights.as_ref().map(Mutex::lock) {
+            *weights = (*weights).max(WeightUse::Read);
+        }
     }
 
     /// The device batches go to.

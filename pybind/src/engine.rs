@@ -96,10 +96,15 @@ impl Engine {
         self.core.layout().total_bytes()
     }
 
-    /// The policy and the score in force: (policy, score, smoothing).
-    fn describe(&self) -> (String, &'static str, f32) {
-        let settings = self.core.settings();
-        (settings.policy_name().to_owned(), self.core.score_kind().name(), settings.smoothing_weight())
+    /// The policy, the score and the sampler in force: (policy, score, smoothing, sampler).
+    fn describe(&self) -> (String, &'static str, f32, &'static str) {
+        let (settings, score) = (self.core.settings(), self.core.score_kind().name());
+        (settings.policy_name().to_owned(), score, settings.smoothing_weight(), settings.sampler.name())
+    }
+
+    /// The training loop reads weights: a sampler that was left to choose draws by score from the next epoch on.
+    fn weights_are_read(&self) {
+        self.core.weights_are_read();
     }
 
     /// The way batches take to the GPU, and what each of those measured costs: (path, gather µs, copy µs).

@@ -29,6 +29,12 @@ impl ImageTransform {
         spec::to_python(&transformed(&self.0))
     }
 
+    /// Whether chance changes every delivery of a sample.
+    #[getter]
+    fn random(&self) -> bool {
+        self.0.is_random()
+    }
+
     /// What the draws of a batch have in common.
     #[staticmethod]
     fn key(seed: u64, epoch: u64, number: u64) -> u64 {

@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from conftest import epoch_ids
@@ -100,3 +101,47 @@ def test_a_compiled_step_counts(numbers):
 
     other = lf.Loader(numbers, 8, sampler="importance", num_workers=1, drop_last=True)
     assert said(other, lambda b: (weighing(logits(b), b), other.score_losses(losses(b), b))) == []
+
+
+@pytest.fixture
+def images():
+    """Sixteen pictures of 4 by 4 pixels, with the classes 0 to 3."""
+    pixels = np.arange(16 * 4 * 4 * 3, dtype=np.uint8).reshape(16, 4, 4, 3)
+    return pixels, np.arange(16, dtype=np.int64) % 4
+
+
+def test_auto_goes_by_scores_once_weights_are_read_and_says_where_they_are_not(images):
+    """With unread weights it is echo, batch for batch; a loss that takes them turns it into replay."""
+
+    def run(sampler, step):
+        random = lf.ImageTransform("float32", padding=1, flip=0.5)
+        loader = lf.Loader(images, 4, cache="50%", sampler=sampler, transform=random, num_workers=0, seed=3)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            seen = [(b.ids.tolist(), b._weight.tolist()) for _ in range(24) for b in loader if step(loader, b) or True]
+        return loader, seen, [str(w.message) for w in found]
+
+    def cross_entropy(weighted):
+        return lambda loader, b: loader.cross_entropy(logits(b), b, weighted=weighted)
+
+    _, echoed, _ = run("echo", cross_entropy(False))
+    loader, unread, told = run("auto", cross_entropy(False))
+    assert "auto (replay)" in repr(loader) and "fifo" in repr(loader)
+    assert unread == echoed and len(told) == 1 and "sampler='auto'" in told[0] and "without scores" in told[0]
+    loader, read, told = run("auto", cross_entropy(True))
+    assert told == [] and read != echoed and any(w != 1.0 for _, weights in read[len(read) // 2 :] for w in weights)
+
+
+def test_auto_looks_at_the_transform_and_at_what_it_is_told(images):
+    def chosen(sampler, **keywords):
+        return lf.Loader(images, 4, **{"cache": "50%", **keywords}, sampler=sampler)._account.engine().describe()[3]
+
+    still, moving = lf.ImageTransform("float32", mean=0.5), lf.ImageTransform("float32", flip=0.5)
+    assert chosen("auto") == chosen("auto", transform=still) == "cost-aware"
+    assert chosen("auto", transform=moving) == chosen({"name": "auto", "augmented": True}) == "replay"
+    assert chosen({"name": "auto", "augmented": False}, transform=moving) == "cost-aware"
+    assert chosen("auto", transform=moving, cache=None) == chosen("auto", cache="100%") == "uniform"
+    with pytest.raises(lf.SettingsError, match="chooses the cache policy too"):
+        lf.Loader(images, 4, cache="50%", sampler="auto", policy="lru")
+    with pytest.raises(lf.SettingsError, match="agumented"):
+        lf.Loader(images, 4, cache="50%", sampler={"name": "auto", "agumented": True})

@@ -80,12 +80,17 @@ impl Cache {
         if let Some(position) = stream {
             return drawing.draw_stream(position, drawing.owned.len());
         }
-        if drawing.sampler.adaptive() { self.snapshot().draw(epoch) } else { drawing.draw_blind(epoch) }
+        if drawing.adaptive() { self.snapshot().draw(epoch) } else { drawing.draw_blind(epoch) }
     }
 
     /// Whether orders depend on more than the seed.
     pub fn adaptive(&self) -> bool {
-        self.state.lock().control.drawing().is_some_and(|drawing| drawing.sampler.adaptive())
+        self.state.lock().control.drawing().is_some_and(|drawing| drawing.adaptive())
+    }
+
+    /// See [`crate::control::Control::use_weights`].
+    pub fn use_weights(&self, used: bool) {
+        self.whole().control.use_weights(used);
     }
 
     /// See [`crate::control::Control::biased`].

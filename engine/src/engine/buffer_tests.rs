@@ -10,12 +10,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-const SAMPLES: u32 = 200;
+pub(super) const SAMPLES: u32 = 200;
 const KEPT: u64 = 40;
 const BATCH: usize = 16;
 const LAG: u32 = 16;
 
-fn dataset() -> Dataset {
+pub(super) fn dataset() -> Dataset {
     let data: Vec<u8> = (0..SAMPLES).flat_map(u32::to_ne_bytes).collect();
     let target: Vec<u8> = (0..SAMPLES).flat_map(|id| i64::from(id).to_ne_bytes()).collect();
     let spec = TensorSpec::new(Dtype::U8, [4]);
@@ -30,7 +30,7 @@ fn both() -> [SamplerSettings; 2] {
     ]
 }
 
-fn settings(sampler: SamplerSettings, workers: usize) -> Settings {
+pub(super) fn settings(sampler: SamplerSettings, workers: usize) -> Settings {
     Settings {
         batch_size: BATCH,
         stats: false,
@@ -49,7 +49,7 @@ fn engine(sampler: SamplerSettings, workers: usize) -> Engine {
 }
 
 /// What a run delivered: ids and weights, batch by batch.
-type Seen = Vec<(u64, usize, Vec<SampleId>, Vec<u32>)>;
+pub(super) type Seen = Vec<(u64, usize, Vec<SampleId>, Vec<u32>)>;
 
 fn score(engine: &Engine, ticket: &Ticket) {
     let loss = |&id: &SampleId| (id.wrapping_mul(2_654_435_761) >> 20) as f32 / 64.0 + ticket.epoch as f32;
@@ -58,7 +58,7 @@ fn score(engine: &Engine, ticket: &Ticket) {
 }
 
 /// Takes and scores batches of the next epoch, at most `most`; the rest of it is left.
-fn deliver(engine: &Engine, most: usize, seen: &mut Seen) -> u64 {
+pub(super) fn deliver(engine: &Engine, most: usize, seen: &mut Seen) -> u64 {
     let pass = engine.start_epoch().unwrap();
     for _ in 0..most {
         let batch = loop {

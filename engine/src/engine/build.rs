@@ -12,10 +12,11 @@ use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::journal::{Meta, WhenBehind, Writer};
 use crate::ledger::Ledger;
+use crate::loader::checkpoint::WeightUse;
 use crate::loader::{BadSamples, Coverage, Feed, Images, RecordSizes};
 use crate::policy::{self, Needs, Policy};
 use crate::process::Process;
-use crate::sampler::{self, Batches, Sampler};
+use crate::sampler::{self, Batches, Circumstances, Sampler, SamplerSettings};
 use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, OnError, Settings, transformed};
 use crate::staging::{BatchLayout, SlotPool};
@@ -39,9 +40,10 @@ impl Engine {
     /// [`crate::ErrorKind::Device`] for a device that is not there or cannot do what is asked: both before any memory
     /// is taken. [`crate::ErrorKind::Memory`] or [`crate::ErrorKind::Device`] for memory that cannot be had.
     pub fn new(dataset: Dataset, settings: Settings) -> Result<Self> {
+        let (settings, awaits_weights) = chosen(&dataset, settings)?;
         let policy = policy::find_live(settings.policy_name())?.make;
         let samples = dataset.source.len();
-        Checked::new(dataset, settings)?.build(policy(samples))
+        Checked::new(dataset, settings, awaits_weights)?.build(policy(samples))
     }
 
     /// The same with a cache policy of your own, made for as many samples as the dataset has. [`Settings::policy`] is
@@ -57,14 +59,40 @@ impl Engine {
                 policy.name()
             )));
         }
+        if matches!(settings.sampler, SamplerSettings::Auto(_)) {
+            return Err(Error::settings(
+                "sampler auto chooses the cache policy too: name a sampler beside a policy of your own",
+            ));
+        }
         if settings.sampler.buffer().is_some() {
             return Err(Error::settings(format!(
                 "sampler {} trains on the cache as a buffer from which the oldest leave first: it takes no policy of your own",
                 settings.sampler.name()
             )));
         }
-        Checked::new(dataset, settings)?.build(policy)
+        Checked::new(dataset, settings, false)?.build(policy)
     }
+}
+
+/// The settings with the sampler that is chosen where that is left to us, and whether it waits until the training loop
+/// was seen to read weights. All else about them is checked later.
+fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, bool)> {
+    let SamplerSettings::Auto(auto) = settings.sampler else { return Ok((settings, false)) };
+    if let Some(policy) = &settings.policy {
+        return Err(Error::settings(format!(
+            "sampler auto chooses the cache policy too: leave policy {policy} out, or name a sampler"
+        )));
+    }
+    let transform = settings.transform.as_ref().map(|t| t.build(dataset.spec())).transpose()?;
+    let run = Circumstances {
+        dataset_bytes: dataset.records(settings.cache_form).total_footprint(),
+        cache_bytes: settings.cache_bytes,
+        augmented: transform.is_some_and(|t| t.is_random()),
+    };
+    let sampler = SamplerSettings::from(auto.choose(run));
+    tracing::info!(sampler = sampler.name(), ?run, "sampler auto has chosen");
+    let awaits_weights = !matches!(sampler, SamplerSettings::Uniform(_));
+    Ok((Settings { sampler, ..settings }, awaits_weights))
 }
 
 /// An engine to be: nothing stands against it but that memory may be short. It holds none of that memory yet.
@@ -77,12 +105,13 @@ struct Checked {
     layout: BatchLayout,
     records: RecordSizes,
     device: Arc<dyn Device>,
+    awaits_weights: bool,
     /// `None`: the ways to the GPU are to be measured, in the engine's own memory.
     copy_path: Option<CopyPath>,
 }
 
 impl Checked {
-    fn new(dataset: Dataset, settings: Settings) -> Result<Self> {
+    fn new(dataset: Dataset, settings: Settings, awaits_weights: bool) -> Result<Self> {
         // Asked of the system once, and not again for every batch.
         let settings = Settings { workers: Some(settings.worker_count()), ..settings };
         let samples = dataset.source.len();
@@ -104,12 +133,13 @@ impl Checked {
             transformed: transform.is_some(),
         };
         let copy_path = copy_cost::settled_on(&settings, &obstacles, &*device)?;
-        Ok(Self { dataset, settings, sampler, batches, transform, layout, records, device, copy_path })
+        Ok(Self { dataset, settings, sampler, batches, transform, layout, records, device, awaits_weights, copy_path })
     }
 
     /// Takes the memory.
     fn build(self, policy: Box<dyn Policy>) -> Result<Engine> {
-        let Self { dataset, settings, sampler, batches, transform, layout, records, device, copy_path } = self;
+        let Self { dataset, settings, sampler, batches, transform, layout, records, device, awaits_weights, copy_path } =
+            self;
         let Dataset { source, decoder } = dataset;
         let samples = source.len();
         let policy_name = policy.name();
@@ -141,6 +171,7 @@ impl Checked {
             seed: settings.seed,
             rank: settings.rank,
             world_size: settings.world_size,
+            awaits_weights,
         };
         let mut control = Control::new(scores, ledger).with_drawing(drawing.clone());
         if let Some(options) = settings.sampler.buffer() {
@@ -152,6 +183,7 @@ impl Checked {
                 rank: settings.rank,
                 share_weight: (f64::from(settings.world_size) * drawing.owned.len() as f64 / samples as f64) as f32,
                 owned: drawing.owned,
+                awaits_weights,
             });
         }
         let journal =
@@ -185,6 +217,7 @@ impl Checked {
             batches,
             device,
             copy_choice,
+            weights: awaits_weights.then(|| Mutex::new(WeightUse::Unread)),
             clock: Mutex::new(Clock::default()),
             digest: OnceLock::new(),
             coverage: Mutex::new(Coverage::new(samples)),

@@ -4,7 +4,7 @@ use super::Engine;
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::loader::Iteration;
-use crate::loader::checkpoint::{Checkpoint, Header};
+use crate::loader::checkpoint::{Checkpoint, Header, WeightUse};
 use crate::settings::ScoreKind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -48,6 +48,7 @@ impl Engine {
                 scored,
                 measured: self.scale.settled().map(|kind| kind.name().to_string()),
                 buffer: buffer.len(),
+                weights: self.weights.as_ref().map(|weights| *weights.lock()),
                 planned: order.as_ref().map_or(0, |o| o.ids.len()),
             },
             scores: scored.then(|| (scores.as_slice().to_vec(), scores.stamps().to_vec())),
@@ -80,6 +81,9 @@ impl Engine {
         if s.sampler.buffer().is_some() {
             all.insert("cache_bytes".into(), s.cache_bytes.to_string());
             all.insert("cache_form".into(), format!("{:?}", s.cache_form).to_lowercase());
+        }
+        if self.weights.is_some() {
+            all.insert("sampler.chosen_by".into(), "auto".into());
         }
         // The sampler's options one by one, so that a difference is named: sampler.name, sampler.kappa, …
         if let Ok(serde_json::Value::Object(options)) = serde_json::to_value(s.sampler) {
@@ -162,6 +166,11 @@ impl Engine {
         }
         self.feed.cache.replace_beliefs(scores, h.step);
         self.scale.replace(measured);
+        if let Some(weights) = &self.weights {
+            let was = h.weights.unwrap_or(WeightUse::Unread);
+            *weights.lock() = was;
+            cache.use_weights(was == WeightUse::Used);
+        }
         if !checkpoint.buffer.is_empty() {
             self.feed.cache.restore_buffer(&checkpoint.buffer, &|id| self.feed.record_bytes(id))?;
         }

@@ -3,8 +3,9 @@
 use super::Engine;
 use crate::control::{Cut, Plan};
 use crate::error::{Error, Result};
-use crate::loader::checkpoint::Checkpoint;
+use crate::loader::checkpoint::{Checkpoint, WeightUse};
 use crate::loader::{Batch, Iteration, Next};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -60,6 +61,14 @@ impl Engine {
             Some(c) if c.header.epoch == epoch => (c.header.delivered, c.order),
             _ => (0, None),
         };
+        // What was left of a restored epoch goes on as it began.
+        if let Some(mut weights) = self.weights.as_ref().map(Mutex::lock)
+            && first == 0
+            && *weights == WeightUse::Read
+        {
+            *weights = WeightUse::Used;
+            self.feed.cache.use_weights(true);
+        }
         let order = match stored {
             Some(order) => order,
             None => self.feed.cache.draw(epoch)?,

@@ -39,6 +39,21 @@ pub struct Header {
     /// Numbers of a buffer sampler's memory, 0 for other samplers.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub buffer: usize,
+    /// How far a run is that awaits weights; other runs await none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<WeightUse>,
+}
+
+/// What a training loop does with batches' weights, in a run that waits until they are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightUse {
+    /// It was not seen to read them. Every sample counts alike.
+    Unread,
+    /// It was: the next epoch is drawn by score.
+    Read,
+    /// Draws go by score.
+    Used,
 }
 
 /// A parsed state.

@@ -225,6 +225,11 @@ impl ImageTransform {
     pub fn out_bytes(&self) -> usize {
         self.elements() * self.dtype.bytes()
     }
+    /// Whether chance decides anything: deliveries of one sample then differ.
+    pub fn is_random(&self) -> bool {
+        let flipped = 0 < self.flip_below && self.flip_below < 1 << 32;
+        flipped || (self.random_crop && self.places() != [1, 1])
+    }
     /// How many places the crop can have, down and across.
     pub(crate) fn places(&self) -> [usize; 2] {
         [0, 1].map(|i| self.source[i] + 2 * self.padding - self.out[i] + 1)

@@ -6,7 +6,7 @@ lets the scores decide which samples stay in host memory, which come next, and w
     import lossfeed as lf
 
     data   = lf.open("train-{0000..0146}.tar")
-    loader = lf.Loader(data, batch_size=256, device="cuda", cache="32GiB", sampler="cost-aware", seed=0)
+    loader = lf.Loader(data, batch_size=256, device="cuda", cache="32GiB", sampler="auto", seed=0)
 
     for epoch in range(90):
         loader.set_epoch(epoch)

@@ -15,11 +15,13 @@ _SCORED_POLICIES = tuple(name for name, _, _, by_score in cache_policies() if by
 class Uses:
     """What a training loop has done with a loader's batches so far. Set where it happens, looked at once an epoch."""
 
-    __slots__ = ("scored", "weight_read", "_sampler", "_cached", "_said")
+    __slots__ = ("scored", "weight_read", "_asked", "_sampler", "_cached", "_said")
 
-    def __init__(self, sampler: str, cached: bool) -> None:
+    def __init__(self, asked: str, sampler: str, cached: bool) -> None:
         self.scored = False
         self.weight_read = False
+        #: What was asked for, and what is in force: they differ where the choice was left to the engine.
+        self._asked = asked
         self._sampler = sampler
         self._cached = cached
         self._said: set[str] = set()
@@ -29,8 +31,17 @@ class Uses:
         sampler, policy, stats = self._sampler, engine.describe()[0], dict(engine.stats())
         scored = self.scored or stats.get("scores_total", 0) + stats.get("scores_unranked_total", 0) > 0
         wants = None
+        if self._asked != sampler and sampler != "uniform" and not self.weight_read:
+            self._say(
+                "weights",
+                f"sampler={self._asked!r} goes by the samples' scores only where the loss takes the weights that make "
+                "up for it, and a whole epoch has left them unread. It goes on without scores, which costs accuracy "
+                "or fetches: take the loss from loader.cross_entropy(logits, batch) or loader.loss(…), or multiply "
+                "your per-sample losses with batch.weight",
+            )
+            return
         if sampler not in ("uniform", "echo"):
-            wants = f"sampler={sampler!r}"
+            wants = f"sampler={self._asked!r}"
         elif self._cached and policy in _SCORED_POLICIES:
             wants = f"policy={policy!r}"
         if wants is not None and not scored:

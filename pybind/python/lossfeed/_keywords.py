@@ -33,7 +33,7 @@ HONOURED = {
 #: Keyword -> why it cannot be honoured, and what to do instead.
 REFUSED = {
     "sampler": "an order made in Python cannot see the scores and the cache; name one of lossfeed's samplers "
-    "(uniform, pads, importance, cost-aware), or stage a torch DataLoader with lf.stage",
+    "(uniform, auto, cost-aware, replay, …), or stage a torch DataLoader with lf.stage",
     "batch_sampler": "batches are cut by the engine, so that every rank gets equally many; "
     "use batch_size and drop_last",
     "worker_init_fn": "workers are threads of the engine and run no Python of yours; "
@@ -132,7 +132,7 @@ def sampler(value: Any, shuffle: Any) -> dict[str, Any]:
             raise SettingsError(f"sampler={value!r} has no name: write {{'name': 'cost-aware', 'kappa': 16}}")
     else:
         refuse("sampler", value)
-    names = ("uniform", "pads", "importance", "cost-aware", "echo", "replay")
+    names = ("uniform", "auto", "pads", "importance", "cost-aware", "echo", "replay")
     if settings["name"] not in names:
         raise SettingsError(f"sampler {settings['name']!r} is unknown: use {', '.join(names)}")
     for option, setting in settings.items():

@@ -31,10 +31,14 @@ class Loader:
         batch_size: samples a batch and rank, at least 1 and at most a rank's share of the dataset.
         shuffle: None or True permutes by ``(seed, epoch)``; False walks the ids in order.
         sampler: who comes next, by name or as a dict with options (``{"name": "cost-aware", "kappa": 16}``):
-            ``"uniform"`` (default; every id once an epoch), ``"cost-aware"`` (least gradient variance per byte
-            fetched, the one to use with a cache and :meth:`cross_entropy`), ``"importance"``, ``"pads"`` (SHADE's,
-            biased). All but ``uniform`` draw some ids more often than others; ``batch.weight`` makes the loss
-            unbiased again.
+            ``"uniform"`` (default; every id once an epoch); ``"auto"`` (the one to use with a cache: ``"replay"``
+            where ``transform`` draws chance, ``"cost-aware"`` where it does not, ``"uniform"`` where there is nothing
+            to gain; ``{"name": "auto", "augmented": True}`` if your loop augments batches itself; it begins without
+            scores, and goes by them from the epoch after ``batch.weight`` was read, as :meth:`cross_entropy` does);
+            ``"cost-aware"`` (least gradient variance per byte fetched), ``"importance"``, ``"replay"`` and ``"echo"``
+            (the cache as a buffer that turns over, with scores and without), ``"pads"`` (SHADE's, biased). All but
+            ``uniform`` and ``echo`` draw some ids more often than others; ``batch.weight`` makes the loss unbiased
+            again.
         num_workers: threads; None is one a core, 0 prepares each batch in the calling thread, deterministically.
         collate_fn: called with the list of ``(x, y)`` rows of a batch; returns ``(data, target)``.
         timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.
@@ -182,6 +186,8 @@ class Loader:
         engine = self._account.engine()
         self._line.world.check()
         self._account.deliver()
+        if self._account.uses.weight_read:
+            engine.weights_are_read()
         started = Pass(self._line, engine.start_epoch(), self)
         self._pass = weakref.ref(started)
         return started
@@ -399,11 +405,14 @@ class Loader:
 
     def __repr__(self) -> str:
         s = self._settings
-        policy = self._engine.describe()[0] if self._engine is not None else s["policy"]
+        policy, sampler = s["policy"], s["sampler"]["name"]
+        if self._engine is not None:
+            policy, _, _, chosen = self._engine.describe()
+            sampler = chosen if sampler == chosen else f"{sampler} ({chosen})"
         state = "" if self._engine is not None else ", closed"
         return (
             f"<lossfeed.Loader {len(self._data)} samples in {len(self)} batches of {s['batch_size']}, sampler "
-            f"{s['sampler']['name']}, policy {policy}, cache {s['cache_bytes']} bytes, rank {s['rank']} of "
+            f"{sampler}, policy {policy}, cache {s['cache_bytes']} bytes, rank {s['rank']} of "
             f"{s['world_size']}, {s['device']}{state}>"
         )
 

@@ -37,6 +37,8 @@ class _Delivery(NamedTuple):
     device: str
     views: Views
     courier: Courier | None
+    #: Whether chance changes every delivery of a sample.
+    random: bool
     #: The transform's settings, for loader threads to apply; None where nobody does, or the device.
     transform: dict[str, Any] | None
 
@@ -63,7 +65,7 @@ def make(asked: SimpleNamespace) -> Made:
     if cached and not _keywords.flag("frozen_augmentation", asked.frozen_augmentation):
         refuse_random_items(data)
     engine, courier = _native.Engine(data._native, text), delivery.courier
-    account = Account(engine, settings["batch_size"], Uses(settings["sampler"]["name"], cached))
+    account = Account(engine, settings["batch_size"], Uses(settings["sampler"]["name"], engine.describe()[3], cached))
     if framework == "torch":
         half = torch_half("framework='torch'")
         # At once, for a compiled step looks at them: it must not find something else after the first eager call.
@@ -100,10 +102,11 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -
     channels_last = transform is not None and transform._layout == "channels_last"
     views = Views(framework, spec, data._native.target_spec, channels_last)
     settings = None if transform is None else transform._settings
+    random = made is not None and made.random
     if device == "cpu":
-        return _Delivery(device, views, None, settings)
+        return _Delivery(device, views, None, random, settings)
     courier = Courier(device, views, made)
-    return _Delivery(courier.name, views, courier, settings if courier.host_transforms else None)
+    return _Delivery(courier.name, views, courier, random, settings if courier.host_transforms else None)
 
 
 def _settings(asked: SimpleNamespace, data: Data, world: _ranks.World, delivery: _Delivery) -> dict[str, Any]:
@@ -112,6 +115,8 @@ def _settings(asked: SimpleNamespace, data: Data, world: _ranks.World, delivery:
     path = _keywords.choice("copy_path", asked.copy_path, "auto", "gathered", "batched", "mapped")
     workers, ahead = _keywords.workers(asked.num_workers, asked.prefetch_factor)
     sampler = _keywords.sampler(asked.sampler, asked.shuffle)
+    if sampler["name"] == "auto" and sampler.get("augmented") is None:
+        sampler["augmented"] = delivery.random
     settings = {
         "batch_size": _keywords.whole("batch_size", asked.batch_size, 1),
         "drop_last": _keywords.flag("drop_last", asked.drop_last),

@@ -100,6 +100,18 @@ impl Control {
         Self { buffered: Some(Box::new(Buffered::new(buffer))), ..self }
     }
 
+    /// Whether samples are drawn by score and weighted from the next pass on, in a run that awaits weights
+    /// ([`Drawing::awaits_weights`], [`BufferSetup::awaits_weights`]): the training loop was seen to read them, or a
+    /// restored run's was. Between passes only. A buffer that has begun to use them does not stop.
+    pub fn use_weights(&mut self, used: bool) {
+        if let Some(drawing) = &mut self.drawing {
+            drawing.awaits_weights = !used;
+        }
+        if let Some(buffered) = self.buffered.as_mut().filter(|_| used) {
+            buffered.buffer.use_weights();
+        }
+    }
+
     /// Starts a pass over `plan` with batch `first`. The policy has been told of the plan, and the pass before it has
     /// ended ([`Control::end`]): its plan is freed here otherwise. Returns the pass's number.
     pub fn begin(&mut self, plan: Plan, first: usize) -> u64 {

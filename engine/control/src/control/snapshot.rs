@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::{Control, PIECE};
 use crate::error::Result;
 use crate::index::ScoreTable;
-use crate::sampler::{Order, Outlook, Sampler};
+use crate::sampler::{Order, Outlook, Sampler, first_pass};
 use crate::types::SampleId;
 
 /// How a run's epochs are drawn. Cheap to clone.
@@ -29,6 +29,8 @@ pub struct Drawing {
     pub rank: u32,
     /// Number of ranks.
     pub world_size: u32,
+    /// Epochs are shuffled passes over the owned samples until [`Control::use_weights`] is called.
+    pub awaits_weights: bool,
 }
 
 /// Something as it was before it changed.
@@ -170,13 +172,17 @@ impl Drawing {
         }
         Ok(stream)
     }
-    /// Draws `epoch` by the seed alone, for samplers that are not adaptive.
+    /// Whether orders depend on more than the seed now.
+    pub fn adaptive(&self) -> bool {
+        !self.awaits_weights && self.sampler.adaptive()
+    }
+    /// Draws `epoch` by the seed alone, for drawings that are not adaptive.
     pub fn draw_blind(&self, epoch: u64) -> Result<Order> {
         self.draw(epoch, &ScoreTable::new(0, 0.0), &|_| false)
     }
     /// Draws `epoch`.
     fn draw(&self, epoch: u64, scores: &ScoreTable, resident: &dyn Fn(SampleId) -> bool) -> Result<Order> {
-        self.sampler.draw(&Outlook {
+        let outlook = Outlook {
             owned: &self.owned,
             samples: self.samples,
             epoch,
@@ -185,6 +191,7 @@ impl Drawing {
             world_size: self.world_size,
             scores,
             resident,
-        })
+        };
+        if self.awaits_weights { Ok(first_pass(&outlook)) } else { self.sampler.draw(&outlook) }
     }
 }

@@ -1,5 +1,6 @@
 //! Who is next: samplers, one file each.
 
+mod auto;
 pub mod batches;
 mod buffer;
 mod cap;
@@ -11,6 +12,7 @@ mod settings;
 mod tilt;
 mod uniform;
 
+pub use auto::{Auto, Chosen, Circumstances};
 pub use batches::Batches;
 pub use buffer::{BufferOptions, Echo, Replay};
 pub use cap::MAX_GAIN;
@@ -19,6 +21,7 @@ pub use importance::Importance;
 pub use ownership::owned_ids;
 pub use pads::Pads;
 pub use settings::{NAMES, SamplerSettings};
+pub(crate) use tilt::first_pass;
 pub use tilt::random_belief;
 pub use uniform::Uniform;
 

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::buffer::{BufferOptions, Echo, Replay};
-use super::{CostAware, Importance, Pads, Sampler, Uniform};
+use super::{Auto, Chosen, CostAware, Importance, Pads, Sampler, Uniform};
 use crate::error::{Error, Result};
 
 /// The names [`SamplerSettings::from_name`] knows.
-pub const NAMES: [&str; 6] = ["uniform", "pads", "importance", "cost-aware", "echo", "replay"];
+pub const NAMES: [&str; 7] = ["uniform", "pads", "importance", "cost-aware", "echo", "replay", "auto"];
 
 /// A sampler and its options. As JSON: `{"name": "cost-aware", "kappa": 16.0}`; options left out keep their defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -19,12 +19,14 @@ pub enum SamplerSettings {
     Pads(Pads),
     /// Unbiased, by importance.
     Importance(Importance),
-    /// Unbiased, by importance and what a fetch costs. The recommended one.
+    /// Unbiased, by importance and what a fetch costs.
     CostAware(CostAware),
     /// New samples from a stream, and passes over what the cache holds.
     Echo(Echo),
     /// New samples from a stream, and what the cache holds by importance.
     Replay(Replay),
+    /// One of the others, chosen when the run begins. Whoever makes a run asks [`Auto::choose`] first.
+    Auto(Auto),
 }
 
 impl Default for SamplerSettings {
@@ -46,6 +48,7 @@ impl SamplerSettings {
             "cost-aware" => Self::CostAware(CostAware::default()),
             "echo" => Self::Echo(Echo::default()),
             "replay" => Self::Replay(Replay::default()),
+            "auto" => Self::Auto(Auto::default()),
             _ => {
                 return Err(Error::settings(format!(
                     "there is no sampler {name:?}: choose one of {}",
@@ -63,6 +66,7 @@ impl SamplerSettings {
             Self::CostAware(sampler) => sampler.name(),
             Self::Echo(sampler) => sampler.name(),
             Self::Replay(sampler) => sampler.name(),
+            Self::Auto(_) => "auto",
         }
     }
     /// How a sampler that trains on the cache as a buffer runs; `None` for those that draw epochs.
@@ -84,6 +88,7 @@ impl SamplerSettings {
         match *self {
             Self::Echo(sampler) => Ok(Box::new(sampler)),
             Self::Replay(sampler) => Ok(Box::new(sampler)),
+            Self::Auto(_) => Err(Error::internal("sampler auto is built before it has chosen")),
             Self::Uniform(Uniform { replacement: true, in_order: true }) => Err(Error::settings(
                 "uniform: replacement and in_order are both set: draws with replacement have no order to keep, so leave one out",
             )),
@@ -127,6 +132,16 @@ impl SamplerSettings {
                 }
                 Ok(Box::new(sampler))
             }
+        }
+    }
+}
+
+impl From<Chosen> for SamplerSettings {
+    fn from(chosen: Chosen) -> Self {
+        match chosen {
+            Chosen::Uniform => Self::Uniform(Uniform::default()),
+            Chosen::Replay => Self::Replay(Replay::default()),
+            Chosen::CostAware => Self::CostAware(CostAware::default()),
         }
     }
 }

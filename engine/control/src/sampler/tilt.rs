@@ -62,7 +62,7 @@ const UNSEEN: f32 = -1.0;
 const AVERAGE: f32 = -2.0;
 
 /// One shuffled pass over the owned samples: what to do while nothing is known.
-pub(super) fn first_pass(outlook: &Outlook<'_>) -> Order {
+pub(crate) fn first_pass(outlook: &Outlook<'_>) -> Order {
     let mut ids = outlook.owned.to_vec();
     shuffle(&mut ids, &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order));
     let weight = share_weight(outlook);

@@ -13,7 +13,8 @@ from typing import Any
 from .._native import cache_policies, default_policy
 
 # Name a user types → the policy that goes with it when none is named. ``shade`` is the ``pads`` sampler.
-SAMPLERS: dict[str, str] = {
+# ``auto`` takes none: it chooses its own.
+SAMPLERS: dict[str, str | None] = {"auto": None} | {
     name: default_policy("pads" if name == "shade" else name)
     for name in ("uniform", "shade", "pads", "importance", "cost-aware", "echo", "replay")
 }
@@ -23,6 +24,7 @@ AUGMENTATIONS = ("none", "crop", "crop-flip")
 DEFAULT_COMPARE = "uniform+minio,shade,cost-aware,echo,replay"
 
 _SAMPLER_KEYS: dict[str, dict[str, type]] = {
+    "auto": {"augmented": bool},
     "uniform": {"replacement": bool},
     "pads": {"repeats": float, "miss_quota": float, "interleave": bool, "corrected": bool},
     "importance": {"floor": float},
@@ -43,7 +45,7 @@ class Recipe:
 
     label: str
     sampler: str
-    policy: str
+    policy: str | None
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     loader_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -59,7 +61,7 @@ class Recipe:
         if name not in SAMPLERS:
             raise OptionError(f"--compare: no sampler is called {name!r}; there are {', '.join(SAMPLERS)}")
         policy = policy or SAMPLERS[name]
-        if policy not in POLICIES:
+        if policy is not None and policy not in POLICIES:
             raise OptionError(f"--compare: no cache policy is called {policy!r}; there are {', '.join(POLICIES)}")
         sampler = "pads" if name == "shade" else name
         known = _SAMPLER_KEYS[sampler]

@@ -38,6 +38,10 @@ pub struct BufferSetup {
     pub share_weight: f32,
     /// The ids of this rank, ascending: one pass of the stream.
     pub owned: Arc<[SampleId]>,
+    /// Residents are used again in passes, whatever their score, until [`Control::use_weights`] is called.
+    ///
+    /// [`Control::use_weights`]: super::Control::use_weights
+    pub awaits_weights: bool,
 }
 
 /// Residents by place, a ring in the order of their arrival.
@@ -48,22 +52,27 @@ pub(super) struct Buffer {
     tail: u64,
     head: u64,
     place_of: Vec<u32>,
-    pick: Pick,
+    /// Passes over the residents decide who is used again, as long as there are any; else the scores do. A run that
+    /// awaits weights has both.
+    passes: Option<Deck>,
+    by_score: Option<Fenwick>,
     /// Whether anybody has left, or the stream has begun anew: until then every row of a batch is new.
     pub(super) full: bool,
-}
-
-enum Pick {
-    Passes(Deck),
-    ByScore(Fenwick),
 }
 
 impl Buffer {
     pub(super) fn new(setup: BufferSetup, samples: usize) -> Self {
         let places = setup.residents_max.min(samples).max(1);
-        let pick =
-            if setup.options.by_score { Pick::ByScore(Fenwick::new(places)) } else { Pick::Passes(Deck::new(places)) };
-        Self { setup, ring: vec![0; places], tail: 0, head: 0, place_of: vec![OUT; samples], pick, full: false }
+        let by_score = setup.options.by_score.then(|| Fenwick::new(places));
+        let passes = (by_score.is_none() || setup.awaits_weights).then(|| Deck::new(places));
+        let (ring, place_of) = (vec![0; places], vec![OUT; samples]);
+        Self { setup, ring, tail: 0, head: 0, place_of, passes, by_score, full: false }
+    }
+    /// From now on scores decide who is used again, if they are asked for at all.
+    pub(super) fn use_weights(&mut self) {
+        if self.by_score.is_some() {
+            self.passes = None;
+        }
     }
     /// How many rows of a batch of `rows` come from the stream.
     pub(super) fn fresh(&self, rows: usize) -> usize {
@@ -74,10 +83,8 @@ impl Buffer {
         rows - (rows - fresh.min(rows)).min(self.eligible())
     }
     fn eligible(&self) -> usize {
-        match &self.pick {
-            Pick::Passes(deck) => deck.len(),
-            Pick::ByScore(tree) => tree.count(),
-        }
+        let by_score = self.by_score.as_ref().map_or(0, Fenwick::count);
+        self.passes.as_ref().map_or(by_score, Deck::len)
     }
     fn place(&self, id: SampleId) -> Option<u32> {
         self.place_of.get(id as usize).copied().filter(|&place| place != OUT)
@@ -90,12 +97,12 @@ impl Buffer {
         self.tail += 1;
         self.ring[place as usize] = id;
         self.place_of[id as usize] = place;
-        match &mut self.pick {
-            Pick::Passes(deck) => deck.enter(place),
-            Pick::ByScore(tree) => {
-                let weight = weight_of(tree, belief);
-                tree.set(place as usize, Some(weight));
-            }
+        if let Some(deck) = &mut self.passes {
+            deck.enter(place);
+        }
+        if let Some(tree) = &mut self.by_score {
+            let weight = weight_of(tree, belief);
+            tree.set(place as usize, Some(weight));
         }
     }
     pub(super) fn leave(&mut self, id: SampleId) {
@@ -115,14 +122,16 @@ impl Buffer {
     /// `id` stays where it is, but is not used again: it could not be read.
     pub(super) fn drop_out(&mut self, id: SampleId) {
         let Some(place) = self.place(id) else { return };
-        match &mut self.pick {
-            Pick::Passes(deck) => deck.leave(place),
-            Pick::ByScore(tree) => tree.set(place as usize, None),
+        if let Some(deck) = &mut self.passes {
+            deck.leave(place);
+        }
+        if let Some(tree) = &mut self.by_score {
+            tree.set(place as usize, None);
         }
     }
     pub(super) fn rescore(&mut self, id: SampleId, belief: f32) {
         let Some(place) = self.place(id) else { return };
-        if let Pick::ByScore(tree) = &mut self.pick
+        if let Some(tree) = &mut self.by_score
             && tree.weight(place as usize).is_some()
         {
             let weight = weight_of(tree, Some(belief));
@@ -133,30 +142,21 @@ impl Buffer {
     pub(super) fn draw(&mut self, count: usize, serial: u64) -> Vec<(SampleId, f32)> {
         let rng = &mut generator(self.setup.seed, serial, self.setup.rank, Purpose::Replay);
         let (ring, share) = (&self.ring, self.setup.share_weight);
-        match &mut self.pick {
-            Pick::Passes(deck) => (0..count)
-                .filter_map(|_| deck.draw(rng))
-                .filter_map(|place| ring.get(place as usize).map(|&id| (id, share)))
-                .collect(),
-            Pick::ByScore(tree) => {
-                let span = tree.span();
-                if span == 0 || count == 0 {
-                    return Vec::new();
-                }
-                let start = below_u128(rng, span);
-                marks(span, count, start)
-                    .map(|mark| tree.find(mark))
-                    .filter_map(|place| ring.get(place).map(|&id| (id, (f64::from(share) * tree.fair(place)) as f32)))
-                    .collect()
-            }
+        if let Some(deck) = &mut self.passes {
+            let drawn = (0..count).filter_map(|_| deck.draw(rng));
+            return drawn.filter_map(|place| ring.get(place as usize).map(|&id| (id, share))).collect();
         }
+        let Some(tree) = self.by_score.as_ref().filter(|tree| tree.span() > 0 && count > 0) else { return Vec::new() };
+        let start = below_u128(rng, tree.span());
+        marks(tree.span(), count, start)
+            .map(|mark| tree.find(mark))
+            .filter_map(|place| ring.get(place).map(|&id| (id, (f64::from(share) * tree.fair(place)) as f32)))
+            .collect()
     }
     pub(super) fn metadata_bytes(&self) -> usize {
-        let pick = match &self.pick {
-            Pick::Passes(deck) => deck.metadata_bytes(),
-            Pick::ByScore(tree) => tree.metadata_bytes(),
-        };
-        (self.ring.capacity() + self.place_of.capacity()) * 4 + pick
+        let passes = self.passes.as_ref().map_or(0, Deck::metadata_bytes);
+        let by_score = self.by_score.as_ref().map_or(0, Fenwick::metadata_bytes);
+        (self.ring.capacity() + self.place_of.capacity()) * 4 + passes + by_score
     }
 }
 

@@ -10,6 +10,7 @@ fn setup(by_score: bool, residents_max: usize) -> BufferSetup {
         rank: 0,
         share_weight: 1.0,
         owned: (0..64).collect(),
+        awaits_weights: false,
     }
 }
 

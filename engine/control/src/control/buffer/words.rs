@@ -1,6 +1,6 @@
 //! The buffer as numbers of 32 bits, for a run's state.
 
-use super::{Buffer, OUT, Pick};
+use super::{Buffer, OUT};
 use crate::error::{Error, Result};
 use crate::types::SampleId;
 
@@ -66,11 +66,11 @@ impl Buffer {
         for (place, id) in residents {
             words.put(id);
             words.put(place);
-            if let Pick::ByScore(tree) = &self.pick {
+            if let Some(tree) = &self.by_score {
                 words.put(tree.weight(place as usize).unwrap_or(OUT));
             }
         }
-        if let Pick::Passes(deck) = &self.pick {
+        if let Some(deck) = &self.passes {
             let (order, undrawn) = deck.parts();
             words.put(undrawn as u32);
             words.put(order.len() as u32);
@@ -97,12 +97,12 @@ impl Buffer {
             self.head = self.head.min(self.tail - back);
             self.ring[place as usize] = id;
             self.place_of[id as usize] = place;
-            if let Pick::ByScore(tree) = &mut self.pick {
+            if let Some(tree) = &mut self.by_score {
                 tree.set(place as usize, Some(words.get()?).filter(|&weight| weight != OUT));
             }
             residents.push(id);
         }
-        if let Pick::Passes(deck) = &mut self.pick {
+        if let Some(deck) = &mut self.passes {
             let undrawn = words.get()? as usize;
             let order: Vec<u32> = (0..words.count()?).map(|_| words.get()).collect::<Result<_>>()?;
             let known =
