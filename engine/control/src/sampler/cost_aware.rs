@@ -52,6 +52,6 @@ impl Sampler for CostAware {
                 *chance *= discount;
             }
         }
-        Ok(tilt::weighted_order(outlook, &chances))
+        Ok(tilt::weighted_order(outlook, chances))
     }
 }

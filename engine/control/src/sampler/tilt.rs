@@ -3,8 +3,9 @@
 use super::cap::{self, Cut};
 use super::{Order, Outlook};
 use crate::index::Standing;
-use crate::random::{Purpose, generator, shuffle, unit};
+use crate::random::{LARGE, Purpose, generator, shuffle, shuffle_large, unit};
 use crate::types::SampleId;
+use rand_chacha::ChaCha8Rng;
 
 /// How much every owned sample is worth a draw, relative to the average one: `floor + (1 − floor) × belief / mean
 /// belief`, so at least `floor`, with outliers cut by [`cap`](super::cap). A belief below 0 counts as 0. An unseen
@@ -79,25 +80,24 @@ pub(super) fn share_weight(outlook: &Outlook<'_>) -> f64 {
 }
 
 /// As many draws as there are owned samples, q ∝ `chances`, shuffled, with the weights that undo the tilt: W/(N q).
-pub(super) fn weighted_order(outlook: &Outlook<'_>, chances: &[f32]) -> Order {
+pub(super) fn weighted_order(outlook: &Outlook<'_>, chances: Vec<f32>) -> Order {
     let rng = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Draw);
-    let start = unit(rng);
-    // Marks are evenly spaced: laid in the order of ids, chances that vary periodically with it (every fifth sample
-    // resident) would meet all marks alike, and a whole group would get its floor or its ceiling together.
-    let mut laid: Vec<u32> = (0..chances.len() as u32).collect();
-    shuffle(&mut laid, rng);
-    let mut draws: Vec<u32> = Vec::with_capacity(chances.len());
-    systematic(chances, &laid, chances.len(), start, |index, times| {
-        draws.extend(std::iter::repeat_n(index, times));
-    });
-    drop(laid);
-    shuffle(&mut draws, &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order));
-    let weigh = weigher(outlook, chances);
-    Order {
-        ids: draws.iter().map(|&index| outlook.owned[index as usize]).collect(),
-        weights: draws.iter().map(|&index| weigh(index as usize) as f32).collect(),
+    let run = if chances.len() < LARGE { 1 } else { RUN };
+    let mut draws: Vec<(SampleId, f32)> = Vec::with_capacity(chances.len());
+    {
+        let weigh = weigher(outlook, &chances);
+        systematic(&chances, run, chances.len(), rng, |index, times| {
+            let draw = (outlook.owned[index as usize], weigh(index as usize) as f32);
+            draws.extend(std::iter::repeat_n(draw, times));
+        });
     }
+    drop(chances);
+    let draws = shuffle_large(draws, &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order));
+    Order { ids: draws.iter().map(|&(id, _)| id).collect(), weights: draws.iter().map(|&(_, weight)| weight).collect() }
 }
+
+/// Neighbours that are drawn from together where there are very many samples: a line of a cache, fetched once.
+const RUN: usize = 16;
 
 /// The weight of a draw of the index-th owned sample at chances ∝ `chances`.
 ///
@@ -122,22 +122,56 @@ pub(super) fn total(chances: &[f32]) -> f64 {
     chances.iter().map(|&c| f64::from(c)).sum()
 }
 
-/// Systematic resampling (Kitagawa 1996): lay the chances end to end on [0, draws), in the order of the indices `laid`,
-/// and count the marks start, start + 1, … in each. `take(index, times)` is called for every index with times ≥ 1;
-/// times is ⌊draws·q⌋ or ⌈draws·q⌉, its mean over `start` in [0, 1) is draws·q, and all add up to `draws`.
-fn systematic(chances: &[f32], laid: &[u32], draws: usize, start: f64, mut take: impl FnMut(u32, usize)) {
+/// Systematic resampling (Kitagawa 1996): lay the chances end to end on [0, draws), in random order, and count the marks
+/// start, start + 1, … in each. `take(index, times)` is called for every index with times ≥ 1; times is ⌊draws·q⌋ or
+/// ⌈draws·q⌉, its mean over the start in [0, 1) is draws·q, and all add up to `draws`.
+///
+/// The order is random because marks are evenly spaced: in the order of ids, chances that vary periodically with it
+/// (every fifth sample resident) would meet all marks alike, and a whole group would get its floor or its ceiling
+/// together.
+///
+/// With a `run` above 1 this is done twice. Runs of so many neighbours get their numbers of draws like that, and within
+/// each run evenly spaced marks from a start of its own share them out. Means are the same, `times` may be one more off.
+fn systematic(chances: &[f32], run: usize, draws: usize, rng: &mut ChaCha8Rng, mut take: impl FnMut(u32, usize)) {
+    let start = unit(rng);
+    let mut runs: Vec<u32> = (0..chances.len().div_ceil(run) as u32).collect();
+    shuffle(&mut runs, rng);
     let scale = draws as f64 / total(chances);
-    let (mut sum, mut taken) = (0.0f64, 0usize);
-    for (place, &index) in laid.iter().enumerate() {
-        sum += f64::from(chances[index as usize]);
-        // Marks below this chance's end. The last end is `draws` whatever the rounding.
-        let end = if place + 1 == laid.len() { draws as f64 } else { sum * scale };
-        let below = ((end - start).ceil().max(0.0) as usize).clamp(taken, draws);
+    let (mut sum, mut taken, last) = (0.0f64, 0usize, runs.len().saturating_sub(1));
+    for (place, &number) in runs.iter().enumerate() {
+        let first = number as usize * run;
+        let here = &chances[first..(first + run).min(chances.len())];
+        let mass = total(here);
+        sum += mass;
+        // Marks below the run's end. The last end is `draws` whatever the rounding.
+        let end = if place == last { draws as f64 } else { sum * scale };
+        let below = marks_below(end - start).clamp(taken, draws);
+        let (times, own) = (below - taken, first as u32);
+        taken = below;
+        match here {
+            [_] if times > 0 => take(own, times),
+            _ if times > 0 => share_out(here, times, times as f64 / mass, unit(rng), |k, times| take(own + k, times)),
+            _ => {}
+        }
+    }
+}
+
+/// Systematic resampling of `draws` draws in the order of the indices.
+fn share_out(chances: &[f32], draws: usize, scale: f64, start: f64, mut take: impl FnMut(u32, usize)) {
+    let (mut sum, mut taken) = (0.0f64, 0);
+    for (index, &chance) in chances.iter().enumerate() {
+        sum += f64::from(chance);
+        let end = if index + 1 == chances.len() { draws as f64 } else { sum * scale };
+        let below = marks_below(end - start).clamp(taken, draws);
         if below > taken {
-            take(index, below - taken);
+            take(index as u32, below - taken);
         }
         taken = below;
     }
+}
+
+fn marks_below(end: f64) -> usize {
+    end.ceil().max(0.0) as usize
 }
 
 /// A belief that knows nothing: skewed like real ones (density falling from 0, mean 1, at most 4), fixed by (seed, id).
@@ -156,18 +190,61 @@ pub fn random_belief(seed: u64, id: SampleId) -> f32 {
 mod tests {
     use super::*;
 
+    /// Draws by index.
+    fn counts(chances: &[f32], run: usize, draws: usize, seed: u64) -> Vec<usize> {
+        let mut counts = vec![0; chances.len()];
+        let rng = &mut generator(seed, 0, 0, Purpose::Draw);
+        systematic(chances, run, draws, rng, |index, times| counts[index as usize] += times);
+        counts
+    }
+
     #[test]
     fn systematic_resampling_counts_are_the_floor_or_the_ceiling_and_add_up() {
         let chances: Vec<f32> = (0..997).map(|i| 0.2 + random_belief(3, i)).collect();
         let all = total(&chances);
-        let laid: Vec<u32> = (0..997).rev().collect();
-        for start in [0.0, 1e-9, 0.3, 0.999_999] {
-            let mut counts = vec![0; chances.len()];
-            systematic(&chances, &laid, 5000, start, |index, times| counts[index as usize] = times);
+        for (seed, run) in [(1, 1), (2, 1), (3, RUN), (4, RUN), (5, 1000)] {
+            let counts = counts(&chances, run, 5000, seed);
             assert_eq!(counts.iter().sum::<usize>(), 5000);
+            let slack = if run == 1 || run > chances.len() { 1e-9 } else { 1.0 };
             for (&count, &chance) in counts.iter().zip(&chances) {
                 let mean = 5000.0 * f64::from(chance) / all;
-                assert!((mean - 1e-9).floor() <= count as f64 && count as f64 <= (mean + 1e-9).ceil());
+                assert!((mean - slack).floor() <= count as f64 && count as f64 <= (mean + slack).ceil());
+            }
+        }
+    }
+
+    /// Over many starts everybody is drawn as often as its chance says, in runs too, also where chances are 0 and where
+    /// the last run is a short one.
+    #[test]
+    fn draws_in_runs_have_the_means_of_draws_one_by_one() {
+        let chances: Vec<f32> = (0..37).map(|i| if i % 9 == 4 { 0.0 } else { 0.1 + random_belief(8, i) }).collect();
+        let (all, starts) = (total(&chances), 20_000);
+        for run in [1, 5, RUN] {
+            let mut sums = vec![0.0f64; chances.len()];
+            for seed in 0..starts {
+                counts(&chances, run, 37, seed).iter().zip(&mut sums).for_each(|(&n, sum)| *sum += n as f64);
+            }
+            for (&sum, &chance) in sums.iter().zip(&chances) {
+                let mean = 37.0 * f64::from(chance) / all;
+                // Counts are at most one off their mean and a little: five standard errors of the mean of so many.
+                assert!((sum / starts as f64 - mean).abs() < 5.0 / (starts as f64).sqrt(), "run {run}: {mean}");
+            }
+        }
+    }
+
+    /// Chances with a period that divides a run, and whole numbers of marks a run: the worst that can be laid. Every
+    /// group gets its part of the draws all the same.
+    #[test]
+    fn a_group_with_a_period_gets_its_part_of_the_draws() {
+        let count = 16 * 4096;
+        for period in [2, 4, 8, 5] {
+            let chances: Vec<f32> = (0..count).map(|i| if i % period == 0 { 0.5 } else { 1.5 }).collect();
+            let draws = (total(&chances) / 2.0) as usize;
+            let share = chances.iter().step_by(period).map(|&c| f64::from(c)).sum::<f64>() / total(&chances);
+            for (seed, run) in [(1, 1), (2, RUN), (3, RUN)] {
+                let group: usize = counts(&chances, run, draws, seed).iter().step_by(period).sum();
+                let off = group as f64 - share * draws as f64;
+                assert!(off.abs() < 4.0 * (share * draws as f64).sqrt(), "period {period}, run {run}: {off} off");
             }
         }
     }
