@@ -36,7 +36,7 @@ use threads::Threads;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::loader::checkpoint::WeightUse;
-use crate::loader::{BadSample, Coverage, Feed, Ticket};
+use crate::loader::{BadSample, Deliveries, EpochReport, Feed, Ticket};
 use crate::process::Process;
 use crate::sampler::Batches;
 use crate::scoring::{self, Belief, Measured, Scale};
@@ -68,7 +68,7 @@ pub struct Engine {
     clock: Mutex<Clock>,
     /// Of the dataset; made when a state is first taken or given.
     digest: OnceLock<String>,
-    coverage: Mutex<Coverage>,
+    deliveries: Mutex<Deliveries>,
     scale: Scale,
     threads: Threads,
     publisher: Mutex<Option<Publisher>>,
@@ -187,6 +187,13 @@ impl Engine {
     /// What is believed about every sample now; NaN = no score.
     pub fn importance(&self) -> Vec<f32> {
         self.feed.cache.snapshot().scores().as_slice().to_vec()
+    }
+
+    /// What the epoch under way has delivered so far, or the last one all in all: weights, uses, classes, and how old
+    /// scores are. Looks at every sample of the dataset, so it is for an epoch's end and not for every batch.
+    pub fn epoch_report(&self) -> EpochReport {
+        let beliefs = self.feed.cache.snapshot();
+        self.deliveries.lock().report(&beliefs, self.batches.len())
     }
 
     /// The bad samples met so far.

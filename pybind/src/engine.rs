@@ -228,6 +228,15 @@ impl Engine {
         outside(py, || Ok(self.core.stats()))
     }
 
+    /// What the epoch has delivered so far, as JSON.
+    fn epoch_report(&self, py: Python<'_>) -> PyResult<String> {
+        self.same_process()?;
+        outside(py, || {
+            let report = self.core.epoch_report();
+            serde_json::to_string(&report).map_err(|e| Error::internal("a report cannot be written").because(e))
+        })
+    }
+
     /// The run's state, as of `held` batches ago: those were taken but their consumer has not seen them.
     fn state<'py>(&self, py: Python<'py>, held: usize) -> PyResult<Bound<'py, PyBytes>> {
         let state = outside(py, || self.core.state_held(held))?;

@@ -13,7 +13,7 @@ use crate::index::ScoreTable;
 use crate::journal::{Meta, WhenBehind, Writer};
 use crate::ledger::Ledger;
 use crate::loader::checkpoint::WeightUse;
-use crate::loader::{BadSamples, Coverage, Feed, Images, RecordSizes};
+use crate::loader::{BadSamples, Deliveries, Feed, Images, RecordSizes};
 use crate::policy::{self, Needs, Policy};
 use crate::process::Process;
 use crate::sampler::{self, Batches, Circumstances, Sampler, SamplerSettings};
@@ -220,7 +220,7 @@ impl Checked {
             weights: awaits_weights.then(|| Mutex::new(WeightUse::Unread)),
             clock: Mutex::new(Clock::default()),
             digest: OnceLock::new(),
-            coverage: Mutex::new(Coverage::new(samples)),
+            deliveries: Mutex::new(Deliveries::new(samples)),
             threads: Threads::default(),
             publisher: Mutex::new(publisher),
             closed: AtomicBool::new(false),

@@ -5,6 +5,7 @@ use crate::control::{Cut, Plan};
 use crate::error::{Error, Result};
 use crate::loader::checkpoint::{Checkpoint, WeightUse};
 use crate::loader::{Batch, Iteration, Next};
+use crate::types::TensorSpec;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -73,13 +74,12 @@ impl Engine {
             Some(order) => order,
             None => self.feed.cache.draw(epoch)?,
         };
-        let ess = effective_sample_size(&order.weights);
-        self.feed.counters.ess_ppm.store((ess * 1e6) as u64, Relaxed);
         let plan = Plan { epoch, order: Arc::new(order), cut: Cut::Even(self.batches) };
         let pass = self.feed.cache.begin(plan.clone(), first);
         let window = self.settings.window();
         let workers = self.settings.worker_count();
         let iteration = Arc::new(Iteration::new(Arc::clone(&self.feed), pass, plan, first, window, workers));
+        self.deliveries.lock().begin(epoch, first);
         self.threads.start(&iteration, workers).inspect_err(|_| iteration.stop())?;
         clock.next_epoch = epoch + 1;
         clock.iteration += 1;
@@ -154,11 +154,17 @@ impl Engine {
     }
 
     fn cover(&self, batch: &Batch) {
-        let mut coverage = self.coverage.lock();
-        coverage.deliver(batch.ticket.epoch, &batch.ticket.ids);
-        let (epoch, ever) = coverage.distinct();
+        let slot = &batch.slot;
+        let classes = *slot.layout().target() == TensorSpec::class_index();
+        let labels = classes.then(|| slot.target().as_chunks().0.iter().copied().map(i64::from_ne_bytes));
+        let mut deliveries = self.deliveries.lock();
+        deliveries.deliver(&batch.ticket.ids, slot.weight(), labels);
+        let (epoch, ever) = deliveries.distinct();
+        let ess = deliveries.ess().unwrap_or(0.0);
+        drop(deliveries);
         self.feed.counters.distinct_epoch.store(epoch, Relaxed);
         self.feed.counters.distinct_ever.store(ever, Relaxed);
+        self.feed.counters.ess_ppm.store((ess * 1e6) as u64, Relaxed);
     }
 
     fn finish(&self, iteration: &Arc<Iteration>) {
@@ -189,11 +195,4 @@ impl Engine {
 
 fn superseded() -> Error {
     Error::usage("this iterator ended when a newer one over the same loader began: one pass at a time")
-}
-
-/// (Σw)² / (n Σw²): 1 when all weights are equal, small when few samples carry the epoch.
-fn effective_sample_size(weights: &[f32]) -> f64 {
-    let (sum, squares) =
-        weights.iter().fold((0.0, 0.0), |(s, q), &w| (s + f64::from(w), q + f64::from(w) * f64::from(w)));
-    if squares > 0.0 { sum * sum / (squares * weights.len() as f64) } else { 1.0 }
 }

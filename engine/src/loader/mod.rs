@@ -2,7 +2,7 @@
 
 mod bad;
 pub mod checkpoint;
-mod coverage;
+mod deliveries;
 mod delivery;
 mod feed;
 mod fill;
@@ -14,7 +14,7 @@ mod record;
 mod rows;
 mod timesheet;
 
-pub use coverage::Coverage;
+pub use deliveries::{Deliveries, EpochReport};
 pub use feed::{BadSample, BadSamples, Feed, Images};
 pub use iteration::Iteration;
 pub use record::RecordSizes;

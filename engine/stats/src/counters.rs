@@ -207,7 +207,8 @@ counters! {
     distinct_epoch: Gauge, Samples;
     /// Different samples delivered since the start.
     distinct_ever: Gauge, Samples;
-    /// Effective sample size of the plan's weights, (Σw)²/(N Σw²), in millionths. Low: few samples carry the gradient.
+    /// Effective sample size of this epoch's weights so far, (Σw)²/(n Σw²), in millionths. Low: few samples carry the
+    /// gradient.
     ess_ppm: Gauge, Millionths;
     /// Mean age of the beliefs, in steps.
     score_age_steps: Gauge, Steps;

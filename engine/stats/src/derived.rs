@@ -55,10 +55,10 @@ pub const COVERAGE_EVER: Derived = Derived::ratio(
     |of| share(of("distinct_ever")?, of("samples_in_dataset")?),
 );
 
-/// Unknown before the first draw.
+/// Unknown before the first batch.
 pub const ESS_FRACTION: Derived = Derived::ratio(
     "ess_fraction",
-    "Effective sample size of the plan's weights as a share of its draws; 1: all weights are equal.",
+    "Effective sample size of this epoch's weights so far, as a share of its rows; 1: all weights are equal.",
     |of| of("ess_ppm").filter(|&ppm| ppm > 0).map(|ppm| ppm as f64 / 1e6),
 );
 

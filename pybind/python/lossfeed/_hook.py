@@ -133,6 +133,20 @@ def loss(
     return losses.sum() if reduction == "sum" else losses.mean()
 
 
+def weighted_mean(account: Account, losses: Any, batch: Batch, grad_norms: Any) -> torch.Tensor:
+    """See :meth:`lossfeed.Loader.weighted_mean`."""
+    samples = batch.ids.shape[0]
+    if not isinstance(losses, torch.Tensor) or losses.shape[:1] != (samples,):
+        found = f"shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else type(losses).__name__
+        raise SettingsError(
+            f"losses must be a torch tensor of {samples} rows, one a sample, before any reduction "
+            f"(reduction='none'), not {found}"
+        )
+    mine = losses if losses.dim() == 1 else losses.flatten(1).mean(1)
+    score_losses(account, mine, batch, grad_norms)
+    return (mine * _weights(batch, mine.device, 1)).mean()
+
+
 def _score(way: Way, logits: torch.Tensor, target: torch.Tensor, ignore_index: int, sequence: str) -> None:
     columns = way.measure(class_rows(logits.detach()), target.reshape(-1), ignore_index)
     if columns is not None:

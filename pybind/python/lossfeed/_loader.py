@@ -17,6 +17,7 @@ from ._memory import is_tensor, to_numpy, to_torch
 from ._open import Data
 from ._pass import Pass
 from ._process import Process
+from ._report import readable
 
 _STATE_VERSION = 1
 
@@ -300,6 +301,20 @@ class Loader:
         module = torch_half("score_losses").hook if is_tensor(losses) else _arrays
         module.score_losses(self._account, losses, self._own(batch), grad_norms)
 
+    def weighted_mean(self, losses: Any, batch: Batch, grad_norms: Any = None) -> Any:
+        """The mean of losses of your own, made unbiased by the batch's weights, and their scores by the way.
+
+        Args:
+            losses: ``(B, …)`` of this very batch, a torch tensor, before any reduction: what torch's losses give with
+                ``reduction="none"``. A sample's loss is the mean over what follows its row.
+            grad_norms: as for :meth:`score_losses`.
+
+        Returns:
+            A scalar tensor, differentiable: the mean over the rows of weight times loss.
+        """
+        hook = torch_half("weighted_mean").hook
+        return hook.weighted_mean(self._account, losses, self._own(batch), grad_norms)
+
     def importance(self) -> Any:
         """float32 ``(N,)``: what is believed about every sample now; NaN where there is no score. A copy."""
         engine = self._account.engine()
@@ -325,6 +340,19 @@ class Loader:
         flat = dict(engine.stats())
         flat["scores_dropped_total"] = flat.get("scores_dropped_total", 0.0) + self._account.dropped_total
         return flat
+
+    def epoch_report(self) -> dict[str, Any]:
+        """What the epoch under way has delivered so far, or the last one all in all. Takes a moment for each million of
+        samples: for an epoch's end.
+
+        Keys: ``epoch``, ``delivered`` (rows), ``distinct`` (different samples), ``weight_mean`` (1 but for chance),
+        ``weight_max``, ``ess_fraction`` (effective sample size as a share of the rows), ``uses`` (``{"3-4": n}``: n
+        samples came three or four times), ``most_used`` (``{id: times}``, a hundred of them: who they are tells
+        whether wrong labels steer the run), ``score_ages`` (``{"1-2": n}``: n samples were scored between one and two
+        epochs ago), ``unscored`` (samples), and for class labels ``classes`` (``{label: (share of rows, share of their
+        weight)}``).
+        """
+        return readable(self._account.engine().epoch_report())
 
     def bad_samples(self) -> list[dict[str, Any]]:
         """The bad samples met so far: ``{"id", "name", "reason"}``, the first 10,000 of what ``bad_samples_total``
