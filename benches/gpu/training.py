@@ -53,7 +53,9 @@ class Mixed(nn.Module):
 def build(report: Report) -> Any:
     """What makes the job's network, in the place of its own small one."""
 
-    def made(shape: tuple[int, int, int], classes: int, width: int, mean: torch.Tensor, std: torch.Tensor) -> nn.Module:
+    def made(
+        shape: tuple[int, int, int], classes: int, _width: int, mean: torch.Tensor, std: torch.Tensor, _depth: int = 1
+    ) -> nn.Module:
         net = ResNet18(classes, 4 if report.quick else 64, shape[2])
         return Mixed(models.Normalise(mean, std), net, report.device.type == "cuda").to(memory_format=torch.channels_last)
 

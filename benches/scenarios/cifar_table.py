@@ -60,6 +60,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="stop every run after so many steps (default: all epochs)")
     parser.add_argument("--cache", default="20%")
     parser.add_argument("--augment", choices=("none", "crop", "crop-flip"), default="crop-flip")
+    parser.add_argument("--depth", type=int, default=1, help="convolutions in each stage of the network")
+    parser.add_argument("--wrong-labels", default="0%", help="the share of training samples whose label is wrong")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, help="torch threads a process (default: torch's)")
     parser.add_argument("--workers", type=int, default=1, help="loader threads a process")
@@ -86,8 +88,14 @@ def main() -> int:
     # Wall times depend on how the cores are shared, the other columns do not; both are settings of the record.
     sharing = {"processes": args.processes, "threads": args.threads, "first_seed": args.first_seed}
     settings = {**{k: v for k, v in given.items() if k not in ("compare", "seeds")}, "batch_size": 128, "lr": 0.05, "width": 24}
-    where = {} if args.record is None else {"root": args.record}
     name = "cifar" if args.augment == "none" else f"cifar-{args.augment}"
+    if args.depth > 1:
+        given["depth"] = settings["depth"] = args.depth
+        name += f"-depth{args.depth}"
+    if (wrong := args.wrong_labels.rstrip("%")) != "0":
+        given["wrong_labels"] = settings["wrong_labels"] = f"{wrong}%"
+        name += f"-wrong{wrong}"
+    where = {} if args.record is None else {"root": args.record}
     record = Record(name, settings, args.date, **where)
     if not args.child and args.processes > 1:
         children = [subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--child"]) for _ in range(args.processes)]

@@ -172,3 +172,18 @@ def test_the_effective_sample_size_and_the_coverage_are_those_of_their_definitio
     assert tally.loss() == pytest.approx((3 * 4 + 8) / 4)
     tally.begin_epoch()
     assert math.isnan(tally.ess()) and tally.coverage() == (0.0, 0.3)
+
+
+def test_wrong_labels_are_trained_on_and_counted_among_the_most_used(work_dir):
+    """Half of the labels are wrong: they cost accuracy, and half of the samples used most have one, or more."""
+    plain, *wrong = [
+        of("run", events(work_dir, epochs=3, seeds=1, compare="importance", wrong_labels=share))[0] for share in (0, "50%", 0.5)
+    ]
+    assert plain["wrong_among_most_used"] is None
+    assert wrong[0]["accuracy"] == wrong[1]["accuracy"] < plain["accuracy"]
+    assert 0.2 < wrong[0]["wrong_among_most_used"] <= 1.0
+
+
+def test_a_deeper_network_is_another_one(work_dir):
+    losses = [of("epoch", events(work_dir, steps=2, seeds=1, compare="uniform", depth=depth))[0]["loss"] for depth in (1, 3)]
+    assert losses[0] != losses[1]

@@ -186,6 +186,12 @@ pub struct TrainArgs {
     /// Channels of the network's first layer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Model")]
     pub width: Option<u32>,
+    /// Convolutions in each stage of the network; those after the first are residual blocks [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Model")]
+    pub depth: Option<u32>,
+    /// Give this share of the training samples a wrong label ("20%"), chosen by the seed: what do scores make of it?
+    #[arg(long, value_name = "SHARE", help_heading = "Data path")]
+    pub wrong_labels: Option<String>,
     /// Where the model runs: cpu, cuda or cuda:N [default: cuda if there is one]
     #[arg(long, value_name = "DEVICE", help_heading = "Model")]
     pub device: Option<String>,

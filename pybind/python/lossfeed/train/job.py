@@ -81,6 +81,9 @@ class Job:
     steps_per_epoch: int
     batch_size: int
     width: int
+    depth: int
+    wrong_labels: float
+    """The share of training samples whose label is wrong."""
     lr: float
     cache: float | int
     """A share of the decoded data as a float, or bytes as an int: what :class:`lossfeed.Loader` takes."""
@@ -111,6 +114,15 @@ class Job:
         shift = max(1, min(self.shape[:2]) // 8)
         return lf.ImageTransform("uint8", layout="NHWC", padding=shift, flip=0.5 if self.augment == "crop-flip" else 0.0)
 
+    def label_shifts(self, seed: int) -> torch.Tensor | None:
+        """By sample, what is added to its label modulo the number of classes; None where all labels are right."""
+        if not self.wrong_labels:
+            return None
+        chance = torch.Generator().manual_seed(seed)
+        wrong = torch.rand(self.samples, generator=chance) < self.wrong_labels
+        others = torch.randint(1, max(self.classes, 2), (self.samples,), generator=chance)
+        return torch.where(wrong, others, torch.zeros_like(others)).to(self.device)
+
     def describe(self) -> dict[str, Any]:
         """The settings a reader needs beside the results."""
         return {
@@ -123,6 +135,8 @@ class Job:
             "epochs": self.epochs,
             "steps": self.steps,
             "width": self.width,
+            "depth": self.depth,
+            "wrong_labels": self.wrong_labels,
             "lr": self.lr,
             "cache": self.cache,
             "augment": self.augment,
@@ -190,6 +204,8 @@ def prepare(options: Options, splits: Splits) -> Job:
         steps_per_epoch=steps_per_epoch,
         batch_size=batch_size,
         width=settled("width"),
+        depth=options.depth,
+        wrong_labels=options.wrong_labels,
         lr=options.lr,
         cache=options.cache_fraction if options.cache_bytes is None else options.cache_bytes,
         latency_s=settled("latency_s"),

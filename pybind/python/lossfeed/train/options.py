@@ -95,6 +95,8 @@ class Options:
     workers: int | None = None
     lr: float = 0.05
     width: int | None = None
+    depth: int = 1
+    wrong_labels: float = 0.0
     device: str | None = None
     resize: tuple[int, int] | None = None
     augment: str | None = None
@@ -138,6 +140,8 @@ class Options:
             workers=_at_least(0, "--workers", take("workers", None)),
             lr=_positive("--lr", take("lr", 0.05)),
             width=_at_least(1, "--width", take("width", None)),
+            depth=_at_least(1, "--depth", take("depth", 1)),
+            wrong_labels=_share("--wrong-labels", take("wrong_labels", 0.0)),
             device=take("device", None),
             resize=_optional(parse_size, "--resize", resize),
             augment=_optional(_augmentation, "--augment", take("augment", None)),
@@ -223,6 +227,14 @@ def _augmentation(name: str, value: Any) -> str:
     if value not in AUGMENTATIONS:
         raise OptionError(f"{name}: {value!r} is none of {', '.join(AUGMENTATIONS)}")
     return value
+
+
+def _share(name: str, value: Any) -> float:
+    text = str(value).strip()
+    share = _number(name, text[:-1]) / 100 if text.endswith("%") else _number(name, text)
+    if not 0 <= share < 1:
+        raise OptionError(f"{name}: {text} is no share of the samples from 0 to below 100 %")
+    return share
 
 
 def _optional(parse: Any, name: str, value: Any) -> Any:

@@ -61,10 +61,11 @@ class PlainReporter(Reporter):
             store += f", {d['bandwidth_bytes_per_s'] / 1e6:g} MB/s"
         cache = f"{100 * d['cache']:g} % of the data" if isinstance(d["cache"], float) else f"{d['cache']:,} bytes"
         size = "×".join(map(str, d["shape"]))
+        wrong = f" · {100 * d['wrong_labels']:g} % of labels wrong" if d["wrong_labels"] else ""
         augmented = {"none": "not augmented", "crop": "shifted", "crop-flip": "shifted and mirrored"}[d["augment"]]
         self._line(
             f"{d['data']}: {d['train_samples']:,} training and {d['held_out_samples']:,} held-out images of {size}, "
-            f"{d['classes']} classes · {augmented} · {store} · cache {cache}\n"
+            f"{d['classes']} classes · {augmented}{wrong} · {store} · cache {cache}\n"
             f"{len(recipes)} × {len(seeds)} runs of {d['steps']:,} steps of {d['batch_size']} ({d['epochs']} epochs) "
             f"on {d['device']}: {', '.join(recipes)}"
         )

@@ -66,6 +66,9 @@ class RunResult:
     stall_share: float
     samples_per_s: float
     seconds: float
+    wrong_among_most_used: float | None = None
+    """Of the hundred samples that came most often in the last epoch, the share whose label is wrong; None where all
+    labels are right."""
     epochs: list[EpochResult] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -170,7 +173,9 @@ def train(
             result.accuracy = run.evaluate()
             epochs.append(result)
             on_epoch(result)
-        return _summary(recipe, seed, epochs, run.loader.stats())
+        result = _summary(recipe, seed, epochs, run.loader.stats())
+        result.wrong_among_most_used = run.wrong_among_most_used()
+        return result
     finally:
         run.loader.close()
 
@@ -181,7 +186,7 @@ class _Run:
     def __init__(self, job: Job, recipe: Recipe, seed: int) -> None:
         self.job, self.recipe, self.seed = job, recipe, seed
         torch.manual_seed(seed)
-        model = models.build(job.shape, job.classes, job.width, job.mean, job.std)
+        model = models.build(job.shape, job.classes, job.width, job.mean, job.std, job.depth)
         self.model = model.to(job.device)
         # SGD with a one-cycle schedule: the shortest recipe that reaches the accuracy this network is good for.
         of_sgd = {"lr": job.lr, "momentum": 0.9, "weight_decay": 5e-4, "nesterov": True}
@@ -190,6 +195,7 @@ class _Run:
         steps = max(job.steps, 10)
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, job.lr, total_steps=steps, pct_start=0.2)
         self.tally = _Tally(job.samples, job.device)
+        self.shifts = job.label_shifts(seed)
         self.accuracy = math.nan
         self.steps_left = job.steps
         self.loader = make_loader(job, recipe, seed)
@@ -199,7 +205,10 @@ class _Run:
         return self.accuracy
 
     def step(self, batch: Any) -> None:
-        loss = self.loader.cross_entropy(self.model(batch.data), batch)
+        target = None
+        if self.shifts is not None:
+            target = (batch.target + self.shifts[batch.ids]) % self.job.classes
+        loss = self.loader.cross_entropy(self.model(batch.data), batch, target=target)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
@@ -248,6 +257,12 @@ class _Run:
             stall_share=waited / seconds,
             seconds=seconds,
         )
+
+    def wrong_among_most_used(self) -> float | None:
+        if self.shifts is None:
+            return None
+        most = list(self.loader.epoch_report()["most_used"])
+        return float((self.shifts[most] != 0).double().mean())
 
     def _progress(
         self, number: int, steps: int, limit: int, waited: float, seconds: float, before: dict[str, float]
