@@ -286,6 +286,52 @@ fn a_very_large_epoch_is_as_long_as_the_others_and_as_fair() {
     }
 }
 
+/// So many of the draws miss as may, whoever is resident and whatever is believed; fewer only if fewer would anyway.
+#[test]
+fn cost_aware_misses_as_often_as_it_may() {
+    let scores = scores();
+    let owned: Vec<u32> = (0..SAMPLES as u32).collect();
+    for (fetches, every) in [(0.05, 4), (0.2, 4), (0.5, 2), (0.9, 5), (0.9, 2), (1.0, 3)] {
+        let resident = |id: u32| id.is_multiple_of(every);
+        let sampler = build(SamplerSettings::CostAware(CostAware { fetches: Some(fetches), ..CostAware::default() }));
+        let draw = |seed| {
+            let (samples, epoch, rank, world_size) = (SAMPLES as u32, 1, 0, 1);
+            let outlook =
+                Outlook { owned: &owned, samples, epoch, seed, rank, world_size, scores: &scores, resident: &resident };
+            sampler.draw(&outlook).unwrap()
+        };
+        let (mut missed, mut drawn, mut mean) = (0, 0, 0.0);
+        for seed in 0..400 {
+            let Order { ids, weights } = draw(seed);
+            missed += ids.iter().filter(|&&id| !resident(id)).count();
+            drawn += ids.len();
+            mean += ids.iter().zip(&weights).map(|(&id, &w)| f64::from(w) * quantity(id)).sum::<f64>();
+        }
+        let (share, plain) = (missed as f64 / drawn as f64, build(SamplerSettings::from_name("importance").unwrap()));
+        let natural = {
+            let mut missed = 0;
+            for seed in 0..400 {
+                let (samples, epoch, rank, world_size) = (SAMPLES as u32, 1, 0, 1);
+                let outlook = Outlook {
+                    owned: &owned,
+                    samples,
+                    epoch,
+                    seed,
+                    rank,
+                    world_size,
+                    scores: &scores,
+                    resident: &resident,
+                };
+                missed += plain.draw(&outlook).unwrap().ids.iter().filter(|&&id| !resident(id)).count();
+            }
+            missed as f64 / drawn as f64
+        };
+        assert!((share - f64::from(fetches).min(natural)).abs() < 0.01, "{fetches} asked, {share} missed, {natural}");
+        let truth = owned.iter().map(|&id| quantity(id)).sum::<f64>() / SAMPLES as f64;
+        assert!((mean / drawn as f64 - truth).abs() < 0.15 * truth, "weights undo it: {} {truth}", mean / drawn as f64);
+    }
+}
+
 #[test]
 fn settings_out_of_range_are_refused_with_the_value_and_the_range() {
     let refused = |settings: SamplerSettings, said: &str| {
@@ -299,6 +345,10 @@ fn settings_out_of_range_are_refused_with_the_value_and_the_range() {
     }
     for kappa in [f32::NAN, 0.0, 0.99, -4.0, f32::INFINITY] {
         refused(SamplerSettings::CostAware(CostAware { kappa, ..Default::default() }), &format!("kappa is {kappa}"));
+    }
+    for fetches in [f32::NAN, 0.0, -0.1, 1.01] {
+        let fetches = Some(fetches);
+        refused(SamplerSettings::CostAware(CostAware { fetches, ..Default::default() }), "fetches is");
     }
     for repeats in [f64::NAN, 0.5, 1.2, -1.0, 65.0, f64::INFINITY] {
         refused(SamplerSettings::Pads(Pads { repeats, ..Default::default() }), &format!("repeats is {repeats}"));

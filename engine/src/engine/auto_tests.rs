@@ -8,7 +8,7 @@ use crate::sampler::{Auto, CostAware, Echo, SamplerSettings, Uniform};
 use crate::settings::Settings;
 
 fn auto(augmented: bool) -> SamplerSettings {
-    SamplerSettings::Auto(Auto { augmented: Some(augmented) })
+    SamplerSettings::Auto(Auto { augmented: Some(augmented), ..Auto::default() })
 }
 
 fn engine(sampler: SamplerSettings) -> Engine {
@@ -116,6 +116,21 @@ fn without_a_cache_or_with_one_that_holds_everything_it_is_uniform() {
         let plain = Engine::new(dataset(), with(SamplerSettings::Uniform(Uniform::default()))).unwrap();
         plain.load_state(&chosen.state().unwrap()).unwrap();
         assert!(epochs(&chosen, 0..3, 0) == epochs(&plain, 0..3, 0));
+    }
+}
+
+#[test]
+fn what_may_be_fetched_is_handed_on_and_checked() {
+    for (augmented, says) in [(true, "fresh is 1.5"), (false, "fetches is 1.5")] {
+        let with = |fetches| SamplerSettings::Auto(Auto { augmented: Some(augmented), fetches: Some(fetches) });
+        let error = Engine::new(dataset(), settings(with(1.5), 0)).err().unwrap();
+        assert!(error.kind() == ErrorKind::Settings && error.to_string().contains(says), "{error}");
+        let fetched = |fetches| {
+            let engine = engine(with(fetches));
+            epochs(&engine, 0..12, 0);
+            engine.stats().into_iter().find(|(name, _)| name == "fetched_samples_total").unwrap().1
+        };
+        assert!(fetched(0.1) < 0.6 * fetched(0.5), "augmented {augmented}");
     }
 }
 

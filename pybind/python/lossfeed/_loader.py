@@ -34,7 +34,8 @@ class Loader:
         sampler: who comes next, by name or as a dict with options (``{"name": "cost-aware", "kappa": 16}``):
             ``"uniform"`` (default; every id once an epoch); ``"auto"`` (the one to use with a cache: ``"replay"``
             where ``transform`` draws chance, ``"cost-aware"`` where it does not, ``"uniform"`` where there is nothing
-            to gain; ``{"name": "auto", "augmented": True}`` if your loop augments batches itself; it begins without
+            to gain; ``{"name": "auto", "augmented": True}`` if your loop augments batches itself, ``"fetches": 0.1`` for
+            the share of rows that may be read from the source; it begins without
             scores, and goes by them from the epoch after ``batch.weight`` was read, as :meth:`cross_entropy` does);
             ``"cost-aware"`` (least gradient variance per byte fetched), ``"importance"``, ``"replay"`` and ``"echo"``
             (the cache as a buffer that turns over, with scores and without), ``"pads"`` (SHADE's, biased). All but

@@ -18,6 +18,9 @@ pub struct Auto {
     /// Whether chance changes every delivery of a sample, as augmentation does. `None`: as the loader's own transform
     /// has it. Say so if the training loop augments batches itself.
     pub augmented: Option<bool>,
+    /// The part of the rows that may be fetched once the cache is full, above 0 and at most 1: the fewer, the less is read
+    /// and the further accuracy may fall. `None`: a quarter for `replay`, as κ 16 has it for `cost-aware`.
+    pub fetches: Option<f32>,
 }
 
 /// What [`Auto::choose`] goes by.
@@ -31,15 +34,21 @@ pub struct Circumstances {
     pub augmented: bool,
 }
 
-/// The sampler that is chosen, with its default options.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The sampler that is chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Chosen {
     /// [`Uniform`](super::Uniform): nothing is gained by drawing unevenly.
     Uniform,
-    /// [`Replay`](super::Replay).
-    Replay,
-    /// [`CostAware`](super::CostAware).
-    CostAware,
+    /// [`Replay`](super::Replay), with so many new rows if that is said.
+    Replay {
+        /// [`Auto::fetches`].
+        fetches: Option<f32>,
+    },
+    /// [`CostAware`](super::CostAware), with so many misses if that is said.
+    CostAware {
+        /// [`Auto::fetches`].
+        fetches: Option<f32>,
+    },
 }
 
 impl Auto {
@@ -49,9 +58,9 @@ impl Auto {
         if run.cache_bytes == 0 || run.dataset_bytes <= run.cache_bytes {
             Chosen::Uniform
         } else if self.augmented.unwrap_or(run.augmented) {
-            Chosen::Replay
+            Chosen::Replay { fetches: self.fetches }
         } else {
-            Chosen::CostAware
+            Chosen::CostAware { fetches: self.fetches }
         }
     }
 }
@@ -63,13 +72,17 @@ mod tests {
     #[test]
     fn what_is_known_of_the_run_decides() {
         let run = |cache_bytes, augmented| Circumstances { dataset_bytes: 100, cache_bytes, augmented };
+        let (replay, cost_aware) = (Chosen::Replay { fetches: None }, Chosen::CostAware { fetches: None });
         let unsaid = Auto::default();
         assert_eq!(unsaid.choose(run(0, true)), Chosen::Uniform);
         assert_eq!(unsaid.choose(run(100, true)), Chosen::Uniform);
-        assert_eq!(unsaid.choose(run(99, true)), Chosen::Replay);
-        assert_eq!(unsaid.choose(run(99, false)), Chosen::CostAware);
-        let said = |augmented| Auto { augmented: Some(augmented) };
-        assert_eq!(said(true).choose(run(99, false)), Chosen::Replay);
-        assert_eq!(said(false).choose(run(99, true)), Chosen::CostAware);
+        assert_eq!(unsaid.choose(run(99, true)), replay);
+        assert_eq!(unsaid.choose(run(99, false)), cost_aware);
+        let said = |augmented| Auto { augmented: Some(augmented), ..unsaid };
+        assert_eq!(said(true).choose(run(99, false)), replay);
+        assert_eq!(said(false).choose(run(99, true)), cost_aware);
+        let few = Auto { fetches: Some(0.1), ..unsaid };
+        assert_eq!(few.choose(run(99, true)), Chosen::Replay { fetches: Some(0.1) });
+        assert_eq!(few.choose(run(99, false)), Chosen::CostAware { fetches: Some(0.1) });
     }
 }

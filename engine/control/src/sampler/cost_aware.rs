@@ -21,6 +21,9 @@ pub struct CostAware {
     /// What fetching a sample costs, in uses of a resident; at least 1. 1 ignores the cache; the chances of residents
     /// rise with its square root, and with them the variance. Default 16.
     pub kappa: f32,
+    /// The part of the draws that may miss, above 0 and at most 1: each epoch κ is then the one with which so many do,
+    /// or 1 if fewer would anyway. `None`: as `kappa` says.
+    pub fetches: Option<f32>,
     /// Replaces every belief by noise fixed by (seed, id): the control that tells what the cost tilt does alone. A live
     /// engine then keeps the noise in its score table too, so that the cache policy knows no more than the sampler.
     pub random_scores: bool,
@@ -28,8 +31,21 @@ pub struct CostAware {
 
 impl Default for CostAware {
     fn default() -> Self {
-        Self { floor: 0.2, kappa: 16.0, random_scores: false }
+        Self { floor: 0.2, kappa: 16.0, fetches: None, random_scores: false }
     }
+}
+
+/// What the chances of those that are not resident are multiplied with, so that `fetches` of the draws are theirs: with
+/// gains R of the residents and M of the others, M × d / (R + M × d) = fetches. At most 1, and above 0.
+fn discount(outlook: &Outlook<'_>, gains: &[f32], fetches: f32) -> f32 {
+    let (mut residents, mut others) = (0.0f64, 0.0f64);
+    for (&gain, &id) in gains.iter().zip(outlook.owned) {
+        *if (outlook.resident)(id) { &mut residents } else { &mut others } += f64::from(gain);
+    }
+    let fetches = f64::from(fetches);
+    let wanted = fetches * residents / ((1.0 - fetches) * others);
+    // With nobody to tell apart any number will do. Beyond a millionth weights would carry a run by a few samples.
+    if wanted.is_finite() && residents > 0.0 { wanted.clamp(1e-6, 1.0) as f32 } else { 1.0 }
 }
 
 impl Sampler for CostAware {
@@ -46,7 +62,10 @@ impl Sampler for CostAware {
                 },
             );
         let Some(mut chances) = gains else { return Ok(tilt::first_pass(outlook)) };
-        let discount = 1.0 / self.kappa.sqrt();
+        let discount = match self.fetches {
+            Some(fetches) => discount(outlook, &chances, fetches),
+            None => 1.0 / self.kappa.sqrt(),
+        };
         for (chance, &id) in chances.iter_mut().zip(outlook.owned) {
             if !(outlook.resident)(id) {
                 *chance *= discount;

@@ -130,6 +130,12 @@ impl SamplerSettings {
                         sampler.kappa
                     )));
                 }
+                if sampler.fetches.is_some_and(|f| !(f > 0.0 && f <= 1.0)) {
+                    return Err(Error::settings(format!(
+                        "cost-aware: fetches is {}: give the part of the draws that may miss, above 0 and at most 1",
+                        sampler.fetches.unwrap_or_default()
+                    )));
+                }
                 Ok(Box::new(sampler))
             }
         }
@@ -140,8 +146,11 @@ impl From<Chosen> for SamplerSettings {
     fn from(chosen: Chosen) -> Self {
         match chosen {
             Chosen::Uniform => Self::Uniform(Uniform::default()),
-            Chosen::Replay => Self::Replay(Replay::default()),
-            Chosen::CostAware => Self::CostAware(CostAware::default()),
+            Chosen::Replay { fetches } => {
+                let usual = Replay::default();
+                Self::Replay(Replay { fresh: fetches.map_or(usual.fresh, f64::from), ..usual })
+            }
+            Chosen::CostAware { fetches } => Self::CostAware(CostAware { fetches, ..CostAware::default() }),
         }
     }
 }

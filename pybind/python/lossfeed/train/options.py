@@ -24,11 +24,11 @@ AUGMENTATIONS = ("none", "crop", "crop-flip")
 DEFAULT_COMPARE = "uniform+minio,shade,cost-aware,echo,replay"
 
 _SAMPLER_KEYS: dict[str, dict[str, type]] = {
-    "auto": {"augmented": bool},
+    "auto": {"augmented": bool, "fetches": float},
     "uniform": {"replacement": bool},
     "pads": {"repeats": float, "miss_quota": float, "interleave": bool, "corrected": bool},
     "importance": {"floor": float},
-    "cost-aware": {"floor": float, "kappa": float, "random_scores": bool},
+    "cost-aware": {"floor": float, "kappa": float, "fetches": float, "random_scores": bool},
     "echo": {"fresh": float, "lag": int},
     "replay": {"fresh": float, "lag": int, "random_scores": bool},
 }
