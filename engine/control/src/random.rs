@@ -80,14 +80,22 @@ pub fn shuffle_large<T: Copy + Default>(items: Vec<T>, rng: &mut ChaCha8Rng) -> 
     shuffle_in_parts(items, bits, rng)
 }
 
+/// How many of `count` items fall into each of 2^`bits` parts, at most 2^16, when every one is thrown at random.
+pub fn part_sizes(count: usize, bits: u32, rng: &mut ChaCha8Rng) -> Vec<usize> {
+    let mut parts = Halves { rng: rng.clone(), word: 0, left: 0, mask: (1 << bits) - 1 };
+    let mut sizes = vec![0; 1 << bits];
+    (0..count).for_each(|_| sizes[parts.next()] += 1);
+    *rng = parts.rng;
+    sizes
+}
+
 /// In 2^`bits` parts, at most 2^16.
 fn shuffle_in_parts<T: Copy + Default>(items: Vec<T>, bits: u32, rng: &mut ChaCha8Rng) -> Vec<T> {
     let mut parts = Halves { rng: rng.clone(), word: 0, left: 0, mask: (1 << bits) - 1 };
-    let mut starts = vec![0usize; (1 << bits) + 1];
-    items.iter().for_each(|_| starts[parts.next() + 1] += 1);
+    let mut starts = vec![0];
+    starts.extend(part_sizes(items.len(), bits, rng));
     (1..starts.len()).for_each(|part| starts[part] += starts[part - 1]);
     // The same parts once more.
-    let mut parts = Halves { rng: rng.clone(), word: 0, left: 0, ..parts };
     let (mut thrown, mut free) = (vec![T::default(); items.len()], starts.clone());
     for &item in &items {
         let place = &mut free[parts.next()];
@@ -95,7 +103,6 @@ fn shuffle_in_parts<T: Copy + Default>(items: Vec<T>, bits: u32, rng: &mut ChaCh
         *place += 1;
     }
     drop(items);
-    *rng = parts.rng;
     starts.windows(2).for_each(|part| shuffle(&mut thrown[part[0]..part[1]], rng));
     thrown
 }
