@@ -9,5 +9,6 @@ mod pads;
 mod policies;
 mod queue;
 mod samplers;
+mod selection;
 mod trace;
 mod twins;

@@ -33,7 +33,8 @@ class Loader:
         sampler: who comes next, by name or as a dict with options (``{"name": "cost-aware", "kappa": 16}``):
             ``"uniform"`` (default; every id once an epoch), ``"cost-aware"`` (least gradient variance per byte
             fetched, the one to use with a cache and :meth:`cross_entropy`), ``"importance"``, ``"pads"`` (SHADE's,
-            biased). All but ``uniform`` draw some ids more often than others; ``batch.weight`` makes the loss
+            biased), and others to compare with: ``"iis"`` (iCACHE's), ``"infobatch"``, ``"ods"`` (Seneca's; each id
+            once), and, biased, ``"selective"``, ``"curriculum"`` and ``"shade-as-coded"``. All but ``uniform`` draw some ids more often than others; ``batch.weight`` makes the loss
             unbiased again.
         num_workers: threads; None is one a core, 0 prepares each batch in the calling thread, deterministically.
         collate_fn: called with the list of ``(x, y)`` rows of a batch; returns ``(data, target)``.
