@@ -10,5 +10,6 @@ mod policies;
 mod queue;
 mod samplers;
 mod selection;
+mod substitution;
 mod trace;
 mod twins;

@@ -31,11 +31,11 @@ class Loader:
         batch_size: samples a batch and rank, at least 1 and at most a rank's share of the dataset.
         shuffle: None or True permutes by ``(seed, epoch)``; False walks the ids in order.
         sampler: who comes next, by name or as a dict with options (``{"name": "cost-aware", "kappa": 16}``):
-            ``"uniform"`` (default; every id once an epoch), ``"cost-aware"`` (least gradient variance per byte
-            fetched, the one to use with a cache and :meth:`cross_entropy`), ``"importance"``, ``"pads"`` (SHADE's,
-            biased), and others to compare with: ``"iis"`` (iCACHE's), ``"infobatch"``, ``"ods"`` (Seneca's; each id
-            once), and, biased, ``"selective"``, ``"curriculum"`` and ``"shade-as-coded"``. All but ``uniform`` draw some ids more often than others; ``batch.weight`` makes the loss
-            unbiased again.
+            ``"uniform"`` (default; every id once an epoch), ``"cost-aware"`` (least gradient variance per byte fetched,
+            the one to use with a cache and :meth:`cross_entropy`), ``"importance"``, ``"pads"`` (SHADE's, biased), and
+            others to compare with: ``"iis"`` (iCACHE's), ``"infobatch"``, ``"ods"`` (Seneca's; each id once), and,
+            biased, ``"selective"``, ``"curriculum"`` and ``"shade-as-coded"``. All but ``uniform`` and ``ods`` draw some ids
+            more often than others; ``batch.weight`` makes the loss unbiased again.
         num_workers: threads; None is one a core, 0 prepares each batch in the calling thread, deterministically.
         collate_fn: called with the list of ``(x, y)`` rows of a batch; returns ``(data, target)``.
         timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.
@@ -55,8 +55,9 @@ class Loader:
         transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers
             pixels as they are.
         policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``, ``"sieve"``,
-            ``"s3fifo"``, ``"lfu"``, ``"arc"`` or ``"clrfu"``; None takes the one that suits the sampler (minio, shade
-            for pads, fifo for echo and replay, else importance).
+            ``"s3fifo"``, ``"lfu"``, ``"arc"``, ``"clrfu"``, or, delivering other samples than those drawn, ``"icache"``
+            and ``"quiver"``; None takes the one that suits the sampler (minio for uniform and ods, shade for pads and
+            shade-as-coded, fifo for echo and replay, else importance).
         seed: reproduces every order, on any machine. With ``num_workers=0`` always. With workers it does for samplers
             that look at nothing but the seed (``uniform``); the others draw by scores and residents, and which of
             them had come when an epoch was drawn is a matter of timing.

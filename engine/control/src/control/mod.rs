@@ -107,6 +107,9 @@ impl Control {
         if let Some(buffered) = &mut self.buffered {
             buffered.begin(plan.epoch, first);
         }
+        if let Books::Here(ledger) = &mut self.books {
+            ledger.begin(plan.order.ids.len() - plan.to_come(first));
+        }
         self.pass = Some(Pass { plan, next: first, substituted: Vec::new() });
         self.passes
     }
