@@ -77,6 +77,53 @@ proptest! {
     }
 }
 
+proptest! {
+    /// An epoch that is left after some batches and gone on with elsewhere, in a cache of its own, delivers what was
+    /// planned all the same.
+    #[test]
+    fn a_resumed_epoch_delivers_who_is_owed_and_nobody_twice(
+        name in prop::sample::select(SUBSTITUTE.to_vec()),
+        warm in prop::collection::vec(0u32..24, 0..60),
+        ids in prop::collection::vec(0u32..24, 1..80),
+        stop in 0usize..12,
+    ) {
+        let rows = 7;
+        let made = || {
+            let ledger = Ledger::new(9, 24, policy::from_name(name, 24).unwrap());
+            Control::new(ScoreTable::new(24, 0.0), ledger)
+        };
+        let plan = |order: Order| {
+            let ends = (rows..order.ids.len() + rows).step_by(rows).map(|end| end.min(order.ids.len())).collect();
+            Plan { epoch: 1, order: Arc::new(order), cut: Cut::At(ends) }
+        };
+        let drawn = |ids: &[u32]| Order { weights: vec![1.0; ids.len()], ids: ids.to_vec() };
+        let deliver = |control: &mut Control, pass, most: usize| {
+            let mut delivered = Vec::new();
+            for _ in 0..most {
+                let Turn::Decided(decision) = control.decide(pass, &|_| 1) else { break };
+                let score = |row: &lossfeed::control::Row| (row.delivered, random_belief(1, row.delivered));
+                control.learn(None, decision.rows.iter().map(score));
+                delivered.extend(decision.rows.iter().map(|row| row.delivered));
+            }
+            delivered
+        };
+        let mut first = made();
+        let pass = first.plan_and_begin(plan(drawn(&warm)), 0);
+        deliver(&mut first, pass, usize::MAX);
+        let planned = plan(drawn(&ids));
+        let pass = first.plan_and_begin(planned.clone(), 0);
+        let mut delivered = deliver(&mut first, pass, stop);
+        let at = delivered.len();
+        // Batches that were decided ahead and never seen do not count.
+        deliver(&mut first, pass, 2);
+        let rest = plan(planned.settled(at, first.substituted(0)));
+        let mut second = made();
+        let pass = second.plan_and_begin(rest, stop);
+        delivered.extend(deliver(&mut second, pass, usize::MAX));
+        prop_assert_eq!(times(delivered.into_iter()), times(ids.into_iter()));
+    }
+}
+
 #[test]
 fn a_sample_planned_more_often_than_is_counted_is_not_delivered_too_often() {
     let mut epoch: Vec<u32> = (0..1200).map(|k| if k % 2 == 0 { 1 } else { k % 7 }).collect();

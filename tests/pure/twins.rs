@@ -33,9 +33,9 @@ pub(crate) struct Twin {
     threshold: f32,
     /// icache and quiver: who gave a turn away, the oldest first.
     owed: Vec<u32>,
-    /// quiver: accesses asked for, and who was cached when the window reached it.
+    /// quiver: accesses asked for, and places in the plan whose samples were cached when the window reached them.
     asked: usize,
-    ready: Vec<u32>,
+    ready: Vec<usize>,
     /// lobster: accesses since the plan, planned uses that are over, and where the next epoch ends.
     position: usize,
     used_up: HashMap<u32, usize>,
@@ -111,9 +111,10 @@ impl Twin {
         }
         let window = |asked: usize| (asked + self.whole.len() / 10).min(self.whole.len());
         let seen = if self.asked == 0 { 0 } else { window(self.asked) };
-        let coming = self.whole[seen..window(self.asked + 1)].to_vec();
+        let coming = seen..window(self.asked + 1);
         self.asked += 1;
-        self.ready.extend(coming.into_iter().filter(|id| self.residents.contains(id)));
+        self.ready.extend(coming.filter(|&place| self.residents.contains(&self.whole[place])));
+        self.ready.retain(|&place| place >= self.asked);
         let mut due = asked;
         if !self.future.contains(&asked) {
             self.owed.retain(|id| self.future.contains(id));
@@ -125,11 +126,13 @@ impl Twin {
             return due;
         }
         let planned = |id: &u32| self.future.contains(id) && self.all().contains(id);
+        let places = self.ready.clone();
         let early = if self.policy == "icache" {
             from(self.main.iter().copied().filter(planned).collect(), due)
         } else {
-            let first = self.ready.iter().position(planned);
-            self.ready.drain(..first.map_or(self.ready.len(), |at| at + 1)).last().filter(|_| first.is_some())
+            let first = self.ready.iter().position(|&place| planned(&self.whole[place]));
+            self.ready.drain(..first.map_or(self.ready.len(), |at| at + 1));
+            first.map(|at| self.whole[places[at]])
         };
         if early.is_some() {
             self.owed.push(due);

@@ -34,8 +34,8 @@ class Loader:
             ``"uniform"`` (default; every id once an epoch), ``"cost-aware"`` (least gradient variance per byte fetched,
             the one to use with a cache and :meth:`cross_entropy`), ``"importance"``, ``"pads"`` (SHADE's, biased), and
             others to compare with: ``"iis"`` (iCACHE's), ``"infobatch"``, ``"ods"`` (Seneca's; each id once), and,
-            biased, ``"selective"``, ``"curriculum"`` and ``"shade-as-coded"``. All but ``uniform`` and ``ods`` draw some ids
-            more often than others; ``batch.weight`` makes the loss unbiased again.
+            biased, ``"selective"``, ``"curriculum"`` and ``"shade-as-coded"``. All but ``uniform`` and ``ods`` draw some
+            ids more often than others; ``batch.weight`` makes the loss unbiased again.
         num_workers: threads; None is one a core, 0 prepares each batch in the calling thread, deterministically.
         collate_fn: called with the list of ``(x, y)`` rows of a batch; returns ``(data, target)``.
         timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.

@@ -353,6 +353,14 @@ impl Control {
         tried
     }
 
+    /// Where another sample was delivered than the one planned, in the pass under way: (place in the order, sample)
+    /// from the `first`-th such place on, at most [`PIECE`] of them.
+    pub fn substituted(&self, first: usize) -> &[(u32, SampleId)] {
+        let all = self.pass.as_ref().map_or(&[][..], |pass| &pass.substituted);
+        let rest = all.get(first..).unwrap_or(&[]);
+        &rest[..rest.len().min(PIECE)]
+    }
+
     /// `id` was delivered and nobody scored it. True if it was unseen until now.
     pub fn tried(&mut self, id: SampleId) -> bool {
         if self.scores.standing(id) != Standing::Unseen {

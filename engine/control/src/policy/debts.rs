@@ -1,6 +1,6 @@
 //! What a policy that substitutes owes: it delivers each sample as often as the plan has it, only not always when the
-//! plan has it. A run that is resumed within an epoch begins without debts: who was owed is left out of that epoch, and
-//! who came early comes again.
+//! plan has it. A run that is resumed within an epoch begins without debts: its state has the rest of the order with
+//! who is owed in place of who came early ([`Plan::settled`](crate::control::Plan::settled)).
 
 use std::collections::VecDeque;
 

@@ -28,7 +28,7 @@ const CHUNKS: usize = 10;
 /// is the next tenth of its plan. Then substitution moves no fetch out of an epoch: hits come earlier, misses later
 /// and closer together, and the number of both is that of a cache that evicts nobody.
 ///
-/// 4 bytes a planned access.
+/// 4 bytes a planned access, and one more where much is cached.
 #[derive(Debug, Default)]
 pub struct Quiver {
     residents: MinIo,
@@ -37,8 +37,8 @@ pub struct Quiver {
     asked: usize,
     /// Accesses of the plan that have come into the window.
     seen: usize,
-    /// Who was cached when the window reached it, by the plan.
-    ready: VecDeque<SampleId>,
+    /// Places in the window whose samples were cached when it reached them.
+    ready: VecDeque<u32>,
     debts: Debts,
 }
 
@@ -56,14 +56,18 @@ impl Policy for Quiver {
     fn instead(&mut self, asked: SampleId, view: &View<'_>) -> Option<SampleId> {
         self.asked += 1;
         let end = (self.asked + self.plan.len() / CHUNKS).min(self.plan.len()).max(self.seen);
-        let coming = &self.plan[self.seen..end];
-        self.ready.extend(coming.iter().copied().filter(|&id| view.residents.contains(id)));
+        let cached = |place: &usize| view.residents.contains(self.plan[*place]);
+        self.ready.extend((self.seen..end).filter(cached).map(|place| place as u32));
         self.seen = end;
+        while self.ready.front().is_some_and(|&place| (place as usize) < self.asked) {
+            self.ready.pop_front();
+        }
         let due = self.debts.due(asked, view);
         if view.residents.contains(due) {
             return Some(due);
         }
-        while let Some(id) = self.ready.pop_front() {
+        while let Some(place) = self.ready.pop_front() {
+            let id = self.plan[place as usize];
             if view.residents.contains(id) && Debts::may_come_early(id, view) {
                 self.debts.owe(due);
                 return Some(id);
@@ -81,7 +85,7 @@ impl Policy for Quiver {
         *self = Self { residents: std::mem::take(&mut self.residents), plan: order.into(), ..Self::default() };
     }
     fn metadata_bytes(&self) -> usize {
-        (self.plan.len() + self.ready.capacity()) * size_of::<SampleId>() + self.debts.metadata_bytes()
+        self.plan.len() * size_of::<SampleId>() + self.ready.capacity() * size_of::<u32>() + self.debts.metadata_bytes()
     }
     fn check(&self, view: &View<'_>) -> Result<(), String> {
         self.residents.check(view)
