@@ -5,16 +5,14 @@ use lossfeed_control::index::ScoreTable;
 use lossfeed_control::sampler::{Iis, Outlook, random_belief};
 use lossfeed_control::sim::{DIFFICULTY, IcacheAsCoded, IcacheRun, planted_normal};
 
-use super::claims::{Claim, hit_ratios, mean, percent};
-
-pub(super) const PAPER: &str = "iCACHE (Chen et al., HPCA'23)";
+use super::claims::{Claim, ICACHE, hit_ratios, mean, percent};
 
 /// The run that all of its simulations share: as long as the paper's, on fewer samples than CIFAR-10's 50,000.
 const SAMPLES: u32 = 20_000;
 const EPOCHS: u64 = 90;
 
 const fn claim(claim: &'static str, says: f64, within: f64, note: &'static str, ours: fn() -> Result<f64>) -> Claim {
-    Claim { paper: PAPER, claim, says, within, note, ours }
+    Claim { paper: ICACHE, claim, says, within, note, ours }
 }
 
 /// In the order in which they are printed.

@@ -45,13 +45,15 @@ impl Default for Iis {
 
 impl Iis {
     pub(super) fn check(&self) -> Result<()> {
-        let Self { beta, reuse, floor, history, .. } = *self;
-        check_walk("iis", beta, history)?;
-        super::settings::check_floor("iis", floor)?;
-        if reuse == 0 {
+        self.walk().check("iis")?;
+        tilt::check_floor("iis", self.floor)?;
+        if self.reuse == 0 {
             return Err(Error::settings("iis: reuse is 0: give 1 (every epoch is full) or more"));
         }
         Ok(())
+    }
+    fn walk(&self) -> Walk {
+        Walk { history: self.history, beta: self.beta }
     }
     fn is_full(&self, epoch: u64) -> bool {
         epoch < self.warm_up || epoch.is_multiple_of(self.reuse)
@@ -61,23 +63,8 @@ impl Iis {
         if self.is_full(outlook.epoch) {
             return tilt::first_pass(outlook).ids;
         }
-        Walk { history: self.history, beta: self.beta }.pass(outlook)
+        self.walk().pass(outlook)
     }
-}
-
-/// Checks the options of a [`Walk`].
-pub(super) fn check_walk(name: &str, beta: f32, history: u32) -> Result<()> {
-    if !(beta > 0.0 && beta <= 64.0) {
-        return Err(Error::settings(format!(
-            "{name}: beta is {beta}: give how much harder the hard samples are preferred, above 0 and at most 64"
-        )));
-    }
-    if !(1..=1 << 16).contains(&history) {
-        return Err(Error::settings(format!(
-            "{name}: history is {history}: give the number of losses a loss is compared with, 1 to 65536"
-        )));
-    }
-    Ok(())
 }
 
 impl Sampler for Iis {
@@ -92,7 +79,7 @@ impl Sampler for Iis {
             return Ok(tilt::first_pass(outlook));
         }
         if !self.corrected {
-            return Ok(Walk { history: self.history, beta: self.beta }.epoch(outlook));
+            return Ok(self.walk().epoch(outlook));
         }
         let Some(mut chances) = percentiles(outlook) else { return Ok(tilt::first_pass(outlook)) };
         chances.iter_mut().for_each(|c| *c = self.floor + (1.0 - self.floor) * c.powf(self.beta));

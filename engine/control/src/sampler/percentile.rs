@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use super::{Order, Outlook};
+use crate::error::{Error, Result};
 use crate::index::Standing;
 use crate::index::queue::Key;
 use crate::random::{Purpose, generator, shuffle, unit};
@@ -50,6 +51,23 @@ pub(super) struct Walk {
 }
 
 impl Walk {
+    /// # Errors
+    /// `Settings`, with the value and the range, if an option is out of range.
+    pub(super) fn check(&self, name: &str) -> Result<()> {
+        let &Self { history, beta } = self;
+        if !(beta > 0.0 && beta <= 64.0) {
+            return Err(Error::settings(format!(
+                "{name}: beta is {beta}: give how much harder the hard samples are preferred, above 0 and at most 64"
+            )));
+        }
+        if !(1..=1 << 16).contains(&history) {
+            return Err(Error::settings(format!(
+                "{name}: history is {history}: give the number of losses a loss is compared with, 1 to 65536"
+            )));
+        }
+        Ok(())
+    }
+
     /// What one pass keeps: fewer samples than the rank owns.
     pub(super) fn pass(&self, outlook: &Outlook<'_>) -> Vec<SampleId> {
         self.keep(outlook, 1)

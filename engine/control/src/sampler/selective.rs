@@ -7,7 +7,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::iis::check_walk;
 use super::percentile::Walk;
 use super::{Order, Outlook, Sampler, tilt};
 use crate::error::{Error, Result};
@@ -34,11 +33,14 @@ impl Default for Selective {
 
 impl Selective {
     pub(super) fn check(&self) -> Result<()> {
-        check_walk("selective", self.beta, self.history)?;
+        self.walk().check("selective")?;
         if self.stale == 0 {
             return Err(Error::settings("selective: stale is 0: give 1 (every epoch renews all losses) or more"));
         }
         Ok(())
+    }
+    fn walk(&self) -> Walk {
+        Walk { history: self.history, beta: self.beta }
     }
 }
 
@@ -53,6 +55,6 @@ impl Sampler for Selective {
         if outlook.epoch.is_multiple_of(self.stale) {
             return Ok(Order { weights: vec![1.0; outlook.owned.len()], ..tilt::first_pass(outlook) });
         }
-        Ok(Walk { history: self.history, beta: self.beta }.epoch(outlook))
+        Ok(self.walk().epoch(outlook))
     }
 }

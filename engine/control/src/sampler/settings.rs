@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::buffer::{BufferOptions, Echo, Replay};
+use super::tilt;
 use super::{CostAware, Importance, Pads, Sampler, Uniform};
 use super::{Curriculum, Iis, InfoBatch, Ods, PadsAsCoded, Selective};
 use crate::error::{Error, Result};
@@ -151,11 +152,11 @@ impl SamplerSettings {
                 Ok(Box::new(sampler))
             }
             Self::Importance(sampler) => {
-                check_floor("importance", sampler.floor)?;
+                tilt::check_floor("importance", sampler.floor)?;
                 Ok(Box::new(sampler))
             }
             Self::CostAware(sampler) => {
-                check_floor("cost-aware", sampler.floor)?;
+                tilt::check_floor("cost-aware", sampler.floor)?;
                 if !(1.0..=1e6).contains(&sampler.kappa) {
                     return Err(Error::settings(format!(
                         "cost-aware: kappa is {}: give what a fetch costs in uses of a cached sample, 1 to 1000000",
@@ -182,13 +183,4 @@ fn check_repeats(name: &str, repeats: f64) -> Result<()> {
         return Ok(());
     }
     Err(Error::settings(format!("{name}: repeats is {repeats}: give 1 (no repeats) to 64 in steps of 0.5")))
-}
-
-pub(super) fn check_floor(name: &str, floor: f32) -> Result<()> {
-    if floor > 0.0 && floor <= 1.0 {
-        return Ok(());
-    }
-    Err(Error::settings(format!(
-        "{name}: floor is {floor}: give the share of chances spread evenly, above 0 (every sample must keep a chance) and at most 1"
-    )))
 }
