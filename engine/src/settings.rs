@@ -356,7 +356,7 @@ impl Settings {
     /// The measurement that becomes importance.
     pub fn score_kind(&self) -> ScoreKind {
         self.score.unwrap_or_else(|| {
-            if self.policy_name() == "shade" || self.sampler.name() == "pads" {
+            if self.policy_name() == "shade" || ["pads", "shade-as-coded"].contains(&self.sampler.name()) {
                 ScoreKind::Rank
             } else {
                 ScoreKind::GradientNorm

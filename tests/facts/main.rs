@@ -63,6 +63,33 @@ fn minio_and_belady_on_permutations_hit_exactly_c_from_the_second_epoch_on() {
     }
 }
 
+/// One of several ranks that shuffle together reads a sample in some epochs and not in others: who knows when, keeps
+/// better (Lobster, ICPP'22, over NoPFS and LRU).
+#[test]
+fn on_one_rank_of_shuffled_epochs_lobster_hits_more_than_nopfs_and_nopfs_more_than_lru() {
+    let hits = |policy| {
+        let samples = 8_000u32;
+        let scores = ScoreTable::new(samples as usize, 0.0);
+        let order = |epoch| {
+            let (scores, resident) = (&scores, &|_| false);
+            let outlook = Outlook { owned: &[], samples, epoch, seed: 9, rank: 2, world_size: 4, scores, resident };
+            uniform(false).draw(&outlook).unwrap().ids
+        };
+        let orders: Vec<Vec<u32>> = (0..24).map(order).collect();
+        let mut ledger = Ledger::new(400, samples as usize, policy::from_name(policy, samples as usize).unwrap());
+        ledger.plan(&orders.concat());
+        let mut hits = 0;
+        for order in &orders {
+            ledger.begin(order.len());
+            let hit = |&&id: &&u32| ledger.access(id, &|_| 1, &scores, &mut vec![]) == Access::Hit;
+            hits += order.iter().filter(hit).count();
+        }
+        hits
+    };
+    let [belady, lobster, nopfs, lru] = ["belady", "lobster", "nopfs", "lru"].map(hits);
+    assert!(belady >= lobster && lobster > nopfs && nopfs > lru, "{belady} {lobster} {nopfs} {lru}");
+}
+
 #[test]
 fn lru_on_draws_with_replacement_hits_c() {
     for c in [0.1, 0.2, 0.5, 0.8] {

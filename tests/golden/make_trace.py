@@ -12,6 +12,7 @@ import json
 import math
 import pathlib
 import random
+import struct
 
 HERE = pathlib.Path(__file__).parent
 SAMPLES, BATCH, EPOCHS = 600, 32, 7
@@ -233,6 +234,153 @@ def nopfs(ids, capacity):
     return hits
 
 
+def lobster(rows, capacity):
+    ids = [i for _, _, i, _ in rows]
+    lengths = {}
+    for epoch, *_ in rows:
+        lengths[epoch] = lengths.get(epoch, 0) + 1
+    kept, hits, begin = set(), 0, {}
+    for p, (epoch, *_) in enumerate(rows):
+        begin.setdefault(epoch, p)
+    places = {i: [p for p in range(len(ids)) if ids[p] == i] for i in set(ids)}
+
+    def worth(i, now):
+        to_come = [p for p in places[i] if p > now]
+        horizon = begin[rows[now][0]] + 2 * lengths[rows[now][0]]
+        return sum(p < horizon for p in to_come), -min(to_come, default=math.inf)
+
+    for p, i in enumerate(ids):
+        if i in kept:
+            hits += 1
+        elif len(kept) < capacity:
+            kept.add(i)
+        elif kept:
+            least = min(kept, key=lambda r: (worth(r, p), r))
+            if worth(i, p) > worth(least, p):
+                kept.remove(least)
+                kept.add(i)
+    return hits
+
+
+class Substituting:
+    """An epoch in another order: everybody as often as planned (here once), whoever gives way comes later."""
+
+    def __init__(self, rows):
+        self.epochs = {}
+        for epoch, step, i, loss in rows:
+            self.epochs.setdefault(epoch, {}).setdefault(step, []).append((i, float(loss)))
+
+    def run(self):
+        hits, self.belief = 0, {}
+        for epoch in self.epochs.values():
+            plan = [i for batch in epoch.values() for i, _ in batch]
+            own = {i: loss for batch in epoch.values() for i, loss in batch}
+            self.wanted, owed = set(plan), []
+            self.begin(plan)
+            for batch in epoch.values():
+                delivered = []
+                for asked, _ in batch:
+                    due = asked if asked in self.wanted else owed.pop(0)
+                    early = self.instead(due)
+                    if early is not None:
+                        owed.append(due)
+                        due = early
+                    self.wanted.remove(due)
+                    hits += self.access(due)
+                    delivered.append((due, own[due]))
+                for i, loss in delivered:
+                    self.belief[i] = rank_score(loss, delivered)
+        return hits
+
+
+class Quiver(Substituting):
+    def __init__(self, rows, capacity):
+        super().__init__(rows)
+        self.capacity, self.kept = capacity, set()
+
+    def begin(self, plan):
+        self.plan, self.asked, self.reached, self.ready = plan, 0, 0, []
+
+    def instead(self, due):
+        self.asked += 1
+        end = min(self.asked + len(self.plan) // 10, len(self.plan))
+        self.ready += [i for i in self.plan[self.reached : end] if i in self.kept]
+        self.reached = end
+        while due not in self.kept and self.ready:
+            early = self.ready.pop(0)
+            if early in self.wanted:
+                return early
+        return None
+
+    def access(self, i):
+        if i in self.kept:
+            return 1
+        if len(self.kept) < self.capacity:
+            self.kept.add(i)
+        return 0
+
+
+class Icache(Substituting):
+    def __init__(self, rows, capacity):
+        super().__init__(rows)
+        self.capacity, self.high, self.low = capacity, set(), set()
+        self.share, self.uses, self.threshold = 0.9, [0, 0], 0
+
+    def level(self, i):
+        """The upper half of a float32."""
+        return struct.unpack(">I", struct.pack(">f", self.belief[i]))[0] >> 16 if i in self.belief else math.inf
+
+    def important(self, i):
+        return self.level(i) >= self.threshold
+
+    def begin(self, plan):
+        if sum(self.uses):
+            self.share = min(max(self.uses[0] / sum(self.uses), 1 - 0.9), 0.9)
+        self.uses = [0, 0]
+        levels = sorted((self.level(i) for i in plan), reverse=True)
+        self.threshold = levels[math.ceil(0.7 * len(levels)) - 1]
+        if self.threshold == math.inf:
+            self.threshold = 0
+
+    def following(self, ids, start):
+        return min(ids, key=lambda i: (i < start, i), default=None)
+
+    def instead(self, due):
+        if due in self.high | self.low or self.important(due):
+            return None
+        return self.following(self.low & self.wanted, due)
+
+    def access(self, i):
+        important = self.important(i)
+        self.uses[0 if important else 1] += 1
+        home = self.high if important else self.low
+        if i in self.high | self.low:
+            self.high.discard(i)
+            self.low.discard(i)
+            home.add(i)
+            return 1
+        if len(self.high) + len(self.low) < self.capacity:
+            home.add(i)
+            return 0
+        of_high = int(self.capacity * self.share)
+        spent = self.low - self.wanted
+        worth = lambda r: (self.belief.get(r, math.inf), r)
+        victim = None
+        if important and i in self.belief:
+            if len(self.low) > self.capacity - of_high:
+                victim = self.following(spent or self.low, i)
+            else:
+                least = min(self.high, key=worth, default=None)
+                victim = least if least is not None and self.belief[i] > worth(least)[0] else None
+        elif not important:
+            victim = min(self.high, key=worth) if len(self.high) > of_high else self.following(spent, i)
+        if victim is not None:
+            self.high.discard(victim)
+            self.low.discard(victim)
+            home.add(i)
+        return 0
+
+
 def importance(rows, capacity):
     kept, belief, hits = set(), {}, 0
     left = {}
@@ -302,6 +450,10 @@ def main():
             "arc": arc(ids, capacity),
             "clrfu": clrfu(rows, capacity),
             "nopfs": nopfs(ids, capacity),
+            "lobster": lobster(rows, capacity),
+            # Hits of the order that each of them makes.
+            "icache": Icache(rows, capacity).run(),
+            "quiver": Quiver(rows, capacity).run(),
         }
     (HERE / "small.expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lossfeed::sim::{ROWS_MAX, Trace, replay};
+use lossfeed::sim::{ROWS_MAX, Replay, Trace, replay};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -44,7 +44,7 @@ fn hold_to_expected(folder: &Path, name: &str) -> usize {
 
 #[test]
 fn a_small_trace_gives_the_hits_a_naive_program_counts() {
-    assert_eq!(hold_to_expected(&repository().join("tests/golden"), "small"), 48);
+    assert_eq!(hold_to_expected(&repository().join("tests/golden"), "small"), 60);
 }
 
 /// A real CIFAR-10 run, too large to ship: `LOSSFEED_TRACES` or `../shared/traces` beside the repository.
@@ -73,7 +73,8 @@ fn an_unknown_policy_and_an_impossible_size_are_refused_with_the_remedy() {
     }
 }
 
-/// On uniform epochs and on accesses of which some are far more frequent than others.
+/// On uniform epochs and on accesses of which some are far more frequent than others. Those that deliver in another
+/// order are bounded in that order: `pure/substitution.rs`.
 #[test]
 fn no_policy_hits_more_often_than_beladys_bound() {
     let mut skewed = String::from("epoch,step,id,loss\n");
@@ -89,7 +90,11 @@ fn no_policy_hits_more_often_than_beladys_bound() {
     for (trace, fraction) in traces.iter().flat_map(|trace| [0.05, 0.2, 0.5, 0.9].map(|fraction| (trace, fraction))) {
         let bound = replay(trace, "belady", fraction).unwrap().hits;
         for policy in lossfeed::policy::NAMES {
-            let hits = replay(trace, policy, fraction).unwrap().hits;
+            let Replay { hits, substituted, .. } = replay(trace, policy, fraction).unwrap();
+            if let Some(substituted) = substituted {
+                assert!(["icache", "quiver"].contains(&policy) && substituted > 0, "{policy} at {fraction}");
+                continue;
+            }
             assert!(hits <= bound, "{policy} at {fraction}: {hits} hits, belady {bound}");
         }
     }

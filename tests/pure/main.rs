@@ -9,5 +9,7 @@ mod pads;
 mod policies;
 mod queue;
 mod samplers;
+mod selection;
+mod substitution;
 mod trace;
 mod twins;

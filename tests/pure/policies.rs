@@ -12,10 +12,13 @@ const SAMPLES: usize = 20;
 #[derive(Debug, Clone)]
 enum Op {
     Access(u32),
+    /// An access to whoever is delivered in place of the id.
+    Ask(u32),
     Score(u32, f32),
     Cancel(u32),
     Lose(u32),
     Plan(Vec<u32>),
+    Begin(usize),
     Resize(u64),
 }
 
@@ -23,11 +26,13 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let id = || 0..SAMPLES as u32;
     let score = prop::sample::select(vec![0.0f32, 0.5, 1.0, 1.5, 2.0, f32::NAN, f32::INFINITY]);
     let op = prop_oneof![
-        24 => id().prop_map(Op::Access),
+        16 => id().prop_map(Op::Access),
+        16 => id().prop_map(Op::Ask),
         12 => (id(), score).prop_map(|(i, s)| Op::Score(i, s)),
         2 => id().prop_map(Op::Cancel),
         1 => id().prop_map(Op::Lose),
         2 => prop::collection::vec(id(), 0..30).prop_map(Op::Plan),
+        1 => (0..12usize).prop_map(Op::Begin),
         1 => (0..60u64).prop_map(Op::Resize),
     ];
     prop::collection::vec(op, 0..300)
@@ -47,7 +52,14 @@ fn hold_to_twin(name: &'static str, capacity: u64, bytes: Vec<u64>, ops: &[Op]) 
     let mut evicted = vec![];
     for op in ops {
         match op {
-            &Op::Access(id) => {
+            &Op::Access(id) | &Op::Ask(id) => {
+                let id = if matches!(op, Op::Ask(_)) {
+                    let delivered = ledger.instead(id, &scores).unwrap_or(id);
+                    prop_assert_eq!(delivered, twin.instead(id), "{} asked for {}", name, id);
+                    delivered
+                } else {
+                    id
+                };
                 let asked = std::cell::Cell::new(vec![]);
                 let size = |of: u32| {
                     asked.set([asked.take(), vec![of]].concat());
@@ -79,6 +91,10 @@ fn hold_to_twin(name: &'static str, capacity: u64, bytes: Vec<u64>, ops: &[Op]) 
             Op::Plan(order) => {
                 ledger.plan(order);
                 twin.plan(order);
+            }
+            &Op::Begin(accesses) => {
+                ledger.begin(accesses);
+                twin.begin(accesses);
             }
             &Op::Resize(to) => {
                 prop_assert_eq!(ledger.resize(to, &scores), twin.resize(to), "{} to {}", name, to);
@@ -156,8 +172,8 @@ fn the_registry_says_what_its_policies_say_and_each_sampler_has_one_default() {
         assert!(!entry.help.is_empty() && !entry.help.ends_with('.'));
         assert_eq!(policy::find_live(entry.name).is_ok(), entry.is_live());
         assert!(made.needs().contains(policy::Needs::PLAN) || !made.needs().contains(policy::Needs::NEXT_USE));
-        let mut substitutes = Ledger::new(3, 3, made);
-        assert_eq!(substitutes.instead(0, &ScoreTable::new(3, 0.0)), None, "no shipped policy substitutes");
+        let substitutes = made.needs().contains(policy::Needs::SUBSTITUTES);
+        assert_eq!(substitutes, ["icache", "quiver"].contains(&entry.name));
     }
     let default = |sampler| policy::default_for(sampler).name;
     assert_eq!(

@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 
 use lossfeed::index::ScoreTable;
-use lossfeed::sampler::{CostAware, Importance, Order, Outlook, Pads, Sampler, SamplerSettings, Uniform, owned_ids};
+use lossfeed::sampler::{
+    CostAware, Iis, Importance, InfoBatch, Ods, Order, Outlook, Pads, Sampler, SamplerSettings, Uniform, owned_ids,
+};
 
 /// Odd: two ranks own different numbers of samples.
 const SAMPLES: usize = 101;
@@ -95,6 +97,10 @@ fn unbiased() -> Vec<(&'static str, SamplerSettings)> {
             "pads, corrected, clamped",
             SamplerSettings::Pads(Pads { corrected: true, repeats: 3.5, miss_quota: 0.3, ..Default::default() }),
         ),
+        ("iis", SamplerSettings::Iis(Iis { warm_up: 0, reuse: 1 << 40, ..Default::default() })),
+        ("iis, steep", SamplerSettings::Iis(Iis { beta: 3.0, warm_up: 0, reuse: 1 << 40, ..Default::default() })),
+        ("infobatch", SamplerSettings::InfoBatch(InfoBatch::default())),
+        ("uniform but for the order: ods", SamplerSettings::Ods(Ods::default())),
     ]
 }
 
@@ -110,7 +116,7 @@ fn the_weighted_mean_is_the_plain_mean_for_every_sampler_that_is_not_biased() {
                     let run = Run { scores, world, resident: if cached { &resident } else { &|_| false } };
                     let (mean, error) = run.weighted_mean(&*sampler, 3000, true);
                     let off = mean - plain_mean();
-                    // 72 looks: 4.5 standard errors fail a sound sampler once in 2000 seeds; this seed is fixed.
+                    // 104 looks: 4.5 standard errors fail a sound sampler once in 1400 seeds; this seed is fixed.
                     assert!(
                         off.abs() <= 4.5 * error + 1e-6,
                         "{name}, {world} ranks, cached {cached}, seen {}: off by {off:.5} ± {error:.5}",

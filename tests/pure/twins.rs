@@ -11,9 +11,9 @@ pub(crate) struct Twin {
     /// By id.
     pub(crate) bytes: Vec<u64>,
     /// In order of arrival; of last use for lru, lfu and arc. For s3fifo those of the small queue, for arc those used
-    /// once.
+    /// once, for icache those of region H.
     pub(crate) residents: Vec<u32>,
-    /// s3fifo: the main queue, oldest first. arc: those used again, in order of last use.
+    /// s3fifo: the main queue, oldest first. arc: those used again, in order of last use. icache: region L.
     main: Vec<u32>,
     /// s3fifo: who left the small queue, oldest first. arc: who left `residents`.
     ghosts: Vec<u32>,
@@ -27,7 +27,20 @@ pub(crate) struct Twin {
     epoch: usize,
     /// clrfu: in which epochs a resident was used since it came.
     used_in: HashMap<u32, Vec<usize>>,
-    /// nopfs: the whole plan.
+    /// icache: accesses to H and L since the plan, H's share, and the least belief that is important.
+    accesses: [u64; 2],
+    share: f64,
+    threshold: f32,
+    /// icache and quiver: who gave a turn away, the oldest first.
+    owed: Vec<u32>,
+    /// quiver: accesses asked for, and places in the plan whose samples were cached when the window reached them.
+    asked: usize,
+    ready: Vec<usize>,
+    /// lobster: accesses since the plan, planned uses that are over, and where the next epoch ends.
+    position: usize,
+    used_up: HashMap<u32, usize>,
+    horizon: usize,
+    /// nopfs, quiver and lobster: the whole plan.
     whole: Vec<u32>,
     /// Uses since it came; for s3fifo since it came to its queue, for sieve since the hand came by.
     uses: HashMap<u32, u64>,
@@ -45,7 +58,8 @@ pub(crate) struct Twin {
 
 impl Twin {
     pub(crate) fn new(policy: &'static str, capacity: u64, bytes: Vec<u64>) -> Self {
-        Self { policy, capacity, belief: vec![None; bytes.len()], bytes, ..Self::default() }
+        let horizon = usize::MAX;
+        Self { policy, capacity, belief: vec![None; bytes.len()], bytes, share: 0.9, horizon, ..Self::default() }
     }
     /// All residents, ascending.
     pub(crate) fn all(&self) -> Vec<u32> {
@@ -67,6 +81,70 @@ impl Twin {
         self.epoch += 1;
         self.future = order.to_vec();
         self.whole = order.to_vec();
+        (self.position, self.horizon, self.asked) = (0, usize::MAX, 0);
+        self.used_up.clear();
+        self.owed.clear();
+        self.ready.clear();
+        let all = self.accesses[0] + self.accesses[1];
+        if all > 0 {
+            self.share = (self.accesses[0] as f64 / all as f64).clamp(1.0 - 0.9, 0.9);
+        }
+        self.accesses = [0, 0];
+        let mut beliefs: Vec<f32> = order.iter().map(|&id| self.belief[id as usize].unwrap_or(f32::INFINITY)).collect();
+        beliefs.sort_by(|a, b| b.total_cmp(a));
+        let important = (0.7 * beliefs.len() as f64).ceil() as usize;
+        let least = important.checked_sub(1).map_or(f32::INFINITY, |last| beliefs[last]);
+        self.threshold = if least == f32::INFINITY { f32::NEG_INFINITY } else { least };
+    }
+    /// An epoch of so many accesses begins.
+    pub(crate) fn begin(&mut self, accesses: usize) {
+        self.horizon = self.position + 2 * accesses;
+    }
+    /// icache: whether `id` belongs to region H.
+    fn important(&self, id: u32) -> bool {
+        self.threshold == 0.0 || self.belief[id as usize].unwrap_or(f32::INFINITY) >= self.threshold
+    }
+    /// Who is delivered when `asked` is asked for.
+    pub(crate) fn instead(&mut self, asked: u32) -> u32 {
+        if !["icache", "quiver"].contains(&self.policy) {
+            return asked;
+        }
+        let window = |asked: usize| (asked + self.whole.len() / 10).min(self.whole.len());
+        let seen = if self.asked == 0 { 0 } else { window(self.asked) };
+        let coming = seen..window(self.asked + 1);
+        self.asked += 1;
+        self.ready.extend(coming.filter(|&place| self.residents.contains(&self.whole[place])));
+        self.ready.retain(|&place| place >= self.asked);
+        let mut due = asked;
+        if !self.future.contains(&asked) {
+            self.owed.retain(|id| self.future.contains(id));
+            if !self.owed.is_empty() {
+                due = self.owed.remove(0);
+            }
+        }
+        if self.all().contains(&due) || (self.policy == "icache" && self.important(due)) {
+            return due;
+        }
+        let planned = |id: &u32| self.future.contains(id) && self.all().contains(id);
+        let places = self.ready.clone();
+        let early = if self.policy == "icache" {
+            from(self.main.iter().copied().filter(planned).collect(), due)
+        } else {
+            let first = self.ready.iter().position(|&place| planned(&self.whole[place]));
+            self.ready.drain(..first.map_or(self.ready.len(), |at| at + 1));
+            first.map(|at| self.whole[places[at]])
+        };
+        if early.is_some() {
+            self.owed.push(due);
+        }
+        early.unwrap_or(due)
+    }
+    /// lobster: planned uses until the next epoch's end, and how near the next use of all is.
+    fn uses_to_come(&self, id: u32) -> (usize, std::cmp::Reverse<usize>) {
+        let planned = self.whole.iter().enumerate().filter(|&(_, &planned)| planned == id).map(|(at, _)| at);
+        let to_come: Vec<usize> = planned.skip(self.used_up.get(&id).copied().unwrap_or(0)).collect();
+        let counted = to_come.iter().filter(|&&at| at < self.horizon).count();
+        (counted, std::cmp::Reverse(to_come.first().copied().unwrap_or(usize::MAX)))
     }
     /// clrfu: what its uses count now.
     fn crf(&self, id: u32) -> f64 {
@@ -102,7 +180,9 @@ impl Twin {
     pub(crate) fn access(&mut self, id: u32) -> (Access, Vec<u32>) {
         if let Some(used_up) = self.future.iter().position(|&f| f == id) {
             self.future.remove(used_up);
+            *self.used_up.entry(id).or_default() += 1;
         }
+        self.position += 1;
         if self.all().contains(&id) {
             *self.uses.entry(id).or_default() += 1;
             self.used_in.entry(id).or_default().push(self.epoch);
@@ -110,6 +190,12 @@ impl Twin {
                 self.residents.retain(|&r| r != id);
                 self.main.retain(|&r| r != id);
                 self.main.push(id);
+            }
+            if self.policy == "icache" {
+                self.accesses[usize::from(!self.important(id))] += 1;
+                self.residents.retain(|&r| r != id);
+                self.main.retain(|&r| r != id);
+                if self.important(id) { self.residents.push(id) } else { self.main.push(id) }
             }
             if ["lru", "lfu"].contains(&self.policy) {
                 self.residents.retain(|&r| r != id);
@@ -124,6 +210,9 @@ impl Twin {
         let mut evicted = vec![];
         if self.policy == "arc" {
             self.arc_prepares(id, &mut evicted);
+        }
+        if self.policy == "icache" {
+            self.accesses[usize::from(!self.important(id))] += 1;
         }
         let was_ghost = self.ghosts.contains(&id) || self.main_ghosts.contains(&id);
         self.ghosts.retain(|&g| g != id);
@@ -145,7 +234,8 @@ impl Twin {
             evicted.push(victim);
         }
         let fills = self.policy == "s3fifo" && !self.was_full && self.sum(&self.residents) >= self.capacity / 10;
-        let queue = if was_ghost || fills { &mut self.main } else { &mut self.residents };
+        let in_l = self.policy == "icache" && !self.important(id);
+        let queue = if was_ghost || fills || in_l { &mut self.main } else { &mut self.residents };
         queue.push(id);
         self.uses.insert(id, u64::from(self.policy == "lfu"));
         self.used_in.insert(id, vec![self.epoch]);
@@ -250,7 +340,32 @@ impl Twin {
                 let id = self.residents.iter().copied().min_by_key(|&id| (uses(id), id))?;
                 candidate.is_none_or(|c| uses(c) > uses(id)).then_some(id)
             }
-            "minio" => None,
+            "minio" | "quiver" => None,
+            "icache" => {
+                let of_h = (self.capacity as f64 * self.share) as u64;
+                let (spent, fresh) = self.main.iter().copied().partition(|id| !self.future.contains(id));
+                let least = least(self.residents.clone(), &|id| belief(id).unwrap_or(f32::INFINITY));
+                match candidate {
+                    None => {
+                        let next = from(spent, self.leaves_from).or(from(fresh, self.leaves_from));
+                        self.leaves_from = next.unwrap_or(self.leaves_from);
+                        next.or(least.map(|l| l.1))
+                    }
+                    Some(id) if self.important(id) => {
+                        belief(id)?;
+                        if self.sum(&self.main) > self.capacity - of_h {
+                            return from(spent, id).or(from(fresh, id));
+                        }
+                        least.filter(|l| belief(id).is_some_and(|b| b > l.0)).map(|l| l.1)
+                    }
+                    Some(_) if self.sum(&self.residents) > of_h => least.map(|l| l.1),
+                    Some(id) => from(spent, id),
+                }
+            }
+            "lobster" => {
+                let id = self.residents.iter().copied().min_by_key(|&id| (self.uses_to_come(id), id))?;
+                candidate.is_none_or(|c| self.uses_to_come(c) > self.uses_to_come(id)).then_some(id)
+            }
             "shade" => {
                 let (score, id) = least(self.residents.clone(), &|id| belief(id).unwrap_or(0.0))?;
                 candidate.is_none_or(|c| belief(c).is_some_and(|b| b >= score)).then_some(id)
@@ -268,4 +383,9 @@ impl Twin {
             other => panic!("no twin of {other}"),
         }
     }
+}
+
+/// The first of `ids` from `start` on; the least if there is none.
+fn from(ids: Vec<u32>, start: u32) -> Option<u32> {
+    ids.iter().copied().filter(|&id| id >= start).min().or(ids.iter().copied().min())
 }

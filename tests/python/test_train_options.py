@@ -31,6 +31,13 @@ def test_none_means_the_default():
         ("cost-aware+lru:random_scores=1:smoothing=0", "cost-aware", "lru", {"random_scores": True}, {"smoothing": 0.0}),
         ("echo", "echo", "fifo", {}, {}),
         ("replay:fresh=0.125:lag=32", "replay", "fifo", {"fresh": 0.125, "lag": 32}, {}),
+        ("iis+icache:beta=2:corrected=0", "iis", "icache", {"beta": 2.0, "corrected": False}, {}),
+        ("infobatch:epochs=10:ratio=0.5", "infobatch", "importance", {"epochs": 10, "ratio": 0.5}, {}),
+        ("selective:stale=2", "selective", "importance", {"stale": 2}, {}),
+        ("curriculum:start=0.1", "curriculum", "importance", {"start": 0.1}, {}),
+        ("shade-as-coded:misplaced=1", "shade-as-coded", "shade", {"misplaced": True}, {}),
+        ("ods+lru", "ods", "lru", {}, {}),
+        ("uniform+quiver", "uniform", "quiver", {}, {}),
     ],
 )
 def test_a_recipe_reads_as_sampler_policy_and_settings(text, sampler, policy, sampler_options, loader_options):
@@ -100,7 +107,7 @@ def test_times_and_rates_have_units():
 def test_policies_are_the_engines_own():
     policies = {name: (live, by_score) for name, _, live, by_score in _native.cache_policies()}
     assert policies["belady"] == (False, False)
-    assert {name for name, (_, by_score) in policies.items() if by_score} == {"shade", "importance"}
+    assert {name for name, (_, by_score) in policies.items() if by_score} == {"shade", "importance", "icache"}
     assert {Recipe.parse(f"uniform+{name}").policy for name in policies} == set(policies)
     for name, (live, _) in policies.items():
         assert not live or f'``"{name}"``' in lf.Loader.__doc__, f"the loader's help does not name {name}"

@@ -71,6 +71,7 @@ pub(crate) fn read(file: impl Read, policies: &[String], fractions: &[f64], capa
             hits: found.hits,
             misses: found.misses,
             hit_ratio: found.hits as f64 / (found.hits + found.misses) as f64,
+            substituted: None,
         })
     };
     let asked: Vec<_> = policies.iter().flat_map(|policy| sizes.iter().map(move |&size| (policy, size))).collect();

@@ -17,7 +17,7 @@ use crate::term;
 const FRACTIONS: [f64; 3] = [0.1, 0.2, 0.5];
 
 /// The JSON document. Its keys are a contract: `{"requests","samples","assumed":[…],"results":[{"policy",
-/// "capacity_fraction","capacity_bytes","hits","misses","hit_ratio"}…]}`. A journal has `run` before them: what was
+/// "capacity_fraction","capacity_bytes","hits","misses","hit_ratio"}…]}`, and "substituted" of policies that do that. A journal has `run` before them: what was
 /// recorded, and the same replayed.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -60,7 +60,10 @@ fn results(args: &ReplayArgs) -> Result<Report> {
             run: Some(found.run),
             requests: found.requests,
             samples: found.samples,
-            assumed: vec!["a capacity in percent is of the delivered samples' bytes".to_owned()],
+            assumed: vec![
+                "a capacity in percent is of the delivered samples' bytes".to_owned(),
+                "samples come as the run delivered them: no policy substitutes".to_owned(),
+            ],
             results: found.results,
         });
     }
@@ -95,8 +98,13 @@ fn replays(args: &ReplayArgs, trace: Trace, fractions: &[f64], taken: Option<Tak
     };
     let sizes = || fractions.iter().map(|&f| Size::Fraction(f)).chain(args.capacity.iter().map(|&c| Size::Bytes(c)));
     let asked: Vec<_> = args.policy.iter().flat_map(|policy| sizes().map(move |size| (policy, size))).collect();
-    let results = in_parallel(&asked, one).into_iter().collect::<Result<_>>()?;
-    let assumed = assumed(&trace, args.samples.is_some(), taken);
+    let results: Vec<Replay> = in_parallel(&asked, one).into_iter().collect::<Result<_>>()?;
+    let mut assumed = assumed(&trace, args.samples.is_some(), taken);
+    if results.iter().any(|r| r.substituted.is_some()) {
+        assumed.push(
+            "policies that substitute deliver an epoch in another order, and their hits are of that order".to_owned(),
+        );
+    }
     Ok(Report { run: None, requests: trace.requests(), samples: trace.samples(), assumed, results })
 }
 
@@ -150,7 +158,8 @@ fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
             let exact = format!("{percent}%");
             let capacity = if exact.len() <= 8 { exact } else { format!("{percent:.2}%") };
             let hit = 100.0 * r.hit_ratio;
-            writeln!(out, "{:<12} {capacity:>8} {:>12} {:>12} {hit:>7.2}", r.policy, r.hits, r.misses)?;
+            let substituted = r.substituted.map(|n| format!("  {n} substituted")).unwrap_or_default();
+            writeln!(out, "{:<12} {capacity:>8} {:>12} {:>12} {hit:>7.2}{substituted}", r.policy, r.hits, r.misses)?;
         }
     }
     out.flush()?;

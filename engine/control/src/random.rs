@@ -15,6 +15,8 @@ pub enum Purpose {
     Ownership = 3,
     /// Which residents a batch uses again.
     Replay = 4,
+    /// Whose score stands for whose, where that is wrong on purpose.
+    Misplace = 5,
 }
 
 /// A generator keyed by (seed, epoch, rank, purpose).

@@ -130,12 +130,16 @@ pub fn replay(recording: &Recording, policy: &str, capacity_bytes: u64) -> Resul
     let mut otherwise = 0;
     for (number, event) in recording.events.iter().enumerate() {
         match event {
-            Event::Begin { .. } if clairvoyant => {}
             Event::Begin { epoch, plan, .. } => {
                 let ids = if plan.is_empty() { recording.to_come(number + 1, false) } else { plan.to_vec() };
                 let cut = Cut::At(vec![ids.len()]);
                 let order = Arc::new(Order { weights: vec![1.0; ids.len()], ids });
-                control.plan_and_begin(Plan { epoch: *epoch, order, cut }, 0);
+                let plan = Plan { epoch: *epoch, order, cut };
+                if clairvoyant {
+                    control.begin(plan, 0)
+                } else {
+                    control.plan_and_begin(plan, 0)
+                };
             }
             Event::Decide { rows, .. } => {
                 let verdicts = control.follow(rows.iter().map(|row| row.id), &bytes);

@@ -5,6 +5,7 @@ use crate::control::{PIECE, Plan, Snapshot};
 use crate::error::{Error, Result};
 use crate::index::{ScoreTable, Standing};
 use crate::ledger::Ledger;
+use crate::policy::Needs;
 use crate::sampler::Order;
 use crate::types::SampleId;
 use parking_lot::MutexGuard;
@@ -139,6 +140,27 @@ impl Cache {
         state.control.restore_buffer(words, &super::footprint(record_bytes))?;
         self.gauge(&state);
         Ok(())
+    }
+
+    /// The order of the pass under way, of which `from` places were delivered: with who is owed in place of who came
+    /// early, if the policy substitutes.
+    pub fn settled(&self, plan: &Plan, from: usize) -> Option<Order> {
+        let substitutes =
+            |state: &State| state.control.ledger().is_some_and(|l| l.needs().contains(Needs::SUBSTITUTES));
+        if !substitutes(&self.whole()) {
+            return None;
+        }
+        let mut all = Vec::new();
+        loop {
+            // Each piece in a hold of its own: more come at the end meanwhile, of places that were not delivered yet.
+            let state = self.state.lock();
+            let more = state.control.substituted(all.len());
+            if more.is_empty() {
+                break;
+            }
+            all.extend_from_slice(more);
+        }
+        Some(plan.settled(from, &all))
     }
 
     /// Whether no pass has begun yet.

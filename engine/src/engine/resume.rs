@@ -34,7 +34,11 @@ impl Engine {
             Some(i) => (i.epoch(), seen(i)),
             None => (clock.next_epoch, 0),
         };
-        let order = live.filter(|_| self.feed.cache.adaptive()).map(|i| i.plan().order.clone());
+        let order = live.and_then(|i| {
+            let settled = self.feed.cache.settled(i.plan(), i.plan().to_come(seen(i)));
+            let drawn = || self.feed.cache.adaptive().then(|| i.plan().order.clone());
+            settled.map(Arc::new).or_else(drawn)
+        });
         let (now, buffer) = self.feed.cache.state(live.map(|i| (i.epoch(), seen(i))))?;
         let scores = now.scores();
         let scored = scores.seen() > 0 || scores.failed() > 0;

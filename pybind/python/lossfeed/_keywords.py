@@ -133,6 +133,7 @@ def sampler(value: Any, shuffle: Any) -> dict[str, Any]:
     else:
         refuse("sampler", value)
     names = ("uniform", "auto", "pads", "importance", "cost-aware", "echo", "replay")
+    names += ("iis", "infobatch", "selective", "curriculum", "shade-as-coded", "ods")
     if settings["name"] not in names:
         raise SettingsError(f"sampler {settings['name']!r} is unknown: use {', '.join(names)}")
     for option, setting in settings.items():

@@ -34,13 +34,14 @@ class Loader:
         sampler: who comes next, by name or as a dict with options (``{"name": "cost-aware", "kappa": 16}``):
             ``"uniform"`` (default; every id once an epoch); ``"auto"`` (the one to use with a cache: ``"replay"``
             where ``transform`` draws chance, ``"cost-aware"`` where it does not, ``"uniform"`` where there is nothing
-            to gain; ``{"name": "auto", "augmented": True}`` if your loop augments batches itself, ``"fetches": 0.1`` for
-            the share of rows that may be read from the source; it begins without
-            scores, and goes by them from the epoch after ``batch.weight`` was read, as :meth:`cross_entropy` does);
-            ``"cost-aware"`` (least gradient variance per byte fetched), ``"importance"``, ``"replay"`` and ``"echo"``
-            (the cache as a buffer that turns over, with scores and without), ``"pads"`` (SHADE's, biased). All but
-            ``uniform`` and ``echo`` draw some ids more often than others; ``batch.weight`` makes the loss unbiased
-            again.
+            to gain; ``{"name": "auto", "augmented": True}`` if your loop augments batches itself, ``"fetches": 0.1``
+            for the share of rows that may be read from the source; it begins without scores, and goes by them from
+            the epoch after ``batch.weight`` was read, as :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient
+            variance per byte fetched), ``"importance"``, ``"replay"`` and ``"echo"`` (the cache as a buffer that turns
+            over, with scores and without), ``"pads"`` (SHADE's, biased); and others to compare with: ``"iis"``
+            (iCACHE's), ``"infobatch"``, ``"ods"`` (Seneca's; each id once), and, biased, ``"selective"``,
+            ``"curriculum"`` and ``"shade-as-coded"``. All but ``uniform``, ``ods`` and ``echo`` draw some ids more
+            often than others; ``batch.weight`` makes the loss unbiased again.
         num_workers: threads; None is one a core, 0 prepares each batch in the calling thread, deterministically.
         collate_fn: called with the list of ``(x, y)`` rows of a batch; returns ``(data, target)``.
         timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.
@@ -60,8 +61,9 @@ class Loader:
         transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers
             pixels as they are.
         policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``, ``"sieve"``,
-            ``"s3fifo"``, ``"lfu"``, ``"arc"`` or ``"clrfu"``; None takes the one that suits the sampler (minio, shade
-            for pads, fifo for echo and replay, else importance).
+            ``"s3fifo"``, ``"lfu"``, ``"arc"``, ``"clrfu"``, or, delivering other samples than those drawn, ``"icache"``
+            and ``"quiver"``; None takes the one that suits the sampler (minio for uniform and ods, shade for pads and
+            shade-as-coded, fifo for echo and replay, else importance).
         seed: reproduces every order, on any machine. With ``num_workers=0`` always. With workers it does for samplers
             that look at nothing but the seed (``uniform``); the others draw by scores and residents, and which of
             them had come when an epoch was drawn is a matter of timing.

@@ -119,6 +119,9 @@ impl Control {
         if let Some(buffered) = &mut self.buffered {
             buffered.begin(plan.epoch, first);
         }
+        if let Books::Here(ledger) = &mut self.books {
+            ledger.begin(plan.order.ids.len() - plan.to_come(first));
+        }
         self.pass = Some(Pass { plan, next: first, substituted: Vec::new() });
         self.passes
     }
@@ -360,6 +363,14 @@ impl Control {
         let mut tried: Vec<SampleId> = delivered.filter(unseen).collect();
         tried.retain(|&id| self.tried(id));
         tried
+    }
+
+    /// Where another sample was delivered than the one planned, in the pass under way: (place in the order, sample)
+    /// from the `first`-th such place on, at most [`PIECE`] of them.
+    pub fn substituted(&self, first: usize) -> &[(u32, SampleId)] {
+        let all = self.pass.as_ref().map_or(&[][..], |pass| &pass.substituted);
+        let rest = all.get(first..).unwrap_or(&[]);
+        &rest[..rest.len().min(PIECE)]
     }
 
     /// `id` was delivered and nobody scored it. True if it was unseen until now.

@@ -1,9 +1,11 @@
 //! An epoch's plan: who is drawn, and how the draws are cut into batches.
 
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::sampler::{Batches, Order};
+use crate::types::SampleId;
 
 /// Where an epoch's order is cut.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,6 +48,34 @@ impl Plan {
                 number.checked_sub(1).map_or(0, end)..end(number)
             }
         }
+    }
+    /// The order of an epoch that goes on from place `from`, where other samples came than those planned: at the places
+    /// of `substituted` before it. Who came early is not in the rest; who is owed has that one's place.
+    pub fn settled(&self, from: usize, substituted: &[(u32, SampleId)]) -> Order {
+        let mut order = Order::clone(&self.order);
+        let mut owed: VecDeque<SampleId> = VecDeque::new();
+        // How often a sample is owed, or below 0 how often it came early.
+        let mut balance: HashMap<SampleId, i64> = HashMap::new();
+        for &(place, early) in substituted.iter().filter(|&&(place, _)| (place as usize) < from) {
+            let planned = order.ids[place as usize];
+            *balance.entry(early).or_default() -= 1;
+            *balance.entry(planned).or_default() += 1;
+            owed.push_back(planned);
+        }
+        for id in order.ids.iter_mut().skip(from) {
+            if balance.get(id).is_none_or(|&owed| owed >= 0) {
+                continue;
+            }
+            let still_owed = |id: &SampleId| balance.get(id).is_some_and(|&owed| owed > 0);
+            let paid = owed.iter().take_while(|id| !still_owed(id)).count();
+            owed.drain(..paid);
+            if let Some(owed) = owed.pop_front() {
+                *balance.entry(owed).or_default() -= 1;
+                *balance.entry(*id).or_default() += 1;
+                *id = owed;
+            }
+        }
+        order
     }
     /// Where the first batch that is still to come begins in the order.
     pub fn to_come(&self, first: usize) -> usize {

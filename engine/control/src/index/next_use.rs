@@ -17,6 +17,8 @@ const MANY: u8 = u8::MAX;
 pub struct NextUse {
     known: Known,
     was_last: bool,
+    /// Accesses since the plan was made.
+    used: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -36,19 +38,19 @@ enum Known {
 impl NextUse {
     /// For a policy that does not look ahead: nothing is ever planned.
     pub fn nothing() -> Self {
-        Self { known: Known::Nothing, was_last: false }
+        Self { known: Known::Nothing, was_last: false, used: 0 }
     }
     /// Tells whether a sample is needed again, for ids `0..samples`.
     pub fn counted(samples: usize) -> Self {
-        Self { known: Known::Counts(vec![0; samples]), was_last: false }
+        Self { known: Known::Counts(vec![0; samples]), was_last: false, used: 0 }
     }
     /// Tells when a sample is needed again, for ids `0..samples`.
     pub fn placed(samples: usize) -> Self {
-        Self { known: Known::Positions { next: vec![NEVER; samples], after: Vec::new() }, was_last: false }
+        Self { known: Known::Positions { next: vec![NEVER; samples], after: Vec::new() }, was_last: false, used: 0 }
     }
     /// The accesses to come, in order. Replaces any earlier plan.
     pub(crate) fn plan(&mut self, order: &[SampleId]) {
-        self.was_last = false;
+        (self.was_last, self.used) = (false, 0);
         match &mut self.known {
             Known::Nothing => {}
             Known::Counts(counts) => {
@@ -71,6 +73,7 @@ impl NextUse {
     /// `id` is used now.
     #[inline]
     pub(crate) fn advance(&mut self, id: SampleId) {
+        self.used = self.used.saturating_add(1);
         match &mut self.known {
             Known::Nothing => {}
             Known::Counts(counts) => {
@@ -112,6 +115,23 @@ impl NextUse {
             Known::Positions { next, .. } => next[id as usize],
             Known::Nothing | Known::Counts(_) => NEVER,
         }
+    }
+    /// Accesses since the plan was made: a position in the plan, if the accesses followed it.
+    pub fn position(&self) -> u32 {
+        self.used
+    }
+    /// Whether every use of `id` that is planned is counted. One planned too often to be counted stays planned until
+    /// the next plan.
+    #[inline]
+    pub fn is_exact(&self, id: SampleId) -> bool {
+        !matches!(&self.known, Known::Counts(counts) if counts[id as usize] == MANY)
+    }
+    /// How many uses of `id` are planned before position `end`. As many steps. 0 without
+    /// [`Needs::NEXT_USE`](crate::policy::Needs::NEXT_USE).
+    pub fn count_before(&self, id: SampleId, end: u32) -> u32 {
+        let Known::Positions { next, after } = &self.known else { return 0 };
+        let place = |place: u32| (place < end && place != NEVER).then_some(place);
+        std::iter::successors(place(next[id as usize]), |&at| place(after[at as usize])).count() as u32
     }
     /// How many uses of `id` are planned, the next one included. At most 255 without
     /// [`Needs::NEXT_USE`](crate::policy::Needs::NEXT_USE), and 0 without any plan. As many steps as there are uses.

@@ -154,15 +154,15 @@ impl Ledger {
         Access::Admitted
     }
 
-    /// The resident that the policy would deliver in place of `asked`; `None` to deliver what was asked for, as for
-    /// every resident and under every policy that does not [substitute](Needs::SUBSTITUTES). Changes no books: what is
+    /// The sample that the policy delivers in place of `asked`; `None` to deliver what was asked for, as under every
+    /// policy that does not [substitute](Needs::SUBSTITUTES). Call it once an access. Changes no books: what is
     /// delivered is then [accessed](Self::access).
     pub fn instead(&mut self, asked: SampleId, scores: &ScoreTable) -> Option<SampleId> {
-        if !self.substitutes || self.books.residents.contains(asked) {
+        if !self.substitutes {
             return None;
         }
         let view = self.books.view(scores);
-        self.policy.instead(asked, &view).filter(|&id| self.books.residents.contains(id))
+        self.policy.instead(asked, &view).filter(|&id| id != asked)
     }
 
     /// Sets the limit. Residents that have to leave for it are answered; their bytes are to be freed. At most
@@ -224,7 +224,11 @@ impl Ledger {
     /// The accesses to come, in order; replaces any earlier plan.
     pub fn plan(&mut self, order: &[SampleId]) {
         self.books.next_use.plan(order);
-        self.policy.planned(&self.books.next_use);
+        self.policy.planned(&self.books.next_use, order);
+    }
+    /// An epoch of so many accesses begins; its plan is known.
+    pub fn begin(&mut self, accesses: usize) {
+        self.policy.begins(accesses, &self.books.next_use);
     }
     /// Whether `id` is resident.
     #[inline]

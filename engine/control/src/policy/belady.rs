@@ -60,7 +60,7 @@ impl Policy for Belady {
     fn left(&mut self, id: SampleId, _why: Left) {
         self.residents.remove(id);
     }
-    fn planned(&mut self, next_use: &NextUse) {
+    fn planned(&mut self, next_use: &NextUse, _order: &[SampleId]) {
         self.residents.rekey(|id, _| nearness(next_use, id));
     }
     fn prefetch(&self, ids: &[SampleId]) {

@@ -79,7 +79,7 @@ impl Policy for Clrfu {
     fn left(&mut self, id: SampleId, _why: Left) {
         self.residents.remove(id);
     }
-    fn planned(&mut self, _next_use: &NextUse) {
+    fn planned(&mut self, _next_use: &NextUse, _order: &[SampleId]) {
         self.weight *= 2.0;
         self.epochs += 1;
         if self.epochs >= SCALED_AFTER {

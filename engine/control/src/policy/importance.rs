@@ -70,7 +70,7 @@ impl Importance {
 }
 
 /// What a resident is worth keeping for: see [`Importance`].
-fn belief(id: SampleId, scores: &ScoreTable) -> f32 {
+pub(super) fn belief(id: SampleId, scores: &ScoreTable) -> f32 {
     match scores.standing(id) {
         Standing::Scored(belief) => belief,
         Standing::Unseen => f32::INFINITY,
@@ -128,7 +128,7 @@ impl Policy for Importance {
         self.settle_released(view);
         self.evictable.rekey(|id, _| belief(id, view.beliefs));
     }
-    fn planned(&mut self, next_use: &NextUse) {
+    fn planned(&mut self, next_use: &NextUse, _order: &[SampleId]) {
         let mut needed = Vec::new();
         self.evictable.retain(|id| {
             let keep = !next_use.is_planned(id);

@@ -6,15 +6,19 @@
 mod arc;
 mod belady;
 mod clrfu;
+mod debts;
 mod entry;
 mod fifo;
+mod icache;
 mod importance;
 mod lfu;
 mod list;
+mod lobster;
 mod lru;
 mod minio;
 mod nopfs;
 mod queues;
+mod quiver;
 mod registry;
 mod s3fifo;
 mod shade;
@@ -25,11 +29,14 @@ pub use belady::Belady;
 pub use clrfu::Clrfu;
 pub use entry::{Entry, Suits};
 pub use fifo::Fifo;
+pub use icache::Icache;
 pub use importance::Importance;
 pub use lfu::Lfu;
+pub use lobster::Lobster;
 pub use lru::Lru;
 pub use minio::MinIo;
 pub use nopfs::NoPfs;
+pub use quiver::Quiver;
 pub use registry::{ALL, NAMES, default_for, find, find_live, from_name};
 pub use s3fifo::S3Fifo;
 pub use shade::Shade;
@@ -124,8 +131,10 @@ pub trait Policy: Send {
     /// and no resident changes in anything that a later decision looks at. What is remembered of samples that are not
     /// resident may change either way.
     fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool;
-    /// The resident to be delivered in place of `asked`, which is none. Asked only of a policy that needs
-    /// [`Needs::SUBSTITUTES`], before any `hit` or `place` of the access; these are then told what is delivered.
+    /// The sample to be delivered in place of `asked`: a resident, or one that is owed because another was delivered in
+    /// its place before; `None` to deliver what was asked for. Asked only of a policy that needs
+    /// [`Needs::SUBSTITUTES`], for every access of the stream and before its `hit` or `place`; these are then told what
+    /// is delivered.
     fn instead(&mut self, _asked: SampleId, _view: &View<'_>) -> Option<SampleId> {
         None
     }
@@ -138,8 +147,10 @@ pub trait Policy: Send {
     fn believed(&mut self, _id: SampleId, _importance: f32) {}
     /// Any belief may have changed, as when a run is resumed.
     fn rebelieved(&mut self, _view: &View<'_>) {}
-    /// There is a new plan.
-    fn planned(&mut self, _next_use: &NextUse) {}
+    /// There is a new plan: the accesses to come are `order`, as [`NextUse`] has them too.
+    fn planned(&mut self, _next_use: &NextUse, _order: &[SampleId]) {}
+    /// An epoch of so many accesses begins. Its plan was told before: alone, or in the plan of the whole run.
+    fn begins(&mut self, _accesses: usize, _next_use: &NextUse) {}
     /// Reads what [`Policy::hit`] and [`Policy::place`] will need of `ids`, and does nothing with it: see
     /// [`Ledger::prefetch`](crate::ledger::Ledger::prefetch).
     fn prefetch(&self, _ids: &[SampleId]) {}

@@ -59,7 +59,7 @@ impl Policy for NoPfs {
     fn left(&mut self, id: SampleId, _why: Left) {
         self.residents.remove(id);
     }
-    fn planned(&mut self, next_use: &NextUse) {
+    fn planned(&mut self, next_use: &NextUse, _order: &[SampleId]) {
         (0..).zip(&mut self.uses).for_each(|(id, uses)| *uses = next_use.count(id));
         self.residents.rekey(|id, _| self.uses[id as usize]);
     }

@@ -1,11 +1,12 @@
 //! The policies there are. Whoever lists, checks or makes one asks here: the command line, Python, settings and errors.
 
 use super::entry::{Entry, Suits};
-use super::{Policy, arc, belady, clrfu, fifo, importance, lfu, lru, minio, nopfs, s3fifo, shade, sieve};
+use super::{Policy, arc, belady, clrfu, fifo, icache, importance, lfu, lobster, lru, minio, nopfs, quiver};
+use super::{s3fifo, shade, sieve};
 use crate::error::{Error, Result};
 
 /// All policies, in the order in which they are listed and replayed.
-pub const ALL: [Entry; 12] = [
+pub const ALL: [Entry; 15] = [
     lru::ENTRY,
     fifo::ENTRY,
     minio::ENTRY,
@@ -16,7 +17,10 @@ pub const ALL: [Entry; 12] = [
     lfu::ENTRY,
     arc::ENTRY,
     clrfu::ENTRY,
+    icache::ENTRY,
+    quiver::ENTRY,
     nopfs::ENTRY,
+    lobster::ENTRY,
     belady::ENTRY,
 ];
 

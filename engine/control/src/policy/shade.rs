@@ -9,7 +9,7 @@ pub(super) const ENTRY: Entry = Entry {
     name: "shade",
     help: "SHADE's: the highest scores stay, an equal newcomer enters",
     needs: Needs::SCORES,
-    suits: Suits::Samplers(&["pads"]),
+    suits: Suits::Samplers(&["pads", "shade-as-coded"]),
     make: |samples| Box::new(Shade::new(samples)),
 };
 

@@ -1,25 +1,38 @@
 //! Who is next: samplers, one file each.
 
+mod as_coded;
 mod auto;
 pub mod batches;
 mod buffer;
 mod cap;
 mod cost_aware;
+mod curriculum;
+mod iis;
 mod importance;
+mod infobatch;
+mod ods;
 mod ownership;
 mod pads;
+mod percentile;
+mod selective;
 mod settings;
 mod tilt;
 mod uniform;
 
+pub use as_coded::PadsAsCoded;
 pub use auto::{Auto, Chosen, Circumstances};
 pub use batches::Batches;
 pub use buffer::{BufferOptions, Echo, Replay};
 pub use cap::MAX_GAIN;
 pub use cost_aware::CostAware;
+pub use curriculum::Curriculum;
+pub use iis::Iis;
 pub use importance::Importance;
+pub use infobatch::InfoBatch;
+pub use ods::Ods;
 pub use ownership::owned_ids;
 pub use pads::Pads;
+pub use selective::Selective;
 pub use settings::{NAMES, SamplerSettings};
 pub(crate) use tilt::first_pass;
 pub use tilt::random_belief;
@@ -74,6 +87,8 @@ pub trait Sampler: Send + Sync {
     fn adaptive(&self) -> bool {
         true
     }
-    /// Draws the epoch.
+    /// Draws the epoch: as many draws as the rank owns samples, whatever the sampler leaves out. A run's steps then
+    /// depend on its settings alone, ranks step alike, and samplers are compared at equal steps. A method that was
+    /// published with shorter epochs goes on drawing by its own chances, and says so.
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order>;
 }

@@ -3,11 +3,27 @@
 use serde::{Deserialize, Serialize};
 
 use super::buffer::{BufferOptions, Echo, Replay};
+use super::tilt;
 use super::{Auto, Chosen, CostAware, Importance, Pads, Sampler, Uniform};
+use super::{Curriculum, Iis, InfoBatch, Ods, PadsAsCoded, Selective};
 use crate::error::{Error, Result};
 
 /// The names [`SamplerSettings::from_name`] knows.
-pub const NAMES: [&str; 7] = ["uniform", "pads", "importance", "cost-aware", "echo", "replay", "auto"];
+pub const NAMES: [&str; 13] = [
+    "uniform",
+    "pads",
+    "importance",
+    "cost-aware",
+    "echo",
+    "replay",
+    "iis",
+    "infobatch",
+    "selective",
+    "curriculum",
+    "shade-as-coded",
+    "ods",
+    "auto",
+];
 
 /// A sampler and its options. As JSON: `{"name": "cost-aware", "kappa": 16.0}`; options left out keep their defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -25,6 +41,20 @@ pub enum SamplerSettings {
     Echo(Echo),
     /// New samples from a stream, and what the cache holds by importance.
     Replay(Replay),
+    /// iCACHE's.
+    Iis(Iis),
+    /// InfoBatch's.
+    #[serde(rename = "infobatch")]
+    InfoBatch(InfoBatch),
+    /// Selective-Backprop's: by loss, biased.
+    Selective(Selective),
+    /// From easy to hard, biased.
+    Curriculum(Curriculum),
+    /// SHADE's as its public code has it, biased.
+    #[serde(rename = "shade-as-coded")]
+    PadsAsCoded(PadsAsCoded),
+    /// Seneca's: what is cached comes first.
+    Ods(Ods),
     /// One of the others, chosen when the run begins. Whoever makes a run asks [`Auto::choose`] first.
     Auto(Auto),
 }
@@ -48,6 +78,12 @@ impl SamplerSettings {
             "cost-aware" => Self::CostAware(CostAware::default()),
             "echo" => Self::Echo(Echo::default()),
             "replay" => Self::Replay(Replay::default()),
+            "iis" => Self::Iis(Iis::default()),
+            "infobatch" => Self::InfoBatch(InfoBatch::default()),
+            "selective" => Self::Selective(Selective::default()),
+            "curriculum" => Self::Curriculum(Curriculum::default()),
+            "shade-as-coded" => Self::PadsAsCoded(PadsAsCoded::default()),
+            "ods" => Self::Ods(Ods::default()),
             "auto" => Self::Auto(Auto::default()),
             _ => {
                 return Err(Error::settings(format!(
@@ -66,6 +102,12 @@ impl SamplerSettings {
             Self::CostAware(sampler) => sampler.name(),
             Self::Echo(sampler) => sampler.name(),
             Self::Replay(sampler) => sampler.name(),
+            Self::Iis(sampler) => sampler.name(),
+            Self::InfoBatch(sampler) => sampler.name(),
+            Self::Selective(sampler) => sampler.name(),
+            Self::Curriculum(sampler) => sampler.name(),
+            Self::PadsAsCoded(sampler) => sampler.name(),
+            Self::Ods(sampler) => sampler.name(),
             Self::Auto(_) => "auto",
         }
     }
@@ -95,11 +137,7 @@ impl SamplerSettings {
             Self::Uniform(sampler) => Ok(Box::new(sampler)),
             Self::Pads(sampler) => {
                 let Pads { repeats, miss_quota, unseen, corrected, .. } = sampler;
-                if !(1.0..=64.0).contains(&repeats) || (repeats * 2.0).fract() != 0.0 {
-                    return Err(Error::settings(format!(
-                        "pads: repeats is {repeats}: give 1 (no repeats) to 64 in steps of 0.5"
-                    )));
-                }
+                check_repeats("pads", repeats)?;
                 if !(0.0..1.0).contains(&miss_quota) {
                     return Err(Error::settings(format!(
                         "pads: miss_quota is {miss_quota}: give the part of an epoch kept for samples that are not cached, 0 up to but not including 1"
@@ -119,11 +157,11 @@ impl SamplerSettings {
                 Ok(Box::new(sampler))
             }
             Self::Importance(sampler) => {
-                check_floor("importance", sampler.floor)?;
+                tilt::check_floor("importance", sampler.floor)?;
                 Ok(Box::new(sampler))
             }
             Self::CostAware(sampler) => {
-                check_floor("cost-aware", sampler.floor)?;
+                tilt::check_floor("cost-aware", sampler.floor)?;
                 if !(1.0..=1e6).contains(&sampler.kappa) {
                     return Err(Error::settings(format!(
                         "cost-aware: kappa is {}: give what a fetch costs in uses of a cached sample, 1 to 1000000",
@@ -138,6 +176,15 @@ impl SamplerSettings {
                 }
                 Ok(Box::new(sampler))
             }
+            Self::Iis(sampler) => sampler.check().map(|()| Box::new(sampler) as _),
+            Self::InfoBatch(sampler) => sampler.check().map(|()| Box::new(sampler) as _),
+            Self::Selective(sampler) => sampler.check().map(|()| Box::new(sampler) as _),
+            Self::Curriculum(sampler) => sampler.check().map(|()| Box::new(sampler) as _),
+            Self::PadsAsCoded(sampler) => {
+                check_repeats("shade-as-coded", sampler.repeats)?;
+                Ok(Box::new(sampler))
+            }
+            Self::Ods(sampler) => Ok(Box::new(sampler)),
         }
     }
 }
@@ -155,11 +202,9 @@ impl From<Chosen> for SamplerSettings {
     }
 }
 
-fn check_floor(name: &str, floor: f32) -> Result<()> {
-    if floor > 0.0 && floor <= 1.0 {
+fn check_repeats(name: &str, repeats: f64) -> Result<()> {
+    if (1.0..=64.0).contains(&repeats) && (repeats * 2.0).fract() == 0.0 {
         return Ok(());
     }
-    Err(Error::settings(format!(
-        "{name}: floor is {floor}: give the share of chances spread evenly, above 0 (every sample must keep a chance) and at most 1"
-    )))
+    Err(Error::settings(format!("{name}: repeats is {repeats}: give 1 (no repeats) to 64 in steps of 0.5")))
 }

@@ -2,6 +2,7 @@
 
 use super::cap::{self, Cut};
 use super::{Order, Outlook};
+use crate::error::{Error, Result};
 use crate::index::Standing;
 use crate::random::{LARGE, Purpose, generator, shuffle, shuffle_large, unit};
 use crate::types::SampleId;
@@ -56,6 +57,17 @@ pub(super) fn gains(outlook: &Outlook<'_>, floor: f32, belief: impl Fn(SampleId,
         }
     }
     Some(gains)
+}
+
+/// # Errors
+/// `Settings`, with the value, if `floor` is no share of chances that leaves every sample one.
+pub(super) fn check_floor(name: &str, floor: f32) -> Result<()> {
+    if floor > 0.0 && floor <= 1.0 {
+        return Ok(());
+    }
+    Err(Error::settings(format!(
+        "{name}: floor is {floor}: give the share of chances spread evenly, above 0 (every sample must keep a chance) and at most 1"
+    )))
 }
 
 /// Beliefs that are none, in a list of beliefs of at least 0.

@@ -16,7 +16,10 @@ from .._native import cache_policies, default_policy
 # ``auto`` takes none: it chooses its own.
 SAMPLERS: dict[str, str | None] = {"auto": None} | {
     name: default_policy("pads" if name == "shade" else name)
-    for name in ("uniform", "shade", "pads", "importance", "cost-aware", "echo", "replay")
+    for name in (
+        *("uniform", "shade", "pads", "importance", "cost-aware", "echo", "replay"),
+        *("iis", "infobatch", "selective", "curriculum", "shade-as-coded", "ods"),
+    )
 }
 POLICIES = tuple(name for name, *_ in cache_policies())
 AUGMENTATIONS = ("none", "crop", "crop-flip")
@@ -31,6 +34,12 @@ _SAMPLER_KEYS: dict[str, dict[str, type]] = {
     "cost-aware": {"floor": float, "kappa": float, "fetches": float, "random_scores": bool},
     "echo": {"fresh": float, "lag": int},
     "replay": {"fresh": float, "lag": int, "random_scores": bool},
+    "iis": {"beta": float, "warm_up": int, "reuse": int, "floor": float, "history": int, "corrected": bool},
+    "infobatch": {"ratio": float, "epochs": int, "delta": float},
+    "selective": {"beta": float, "history": int, "stale": int},
+    "curriculum": {"start": float, "growth": float},
+    "shade-as-coded": {"repeats": float, "misplaced": bool},
+    "ods": {},
 }
 _LOADER_KEYS: dict[str, type] = {"smoothing": float, "score": str}
 
