@@ -72,7 +72,7 @@ def test_a_loop_that_uses_both_hears_nothing(numbers, step, sampler):
 
 
 def test_uniform_passes_and_the_biased_sampler_hear_nothing_of_weights(numbers):
-    assert said(lf.Loader(numbers, 8), lambda b: None) == []
+    assert said(lf.Loader(numbers, 8), lambda b: None) == said(lf.Loader(numbers, 8, sampler="ods"), lambda b: None) == []
     loader = lf.Loader(numbers, 8, sampler="pads", num_workers=1)
     assert said(loader, lambda b: loader.score_losses(losses(b), b)) == []
 

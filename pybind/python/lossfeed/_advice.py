@@ -40,7 +40,7 @@ class Uses:
                 "your per-sample losses with batch.weight",
             )
             return
-        if sampler not in ("uniform", "echo"):
+        if sampler not in ("uniform", "echo", "ods"):
             wants = f"sampler={self._asked!r}"
         elif self._cached and policy in _SCORED_POLICIES:
             wants = f"policy={policy!r}"
