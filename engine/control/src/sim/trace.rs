@@ -112,6 +112,10 @@ impl Trace {
     pub fn batches(&self) -> usize {
         self.starts.len()
     }
+    /// Epochs.
+    pub fn epoch_count(&self) -> usize {
+        self.epochs.len()
+    }
     /// The same recorded run, of a dataset of `samples`: those that no row names were not delivered, but are parts of
     /// it.
     ///
