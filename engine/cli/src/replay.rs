@@ -268,10 +268,8 @@ fn assumed(args: &ReplayArgs, source: &Source, costs: Option<Costs>) -> Vec<Stri
         Source::Planted(_) => {}
         Source::Trace(trace, _) => {
             if args.samples.is_none() {
-                let named = trace.samples();
-                assumed.push(format!(
-                    "the dataset is the {named} samples that the trace names (--samples N says otherwise)"
-                ));
+                let remedy = if closed { "" } else { " (--samples N says otherwise)" };
+                assumed.push(format!("the dataset is the {} samples that the trace names{remedy}", trace.samples()));
             }
             if trace.has_sizes() && trace.unnamed() > 0 {
                 let unnamed = trace.unnamed();

@@ -2,7 +2,7 @@
 
 use lossfeed_control::sim::Histogram;
 
-use super::chart::{BOTTOM, LEFT, Scale, TOP, WIDTH, axes, escape, short, svg};
+use super::chart::{BOTTOM, LEFT, Scale, TOP, WIDTH, axes, escape, names_width, short, svg};
 
 /// Shades of the bars that are parts of a whole; `style` has one class for each.
 pub(super) const SHADES: usize = 10;
@@ -54,7 +54,8 @@ pub(super) struct Stack {
 
 /// Bars of equal length, divided as their wholes are.
 pub(super) fn stacks(what: &str, bars: &[Stack]) -> String {
-    let (left, right, row) = (190.0, WIDTH - 20.0, 24.0);
+    let left = names_width(bars.iter().map(|bar| &bar.name[..]));
+    let (right, row) = (WIDTH - 20.0, 24.0);
     let height = TOP + row * bars.len() as f64 + BOTTOM;
     let x = Scale::new((0.0, 100.0), (left, right), false);
     let mut inside = String::new();

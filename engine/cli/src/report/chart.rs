@@ -1,11 +1,10 @@
 //! What every chart shares: scales, ticks, axes, marks and text that cannot break out.
 
-/// Width of a chart, of its left and bottom margins, and of the margin that names the lines.
+/// Width of a chart, and of its margins.
 pub(super) const WIDTH: f64 = 760.0;
 pub(super) const LEFT: f64 = 64.0;
 pub(super) const BOTTOM: f64 = 46.0;
 pub(super) const TOP: f64 = 14.0;
-pub(super) const NAMES: f64 = 190.0;
 /// Colours there are; `style` has one class for each.
 pub(super) const COLOURS: usize = 8;
 
@@ -24,6 +23,12 @@ pub(super) fn escape(text: &str) -> String {
         }
     }
     escaped
+}
+
+/// The width of the longest of these names, with a mark before it: about, as nobody here knows the font.
+pub(super) fn names_width<'a>(names: impl Iterator<Item = &'a str>) -> f64 {
+    let most = names.map(|name| name.chars().count()).max().unwrap_or(0);
+    (44.0 + 7.0 * most as f64).min(WIDTH / 2.0)
 }
 
 /// From values to places on the page.
@@ -98,8 +103,10 @@ pub(super) fn axes(x: &Scale, y: &Scale, (x_name, y_name): (&str, &str), x_label
     }
     for tick in x.ticks() {
         let at = x.place(tick);
-        svg +=
-            &format!("<line class=\"axis\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{bottom:.1}\" y2=\"{:.1}\"/>", bottom + 4.0);
+        svg += &format!(
+            "<line class=\"axis\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{bottom:.1}\" y2=\"{:.1}\"/>",
+            bottom + 4.0
+        );
         svg += &format!(
             "<text class=\"tick\" text-anchor=\"middle\" x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
             bottom + 17.0,
@@ -126,7 +133,9 @@ pub(super) fn mark(k: usize, x: f64, y: f64, hollow: bool) -> String {
     let class = format!("m c{}{}", k % COLOURS, if hollow { " hollow" } else { "" });
     match (k + k / COLOURS) % 4 {
         0 => format!("<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.6\"/>"),
-        1 => format!("<rect class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"6.6\" height=\"6.6\"/>", x - 3.3, y - 3.3),
+        1 => {
+            format!("<rect class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"6.6\" height=\"6.6\"/>", x - 3.3, y - 3.3)
+        }
         2 => format!("<path class=\"{class}\" d=\"M{x:.1} {:.1}l4.4 7.6h-8.8z\"/>", y - 4.6),
         _ => format!("<path class=\"{class}\" d=\"M{x:.1} {:.1}l4.4 4.6l-4.4 4.6l-4.4 -4.6z\"/>", y - 4.6),
     }
@@ -134,8 +143,5 @@ pub(super) fn mark(k: usize, x: f64, y: f64, hollow: bool) -> String {
 
 /// A picture that says what it is to those who cannot see it.
 pub(super) fn svg(height: f64, what: &str, inside: &str) -> String {
-    format!(
-        "<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{}\">{inside}</svg>\n",
-        escape(what)
-    )
+    format!("<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{}\">{inside}</svg>\n", escape(what))
 }

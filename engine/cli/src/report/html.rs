@@ -194,8 +194,11 @@ fn compositions(report: &Report) -> String {
     });
     let mut html = "<h2>What the caches held at the end</h2>\n".to_owned();
     if scored {
-        html += "<p class=\"note\">Residents by the score of the run: a cache that does not look at scores has a tenth \
-                 of each.</p>\n";
+        html += "<p class=\"note\">Residents by score: a cache that does not look at scores has a tenth of each.";
+        if report.results.iter().any(|row| row.sampler.is_some()) {
+            html += " In the control of a closed loop scores are noise, here too.";
+        }
+        html += "</p>\n";
         html += &key((0..SHADES).map(decile), true);
     } else {
         html += "<p class=\"note\">Nothing has a score: residents by the requests since their last one.</p>\n";

@@ -1,6 +1,6 @@
 //! Lines over one axis, named where they end.
 
-use super::chart::{BOTTOM, COLOURS, LEFT, NAMES, Scale, TOP, WIDTH, axes, escape, mark, short, svg};
+use super::chart::{BOTTOM, COLOURS, LEFT, Scale, TOP, WIDTH, axes, escape, mark, names_width, short, svg};
 
 /// Lines drawn with a mark at every point have this many points at most; on longer ones some points have a mark.
 const MARKS: usize = 40;
@@ -43,7 +43,8 @@ impl Lines<'_> {
         let least = |of: fn(&(f64, f64)) -> f64| points().map(of).fold(f64::INFINITY, f64::min);
         let most = |of: fn(&(f64, f64)) -> f64| points().map(of).fold(f64::NEG_INFINITY, f64::max);
         let height = (GAP * self.lines.len() as f64 + TOP + BOTTOM).max(360.0);
-        let x = Scale::new((least(|p| p.0), most(|p| p.0)), (LEFT, WIDTH - NAMES), self.log.0);
+        let right = WIDTH - names_width(self.lines.iter().map(|line| &line.name[..]));
+        let x = Scale::new((least(|p| p.0), most(|p| p.0)), (LEFT, right), self.log.0);
         let y_least = if self.log.1 { least(|p| p.1) * 0.9 } else { 0.0 };
         let top = self.y_most.unwrap_or(most(|p| p.1) * 1.05);
         let y_most = if top > y_least { top } else { y_least + 1.0 };
@@ -64,13 +65,8 @@ impl Lines<'_> {
             let every = places.len().div_ceil(MARKS);
             for (k, (at_x, at_y, (value_x, value_y))) in places.iter().enumerate() {
                 if k % every == 0 || k + 1 == places.len() {
-                    let said = format!(
-                        "{name}: {}{} at {}{}",
-                        short(*value_y),
-                        self.units.1,
-                        short(*value_x),
-                        self.units.0
-                    );
+                    let said =
+                        format!("{name}: {}{} at {}{}", short(*value_y), self.units.1, short(*value_x), self.units.0);
                     let mark = mark(line.kind, *at_x, *at_y, line.control);
                     inside += &format!("<g>{mark}<title>{said}</title></g>");
                 }
@@ -78,13 +74,13 @@ impl Lines<'_> {
             inside += "</g>";
             names.push((end_x, end_y, line));
         }
-        inside += &named(names, height);
+        inside += &named(names, (right, height));
         svg(height, self.what, &inside)
     }
 }
 
 /// The names beside the ends of their lines, pushed apart so that all can be read.
-fn named(mut names: Vec<(f64, f64, &Line)>, height: f64) -> String {
+fn named(mut names: Vec<(f64, f64, &Line)>, (right, height): (f64, f64)) -> String {
     names.sort_by(|a, b| a.1.total_cmp(&b.1));
     let mut places: Vec<f64> = names.iter().map(|name| name.1).collect();
     for k in 1..places.len() {
@@ -96,17 +92,22 @@ fn named(mut names: Vec<(f64, f64, &Line)>, height: f64) -> String {
         *place = place.min(most);
         most = *place - GAP;
     }
-    let at = WIDTH - NAMES + 26.0;
+    let at = right + 26.0;
     let mut svg = String::new();
     for ((end_x, end_y, line), place) in names.into_iter().zip(places) {
         svg += &format!(
             "<path class=\"lead\" d=\"M{:.1} {end_y:.1}H{:.1}L{:.1} {place:.1}\"/>",
             end_x + 6.0,
-            WIDTH - NAMES + 8.0,
+            right + 8.0,
             at - 8.0
         );
         svg += &mark(line.kind, at, place, line.control);
-        svg += &format!("<text class=\"label\" x=\"{:.1}\" y=\"{:.1}\">{}</text>", at + 10.0, place + 4.0, escape(&line.name));
+        svg += &format!(
+            "<text class=\"label\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            at + 10.0,
+            place + 4.0,
+            escape(&line.name)
+        );
     }
     svg
 }

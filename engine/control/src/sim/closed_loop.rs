@@ -106,7 +106,10 @@ impl ClosedLoop<'_> {
 pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
     let samples = run.losses.samples();
     if samples == 0 || samples > crate::types::MAX_SAMPLES {
-        return Err(Error::settings(format!("a dataset of {samples} samples: give 1 to {}", crate::types::MAX_SAMPLES)));
+        return Err(Error::settings(format!(
+            "a dataset of {samples} samples: give 1 to {}",
+            crate::types::MAX_SAMPLES
+        )));
     }
     if let Losses::Planted { decay, .. } = run.losses
         && !(decay > 0.0)
