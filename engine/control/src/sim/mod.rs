@@ -1,7 +1,11 @@
 //! The pure half run alone: a recorded run's accesses through the *same ledger* that keeps the live cache's books, so
 //! that a simulated hit ratio cannot drift from a real one.
 
+#[cfg(test)]
+mod bomb_tests;
 mod closed_loop;
+#[cfg(test)]
+mod lab_tests;
 mod oracle_general;
 mod pipeline;
 #[cfg(test)]
