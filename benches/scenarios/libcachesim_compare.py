@@ -4,20 +4,31 @@ with varying sizes.
     pip install libcachesim
     python benches/scenarios/libcachesim_compare.py --lossfeed target/debug/lossfeed --out record.json
 
+    cargo bench -p lossfeed-benches --bench replay --no-run      # names the program that --rates takes
+    python benches/scenarios/libcachesim_compare.py --lossfeed … --rates target/release/deps/replay-…
+
 Both programs get the same accesses and the same capacity in bytes. Where they count different hits, the trace is made
 smaller, access by access, as long as they still do: what is left shows the difference, and stands in the record. Exit
 code 1 if a difference is found where none is known; the known ones are in KNOWN, with the reason.
+
+`--rates` also runs lossfeed's benchmark of replays and libcachesim's LRU over a run of the same shape, in turn: requests
+a second of processor time, one thread each, the best of all rounds. libcachesim reads its trace on the way, from a file
+in the page cache; lossfeed has read it before. libcachesim's hash table has its default size, or that of the cache,
+whichever is faster.
 """
 
 from __future__ import annotations
 
 import argparse
+import array
 import gzip
 import json
+import os
 import random
 import subprocess
 import sys
 import tempfile
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -128,11 +139,45 @@ def traces(seed: int, rounds: int) -> list[tuple[str, Accesses, list[int]]]:
     return found
 
 
+def rates(program: str, samples: int, rounds: int = 3) -> dict[str, float]:
+    """Requests a second of processor time: lossfeed's LRU, and libcachesim's over a run of the same shape."""
+    environment = os.environ | {"LOSSFEED_POLICY": "lru", "LOSSFEED_SAMPLES": str(samples)}
+    epochs = max(2, 10_000_000 // samples)
+    capacity = samples // 5
+    record = {"samples": samples, "requests": samples * epochs, "lossfeed": 0.0, "libcachesim": 0.0}
+    with tempfile.NamedTemporaryFile(suffix=".oracleGeneral.bin") as file:
+        order = list(range(samples))
+        for epoch in range(epochs):
+            random.Random(epoch).shuffle(order)
+            # 24 bytes a request, without gaps: time (u32), object (u64), size (u32), next request (i64).
+            words = array.array("I", [0]) * (6 * samples)
+            words[1::6] = array.array("I", [sample + 1 for sample in order])
+            words[3::6] = array.array("I", [1]) * samples
+            words[4::6] = words[5::6] = array.array("I", [2**32 - 1]) * samples
+            words.tofile(file)
+        file.flush()
+        for _ in range(rounds):
+            run = subprocess.run([program], env=environment, check=True, capture_output=True, text=True, timeout=600)
+            measured = json.loads(run.stdout.splitlines()[-1])
+            record["lossfeed"] = max(record["lossfeed"], measured["requests_per_cpu_s"])
+            record["hit_ratio_lossfeed"] = measured["hits"] / measured["requests"]
+            for table in ({}, {"hashpower": capacity.bit_length() + 1}):
+                cache = libcachesim.LRU(capacity, **table)
+                reader = libcachesim.TraceReader(file.name, libcachesim.TraceType.ORACLE_GENERAL_TRACE)
+                started = time.process_time()
+                miss_ratio, _ = cache.process_trace(reader)
+                took = time.process_time() - started
+                record["libcachesim"] = max(record["libcachesim"], round(samples * epochs / took))
+                record["hit_ratio_libcachesim"] = 1 - miss_ratio
+    return record
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lossfeed", default="lossfeed", help="the program to hold to it")
     parser.add_argument("--rounds", type=int, default=10, help="random traces of each kind")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rates", metavar="PROGRAM", help="lossfeed's benchmark of replays: compare rates too")
     parser.add_argument("--out", type=Path, help="where to write the record")
     args = parser.parse_args()
     counted: dict[tuple[str, str], dict[str, int]] = {}
@@ -173,6 +218,8 @@ def main() -> int:
         "counts": [{"policy": policy, "kind": kind, **row} for (policy, kind), row in counted.items()],
         "differences": differences,
     }
+    if args.rates:
+        record["lru_requests_per_cpu_s"] = [rates(args.rates, samples) for samples in (50_000, 1_281_167)]
     text = json.dumps(record, indent=1)
     print(text)
     if args.out:

@@ -39,7 +39,10 @@ fn every_malformed_row_is_an_error_that_names_its_line() {
 #[test]
 fn files_that_hold_no_trace_are_refused_with_what_is_missing() {
     assert!(read("").unwrap_err().contains("it is empty"));
-    assert!(read("id,loss\n1,2\n").unwrap_err().contains("the header is \"id,loss\""));
+    for header in ["id,loss", "epoch,step,id,loss,label", "epoch,step,id,loss,bytes,label", "epoch,id,step,loss"] {
+        let error = read(&format!("{header}\n0,0,1,2\n")).unwrap_err();
+        assert!(error.contains(&format!("line 1: the header is \"{header}\"")), "{error}");
+    }
     assert!(read("epoch,step,id,loss\n").unwrap_err().contains("no rows"));
 }
 

@@ -3,11 +3,9 @@
 use std::io::{self, Read, Write};
 
 use lossfeed_control::Result;
-use lossfeed_control::sim::Replay;
-use lossfeed_journal::{Ending, Limits, Recording, replay};
+use lossfeed_control::sim::{Options, Replay};
+use lossfeed_journal::{Ending, Limits, Recording};
 use serde::Serialize;
-
-use crate::parallel::in_parallel;
 
 /// The recorded run, and the same policy and capacity replayed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -35,16 +33,16 @@ pub(crate) struct Journal {
     pub(crate) run: Run,
     pub(crate) requests: usize,
     pub(crate) samples: usize,
-    pub(crate) results: Vec<Replay>,
+    pub(crate) total_bytes: u64,
+    pub(crate) recording: Recording,
 }
 
-/// Reads the journal and replays it: every policy at every share of the delivered samples' bytes, and at every capacity
-/// in bytes.
-pub(crate) fn read(file: impl Read, policies: &[String], fractions: &[f64], capacities: &[u64]) -> Result<Journal> {
+/// Reads the journal and replays it as the run was.
+pub(crate) fn read(file: impl Read) -> Result<Journal> {
     let recording = Recording::read(file, Limits::default())?;
     let (hits, misses) = recording.counted();
     let meta = &recording.meta;
-    let same = replay(&recording, &meta.policy, meta.capacity_bytes)?;
+    let same = lossfeed_journal::replay(&recording, &meta.policy, meta.capacity_bytes)?;
     let run = Run {
         policy: meta.policy.clone(),
         capacity_bytes: meta.capacity_bytes,
@@ -57,27 +55,18 @@ pub(crate) fn read(file: impl Read, policies: &[String], fractions: &[f64], capa
         lost_rows: recording.lost(),
         complete: recording.ending == Ending::Closed,
     };
-    let total = recording.delivered_bytes();
-    let shares = fractions.iter().map(|&share| (share, (share * total as f64).floor() as u64));
-    let absolute = capacities.iter().map(|&bytes| (bytes as f64 / total as f64, bytes));
-    let sizes: Vec<(f64, u64)> = shares.chain(absolute).collect();
-    let one = |&(policy, (capacity_fraction, capacity_bytes)): &(&String, (f64, u64))| {
-        let name = if policy == "app" { "shade" } else { policy };
-        let found = replay(&recording, name, capacity_bytes)?;
-        Ok(Replay {
-            policy: policy.clone(),
-            capacity_fraction,
-            capacity_bytes,
-            hits: found.hits,
-            misses: found.misses,
-            hit_ratio: found.hits as f64 / (found.hits + found.misses) as f64,
-            substituted: None,
-        })
-    };
-    let asked: Vec<_> = policies.iter().flat_map(|policy| sizes.iter().map(move |&size| (policy, size))).collect();
-    let results = in_parallel(&asked, one).into_iter().collect::<Result<_>>()?;
     let requests = usize::try_from(hits + misses).unwrap_or(usize::MAX);
-    Ok(Journal { run, requests, samples: recording.delivered(), results })
+    let (samples, total_bytes) = (recording.delivered(), recording.delivered_bytes());
+    Ok(Journal { run, requests, samples, total_bytes, recording })
+}
+
+impl Journal {
+    /// The recorded run with another policy and capacity.
+    pub(crate) fn replay(&self, policy: &str, capacity: (f64, u64), options: &Options<'_>) -> Result<Replay> {
+        let name = if policy == "app" { "shade" } else { policy };
+        let found = lossfeed_journal::replay_with(&self.recording, name, capacity.1, options)?;
+        Ok(Replay::counted(policy, capacity, found.epochs, found.residents))
+    }
 }
 
 impl Run {
@@ -110,7 +99,7 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{ReplayArgs, TraceFormat};
+    use crate::args::ReplayArgs;
 
     const JOURNAL: &str = "# {\"lossfeed-journal\":1,\"samples\":9,\"capacity_bytes\":20,\"policy\":\"lru\",\"smoothing\":0}\n\
         event,epoch,step,row,id,drawn,verdict,bytes,weight,score,loss,gradient_norm\n\
@@ -119,19 +108,19 @@ mod tests {
 
     #[test]
     fn the_run_itself_comes_first_and_gaps_are_told() {
-        let policies = ["fifo".to_owned(), "app".to_owned()];
         let told = |text: &str| {
-            let journal = read(text.as_bytes(), &policies, &[1.0], &[]).unwrap();
+            let journal = read(text.as_bytes()).unwrap();
             let mut out = Vec::new();
             journal.run.print(&mut out).unwrap();
             (journal, String::from_utf8(out).unwrap())
         };
         let (journal, said) = told(&format!("{JOURNAL}end,,,,,,,,,,,\n"));
-        assert_eq!((journal.requests, journal.samples), (5, 3));
-        assert_eq!(
-            journal.results.iter().map(|r| (&r.policy[..], r.hits)).collect::<Vec<_>>(),
-            [("fifo", 2), ("app", 2)]
-        );
+        assert_eq!((journal.requests, journal.samples, journal.total_bytes), (5, 3, 30));
+        for policy in ["fifo", "app"] {
+            let found = journal.replay(policy, (1.0, 30), &Options::default()).unwrap();
+            assert_eq!((&found.policy[..], found.hits, found.epochs[0].distinct), (policy, 2, 3));
+            assert_eq!((found.epochs.len(), found.epochs[0].effective_samples), (1, Some(1.0)));
+        }
         assert_eq!(
             said,
             "the run: lru with 20 bytes for a dataset of 9 samples: 2 hits, 3 misses\nreplayed: the same, access by access\n"
@@ -146,26 +135,18 @@ mod tests {
     fn replay_tells_a_journal_from_a_trace_by_its_content() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), format!("{JOURNAL}end,,,,,,,,,,,\n")).unwrap();
-        let policy = vec!["lru".to_owned()];
-        let (capacity_fraction, capacity) = (vec![0.7], vec![20]);
-        let trace = file.path().to_owned();
-        let args = ReplayArgs {
-            trace,
-            policy,
-            capacity_fraction,
-            capacity,
-            samples: None,
-            format: TraceFormat::Auto,
-            json: true,
-        };
+        let trace = file.path().to_str().unwrap();
+        let args = ReplayArgs::of(&["--trace", trace, "--policy=lru", "--capacity-fraction=0.7", "--capacity=20"]);
         let mut out = Vec::new();
-        crate::replay::report(&args, &mut out).unwrap();
+        crate::replay::report(&ReplayArgs { json: true, ..args.clone() }, &mut out).unwrap();
         let said: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(said["run"]["differing"], 0);
         assert_eq!((&said["requests"], &said["samples"]), (&5.into(), &3.into()));
         // 70 % of three samples of 10 bytes is room for two, as are 20 bytes.
         assert_eq!((&said["results"][0]["hits"], &said["results"][1]["hits"]), (&2.into(), &2.into()));
-        let samples = ReplayArgs { samples: Some(9), ..args };
+        let samples = ReplayArgs { samples: Some(9), ..args.clone() };
         assert!(crate::replay::report(&samples, &mut Vec::new()).unwrap_err().to_string().contains("journal"));
+        let sampler = ReplayArgs { sampler: vec!["uniform".to_owned()], ..args };
+        assert!(crate::replay::report(&sampler, &mut Vec::new()).unwrap_err().to_string().contains("journal"));
     }
 }

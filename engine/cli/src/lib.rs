@@ -20,7 +20,9 @@ mod doctor;
 mod journal;
 mod papers;
 mod parallel;
+mod progress;
 mod replay;
+mod report;
 
 use std::ffi::OsString;
 

@@ -46,5 +46,5 @@ mod tests;
 pub use event::{Event, Meta, Row, Scored};
 pub use lossfeed_control::control::Verdict;
 pub use reader::{Ending, Limits, Reader, is_journal};
-pub use recording::{Recording, Replayed, replay};
+pub use recording::{Recording, Replayed, replay, replay_with};
 pub use writer::{Summary, WhenBehind, Writer};

@@ -8,7 +8,8 @@ use lossfeed_control::control::{Control, Cut, Plan};
 use lossfeed_control::index::ScoreTable;
 use lossfeed_control::ledger::Ledger;
 use lossfeed_control::policy::{self, Needs};
-use lossfeed_control::sampler::Order;
+use lossfeed_control::sampler::{Order, random_belief};
+use lossfeed_control::sim::{Ages, Composition, Epoch, Options, Population, Tally};
 use lossfeed_control::{Error, Result, SampleId};
 
 use crate::{Ending, Event, Limits, Meta, Reader, Row, Verdict};
@@ -27,7 +28,7 @@ pub struct Recording {
 }
 
 /// What a policy made of a recorded run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Replayed {
     /// Accesses that found their sample resident.
     pub hits: u64,
@@ -36,6 +37,10 @@ pub struct Replayed {
     /// Accesses that were hits in the run and none here, or the other way round. With the run's own policy and capacity
     /// this is 0, or the journal has gaps.
     pub otherwise: u64,
+    /// By epoch.
+    pub epochs: Vec<Epoch>,
+    /// Who was in the cache at the end, if a population was there to tell them by.
+    pub residents: Option<Composition>,
 }
 
 impl Recording {
@@ -101,6 +106,27 @@ impl Recording {
         self.sizes.iter().sum()
     }
 
+    /// The samples as the run left them: what was believed of them at last, and how long ago they were delivered.
+    pub fn population(&self) -> Population {
+        let samples = self.sizes.len();
+        let (mut scores, mut ages) = (ScoreTable::new(samples, self.meta.smoothing), Ages::new(samples));
+        // A score may be of a sample that no decision names, where the journal has gaps.
+        let mut believe = |id: SampleId, score| {
+            if (id as usize) < samples {
+                scores.record(id, score, 0);
+            }
+        };
+        for event in &self.events {
+            match event {
+                Event::Decide { rows, .. } => rows.iter().for_each(|row| ages.meet(row.id)),
+                Event::Learn { rows, .. } => rows.iter().for_each(|row| believe(row.id, row.score)),
+                Event::Believe(rows) => rows.iter().for_each(|&(id, score)| believe(id, score)),
+                _ => {}
+            }
+        }
+        Population::new(scores.as_slice(), &ages)
+    }
+
     /// The accesses to come from event `first` on: to the end of the pass, or of the journal.
     fn to_come(&self, first: usize, whole: bool) -> Vec<SampleId> {
         let rest = self.events[first..].iter();
@@ -117,6 +143,19 @@ impl Recording {
 /// # Errors
 /// `Settings` if there is no such policy.
 pub fn replay(recording: &Recording, policy: &str, capacity_bytes: u64) -> Result<Replayed> {
+    replay_with(recording, policy, capacity_bytes, &Options::default())
+}
+
+/// The same with `options`. A journal tells who was delivered, so no policy substitutes here.
+///
+/// # Errors
+/// `Settings` if there is no such policy.
+pub fn replay_with(
+    recording: &Recording,
+    policy: &str,
+    capacity_bytes: u64,
+    options: &Options<'_>,
+) -> Result<Replayed> {
     let samples = usize::try_from(recording.meta.samples)
         .map_err(|e| Error::unreadable("the dataset has more samples than fit").because(e))?;
     let bytes = |id: SampleId| recording.sizes.get(id as usize).copied().unwrap_or(0);
@@ -127,6 +166,11 @@ pub fn replay(recording: &Recording, policy: &str, capacity_bytes: u64) -> Resul
         ledger.plan(&recording.to_come(0, true));
     }
     let mut control = Control::new(ScoreTable::new(samples, recording.meta.smoothing), ledger);
+    let score = |id, score: f32| match options.noise {
+        Some(seed) if score.is_finite() => random_belief(seed, id),
+        _ => score,
+    };
+    let (mut tally, mut counted) = (Tally::new(samples, options.costs), None);
     let mut otherwise = 0;
     for (number, event) in recording.events.iter().enumerate() {
         match event {
@@ -141,17 +185,23 @@ pub fn replay(recording: &Recording, policy: &str, capacity_bytes: u64) -> Resul
                     control.plan_and_begin(plan, 0)
                 };
             }
-            Event::Decide { rows, .. } => {
+            Event::Decide { epoch, rows, .. } => {
+                if counted.replace(*epoch) != Some(*epoch) {
+                    tally.begin_epoch();
+                }
                 let verdicts = control.follow(rows.iter().map(|row| row.id), &bytes);
+                let hits = verdicts.iter().map(|&verdict| verdict == Verdict::Hit);
+                tally.batch(rows.iter().map(|row| row.id).zip(hits), bytes);
+                tally.weigh(rows.iter().map(|row| row.weight));
                 let differs =
                     |(verdict, row): (Verdict, &Row)| (verdict == Verdict::Hit) != (row.verdict == Verdict::Hit);
                 otherwise += verdicts.into_iter().zip(rows).filter(|&pair| differs(pair)).count() as u64;
             }
             Event::Learn { rows, .. } => {
-                control.learn(None, rows.iter().map(|row| (row.id, row.score)));
+                control.learn(None, rows.iter().map(|row| (row.id, score(row.id, row.score))));
             }
             Event::Believe(rows) => {
-                control.learn(None, rows.iter().copied());
+                control.learn(None, rows.iter().map(|&(id, belief)| (id, score(id, belief))));
             }
             Event::Cancel(ids) => ids.iter().for_each(|&id| {
                 control.cancel(id);
@@ -167,5 +217,7 @@ pub fn replay(recording: &Recording, policy: &str, capacity_bytes: u64) -> Resul
         }
     }
     let counts = control.counts();
-    Ok(Replayed { hits: counts.hits, misses: counts.misses, otherwise })
+    let residents = options.population.zip(control.ledger());
+    let residents = residents.map(|(population, ledger)| population.composition(ledger.residents_iter()));
+    Ok(Replayed { hits: counts.hits, misses: counts.misses, otherwise, epochs: tally.finish(), residents })
 }

@@ -211,7 +211,11 @@ impl Control {
             let delivered = instead.unwrap_or(drawn);
             let verdict = ledger.access(delivered, bytes, &self.scores, &mut self.victims).into();
             let row = rows.len() as u32;
-            evicted.extend(self.victims.drain(..).map(|id| Evicted { row, id }));
+            if !self.victims.is_empty() {
+                // At once for the whole batch, if at all: where one is evicted others are.
+                evicted.reserve(if evicted.is_empty() { ids.len() - rows.len() } else { 0 });
+                evicted.extend(self.victims.drain(..).map(|id| Evicted { row, id }));
+            }
             rows.push(Row { drawn, delivered, weight, verdict });
         }
         self.displace(&mut rows, &evicted);

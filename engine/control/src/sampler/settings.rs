@@ -130,7 +130,9 @@ impl SamplerSettings {
         match *self {
             Self::Echo(sampler) => Ok(Box::new(sampler)),
             Self::Replay(sampler) => Ok(Box::new(sampler)),
-            Self::Auto(_) => Err(Error::internal("sampler auto is built before it has chosen")),
+            Self::Auto(_) => Err(Error::settings(
+                "sampler auto chooses for a loader, by its cache and its transform: here name replay, cost-aware or uniform",
+            )),
             Self::Uniform(Uniform { replacement: true, in_order: true }) => Err(Error::settings(
                 "uniform: replacement and in_order are both set: draws with replacement have no order to keep, so leave one out",
             )),

@@ -3,6 +3,7 @@
 //! A batch's accesses come first, in row order; then its scores are applied. The score of a sample is SHADE's:
 //! ln(count + 10), count being the samples of the batch with a strictly smaller loss. The newest score is believed as
 //! it is. No prefetch. Policies that need the whole future are told the whole trace, all others an epoch at its start.
+//! A policy that does not look at scores is not told of any.
 //!
 //! A policy that substitutes delivers an epoch's samples in another order than was recorded, and its hits are of that
 //! order: they can be more than Belady's bound of the recorded one. A sample that comes early or late has the loss that
@@ -10,20 +11,20 @@
 
 use std::sync::Arc;
 
-use lossfeed_kernels::rank;
 use serde::Serialize;
 
-use super::Trace;
-use crate::control::{Control, Cut, Plan, Row, Turn};
-use crate::error::{Error, Result};
+use super::own_losses::OwnLosses;
+use super::pipeline::{Costs, Time};
+use super::population::{Composition, Population};
+use super::tally::{Epoch, Tally, total_time};
+use super::trace::Trace;
+use crate::control::{Control, Cut, Plan, Turn, Verdict};
+use crate::error::Result;
 use crate::index::ScoreTable;
 use crate::ledger::Ledger;
 use crate::policy::{self, Needs};
-use crate::sampler::Order;
+use crate::sampler::{Order, random_belief};
 use crate::types::SampleId;
-
-/// The offset of SHADE Eq. 6 in its authors' code; the paper leaves it open.
-const B0: f32 = 10.0;
 
 /// What one policy made of a trace at one size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -43,6 +44,50 @@ pub struct Replay {
     /// Accesses at which another sample was delivered than was asked for; `None` under a policy that never does that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub substituted: Option<u64>,
+    /// By epoch, [`EPOCHS_MAX`](super::EPOCHS_MAX) at most.
+    pub epochs: Vec<Epoch>,
+    /// Who was in the cache at the end, if a population was there to tell them by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub residents: Option<Composition>,
+    /// How long all epochs took, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
+}
+
+/// What else a replay does.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options<'a> {
+    /// Every score is replaced by noise fixed by this seed and the sample: the control that tells what scores are
+    /// worth.
+    pub noise: Option<u64>,
+    /// Time is counted.
+    pub costs: Option<Costs>,
+    /// Residents are told by these samples' scores and ages.
+    pub population: Option<&'a Population>,
+}
+
+impl Replay {
+    /// From what was counted. `fraction` is what the capacity is of the dataset.
+    pub fn counted(
+        policy: &str,
+        (fraction, bytes): (f64, u64),
+        epochs: Vec<Epoch>,
+        residents: Option<Composition>,
+    ) -> Self {
+        let (hits, misses) = epochs.iter().fold((0, 0), |(h, m), epoch| (h + epoch.hits, m + epoch.misses));
+        Self {
+            policy: policy.to_owned(),
+            capacity_fraction: fraction,
+            capacity_bytes: bytes,
+            hits,
+            misses,
+            hit_ratio: hits as f64 / (hits + misses) as f64,
+            substituted: None,
+            time: total_time(&epochs),
+            epochs,
+            residents,
+        }
+    }
 }
 
 /// Replays `trace` through the policy of that name (`app`, the paper's name for it, is `shade`) with room for
@@ -51,13 +96,8 @@ pub struct Replay {
 /// # Errors
 /// `Settings` if there is no such policy or the fraction is not between 0 and 1.
 pub fn replay(trace: &Trace, policy: &str, capacity_fraction: f64) -> Result<Replay> {
-    if !(0.0..=1.0).contains(&capacity_fraction) {
-        return Err(Error::settings(format!(
-            "the capacity fraction is {capacity_fraction}: give a part of the dataset from 0 to 1"
-        )));
-    }
-    let capacity_bytes = (capacity_fraction * trace.total_bytes() as f64).floor() as u64;
-    Ok(Replay { capacity_fraction, ..replay_bytes(trace, policy, capacity_bytes)? })
+    let bytes = trace.capacity(capacity_fraction)?;
+    replay_with(trace, policy, (capacity_fraction, bytes), &Options::default())
 }
 
 /// The same with room for `capacity_bytes`, or for so many samples if the trace has no sizes.
@@ -65,69 +105,53 @@ pub fn replay(trace: &Trace, policy: &str, capacity_fraction: f64) -> Result<Rep
 /// # Errors
 /// `Settings` if there is no such policy.
 pub fn replay_bytes(trace: &Trace, policy: &str, capacity_bytes: u64) -> Result<Replay> {
+    let fraction = capacity_bytes as f64 / trace.total_bytes() as f64;
+    replay_with(trace, policy, (fraction, capacity_bytes), &Options::default())
+}
+
+/// The same with `options`; the capacity is what it is of the dataset, which is reported as it is given, and bytes.
+///
+/// # Errors
+/// `Settings` if there is no such policy.
+pub fn replay_with(trace: &Trace, policy: &str, capacity: (f64, u64), options: &Options<'_>) -> Result<Replay> {
     let name = if policy == "app" { "shade" } else { policy };
     let samples = trace.samples();
-    let mut ledger = Ledger::new(capacity_bytes, samples, policy::from_name(name, samples)?);
-    let clairvoyant = ledger.needs().contains(Needs::WHOLE_FUTURE);
-    let mut own = OwnLosses::new(ledger.needs().contains(Needs::SUBSTITUTES), samples);
+    let mut ledger = Ledger::new(capacity.1, samples, policy::from_name(name, samples)?);
+    let needs = ledger.needs();
+    let clairvoyant = needs.contains(Needs::WHOLE_FUTURE);
     if clairvoyant {
         ledger.plan(&trace.ids);
     }
+    let scored = needs.contains(Needs::SCORES) && !trace.scores.is_empty();
+    let bytes = |id: SampleId| trace.bytes(id);
     let mut control = Control::new(ScoreTable::new(samples, 0.0), ledger);
+    let mut tally = Tally::new(samples, options.costs);
+    let mut own = needs.contains(Needs::SUBSTITUTES).then(|| OwnLosses::new(samples));
     for (epoch, batches) in trace.epochs().enumerate() {
         let Some(start) = batches.first().map(|rows| rows.start) else { continue };
+        tally.begin_epoch();
         let rows = start..batches.last().map_or(start, |rows| rows.end);
         let order = Order { ids: trace.ids[rows.clone()].to_vec(), weights: vec![1.0; rows.len()] };
         let ends = batches.iter().map(|rows| rows.end - start).collect();
         let plan = Plan { epoch: epoch as u64, order: Arc::new(order), cut: Cut::At(ends) };
         let pass = if clairvoyant { control.begin(plan, 0) } else { control.plan_and_begin(plan, 0) };
-        own.begin(&trace.ids[rows.clone()], &trace.losses[rows]);
+        if let Some(own) = &mut own {
+            own.begin_epoch(&trace.ids[rows.clone()], &trace.losses[rows]);
+        }
         for rows in batches {
-            let Turn::Decided(decision) = control.decide(pass, &|id| trace.bytes(id)) else { break };
-            let (ids, losses) = (&trace.ids[rows.clone()], &trace.losses[rows]);
-            match own.delivered(&decision.rows) {
-                None => control.learn(None, ids.iter().copied().zip(rank::scores(&rank::counts(losses), B0))),
-                Some((ids, losses)) => {
-                    control.learn(None, ids.into_iter().zip(rank::scores(&rank::counts(&losses), B0)))
-                }
-            };
+            let Turn::Decided(decision) = control.decide(pass, &bytes) else { break };
+            tally.batch(decision.rows.iter().map(|row| (row.delivered, row.verdict == Verdict::Hit)), bytes);
+            let own = own.as_mut().and_then(|own| own.scores(&decision.rows));
+            if scored {
+                let told = decision.rows.iter().zip(own.as_deref().unwrap_or(&trace.scores[rows]));
+                let told = told.filter(|(_, score)| score.is_finite());
+                let score = |id, score| options.noise.map_or(score, |seed| random_belief(seed, id));
+                control.learn(None, told.map(|(row, &recorded)| (row.delivered, score(row.delivered, recorded))));
+            }
         }
     }
-    let counts = control.counts();
-    Ok(Replay {
-        policy: policy.to_owned(),
-        capacity_fraction: capacity_bytes as f64 / trace.total_bytes() as f64,
-        capacity_bytes,
-        hits: counts.hits,
-        misses: counts.misses,
-        hit_ratio: counts.hits as f64 / trace.requests() as f64,
-        substituted: own.is_on.then_some(own.substituted),
-    })
-}
-
-/// What was recorded of each sample in the epoch at hand, for policies that deliver it at another time.
-struct OwnLosses {
-    is_on: bool,
-    /// By id; NaN if the epoch has none.
-    losses: Vec<f32>,
-    substituted: u64,
-}
-
-impl OwnLosses {
-    fn new(is_on: bool, samples: usize) -> Self {
-        Self { is_on, losses: vec![f32::NAN; if is_on { samples } else { 0 }], substituted: 0 }
-    }
-    fn begin(&mut self, ids: &[SampleId], losses: &[f32]) {
-        if self.is_on {
-            self.losses.fill(f32::NAN);
-            ids.iter().zip(losses).for_each(|(&id, &loss)| self.losses[id as usize] = loss);
-        }
-    }
-    /// The samples of a batch and their losses; `None` if they are those that the trace has there.
-    fn delivered(&mut self, rows: &[Row]) -> Option<(Vec<SampleId>, Vec<f32>)> {
-        let substituted = rows.iter().filter(|row| row.drawn != row.delivered).count() as u64;
-        self.substituted += substituted;
-        let ids = rows.iter().map(|row| row.delivered);
-        (substituted > 0).then(|| (ids.clone().collect(), ids.map(|id| self.losses[id as usize]).collect()))
-    }
+    let residents = options.population.zip(control.ledger());
+    let residents = residents.map(|(population, ledger)| population.composition(ledger.residents_iter()));
+    let substituted = own.map(|own| own.substituted);
+    Ok(Replay { substituted, ..Replay::counted(policy, capacity, tally.finish(), residents) })
 }

@@ -13,25 +13,33 @@ use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
 
 use flate2::bufread::MultiGzDecoder;
+use lossfeed_kernels::rank;
 
 use super::ShortLines;
+use super::population::{Ages, Population};
 use crate::error::{Error, Result};
 use crate::types::SampleId;
 
-/// Rows worth reading from an unknown file. A row takes 8 bytes once it is read, 4 more where it begins a batch, and
-/// twice that while rows are read and ids numbered; a size takes another 20 or so for each distinct sample meanwhile.
-/// So 2 to 3 GiB, 6 on the way, and 10 on the way if every row is another sample with a size.
+/// Rows worth reading from an unknown file. A row takes 12 bytes once it is read, 4 more where it begins a batch, and
+/// 16 while rows are read and ids numbered; a size takes another 20 or so for each distinct sample meanwhile. So 3 to
+/// 4 GiB, 6 on the way, and 10 on the way if every row is another sample with a size.
 pub const ROWS_MAX: usize = 1 << 28;
 const COLUMNS: [&str; 5] = ["epoch", "step", "id", "loss", "bytes"];
 const HEADERS: &str = "epoch,step,id,loss or epoch,step,id,loss,bytes";
 /// The longest row with every number at its widest is well below this.
 const LINE_BYTES_MAX: usize = 256;
 
-/// A recorded run in memory: 8 bytes a row, 4 a batch, and 4 a distinct sample where it has sizes.
+/// The offset of SHADE Eq. 6 in its authors' code; the paper leaves it open.
+pub(super) const B0: f32 = 10.0;
+
+/// A recorded run in memory: 12 bytes a row, 4 a batch, and 4 a distinct sample where it has sizes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
     pub(super) ids: Vec<SampleId>,
     pub(super) losses: Vec<f32>,
+    /// What the losses make of their samples, by row; NaN where a loss has no rank. Empty if no row has one. Ranked
+    /// once, for every replay.
+    pub(super) scores: Vec<f32>,
     /// The first row of each batch.
     starts: Vec<u32>,
     /// The first batch of each epoch.
@@ -68,7 +76,15 @@ pub(super) fn dense<T: Copy + Ord>(ids: &[T]) -> (Vec<SampleId>, Vec<T>) {
 impl Trace {
     pub(super) fn of(rows: Rows) -> Self {
         let Rows { ids, losses, starts, epochs, samples, bytes } = rows;
-        Self { ids, losses, starts, epochs, samples, unnamed: 0, bytes }
+        let mut scores = Vec::new();
+        if losses.iter().any(|loss| loss.is_finite()) {
+            scores.reserve_exact(losses.len());
+            for (batch, &start) in starts.iter().enumerate() {
+                let end = starts.get(batch + 1).map_or(losses.len(), |&end| end as usize);
+                scores.extend(rank::scores(&rank::counts(&losses[start as usize..end]), B0));
+            }
+        }
+        Self { ids, losses, scores, starts, epochs, samples, unnamed: 0, bytes }
     }
     /// Reads a trace, gzip or not (told by its first bytes, not by a name), of at most `rows_max` rows (never more than
     /// 2³² − 2).
@@ -95,6 +111,10 @@ impl Trace {
     /// Batches, all epochs together.
     pub fn batches(&self) -> usize {
         self.starts.len()
+    }
+    /// Epochs.
+    pub fn epoch_count(&self) -> usize {
+        self.epochs.len()
     }
     /// The same recorded run, of a dataset of `samples`: those that no row names were not delivered, but are parts of
     /// it.
@@ -125,6 +145,29 @@ impl Trace {
         let named: u64 = bytes.iter().map(|&b| u64::from(b)).sum();
         named + (named as f64 / self.samples as f64 * self.unnamed as f64).round() as u64
     }
+    /// ⌊fraction × [`Trace::total_bytes`]⌋.
+    ///
+    /// # Errors
+    /// `Settings` if the fraction is not between 0 and 1.
+    pub fn capacity(&self, fraction: f64) -> Result<u64> {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(Error::settings(format!(
+                "the capacity fraction is {fraction}: give a part of the dataset from 0 to 1"
+            )));
+        }
+        Ok((fraction * self.total_bytes() as f64).floor() as u64)
+    }
+    /// The samples as the trace leaves them: their last scores, and how long ago they were delivered.
+    pub fn population(&self) -> Population {
+        let mut last = vec![f32::NAN; self.samples];
+        for (&id, &score) in self.ids.iter().zip(&self.scores).filter(|(_, score)| score.is_finite()) {
+            last[id as usize] = score;
+        }
+        let mut ages = Ages::new(self.samples);
+        self.ids.iter().for_each(|&id| ages.meet(id));
+        Population::new(&last, &ages)
+    }
+    #[inline]
     pub(super) fn bytes(&self, id: SampleId) -> u64 {
         self.bytes.as_ref().map_or(1, |b| u64::from(b[id as usize]))
     }

@@ -1,0 +1,107 @@
+//! What `lossfeed replay` found, as a table, JSON, CSV or one HTML page.
+
+mod bars;
+mod chart;
+mod csv;
+mod html;
+mod lines;
+mod style;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Write};
+
+use lossfeed_control::sim::{Costs, Population, Replay};
+use lossfeed_control::{Error, Result};
+use serde::Serialize;
+
+use crate::args::ReplayArgs;
+use crate::journal::Run;
+use crate::term;
+
+/// The JSON document. Its keys are a contract: `{"requests","samples","assumed":[…],"results":[{"policy",
+/// "capacity_fraction","capacity_bytes","hits","misses","hit_ratio","epochs":[…],"residents"}…]}`. A journal has `run`
+/// before them: what was recorded, and the same replayed. `population`: the samples at the end of the run; of a closed
+/// loop every result has its own.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) run: Option<Run>,
+    pub(crate) requests: usize,
+    pub(crate) samples: usize,
+    /// What is not told and had to be taken as given.
+    pub(crate) assumed: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) costs: Option<Costs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) population: Option<Population>,
+    pub(crate) results: Vec<Row>,
+    /// What was read, for a heading.
+    #[serde(skip)]
+    pub(crate) title: String,
+    /// Whether capacities are bytes; else they are numbers of samples.
+    #[serde(skip)]
+    pub(crate) sized: bool,
+}
+
+/// One policy at one size.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Row {
+    /// Who drew, in a closed loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sampler: Option<String>,
+    #[serde(flatten)]
+    pub(crate) found: Replay,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) population: Option<Population>,
+    /// The same with noise in the place of every score, where anybody looks at scores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) random_scores: Option<Replay>,
+}
+
+impl Row {
+    /// Sampler and policy.
+    fn name(&self) -> String {
+        match &self.sampler {
+            Some(sampler) => format!("{sampler} + {}", self.found.policy),
+            None => self.found.policy.clone(),
+        }
+    }
+    /// What was found, and of the control.
+    fn all(&self) -> impl Iterator<Item = (bool, &Replay)> {
+        std::iter::once((false, &self.found)).chain(self.random_scores.as_ref().map(|control| (true, control)))
+    }
+}
+
+/// Writes the files that were asked for, and prints.
+pub(crate) fn tell(report: &Report, args: &ReplayArgs, out: &mut impl Write) -> Result<i32> {
+    let write = |path: &std::path::Path, text: String| {
+        std::fs::write(path, text).map_err(|e| Error::unreadable(format!("cannot write {}", path.display())).because(e))
+    };
+    if let Some(path) = &args.csv {
+        write(path, csv::csv(report))?;
+    }
+    if let Some(path) = &args.html {
+        write(path, html::page(report))?;
+    }
+    let printed = if args.json { term::document(report, out) } else { table::print(report, out) };
+    match printed.and_then(|()| out.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::unreadable("cannot print").because(e)),
+        _ => Ok(0),
+    }
+}
+
+/// A capacity for people: percent of the dataset, without digits that say nothing.
+fn percent(fraction: f64) -> String {
+    // Fractions that were asked for are shown in full, and those that follow from bytes to a hundredth.
+    let percent = (fraction * 1e10).round() / 1e8;
+    let exact = format!("{percent}%");
+    if exact.len() <= 8 { exact } else { format!("{percent:.2}%") }
+}
+
+/// A mean over the epochs that have the number.
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
+}

@@ -1,0 +1,126 @@
+//! What the files say, and that nothing of the input breaks out of them.
+
+use super::*;
+use crate::args::ReplayArgs;
+
+fn trace(name: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    let mut text = String::from("epoch,step,id,loss\n");
+    for access in 0..240u32 {
+        text += &format!("{},{},{},{}\n", access / 60, access / 10, (access * 7 + access / 60) % 60, access % 13);
+    }
+    std::fs::write(&path, text).unwrap();
+    (folder, path.to_str().unwrap().to_owned())
+}
+
+/// The page and the CSV of these options.
+fn files(options: &[&str]) -> (String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let (html, csv) = (folder.path().join("page.html"), folder.path().join("rows.csv"));
+    let mut args = ReplayArgs::of(options);
+    (args.html, args.csv) = (Some(html.clone()), Some(csv.clone()));
+    let mut out = Vec::new();
+    crate::replay::report(&args, &mut out).unwrap();
+    assert!(!out.is_empty());
+    (std::fs::read_to_string(html).unwrap(), std::fs::read_to_string(csv).unwrap())
+}
+
+/// Every tag closes what was opened last; answers the tags, and panics where they do not nest.
+fn nested(page: &str) -> Vec<String> {
+    let (mut open, mut all): (Vec<String>, Vec<String>) = (vec![], vec![]);
+    let mut rest = page.strip_prefix("<!doctype html>").unwrap();
+    while let Some(at) = rest.find('<') {
+        let end = rest[at..].find('>').map(|end| at + end).unwrap();
+        let tag = &rest[at + 1..end];
+        let quotes = tag.matches('"').count();
+        assert!(quotes % 2 == 0 && !tag.contains('<'), "<{tag}>");
+        rest = &rest[end + 1..];
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap().to_owned();
+        if tag.starts_with('/') {
+            assert_eq!(open.pop().as_ref(), Some(&name), "</{name}>");
+        } else if !(tag.ends_with('/') || ["meta", "input"].contains(&&name[..])) {
+            open.push(name.clone());
+        }
+        all.push(name);
+    }
+    assert!(open.is_empty(), "{open:?} are open");
+    all
+}
+
+#[test]
+fn the_page_is_whole_needs_nobody_and_shows_every_row() {
+    let (_folder, path) = trace("run.csv");
+    let (page, _) = files(&["--trace", &path, "--step-time=1ms", "--latency=1ms"]);
+    let tags = nested(&page);
+    assert!(!tags.iter().any(|tag| ["script", "link", "img", "iframe", "style-src"].contains(&&tag[..])));
+    assert!(!page.contains("http") && !page.contains("url(") && !page.contains("@import"));
+    for name in lossfeed_control::policy::NAMES {
+        assert!(page.contains(&format!(">{name}</text>")), "{name} has no line");
+    }
+    assert!(page.contains("shade, noise") && page.contains("prefers-color-scheme:dark"));
+    assert!(
+        page.contains("stall (s)") && page.contains("miss ratio (%)") && page.contains("cache size (% of the dataset)")
+    );
+    assert!(!page.contains("NaN") && !page.contains("inf"));
+    // Closed loops, one epoch, no cache at all, and traces without scores.
+    let closed = ["--sampler=uniform,cost-aware,replay", "--samples=90", "--epochs=3", "--batch-size=8"];
+    let (page, _) = files(&closed);
+    nested(&page);
+    assert!(page.contains("cost-aware + importance, noise") && page.contains("ESS (% of deliveries)"));
+    let single = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(single.path(), "epoch,step,id,loss\n0,0,4,nan\n").unwrap();
+    let (page, _) = files(&["--trace", single.path().to_str().unwrap(), "--capacity-fraction=0,1"]);
+    nested(&page);
+    assert!(page.contains("There is one epoch") && page.contains(">empty</text>") && !page.contains("NaN"));
+}
+
+#[test]
+fn what_the_input_says_stays_text() {
+    let (_folder, path) = trace("<script>alert(1)<&\"'.csv");
+    let (page, _) = files(&["--trace", &path, "--policy=lru"]);
+    nested(&page);
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;&amp;&quot;&#39;.csv") && !page.contains("<script"));
+    assert_eq!(chart::escape("a\u{0}\u{1b}b\n"), "ab");
+}
+
+#[test]
+fn the_csv_has_a_line_an_epoch_and_adds_up() {
+    let (_folder, path) = trace("run.csv");
+    let (_, csv) = files(&["--trace", &path, "--policy=lru,shade", "--capacity=6", "--latency=1ms"]);
+    let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines.len(), 1 + 3 * 4);
+    assert!(lines.iter().all(|line| line.len() == lines[0].len()));
+    let column = |name: &str| lines[0].iter().position(|&head| head == name).unwrap();
+    for line in &lines[1..] {
+        let number = |name: &str| line[column(name)].parse::<f64>().unwrap();
+        assert_eq!(number("hits") + number("misses"), 60.0);
+        assert_eq!((number("misses"), number("distinct")), (number("fetched_bytes"), 60.0));
+        assert!(number("total_s") >= number("stall_s"));
+    }
+    let scores: Vec<_> = lines[1..].iter().map(|line| (line[column("policy")], line[column("scores")])).collect();
+    assert_eq!([scores[0], scores[4], scores[8]], [("lru", "own"), ("shade", "own"), ("shade", "noise")]);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_said() {
+    let (_folder, path) = trace("run.csv");
+    let args = ReplayArgs::of(&["--trace", &path, "--policy=lru", "--html=/nonexistent/page.html"]);
+    let error = crate::replay::report(&args, &mut Vec::new()).unwrap_err().to_string();
+    assert!(error.contains("cannot write /nonexistent/page.html"), "{error}");
+}
+
+#[test]
+fn ticks_are_round_and_within_their_scale() {
+    let ticks = |values, log| chart::Scale::new(values, (0.0, 1.0), log).ticks();
+    assert_eq!(ticks((0.0, 100.0), false), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+    assert_eq!(ticks((1.0, 100.0), true), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
+    assert_eq!(ticks((3.0, 3.0), false), [3.0]);
+    for (values, log) in [((0.07, 0.4), false), ((1e-9, 2e-9), false), ((1e-7, 1e9), true), ((3.0, 4.0), true)] {
+        let found = ticks(values, log);
+        assert!((1..=20).contains(&found.len()), "{found:?}");
+        assert!(found.iter().all(|&tick| tick >= values.0 * 0.99 && tick <= values.1 * 1.01), "{found:?}");
+    }
+    let short = [0.0, 0.05, 12.5, 9999.0, 10_000.0, 1_281_167.0, 3e9].map(chart::short);
+    assert_eq!(short, ["0", "0.05", "12.5", "9999", "10k", "1.281M", "3G"]);
+}
