@@ -159,14 +159,6 @@ impl ReplayArgs {
         costs.check()?;
         Ok(timed.then_some(costs))
     }
-    /// As if typed.
-    #[cfg(test)]
-    pub(crate) fn of(options: &[&str]) -> Self {
-        match Cli::try_parse_from(["lossfeed", "replay"].iter().chain(options)).map(|cli| cli.command) {
-            Ok(Command::Replay(args)) => *args,
-            other => panic!("{other:?}"),
-        }
-    }
 }
 
 /// What `lossfeed replay` reads.
@@ -405,6 +397,16 @@ fn split_unit(text: &str) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl ReplayArgs {
+        /// As if typed.
+        pub(crate) fn of(options: &[&str]) -> Self {
+            match Cli::try_parse_from(["lossfeed", "replay"].iter().chain(options)).map(|cli| cli.command) {
+                Ok(Command::Replay(args)) => *args,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
 
     #[test]
     fn the_definition_is_consistent() {

@@ -11,7 +11,7 @@
 //! | `ledger` | what is cached, and how many bytes it takes |
 //! | `sampler` | an epoch's order and its weights |
 //! | `control` | all of these as one state machine, driven by the engine and by the simulator |
-//! | `sim` | a recorded run through a policy |
+//! | `sim` | a recorded run through a policy, a run that samplers draw, and how long it takes |
 //! | `jobs` | cache and bandwidth, divided among several jobs |
 //! | `ring` | the states of batch slots |
 //! | `error`, `types`, `random` | words shared by all crates |

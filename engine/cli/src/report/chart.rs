@@ -101,7 +101,7 @@ pub(super) fn axes(x: &Scale, y: &Scale, (x_name, y_name): (&str, &str), x_label
             short(tick)
         );
     }
-    for tick in x.ticks() {
+    for (tick, label) in x.ticks().into_iter().map(|tick| (tick, x_label(tick))).filter(|named| !named.1.is_empty()) {
         let at = x.place(tick);
         svg += &format!(
             "<line class=\"axis\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{bottom:.1}\" y2=\"{:.1}\"/>",
@@ -110,7 +110,7 @@ pub(super) fn axes(x: &Scale, y: &Scale, (x_name, y_name): (&str, &str), x_label
         svg += &format!(
             "<text class=\"tick\" text-anchor=\"middle\" x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
             bottom + 17.0,
-            escape(&x_label(tick))
+            escape(&label)
         );
     }
     svg += &format!("<line class=\"axis\" x1=\"{left:.1}\" x2=\"{right:.1}\" y1=\"{bottom:.1}\" y2=\"{bottom:.1}\"/>");

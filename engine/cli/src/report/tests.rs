@@ -34,7 +34,7 @@ fn nested(page: &str) -> Vec<String> {
         let end = rest[at..].find('>').map(|end| at + end).unwrap();
         let tag = &rest[at + 1..end];
         let quotes = tag.matches('"').count();
-        assert!(quotes % 2 == 0 && !tag.contains('<'), "<{tag}>");
+        assert!(quotes.is_multiple_of(2) && !tag.contains('<'), "<{tag}>");
         rest = &rest[end + 1..];
         let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap().to_owned();
         if tag.starts_with('/') {
