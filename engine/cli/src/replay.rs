@@ -106,7 +106,14 @@ fn results(args: &ReplayArgs) -> Result<Report> {
         (Source::Planted(samples), _) => (0, *samples),
     };
     let title = args.trace.as_ref().map_or_else(|| format!("{samples} samples"), |path| path.display().to_string());
-    let assumed = assumed(args, &source, costs);
+    let mut assumed = assumed(args, &source, costs);
+    let substitutes = |row: &Row| policy::find(&row.found.policy).is_ok_and(|e| e.needs.contains(Needs::SUBSTITUTES));
+    if results.iter().any(substitutes) {
+        assumed.push(match source {
+            Source::Journal(_) => "samples come as the run delivered them: no policy substitutes".to_owned(),
+            _ => "policies that substitute deliver in another order, and their hits are of that order".to_owned(),
+        });
+    }
     let (_, _, sized) = dataset(&source);
     let run = if let Source::Journal(journal) = source { Some(journal.run) } else { None };
     Ok(Report { run, requests, samples, assumed, costs, population, results, title, sized })

@@ -22,6 +22,10 @@ pub(super) fn table(report: &Report) -> Table {
     if weighed {
         head.push("ESS%");
     }
+    let substituted = report.results.iter().any(|row| row.found.substituted.is_some());
+    if substituted {
+        head.push("substituted");
+    }
     if report.costs.is_some() {
         head.extend(["time s", "stall s"]);
     }
@@ -37,6 +41,9 @@ pub(super) fn table(report: &Report) -> Table {
             if weighed {
                 let ess = mean(found.epochs.iter().filter_map(|epoch| epoch.effective_samples));
                 cells.push(ess.map_or("-".to_owned(), |ess| format!("{:.1}", 100.0 * ess)));
+            }
+            if substituted {
+                cells.push(found.substituted.map_or("-".to_owned(), |times| times.to_string()));
             }
             if let Some(time) = found.time {
                 cells.extend([format!("{:.3}", time.total_s), format!("{:.3}", time.stall_s)]);
@@ -75,7 +82,7 @@ pub(super) fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
 
 fn width(column: &str) -> usize {
     match column {
-        "hits" | "misses" | "time s" | "stall s" => 12,
+        "hits" | "misses" | "substituted" | "time s" | "stall s" => 12,
         "capacity" => 8,
         "distinct%" => 9,
         _ => 7,
