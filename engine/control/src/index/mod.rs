@@ -1,6 +1,7 @@
 //! Who matters: the score table, the indexed priority queue, and what is known of samples: resident, size, next use.
 
 mod fenwick;
+mod id_set;
 pub mod next_use;
 pub mod queue;
 mod residents;
@@ -8,6 +9,7 @@ mod sizes;
 pub mod table;
 
 pub use fenwick::Fenwick;
+pub(crate) use id_set::IdSet;
 pub use next_use::NextUse;
 pub use queue::PriorityQueue;
 pub(crate) use queue::{push, step};

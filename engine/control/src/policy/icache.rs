@@ -15,7 +15,7 @@ use super::debts::Debts;
 use super::importance::belief;
 use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
 use crate::index::queue::Key;
-use crate::index::{NextUse, PriorityQueue, Residents, ScoreTable};
+use crate::index::{IdSet, NextUse, PriorityQueue, ScoreTable};
 use crate::types::SampleId;
 
 /// For the registry.
@@ -51,8 +51,8 @@ pub struct Icache {
     /// Region H, by belief.
     important: PriorityQueue,
     /// Region L: who may come early, and who may not because the plan has no more use of it.
-    fresh: Residents,
-    spent: Residents,
+    fresh: IdSet,
+    spent: IdSet,
     /// Bytes of L, those in `gone` included.
     l_bytes: u64,
     /// Who left L while sizes were not at hand.
@@ -78,8 +78,8 @@ impl Icache {
     pub fn new(samples: usize) -> Self {
         Self {
             important: PriorityQueue::new(samples),
-            fresh: Residents::new(samples),
-            spent: Residents::new(samples),
+            fresh: IdSet::new(samples),
+            spent: IdSet::new(samples),
             l_bytes: 0,
             gone: Vec::new(),
             levels: vec![UNKNOWN; samples],
@@ -261,6 +261,7 @@ impl Policy for Icache {
     }
     fn prefetch(&self, ids: &[SampleId]) {
         self.important.prefetch(ids);
+        std::hint::black_box(ids.iter().fold(0, |all, &id| all ^ self.levels[id as usize]));
     }
     fn metadata_bytes(&self) -> usize {
         self.important.metadata_bytes()
