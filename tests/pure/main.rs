@@ -9,5 +9,6 @@ mod pads;
 mod policies;
 mod queue;
 mod samplers;
+mod simulate;
 mod trace;
 mod twins;
