@@ -29,6 +29,16 @@ pub const CACHE_SYSTEMS: [CacheSystem; 5] =
     [CacheSystem::Lru, CacheSystem::Static, CacheSystem::Quiver, CacheSystem::Silod, CacheSystem::Curves];
 
 impl CacheSystem {
+    /// As options and documents have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            CacheSystem::Lru => "lru",
+            CacheSystem::Static => "static",
+            CacheSystem::Quiver => "quiver",
+            CacheSystem::Silod => "silod",
+            CacheSystem::Curves => "ours",
+        }
+    }
     /// Whether cache, link and schedule are decided together.
     pub fn is_joint(self) -> bool {
         matches!(self, CacheSystem::Silod | CacheSystem::Curves)

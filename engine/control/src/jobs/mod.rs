@@ -11,16 +11,20 @@
 //!
 //! [`simulate`] runs a list of jobs through a cluster that divides both in one of several systems' ways.
 
+mod assign;
 mod cache_system;
 mod curve;
+mod gavel;
 mod link;
 mod schedule;
 mod share;
 mod simulate;
 mod workload;
 
+pub use assign::{READINGS, Reading, SCORED_HITS, assign};
 pub use cache_system::{CACHE_SYSTEMS, CacheSystem, lru_hits};
 pub use curve::HitCurve;
+pub use gavel::{GavelJob, Throughputs, parse_gavel};
 pub use schedule::{ORDERS, Order};
 pub use share::{Allocation, cache_for, equal_split, in_order, max_min, rate};
 pub use simulate::{Moment, Ran, Rules, simulate};

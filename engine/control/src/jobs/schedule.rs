@@ -21,6 +21,17 @@ pub enum Order {
     MaxMin,
 }
 
+impl Order {
+    /// As options and documents have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Fifo => "fifo",
+            Order::Sjf => "sjf",
+            Order::MaxMin => "max-min",
+        }
+    }
+}
+
 /// All orders.
 pub const ORDERS: [Order; 3] = [Order::Fifo, Order::Sjf, Order::MaxMin];
 
