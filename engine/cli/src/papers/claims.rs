@@ -151,7 +151,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
 ];
 
 /// (paper, what, why) of what needs other things than a replay.
-pub(super) const NOT_CHECKED: [(&str, &str, &str); 5] = [
+pub(super) const NOT_CHECKED: [(&str, &str, &str); 6] = [
     (
         SHADE,
         "Fig. 3, 8 to 11",
@@ -165,17 +165,18 @@ pub(super) const NOT_CHECKED: [(&str, &str, &str); 5] = [
     (ICACHE, "Fig. 8 to 15", "epoch times on their machines; only the shape could be shown with a throttled store"),
     (
         "SiloD (EuroSys'23)",
-        "Table 6, Fig. 4",
-        "needs the event simulator of several jobs, which is not here yet; `lossfeed allocate` has Eq. 4",
+        "Table 6 in minutes, and its makespans",
+        "which jobs ran for how many epochs was not at hand; ours are assumed, so that only ratios are compared",
     ),
-    ("Lobster (ICPP'22), DLCache, Seneca (FAST'26)", "all", "their policies are not all here yet"),
+    ("SiloD (EuroSys'23)", "Sec. 7.2 and 7.3", "their cluster traces are not public; `lossfeed jobs` runs Gavel's"),
+    ("Lobster (ICPP'22), DLCache", "all", "their policies are not all here yet"),
 ];
 
-fn percent(share: f64) -> f64 {
+pub(super) fn percent(share: f64) -> f64 {
     100.0 * share
 }
 
-fn mean(values: &[f64]) -> f64 {
+pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
@@ -195,7 +196,7 @@ fn epochs(samples: u32, replacement: bool, world_size: u32, count: u64) -> impl 
 }
 
 /// Hit ratio of each epoch with room for `fraction` of the samples.
-fn hit_ratios(policy: &str, replacement: bool, samples: u32, fraction: f64, count: u64) -> Result<Vec<f64>> {
+pub(super) fn hit_ratios(policy: &str, replacement: bool, samples: u32, fraction: f64, count: u64) -> Result<Vec<f64>> {
     let orders = epochs(samples, replacement, 1, count).collect::<Result<Vec<_>>>()?;
     let scores = ScoreTable::new(samples as usize, 0.0);
     let capacity = (fraction * f64::from(samples)) as u64;
