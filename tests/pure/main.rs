@@ -10,6 +10,7 @@ mod policies;
 mod queue;
 mod samplers;
 mod selection;
+mod simulate;
 mod substitution;
 mod trace;
 mod twins;

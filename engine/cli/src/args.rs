@@ -1,8 +1,8 @@
 //! Every option, defined once: help, parsing and (later) completions come from here.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lossfeed_control::policy;
 use lossfeed_control::sim::Costs;
+use lossfeed_control::{jobs, policy};
 use serde::Serialize;
 
 use crate::term::Color;
@@ -27,6 +27,8 @@ pub enum Command {
     Replay(Box<ReplayArgs>),
     /// Divide a cache and the link to the store among several training jobs
     Allocate(AllocateArgs),
+    /// Run a cluster's trace of jobs under several schedulers and cache systems, and compare completion times
+    Jobs(JobsArgs),
     /// Compute again what papers about such caches print, and say where the numbers agree
     Papers(PapersArgs),
     /// Tell what this machine can and cannot do, with a remedy for each shortcoming
@@ -184,6 +186,58 @@ pub struct AllocateArgs {
     /// One JSON document instead of tables
     #[arg(long)]
     pub json: bool,
+}
+
+/// `lossfeed jobs`.
+#[derive(Debug, Clone, Args)]
+pub struct JobsArgs {
+    /// Gavel's traces, comma-separated: job type, command, steps argument, needs data (0 or 1), steps, arrival in
+    /// seconds, GPUs, between tabs
+    #[arg(long, value_name = "LIST", value_delimiter = ',', required = true)]
+    pub trace: Vec<std::path::PathBuf>,
+    /// Gavel's simulation_throughputs.json: steps say nothing of time without it
+    #[arg(long, value_name = "FILE")]
+    pub throughputs: std::path::PathBuf,
+    /// Which of its kinds of GPU the cluster has
+    #[arg(long, value_name = "KIND", default_value = "v100")]
+    pub gpu: String,
+    /// Which job comes first, comma-separated: fifo, sjf, max-min
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = order, default_values = ["fifo", "sjf", "max-min"], hide_default_value = true)]
+    pub order: Vec<jobs::Order>,
+    /// What is cached, comma-separated: lru, static (CoorDL), quiver, silod, ours
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = cache_system, default_values = ["lru", "static", "quiver", "silod", "ours"], hide_default_value = true)]
+    pub cache: Vec<jobs::CacheSystem>,
+    /// GPUs in the cluster
+    #[arg(long, value_name = "N", default_value = "160", value_parser = clap::value_parser!(u32).range(1..))]
+    pub gpus: u32,
+    /// Size of the cache [default: 250 GB a GPU]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub cache_bytes: Option<u64>,
+    /// Bandwidth of the link to the store, per second [default: 25 MB a GPU]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub bandwidth: Option<u64>,
+    /// The part of the jobs that choose samples by scores, and hit more than what is cached of their dataset
+    #[arg(long, value_name = "PART", default_value = "0.5", value_parser = fraction)]
+    pub scored: f64,
+    /// Which job reads what is drawn by it
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub seed: u64,
+    /// One JSON document, each trace by itself, instead of a table over all
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn order(text: &str) -> Result<jobs::Order, String> {
+    named(text, &jobs::ORDERS, jobs::Order::name)
+}
+
+fn cache_system(text: &str) -> Result<jobs::CacheSystem, String> {
+    named(text, &jobs::CACHE_SYSTEMS, jobs::CacheSystem::name)
+}
+
+fn named<T: Copy>(text: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T, String> {
+    let known = || all.iter().map(|&one| name(one)).collect::<Vec<_>>().join(", ");
+    all.iter().copied().find(|&one| name(one) == text).ok_or_else(|| format!("is not one of {}", known()))
 }
 
 /// `lossfeed papers`.

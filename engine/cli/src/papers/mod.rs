@@ -2,6 +2,8 @@
 
 mod claims;
 mod icache;
+mod seneca;
+mod silod;
 
 use std::io::{self, Write};
 
@@ -51,7 +53,7 @@ pub(crate) fn run(args: &PapersArgs) -> i32 {
 
 /// Every claim, by paper.
 fn all() -> Vec<Claim> {
-    [&CLAIMS[..], &icache::CLAIMS].concat()
+    [&CLAIMS[..], &icache::CLAIMS, &silod::CLAIMS, &seneca::CLAIMS].concat()
 }
 
 fn check(claims: &[Claim]) -> Result<Report> {
@@ -108,6 +110,8 @@ mod tests {
             "samples read three times or more in an epoch, %",
             "the same 20 %, where losses say nothing of the samples, %",
             "the same 20 %, requests that cost no read, %",
+            "Fig. 4: rate of each of two jobs under max-min, MB/s",
+            "hits of three jobs in step, cache 20 %, %",
         ];
         assert_eq!(differing, found, "{:#?}", report.checked);
         assert!(report.checked.iter().all(|row| row.ours.is_finite() && row.within >= 0.0));

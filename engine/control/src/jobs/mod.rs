@@ -8,12 +8,27 @@
 //! Cache is given to datasets, not to jobs: jobs that read the same one share what is cached of it. [`cache_for`]
 //! divides it so that the least is left to be fetched, and both ways of sharing build on it: [`in_order`] gives the
 //! link to the first who asks, [`max_min`] lets nobody fall behind.
+//!
+//! [`simulate`] runs a list of jobs through a cluster that divides both in one of several systems' ways.
 
+mod assign;
+mod cache_system;
 mod curve;
+mod gavel;
+mod link;
+mod schedule;
 mod share;
+mod simulate;
+mod workload;
 
+pub use assign::{READINGS, Reading, SCORED_HITS, assign};
+pub use cache_system::{CACHE_SYSTEMS, CacheSystem, lru_hits};
 pub use curve::HitCurve;
+pub use gavel::{GavelJob, Throughputs, parse_gavel};
+pub use schedule::{ORDERS, Order};
 pub use share::{Allocation, cache_for, equal_split, in_order, max_min, rate};
+pub use simulate::{Moment, Ran, Rules, simulate};
+pub use workload::{Reads, Submitted, Workload};
 
 use serde::{Deserialize, Serialize};
 

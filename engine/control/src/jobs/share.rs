@@ -33,41 +33,71 @@ pub fn rate(job: &Job, cached: f64, bandwidth: f64) -> f64 {
 /// pieces first is exact: SiloD's greedy division, with every job's own curve. Takes the square of the pieces that the
 /// jobs of one dataset have together; curves have few.
 pub fn cache_for(cluster: &Cluster, rates: &[f64]) -> Vec<f64> {
-    let mut readers_of: Vec<Vec<(&HitCurve, f64)>> = vec![Vec::new(); cluster.datasets().len()];
-    for (job, &rate) in cluster.jobs().iter().zip(rates) {
-        readers_of[job.dataset].push((&job.hits, rate));
-    }
-    let mut pieces = Vec::new();
-    for (number, (dataset, readers)) in cluster.datasets().iter().zip(readers_of).enumerate() {
-        let mut corners: Vec<f64> = readers.iter().flat_map(|(curve, _)| curve.pieces().map(|piece| piece.1)).collect();
-        corners.push(dataset.bytes);
-        corners.retain(|&bytes| bytes <= dataset.bytes);
-        corners.sort_by(f64::total_cmp);
-        corners.dedup();
-        let mut from = 0.0;
-        for to in corners {
-            let middle = f64::midpoint(from, to);
-            let slope = |curve: &HitCurve| {
-                curve.pieces().find(|piece| piece.0 <= middle && middle < piece.1).map_or(0.0, |piece| piece.2)
-            };
-            let saved: f64 = readers.iter().map(|&(curve, rate)| rate * slope(curve)).sum();
-            pieces.push((saved, number, to - from));
-            from = to;
+    Pieces::of(cluster).cache_for(rates)
+}
+
+/// The straight pieces of what the jobs of each dataset save together; they stay the same at all rates.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    datasets: usize,
+    cache_bytes: f64,
+    /// In the order of each dataset's bytes.
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug)]
+struct Piece {
+    dataset: usize,
+    bytes: f64,
+    /// (job, hit ratio gained a byte).
+    slopes: Vec<(usize, f64)>,
+}
+
+impl Pieces {
+    pub(super) fn of(cluster: &Cluster) -> Self {
+        let mut readers_of: Vec<Vec<(usize, &HitCurve)>> = vec![Vec::new(); cluster.datasets().len()];
+        for (number, job) in cluster.jobs().iter().enumerate() {
+            readers_of[job.dataset].push((number, &job.hits));
         }
-    }
-    // Stable: the pieces of a dataset stay in their order.
-    pieces.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let mut left = cluster.resources().cache_bytes;
-    let mut cached = vec![0.0; cluster.datasets().len()];
-    for (saved, dataset, bytes) in pieces {
-        if saved <= 0.0 || left <= 0.0 {
-            break;
+        let mut pieces = Vec::new();
+        for (number, (dataset, readers)) in cluster.datasets().iter().zip(readers_of).enumerate() {
+            let ends = readers.iter().flat_map(|(_, curve)| curve.pieces().map(|piece| piece.1));
+            let mut corners: Vec<f64> = ends.collect();
+            corners.push(dataset.bytes);
+            corners.retain(|&bytes| bytes <= dataset.bytes);
+            corners.sort_by(f64::total_cmp);
+            corners.dedup();
+            let mut from = 0.0;
+            for to in corners {
+                let middle = f64::midpoint(from, to);
+                let slope = |&(job, curve): &(usize, &HitCurve)| {
+                    let found = curve.pieces().find(|piece| piece.0 <= middle && middle < piece.1);
+                    (job, found.map_or(0.0, |piece| piece.2))
+                };
+                pieces.push(Piece { dataset: number, bytes: to - from, slopes: readers.iter().map(slope).collect() });
+                from = to;
+            }
         }
-        let given = bytes.min(left);
-        cached[dataset] += given;
-        left -= given;
+        Self { datasets: cluster.datasets().len(), cache_bytes: cluster.resources().cache_bytes, pieces }
     }
-    cached
+
+    pub(super) fn cache_for(&self, rates: &[f64]) -> Vec<f64> {
+        let saved = |piece: &Piece| piece.slopes.iter().map(|&(job, slope)| rates[job] * slope).sum::<f64>();
+        let mut steepest: Vec<(f64, &Piece)> = self.pieces.iter().map(|piece| (saved(piece), piece)).collect();
+        // Stable: the pieces of a dataset stay in their order.
+        steepest.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let mut left = self.cache_bytes;
+        let mut cached = vec![0.0; self.datasets];
+        for (saved, piece) in steepest {
+            if saved <= 0.0 || left <= 0.0 {
+                break;
+            }
+            let given = piece.bytes.min(left);
+            cached[piece.dataset] += given;
+            left -= given;
+        }
+        cached
+    }
 }
 
 /// What each job fetches at `rates` with `cached` bytes of its dataset.
@@ -119,6 +149,19 @@ const HALVINGS: u32 = 200;
 /// and no linear program is needed. What is left of the link goes to the jobs in their order. A job whose rate under an
 /// equal split is 0 (no link, and not all of it cached) waits for nobody: it is measured by its ideal rate.
 pub fn max_min(cluster: &Cluster) -> Allocation {
+    max_min_within(cluster, 0.0).allocation
+}
+
+/// What [`max_min`] found, and the rate of each job that its share is measured by.
+#[derive(Debug)]
+pub(super) struct Fair {
+    pub(super) allocation: Allocation,
+    pub(super) worth: Vec<f64>,
+}
+
+/// The same, with a factor that is at most this part of it below the largest.
+pub(super) fn max_min_within(cluster: &Cluster, within: f64) -> Fair {
+    let pieces = Pieces::of(cluster);
     let equal = equal_split(cluster).rates(cluster);
     let jobs = cluster.jobs();
     let worth: Vec<f64> =
@@ -129,7 +172,7 @@ pub fn max_min(cluster: &Cluster) -> Allocation {
     let link = cluster.resources().bandwidth_bytes_per_s;
     let wanted = |t: f64| {
         let rates = rates(t);
-        let cached = cache_for(cluster, &rates);
+        let cached = pieces.cache_for(&rates);
         (fetched(cluster, &rates, &cached), cached)
     };
     let fits = |t: f64| wanted(t).0.iter().sum::<f64>() <= link;
@@ -140,7 +183,7 @@ pub fn max_min(cluster: &Cluster) -> Allocation {
     }
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(low, high);
-        if middle <= low || middle >= high {
+        if middle <= low || middle >= high || high - low <= within * high {
             break;
         }
         if fits(middle) { low = middle } else { high = middle }
@@ -153,5 +196,5 @@ pub fn max_min(cluster: &Cluster) -> Allocation {
         *given += more;
         left -= more;
     }
-    Allocation { cache_bytes, bandwidth_bytes_per_s }
+    Fair { allocation: Allocation { cache_bytes, bandwidth_bytes_per_s }, worth }
 }
