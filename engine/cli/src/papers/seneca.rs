@@ -1,6 +1,5 @@
 //! Seneca's opportunistic sampling: who asks for what is not cached gets a cached sample that it has not seen.
 
-use lossfeed_control::Result;
 use lossfeed_control::random::{Purpose, below, generator, shuffle};
 
 use super::claims::{Claim, percent};
@@ -12,21 +11,13 @@ pub(super) const CLAIMS: [Claim; 1] = [Claim {
     within: 2.0,
     note: "Ours refills at once, as theirs does not. Hits do not depend on the number of jobs: one alone hits as much, \
            and reads all from the store. Three read 0.57 a sample; each sample fetched once for all would be 0.27.",
-    ours: || Ok(percent(opportunistic(20_000, 0.2, 3).hits)),
+    ours: || Ok(percent(opportunistic(20_000, 0.2, 3).0)),
 }];
 
-/// What an epoch came to.
-#[derive(Debug)]
-struct Epoch {
-    /// The part of what was asked for that a cached sample answered.
-    hits: f64,
-    /// Reads from the store, refills included, for each sample delivered.
-    reads: f64,
-}
-
 /// A cached sample that every job has used since it came gives way, at once, to a random one that is not cached.
-/// `jobs` ask in turn, a sample each, in orders of their own.
-fn opportunistic(samples: u32, cached: f64, jobs: usize) -> Epoch {
+/// `jobs` ask in turn, a sample each, in orders of their own. The part of an epoch that a cached sample answered, and
+/// the reads from the store, refills included, for each sample delivered.
+fn opportunistic(samples: u32, cached: f64, jobs: usize) -> (f64, f64) {
     let mut rng = generator(7, 0, 0, Purpose::Order);
     let count = samples as usize;
     let room = (cached * f64::from(samples)).round() as usize;
@@ -83,7 +74,7 @@ fn opportunistic(samples: u32, cached: f64, jobs: usize) -> Epoch {
         }
     }
     let delivered = (count * jobs) as f64;
-    Epoch { hits: hits as f64 / delivered, reads: reads as f64 / delivered }
+    (hits as f64 / delivered, reads as f64 / delivered)
 }
 
 #[cfg(test)]
@@ -98,8 +89,8 @@ mod tests {
             let unseen = |t: f64| 1.0 - t - (1.0 - cached) * (-t / (1.0 - cached)).exp();
             assert!(unseen(hits - 0.02) > 0.0 && unseen((hits + 0.02).min(1.0)) < 0.0, "{cached}");
             let found = opportunistic(20_000, cached, 1);
-            assert!((found.hits - hits).abs() < 0.015, "{cached}: {found:?}");
-            assert!((found.reads - 1.0).abs() < 1e-9, "{cached}: {found:?}");
+            assert!((found.0 - hits).abs() < 0.015, "{cached}: {found:?}");
+            assert!((found.1 - 1.0).abs() < 1e-9, "{cached}: {found:?}");
         }
     }
 
@@ -107,8 +98,8 @@ mod tests {
     fn more_jobs_hit_as_much_and_read_less_but_more_than_once_for_all() {
         for (jobs, reads) in [(1, 1.0), (2, 0.68), (3, 0.57), (4, 0.52)] {
             let found = opportunistic(20_000, 0.2, jobs);
-            assert!((found.reads - reads).abs() < 0.015 && found.reads > 0.8 / jobs as f64, "{jobs}: {found:?}");
-            assert!((found.hits - 0.64).abs() < 0.015, "{jobs}: {found:?}");
+            assert!((found.1 - reads).abs() < 0.015 && found.1 > 0.8 / jobs as f64, "{jobs}: {found:?}");
+            assert!((found.0 - 0.64).abs() < 0.015, "{jobs}: {found:?}");
         }
     }
 }
