@@ -90,7 +90,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "What")]
     pub seed: u64,
 
-    /// Close the loop: do not replay the recorded order, but let these samplers draw, comma-separated. Losses are the
+    /// Close the loop: do not replay the recorded order, but let these samplers draw, comma-separated:
+    /// NAME[:key=value…], such as cost-aware:kappa=64. Losses are the
     /// trace's CSV, or without a trace a model's of --samples N: planted difficulty × e^(−deliveries / --decay)
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Closed loop")]
     pub sampler: Vec<String>,

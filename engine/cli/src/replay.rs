@@ -49,9 +49,12 @@ enum Source {
     Planted(usize),
 }
 
+/// A sampler as it was typed, and what that means.
+type Named = (String, SamplerSettings);
+
 /// One replay to be made.
 struct Asked<'a> {
-    sampler: Option<&'a SamplerSettings>,
+    sampler: Option<&'a Named>,
     policy: &'a str,
     /// Of the dataset, and in bytes.
     capacity: (f64, u64),
@@ -63,7 +66,7 @@ struct Asked<'a> {
 fn results(args: &ReplayArgs) -> Result<Report> {
     // What is wrong with the arguments is said before a large file is read.
     let costs = args.costs()?;
-    let samplers: Vec<_> = args.sampler.iter().map(|name| SamplerSettings::from_name(name)).collect::<Result<_>>()?;
+    let samplers: Vec<Named> = args.sampler.iter().map(|text| named(text)).collect::<Result<_>>()?;
     let pairs = pairs(args, &samplers)?;
     let source = read(args)?;
     let capacities = capacities(args, &source)?;
@@ -94,7 +97,7 @@ fn results(args: &ReplayArgs) -> Result<Report> {
         match results.last_mut() {
             Some(row) if asked.noise => row.random_scores = Some(found),
             _ => {
-                let sampler = asked.sampler.map(|sampler| sampler.name().to_owned());
+                let sampler = asked.sampler.map(|(typed, _)| typed.clone());
                 results.push(Row { sampler, found, population, random_scores: None });
             }
         }
@@ -106,7 +109,7 @@ fn results(args: &ReplayArgs) -> Result<Report> {
         (Source::Planted(samples), _) => (0, *samples),
     };
     let title = args.trace.as_ref().map_or_else(|| format!("{samples} samples"), |path| path.display().to_string());
-    let mut assumed = assumed(args, &source, costs);
+    let mut assumed = assumed(args, &source, &samplers, costs);
     let substitutes = |row: &Row| policy::find(&row.found.policy).is_ok_and(|e| e.needs.contains(Needs::SUBSTITUTES));
     if results.iter().any(substitutes) {
         assumed.push(match source {
@@ -133,16 +136,15 @@ fn one(
         Source::Trace(trace, _) => Losses::Recorded(trace),
         Source::Planted(samples) => Losses::Planted { samples: *samples, decay: args.decay.unwrap_or(DECAY) },
     };
-    let Some(&sampler) = asked.sampler else {
+    let Some(&(_, sampler)) = asked.sampler else {
         let Losses::Recorded(trace) = losses else { return Err(Error::internal("a replay of nothing")) };
         return Ok((replay_with(trace, asked.policy, asked.capacity, &options)?, None));
     };
-    let recorded = if let Source::Trace(trace, _) = source { Some(trace.epoch_count()) } else { None };
     let run = ClosedLoop {
         sampler,
         policy: asked.policy,
         capacity: asked.capacity,
-        epochs: args.epochs.map(u64::from).or(recorded.map(|n| n as u64)).unwrap_or(u64::from(EPOCHS)),
+        epochs: epochs(args, source),
         batch: args.batch_size.unwrap_or(BATCH) as usize,
         seed: args.seed,
         losses,
@@ -152,12 +154,34 @@ fn one(
     closed_loop(&run).map(|(found, population)| (found, Some(population)))
 }
 
+/// Epochs of a closed loop.
+fn epochs(args: &ReplayArgs, source: &Source) -> u64 {
+    let recorded = if let Source::Trace(trace, _) = source { Some(trace.epoch_count() as u64) } else { None };
+    args.epochs.map(u64::from).or(recorded).unwrap_or(u64::from(EPOCHS))
+}
+
+/// "cost-aware" or "cost-aware:kappa=64:floor=0.1".
+fn named(typed: &str) -> Result<Named> {
+    let mut parts = typed.split(':');
+    let name = parts.next().unwrap_or_default();
+    SamplerSettings::from_name(name)?;
+    let mut options = serde_json::Map::from_iter([("name".to_owned(), name.into())]);
+    for part in parts {
+        let value = part.split_once('=').and_then(|(key, value)| Some((key, serde_json::from_str(value).ok()?)));
+        let (key, value) = value.ok_or_else(|| {
+            Error::settings(format!("sampler {typed:?}: {part:?} is no option: give key=value, such as kappa=64"))
+        })?;
+        options.insert(key.to_owned(), value);
+    }
+    let settings: SamplerSettings =
+        serde_json::from_value(options.into()).map_err(|e| Error::settings(format!("sampler {typed:?}")).because(e))?;
+    settings.build()?;
+    Ok((typed.to_owned(), settings))
+}
+
 /// Sampler and policy of each replay, and whether either looks at scores. All policies without samplers; else those
 /// that suit each, unless policies are named. A buffer sampler has no choice.
-fn pairs<'a>(
-    args: &'a ReplayArgs,
-    samplers: &'a [SamplerSettings],
-) -> Result<Vec<(Option<&'a SamplerSettings>, &'a str, bool)>> {
+fn pairs<'a>(args: &'a ReplayArgs, samplers: &'a [Named]) -> Result<Vec<(Option<&'a Named>, &'a str, bool)>> {
     let entry = |name: &str| policy::find(if name == "app" { "shade" } else { name });
     let named: Vec<&str> = args.policy.iter().map(String::as_str).collect();
     named.iter().try_for_each(|name| entry(name).map(drop))?;
@@ -167,7 +191,8 @@ fn pairs<'a>(
         return policies.into_iter().map(|name| Ok((None, name, scores(name)?))).collect();
     }
     let mut pairs = Vec::new();
-    for sampler in samplers {
+    for named_sampler in samplers {
+        let sampler = &named_sampler.1;
         let policies = match (sampler.buffer(), named.is_empty()) {
             (Some(_), _) => vec!["fifo"],
             (None, true) => vec![policy::default_for(sampler.name()).name],
@@ -185,7 +210,7 @@ fn pairs<'a>(
                 noise: false,
                 costs: None,
             };
-            pairs.push((Some(sampler), policy::find_live(run.policy)?.name, run.looks_at_scores()?));
+            pairs.push((Some(named_sampler), policy::find_live(run.policy)?.name, run.looks_at_scores()?));
         }
     }
     Ok(pairs)
@@ -267,7 +292,7 @@ fn capacities(args: &ReplayArgs, source: &Source) -> Result<Vec<(f64, u64)>> {
 }
 
 /// What a reader of the numbers has to know, in sentences.
-fn assumed(args: &ReplayArgs, source: &Source, costs: Option<Costs>) -> Vec<String> {
+fn assumed(args: &ReplayArgs, source: &Source, samplers: &[Named], costs: Option<Costs>) -> Vec<String> {
     let mut assumed = Vec::new();
     let closed = !args.sampler.is_empty();
     match source {
@@ -315,6 +340,17 @@ fn assumed(args: &ReplayArgs, source: &Source, costs: Option<Costs>) -> Vec<Stri
         };
         assumed.push(from);
         assumed.push("scores come at once; they are ranks for pads and shade, else losses".to_owned());
+        let a_epoch = (dataset(source).0 as u64).div_ceil(u64::from(args.batch_size.unwrap_or(BATCH)));
+        let batches = a_epoch * epochs(args, source);
+        for (typed, sampler) in samplers {
+            if let Some(lag) = sampler.buffer().filter(|options| options.by_score).map(|options| options.lag)
+                && batches <= lag
+            {
+                assumed.push(format!(
+                    "{typed} counts scores after {lag} batches, so none counts in {batches}: give it a lag, or more batches"
+                ));
+            }
+        }
     }
     if costs.is_some() && !sized {
         assumed.push("bandwidths are in samples a second".to_owned());

@@ -138,13 +138,24 @@ fn samplers_draw_anew_over_a_model_or_a_trace() {
     let (_file, args) = args(&["--sampler=uniform", "--policy=lru,minio", "--capacity=2"]);
     let found = results(&args).unwrap();
     assert_eq!((found.requests, found.results.len()), (8, 2));
+    let told = report("replay,replay:lag=3");
+    assert_ne!(told.results[0].found.epochs, told.results[1].found.epochs);
+    assert_eq!(told.results[1].sampler.as_deref(), Some("replay:lag=3"));
+    // 75 batches are more than the 64 of the default.
+    assert!(!told.assumed.iter().any(|what| what.contains("none counts")));
+    let told = report("replay:lag=75");
+    assert!(told.assumed.iter().any(|what| what.contains("replay:lag=75 counts scores after 75 batches")));
     let refused = |args: ReplayArgs, said: &str| {
         let error = results(&args).unwrap_err();
         assert!(error.kind() == ErrorKind::Settings && error.to_string().contains(said), "{error}");
     };
     refused(ReplayArgs { samples: Some(9), ..args.clone() }, "if there is no trace");
     refused(ReplayArgs { policy: vec!["belady".to_owned()], ..args.clone() }, "whole future");
-    refused(ReplayArgs { sampler: vec!["magic".to_owned()], ..args.clone() }, "no sampler");
+    let typed = |sampler: &str| ReplayArgs { sampler: vec![sampler.to_owned()], ..args.clone() };
+    refused(typed("magic"), "no sampler");
+    refused(typed("cost-aware:kappa"), "give key=value");
+    refused(typed("cost-aware:kapa=3"), "unknown field `kapa`");
+    refused(typed("cost-aware:kappa=0"), "kappa is 0");
     refused(ReplayArgs { trace: None, ..args }, "no dataset");
 }
 

@@ -80,7 +80,7 @@ fn lines(report: &Report, rows: &[&Row], points: impl Fn(&Replay) -> Vec<(f64, f
 fn curves(report: &Report) -> String {
     let all: Vec<&Row> = report.results.iter().collect();
     let lines = lines(report, &all, |found| vec![(100.0 * found.capacity_fraction, 100.0 * (1.0 - found.hit_ratio))]);
-    let mut html = "<h2>Miss ratio by cache size</h2>\n<p class=\"note\">Lower is better. \
+    let mut html = "<h2>Miss ratio by cache size</h2>\n<p class=\"note\">Lower means fewer fetches. \
                     Point at a mark for its numbers.</p>\n<div class=\"switch\">\n"
         .to_owned();
     let axes = [("linear", (false, false)), ("logarithmic size", (true, false)), ("both logarithmic", (true, true))];

@@ -69,9 +69,13 @@ pub(super) fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     report.assumed.iter().try_for_each(|what| writeln!(out, "assumed: {what}"))?;
     let Table { head, rows } = table(report);
     let words = head.iter().position(|&name| name == "policy").map_or(1, |at| at + 1);
+    let longest =
+        |column: usize| rows.iter().map(|(_, cells)| cells[column].chars().count()).max().unwrap_or(0).max(12);
+    let widths: Vec<usize> = (0..words).map(longest).collect();
     let mut line = |cells: &[&str]| {
-        let cell = |(column, text): (usize, &&str)| {
-            if column < words { format!("{text:<12}") } else { format!("{text:>w$}", w = width(head[column])) }
+        let cell = |(column, text): (usize, &&str)| match widths.get(column) {
+            Some(&width) => format!("{text:<width$}"),
+            None => format!("{text:>w$}", w = width(head[column])),
         };
         let text: Vec<String> = cells.iter().enumerate().map(cell).collect();
         writeln!(out, "{}", text.join(" ").trim_end())
