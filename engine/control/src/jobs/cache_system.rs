@@ -1,49 +1,9 @@
 //! How a cache is divided among running jobs, by system.
 
-use serde::{Deserialize, Serialize};
-
 use super::link::fill;
+use super::rules::{CacheSystem, Order};
 use super::share::{Pieces, max_min_within};
-use super::{Cluster, Dataset, HitCurve, Job, Order, Resources};
-
-/// Who decides what is cached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CacheSystem {
-    /// One least-recently-used list for all jobs (Alluxio as SiloD runs it).
-    Lru,
-    /// A fixed part for every GPU, never evicted from (CoorDL).
-    Static,
-    /// Whole datasets, those first of which a byte saves most; one that does not fit is passed over (Quiver, as SiloD
-    /// describes it).
-    Quiver,
-    /// By slopes, as if every job hit what is cached of its dataset, decided together with the link (SiloD).
-    Silod,
-    /// The same by each job's own [`HitCurve`].
-    #[serde(rename = "ours")]
-    Curves,
-}
-
-/// All systems.
-pub const CACHE_SYSTEMS: [CacheSystem; 5] =
-    [CacheSystem::Lru, CacheSystem::Static, CacheSystem::Quiver, CacheSystem::Silod, CacheSystem::Curves];
-
-impl CacheSystem {
-    /// As options and documents have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            CacheSystem::Lru => "lru",
-            CacheSystem::Static => "static",
-            CacheSystem::Quiver => "quiver",
-            CacheSystem::Silod => "silod",
-            CacheSystem::Curves => "ours",
-        }
-    }
-    /// Whether cache, link and schedule are decided together.
-    pub fn is_joint(self) -> bool {
-        matches!(self, CacheSystem::Silod | CacheSystem::Curves)
-    }
-}
+use super::{Cluster, Dataset, HitCurve, Job, Resources};
 
 /// How far a fair factor may be from the largest, as a part of it.
 const LEVEL_WITHIN: f64 = 1e-6;

@@ -16,18 +16,19 @@ mod cache_system;
 mod curve;
 mod gavel;
 mod link;
+mod rules;
 mod schedule;
 mod share;
 mod simulate;
 mod workload;
 
 pub use assign::{READINGS, Reading, SCORED_HITS, assign};
-pub use cache_system::{CACHE_SYSTEMS, CacheSystem, lru_hits};
+pub use cache_system::lru_hits;
 pub use curve::HitCurve;
 pub use gavel::{GavelJob, Throughputs, parse_gavel};
-pub use schedule::{ORDERS, Order};
+pub use rules::{CACHE_SYSTEMS, CacheSystem, ORDERS, Order, Rules};
 pub use share::{Allocation, cache_for, equal_split, in_order, max_min, rate};
-pub use simulate::{Moment, Ran, Rules, simulate};
+pub use simulate::{Moment, Ran, simulate};
 pub use workload::{Reads, Submitted, Workload};
 
 use serde::{Deserialize, Serialize};

@@ -1,39 +1,7 @@
 //! Which job comes first.
 
-use serde::{Deserialize, Serialize};
-
-use super::{CacheSystem, Submitted, Workload};
-
-/// In which order waiting jobs get GPUs, and, where cache and schedule are decided together, the link.
-///
-/// A job gets all of its GPUs at once and keeps them to its end. The first in line is waited for: nobody overtakes it,
-/// however few GPUs it would need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Order {
-    /// In order of arrival.
-    Fifo,
-    /// The least work first. A cache that decides together with the schedule counts all resources ([`joint_work`]);
-    /// elsewhere the scheduler knows the ideal running time alone.
-    Sjf,
-    /// Nobody waits: every job runs at once, at the same share of its time where GPUs are short (Gavel's max-min
-    /// fairness, with rounds so short that they do not show).
-    MaxMin,
-}
-
-impl Order {
-    /// As options and documents have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Order::Fifo => "fifo",
-            Order::Sjf => "sjf",
-            Order::MaxMin => "max-min",
-        }
-    }
-}
-
-/// All orders.
-pub const ORDERS: [Order; 3] = [Order::Fifo, Order::Sjf, Order::MaxMin];
+use super::rules::{CacheSystem, Order};
+use super::{Submitted, Workload};
 
 /// What waiting jobs are sorted by: the smallest first.
 pub(super) fn key(workload: &Workload, job: &Submitted, order: Order, cache: CacheSystem) -> f64 {

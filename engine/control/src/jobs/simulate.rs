@@ -12,18 +12,10 @@
 
 use super::cache_system::{Division, Reader, divide, lru_hits};
 use super::link::{fill, take_turns};
+use super::rules::{CacheSystem, Order, Rules};
 use super::schedule::key;
-use super::{CacheSystem, Order, Reads, Workload};
+use super::{Reads, Workload};
 use crate::error::{Error, Result};
-
-/// Who decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
-    /// Which job comes first.
-    pub order: Order,
-    /// What is cached.
-    pub cache: CacheSystem,
-}
 
 /// What came of one job.
 #[derive(Debug, Clone, Copy, PartialEq)]
