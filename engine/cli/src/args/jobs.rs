@@ -1,0 +1,95 @@
+//! The options of `lossfeed allocate` and `lossfeed jobs`.
+
+use clap::{Args, ValueEnum};
+use lossfeed_control::jobs;
+use serde::Serialize;
+
+use super::units::{bytes, fraction};
+
+/// `lossfeed allocate`.
+#[derive(Debug, Clone, Args)]
+pub struct AllocateArgs {
+    /// Jobs, datasets and what they share, as JSON; --help shows one
+    #[arg(value_name = "FILE", long_help = JOBS_HELP)]
+    pub jobs: std::path::PathBuf,
+    /// Who comes first
+    #[arg(long, value_enum, value_name = "WAY", default_value = "max-min")]
+    pub sharing: Sharing,
+    /// One JSON document instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `lossfeed jobs`.
+#[derive(Debug, Clone, Args)]
+pub struct JobsArgs {
+    /// Gavel's traces, comma-separated: job type, command, steps argument, needs data (0 or 1), steps, arrival in
+    /// seconds, GPUs, between tabs
+    #[arg(long, value_name = "LIST", value_delimiter = ',', required = true)]
+    pub trace: Vec<std::path::PathBuf>,
+    /// Gavel's simulation_throughputs.json: steps say nothing of time without it
+    #[arg(long, value_name = "FILE")]
+    pub throughputs: std::path::PathBuf,
+    /// Which of its kinds of GPU the cluster has
+    #[arg(long, value_name = "KIND", default_value = "v100")]
+    pub gpu: String,
+    /// Which job comes first, comma-separated: fifo, sjf, max-min
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = order, default_values = ["fifo", "sjf", "max-min"], hide_default_value = true)]
+    pub order: Vec<jobs::Order>,
+    /// What is cached, comma-separated: lru, static (CoorDL), quiver, silod, ours
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = cache_system, default_values = ["lru", "static", "quiver", "silod", "ours"], hide_default_value = true)]
+    pub cache: Vec<jobs::CacheSystem>,
+    /// GPUs in the cluster
+    #[arg(long, value_name = "N", default_value = "160", value_parser = clap::value_parser!(u32).range(1..))]
+    pub gpus: u32,
+    /// Size of the cache [default: 250 GB a GPU]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub cache_bytes: Option<u64>,
+    /// Bandwidth of the link to the store, per second [default: 25 MB a GPU]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub bandwidth: Option<u64>,
+    /// The part of the jobs that choose samples by scores, and hit more than what is cached of their dataset
+    #[arg(long, value_name = "PART", default_value = "0.5", value_parser = fraction)]
+    pub scored: f64,
+    /// Which job reads what is drawn by it
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub seed: u64,
+    /// One JSON document, each trace by itself, instead of a table over all
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn order(text: &str) -> Result<jobs::Order, String> {
+    named(text, &jobs::ORDERS, jobs::Order::name)
+}
+
+fn cache_system(text: &str) -> Result<jobs::CacheSystem, String> {
+    named(text, &jobs::CACHE_SYSTEMS, jobs::CacheSystem::name)
+}
+
+fn named<T: Copy>(text: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T, String> {
+    let known = || all.iter().map(|&one| name(one)).collect::<Vec<_>>().join(", ");
+    all.iter().copied().find(|&one| name(one) == text).ok_or_else(|| format!("is not one of {}", known()))
+}
+
+/// How `lossfeed allocate` divides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sharing {
+    /// Nobody falls behind: the largest common multiple of what an equal split would give
+    MaxMin,
+    /// Cache where a byte saves most; the link to the jobs in their order, each as much as it can use
+    InOrder,
+    /// The same part of both for every job
+    EqualSplit,
+}
+
+/// What the jobs' file looks like.
+const JOBS_HELP: &str = r#"Jobs, datasets and what they share, as JSON:
+
+  {"cache_bytes": 1e12, "bandwidth_bytes_per_s": 1.25e9,
+   "datasets": [{"name": "imagenet", "bytes": 1.4e11}],
+   "jobs": [{"name": "resnet", "dataset": "imagenet", "ideal_bytes_per_s": 2.5e8}]}
+
+"ideal_bytes_per_s" is what the job reads if it never waits for data. A job may bring "hits": [[bytes cached, hit ratio],
+…] as measured of it; left out, it reads plain epochs, and hits what is cached of its dataset."#;

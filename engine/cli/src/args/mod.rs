@@ -1,0 +1,126 @@
+//! Every option, defined once: help, parsing and (later) completions come from here.
+
+mod jobs;
+mod replay;
+mod train;
+mod units;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::term::Color;
+
+pub use jobs::{AllocateArgs, JobsArgs, Sharing};
+pub use replay::{ReplayArgs, TraceFormat};
+pub use train::TrainArgs;
+
+/// Trains models faster when the data is the bottleneck: samples are cached, chosen and weighted by their own losses.
+#[derive(Debug, Parser)]
+#[command(name = "lossfeed", version, about, disable_help_subcommand = true, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train one small model under several policies at equal steps and print them side by side
+    Train(Box<TrainArgs>),
+    /// Show running engines and GPUs: one table and exit
+    Smi(SmiArgs),
+    /// Replay a recorded run through cache policies and sizes, or let samplers draw anew: hits, coverage, time
+    Replay(Box<ReplayArgs>),
+    /// Divide a cache and the link to the store among several training jobs
+    Allocate(AllocateArgs),
+    /// Run a cluster's trace of jobs under several schedulers and cache systems, and compare completion times
+    Jobs(JobsArgs),
+    /// Compute again what papers about such caches print, and say where the numbers agree
+    Papers(PapersArgs),
+    /// Tell what this machine can and cannot do, with a remedy for each shortcoming
+    #[cfg(feature = "doctor")]
+    Doctor(DoctorArgs),
+}
+
+/// `lossfeed smi`.
+#[derive(Debug, Clone, Args)]
+pub struct SmiArgs {
+    /// Show again every SEC seconds: a full screen on a terminal, repeated tables or JSON lines elsewhere
+    #[arg(short, long, short_alias = 'l', value_name = "SEC", num_args = 0..=1, default_missing_value = "1", value_parser = interval, help_heading = "What")]
+    pub watch: Option<f64>,
+    /// Only the engines of this job name or pid; exit code 6 if there is none
+    #[arg(long, value_name = "NAME|PID", help_heading = "What")]
+    pub job: Option<String>,
+    /// Fail without a readable GPU: exit code 9 no driver, 12 no NVML, 15 GPU lost, 6 no GPU
+    #[arg(long, help_heading = "What")]
+    pub require_gpu: bool,
+    /// One JSON document, in base units, null for unknown; with --watch one a line
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+    /// When to use colour; NO_COLOR, CLICOLOR_FORCE and FORCE_COLOR are honoured
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Output")]
+    pub color: Color,
+    /// Draw with plain ASCII
+    #[arg(long, help_heading = "Output")]
+    pub ascii: bool,
+}
+
+/// `lossfeed papers`.
+#[derive(Debug, Clone, Args)]
+pub struct PapersArgs {
+    /// One JSON document instead of lines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `lossfeed doctor`.
+#[cfg(feature = "doctor")]
+#[derive(Debug, Clone, Args)]
+pub struct DoctorArgs {
+    /// One JSON document instead of lines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Seconds between screens: at least 0.1, as gpustat has it.
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if (0.1..=86_400.0).contains(&x) => Ok(x),
+        _ => Err("must be between 0.1 and 86400 seconds".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl ReplayArgs {
+        /// As if typed.
+        pub(crate) fn of(options: &[&str]) -> Self {
+            match Cli::try_parse_from(["lossfeed", "replay"].iter().chain(options)).map(|cli| cli.command) {
+                Ok(Command::Replay(args)) => *args,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn train_options_become_one_flat_object_with_null_for_what_was_left_out() {
+        let cli =
+            Cli::parse_from(["lossfeed", "train", "--latency", "2ms", "--compare", "shade,cost-aware", "--seeds", "2"]);
+        let Command::Train(options) = cli.command else { panic!("not train") };
+        let json: serde_json::Value = serde_json::from_str(&options.to_json()).unwrap();
+        assert_eq!(json["latency"], 0.002);
+        assert_eq!(json["compare"], serde_json::json!(["shade", "cost-aware"]));
+        assert_eq!(json["seeds"], 2);
+        assert!(["bandwidth", "batch_size", "record"].iter().all(|left_out| json[left_out].is_null()));
+        assert_eq!(json["json"], false);
+        assert_eq!(json.as_object().unwrap().len(), 23);
+    }
+}

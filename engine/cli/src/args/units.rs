@@ -1,0 +1,77 @@
+//! Numbers with and without units, as people type them.
+
+/// A finite number above zero.
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
+        _ => Err("must be a number above 0".to_owned()),
+    }
+}
+
+/// A share from 0 to 1.
+pub(crate) fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if (0.0..=1.0).contains(&x) => Ok(x),
+        _ => Err("must be from 0 to 1".to_owned()),
+    }
+}
+
+/// "250us", "2ms", "1.5s" or plain seconds → seconds.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    let (number, unit) = split_unit(text);
+    let scale = match unit {
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "s" | "" => 1.0,
+        "min" => 60.0,
+        _ => return Err(format!("unit {unit:?} is not one of us, ms, s, min")),
+    };
+    match number.parse::<f64>() {
+        Ok(x) if x >= 0.0 && x.is_finite() => Ok(x * scale),
+        _ => Err("must be a time such as 2ms or 0.5s".to_owned()),
+    }
+}
+
+/// "64KiB", "20MB", "1.5GiB" or plain bytes → bytes.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = split_unit(text);
+    let scale = match unit.trim_end_matches("/s").to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "kb" | "k" => 1e3,
+        "mb" | "m" => 1e6,
+        "gb" | "g" => 1e9,
+        "tb" | "t" => 1e12,
+        "kib" => 1024.0,
+        "mib" => 1024.0 * 1024.0,
+        "gib" => 1024.0 * 1024.0 * 1024.0,
+        "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        _ => return Err(format!("unit {unit:?} is not one of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB")),
+    };
+    match number.parse::<f64>() {
+        Ok(x) if x >= 0.0 && x * scale < u64::MAX as f64 => Ok((x * scale).round() as u64),
+        _ => Err("must be a size such as 64MiB or 20MB".to_owned()),
+    }
+}
+
+fn split_unit(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let cut = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(cut);
+    (number, unit.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_become_base_units() {
+        assert_eq!(seconds("2ms"), Ok(0.002));
+        assert_eq!(seconds("1.5"), Ok(1.5));
+        assert_eq!(bytes("20MB"), Ok(20_000_000));
+        assert_eq!(bytes("1.5 GiB/s"), Ok(1_610_612_736));
+        for bad in ["", "-1", "2parsec", "nan", "1e400", "."] {
+            assert!(seconds(bad).is_err() && bytes(bad).is_err(), "{bad:?} went through");
+        }
+    }
+}
