@@ -268,7 +268,7 @@ fn a_very_large_epoch_is_as_long_as_the_others_and_as_fair() {
     owned.iter().for_each(|&id| _ = scores.record(id, belief(id), 0));
     for name in ["importance", "cost-aware", "pads"] {
         let draw = |seed| {
-            let resident = |id: u32| id % 5 == 0;
+            let resident = |id: u32| id.is_multiple_of(5);
             let (rank, world_size, epoch) = (0, 1, 4);
             let outlook =
                 Outlook { owned: &owned, samples, epoch, seed, rank, world_size, scores: &scores, resident: &resident };
@@ -281,7 +281,7 @@ fn a_very_large_epoch_is_as_long_as_the_others_and_as_fair() {
         };
         // A standard error here is below 0.002.
         assert!((mean(&|_| 1.0) - 1.0).abs() < 0.01, "{name}: {}", mean(&|_| 1.0));
-        let residents = mean(&|id| f64::from(u8::from(id % 5 == 0)));
+        let residents = mean(&|id| f64::from(u8::from(id.is_multiple_of(5))));
         assert!((residents - 0.2).abs() < 0.005 || name == "pads", "{name}: {residents}");
         let half = &ids[..ids.len() / 2];
         let low = half.iter().filter(|&&id| id < samples / 2).count() as f64 / half.len() as f64;
