@@ -9,7 +9,7 @@ fn draw(name: &str, epoch: u64, rank: u32, seen: bool) -> Order {
         (0..12).for_each(|id| _ = scores.record(id, 0.25 * id as f32, 0));
     }
     let outlook = Outlook {
-        owned: &owned_ids(12, 2026, rank, 2),
+        owned: &owned_ids(12, 2026, rank, 2, 1),
         samples: 12,
         epoch,
         seed: 2026,
@@ -26,8 +26,8 @@ fn a_seed_gives_the_same_epoch_for_ever() {
     let ids = |name, rank, seen| draw(name, 3, rank, seen).ids;
     assert_eq!(ids("uniform", 0, false), [2, 5, 10, 4, 0, 7]);
     assert_eq!(ids("uniform", 1, false), [3, 6, 8, 1, 9, 11]);
-    assert_eq!(owned_ids(12, 2026, 0, 2), [0, 2, 6, 9, 10, 11]);
-    assert_eq!(owned_ids(12, 2026, 1, 2), [1, 3, 4, 5, 7, 8]);
+    assert_eq!(owned_ids(12, 2026, 0, 2, 1), [0, 2, 6, 9, 10, 11]);
+    assert_eq!(owned_ids(12, 2026, 1, 2, 1), [1, 3, 4, 5, 7, 8]);
     assert_eq!(ids("pads", 1, true), [3, 5, 5, 3, 5, 8]);
     assert_eq!(ids("importance", 1, true), [3, 7, 8, 5, 4, 8]);
     assert_eq!(ids("cost-aware", 1, true), [3, 8, 8, 7, 1, 3]);

@@ -101,23 +101,32 @@ proptest! {
     }
 
     #[test]
-    fn ownership_is_a_partition_with_sizes_one_apart(samples in 1..500usize, world in 1..9u32, seed in any::<u64>()) {
-        let owned: Vec<Vec<u32>> = (0..world).map(|rank| owned_ids(samples, seed, rank, world)).collect();
+    fn ownership_is_a_partition_with_sizes_one_apart(
+        samples in 1..500usize,
+        world in 1..9u32,
+        seed in any::<u64>(),
+        block in prop_oneof![Just(1), 1..100u32, Just(u32::MAX)],
+    ) {
+        let owned: Vec<Vec<u32>> = (0..world).map(|rank| owned_ids(samples, seed, rank, world, block)).collect();
         let mut all = owned.concat();
         all.sort();
         prop_assert!(all.into_iter().eq(0..samples as u32));
         for (rank, ids) in owned.iter().enumerate() {
             prop_assert_eq!(ids.len(), samples / world as usize + usize::from(rank < samples % world as usize));
             prop_assert!(ids.is_sorted());
+            // A rank shares at most the blocks at the two ends of its share.
+            let whole = |of: &[u32]| of.len() as u32 == block.min(samples as u32 - of[0] / block * block);
+            let cut = ids.chunk_by(|a, b| a / block == b / block).filter(|of| !whole(of)).count();
+            prop_assert!(cut <= 2, "{} of rank {}'s blocks of {} are cut", cut, rank, block);
         }
     }
 }
 
 #[test]
 fn ownership_mixes_a_dataset_that_is_sorted_by_class() {
-    let (low, half) = (owned_ids(10_000, 3, 0, 2).into_iter().filter(|&id| id < 5000).count(), 2500);
+    let (low, half) = (owned_ids(10_000, 3, 0, 2, 1).into_iter().filter(|&id| id < 5000).count(), 2500);
     assert!(low.abs_diff(half) < 150, "{low} of the first 5000");
-    assert_ne!(owned_ids(100, 3, 0, 2), owned_ids(100, 4, 0, 2), "another seed, another partition");
+    assert_ne!(owned_ids(100, 3, 0, 2, 1), owned_ids(100, 4, 0, 2, 1), "another seed, another partition");
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Run<'_> {
     }
     /// (mean, standard error) over epochs of the mean over ranks of each rank's mean of weight × quantity.
     fn weighted_mean(&self, sampler: &dyn Sampler, epochs: u64, weigh: bool) -> (f64, f64) {
-        let owned: Vec<_> = (0..self.world).map(|rank| owned_ids(self.scores.len(), 11, rank, self.world)).collect();
+        let owned: Vec<_> = (0..self.world).map(|rank| owned_ids(self.scores.len(), 11, rank, self.world, 1)).collect();
         let epoch_mean = |epoch| {
             let rank_mean = |(rank, owned): (usize, &Vec<u32>)| {
                 let order = self.draw(sampler, epoch, rank as u32, owned);
@@ -202,7 +202,7 @@ fn while_nothing_is_seen_an_epoch_is_one_shuffled_pass_over_what_the_rank_owns()
     for name in ["importance", "cost-aware", "pads"] {
         let sampler = build(SamplerSettings::from_name(name).unwrap());
         for rank in 0..2 {
-            let owned = owned_ids(SAMPLES, 11, rank, 2);
+            let owned = owned_ids(SAMPLES, 11, rank, 2, 1);
             let order = Run { scores: &scores, world: 2, resident: &|_| false }.draw(&*sampler, 0, rank, &owned);
             assert_ne!(order.ids, owned, "{name} shuffles");
             let mut sorted = order.ids.clone();

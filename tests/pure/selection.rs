@@ -191,7 +191,7 @@ fn every_sampler_draws_as_often_as_the_rank_owns_samples() {
     for name in NAMES.into_iter().filter(|&name| name != "auto") {
         let sampler = SamplerSettings::from_name(name).unwrap().build().unwrap();
         for (epoch, rank) in [(0, 0), (1, 1), (7, 0), (8, 1)] {
-            let owned = lossfeed::sampler::owned_ids(97, 6, rank, 2);
+            let owned = lossfeed::sampler::owned_ids(97, 6, rank, 2, 1);
             let resident = |id: u32| id.is_multiple_of(4);
             let (scores, resident) = (&scores, &resident as &dyn Fn(u32) -> bool);
             let outlook = Outlook { owned: &owned, samples: 97, epoch, seed: 6, rank, world_size: 2, scores, resident };

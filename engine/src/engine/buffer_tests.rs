@@ -110,6 +110,28 @@ fn one_seed_is_one_order_with_any_number_of_workers() {
 }
 
 #[test]
+fn new_samples_come_in_blocks_if_asked_to() {
+    let sampler = SamplerSettings::Echo(Echo { lag: LAG, block: 8, ..Echo::default() });
+    let (mut blocks, mut plain) = (Seen::new(), Seen::new());
+    for (sampler, seen) in [(sampler, &mut blocks), (both()[0], &mut plain)] {
+        let engine = engine(sampler, 0);
+        for _ in 0..6 {
+            deliver(&engine, usize::MAX, seen);
+        }
+    }
+    // Of two samples in a row that were never delivered before, how many are neighbours.
+    let neighbours = |seen: &Seen| {
+        let mut before = HashSet::new();
+        let fresh: Vec<SampleId> =
+            seen.iter().flat_map(|batch| &batch.2).copied().filter(|&id| before.insert(id)).collect();
+        assert_eq!(fresh.len(), SAMPLES as usize, "everything came");
+        fresh.windows(2).filter(|pair| pair[1] == pair[0] + 1).count()
+    };
+    let (blocks, plain) = (neighbours(&blocks), neighbours(&plain));
+    assert!(blocks >= SAMPLES as usize / 8 * 7 && plain < 20, "{blocks} in blocks, {plain} without");
+}
+
+#[test]
 fn the_random_control_lets_no_score_through() {
     // The rows of one run whose losses are `factor` times the sample's number.
     let order = |random_scores: bool, factor: f32| {
@@ -176,11 +198,13 @@ fn what_does_not_go_with_a_buffer_is_refused() {
         refused(Settings { cache_bytes: 0, ..settings(sampler, 0) }, "give it a cache");
         assert_eq!(engine(sampler, 0).policy_name(), "fifo");
         let options = sampler.buffer().unwrap();
-        assert_eq!(options, BufferOptions { fresh: 0.25, lag: u64::from(LAG), by_score: sampler.name() == "replay" });
+        let by_score = sampler.name() == "replay";
+        assert_eq!(options, BufferOptions { fresh: 0.25, lag: u64::from(LAG), by_score, block: 1 });
         assert_eq!(Settings { workers: Some(64), ..settings(sampler, 0) }.window(), LAG as usize - 2);
     }
-    refused(settings(SamplerSettings::Echo(Echo { fresh: 0.0, lag: 64 }), 0), "fresh is 0");
+    refused(settings(SamplerSettings::Echo(Echo { fresh: 0.0, ..Echo::default() }), 0), "fresh is 0");
     refused(settings(SamplerSettings::Replay(Replay { fresh: 0.5, lag: 2, ..Replay::default() }), 0), "lag is 2");
+    refused(settings(SamplerSettings::Echo(Echo { block: 0, ..Echo::default() }), 0), "block is 0");
     let other = Settings { cache_bytes: settings(both()[0], 0).cache_bytes * 2, ..settings(both()[0], 0) };
     let error = Engine::new(dataset(), other).unwrap().load_state(&engine(both()[0], 0).state().unwrap()).unwrap_err();
     assert!(error.to_string().contains("cache_bytes"), "{error}");

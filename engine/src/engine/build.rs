@@ -164,10 +164,11 @@ impl Checked {
         };
         let scores = ScoreTable::new(samples, settings.smoothing_weight());
         let ledger = Ledger::new(settings.cache_bytes, samples, policy);
+        let block = settings.sampler.buffer().map_or(1, |options| options.block);
         let drawing = Drawing {
             sampler: sampler.into(),
             samples: samples as u32,
-            owned: sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size).into(),
+            owned: sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size, block).into(),
             seed: settings.seed,
             rank: settings.rank,
             world_size: settings.world_size,

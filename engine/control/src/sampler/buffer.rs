@@ -18,6 +18,8 @@ pub struct BufferOptions {
     pub lag: u64,
     /// Whether scores choose what is used again.
     pub by_score: bool,
+    /// How many neighbours come from the stream together, 1 to 65536.
+    pub block: u32,
 }
 
 /// Data echoing (Choi et al. 2019) over the cache: what is used again comes in passes without replacement. No
@@ -30,6 +32,10 @@ pub struct Echo {
     /// How many batches pass until a batch's failures count. At least 3, and 2 more than the batches in preparation.
     /// Default 64.
     pub lag: u32,
+    /// How many neighbouring samples are new together, so that a source reads them with one request (CorgiPile, Xu et
+    /// al. 2022). Default 1. The samples that are new in a batch are then neighbours: where neighbours are alike, as in
+    /// a dataset sorted by class, mix it first or leave this at 1.
+    pub block: u32,
 }
 
 /// The same, but samples that matter more are used again more often: chance ∝ 0.2 + 0.8 × importance / mean
@@ -45,31 +51,33 @@ pub struct Replay {
     /// Replaces every score by noise fixed by (seed, id), as [`CostAware::random_scores`](super::CostAware) does: the
     /// control that tells what scores are worth here. A live engine keeps the noise in its score table.
     pub random_scores: bool,
+    /// As [`Echo::block`].
+    pub block: u32,
 }
 
 impl Default for Echo {
     fn default() -> Self {
-        Self { fresh: 0.25, lag: 64 }
+        Self { fresh: 0.25, lag: 64, block: 1 }
     }
 }
 
 impl Default for Replay {
     fn default() -> Self {
-        Self { fresh: 0.25, lag: 64, random_scores: false }
+        Self { fresh: 0.25, lag: 64, random_scores: false, block: 1 }
     }
 }
 
 impl Echo {
     /// How it runs.
     pub fn options(&self) -> BufferOptions {
-        BufferOptions { fresh: self.fresh, lag: u64::from(self.lag), by_score: false }
+        BufferOptions { fresh: self.fresh, lag: u64::from(self.lag), by_score: false, block: self.block }
     }
 }
 
 impl Replay {
     /// How it runs.
     pub fn options(&self) -> BufferOptions {
-        BufferOptions { fresh: self.fresh, lag: u64::from(self.lag), by_score: true }
+        BufferOptions { fresh: self.fresh, lag: u64::from(self.lag), by_score: true, block: self.block }
     }
 }
 
@@ -87,6 +95,12 @@ impl BufferOptions {
                 self.lag
             )));
         }
+        if !(1..=65_536).contains(&self.block) {
+            return Err(Error::settings(format!(
+                "{name}: block is {}: give how many neighbouring samples are new together, 1 to 65536",
+                self.block
+            )));
+        }
         Ok(())
     }
 }
@@ -100,7 +114,7 @@ impl Sampler for Echo {
         false
     }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
-        Ok(tilt::first_pass(outlook))
+        Ok(tilt::pass_in_blocks(outlook, self.block))
     }
 }
 
@@ -113,6 +127,59 @@ impl Sampler for Replay {
         false
     }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
-        Ok(tilt::first_pass(outlook))
+        Ok(tilt::pass_in_blocks(outlook, self.block))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::ScoreTable;
+    use proptest::prelude::*;
+
+    fn stream(owned: &[u32], block: u32, epoch: u64) -> Order {
+        let scores = ScoreTable::new(0, 0.0);
+        let outlook = Outlook {
+            owned,
+            samples: 400,
+            epoch,
+            seed: 5,
+            rank: 0,
+            world_size: 1,
+            scores: &scores,
+            resident: &|_| false,
+        };
+        Echo { block, ..Echo::default() }.draw(&outlook).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_come_whole_and_everything_comes_once(
+            owned in prop::collection::btree_set(0..400u32, 1..400),
+            block in prop_oneof![1..70u32, Just(u32::MAX)],
+            epoch in 0..4u64,
+        ) {
+            let owned: Vec<u32> = owned.into_iter().collect();
+            let order = stream(&owned, block, epoch);
+            let mut sorted = order.ids.clone();
+            sorted.sort_unstable();
+            prop_assert_eq!(&sorted, &owned);
+            prop_assert_eq!(order.weights, vec![owned.len() as f32 / 400.0; owned.len()]);
+            // The first of every block is followed by the rest of it.
+            let mut rest = order.ids.as_slice();
+            while let Some(first) = rest.first() {
+                let of_block: Vec<u32> = owned.iter().copied().filter(|id| id / block == first / block).collect();
+                prop_assert!(block == 1 || rest.starts_with(&of_block), "{:?} does not begin with {:?}", rest, of_block);
+                rest = &rest[if block == 1 { 1 } else { of_block.len() }..];
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_are_shuffled_anew_in_every_pass() {
+        let owned: Vec<u32> = (0..400).collect();
+        let passes: Vec<Vec<u32>> = (0..3).map(|epoch| stream(&owned, 8, epoch).ids).collect();
+        assert!(passes[0] != passes[1] && passes[1] != passes[2]);
+        assert!(passes.iter().all(|ids| !ids.is_sorted()));
     }
 }

@@ -82,6 +82,18 @@ pub(crate) fn first_pass(outlook: &Outlook<'_>) -> Order {
     Order { weights: vec![weight as f32; ids.len()], ids }
 }
 
+/// As [`first_pass`], but blocks of neighbours are shuffled instead of samples: within one, ids ascend. A block is the
+/// owned ids with the same id / `block`.
+pub(super) fn pass_in_blocks(outlook: &Outlook<'_>, block: u32) -> Order {
+    if block <= 1 {
+        return first_pass(outlook);
+    }
+    let mut blocks: Vec<&[SampleId]> = outlook.owned.chunk_by(|a, b| a / block == b / block).collect();
+    shuffle(&mut blocks, &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order));
+    let ids = blocks.concat();
+    Order { weights: vec![share_weight(outlook) as f32; ids.len()], ids }
+}
+
 /// The weight of a draw that is as likely as any other of this rank: 1 where shares are equal.
 ///
 /// Ranks average their gradients with equal say (each step is the mean over ranks of batch means), so what must be

@@ -4,7 +4,7 @@ use super::*;
 
 fn setup(by_score: bool, residents_max: usize) -> BufferSetup {
     BufferSetup {
-        options: BufferOptions { fresh: 0.25, lag: 8, by_score },
+        options: BufferOptions { fresh: 0.25, lag: 8, by_score, block: 1 },
         residents_max,
         seed: 3,
         rank: 0,
