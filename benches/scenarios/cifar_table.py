@@ -11,11 +11,14 @@ work, on one machine, each with its own torch threads.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
+from arranged import WAYS, arranged
 from record import Record, cifar_folder
 
 RECIPES = (
@@ -60,6 +63,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="stop every run after so many steps (default: all epochs)")
     parser.add_argument("--cache", default="20%")
     parser.add_argument("--augment", choices=("none", "crop", "crop-flip"), default="crop-flip")
+    parser.add_argument("--arrange", choices=WAYS, default=WAYS[0], help="how the training shards are laid out: see arranged.py")
+    parser.add_argument("--width", type=int, default=24, help="channels of the network's first stage")
     parser.add_argument("--depth", type=int, default=1, help="convolutions in each stage of the network")
     parser.add_argument("--wrong-labels", default="0%", help="the share of training samples whose label is wrong")
     parser.add_argument("--processes", type=int, default=1)
@@ -76,6 +81,7 @@ def main() -> int:
     folder = cifar_folder(args.folder)
     if folder is None:
         return 0
+    folder = arranged(folder, args.arrange, Path(tempfile.gettempdir()) / f"lossfeed-arranged-{os.getuid()}")
     given = {
         "compare": args.recipes,
         "epochs": args.epochs,
@@ -84,14 +90,20 @@ def main() -> int:
         "seeds": args.seeds,
         "workers": args.workers,
         "augment": args.augment,
+        "width": args.width,
     }
     # Wall times depend on how the cores are shared, the other columns do not; both are settings of the record.
     sharing = {"processes": args.processes, "threads": args.threads, "first_seed": args.first_seed}
-    settings = {**{k: v for k, v in given.items() if k not in ("compare", "seeds")}, "batch_size": 128, "lr": 0.05, "width": 24}
+    settings = {**{k: v for k, v in given.items() if k not in ("compare", "seeds")}, "batch_size": 128, "lr": 0.05}
     name = "cifar" if args.augment == "none" else f"cifar-{args.augment}"
     if args.depth > 1:
         given["depth"] = settings["depth"] = args.depth
         name += f"-depth{args.depth}"
+    if args.width != 24:
+        name += f"-width{args.width}"
+    if args.arrange != WAYS[0]:
+        settings["arrange"] = args.arrange
+        name += f"-{args.arrange}"
     if (wrong := args.wrong_labels.rstrip("%")) != "0":
         given["wrong_labels"] = settings["wrong_labels"] = f"{wrong}%"
         name += f"-wrong{wrong}"
@@ -121,7 +133,7 @@ def work(record: Record, folder: Path, given: dict, sharing: dict) -> None:
 
     if sharing["threads"]:
         torch.set_num_threads(sharing["threads"])
-    options = Options.from_mapping({**given, "data": str(folder), "batch_size": 128, "lr": 0.05, "width": 24, "device": "cpu"})
+    options = Options.from_mapping({**given, "data": str(folder), "batch_size": 128, "lr": 0.05, "device": "cpu"})
     recipes = sorted(options.compare, key=lambda r: FIRST.index(r.label) if r.label in FIRST else len(FIRST))
     shared = None
     for seed in range(sharing["first_seed"], options.seeds):

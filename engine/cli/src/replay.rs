@@ -20,7 +20,7 @@ use crate::args::{ReplayArgs, TraceFormat};
 use crate::journal::{self, Journal};
 use crate::parallel::in_parallel;
 use crate::progress::Progress;
-use crate::report::{Report, Row, tell};
+use crate::report::{Report, Row, read_trained, tell};
 use crate::term;
 
 /// Cache sizes if none is asked for.
@@ -68,6 +68,7 @@ fn results(args: &ReplayArgs) -> Result<Report> {
     let costs = args.costs()?;
     let samplers: Vec<Named> = args.sampler.iter().map(|text| named(text)).collect::<Result<_>>()?;
     let pairs = pairs(args, &samplers)?;
+    let trained = args.trained.as_deref().map_or(Ok(Vec::new()), read_trained)?;
     let source = read(args)?;
     let capacities = capacities(args, &source)?;
     let mut asked = Vec::new();
@@ -119,7 +120,7 @@ fn results(args: &ReplayArgs) -> Result<Report> {
     }
     let (_, _, sized) = dataset(&source);
     let run = if let Source::Journal(journal) = source { Some(journal.run) } else { None };
-    Ok(Report { run, requests, samples, assumed, costs, population, results, title, sized })
+    Ok(Report { run, requests, samples, assumed, costs, population, results, title, sized, trained })
 }
 
 /// One replay; of a closed loop with the samples as it left them.

@@ -80,6 +80,9 @@ pub struct ReplayArgs {
     /// Write one self-contained page with charts and tables
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub html: Option<std::path::PathBuf>,
+    /// Show accuracy against bytes on that page: what `lossfeed train --json` printed
+    #[arg(long, value_name = "FILE", requires = "html", help_heading = "Output")]
+    pub trained: Option<std::path::PathBuf>,
 }
 
 impl ReplayArgs {

@@ -7,7 +7,7 @@ use super::chart::{escape, short};
 use super::lines::{Line, Lines};
 use super::style::STYLE;
 use super::table::table;
-use super::{Report, Row, percent};
+use super::{Report, Row, percent, trained};
 
 /// Sizes, or rows, of which a chart is drawn; the tables and the CSV have all.
 const CHARTS_MAX: usize = 6;
@@ -38,6 +38,7 @@ pub(super) fn page(report: &Report) -> String {
     body += &by_epoch(report);
     body += &compositions(report);
     body += &populations(report);
+    body += &trained::section(&report.trained);
     body += &tables(report);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -98,6 +99,7 @@ fn curves(report: &Report) -> String {
             units: ("%", "%"),
             log,
             y_most: Some(100.0),
+            close: false,
             lines: &lines,
         };
         html += &format!("<div class=\"view view{}\">{}</div>\n", k + 1, chart.draw());
@@ -178,6 +180,7 @@ fn by_epoch(report: &Report) -> String {
                 units: ("", unit),
                 log: (false, false),
                 y_most: (percents && !what.starts_with("Hits")).then_some(100.0),
+                close: false,
                 lines: &lines,
             };
             html += &format!("<h3>{what}</h3>\n{}", chart.draw());

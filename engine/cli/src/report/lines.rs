@@ -27,6 +27,8 @@ pub(super) struct Lines<'a> {
     pub(super) log: (bool, bool),
     /// Where the values' axis ends if it does not end at the largest value.
     pub(super) y_most: Option<f64>,
+    /// Whether the values' axis begins near the least value instead of at 0.
+    pub(super) close: bool,
     pub(super) lines: &'a [Line],
 }
 
@@ -45,8 +47,13 @@ impl Lines<'_> {
         let height = (GAP * self.lines.len() as f64 + TOP + BOTTOM).max(360.0);
         let right = WIDTH - names_width(self.lines.iter().map(|line| &line.name[..]));
         let x = Scale::new((least(|p| p.0), most(|p| p.0)), (LEFT, right), self.log.0);
-        let y_least = if self.log.1 { least(|p| p.1) * 0.9 } else { 0.0 };
-        let top = self.y_most.unwrap_or(most(|p| p.1) * 1.05);
+        let room = if self.close { (most(|p| p.1) - least(|p| p.1)).max(1e-3 * most(|p| p.1)) * 0.1 } else { 0.0 };
+        let y_least = match (self.log.1, self.close) {
+            (true, _) => least(|p| p.1) * 0.9,
+            (false, true) => least(|p| p.1) - room,
+            (false, false) => 0.0,
+        };
+        let top = self.y_most.unwrap_or(if self.close { most(|p| p.1) + room } else { most(|p| p.1) * 1.05 });
         let y_most = if top > y_least { top } else { y_least + 1.0 };
         let y = Scale::new((y_least, y_most), (height - BOTTOM, TOP), self.log.1);
         let mut inside = axes(&x, &y, (self.x_name, self.y_name), short);

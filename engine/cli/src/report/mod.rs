@@ -9,6 +9,7 @@ mod style;
 mod table;
 #[cfg(test)]
 mod tests;
+mod trained;
 
 use std::io::{self, Write};
 
@@ -19,6 +20,9 @@ use serde::Serialize;
 use crate::args::ReplayArgs;
 use crate::journal::Run;
 use crate::term;
+
+pub(crate) use trained::Trained;
+pub(crate) use trained::read as read_trained;
 
 /// The JSON document. Its keys are a contract: `{"requests","samples","assumed":[…],"results":[{"policy",
 /// "capacity_fraction","capacity_bytes","hits","misses","hit_ratio","epochs":[…],"residents"}…]}`. A journal has `run`
@@ -43,6 +47,9 @@ pub(crate) struct Report {
     /// Whether capacities are bytes; else they are numbers of samples.
     #[serde(skip)]
     pub(crate) sized: bool,
+    /// Runs of `lossfeed train`, for the page.
+    #[serde(skip)]
+    pub(crate) trained: Vec<Trained>,
 }
 
 /// One policy at one size.

@@ -63,6 +63,12 @@ fn the_page_is_whole_needs_nobody_and_shows_every_row() {
         page.contains("stall (s)") && page.contains("miss ratio (%)") && page.contains("cache size (% of the dataset)")
     );
     assert!(!page.contains("NaN") && !page.contains("inf"));
+    let runs = tempfile::NamedTempFile::new().unwrap();
+    let run = "{\"event\":\"run\",\"recipe\":\"<b>\",\"seed\":0,\"accuracy\":0.5,\"fetched_bytes\":7}\n";
+    std::fs::write(runs.path(), run).unwrap();
+    let (page, _) = files(&["--trace", &path, "--policy=lru", "--html=x", "--trained", runs.path().to_str().unwrap()]);
+    nested(&page);
+    assert!(page.contains("Accuracy against bytes") && page.contains(">&lt;b&gt;</text>"));
     // Closed loops, one epoch, no cache at all, and traces without scores.
     let closed = ["--sampler=uniform,cost-aware,replay", "--samples=90", "--epochs=3", "--batch-size=8"];
     let (page, _) = files(&closed);
