@@ -21,6 +21,9 @@ mod copy_path;
 mod courier;
 mod dataset;
 mod mail;
+mod pacing;
+#[cfg(test)]
+mod pacing_tests;
 mod resume;
 mod run;
 #[cfg(test)]
@@ -65,6 +68,8 @@ pub struct Engine {
     copy_choice: CopyChoice,
     /// Of a run that awaits weights: its sampler was left to [`crate::sampler::Auto`].
     weights: Option<Mutex<WeightUse>>,
+    /// Of a run that is to wait little: see [`crate::sampler::Auto::stall`].
+    pacing: Option<Mutex<pacing::Pacing>>,
     clock: Mutex<Clock>,
     /// Of the dataset; made when a state is first taken or given.
     digest: OnceLock<String>,

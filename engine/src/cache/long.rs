@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::index::{ScoreTable, Standing};
 use crate::ledger::Ledger;
 use crate::policy::Needs;
-use crate::sampler::Order;
+use crate::sampler::{Order, SamplerSettings};
 use crate::types::SampleId;
 use parking_lot::MutexGuard;
 use std::ops::Range;
@@ -92,6 +92,16 @@ impl Cache {
     /// See [`crate::control::Control::use_weights`].
     pub fn use_weights(&self, used: bool) {
         self.whole().control.use_weights(used);
+    }
+
+    /// See [`crate::control::Control::retune`].
+    ///
+    /// # Errors
+    /// `Settings` for options out of range.
+    pub fn retune(&self, sampler: SamplerSettings) -> Result<()> {
+        let made = sampler.build()?;
+        self.whole().control.retune(made.into(), sampler.buffer());
+        Ok(())
     }
 
     /// See [`crate::control::Control::biased`].

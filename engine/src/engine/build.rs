@@ -1,6 +1,7 @@
 //! Making an engine: everything that can be refused is refused first, then memory is taken.
 
 use super::copy_path::Obstacles;
+use super::pacing::Pacing;
 use super::run::Clock;
 use super::threads::Threads;
 use super::{CopyChoice, Dataset, Engine, copy_cost};
@@ -16,7 +17,7 @@ use crate::loader::checkpoint::WeightUse;
 use crate::loader::{BadSamples, Deliveries, Feed, Images, RecordSizes};
 use crate::policy::{self, Needs, Policy};
 use crate::process::Process;
-use crate::sampler::{self, Batches, Circumstances, Sampler, SamplerSettings};
+use crate::sampler::{self, Batches, Circumstances, Pace, Sampler, SamplerSettings};
 use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, OnError, Settings, transformed};
 use crate::staging::{BatchLayout, SlotPool};
@@ -40,10 +41,10 @@ impl Engine {
     /// [`crate::ErrorKind::Device`] for a device that is not there or cannot do what is asked: both before any memory
     /// is taken. [`crate::ErrorKind::Memory`] or [`crate::ErrorKind::Device`] for memory that cannot be had.
     pub fn new(dataset: Dataset, settings: Settings) -> Result<Self> {
-        let (settings, awaits_weights) = chosen(&dataset, settings)?;
+        let (settings, chosen) = chosen(&dataset, settings)?;
         let policy = policy::find_live(settings.policy_name())?.make;
         let samples = dataset.source.len();
-        Checked::new(dataset, settings, awaits_weights)?.build(policy(samples))
+        Checked::new(dataset, settings, chosen)?.build(policy(samples))
     }
 
     /// The same with a cache policy of your own, made for as many samples as the dataset has. [`Settings::policy`] is
@@ -70,14 +71,21 @@ impl Engine {
                 settings.sampler.name()
             )));
         }
-        Checked::new(dataset, settings, false)?.build(policy)
+        Checked::new(dataset, settings, Left::default())?.build(policy)
     }
 }
 
-/// The settings with the sampler that is chosen where that is left to us, and whether it waits until the training loop
-/// was seen to read weights. All else about them is checked later.
-fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, bool)> {
-    let SamplerSettings::Auto(auto) = settings.sampler else { return Ok((settings, false)) };
+/// What is decided while a run goes on whose sampler was left to us; nothing for others.
+#[derive(Default)]
+struct Left {
+    /// Samples count alike until the training loop was seen to read weights.
+    awaits_weights: bool,
+    pace: Option<Pace>,
+}
+
+/// The settings with the sampler that is chosen where that is left to us. All else about them is checked later.
+fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
+    let SamplerSettings::Auto(auto) = settings.sampler else { return Ok((settings, Left::default())) };
     if let Some(policy) = &settings.policy {
         return Err(Error::settings(format!(
             "sampler auto chooses the cache policy too: leave policy {policy} out, or name a sampler"
@@ -89,10 +97,14 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, bool)> {
         cache_bytes: settings.cache_bytes,
         augmented: transform.is_some_and(|t| t.is_random()),
     };
-    let sampler = SamplerSettings::from(auto.choose(run));
+    let mut sampler = SamplerSettings::from(auto.choose(run));
+    let pace = auto.pace()?.filter(|_| !matches!(sampler, SamplerSettings::Uniform(_)));
+    if let Some(pace) = &pace {
+        sampler = sampler.with_fetches(pace.fetches());
+    }
     tracing::info!(sampler = sampler.name(), ?run, "sampler auto has chosen");
     let awaits_weights = !matches!(sampler, SamplerSettings::Uniform(_));
-    Ok((Settings { sampler, ..settings }, awaits_weights))
+    Ok((Settings { sampler, ..settings }, Left { awaits_weights, pace }))
 }
 
 /// An engine to be: nothing stands against it but that memory may be short. It holds none of that memory yet.
@@ -105,13 +117,13 @@ struct Checked {
     layout: BatchLayout,
     records: RecordSizes,
     device: Arc<dyn Device>,
-    awaits_weights: bool,
+    left: Left,
     /// `None`: the ways to the GPU are to be measured, in the engine's own memory.
     copy_path: Option<CopyPath>,
 }
 
 impl Checked {
-    fn new(dataset: Dataset, settings: Settings, awaits_weights: bool) -> Result<Self> {
+    fn new(dataset: Dataset, settings: Settings, left: Left) -> Result<Self> {
         // Asked of the system once, and not again for every batch.
         let settings = Settings { workers: Some(settings.worker_count()), ..settings };
         let samples = dataset.source.len();
@@ -133,13 +145,12 @@ impl Checked {
             transformed: transform.is_some(),
         };
         let copy_path = copy_cost::settled_on(&settings, &obstacles, &*device)?;
-        Ok(Self { dataset, settings, sampler, batches, transform, layout, records, device, awaits_weights, copy_path })
+        Ok(Self { dataset, settings, sampler, batches, transform, layout, records, device, left, copy_path })
     }
 
     /// Takes the memory.
     fn build(self, policy: Box<dyn Policy>) -> Result<Engine> {
-        let Self { dataset, settings, sampler, batches, transform, layout, records, device, awaits_weights, copy_path } =
-            self;
+        let Self { dataset, settings, sampler, batches, transform, layout, records, device, left, copy_path } = self;
         let Dataset { source, decoder } = dataset;
         let samples = source.len();
         let policy_name = policy.name();
@@ -172,7 +183,7 @@ impl Checked {
             seed: settings.seed,
             rank: settings.rank,
             world_size: settings.world_size,
-            awaits_weights,
+            awaits_weights: left.awaits_weights,
         };
         let mut control = Control::new(scores, ledger).with_drawing(drawing.clone());
         if let Some(options) = settings.sampler.buffer() {
@@ -184,7 +195,7 @@ impl Checked {
                 rank: settings.rank,
                 share_weight: (f64::from(settings.world_size) * drawing.owned.len() as f64 / samples as f64) as f32,
                 owned: drawing.owned,
-                awaits_weights,
+                awaits_weights: left.awaits_weights,
             });
         }
         let journal =
@@ -218,7 +229,8 @@ impl Checked {
             batches,
             device,
             copy_choice,
-            weights: awaits_weights.then(|| Mutex::new(WeightUse::Unread)),
+            pacing: left.pace.map(|pace| Mutex::new(Pacing::new(pace))),
+            weights: left.awaits_weights.then(|| Mutex::new(WeightUse::Unread)),
             clock: Mutex::new(Clock::default()),
             digest: OnceLock::new(),
             deliveries: Mutex::new(Deliveries::new(samples)),

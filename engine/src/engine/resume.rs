@@ -40,6 +40,8 @@ impl Engine {
             settled.map(Arc::new).or_else(drawn)
         });
         let (now, buffer) = self.feed.cache.state(live.map(|i| (i.epoch(), seen(i))))?;
+        let pacing = self.pacing.as_ref().map(parking_lot::Mutex::lock);
+        let pace = pacing.map(|pacing| pacing.stored(live.is_none(), &self.feed.counters));
         let scores = now.scores();
         let scored = scores.seen() > 0 || scores.failed() > 0;
         Checkpoint {
@@ -53,6 +55,7 @@ impl Engine {
                 measured: self.scale.settled().map(|kind| kind.name().to_string()),
                 buffer: buffer.len(),
                 weights: self.weights.as_ref().map(|weights| *weights.lock()),
+                pace,
                 planned: order.as_ref().map_or(0, |o| o.ids.len()),
             },
             scores: scored.then(|| (scores.as_slice().to_vec(), scores.stamps().to_vec())),
@@ -88,6 +91,9 @@ impl Engine {
         }
         if self.weights.is_some() {
             all.insert("sampler.chosen_by".into(), "auto".into());
+        }
+        if let Some(pacing) = &self.pacing {
+            all.insert("sampler.pace".into(), pacing.lock().told());
         }
         // The sampler's options one by one, so that a difference is named: sampler.name, sampler.kappa, …
         if let Ok(serde_json::Value::Object(options)) = serde_json::to_value(s.sampler) {
@@ -175,6 +181,7 @@ impl Engine {
             *weights.lock() = was;
             cache.use_weights(was == WeightUse::Used);
         }
+        self.restore_pace(h.pace)?;
         if !checkpoint.buffer.is_empty() {
             self.feed.cache.restore_buffer(&checkpoint.buffer, &|id| self.feed.record_bytes(id))?;
         }

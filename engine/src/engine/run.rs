@@ -70,6 +70,7 @@ impl Engine {
             *weights = WeightUse::Used;
             self.feed.cache.use_weights(true);
         }
+        self.set_pace(first == 0)?;
         let order = match stored {
             Some(order) => order,
             None => self.feed.cache.draw(epoch)?,

@@ -42,6 +42,9 @@ pub struct Header {
     /// How far a run is that awaits weights; other runs await none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<WeightUse>,
+    /// What the pace of a run has come to that is to wait little; other runs have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace: Option<[u32; 2]>,
 }
 
 /// What a training loop does with batches' weights, in a run that waits until they are read.

@@ -210,6 +210,9 @@ counters! {
     /// Effective sample size of this epoch's weights so far, (Σw)²/(n Σw²), in millionths. Low: few samples carry the
     /// gradient.
     ess_ppm: Gauge, Millionths;
+    /// The part of the rows that sampler `auto` fetches in this epoch to keep to its stall target, in millionths. 0
+    /// without one.
+    fetches_ppm: Gauge, Millionths;
     /// Mean age of the beliefs, in steps.
     score_age_steps: Gauge, Steps;
     /// Times the stats page could not be written. The run goes on; its numbers grow stale on the page.

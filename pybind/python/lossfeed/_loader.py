@@ -35,13 +35,14 @@ class Loader:
             ``"uniform"`` (default; every id once an epoch); ``"auto"`` (the one to use with a cache: ``"replay"`` where
             ``transform`` draws chance, ``"cost-aware"`` where it does not, ``"uniform"`` where there is nothing to
             gain; ``{"name": "auto", "augmented": True}`` if your loop augments batches itself, ``"fetches": 0.1`` for
-            the share of rows that may be read from the source; it begins without scores, and goes by them from the
-            epoch after ``batch.weight`` was read, as :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient
-            variance per byte fetched), ``"importance"``, ``"replay"`` and ``"echo"`` (the cache as a buffer that turns
-            over, with scores and without; ``"block": 64`` has new samples come in runs of neighbours), ``"pads"``
-            (SHADE's, biased); and others to compare with: ``"iis"`` (iCACHE's), ``"infobatch"``, ``"ods"`` (Seneca's;
-            each id once), and, biased, ``"selective"``, ``"curriculum"`` and ``"shade-as-coded"``. All but ``uniform``,
-            ``ods`` and ``echo`` draw some ids more often than others; ``batch.weight`` makes the loss unbiased again.
+            the share of rows that may be read from the source, ``"stall": 0.05`` for as many as keep the wait for the
+            source at a twentieth of the time; it begins without scores, and goes by them from the epoch after
+            ``batch.weight`` was read, as :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient variance per
+            byte fetched), ``"importance"``, ``"replay"`` and ``"echo"`` (the cache as a buffer that turns over, with
+            scores and without; ``"block": 64`` has new samples come in runs of neighbours), ``"pads"`` (SHADE's,
+            biased); and others to compare with: ``"iis"`` (iCACHE's), ``"infobatch"``, ``"ods"`` (Seneca's; each id
+            once), and, biased, ``"selective"``, ``"curriculum"`` and ``"shade-as-coded"``. All but ``uniform``, ``ods``
+            and ``echo`` draw some ids more often than others; ``batch.weight`` makes the loss unbiased again.
         num_workers: threads; None is one a core, 0 prepares each batch in the calling thread, deterministically.
         collate_fn: called with the list of ``(x, y)`` rows of a batch; returns ``(data, target)``.
         timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.

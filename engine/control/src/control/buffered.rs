@@ -5,11 +5,13 @@
 //! lag: not on how many threads prepare batches, nor on when a sample failed.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use super::buffer::{Buffer, Reader, Words};
 use super::{Books, Control, Decision, Evicted, Row, Turn, Verdict};
 use crate::error::{Error, Result};
 use crate::ledger::Access;
+use crate::sampler::{BufferOptions, Sampler};
 use crate::types::SampleId;
 
 /// What a buffer sampler's run knows beside beliefs, books and the plan.
@@ -188,6 +190,16 @@ impl Control {
             }
         }
         Ok(())
+    }
+
+    /// Draws with other options of the same sampler from the next pass on. Between passes only.
+    pub fn retune(&mut self, sampler: Arc<dyn Sampler>, options: Option<BufferOptions>) {
+        if let Some(drawing) = &mut self.drawing {
+            drawing.sampler = sampler;
+        }
+        if let (Some(buffered), Some(options)) = (&mut self.buffered, options) {
+            buffered.buffer.setup.options = options;
+        }
     }
 
     /// Samples of a buffer sampler's run whose scores came later than its lag allows. They count when they come, and

@@ -6,6 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Pace;
+use crate::error::Result;
+
 /// Chooses among `uniform`, `replay` and `cost-aware` when a run begins; see [`Auto::choose`].
 ///
 /// A run under it begins without weights: every sample counts alike, whatever its score. It draws by score from the
@@ -21,6 +24,13 @@ pub struct Auto {
     /// The part of the rows that may be fetched once the cache is full, above 0 and at most 1: the fewer, the less is read
     /// and the further accuracy may fall. `None`: a quarter for `replay`, as κ 16 has it for `cost-aware`.
     pub fetches: Option<f32>,
+    /// The part of the time that training may wait for the source, above 0 and below 1. Before each epoch the part of
+    /// the rows that may be fetched is then set by what the epoch before it was seen to wait ([`Pace`]), up to
+    /// `fetches`, or to all of them: where the source is fast nothing is used twice without need. Orders then depend
+    /// on how fast the source was; a state has what was set. `None`: `fetches` as it is.
+    ///
+    /// [`Pace`]: super::Pace
+    pub stall: Option<f32>,
 }
 
 /// What [`Auto::choose`] goes by.
@@ -51,7 +61,18 @@ pub enum Chosen {
     },
 }
 
+/// The part of the rows that may be fetched until something was seen.
+const FIRST: f64 = 0.25;
+
 impl Auto {
+    /// What follows [`Auto::stall`], if there is one.
+    ///
+    /// # Errors
+    /// `Settings` if it is no part of a run's time.
+    pub fn pace(&self) -> Result<Option<Pace>> {
+        self.stall.map(|stall| Pace::new(stall, FIRST, self.fetches.map_or(1.0, f64::from))).transpose()
+    }
+
     /// `uniform` without a cache, or with one that holds everything. Else `replay` if deliveries vary by chance, and
     /// `cost-aware` if they do not.
     pub fn choose(&self, run: Circumstances) -> Chosen {

@@ -119,6 +119,14 @@ impl SamplerSettings {
             _ => None,
         }
     }
+    /// The same with another part of the rows that may be fetched, for those that [`Auto`] chooses.
+    pub fn with_fetches(self, fetches: f64) -> Self {
+        match self {
+            Self::Replay(sampler) => Self::Replay(Replay { fresh: fetches, ..sampler }),
+            Self::CostAware(sampler) => Self::CostAware(CostAware { fetches: Some(fetches as f32), ..sampler }),
+            other => other,
+        }
+    }
     /// Checks the options and makes the sampler.
     ///
     /// # Errors

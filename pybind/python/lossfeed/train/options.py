@@ -27,7 +27,7 @@ AUGMENTATIONS = ("none", "crop", "crop-flip")
 DEFAULT_COMPARE = "uniform+minio,shade,cost-aware,echo,replay"
 
 _SAMPLER_KEYS: dict[str, dict[str, type]] = {
-    "auto": {"augmented": bool, "fetches": float},
+    "auto": {"augmented": bool, "fetches": float, "stall": float},
     "uniform": {"replacement": bool},
     "pads": {"repeats": float, "miss_quota": float, "interleave": bool, "corrected": bool},
     "importance": {"floor": float},
