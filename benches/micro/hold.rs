@@ -1,6 +1,7 @@
 //! How long a lock around the decisions is held: every verb of the state machine, at the size of a large dataset.
 //!
-//! `cargo bench -p lossfeed-benches --bench hold`. `LOSSFEED_SAMPLES` sets the size (14,000,000). One line of JSON a
+//! `cargo bench -p lossfeed-benches --bench hold`. `LOSSFEED_SAMPLES` sets the size (14,000,000),
+//! `LOSSFEED_POLICY` the cache policy (importance). One line of JSON a
 //! verb: how often it was called, the median and the longest call in µs. What is done outside the lock is there as
 //! well, for comparison.
 
@@ -33,7 +34,8 @@ impl Holds {
 
 fn main() {
     let samples: usize = std::env::var("LOSSFEED_SAMPLES").map_or(14_000_000, |s| s.parse().unwrap());
-    let ledger = Ledger::new(samples as u64 / 5, samples, policy::from_name("importance", samples).unwrap());
+    let policy = std::env::var("LOSSFEED_POLICY").unwrap_or_else(|_| "importance".to_owned());
+    let ledger = Ledger::new(samples as u64 / 5, samples, policy::from_name(&policy, samples).unwrap());
     let drawing = Drawing {
         sampler: SamplerSettings::from_name("cost-aware").unwrap().build().unwrap().into(),
         samples: samples as u32,

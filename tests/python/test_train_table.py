@@ -42,7 +42,24 @@ def test_one_seed_has_no_deviation_rather_than_zero():
 def test_differences_are_taken_seed_by_seed():
     # Seeds scatter by 10 points, the difference within a seed by 0: only pairing sees that.
     runs = [run(seed=0, accuracy=0.80), run(seed=1, accuracy=0.90), run("shade", 0, 0.79), run("shade", 1, 0.89)]
-    assert table.rows(runs)[1]["accuracy_difference"] == {"mean": pytest.approx(-1.0), "sd": pytest.approx(0.0, abs=1e-9)}
+    nothing = pytest.approx(0.0, abs=1e-9)
+    assert table.rows(runs)[1]["accuracy_difference"] == {"mean": pytest.approx(-1.0), "sd": nothing, "interval95": nothing}
+
+
+def test_the_interval_of_a_mean_difference_is_students():
+    # Differences of 1, 2 and 3 points: mean 2, sd 1, and t at 97.5 % with 2 degrees of freedom is 4.303.
+    runs = [run(seed=seed, accuracy=0.8) for seed in range(3)]
+    runs += [run("shade", seed, 0.81 + seed / 100) for seed in range(3)]
+    difference = table.rows(runs)[1]["accuracy_difference"]
+    assert difference["interval95"] == pytest.approx(4.303 / math.sqrt(3), rel=1e-3)
+    assert "+2.0 ± 2.5" in table.render(runs) and "95 % interval" in table.render(runs)
+    assert table.interval([1.0]) is None
+    try:
+        from scipy.stats import t
+    except ImportError:
+        return
+    for n in range(2, 32):
+        assert table._T[n - 2] == pytest.approx(t.ppf(0.975, n - 1), abs=1e-3)
 
 
 def test_a_seed_the_first_recipe_never_finished_is_left_out_of_the_difference():

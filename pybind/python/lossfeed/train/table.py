@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,10 +44,23 @@ def mean_sd(values: Sequence[float]) -> tuple[float, float | None]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
+# Student's t at 97.5 % for 1 to 30 degrees of freedom; with more the last one is a little too wide.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+      2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)  # fmt: skip
+
+
+def interval(values: Sequence[float]) -> float | None:
+    """Half of the 95 % interval of the mean of ``values``; ``None`` for a single one."""
+    if len(values) < 2:
+        return None
+    return _T[min(len(values) - 1, len(_T)) - 1] * statistics.stdev(values) / math.sqrt(len(values))
+
+
 def rows(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
     """One row a recipe, in order of first appearance: mean and sd over its seeds for every measure.
 
-    ``accuracy_difference`` compares in pairs with the first recipe, over the seeds both have finished, in points.
+    ``accuracy_difference`` compares in pairs with the first recipe, over the seeds both have finished, in points;
+    ``interval95`` is half of its mean's 95 % interval.
     """
     recipes = list(dict.fromkeys(run.recipe for run in runs))
     first = {run.seed: run.accuracy for run in runs if run.recipe == recipes[0]} if recipes else {}
@@ -60,7 +74,7 @@ def rows(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
         pairs = [100 * (run.accuracy - first[run.seed]) for run in mine if run.seed in first]
         if recipe != recipes[0] and pairs:
             mean, sd = mean_sd(pairs)
-            row["accuracy_difference"] = {"mean": mean, "sd": sd}
+            row["accuracy_difference"] = {"mean": mean, "sd": sd, "interval95": interval(pairs)}
         table.append(row)
     return table
 
@@ -93,7 +107,10 @@ def render(runs: Sequence[RunResult], columns: int = 120) -> str:
                 lines.append("─" * (width + sum(cell_widths[i] for i in block)))
         lines.append("")
     counts = sorted({len(row["seeds"]) for row in table})
-    seeds = "one seed, so no spread" if counts == [1] else f"mean ± sd over {' to '.join(map(str, counts))} seeds, compared in pairs"
+    many = f"mean ± sd over {' to '.join(map(str, counts))} seeds"
+    seeds = "one seed, so no spread" if counts == [1] else many
+    if not alone and counts != [1]:
+        seeds += "; against: mean of the pairs' differences ± half of its 95 % interval"
     steps = " or ".join(f"{n:,}" for n in sorted({row["steps"] for row in table}))
     return "\n".join([*lines, f"{seeds}; {steps} steps each. distinct seen: different samples trained on ÷ samples in the set.",
                       "ESS: effective sample size, 100 % when all weights are equal."])  # fmt: skip
@@ -101,7 +118,8 @@ def render(runs: Sequence[RunResult], columns: int = 120) -> str:
 
 def _recipe_cells(row: dict[str, Any], alone: bool) -> list[str]:
     values = [_cell(row[m.name], m.digits) for m in MEASURES]
-    difference = _cell(row["accuracy_difference"], 1, "+") if "accuracy_difference" in row else ""
+    found = row.get("accuracy_difference")
+    difference = _cell({"mean": found["mean"], "sd": found["interval95"]}, 1, "+") if found else ""
     return [row["recipe"], values[0], *([] if alone else [difference]), *values[1:]]
 
 
