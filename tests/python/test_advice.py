@@ -145,3 +145,32 @@ def test_auto_looks_at_the_transform_and_at_what_it_is_told(images):
         lf.Loader(images, 4, cache="50%", sampler="auto", policy="lru")
     with pytest.raises(lf.SettingsError, match="agumented"):
         lf.Loader(images, 4, cache="50%", sampler={"name": "auto", "agumented": True})
+
+
+def test_new_samples_come_in_blocks_where_that_is_asked_for(numbers):
+    """The first epoch is all new: runs of eight neighbours, each of them whole."""
+    loader = lf.Loader(numbers, 16, cache="25%", sampler={"name": "echo", "block": 8}, num_workers=0)
+    first = np.concatenate(epoch_ids(loader))[:16]
+    assert (first[[0, 8]] % 8 == 0).all() and (first == np.concatenate([first[0] + np.arange(8), first[8] + np.arange(8)])).all()
+    with pytest.raises(lf.SettingsError, match="block is 0"):
+        lf.Loader(numbers, 16, cache="25%", sampler={"name": "replay", "block": 0})
+
+
+def test_a_stall_target_is_checked_shown_and_part_of_the_state(images):
+    random = lf.ImageTransform("float32", padding=1, flip=0.5)
+
+    def loader(sampler):
+        return lf.Loader(images, 4, cache="50%", sampler=sampler, transform=random, num_workers=0, seed=3)
+
+    with pytest.raises(lf.SettingsError, match="stall is 0"):
+        loader({"name": "auto", "stall": 0.0})
+    target = {"name": "auto", "stall": 0.5}
+    first = loader(target)
+    for batch in (b for _ in range(4) for b in first):
+        first.cross_entropy(logits(batch), batch)
+    assert 0 < first.stats()["fetches_ppm"] <= 1e6
+    again = loader(target)
+    again.load_state_dict(first.state_dict())
+    assert epoch_ids(again)
+    with pytest.raises(lf.SettingsError, match=r"sampler\.pace"):
+        loader("auto").load_state_dict(first.state_dict())
