@@ -279,7 +279,7 @@ impl Settings {
             return Err(Error::settings(format!("{samples} samples are more than ids can name ({MAX_SAMPLES})")));
         }
         let per_rank = samples.checked_div(self.world_size as usize);
-        if let Some(per_rank) = per_rank.filter(|&samples| self.batch_size > samples) {
+        if let Some(per_rank) = per_rank.filter(|&samples| samples > 0 && self.batch_size > samples) {
             return Err(Error::settings(format!(
                 "batch_size {} is above the {per_rank} samples of a rank ({samples} samples, world_size {}): use at most {per_rank}",
                 self.batch_size, self.world_size

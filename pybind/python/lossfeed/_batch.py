@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Iterator
 
 from . import _native
-from ._errors import SettingsError
+from ._errors import SettingsError, UsageError
 from ._memory import to_numpy, to_torch
 
 if TYPE_CHECKING:
     from ._advice import Uses
+
+#: A batch's fields by name.
+FIELDS = ("data", "target", "ids", "weight")
 
 
 class Batch:
@@ -20,7 +23,9 @@ class Batch:
     batches therefore holds many slots; ``clone()`` what must stay long. On a CUDA device they are views of one tensor
     on the device, ready on the stream that was current when the batch was handed out.
 
-    ``x, y = batch`` unpacks data and target.
+    ``x, y = batch`` unpacks data and target; so do ``batch[0]`` and ``batch[1]``. ``batch["data"]``, ``"target"``,
+    ``"ids"`` and ``"weight"`` are the fields by name, ``step(**batch)`` passes data and target. torch's pytrees know it.
+    ``pickle`` copies the fields: such a batch can be trained on, and is credited with no score.
     """
 
     __slots__ = ("data", "target", "ids", "_weight", "_ticket", "_uses", "__weakref__")
@@ -66,6 +71,43 @@ class Batch:
     def __iter__(self) -> Iterator[Any]:
         return iter((self.data, self.target))
 
+    def __getitem__(self, key: Any) -> Any:
+        """A field by its name, or data and target by position."""
+        if isinstance(key, str):
+            if key not in FIELDS:
+                raise KeyError(f"{key!r} is no field of a batch: use {', '.join(FIELDS[:-1])} or {FIELDS[-1]}")
+            return getattr(self, key)
+        return (self.data, self.target)[key]
+
+    def keys(self) -> tuple[str, str]:
+        """What ``**batch`` passes: ``"data"`` and ``"target"``. Ids and weight travel beside them."""
+        return ("data", "target")
+
+    def to(self, device: Any, non_blocking: bool = False) -> Batch:
+        """Itself, with data, target and weight on `device`; what a ``collate_fn`` made is moved where it can be. Ids
+        stay where they are. A loader with ``device="cuda"`` delivers there already, and sooner."""
+        def moved(value: Any) -> Any:
+            if hasattr(value, "to"):
+                return value.to(device, non_blocking=non_blocking)
+            if isinstance(value, dict):
+                return type(value)((k, moved(v)) for k, v in value.items())
+            if isinstance(value, tuple) and hasattr(value, "_fields"):
+                return type(value)(*map(moved, value))
+            return type(value)(map(moved, value)) if isinstance(value, (list, tuple)) else value
+
+        if not hasattr(self._weight, "to"):
+            raise SettingsError(f"a batch of NumPy arrays cannot go to {device}: make the loader with framework='torch'")
+        self.data, self.target, self._weight = moved(self.data), moved(self.target), moved(self._weight)
+        return self
+
+    def __reduce__(self) -> Any:
+        def own(value: Any) -> Any:
+            copied = getattr(value, "clone", None) or getattr(value, "copy", None)
+            return copied() if callable(copied) else value
+
+        fields = tuple(own(value) for value in (self.data, self.target, self.ids, self._weight))
+        return Apart, (*fields, len(self), self.epoch, self.number)
+
     def copy_(self, other: Batch) -> Batch:
         """Takes over the samples of `other`, a batch of the same shapes, on the current stream without a wait.
 
@@ -94,6 +136,47 @@ class Batch:
             f"<lossfeed.Batch {self.number} of epoch {self.epoch}: {len(self)} samples, data "
             f"{tuple(self.data.shape)} {self.data.dtype}>"
         )
+
+
+class Apart(Batch):
+    """A batch that came out of a pickle: it belongs to no loader of this process."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, data: Any, target: Any, ids: Any, weight: Any, rows: int, epoch: int, number: int) -> None:
+        self.data = data
+        self.target = target
+        self.ids = ids
+        self._weight = weight
+        self._place = rows, epoch, number
+
+    @property
+    def _ticket(self) -> Any:  # type: ignore[override]
+        raise UsageError(
+            "this batch was pickled, and its scores have nowhere to go: score the batch that the loader delivered, in "
+            "its own process"
+        )
+
+    @property
+    def weight(self) -> Any:
+        """As in the batch that was pickled."""
+        return self._weight
+
+    def __len__(self) -> int:
+        return self._place[0]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch it belonged to."""
+        return self._place[1]
+
+    @property
+    def number(self) -> int:
+        """Its position in that epoch, from 0."""
+        return self._place[2]
+
+    def __reduce__(self) -> Any:
+        return Apart, (self.data, self.target, self.ids, self._weight, *self._place)
 
 
 class Views:

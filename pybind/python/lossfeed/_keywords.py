@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import warnings
 from typing import Any
 
 from ._errors import SettingsError, UsageError
@@ -20,7 +21,7 @@ HONOURED = {
     "shuffle": "False walks the ids in order; True, or nothing, permutes them by (seed, epoch)",
     "num_workers": "loader threads, not processes; None is one a core, 0 works in the calling thread",
     "collate_fn": "called with the list of (x, y) rows of a delivered batch; must return (data, target)",
-    "pin_memory": "with a CUDA device batches are always page-locked; without one True is refused",
+    "pin_memory": "with a CUDA device batches are always page-locked; without one True brings a warning, as in torch",
     "drop_last": "leaves out the batch that would be short",
     "timeout": "seconds to wait for a batch; 0 waits for ever",
     "generator": "the seed is drawn from it, once, when no seed is given",
@@ -167,9 +168,11 @@ def device(value: Any, pin_memory: Any) -> str:
     if kind not in ("cpu", "cuda") or (index and not index.isdigit()) or (kind == "cpu" and index not in ("", "0")):
         raise SettingsError(f"device={name!r} is unknown: use cpu, cuda or cuda:N")
     if flag("pin_memory", pin_memory) and kind == "cpu":
-        raise SettingsError(
-            "pin_memory=True with device='cpu': there is no copy that would gain by it; pass device='cuda', where "
-            "batches are page-locked and arrive on the device by themselves"
+        warnings.warn(
+            "pin_memory=True with device='cpu': batches are not page-locked here; with device='cuda' they are, and "
+            "arrive on the device by themselves",
+            UserWarning,
+            stacklevel=4,  # whoever makes the loader
         )
     return "cpu" if kind == "cpu" else name
 

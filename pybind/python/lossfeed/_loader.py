@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from . import _arrays, _closing, _keywords, _making, _native, _readers
+from ._asked import Asked
 from ._batch import Batch
 from ._errors import Error, SettingsError, UsageError
 from ._half import torch_half
@@ -22,14 +23,15 @@ from ._report import readable
 _STATE_VERSION = 1
 
 
-class Loader:
+class Loader(Asked):
     """Feeds a training run: iterating it gives one epoch of :class:`Batch`, in an order that scores may steer.
 
     ``data`` is what :func:`lossfeed.open` returns or takes. The keywords up to ``in_order`` are those of
     :class:`torch.utils.data.DataLoader` in its order; each is honoured, or refused with the reason:
 
     Args:
-        batch_size: samples a batch and rank, at least 1 and at most a rank's share of the dataset.
+        batch_size: samples a batch and rank, at least 1. With several ranks, or ``drop_last``, at most a rank's share of
+            the dataset; else a larger one gives one short batch.
         shuffle: None or True permutes by ``(seed, epoch)``; False walks the ids in order.
         sampler: who comes next, by name or as a dict with options (``{"name": "cost-aware", "kappa": 16}``):
             ``"uniform"`` (default; every id once an epoch); ``"auto"`` (the one to use with a cache: ``"replay"`` where
@@ -138,7 +140,8 @@ class Loader:
     ) -> None:
         keywords = dict(locals())
         del keywords["self"]
-        made = _making.make(SimpleNamespace(**keywords))
+        self._asked = SimpleNamespace(**keywords)
+        made = _making.make(self._asked)
         self._engine: _native.Engine | None = made.engine
         self._closing: _native.Engine | None = None
         self._last_state: dict[str, Any] | None = None

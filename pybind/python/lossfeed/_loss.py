@@ -11,7 +11,9 @@ def cross_entropy(
     input: Any,
     target: Any,
     weight: Any = None,
+    size_average: bool | None = None,
     ignore_index: int = -100,
+    reduce: bool | None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
     *,
@@ -26,6 +28,8 @@ def cross_entropy(
         target: class indices in the shape of ``input`` without the class dimension (int64), or class probabilities in
             the shape of ``input``.
         weight: ``(C,)`` rescaling weight per class, in the dtype of ``input``.
+        size_average, reduce: deprecated in torch too, which says what to write instead; in their places, so that a call
+            by position means here what it means there.
         ignore_index: rows with this target count for nothing.
         reduction: ``"mean"`` (over the class weights of the rows that count), ``"sum"`` or ``"none"``.
         label_smoothing: in ``[0, 1]``.
@@ -49,4 +53,6 @@ def cross_entropy(
             have to wait.
     """
     losses = torch_half("cross_entropy").losses
+    if size_average is not None or reduce is not None:
+        reduction = losses.named_reduction(size_average, reduce)
     return losses.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing, overwrite_logits)

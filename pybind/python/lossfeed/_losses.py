@@ -57,6 +57,11 @@ def takes(
     return weight.shape == (classes,) and weight.dtype == logits.dtype and not weight.requires_grad
 
 
+def named_reduction(size_average: bool | None, reduce: bool | None) -> str:
+    """What torch's deprecated pair means, with torch's own warning."""
+    return torch.nn._reduction.legacy_get_string(size_average, reduce)
+
+
 def result_dtype(logits: torch.Tensor) -> torch.dtype:
     """The dtype of torch's cross entropy on these logits: theirs, or float32 under autocast."""
     kind = logits.device.type

@@ -117,9 +117,13 @@ def _settings(asked: SimpleNamespace, data: Data, world: _ranks.World, delivery:
     sampler = _keywords.sampler(asked.sampler, asked.shuffle)
     if sampler["name"] == "auto" and sampler.get("augmented") is None:
         sampler["augmented"] = delivery.random
+    batch_size, drop_last = _keywords.whole("batch_size", asked.batch_size, 1), _keywords.flag("drop_last", asked.drop_last)
+    if world.size == 1 and not drop_last:
+        # As in torch: what is larger than the dataset is one short batch, whose memory is that of its samples.
+        batch_size = min(batch_size, len(data))
     settings = {
-        "batch_size": _keywords.whole("batch_size", asked.batch_size, 1),
-        "drop_last": _keywords.flag("drop_last", asked.drop_last),
+        "batch_size": batch_size,
+        "drop_last": drop_last,
         "seed": _keywords.seed(asked.seed, asked.generator),
         "rank": world.rank,
         "world_size": world.size,

@@ -7,6 +7,7 @@ from . import _graph as graph
 from . import _hook as hook
 from . import _losses as losses
 from . import _plans as plans
+from . import _tree as tree
 from . import _ways as ways
 
-__all__ = ["cuda", "graph", "hook", "losses", "plans", "ways"]
+__all__ = ["cuda", "graph", "hook", "losses", "plans", "tree", "ways"]

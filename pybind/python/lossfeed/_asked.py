@@ -1,0 +1,88 @@
+"""What a loader was asked for, under the names that torch's DataLoader has for it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+
+class Asked:
+    """Attributes of :class:`torch.utils.data.DataLoader`, for the code that reads them. They say what was asked for, and
+    nothing changes by them."""
+
+    _asked: SimpleNamespace
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset as it was given."""
+        return self._asked.dataset if self._asked.data is None else self._asked.data
+
+    @property
+    def batch_size(self) -> int:
+        """Samples a batch and rank."""
+        return self._asked.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a batch that would be short is left out."""
+        return self._asked.drop_last
+
+    @property
+    def sampler(self) -> str | dict[str, Any]:
+        """Who comes next, by name or with options: a setting of the engine, no object that gives ids."""
+        return "uniform" if self._asked.sampler is None else self._asked.sampler
+
+    @property
+    def batch_sampler(self) -> None:
+        """None: the engine cuts batches."""
+        return None
+
+    @property
+    def num_workers(self) -> int | None:
+        """Loader threads as given; None is one a core, 0 prepares each batch in the calling thread."""
+        return self._asked.num_workers
+
+    @property
+    def collate_fn(self) -> Any:
+        """What was given, or None."""
+        return self._asked.collate_fn
+
+    @property
+    def pin_memory(self) -> bool:
+        """As given: with a CUDA device batches are page-locked either way."""
+        return self._asked.pin_memory
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for a batch; 0 waits for ever."""
+        return self._asked.timeout
+
+    @property
+    def generator(self) -> Any:
+        """What was given, or None."""
+        return self._asked.generator
+
+    @property
+    def prefetch_factor(self) -> int | None:
+        """Batches that each worker prepares ahead, as given."""
+        return self._asked.prefetch_factor
+
+    @property
+    def persistent_workers(self) -> bool:
+        """As given: caches and scores live as long as the loader either way."""
+        return self._asked.persistent_workers
+
+    @property
+    def worker_init_fn(self) -> None:
+        """None: workers run no Python of yours."""
+        return None
+
+    @property
+    def multiprocessing_context(self) -> None:
+        """None: no process is started."""
+        return None
+
+    @property
+    def in_order(self) -> bool:
+        """True: batches always come in order."""
+        return True
