@@ -85,6 +85,27 @@ impl Source {
         outside(py, || Ok(self.dataset.records(form).total_footprint()))
     }
 
+    /// The samples `ids` as a dataset of their own, in that order.
+    fn subset(&self, py: Python<'_>, ids: Vec<SampleId>) -> PyResult<Self> {
+        let Dataset { source, decoder } = self.dataset.clone();
+        let subset = outside(py, || source::Subset::new(source, ids))?;
+        Ok(Self { dataset: Dataset { source: Arc::new(subset), decoder } })
+    }
+
+    /// `first` samples chosen by `seed`, and the others.
+    fn split(&self, py: Python<'_>, first: usize, seed: u64) -> PyResult<(Self, Self)> {
+        let Dataset { source, decoder } = self.dataset.clone();
+        let (first, rest) = outside(py, || source::Subset::split(source, first, seed))?;
+        let wrap = |subset| Self { dataset: Dataset { source: Arc::new(subset), decoder: decoder.clone() } };
+        Ok((wrap(first), wrap(rest)))
+    }
+
+    /// Data and target of sample `id`, as they are delivered.
+    fn sample(&self, py: Python<'_>, id: SampleId) -> PyResult<(Buffer, Buffer)> {
+        let (data, target) = outside(py, || self.dataset.read(id))?;
+        Ok((Buffer::from_vec(data), Buffer::from_vec(target)))
+    }
+
     /// Whether samples are encoded images.
     #[getter]
     fn images(&self) -> bool {

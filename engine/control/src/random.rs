@@ -17,6 +17,8 @@ pub enum Purpose {
     Replay = 4,
     /// Whose score stands for whose, where that is wrong on purpose.
     Misplace = 5,
+    /// Which samples are in which part of a split.
+    Split = 6,
 }
 
 /// A generator keyed by (seed, epoch, rank, purpose).

@@ -3,8 +3,9 @@
 use crate::error::{Error, Result};
 use crate::loader::RecordSizes;
 use crate::settings::CacheForm;
-use crate::source::{Decoder, Form, ImageMode, Source};
-use crate::types::TensorSpec;
+use crate::source::{Decoder, Form, ImageMode, Scratch, Source};
+use crate::types::{SampleId, TensorSpec};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// A source and how its samples are decoded.
@@ -42,6 +43,26 @@ impl Dataset {
             (None, Form::Rows(spec)) => spec,
             (None, Form::Images) => self.source.target_spec(), // unreachable by construction: images have a decoder
         }
+    }
+
+    /// Data and target of one sample, as they are delivered.
+    ///
+    /// # Errors
+    /// Whatever reading or decoding it gives.
+    pub fn read(&self, id: SampleId) -> Result<(Vec<u8>, Vec<u8>)> {
+        let mut found = Err(Error::internal("a source left a sample out"));
+        self.source.fetch(&[id], &mut |_, answer| {
+            found = answer.and_then(|payload| {
+                let mut data = vec![0; self.spec().bytes()];
+                match &self.decoder {
+                    Some(decoder) => decoder.decode(payload.data, &mut data, &mut Scratch::default())?,
+                    None => data.copy_from_slice(payload.data),
+                }
+                Ok((data, payload.target.to_vec()))
+            });
+            ControlFlow::Break(())
+        });
+        found.map_err(|e| Error::new(e.kind(), format!("sample {id} ({})", self.source.name(id))).because(e))
     }
 
     /// What its samples take in a cache that keeps them in `form`.

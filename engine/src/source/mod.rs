@@ -61,6 +61,7 @@ mod store;
 mod store_open;
 #[cfg(test)]
 mod store_tests;
+mod subset;
 mod tar;
 #[cfg(test)]
 mod tests;
@@ -73,6 +74,7 @@ pub use fingerprint::Fingerprint;
 pub use open::open;
 pub use options::{OpenOptions, Throttle};
 pub use store_open::open_in;
+pub use subset::Subset;
 
 use crate::error::Result;
 use crate::types::{SampleId, TensorSpec};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from typing import Any
 
@@ -9,7 +10,7 @@ from . import _native
 from ._dataset import Adaptor
 from ._errors import SettingsError
 from ._keywords import choice, flag, real, whole
-from ._memory import DTYPES, as_bytes, dtype_name, is_array, is_tensor, require_numpy, to_numpy
+from ._memory import DTYPES, as_bytes, dtype_name, is_array, is_tensor, require_numpy, to_numpy, to_torch, torch_loaded
 from ._processes import Processes
 from ._sizes import parse_bytes
 
@@ -59,6 +60,34 @@ class Data:
     def name(self, id: int) -> str:
         """What a person would call sample `id`: its path, or its row."""
         return self._native.name(whole("id", id, 0, len(self) - 1))
+
+    def __getitem__(self, id: int) -> tuple[Any, Any]:
+        """Data and target of one sample, read now: as tensors if this process has imported torch, else as arrays.
+        Negative ids count from the end. For looking at samples, and for torch's own DataLoader; a
+        :class:`lossfeed.Loader` reads without it."""
+        count = len(self)
+        place = operator.index(id)
+        if not -count <= place < count:
+            raise IndexError(f"sample {place} of {count}")
+        convert = to_numpy if torch_loaded() is None else to_torch
+        data, target = self._native.sample(place % count)
+        return convert(data, *self.spec), convert(target, *self.target_spec)
+
+    def subset(self, ids: Any) -> Data:
+        """The samples `ids` (a sequence, an array or a tensor of ints; each once) as a dataset of their own, in that
+        order. Its ids count from 0 anew."""
+        values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+        return Data(self._native.subset([whole("id", id, 0, len(self) - 1) for id in values]), self._adaptor)
+
+    def split(self, part: float | int, seed: int = 0) -> tuple[Data, Data]:
+        """Two datasets without a sample in common: a share of the samples (a float below 1) or so many of them (an
+        int), chosen at random by `seed`, and all others. One seed is one choice on any machine."""
+        if isinstance(part, float):
+            first = round(real("part", part, 0.0, 1.0) * len(self))
+        else:
+            first = whole("part", part, 1, len(self), hint=" or a share as a float")
+        chosen = self._native.split(first, whole("seed", seed, 0, 2**64 - 1))
+        return Data(chosen[0], self._adaptor), Data(chosen[1], self._adaptor)
 
     def cache_bytes(self, form: str = "encoded") -> int:
         """Host memory in bytes that caching every sample would take, in the form ``"encoded"`` or ``"decoded"``."""
