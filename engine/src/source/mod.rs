@@ -12,6 +12,7 @@
 //! files.rs    the Source made of a catalog and a reader (reader.rs):
 //! local.rs    files on this machine: positioned reads, no runtime
 //! store.rs    everything else, through object_store: bounded connections, timeouts, retries, a throttle
+//! store_reader.rs  samples behind a store      link.rs  what a request costs      ranged.rs  an object as a file
 //! retry.rs, failure.rs  one budget of retries a store, a breaker; what a store's errors mean
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
 //! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached
@@ -44,6 +45,7 @@ mod identity;
 mod identity_tests;
 mod index_cache;
 mod label;
+mod link;
 mod local;
 mod open;
 mod options;
@@ -52,6 +54,8 @@ mod pattern;
 #[cfg(test)]
 mod permit_tests;
 mod ranged;
+#[cfg(test)]
+mod ranged_tests;
 mod reader;
 mod retry;
 #[cfg(test)]
@@ -59,6 +63,7 @@ mod retry_tests;
 mod runtime;
 mod store;
 mod store_open;
+mod store_reader;
 #[cfg(test)]
 mod store_tests;
 mod tar;
