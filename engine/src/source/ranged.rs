@@ -21,9 +21,9 @@ const AHEAD_BYTES_MAX: u64 = 4 << 20;
 /// A seek this short is never worth a request, whatever was measured: tens of headers of small members lie there.
 const GAP_BYTES_MIN: u64 = 16 << 10;
 
-/// Reads ahead, and more each time, while what is wanted next lies near what was read last. A seek that leaps further
-/// than a request is worth begins anew with little. So the headers of small members come in a few large requests,
-/// members and all, and those of large members by a small request each.
+/// Reads ahead, and more each time, while every seek is a short one. A seek that leaps over more than a request is worth
+/// begins anew with little, also if what it leapt over was held already: more such members will follow. So the headers
+/// of small members come in a few large requests, members and all, and those of large members by a small request each.
 pub(super) struct Ranged<F, W> {
     fetch: F,
     worth: W,
@@ -32,6 +32,9 @@ pub(super) struct Ranged<F, W> {
     held: Vec<u8>,
     held_from: u64,
     ahead: u64,
+    /// Where the last read ended, and the longest leap from there since the last request.
+    read_until: u64,
+    leapt: u64,
     /// The error behind an `io::Error`, which the archive library passes on as text only.
     failure: Arc<Mutex<Option<Error>>>,
 }
@@ -39,8 +42,18 @@ pub(super) struct Ranged<F, W> {
 impl<F: FnMut(Range<u64>) -> Result<Vec<u8>>, W: Fn() -> Worth> Ranged<F, W> {
     /// An object of `len` bytes; `fetch` brings a range that lies within it, and `worth` says what one is worth now.
     pub(super) fn new(len: u64, worth: W, fetch: F) -> Self {
-        let failure = Arc::default();
-        Self { fetch, worth, len, at: 0, held: Vec::new(), held_from: 0, ahead: 0, failure }
+        Self {
+            fetch,
+            worth,
+            len,
+            at: 0,
+            held: Vec::new(),
+            held_from: 0,
+            ahead: 0,
+            read_until: 0,
+            leapt: 0,
+            failure: Arc::default(),
+        }
     }
 
     /// Where the reason of a failed read is found afterwards.
@@ -55,7 +68,7 @@ impl<F: FnMut(Range<u64>) -> Result<Vec<u8>>, W: Fn() -> Worth> Ranged<F, W> {
     /// How much is read from here on, where nothing is held.
     fn ahead(&self) -> u64 {
         let Worth { gap_bytes, request_bytes_max } = (self.worth)();
-        let near = self.at.checked_sub(self.held_until()).is_some_and(|gap| gap <= gap_bytes.max(GAP_BYTES_MIN));
+        let near = self.at >= self.held_from && self.leapt <= gap_bytes.max(GAP_BYTES_MIN);
         if near && !self.held.is_empty() {
             (self.ahead * GROWTH).min(AHEAD_BYTES_MAX).min(request_bytes_max)
         } else {
@@ -69,8 +82,10 @@ impl<F: FnMut(Range<u64>) -> Result<Vec<u8>>, W: Fn() -> Worth> Read for Ranged<
         if self.at >= self.len || buf.is_empty() {
             return Ok(0);
         }
+        self.leapt = self.leapt.max(self.at.saturating_sub(self.read_until));
         if !(self.held_from..self.held_until()).contains(&self.at) {
             self.ahead = self.ahead();
+            self.leapt = 0;
             let range = self.at..self.len.min(self.at + self.ahead.max(buf.len() as u64));
             let wanted = range.end - range.start;
             self.held = (self.fetch)(range).map_err(|e| {
@@ -93,6 +108,7 @@ impl<F: FnMut(Range<u64>) -> Result<Vec<u8>>, W: Fn() -> Worth> Read for Ranged<
             to.copy_from_slice(from);
         }
         self.at += n as u64;
+        self.read_until = self.at;
         Ok(n)
     }
 }

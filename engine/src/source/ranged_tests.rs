@@ -100,7 +100,7 @@ fn any_members() -> impl Strategy<Value = Vec<(Kind, usize)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     /// The twin is the walk over the whole file in memory, which reads each header where it lies.
     #[test]

@@ -192,7 +192,7 @@ fn prefix(
 }
 
 fn files(store: Store, catalog: Catalog, root: Path, options: &OpenOptions) -> Result<Arc<dyn Source>> {
-    Ok(Arc::new(Files::new(catalog, StoreReader::new(store, Vec::new(), root), options.checksums)?))
+    Ok(Arc::new(Files::new(catalog, StoreReader::new(store, Vec::new(), root, options.coalesce), options.checksums)?))
 }
 
 /// What the index cache knows a shard by.
@@ -238,7 +238,8 @@ fn shards(
     let mut catalog = Catalog { url, ..Catalog::default() };
     label::assemble(&mut catalog, indexed)?;
     let keys = objects.into_iter().map(|o| o.key).collect();
-    Ok(Arc::new(Files::new(catalog, StoreReader::new(store, keys, Path::default()), options.checksums)?))
+    let reader = StoreReader::new(store, keys, Path::default(), options.coalesce);
+    Ok(Arc::new(Files::new(catalog, reader, options.checksums)?))
 }
 
 /// The object as a file, read while `lanes` are; every part of it must be from the object that was looked at first.
