@@ -2,10 +2,10 @@
 //! samples that come together.
 //!
 //! `cargo bench -p lossfeed-benches --bench requests`. The store is an HTTP server on this machine's loopback that waits
-//! 10 ms before each answer and sends all bodies through one link of 100 and of 10 MB/s. One shard of 5,000 samples
+//! 10 ms before each answer and sends all bodies through one link of 500, 100, 30 and 10 MB/s. One shard of 5,000 samples
 //! (`LOSSFEED_SAMPLES`) of 1 to 6 KB is opened and read in batches of 256 by one thread, as a loader without workers
 //! does, in four orders: as they lie, in runs of 64 neighbours, and drawn by chance (all of them, and a fifth of them, as
-//! a cache would leave it). Lines of JSON; requests and bytes are the server's own count.
+//! a cache would leave it). Lines of JSON; requests and bytes are the server's own count, `mb` is what it sent.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
@@ -34,6 +34,13 @@ fn shuffle<T>(items: &mut [T], state: &mut u64) {
     for k in (1..items.len()).rev() {
         items.swap(k, next(state) as usize % (k + 1));
     }
+}
+
+/// Processor time of this process, client and server, in seconds.
+fn busy() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let after = text.rsplit_once(") ").unwrap().1;
+    after.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
 }
 
 /// A tar of files that are called images.
@@ -142,13 +149,17 @@ impl Server {
         }
     }
 
-    /// What `work` takes: requests, MB and seconds.
-    fn counted<T>(&self, work: impl FnOnce() -> T) -> (T, u64, f64, f64) {
-        let counts = || (self.requests.load(Ordering::Relaxed), self.sent.load(Ordering::Relaxed));
+    /// What `work` gives, and what it takes, as fields of JSON.
+    fn counted<T>(&self, work: impl FnOnce() -> T) -> (T, String) {
+        let counts = || (self.requests.load(Ordering::Relaxed), self.sent.load(Ordering::Relaxed), busy());
         let (before, started) = (counts(), Instant::now());
         let done = work();
         let (seconds, after) = (started.elapsed().as_secs_f64(), counts());
-        (done, after.0 - before.0, (after.1 - before.1) as f64 / 1e6, seconds)
+        let (requests, megabytes, busy) = (after.0 - before.0, (after.1 - before.1) as f64 / 1e6, after.2 - before.2);
+        let fields = format!(
+            "\"requests\":{requests},\"mb\":{megabytes:.2},\"seconds\":{seconds:.3},\"busy_seconds\":{busy:.2}"
+        );
+        (done, fields)
     }
 }
 
@@ -176,22 +187,17 @@ fn main() {
     shuffle(&mut shuffled, &mut state);
     let fifth = shuffled[..samples / 5].to_vec();
     let orders = [("in order", in_order), ("runs of 64", runs), ("shuffled", shuffled), ("a fifth, shuffled", fifth)];
-    for megabytes_per_s in [100, 10] {
+    for megabytes_per_s in [500, 100, 30, 10] {
         server.bytes_per_s.store(megabytes_per_s * 1_000_000, Ordering::Relaxed);
         for coalesce in [false, true] {
             let options = OpenOptions { coalesce, ..OpenOptions::default() };
-            let (source, requests, megabytes, seconds) = server.counted(|| open(&url, &options).unwrap());
-            println!(
-                "{{\"link_mb_per_s\":{megabytes_per_s},\"coalesce\":{coalesce},\"work\":\"open\",\"requests\":{requests},\"mb\":{megabytes:.2},\"seconds\":{seconds:.3}}}"
-            );
+            let head = format!("{{\"link_mb_per_s\":{megabytes_per_s},\"coalesce\":{coalesce}");
+            let (source, took) = server.counted(|| open(&url, &options).unwrap());
+            println!("{head},\"work\":\"open\",{took}}}");
             for (order, ids) in &orders {
-                let (wanted, requests, megabytes, seconds) = server.counted(|| read(&*source, ids));
-                println!(
-                    "{{\"link_mb_per_s\":{megabytes_per_s},\"coalesce\":{coalesce},\"work\":\"{order}\",\"samples\":{},\"requests\":{requests},\"requests_per_sample\":{:.3},\"mb\":{megabytes:.2},\"wanted_mb\":{:.2},\"seconds\":{seconds:.3}}}",
-                    ids.len(),
-                    requests as f64 / ids.len() as f64,
-                    wanted as f64 / 1e6,
-                );
+                let (wanted, took) = server.counted(|| read(&*source, ids));
+                let (samples, wanted) = (ids.len(), wanted as f64 / 1e6);
+                println!("{head},\"work\":\"{order}\",\"samples\":{samples},\"wanted_mb\":{wanted:.2},{took}}}");
             }
         }
     }

@@ -120,12 +120,17 @@ fn holding(shards: &[Vec<usize>]) -> Arc<Wrong> {
     store
 }
 
-fn opened(store: &Arc<Wrong>, coalesce: bool, checksums: bool) -> Arc<dyn Source> {
-    let options = OpenOptions { coalesce, checksums, connections: 4, ..OpenOptions::default() };
+fn opened(store: &Arc<Wrong>, latency: Option<Duration>, coalesce: bool, checksums: bool) -> Arc<dyn Source> {
+    let throttle = latency.map(|latency| Throttle { latency, bandwidth_bytes_per_s: None });
+    let connections = if latency.is_some() { 1 } else { 4 };
+    let options = OpenOptions { coalesce, checksums, connections, throttle, ..OpenOptions::default() };
     let source = open_in(store.clone(), "*.tar", &options).unwrap();
     store.asked.lock().clear();
     source
 }
+
+/// With one connection a wait that is worth far more than what lies between neighbours, however slow this machine is.
+const SOME: Option<Duration> = Some(Duration::from_millis(10));
 
 type Told = BTreeMap<usize, std::result::Result<(Vec<u8>, Vec<u8>), String>>;
 
@@ -158,7 +163,7 @@ proptest! {
         checksums in any::<bool>(),
     ) {
         let store = holding(&shards);
-        let (together, alone) = (opened(&store, true, checksums), opened(&store, false, checksums));
+        let (together, alone) = (opened(&store, None, true, checksums), opened(&store, None, false, checksums));
         // Some of the samples, in another order than they lie in.
         let mut ids: Vec<SampleId> = (0..together.len() as SampleId).filter(|&id| chosen[id as usize]).collect();
         let mix = |id: SampleId| (u64::from(id) + 1).wrapping_mul(turns | 1).rotate_left(17);
@@ -190,7 +195,7 @@ proptest! {
 #[test]
 fn an_epoch_in_order_takes_a_request_for_dozens_of_samples_and_reads_little_in_vain() {
     let store = holding(&[vec![3000; 1000]]);
-    let source = opened(&store, true, false);
+    let source = opened(&store, SOME, true, false);
     let mut all = Traffic::default();
     for batch in (0..1000).collect::<Vec<SampleId>>().chunks(64) {
         let (told, traffic) = fetched(&*source, batch);
@@ -198,7 +203,7 @@ fn an_epoch_in_order_takes_a_request_for_dozens_of_samples_and_reads_little_in_v
         all += traffic;
     }
     assert_eq!(all.requests, store.asked.lock().len() as u64);
-    assert!(all.requests <= 16, "{all:?}");
+    assert!(all.requests <= 100, "{all:?}");
     // A header and padding each.
     assert!(all.vain_bytes <= 1000 * (512 + 511), "{all:?}");
     let longest = store.asked.lock().iter().map(|r| r.end - r.start).max();
@@ -206,9 +211,27 @@ fn an_epoch_in_order_takes_a_request_for_dozens_of_samples_and_reads_little_in_v
 }
 
 #[test]
+fn a_shuffled_epoch_of_runs_of_neighbours_takes_a_request_for_ten_samples_at_most() {
+    let store = holding(&[vec![3000; 2048], vec![900; 2048]]);
+    let source = opened(&store, SOME, true, false);
+    // Runs of 64 neighbours in an order drawn by chance, and a fifth of the samples cached.
+    let mix = |n: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+    let mut runs: Vec<Vec<SampleId>> = (0..4096).collect::<Vec<_>>().chunks(64).map(<[_]>::to_vec).collect();
+    runs.sort_by_key(|run| mix(u64::from(run[0])));
+    let missed: Vec<SampleId> = runs.concat().into_iter().filter(|&id| mix(u64::from(id) + 5000) % 5 > 0).collect();
+    let mut all = Traffic::default();
+    for batch in missed.chunks(256) {
+        let (told, traffic) = fetched(&*source, batch);
+        assert!(told.values().all(std::result::Result::is_ok));
+        all += traffic;
+    }
+    assert!((3000..3500).contains(&missed.len()) && all.requests as usize * 10 <= missed.len(), "{all:?}");
+}
+
+#[test]
 fn a_sample_that_is_not_sound_has_its_own_error_and_its_neighbours_come() {
     let store = holding(&[vec![3000; 20]]);
-    let source = opened(&store, true, true);
+    let source = opened(&store, SOME, true, true);
     // Within the eleventh sample: each takes a header and six blocks.
     store.wrongs.lock().damaged.push(10 * 3584 + 600);
     let (told, _) = fetched(&*source, &(0..20).collect::<Vec<_>>());
@@ -218,15 +241,16 @@ fn a_sample_that_is_not_sound_has_its_own_error_and_its_neighbours_come() {
             Err(e) => assert!(k == 10 && e.contains("0.tar/c/10.png has the checksum"), "{k}: {e}"),
         }
     }
-    // One for all, then two for the one that is bad.
+    // Few for all, then two for the one that is bad.
     let asked = store.asked.lock().clone();
-    assert_eq!((asked.len(), asked[1].end - asked[1].start), (3, 3000), "{asked:?}");
+    let alone = asked.iter().filter(|range| range.end - range.start == 3000).count();
+    assert!(alone == 2 && asked.len() <= 8, "{asked:?}");
 }
 
 #[test]
 fn a_replaced_shard_is_refused_sample_by_sample() {
     let store = holding(&[vec![3000; 5], vec![2000; 5]]);
-    let source = opened(&store, true, false);
+    let source = opened(&store, SOME, true, false);
     let other = archive(&[("c/0.png", &png(1))]);
     runtime::shared().unwrap().block_on(store.inner.put(&Path::from("0.tar"), other.into())).unwrap();
     let (told, _) = fetched(&*source, &(0..10).collect::<Vec<_>>());
@@ -240,7 +264,7 @@ fn a_replaced_shard_is_refused_sample_by_sample() {
 #[test]
 fn whoever_has_enough_gets_no_more_of_what_came_together() {
     let store = holding(&[vec![3000; 50]]);
-    let source = opened(&store, true, false);
+    let source = opened(&store, SOME, true, false);
     for enough in [1, 7] {
         let mut got = 0;
         source.fetch_unless(&|| false, &(0..50).collect::<Vec<_>>(), &mut |_, payload| {

@@ -1,11 +1,12 @@
 //! What a request costs, in bytes.
 //!
 //! A request waits for its first byte. In that time the link would have brought other bytes: *latency × bandwidth* of
-//! them. So many are worth reading in vain, if that saves a request. Where several requests run side by side, they wait
-//! together, and each saves its share only.
+//! them. So many are worth reading in vain, if that saves a request. Where several requests run side by side they wait
+//! together, each saves its share only, and nothing at all once the others keep the link busy meanwhile. What is left
+//! then is the work that a request takes on both sides.
 //!
-//! Both numbers are measured on the requests that are made anyway, and assumed until then. An estimate that is wrong
-//! costs time and never data, and not much of it: who saves a request reads at most what the request was held to cost.
+//! Latency and bandwidth are measured on the requests that are made anyway, and assumed until then. An estimate that is
+//! wrong costs time and never data.
 
 use std::time::Duration;
 
@@ -24,18 +25,23 @@ const LATENCY_TIMES_MAX: f64 = 4.0;
 /// Shorter bodies come in one burst with the answer's head and say nothing about bandwidth: they fit in the socket's
 /// buffer.
 const BODY_BYTES_MIN: u64 = 64 << 10;
-/// Whatever was measured: what a request's own head and the work for it (some 50 µs on both sides) are worth at least.
-const GAP_BYTES_MIN: u64 = 4 << 10;
+/// Processor time that a request takes on this side and in the kernel: on one core of 2026, 50 to 100 µs.
+const WORK_S: f64 = 50e-6;
 /// Whatever was measured: no more in vain at once.
 const GAP_BYTES_MAX: u64 = 2 << 20;
+/// What lies between neighbours of an archive: padding, a header, and small files that belong to one of them, a label
+/// or a JSON. More is never taken to be worth a request's work alone.
+const WORK_BYTES_MAX: u64 = 4 << 10;
 /// No limit on a request's size is smaller, however slow the link.
 const REQUEST_BYTES_MIN: u64 = 64 << 10;
 
 /// What is worth reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Worth {
-    /// Bytes that may be read in vain to save a request.
+    /// Bytes that may be read in vain to save a request that somebody waits for.
     pub(super) gap_bytes: u64,
+    /// Bytes that may be read in vain to save the work of a request, even if nobody waits for it.
+    pub(super) work_bytes: u64,
     /// The most that one request can be expected to bring in a quarter of its time limit.
     pub(super) request_bytes_max: u64,
 }
@@ -77,10 +83,12 @@ impl Link {
     /// What is worth reading where `lanes` requests run side by side.
     pub(super) fn worth(&self, lanes: usize) -> Worth {
         let believed = self.believed.lock();
-        let lane_bytes_per_s = believed.bytes / believed.seconds / lanes.max(1) as f64;
-        let gap = (believed.latency_s * lane_bytes_per_s) as u64;
+        let bytes_per_s = believed.bytes / believed.seconds;
+        let lane_bytes_per_s = bytes_per_s / lanes.max(1) as f64;
+        let gap_bytes = ((believed.latency_s * lane_bytes_per_s) as u64).min(GAP_BYTES_MAX);
+        let work_bytes = ((WORK_S * bytes_per_s) as u64).min(WORK_BYTES_MAX);
         let most = self.timeout.map_or(u64::MAX, |limit| (limit.as_secs_f64() / 4.0 * lane_bytes_per_s) as u64);
-        Worth { gap_bytes: gap.clamp(GAP_BYTES_MIN, GAP_BYTES_MAX), request_bytes_max: most.max(REQUEST_BYTES_MIN) }
+        Worth { gap_bytes, work_bytes, request_bytes_max: most.max(REQUEST_BYTES_MIN) }
     }
 }
 
@@ -97,12 +105,14 @@ mod tests {
         let link = Link::new(Some(ms(30_000)));
         assert_eq!(link.worth(1).gap_bytes, 1_000_000);
         assert_eq!(link.worth(50).gap_bytes, 20_000, "requests that wait together save their share");
+        assert_eq!((link.worth(1).work_bytes, link.worth(50).work_bytes), (2500, 2500));
         // 10 ms and 8 MB/s.
         for _ in 0..200 {
             link.learn(ms(10), ms(125), 1_000_000, 1);
         }
-        let Worth { gap_bytes, request_bytes_max } = link.worth(1);
+        let Worth { gap_bytes, work_bytes, request_bytes_max } = link.worth(1);
         assert!((79_000..81_000).contains(&gap_bytes), "{gap_bytes}");
+        assert!((395..405).contains(&work_bytes), "{work_bytes}");
         assert!((59_000_000..61_000_000).contains(&request_bytes_max), "{request_bytes_max}");
         // The same link, shared by ten requests that each take ten times as long.
         for _ in 0..200 {
@@ -133,8 +143,8 @@ mod tests {
                 link.learn(first_byte, body, bytes, 0);
             }
             for lanes in [0, 1, 4096] {
-                let Worth { gap_bytes, request_bytes_max } = link.worth(lanes);
-                assert!((GAP_BYTES_MIN..=GAP_BYTES_MAX).contains(&gap_bytes), "{gap_bytes}");
+                let Worth { gap_bytes, work_bytes, request_bytes_max } = link.worth(lanes);
+                assert!(gap_bytes <= GAP_BYTES_MAX && work_bytes <= WORK_BYTES_MAX, "{gap_bytes} {work_bytes}");
                 assert!(request_bytes_max >= REQUEST_BYTES_MIN);
             }
         }

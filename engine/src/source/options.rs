@@ -38,8 +38,8 @@ pub struct OpenOptions {
     /// dataset once; with `index_cache` the sums of shards are kept there. Default: no.
     pub checksums: bool,
     /// Whether samples that lie near each other in a shard of a store may come with one request, which then reads what
-    /// lies between them in vain: never more than it brings, beside padding and headers, and no more than the request
-    /// is measured to cost. Local files without a throttle are read sample by sample: there is no request to save.
+    /// lies between them in vain: no more than the request is measured to cost, and never more than it brings, headers
+    /// and padding apart. Local files without a throttle are read sample by sample: there is no request to save.
     /// Default: yes.
     pub coalesce: bool,
 }

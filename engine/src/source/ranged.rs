@@ -67,7 +67,7 @@ impl<F: FnMut(Range<u64>) -> Result<Vec<u8>>, W: Fn() -> Worth> Ranged<F, W> {
 
     /// How much is read from here on, where nothing is held.
     fn ahead(&self) -> u64 {
-        let Worth { gap_bytes, request_bytes_max } = (self.worth)();
+        let Worth { gap_bytes, request_bytes_max, .. } = (self.worth)();
         let near = self.at >= self.held_from && self.leapt <= gap_bytes.max(GAP_BYTES_MIN);
         if near && !self.held.is_empty() {
             (self.ahead * GROWTH).min(AHEAD_BYTES_MAX).min(request_bytes_max)

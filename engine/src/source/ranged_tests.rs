@@ -120,7 +120,7 @@ proptest! {
             archive.truncate(cut.index(archive.len()));
         }
         let local = walk(std::io::Cursor::new(&archive), archive.len() as u64, "s.tar").map_err(|e| e.to_string());
-        let (remote, _) = walked(&archive, Worth { gap_bytes, request_bytes_max });
+        let (remote, _) = walked(&archive, Worth { gap_bytes, work_bytes: 0, request_bytes_max });
         prop_assert_eq!(remote, local);
     }
 
@@ -137,7 +137,7 @@ proptest! {
             members.extend((0..fits).map(|_| (Kind::Image, bytes)));
         }
         let archive = archive_of(&members);
-        let (found, asked) = walked(&archive, Worth { gap_bytes, request_bytes_max: u64::MAX });
+        let (found, asked) = walked(&archive, Worth { gap_bytes, work_bytes: 0, request_bytes_max: u64::MAX });
         prop_assert_eq!(found.unwrap().members.len(), members.len());
         let leaping = Asked { requests: members.len() as u64 + 1, bytes: 512 * (members.len() as u64 + 2) };
         let streaming = Asked { requests: (archive.len() as u64).div_ceil(4 << 20), bytes: archive.len() as u64 };
@@ -156,7 +156,7 @@ fn a_shard_of_five_thousand_small_members_takes_twenty_requests_at_most() {
     for members in [images(900), images(3000), images(9000), labels(900), labels(6000)] {
         let archive = archive_of(&members);
         for gap_bytes in [4 << 10, 100 << 10, 1 << 20] {
-            let (found, asked) = walked(&archive, Worth { gap_bytes, request_bytes_max: u64::MAX });
+            let (found, asked) = walked(&archive, Worth { gap_bytes, work_bytes: 0, request_bytes_max: u64::MAX });
             assert_eq!(found.unwrap().members.len(), 5000);
             assert!(asked.requests <= 20, "{asked:?} for {} bytes", archive.len());
             assert!(asked.bytes <= archive.len() as u64);
@@ -168,7 +168,7 @@ fn a_shard_of_five_thousand_small_members_takes_twenty_requests_at_most() {
 fn large_members_are_leapt_over_by_a_small_request_each() {
     let members: Vec<_> = (0..20).flat_map(|n| [(Kind::Image, (3 << 20) + n), (Kind::Label, 0)]).collect();
     let archive = archive_of(&members);
-    let (found, asked) = walked(&archive, Worth { gap_bytes: 1 << 20, request_bytes_max: u64::MAX });
+    let (found, asked) = walked(&archive, Worth { gap_bytes: 1 << 20, work_bytes: 0, request_bytes_max: u64::MAX });
     assert_eq!(found.unwrap().members.len(), 20);
     assert!(asked.requests <= 21 && asked.bytes <= 21 * (64 << 10), "{asked:?}");
 }
@@ -177,7 +177,7 @@ fn large_members_are_leapt_over_by_a_small_request_each() {
 fn a_slow_link_is_asked_for_no_more_than_it_brings_in_time() {
     let archive = archive_of(&(0..500).map(|_| (Kind::Image, 3000)).collect::<Vec<_>>());
     let longest = std::cell::Cell::new(0);
-    let worth = || Worth { gap_bytes: 4 << 10, request_bytes_max: 100 << 10 };
+    let worth = || Worth { gap_bytes: 4 << 10, work_bytes: 0, request_bytes_max: 100 << 10 };
     let fetch = |range: std::ops::Range<u64>| {
         longest.set(longest.get().max(range.end - range.start));
         Ok(archive[range.start as usize..range.end as usize].to_vec())

@@ -1,8 +1,9 @@
 //! Which samples one request brings: of those that one call wants, the ones that lie near each other in one object.
 //!
-//! A decision without effects. What a request is worth comes from [`Link`](super::link::Link); a request never reads
-//! more in vain than it brings, so that an estimate that is wrong at most doubles the bytes. Only what lies between
-//! neighbours of an archive does not count: whoever reads them in order reads it too.
+//! A decision without effects. What a request is worth comes from [`Link`](super::link::Link). A request that already
+//! brings as much as its wait is worth keeps the link as busy as it can be: it leaps over nothing more, but for what the
+//! work of a request is worth. And it never leaps over more than it brings, so that an estimate that is wrong at most
+//! doubles the bytes.
 
 use super::catalog::Place;
 use super::link::Worth;
@@ -11,8 +12,6 @@ use crate::types::SampleId;
 /// The longest request for several samples; a larger sample is asked for by itself. Sixty and more small pictures, so
 /// that requests are few, and as many requests under way as a store has connections (64) hold 32 MB at most.
 const RUN_BYTES_MAX: u64 = 512 << 10;
-/// Between neighbours of an archive lie padding, a header, and small files that belong to one of them: a label, a JSON.
-pub(super) const NEIGHBOUR_BYTES: u64 = 4 << 10;
 
 /// A sample that a call wants.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +37,7 @@ pub(super) struct Run {
     pub(super) vain_bytes: u64,
     /// In the order they lie; never empty, and all of one shard.
     pub(super) wishes: Vec<Wish>,
-    /// Of the vain bytes, those that do not lie between neighbours.
+    /// Of the vain bytes, those that more than the work of a request was saved for.
     leapt_bytes: u64,
     wanted_bytes: u64,
 }
@@ -56,11 +55,13 @@ impl Run {
         let one_object = next.place.shard != Place::OWN_FILE
             && self.wishes.last().is_some_and(|last| last.place.shard == next.place.shard);
         let gap = next.place.offset.saturating_sub(self.end);
-        let leapt_bytes = self.leapt_bytes + if gap > NEIGHBOUR_BYTES { gap } else { 0 };
+        let near = gap <= worth.work_bytes;
+        let leapt_bytes = self.leapt_bytes + if near { 0 } else { gap };
         let wanted_bytes = self.wanted_bytes + u64::from(next.place.bytes);
         let end = self.end.max(next.end());
         let fits = end - self.start <= RUN_BYTES_MAX.min(worth.request_bytes_max);
-        let taken = one_object && fits && gap <= worth.gap_bytes && leapt_bytes <= wanted_bytes;
+        let waits = self.end - self.start < worth.gap_bytes && gap <= worth.gap_bytes;
+        let taken = one_object && fits && (near || (waits && leapt_bytes <= wanted_bytes));
         if taken {
             self.vain_bytes += gap;
             (self.end, self.leapt_bytes, self.wanted_bytes) = (end, leapt_bytes, wanted_bytes);
@@ -128,13 +129,14 @@ mod tests {
     fn allowed(run: &[Wish], worth: Worth) -> bool {
         let end = |run: &[Wish]| run.iter().map(|w| w.place.offset + u64::from(w.place.bytes)).max().unwrap();
         let gaps: Vec<u64> = (1..run.len()).map(|n| run[n].place.offset.saturating_sub(end(&run[..n]))).collect();
-        let leapt: u64 = gaps.iter().filter(|&&gap| gap > 4096).sum();
+        let leapt: u64 = gaps.iter().filter(|&&gap| gap > worth.work_bytes).sum();
         let wanted: u64 = run.iter().map(|w| u64::from(w.place.bytes)).sum();
         let bytes = end(run) - run[0].place.offset;
-        *gaps.last().unwrap() <= worth.gap_bytes
-            && leapt <= wanted
-            && bytes <= 512 << 10
+        let gap = *gaps.last().unwrap();
+        let shorter = end(&run[..run.len() - 1]) - run[0].place.offset < worth.gap_bytes;
+        bytes <= 512 << 10
             && bytes <= worth.request_bytes_max
+            && (gap <= worth.work_bytes || (gap <= worth.gap_bytes && shorter && leapt <= wanted))
     }
 
     fn any_wishes() -> impl Strategy<Value = Vec<Wish>> {
@@ -152,10 +154,11 @@ mod tests {
         #[test]
         fn requests_are_what_their_definition_says(
             wishes in any_wishes(),
-            gap_bytes in prop_oneof![Just(4096u64), 4096u64..1 << 20],
+            gap_bytes in prop_oneof![Just(0u64), 1u64..10_000, 1u64..1 << 20],
+            work_bytes in prop_oneof![Just(0u64), 1u64..4096, Just(4096)],
             request_bytes_max in prop_oneof![Just(u64::MAX), 64u64 << 10..1 << 20],
         ) {
-            let worth = Worth { gap_bytes, request_bytes_max };
+            let worth = Worth { gap_bytes, work_bytes, request_bytes_max };
             let made = runs(wishes.clone(), worth);
             let by_k: Vec<Vec<usize>> = made.iter().map(|run| run.wishes.iter().map(|w| w.k).collect()).collect();
             prop_assert_eq!(&by_k, &naively(&wishes, worth));
@@ -167,7 +170,7 @@ mod tests {
                 let covered = |at: u64| run.wishes.iter().any(|w| (w.place.offset..w.end()).contains(&at));
                 prop_assert!(covered(run.start) && covered(run.end - 1));
                 let wanted: u64 = run.wishes.iter().map(|w| u64::from(w.place.bytes)).sum();
-                let between = NEIGHBOUR_BYTES * (run.wishes.len() as u64 - 1);
+                let between = work_bytes * (run.wishes.len() as u64 - 1);
                 prop_assert!(run.vain_bytes <= wanted + between, "at most doubled");
                 // Overlaps only make what was wanted count twice.
                 prop_assert!(run.end - run.start <= wanted + run.vain_bytes);

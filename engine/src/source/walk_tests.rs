@@ -147,7 +147,7 @@ proptest! {
 fn any_worth() -> impl Strategy<Value = Worth> {
     let gaps = prop_oneof![Just(4u64 << 10), 4u64 << 10..2 << 20, Just(2 << 20)];
     let limits = prop_oneof![Just(u64::MAX), 64u64 << 10..8 << 20];
-    (gaps, limits).prop_map(|(gap_bytes, request_bytes_max)| Worth { gap_bytes, request_bytes_max })
+    (gaps, limits).prop_map(|(gap_bytes, request_bytes_max)| Worth { gap_bytes, work_bytes: 0, request_bytes_max })
 }
 
 fn any_index() -> impl Strategy<Value = ShardIndex> {
@@ -164,7 +164,7 @@ fn a_walk_over_a_store_transfers_headers_and_not_large_members() {
     let large = vec![1u8; 3 << 20];
     let bytes = archive(&[("c/a.png", &large), ("c/b.png", &large), ("c/c.png", &large), ("c/d.png", &large)]);
     let mut transferred = 0;
-    let worth = || Worth { gap_bytes: 1 << 20, request_bytes_max: u64::MAX };
+    let worth = || Worth { gap_bytes: 1 << 20, work_bytes: 0, request_bytes_max: u64::MAX };
     let reader = Ranged::new(bytes.len() as u64, worth, |r| {
         transferred += r.end - r.start;
         Ok(bytes[r.start as usize..r.end as usize].to_vec())
