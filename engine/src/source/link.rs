@@ -17,9 +17,14 @@ use parking_lot::Mutex;
 /// a connection 50 to 90 MB/s. The low ends are taken: reading too little in vain costs least.
 const LATENCY_S: f64 = 0.02;
 const BYTES_PER_S: f64 = 50e6;
+/// The assumption weighs as much as one request whose body takes as long as it waited.
+const ASSUMED_BYTES: f64 = LATENCY_S * BYTES_PER_S;
 /// Share that a new measurement has in what is believed: single slow answers do not move it far, and it has followed a
 /// change after some thirty requests.
 const NEWS: f64 = 1.0 / 16.0;
+/// Where nothing long is read, nothing is learnt of bandwidth: after some thousands of short bodies it is assumed again.
+/// Else a link that was slow for a moment would be held to be slow for ever, since nothing long is read from a slow one.
+const FORGOTTEN: f64 = 1.0 / 2048.0;
 /// An answer that took longer counts as this many times the usual: one in a hundred takes ten times as long.
 const LATENCY_TIMES_MAX: f64 = 4.0;
 /// Shorter bodies come in one burst with the answer's head and say nothing about bandwidth: they fit in the socket's
@@ -62,8 +67,7 @@ struct Believed {
 impl Link {
     /// `timeout` is what one request may take.
     pub(super) fn new(timeout: Option<Duration>) -> Self {
-        // The assumption weighs as much as one request that takes as long as it waits.
-        let believed = Believed { latency_s: LATENCY_S, bytes: BYTES_PER_S * LATENCY_S, seconds: LATENCY_S };
+        let believed = Believed { latency_s: LATENCY_S, bytes: ASSUMED_BYTES, seconds: LATENCY_S };
         Self { timeout, believed: Mutex::new(believed) }
     }
 
@@ -77,6 +81,9 @@ impl Link {
             let alone_s = body.as_secs_f64().max(1e-6) / in_flight.max(1) as f64;
             believed.bytes += bytes as f64 - believed.bytes * NEWS;
             believed.seconds += alone_s - believed.seconds * NEWS;
+        } else {
+            believed.bytes += (ASSUMED_BYTES - believed.bytes) * FORGOTTEN;
+            believed.seconds += (LATENCY_S - believed.seconds) * FORGOTTEN;
         }
     }
 
@@ -131,6 +138,19 @@ mod tests {
         link.learn(ms(60_000), ms(0), 100, 1);
         assert!(link.worth(1).gap_bytes < 1_200_000);
         assert_eq!(link.worth(1).request_bytes_max, u64::MAX);
+    }
+
+    #[test]
+    fn a_link_that_was_slow_is_tried_again() {
+        let link = Link::new(None);
+        for _ in 0..100 {
+            link.learn(ms(20), ms(1000), 1_000_000, 1);
+        }
+        assert!((19_000..21_000).contains(&link.worth(1).gap_bytes));
+        (0..500).for_each(|_| link.learn(ms(20), ms(1), 3000, 1));
+        assert!((19_000..40_000).contains(&link.worth(1).gap_bytes), "not at once");
+        (0..30_000).for_each(|_| link.learn(ms(20), ms(1), 3000, 1));
+        assert!((900_000..1_000_001).contains(&link.worth(1).gap_bytes));
     }
 
     #[test]
