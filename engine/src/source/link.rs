@@ -8,6 +8,7 @@
 //! Latency and bandwidth are measured on the requests that are made anyway, and assumed until then. An estimate that is
 //! wrong costs time and never data.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -54,12 +55,14 @@ pub(super) struct Worth {
 /// The link to one store, as its requests have found it.
 pub(super) struct Link {
     timeout: Option<Duration>,
+    /// Bytes of all bodies so far.
+    brought: AtomicU64,
     believed: Mutex<Believed>,
 }
 
 struct Believed {
     latency_s: f64,
-    /// Bytes of bodies, and the seconds in which the link brought them: older ones count less.
+    /// Bytes, and the seconds in which the link brought them: older ones count less.
     bytes: f64,
     seconds: f64,
 }
@@ -68,19 +71,28 @@ impl Link {
     /// `timeout` is what one request may take.
     pub(super) fn new(timeout: Option<Duration>) -> Self {
         let believed = Believed { latency_s: LATENCY_S, bytes: ASSUMED_BYTES, seconds: LATENCY_S };
-        Self { timeout, believed: Mutex::new(believed) }
+        Self { timeout, brought: AtomicU64::new(0), believed: Mutex::new(believed) }
     }
 
-    /// A request of `bytes` was answered after `first_byte`, and its body came in `body` while `in_flight` requests
-    /// (with this one) shared the link.
-    pub(super) fn learn(&self, first_byte: Duration, body: Duration, bytes: u64, in_flight: usize) {
+    /// So many bytes have come.
+    pub(super) fn count(&self, bytes: u64) {
+        self.brought.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// All bytes that have come so far.
+    pub(super) fn brought(&self) -> u64 {
+        self.brought.load(Ordering::Relaxed)
+    }
+
+    /// A request of `bytes` was answered after `first_byte`. Its body came in `body`, in which the link brought
+    /// `brought` bytes: those of other requests too.
+    pub(super) fn learn(&self, first_byte: Duration, body: Duration, bytes: u64, brought: u64) {
         let mut believed = self.believed.lock();
         let latency_s = first_byte.as_secs_f64().min(believed.latency_s * LATENCY_TIMES_MAX).max(1e-6);
         believed.latency_s += (latency_s - believed.latency_s) * NEWS;
         if bytes >= BODY_BYTES_MIN {
-            let alone_s = body.as_secs_f64().max(1e-6) / in_flight.max(1) as f64;
-            believed.bytes += bytes as f64 - believed.bytes * NEWS;
-            believed.seconds += alone_s - believed.seconds * NEWS;
+            believed.bytes += bytes.max(brought) as f64 - believed.bytes * NEWS;
+            believed.seconds += body.as_secs_f64().max(1e-6) - believed.seconds * NEWS;
         } else {
             believed.bytes += (ASSUMED_BYTES - believed.bytes) * FORGOTTEN;
             believed.seconds += (LATENCY_S - believed.seconds) * FORGOTTEN;
@@ -115,7 +127,7 @@ mod tests {
         assert_eq!((link.worth(1).work_bytes, link.worth(50).work_bytes), (2500, 2500));
         // 10 ms and 8 MB/s.
         for _ in 0..200 {
-            link.learn(ms(10), ms(125), 1_000_000, 1);
+            link.learn(ms(10), ms(125), 1_000_000, 1_000_000);
         }
         let Worth { gap_bytes, work_bytes, request_bytes_max } = link.worth(1);
         assert!((79_000..81_000).contains(&gap_bytes), "{gap_bytes}");
@@ -123,7 +135,7 @@ mod tests {
         assert!((59_000_000..61_000_000).contains(&request_bytes_max), "{request_bytes_max}");
         // The same link, shared by ten requests that each take ten times as long.
         for _ in 0..200 {
-            link.learn(ms(10), ms(1250), 1_000_000, 10);
+            link.learn(ms(10), ms(1250), 1_000_000, 10_000_000);
         }
         assert!((79_000..81_000).contains(&link.worth(1).gap_bytes));
     }
@@ -132,10 +144,10 @@ mod tests {
     fn small_bodies_and_single_slow_answers_say_little() {
         let link = Link::new(None);
         for _ in 0..1000 {
-            link.learn(ms(20), Duration::from_nanos(1), BODY_BYTES_MIN - 1, 1);
+            link.learn(ms(20), Duration::from_nanos(1), BODY_BYTES_MIN - 1, 1 << 40);
         }
         assert!(link.worth(1).gap_bytes.abs_diff(1_000_000) < 1000);
-        link.learn(ms(60_000), ms(0), 100, 1);
+        link.learn(ms(60_000), ms(0), 100, 100);
         assert!(link.worth(1).gap_bytes < 1_200_000);
         assert_eq!(link.worth(1).request_bytes_max, u64::MAX);
     }
@@ -144,12 +156,12 @@ mod tests {
     fn a_link_that_was_slow_is_tried_again() {
         let link = Link::new(None);
         for _ in 0..100 {
-            link.learn(ms(20), ms(1000), 1_000_000, 1);
+            link.learn(ms(20), ms(1000), 1_000_000, 1_000_000);
         }
         assert!((19_000..21_000).contains(&link.worth(1).gap_bytes));
-        (0..500).for_each(|_| link.learn(ms(20), ms(1), 3000, 1));
+        (0..500).for_each(|_| link.learn(ms(20), ms(1), 3000, 3000));
         assert!((19_000..40_000).contains(&link.worth(1).gap_bytes), "not at once");
-        (0..30_000).for_each(|_| link.learn(ms(20), ms(1), 3000, 1));
+        (0..30_000).for_each(|_| link.learn(ms(20), ms(1), 3000, 3000));
         assert!((900_000..1_000_001).contains(&link.worth(1).gap_bytes));
     }
 
@@ -160,7 +172,7 @@ mod tests {
         {
             let link = Link::new(Some(ms(1)));
             for _ in 0..100 {
-                link.learn(first_byte, body, bytes, 0);
+                link.learn(first_byte, body, bytes, bytes / 2);
             }
             for lanes in [0, 1, 4096] {
                 let Worth { gap_bytes, work_bytes, request_bytes_max } = link.worth(lanes);

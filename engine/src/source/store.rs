@@ -107,23 +107,23 @@ impl Store {
                 let asked = || format!("{} bytes at offset {} of {}", wanted.bytes, wanted.start, (wanted.what)());
                 wanted.requests.fetch_add(1, Ordering::Relaxed);
                 let started = Instant::now();
-                let (bytes, first_byte) = self.limited(&asked, self.once(wanted)).await?;
+                let (bytes, first_byte, before) = self.limited(&asked, self.once(wanted)).await?;
                 // Waiting for the link is waiting with the connection busy: the permit is held.
                 if let Some(pacer) = &self.pacer {
-                    pacer.pass(bytes.len() as u64).await;
+                    pacer.pass(wanted.bytes).await;
+                    self.link.count(wanted.bytes);
                 }
                 let body = started.elapsed().saturating_sub(first_byte);
-                let in_flight = self.connections - self.permits.available_permits();
                 drop(permit);
-                self.link.learn(first_byte, body, wanted.bytes, in_flight);
+                self.link.learn(first_byte, body, wanted.bytes, self.link.brought().saturating_sub(before));
                 sound(&bytes).map_err(Failure::Again)?;
                 Ok(bytes)
             })
             .await
     }
 
-    /// The bytes, and how long their first one took.
-    async fn once(&self, wanted: Wanted<'_>) -> Result<(Bytes, Duration), Failure> {
+    /// The bytes, how long the first one took, and how many the link had brought by then.
+    async fn once(&self, wanted: Wanted<'_>) -> Result<(Bytes, Duration, u64), Failure> {
         let started = Instant::now();
         if !self.latency.is_zero() {
             tokio::time::sleep(self.latency).await;
@@ -139,7 +139,7 @@ impl Store {
             Ok(answer) => answer,
             Err(e) => return Err(self.diagnosed(e, wanted).await),
         };
-        let first_byte = started.elapsed();
+        let (first_byte, before) = (started.elapsed(), self.link.brought());
         let GetResult { payload, meta, .. } = answer;
         let file = match payload {
             GetResultPayload::File(file, _) => file,
@@ -150,6 +150,10 @@ impl Store {
                 while let Some(piece) = pieces.next().await {
                     let piece = piece.map_err(failed)?;
                     got += piece.len() as u64;
+                    // Behind a throttle bytes have come when they are let through.
+                    if self.pacer.is_none() {
+                        self.link.count(piece.len() as u64);
+                    }
                     if got > wanted.bytes {
                         // Whatever else would come is not waited for: the connection is dropped here.
                         let more = format!("more than {}", wanted.bytes);
@@ -165,7 +169,7 @@ impl Store {
                 if got != wanted.bytes {
                     return Err(Failure::Again(wanted.wrong_length(&got.to_string(), meta.size)));
                 }
-                return Ok((only.unwrap_or_else(|| joined.into()), first_byte));
+                return Ok((only.unwrap_or_else(|| joined.into()), first_byte, before));
             }
         };
         let read = tokio::task::spawn_blocking(move || read_file(&file, range));
@@ -178,7 +182,7 @@ impl Store {
             return Err(Failure::Final(wanted.wrong_length(&bytes.len().to_string(), size)));
         }
         wanted.proved(size, mark, &meta)?;
-        Ok((bytes.into(), first_byte))
+        Ok((bytes.into(), first_byte, before))
     }
 
     /// A range beyond an object's end is refused by other stores in words of their own: the object's size tells it
