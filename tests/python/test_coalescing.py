@@ -47,7 +47,7 @@ def test_opening_and_an_epoch_in_order_take_few_requests():
     with FaultStore({"train.tar": shard([image] * samples)}, tags=False) as store:
         # With one connection a wait that is worth far more than what lies between neighbours, however slow this machine
         # is.
-        data = lf.open(store.url + "/train.tar", latency=0.02, connections=1)
+        data = lf.open(store.url + "/train.tar", latency=0.01, connections=1)
         # One of them asks for size and date.
         assert len(data) == samples and store.requests["train.tar"] <= 20
         loader = lf.Loader(data, 64, shuffle=False, num_workers=0, stats=False)
@@ -62,18 +62,18 @@ def test_opening_and_an_epoch_in_order_take_few_requests():
 
 @pytest.mark.parametrize("faulty", [False, True])
 def test_nothing_but_the_number_of_requests_depends_on_what_comes_together(tmp_path, faulty):
-    images = [png(i) for i in range(300)]
+    images = [png(i) for i in range(200)]
     faults = [name for name in QUICK if FAULTS[name].owes == "heals"] if faulty else []
     runs = {}
     for coalesce in (True, False):
         path = tmp_path / f"run-{coalesce}.csv.gz"
         with FaultStore({"train.tar": shard(images)}, faults, rate=0.05, seed=4, in_a_row=1) as store:
-            data = lf.open(store.url + "/train.tar", coalesce=coalesce, retry_timeout=60, latency=0.002, connections=1)
+            data = lf.open(store.url + "/train.tar", coalesce=coalesce, retry_timeout=60, latency=0.002, connections=4)
             loader = lf.Loader(
                 data, 32, cache="20%", sampler="cost-aware", num_workers=0, seed=3, record=path, framework="numpy", stats=False
             )
             seen = []
-            for epoch in range(3):
+            for epoch in range(2):
                 loader.set_epoch(epoch)
                 for batch in loader:
                     loader.score_losses(np.asarray(batch.ids, dtype=np.float32) % 7 + 0.5, batch)
