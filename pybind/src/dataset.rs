@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use lossfeed::source::{Form, Payload, Source as EngineSource};
+use lossfeed::source::{Form, Payload, Source as EngineSource, Traffic};
 use lossfeed::{Error, ErrorKind, Result, SampleId, TensorSpec};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -78,54 +78,9 @@ impl Callback {
         let answer = self.fetch.bind(py).call1((PyList::new(py, ids)?,))?;
         calls::items(&answer, ids.len()).map(Some)
     }
-}
 
-/// What concerns every sample that was asked for.
-fn for_all(raised: PyErr) -> (ErrorKind, Raised) {
-    let (fatal, text) = interpreter::enter(|py| (!raised.is_instance_of::<PyException>(py), raised.to_string()))
-        .unwrap_or((false, "the interpreter is shutting down".to_owned()));
-    let kind = if fatal { ErrorKind::Interrupted } else { ErrorKind::Source };
-    (kind, Raised { error: Arc::new(raised), text })
-}
-
-impl EngineSource for Callback {
-    fn len(&self) -> usize {
-        self.samples
-    }
-
-    fn describe(&self) -> String {
-        self.description.clone()
-    }
-
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        if (id as usize) < self.samples { self.data_bytes as u64 } else { 0 }
-    }
-
-    fn name(&self, id: SampleId) -> String {
-        format!("item {id}")
-    }
-
-    fn form(&self) -> &Form {
-        &self.form
-    }
-
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target
-    }
-
-    fn classes(&self) -> &[String] {
-        &self.classes
-    }
-
-    fn labels(&self) -> Option<&[i64]> {
-        None
-    }
-
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.fetch_unless(&|| false, ids, sink);
-    }
-
-    fn fetch_unless(
+    /// As [`EngineSource::fetch_unless`].
+    fn ask(
         &self,
         stopped: &dyn Fn() -> bool,
         ids: &[SampleId],
@@ -177,6 +132,62 @@ impl EngineSource for Callback {
                 return;
             }
         }
+    }
+}
+
+/// What concerns every sample that was asked for.
+fn for_all(raised: PyErr) -> (ErrorKind, Raised) {
+    let (fatal, text) = interpreter::enter(|py| (!raised.is_instance_of::<PyException>(py), raised.to_string()))
+        .unwrap_or((false, "the interpreter is shutting down".to_owned()));
+    let kind = if fatal { ErrorKind::Interrupted } else { ErrorKind::Source };
+    (kind, Raised { error: Arc::new(raised), text })
+}
+
+impl EngineSource for Callback {
+    fn len(&self) -> usize {
+        self.samples
+    }
+
+    fn describe(&self) -> String {
+        self.description.clone()
+    }
+
+    fn payload_bytes(&self, id: SampleId) -> u64 {
+        if (id as usize) < self.samples { self.data_bytes as u64 } else { 0 }
+    }
+
+    fn name(&self, id: SampleId) -> String {
+        format!("item {id}")
+    }
+
+    fn form(&self) -> &Form {
+        &self.form
+    }
+
+    fn target_spec(&self) -> &TensorSpec {
+        &self.target
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn labels(&self) -> Option<&[i64]> {
+        None
+    }
+
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+        self.ask(&|| false, ids, sink);
+    }
+
+    fn fetch_unless(
+        &self,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
+        self.ask(stopped, ids, sink);
+        Traffic::default()
     }
 }
 

@@ -115,7 +115,7 @@ impl Source {
 
 /// Opens a directory, tar shards or a URL.
 #[pyfunction]
-#[pyo3(signature = (url, *, mode, resize, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums))]
+#[pyo3(signature = (url, *, mode, resize, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn open_source(
     py: Python<'_>,
@@ -130,6 +130,7 @@ pub(crate) fn open_source(
     timeout_s: Option<f64>,
     retry_timeout_s: f64,
     checksums: bool,
+    coalesce: bool,
 ) -> PyResult<Source> {
     let seconds = |name: &str, s: f64| {
         Duration::try_from_secs_f64(s).map_err(|_| {
@@ -144,7 +145,8 @@ pub(crate) fn open_source(
         None => OpenOptions::default().timeout,
     };
     let retry_timeout = seconds("retry_timeout", retry_timeout_s)?;
-    let options = OpenOptions { throttle, connections, index_cache, store_options, timeout, retry_timeout, checksums };
+    let options =
+        OpenOptions { throttle, connections, index_cache, store_options, timeout, retry_timeout, checksums, coalesce };
     let opened = outside(py, || source::open(url, &options))?;
     Source::wrap(py, opened, mode, resize)
 }

@@ -176,12 +176,15 @@ impl Filling<'_> {
         let mut again = Vec::new();
         let remote = source.remote();
         let wanted: Vec<SampleId> = asked.iter().map(|&row| ids[row]).collect();
-        source.fetch_unless(&abandoned, &wanted, &mut |k, payload| land(k, payload, remote.then_some(&mut again)));
+        let mut traffic =
+            source.fetch_unless(&abandoned, &wanted, &mut |k, payload| land(k, payload, remote.then_some(&mut again)));
         if !again.is_empty() {
             again.iter().for_each(|&k| answered[k].set(false));
             let wanted: Vec<SampleId> = again.iter().map(|&k| wanted[k]).collect();
-            source.fetch_unless(&abandoned, &wanted, &mut |k, payload| land(again[k], payload, None));
+            traffic += source.fetch_unless(&abandoned, &wanted, &mut |k, payload| land(again[k], payload, None));
         }
+        feed.counters.store_requests_total.fetch_add(traffic.requests, Relaxed);
+        feed.counters.store_vain_bytes_total.fetch_add(traffic.vain_bytes, Relaxed);
         feed.counters.fetched_bytes_total.fetch_add(fetched_bytes, Relaxed);
         answered
     }

@@ -2,7 +2,7 @@
 
 use super::catalog::Catalog;
 use super::reader::Reader;
-use super::{Fingerprint, Form, Payload, Source, checksums};
+use super::{Fingerprint, Form, Payload, Source, Traffic, checksums};
 use crate::error::{Error, Result, printable};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
@@ -104,7 +104,7 @@ impl<R: Reader> Source for Files<R> {
         stopped: &dyn Fn() -> bool,
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) {
+    ) -> Traffic {
         let mut wanted = Vec::with_capacity(ids.len());
         for (k, &id) in ids.iter().enumerate() {
             let error = match self.catalog.place(id) {
@@ -119,7 +119,7 @@ impl<R: Reader> Source for Files<R> {
                 }
             };
             if sink(k, Err(error)).is_break() {
-                return;
+                return Traffic::default();
             }
         }
         let labels = &self.catalog.labels;
@@ -132,7 +132,7 @@ impl<R: Reader> Source for Files<R> {
                 None => Err(out_of_range(id, labels.len())),
             });
             sink(k, payload)
-        });
+        })
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::RwLock;
 
+use super::Traffic;
 use super::catalog::{Catalog, Place, Shard};
 use super::checksums;
 use super::files::{changed, out_of_range, short_read};
@@ -172,7 +173,7 @@ impl Reader for LocalReader {
         wanted: &[(usize, SampleId)],
         _stopped: &dyn Fn() -> bool, // the sink says it soon enough
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
-    ) {
+    ) -> Traffic {
         // All grow to what is needed once and serve the whole call.
         let (mut buf, mut path, mut together) = (Vec::new(), PathBuf::new(), Together::default());
         for &(k, id) in wanted {
@@ -192,10 +193,11 @@ impl Reader for LocalReader {
                 }
             };
             if going.is_break() {
-                return;
+                return Traffic::default();
             }
         }
         _ = together.hand_out(catalog, sink);
+        Traffic::default()
     }
 }
 

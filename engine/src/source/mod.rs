@@ -12,6 +12,8 @@
 //! files.rs    the Source made of a catalog and a reader (reader.rs):
 //! local.rs    files on this machine: positioned reads, no runtime
 //! store.rs    everything else, through object_store: bounded connections, timeouts, retries, a throttle
+//! store_reader.rs  samples behind a store      runs.rs  which of them come with one request
+//! link.rs     what a request costs             ranged.rs  an object as a file, for the walk over its headers
 //! retry.rs, failure.rs  one budget of retries a store, a breaker; what a store's errors mean
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
 //! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached
@@ -29,6 +31,8 @@ mod catalog;
 mod checksums;
 #[cfg(feature = "cloud")]
 mod cloud;
+#[cfg(test)]
+mod coalesce_tests;
 #[cfg(feature = "cloud")]
 mod connector;
 mod decode;
@@ -44,6 +48,7 @@ mod identity;
 mod identity_tests;
 mod index_cache;
 mod label;
+mod link;
 mod local;
 mod open;
 mod options;
@@ -52,13 +57,17 @@ mod pattern;
 #[cfg(test)]
 mod permit_tests;
 mod ranged;
+#[cfg(test)]
+mod ranged_tests;
 mod reader;
 mod retry;
 #[cfg(test)]
 mod retry_tests;
+mod runs;
 mod runtime;
 mod store;
 mod store_open;
+mod store_reader;
 #[cfg(test)]
 mod store_tests;
 mod subset;
@@ -78,7 +87,7 @@ pub use subset::Subset;
 
 use crate::error::Result;
 use crate::types::{SampleId, TensorSpec};
-use std::ops::ControlFlow;
+use std::ops::{AddAssign, ControlFlow};
 
 /// What a source's payloads are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,6 +105,22 @@ pub struct Payload<'a> {
     pub data: &'a [u8],
     /// `target_spec().bytes()` bytes, native endian.
     pub target: &'a [u8],
+}
+
+/// What reading took of a store. All zero for what lies in memory or in files of this machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Requests sent, those that were repeated included.
+    pub requests: u64,
+    /// Bytes that lay between samples which one request brought, and that nobody wanted.
+    pub vain_bytes: u64,
+}
+
+impl AddAssign for Traffic {
+    fn add_assign(&mut self, more: Self) {
+        self.requests += more.requests;
+        self.vain_bytes += more.vain_bytes;
+    }
 }
 
 /// A dataset that can be read by id. Ids are `0..len()` and never change their meaning while the source is open;
@@ -168,15 +193,16 @@ pub trait Source: Send + Sync {
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>);
 
     /// The same, for sources that may wait long before they have anything to hand to the sink: they look at `stopped`
-    /// meanwhile, which says what the sink would. The others need not care.
+    /// meanwhile, which says what the sink would. The others need not care. Tells what it took.
     fn fetch_unless(
         &self,
         stopped: &dyn Fn() -> bool,
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) {
+    ) -> Traffic {
         if !stopped() {
             self.fetch(ids, sink);
         }
+        Traffic::default()
     }
 }

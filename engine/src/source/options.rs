@@ -37,6 +37,11 @@ pub struct OpenOptions {
     /// Take a CRC-32 of every sample when the dataset is opened and hold every later read against it. Reads the whole
     /// dataset once; with `index_cache` the sums of shards are kept there. Default: no.
     pub checksums: bool,
+    /// Whether samples that lie near each other in a shard of a store may come with one request, which then reads what
+    /// lies between them in vain: no more than the request is measured to cost, and never more than it brings, headers
+    /// and padding apart. Local files without a throttle are read sample by sample: there is no request to save.
+    /// Default: yes.
+    pub coalesce: bool,
 }
 
 impl Default for OpenOptions {
@@ -49,6 +54,7 @@ impl Default for OpenOptions {
             timeout: Some(Duration::from_secs(30)),
             retry_timeout: Duration::from_secs(120),
             checksums: false,
+            coalesce: true,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use super::Traffic;
 use super::catalog::Catalog;
 use crate::error::Result;
 use crate::types::SampleId;
@@ -17,7 +18,7 @@ pub(super) trait Reader: Send + Sync {
         wanted: &[(usize, SampleId)],
         stopped: &dyn Fn() -> bool,
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
-    );
+    ) -> Traffic;
 
     /// Whether bytes that turn out to be wrong may come right when they are read again. Such a reader holds them to
     /// their checksums itself.

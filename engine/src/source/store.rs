@@ -1,13 +1,13 @@
-//! Samples behind an object store: one request a sample, a bounded number of them in flight, each with a time limit,
-//! asked again as `retry.rs` says. Every answer must prove that it is from the object that was indexed, and is read
-//! to its range's end and no further.
+//! Requests to an object store: a bounded number of them in flight, each with a time limit, asked again as `retry.rs`
+//! says. Every answer must prove that it is from the object that was indexed, and is read to its range's end and no
+//! further.
 
 use std::fs::File;
 use std::future::Future;
-use std::ops::{ControlFlow, Range};
-use std::panic::resume_unwind;
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::stream::StreamExt;
@@ -15,22 +15,16 @@ use object_store::path::Path;
 use object_store::{GetOptions, GetResult, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 
-use super::catalog::{Catalog, Place};
 use super::failure::{Maker, classified};
 use super::files::{changed, short_read};
 use super::identity::{Mark, Proof, Stamp};
+use super::link::{Link, Worth};
 use super::pacer::Pacer;
-use super::reader::Reader;
 use super::retry::{Failure, Health};
 use super::{OpenOptions, runtime};
 use crate::error::{Error, Result};
 use crate::process::Process;
-use crate::types::SampleId;
-
-/// How often a wait for a store looks whether anybody still wants the answer.
-const STOP_SOON: Duration = Duration::from_millis(50);
 
 /// Requests to one store.
 pub(super) struct Store {
@@ -44,6 +38,7 @@ pub(super) struct Store {
     latency: Duration,
     pacer: Option<Pacer>,
     timeout: Option<Duration>,
+    link: Link,
 }
 
 /// A range of an object, and how the object is recognised.
@@ -58,6 +53,8 @@ pub(super) struct Wanted<'a> {
     pub(super) if_match: Option<&'a str>,
     /// Names it in errors.
     pub(super) what: &'a (dyn Fn() -> String + Sync),
+    /// Counts the requests that it takes.
+    pub(super) requests: &'a AtomicU64,
 }
 
 impl Store {
@@ -73,7 +70,18 @@ impl Store {
             latency: options.throttle.map_or(Duration::ZERO, |t| t.latency),
             pacer: options.throttle.and_then(|t| t.bandwidth_bytes_per_s).map(Pacer::new),
             timeout: options.timeout,
+            link: Link::new(options.timeout),
         })
+    }
+
+    /// Requests that may be in flight at once.
+    pub(super) fn connections(&self) -> usize {
+        self.connections
+    }
+
+    /// What is worth reading from here, as far as it is known, where `lanes` requests run side by side.
+    pub(super) fn worth(&self, lanes: usize) -> Worth {
+        self.link.worth(lanes)
     }
 
     /// Runs `work` to its end on the calling thread.
@@ -97,19 +105,26 @@ impl Store {
                 let closed = |e| Failure::Final(Error::internal("the store's permits are closed").because(e));
                 let permit = self.permits.acquire().await.map_err(closed)?;
                 let asked = || format!("{} bytes at offset {} of {}", wanted.bytes, wanted.start, (wanted.what)());
-                let bytes = self.limited(&asked, self.once(wanted)).await?;
+                wanted.requests.fetch_add(1, Ordering::Relaxed);
+                let started = Instant::now();
+                let (bytes, first_byte, before) = self.limited(&asked, self.once(wanted)).await?;
                 // Waiting for the link is waiting with the connection busy: the permit is held.
                 if let Some(pacer) = &self.pacer {
-                    pacer.pass(bytes.len() as u64).await;
+                    pacer.pass(wanted.bytes).await;
+                    self.link.count(wanted.bytes);
                 }
+                let body = started.elapsed().saturating_sub(first_byte);
                 drop(permit);
+                self.link.learn(first_byte, body, wanted.bytes, self.link.brought().saturating_sub(before));
                 sound(&bytes).map_err(Failure::Again)?;
                 Ok(bytes)
             })
             .await
     }
 
-    async fn once(&self, wanted: Wanted<'_>) -> Result<Bytes, Failure> {
+    /// The bytes, how long the first one took, and how many the link had brought by then.
+    async fn once(&self, wanted: Wanted<'_>) -> Result<(Bytes, Duration, u64), Failure> {
+        let started = Instant::now();
         if !self.latency.is_zero() {
             tokio::time::sleep(self.latency).await;
         }
@@ -124,6 +139,7 @@ impl Store {
             Ok(answer) => answer,
             Err(e) => return Err(self.diagnosed(e, wanted).await),
         };
+        let (first_byte, before) = (started.elapsed(), self.link.brought());
         let GetResult { payload, meta, .. } = answer;
         let file = match payload {
             GetResultPayload::File(file, _) => file,
@@ -134,6 +150,10 @@ impl Store {
                 while let Some(piece) = pieces.next().await {
                     let piece = piece.map_err(failed)?;
                     got += piece.len() as u64;
+                    // Behind a throttle bytes have come when they are let through.
+                    if self.pacer.is_none() {
+                        self.link.count(piece.len() as u64);
+                    }
                     if got > wanted.bytes {
                         // Whatever else would come is not waited for: the connection is dropped here.
                         let more = format!("more than {}", wanted.bytes);
@@ -149,7 +169,7 @@ impl Store {
                 if got != wanted.bytes {
                     return Err(Failure::Again(wanted.wrong_length(&got.to_string(), meta.size)));
                 }
-                return Ok(only.unwrap_or_else(|| joined.into()));
+                return Ok((only.unwrap_or_else(|| joined.into()), first_byte, before));
             }
         };
         let read = tokio::task::spawn_blocking(move || read_file(&file, range));
@@ -162,7 +182,7 @@ impl Store {
             return Err(Failure::Final(wanted.wrong_length(&bytes.len().to_string(), size)));
         }
         wanted.proved(size, mark, &meta)?;
-        Ok(bytes.into())
+        Ok((bytes.into(), first_byte, before))
     }
 
     /// A range beyond an object's end is refused by other stores in words of their own: the object's size tells it
@@ -257,114 +277,4 @@ fn read_file(file: &File, range: Range<u64>) -> std::io::Result<(Vec<u8>, u64, M
     bytes.truncate(got);
     let meta = file.metadata()?;
     Ok((bytes, meta.len(), Mark::of(&Stamp::of_file(&meta))))
-}
-
-/// Reads samples of a catalog from a store.
-pub(super) struct StoreReader(Arc<Stored>);
-
-/// What its requests share.
-struct Stored {
-    store: Store,
-    /// Keys of the catalog's shards.
-    shards: Vec<Path>,
-    /// What names of whole-object samples are relative to.
-    root: Path,
-}
-
-impl StoreReader {
-    /// Over the `shards` of a catalog by their keys, or over objects below `root`.
-    pub(super) fn new(store: Store, shards: Vec<Path>, root: Path) -> Self {
-        Self(Arc::new(Stored { store, shards, root }))
-    }
-}
-
-impl Stored {
-    async fn sample(&self, catalog: &Catalog, id: SampleId) -> Result<Bytes> {
-        let missing = || Error::internal(format!("sample {id} is not in the catalog"));
-        let place = catalog.place(id).ok_or_else(missing)?;
-        let (start, bytes) = (place.offset, u64::from(place.bytes));
-        let what = || catalog.name(id);
-        let sound = |data: &[u8]| catalog.verify(id, data);
-        if place.shard == Place::OWN_FILE {
-            let key = below(&self.root, catalog.names.get(id as usize))?;
-            let mark = catalog.mark(id);
-            let wanted = Wanted { key: &key, start, bytes, total: bytes, mark, if_match: None, what: &what };
-            return self.store.range(wanted, &sound).await;
-        }
-        let (key, shard) =
-            self.shards.get(place.shard as usize).zip(catalog.shards.get(place.shard as usize)).ok_or_else(missing)?;
-        let if_match = shard.stamp.if_match();
-        let mark = Mark::of(&shard.stamp);
-        let wanted = Wanted { key, start, bytes, total: shard.bytes, mark, if_match: if_match.as_deref(), what: &what };
-        self.store.range(wanted, &sound).await
-    }
-}
-
-/// The key of `name` below `root`.
-pub(super) fn below(root: &Path, name: &str) -> Result<Path> {
-    let text = if root.as_ref().is_empty() { name.to_owned() } else { format!("{root}/{name}") };
-    Path::parse(&text).map_err(|e| Error::unreadable(format!("{text} is no valid key: rename it")).because(e))
-}
-
-impl Reader for StoreReader {
-    fn remote(&self) -> bool {
-        true
-    }
-
-    /// Every request is a task of the runtime, so that its answer comes in and its connection is free again while the
-    /// calling thread is still busy with an earlier sample. Memory stays bounded: a call has at most as many requests
-    /// under way, and answers that wait for it, as the store has connections.
-    fn read(
-        &self,
-        catalog: &Arc<Catalog>,
-        wanted: &[(usize, SampleId)],
-        stopped: &dyn Fn() -> bool,
-        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
-    ) {
-        let mut answered = 0;
-        let work = async {
-            let (mut to_ask, mut asked) = (wanted.iter(), JoinSet::new());
-            loop {
-                while asked.len() < self.0.store.connections
-                    && let Some(&(k, id)) = to_ask.next()
-                {
-                    let (stored, catalog) = (Arc::clone(&self.0), Arc::clone(catalog));
-                    asked.spawn(async move { (k, id, stored.sample(&catalog, id).await) });
-                }
-                // A store that does not serve is asked for minutes: nobody may want its answer by then.
-                let Ok(next) = tokio::time::timeout(STOP_SOON, asked.join_next()).await else {
-                    if stopped() {
-                        break;
-                    }
-                    continue;
-                };
-                let (k, id, answer) = match next {
-                    Some(Ok(answer)) => answer,
-                    // As if it had happened on this thread, which knows what to do about it.
-                    Some(Err(lost)) => match lost.try_into_panic() {
-                        Ok(panic) => resume_unwind(panic),
-                        Err(_) => break,
-                    },
-                    None => break,
-                };
-                answered += 1;
-                let going = match answer {
-                    Ok(bytes) => sink(k, id, Ok(&bytes)),
-                    Err(e) => sink(k, id, Err(e)),
-                };
-                // Requests under way end with the set that holds them.
-                if going.is_break() {
-                    break;
-                }
-            }
-        };
-        if let Err(e) = self.0.store.wait(work) {
-            // Nothing has run: every position gets the reason.
-            for &(k, id) in wanted.iter().skip(answered) {
-                if sink(k, id, Err(Error::new(e.kind(), e.to_string()))).is_break() {
-                    return;
-                }
-            }
-        }
-    }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use object_store::ObjectStore;
@@ -17,8 +17,10 @@ use super::failure::Maker;
 use super::files::Files;
 use super::found::{self, Found};
 use super::identity::{Mark, Stamp};
+use super::link::Worth;
 use super::ranged::Ranged;
-use super::store::{Store, StoreReader, Wanted, below};
+use super::store::{Store, Wanted};
+use super::store_reader::{StoreReader, below};
 use super::tar::{self, ShardIndex};
 use super::{OpenOptions, Source, checksums, folder, index_cache, label, local, pattern};
 use crate::error::{Error, Result};
@@ -190,7 +192,7 @@ fn prefix(
 }
 
 fn files(store: Store, catalog: Catalog, root: Path, options: &OpenOptions) -> Result<Arc<dyn Source>> {
-    Ok(Arc::new(Files::new(catalog, StoreReader::new(store, Vec::new(), root), options.checksums)?))
+    Ok(Arc::new(Files::new(catalog, StoreReader::new(store, Vec::new(), root, options.coalesce), options.checksums)?))
 }
 
 /// What the index cache knows a shard by.
@@ -205,15 +207,17 @@ fn shards(
     options: &OpenOptions,
 ) -> Result<Arc<dyn Source>> {
     let (next, indexed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let lanes = objects.len().min(WALKS_MAX).min(options.connections);
     let cache: Option<PathBuf> = options.index_cache.clone();
     let walks = || {
         while let Some((n, object)) =
             Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, objects.get(n)?)))
         {
             let key = || index_key(&object.shard);
-            let sum = |index: &mut ShardIndex| sum(&store, object, index);
+            let sum = |index: &mut ShardIndex| sum(&store, object, lanes, index);
             let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> = if options.checksums { Some(&sum) } else { None };
-            let result = index_cache::through(cache.as_deref(), key, &object.shard, || walk(&store, object), sum);
+            let result =
+                index_cache::through(cache.as_deref(), key, &object.shard, || walk(&store, object, lanes), sum);
             let failed = result.is_err();
             indexed.lock().push((n, result));
             if failed {
@@ -223,7 +227,7 @@ fn shards(
         }
     };
     thread::scope(|scope| {
-        for _ in 1..objects.len().min(WALKS_MAX).min(options.connections) {
+        for _ in 1..lanes {
             scope.spawn(walks);
         }
         walks();
@@ -234,32 +238,43 @@ fn shards(
     let mut catalog = Catalog { url, ..Catalog::default() };
     label::assemble(&mut catalog, indexed)?;
     let keys = objects.into_iter().map(|o| o.key).collect();
-    Ok(Arc::new(Files::new(catalog, StoreReader::new(store, keys, Path::default()), options.checksums)?))
+    let reader = StoreReader::new(store, keys, Path::default(), options.coalesce);
+    Ok(Arc::new(Files::new(catalog, reader, options.checksums)?))
 }
 
-/// The object as a file; every part of it must be from the object that was looked at first.
-fn reader<'a>(store: &'a Store, object: &'a Object) -> Ranged<impl FnMut(Range<u64>) -> Result<Vec<u8>> + 'a> {
+/// The object as a file, read while `lanes` are; every part of it must be from the object that was looked at first.
+fn reader<'a>(
+    store: &'a Store,
+    object: &'a Object,
+    lanes: usize,
+    requests: &'a AtomicU64,
+) -> Ranged<impl FnMut(Range<u64>) -> Result<Vec<u8>> + 'a, impl Fn() -> Worth + 'a> {
     let Object { key, shard } = object;
     let if_match = shard.stamp.if_match();
-    Ranged::new(shard.bytes, move |range| {
+    let worth = move || store.worth(lanes);
+    Ranged::new(shard.bytes, worth, move |range| {
         let what = || shard.path.clone();
         let (start, bytes) = (range.start, range.end - range.start);
         let (mark, if_match) = (Mark::of(&shard.stamp), if_match.as_deref());
-        let wanted = Wanted { key, start, bytes, total: shard.bytes, mark, if_match, what: &what };
+        let wanted = Wanted { key, start, bytes, total: shard.bytes, mark, if_match, what: &what, requests };
         Ok(store.wait(store.range(wanted, &|_| Ok(())))??.to_vec())
     })
 }
 
-fn walk(store: &Store, object: &Object) -> Result<(Shard, ShardIndex)> {
-    let reader = reader(store, object);
+fn walk(store: &Store, object: &Object, lanes: usize) -> Result<(Shard, ShardIndex)> {
+    let requests = AtomicU64::new(0);
+    let reader = reader(store, object, lanes, &requests);
     let failure = reader.failure();
     let index =
         tar::walk(reader, object.shard.bytes, &object.shard.path).map_err(|e| failure.lock().take().unwrap_or(e))?;
+    let requests = requests.into_inner();
+    tracing::debug!(shard = object.shard.path, members = index.members.len(), requests, "walked a shard");
     Ok((object.shard.clone(), index))
 }
 
-fn sum(store: &Store, object: &Object, index: &mut ShardIndex) -> Result<()> {
-    let reader = reader(store, object);
+fn sum(store: &Store, object: &Object, lanes: usize, index: &mut ShardIndex) -> Result<()> {
+    let requests = AtomicU64::new(0);
+    let reader = reader(store, object, lanes, &requests);
     let failure = reader.failure();
     checksums::of_members(reader, index)
         .map_err(|e| failure.lock().take().unwrap_or_else(|| local::failed(&object.shard.path, e)))

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::catalog::{Ignored, Shard};
 use super::identity::Stamp;
 use super::index_cache;
+use super::link::Worth;
 use super::pattern::{braces, has_wildcard, matches};
 use super::ranged::Ranged;
 use super::tar::{Member, ShardIndex, walk};
@@ -57,10 +58,11 @@ proptest! {
     #[test]
     fn a_remote_object_reads_and_seeks_as_a_file_does(
         len in 0usize..200_000,
+        worth in any_worth(),
         steps in prop::collection::vec((0u64..220_000, 0usize..9000), 0..30),
     ) {
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
-        let mut remote = Ranged::new(len as u64, |r| Ok(bytes[r.start as usize..r.end as usize].to_vec()));
+        let mut remote = Ranged::new(len as u64, || worth, |r| Ok(bytes[r.start as usize..r.end as usize].to_vec()));
         let mut file = std::io::Cursor::new(&bytes);
         for (at, count) in steps {
             prop_assert_eq!(remote.seek(SeekFrom::Start(at)).unwrap(), file.seek(SeekFrom::Start(at)).unwrap());
@@ -142,6 +144,12 @@ proptest! {
     }
 }
 
+fn any_worth() -> impl Strategy<Value = Worth> {
+    let gaps = prop_oneof![Just(4u64 << 10), 4u64 << 10..2 << 20, Just(2 << 20)];
+    let limits = prop_oneof![Just(u64::MAX), 64u64 << 10..8 << 20];
+    (gaps, limits).prop_map(|(gap_bytes, request_bytes_max)| Worth { gap_bytes, work_bytes: 0, request_bytes_max })
+}
+
 fn any_index() -> impl Strategy<Value = ShardIndex> {
     let member =
         ("[a-zé/]{0,12}", 0u64..1 << 19, 0u64..1 << 19, prop::option::of(any::<i64>()), prop::option::of(any::<u32>()))
@@ -156,7 +164,8 @@ fn a_walk_over_a_store_transfers_headers_and_not_large_members() {
     let large = vec![1u8; 3 << 20];
     let bytes = archive(&[("c/a.png", &large), ("c/b.png", &large), ("c/c.png", &large), ("c/d.png", &large)]);
     let mut transferred = 0;
-    let reader = Ranged::new(bytes.len() as u64, |r| {
+    let worth = || Worth { gap_bytes: 1 << 20, work_bytes: 0, request_bytes_max: u64::MAX };
+    let reader = Ranged::new(bytes.len() as u64, worth, |r| {
         transferred += r.end - r.start;
         Ok(bytes[r.start as usize..r.end as usize].to_vec())
     });

@@ -30,6 +30,8 @@ pub enum Unit {
     Epochs,
     /// Attempts that failed.
     Failures,
+    /// Requests to a store.
+    Requests,
     /// A share, 0 to 1.
     Ratio,
 }
@@ -46,6 +48,7 @@ impl Unit {
             Unit::Steps => "steps",
             Unit::Epochs => "epochs",
             Unit::Failures => "failures",
+            Unit::Requests => "requests",
             Unit::Ratio => "ratio",
         }
     }
@@ -122,6 +125,11 @@ counters! {
     fetched_samples_total: Counter, Samples;
     /// Bytes read from the source.
     fetched_bytes_total: Counter, Bytes;
+    /// Requests sent to the store, those that were repeated included; 0 where samples lie in memory or in files of this
+    /// machine. Near `fetched_samples_total`: samples that are wanted together lie far apart.
+    store_requests_total: Counter, Requests;
+    /// Bytes read from the store in vain: they lay between samples that one request brought.
+    store_vain_bytes_total: Counter, Bytes;
     /// Requests that joined a fetch already under way.
     coalesced_total: Counter, Samples;
     /// Batches delivered.

@@ -111,6 +111,7 @@ def open(
     store_options: dict[str, str] | None = None,
     retry_timeout: float = 120.0,
     checksums: bool = False,
+    coalesce: bool = True,
     thread_safe: bool | None = None,
     processes: int = 0,
 ) -> Data:
@@ -143,6 +144,10 @@ def open(
             nothing is wrong with the data.
         checksums: take a CRC-32 of every sample now, and hold every later read against it. Reads the whole dataset
             once; with ``index_cache`` the sums of shards are kept there.
+        coalesce: samples that lie near each other in a shard of a store come with one request. What lies between them
+            is read in vain: no more than the request is measured to cost, and beside padding and headers never more
+            than it brings. False makes a request for every sample. ``stats()["store_requests_total"]`` and
+            ``["store_vain_bytes_total"]`` count both.
         thread_safe: True lets several threads call a Python dataset at once; False never does. None asks its
             attribute ``thread_safe``. Only a dataset whose every call may run beside another is thread-safe: one that
             seeks and reads through one handle is not (a handle a thread, in a ``threading.local``, is). Unsafe
@@ -177,6 +182,7 @@ def open(
                 timeout_s=None if timeout is None else real("timeout", timeout),
                 retry_timeout_s=real("retry_timeout", retry_timeout),
                 checksums=flag("checksums", checksums),
+                coalesce=flag("coalesce", coalesce),
             )
         )
     for name, value, default in (
@@ -188,6 +194,7 @@ def open(
         ("store_options", store_options, None),
         ("retry_timeout", retry_timeout, 120.0),
         ("checksums", checksums, False),
+        ("coalesce", coalesce, True),
     ):
         if value != default:
             raise SettingsError(

@@ -1,0 +1,113 @@
+"""Small samples cost requests, not bytes: how many are made, and that nothing else depends on it."""
+
+import gzip
+import io
+import pathlib
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import lossfeed as lf
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "chaos"))
+from fault_store import FAULTS, QUICK, FaultStore  # noqa: E402
+
+
+def png(i, size=(6, 5)):
+    out = io.BytesIO()
+    pixels = np.random.default_rng(i).integers(0, 255, (*size, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(out, "PNG", compress_level=0)
+    return out.getvalue()
+
+
+def shard(images):
+    """A tar of these, with a file beside each third, so that gaps differ."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+
+        def add(name, body):
+            info = tarfile.TarInfo(name)
+            info.size = len(body)
+            archive.addfile(info, io.BytesIO(body))
+
+        for i, image in enumerate(images):
+            add(f"c{i % 2}/{i:05}.png", image)
+            if i % 3 == 0:
+                add(f"c{i % 2}/{i:05}.txt", b"x" * (i * 37 % 9000))
+    return out.getvalue()
+
+
+def test_opening_and_an_epoch_in_order_take_few_requests():
+    samples = 5000
+    image = png(0, size=(32, 32))
+    # Without tags, whose hash the server would compute anew for every answer.
+    with FaultStore({"train.tar": shard([image] * samples)}, tags=False) as store:
+        # With one connection a wait that is worth far more than what lies between neighbours, however slow this machine
+        # is.
+        data = lf.open(store.url + "/train.tar", latency=0.01, connections=1)
+        # One of them asks for size and date.
+        assert len(data) == samples and store.requests["train.tar"] <= 20
+        loader = lf.Loader(data, 64, shuffle=False, num_workers=0, stats=False)
+        before = store.requests["train.tar"]
+        assert sum(len(batch.ids) for batch in loader) == samples
+        requests, stats = store.requests["train.tar"] - before, loader.stats()
+        assert stats["store_requests_total"] == requests <= 0.1 * samples
+        assert stats["fetched_samples_total"] == samples and stats["fetched_bytes_total"] == samples * len(image)
+        # Headers, padding and the files beside some of the images.
+        assert 0 < stats["store_vain_bytes_total"] < 2 * stats["fetched_bytes_total"]
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_nothing_but_the_number_of_requests_depends_on_what_comes_together(tmp_path, faulty):
+    images = [png(i) for i in range(200)]
+    faults = [name for name in QUICK if FAULTS[name].owes == "heals"] if faulty else []
+    runs = {}
+    for coalesce in (True, False):
+        path = tmp_path / f"run-{coalesce}.csv.gz"
+        with FaultStore({"train.tar": shard(images)}, faults, rate=0.05, seed=4, in_a_row=1) as store:
+            data = lf.open(store.url + "/train.tar", coalesce=coalesce, retry_timeout=60, latency=0.002, connections=4)
+            loader = lf.Loader(
+                data, 32, cache="20%", sampler="cost-aware", num_workers=0, seed=3, record=path, framework="numpy", stats=False
+            )
+            seen = []
+            for epoch in range(2):
+                loader.set_epoch(epoch)
+                for batch in loader:
+                    loader.score_losses(np.asarray(batch.ids, dtype=np.float32) % 7 + 0.5, batch)
+                    rows = (batch.ids, batch.weight, batch.target, batch.data)
+                    seen.append([np.array(row).tobytes() for row in rows])
+            stats = loader.stats()
+            loader.close()
+            timed = ("_us_total", "store_", "stall")
+            books = {k: v for k, v in stats.items() if not any(word in k for word in timed)}
+            runs[coalesce] = seen, books, gzip.decompress(path.read_bytes()), stats["store_requests_total"]
+            assert not faulty or sum(store.counts.values()) > 3
+    (seen, books, journal, requests), (seen_alone, books_alone, journal_alone, requests_alone) = runs[True], runs[False]
+    assert seen == seen_alone and journal == journal_alone
+    assert books == books_alone
+    assert requests < requests_alone
+
+
+def test_a_folder_of_files_has_no_neighbours():
+    objects = {f"data/c{i % 2}/{i:03}.png": png(i) for i in range(40)}
+    with FaultStore(objects) as store:
+        data = lf.open(store.s3_url + "/data", store_options=store.store_options)
+        loader = lf.Loader(data, 8, shuffle=False, num_workers=0, stats=False)
+        assert sum(len(batch.ids) for batch in loader) == 40
+        stats = loader.stats()
+        assert stats["store_requests_total"] == 40 and stats["store_vain_bytes_total"] == 0
+
+
+def test_what_is_not_a_store_makes_no_requests(tmp_path):
+    path = tmp_path / "train.tar"
+    path.write_bytes(shard([png(i) for i in range(20)]))
+    loader = lf.Loader(str(path), 8, num_workers=0, stats=False)
+    assert sum(len(batch.ids) for batch in loader) == 20
+    assert loader.stats()["store_requests_total"] == 0
+    with pytest.raises(lf.SettingsError, match="coalesce"):
+        lf.open(str(path), coalesce="yes")
+    with pytest.raises(lf.SettingsError, match="coalesce=False is for paths and URLs"):
+        lf.open((np.zeros((4, 2)), np.zeros(4)), coalesce=False)
