@@ -78,6 +78,11 @@ impl Engine {
 /// was seen to read weights. All else about them is checked later.
 fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, bool)> {
     let SamplerSettings::Auto(auto) = settings.sampler else { return Ok((settings, false)) };
+    if settings.exchange {
+        return Err(Error::settings(
+            "sampler auto goes by a rank's own cache: where ranks exchange scores name a sampler, importance for example",
+        ));
+    }
     if let Some(policy) = &settings.policy {
         return Err(Error::settings(format!(
             "sampler auto chooses the cache policy too: leave policy {policy} out, or name a sampler"
@@ -167,13 +172,19 @@ impl Checked {
         let drawing = Drawing {
             sampler: sampler.into(),
             samples: samples as u32,
-            owned: sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size).into(),
+            owned: match settings.exchange {
+                true => (0..samples as u32).collect(),
+                false => sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size).into(),
+            },
             seed: settings.seed,
             rank: settings.rank,
             world_size: settings.world_size,
             awaits_weights,
         };
         let mut control = Control::new(scores, ledger).with_drawing(drawing.clone());
+        if settings.exchange {
+            control = control.with_exchange();
+        }
         if let Some(options) = settings.sampler.buffer() {
             let smallest = records.smallest_footprint().max(1);
             control = control.with_buffer(BufferSetup {
