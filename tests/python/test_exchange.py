@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import textwrap
-import time
 
 import numpy as np
 import pytest
@@ -21,7 +20,8 @@ ids = np.arange(96)
 data = (ids.astype(np.float32), ids)
 
 def loader(**settings):
-    usual = {"sampler": "importance", "ranks": "exchange", "num_workers": 0, "seed": 5, "score": "loss", "smoothing": 0.0}
+    usual = {"sampler": "importance", "ranks": "exchange", "num_workers": 0, "seed": 5}
+    usual |= {"score": "loss", "smoothing": 0.0}
     return lf.Loader(data, 8, **{**usual, **settings})
 
 def losses(ids, epoch):
@@ -44,7 +44,7 @@ def beliefs(loader):
 
 
 def run_two(tmp_path, body):
-    """Two processes that run `body` as ranks 0 and 1; what they print, and how long it took."""
+    """Two processes that run `body` as ranks 0 and 1; what they print. One that waits for the other in vain fails."""
     code = RANK + textwrap.dedent(body) + "\ndist.destroy_process_group()\n"
     command = [sys.executable, "-c", code]
     started = [
@@ -112,7 +112,6 @@ def test_resumed_ranks_go_on_as_if_nothing_had_been(tmp_path):
 
 
 def test_ranks_that_disagree_are_refused_on_both_with_what_differs_and_nobody_hangs(tmp_path):
-    began = time.monotonic()
     first, second = run_two(
         tmp_path,
         """
@@ -145,10 +144,16 @@ def test_ranks_that_disagree_are_refused_on_both_with_what_differs_and_nobody_ha
     assert [kind for kind, _ in first] == ["SettingsError"] * 4 + ["UsageError", "SettingsError"]
     assert [kind for kind, _ in second][:4] == ["SettingsError"] * 4
     told = [text for _, text in first]
-    for text, expected in zip(told, ("seed is 5 on rank 0 and 6 on rank 1", "sampler.name is", "samples is 96 on rank 0 and 88", "epoch is 0 on rank 0 and 3", "process 1: this loader is closed"), strict=False):
-        assert expected in text, text
+    expected = (
+        "seed is 5 on rank 0 and 6 on rank 1",
+        "sampler.name is",
+        "samples is 96 on rank 0 and 88",
+        "epoch is 0 on rank 0 and 3",
+        "process 1: this loader is closed",
+        "of the ranks [0, 0]",
+    )
+    assert all(part in text for part, text in zip(expected, told, strict=True)), told
     assert [text for _, text in second][:4] == told[:4], "both are told the same"
-    assert time.monotonic() - began < 110, "a collective was left waiting"
 
 
 def test_without_a_process_group_two_ranks_are_refused_and_one_is_not(numbers):
