@@ -1,7 +1,7 @@
 //! What an epoch's order costs: time and memory to draw it, at the size of a very large dataset.
 //!
-//! `cargo bench -p lossfeed-benches --bench draw`. `LOSSFEED_SAMPLES` sets the size (100,000,000). One line of JSON a
-//! sampler: seconds by the clock on the wall, seconds of processor time, and the most memory that was held while it was
+//! `cargo bench -p lossfeed-benches --bench draw`. `LOSSFEED_SAMPLES` sets the size (100,000,000), `LOSSFEED_SAMPLER`
+//! names samplers (comma-separated) instead of all. One line of JSON a sampler: seconds by the clock on the wall, seconds of processor time, and the most memory that was held while it was
 //! drawn, in bytes a sample, without the beliefs (8 a sample) and the rank's ids (4), and with the order itself (8).
 //! A fifth of the samples are cached; one in a hundred is unseen.
 
@@ -35,12 +35,15 @@ fn main() {
         scores.record(id, random_belief(5, id), 1);
     }
     let resident = |id: u32| id.wrapping_mul(0x9e37_79b9) >> 16 < 13_107;
-    for name in ["uniform", "echo", "importance", "cost-aware", "pads"] {
+    let named = std::env::var("LOSSFEED_SAMPLER");
+    let all = "uniform,echo,importance,cost-aware,pads,selective,iis";
+    for name in named.as_deref().unwrap_or(all).split(',') {
         let sampler = SamplerSettings::from_name(name).unwrap().build().unwrap();
         let outlook = Outlook {
             owned: &owned,
             samples: samples as u32,
-            epoch: 3,
+            // One that `selective` and `iis` draw by score.
+            epoch: 7,
             seed: 1,
             rank: 0,
             world_size: 1,

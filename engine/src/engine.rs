@@ -5,6 +5,7 @@
 //! | `build` | makes an engine: checks everything, then takes memory |
 //! | `run` | passes over epochs, and the consumer's clock |
 //! | `resume` | a run's state, taken and put back |
+//! | `exchange` | what ranks learned, brought together |
 //! | `dataset` | what an engine is made over |
 //! | `copy_path`, `copy_cost` | which way batches take to a GPU |
 //! | `courier` | batches on their way to a GPU |
@@ -20,6 +21,9 @@ mod copy_cost;
 mod copy_path;
 mod courier;
 mod dataset;
+mod exchange;
+#[cfg(test)]
+mod exchange_tests;
 mod mail;
 mod pacing;
 #[cfg(test)]
@@ -33,6 +37,7 @@ mod threads;
 pub use copy_path::{CopyChoice, CopyCost};
 pub use courier::{Courier, ImagesTo};
 pub use dataset::Dataset;
+pub use exchange::{Agreed, refusal};
 pub use mail::{Credits, Kept, ScoreMailbox};
 use threads::Threads;
 

@@ -190,6 +190,11 @@ pub struct Settings {
     pub rank: u32,
     /// Number of ranks.
     pub world_size: u32,
+    /// Ranks own no share of the samples: what they learn is exchanged between epochs ([`crate::engine::Engine::agree`]),
+    /// and each takes its part of one order, which all draw from the same beliefs. Only with samplers that do not look
+    /// at the cache.
+    #[serde(default)]
+    pub exchange: bool,
     /// Threads that fetch, decode and fill batches. `None`: one a core. 0: the calling thread does it all, so that
     /// cache decisions and scores interleave exactly as in the simulator.
     pub workers: Option<usize>,
@@ -240,6 +245,7 @@ impl Default for Settings {
             seed: 0,
             rank: 0,
             world_size: 1,
+            exchange: false,
             workers: None,
             prefetch_factor: 2,
             cache_bytes: 0,
@@ -314,6 +320,17 @@ impl Settings {
             )));
         }
         policy::find_live(self.policy_name())?;
+        if self.exchange && self.sampler.looks_at_residents() {
+            return Err(Error::settings(format!(
+                "sampler {} looks at the cache, and every rank has a cache of its own: ranks that exchange scores draw one order together, so use importance, iis, infobatch, selective, curriculum or uniform, or leave the ranks their own shares",
+                self.sampler.name()
+            )));
+        }
+        if self.exchange && self.record.is_some() {
+            return Err(Error::settings(
+                "a journal tells what one rank learned itself, and with exchanged scores its cache goes by what all of them did: leave record out, or leave the ranks their own shares",
+            ));
+        }
         if self.sampler.buffer().is_some() {
             let name = self.sampler.name();
             if self.policy_name() != "fifo" {

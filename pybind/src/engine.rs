@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lossfeed::Error;
-use lossfeed::engine::{Courier as CoreCourier, Engine as Core, ScoreMailbox};
+use lossfeed::engine::{Courier as CoreCourier, Engine as Core, ScoreMailbox, refusal};
 use lossfeed::loader::Next;
 use lossfeed::scoring::Measured;
 use lossfeed::settings::Settings;
 use lossfeed_kernels::rank;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::batch::{Slot, Ticket};
@@ -59,6 +60,12 @@ impl Columns {
         let (grad_norm, entropy) = (self.grad_norm.as_deref(), self.entropy.as_deref());
         credit(&Measured { loss: &self.loss, grad_norm, entropy, count })
     }
+}
+
+/// The proposal of a rank that cannot take part in an exchange, and says why.
+#[pyfunction]
+pub(crate) fn exchange_refusal(rank: u32, problem: &str) -> String {
+    refusal(rank, problem)
 }
 
 /// One rank's engine.
@@ -127,6 +134,28 @@ impl Engine {
     /// Starts the next epoch and ends the one under way; returns the iteration's number.
     fn start_epoch(&self, py: Python<'_>) -> PyResult<u64> {
         outside(py, || self.core.start_epoch())
+    }
+
+    /// Ends the pass under way; what this rank brings to an exchange: its proposal, and its news as little-endian words.
+    fn begin_exchange<'py>(&self, py: Python<'py>) -> PyResult<(String, Bound<'py, PyBytes>)> {
+        let (proposal, words) = outside(py, || self.core.begin_exchange())?;
+        let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+        Ok((proposal, PyBytes::new(py, &bytes)))
+    }
+
+    /// Looks at the proposals of all ranks, in any order: whether there is something to exchange.
+    fn agree(&self, py: Python<'_>, proposals: Vec<String>) -> PyResult<bool> {
+        outside(py, || Ok(self.core.agree(&proposals)?.is_some()))
+    }
+
+    /// Puts together the news of all ranks, in the order of the proposals, which they have agreed on.
+    fn end_exchange(&self, py: Python<'_>, proposals: Vec<String>, news: Vec<PyBackedBytes>) -> PyResult<()> {
+        let words = |bytes: &PyBackedBytes| bytes.as_chunks::<4>().0.iter().copied().map(u32::from_le_bytes).collect();
+        let words: Vec<Vec<u32>> = news.iter().map(words).collect();
+        outside(py, || match self.core.agree(&proposals)? {
+            Some(agreed) => self.core.end_exchange(&agreed, &words),
+            None => Ok(()),
+        })
     }
 
     /// The next batch of an iteration, or None at its end. `timeout_s` 0 waits for ever. Ctrl-C ends the wait.

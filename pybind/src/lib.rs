@@ -53,6 +53,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(openmp::use_torch_threads, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::scratch_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::relax_captures, module)?)?;
+    module.add_function(wrap_pyfunction!(engine::exchange_refusal, module)?)?;
     module.add_function(wrap_pyfunction!(policies::cache_policies, module)?)?;
     module.add_function(wrap_pyfunction!(policies::default_policy, module)?)?;
     module.add_function(wrap_pyfunction!(cli::cli_main, module)?)?;

@@ -120,6 +120,43 @@ proptest! {
     }
 }
 
+/// The same beyond a few chunks of residents: uses, evictions, cancellations and resizes in a long random run.
+#[test]
+fn a_list_in_chunks_decides_like_a_plain_one() {
+    let (samples, most) = (700, 640);
+    for name in ["lru", "fifo"] {
+        let scores = ScoreTable::new(samples, 0.0);
+        let mut ledger = Ledger::new(most, samples, policy::from_name(name, samples).unwrap());
+        let bytes: Vec<u64> = (0..samples as u64).map(|id| 1 + u64::from(id % 11 == 0)).collect();
+        let mut twin = Twin::new(name, most, bytes.clone());
+        let mut state = 11u64;
+        for step in 0..12_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let id = (state >> 33) as u32 % samples as u32;
+            match (state >> 20) % 200 {
+                0 => {
+                    let to = most - (state >> 50) % (most / 2);
+                    assert_eq!(ledger.resize(to, &scores), twin.resize(to), "{name}, step {step}: to {to}");
+                }
+                1 => assert_eq!(ledger.resize(most, &scores), twin.resize(most)),
+                2..20 => {
+                    ledger.cancel(id);
+                    twin.leave(id);
+                }
+                _ => {
+                    let mut evicted = vec![];
+                    let access = ledger.access(id, &|id| bytes[id as usize], &scores, &mut evicted);
+                    assert_eq!((access, evicted), twin.access(id), "{name}, step {step}: {id}");
+                }
+            }
+            if step % 100 == 0 {
+                assert_eq!(ledger.check(&scores), Ok(()), "{name}, step {step}");
+            }
+        }
+        assert_eq!(ledger.residents_iter().collect::<Vec<_>>(), twin.all());
+    }
+}
+
 /// A candidate whose first victim would give way and whose second does not: nobody does, and who was asked first is
 /// where it was.
 #[test]

@@ -1,7 +1,7 @@
 //! Work on the whole dataset, done outside the lock: on a copy of the beliefs, or on books that are lent meanwhile.
 
 use super::{Cache, State};
-use crate::control::{PIECE, Plan, Snapshot};
+use crate::control::{self, Control, News, PIECE, Plan, Snapshot};
 use crate::error::{Error, Result};
 use crate::index::{ScoreTable, Standing};
 use crate::ledger::Ledger;
@@ -10,6 +10,7 @@ use crate::sampler::{Order, SamplerSettings};
 use crate::types::SampleId;
 use parking_lot::MutexGuard;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Books on loan. They go back when this is dropped, also if what was done with them panicked.
 struct Loan<'a> {
@@ -73,11 +74,14 @@ impl Cache {
 
     /// Draws `epoch`, by a snapshot of beliefs and residents where the sampler looks at them.
     pub fn draw(&self, epoch: u64) -> Result<Order> {
-        let (drawing, stream) = {
+        let (drawing, stream, shared) = {
             let state = self.state.lock();
-            (state.control.drawing().cloned(), state.control.stream(epoch))
+            (state.control.drawing().cloned(), state.control.stream(epoch), state.control.shared())
         };
         let drawing = drawing.ok_or_else(|| Error::internal("an epoch is drawn without a sampler"))?;
+        if let Some(shared) = shared {
+            return drawing.draw_shared(epoch, &shared);
+        }
         if let Some(position) = stream {
             return drawing.draw_stream(position, drawing.owned.len());
         }
@@ -180,6 +184,11 @@ impl Cache {
 
     /// Replaces all beliefs and the clock, and orders the residents by the new ones.
     pub fn replace_beliefs(&self, scores: ScoreTable, step: u32) {
+        self.replace_beliefs_and(scores, step, |_| ());
+    }
+
+    /// The same, and `then` before anybody else has the lock.
+    fn replace_beliefs_and(&self, scores: ScoreTable, step: u32, then: impl FnOnce(&mut Control)) {
         let mut loan = Loan::new(self, |_| ());
         if let Some(ledger) = loan.ledger() {
             ledger.rekey(&scores);
@@ -190,10 +199,42 @@ impl Cache {
             state.journal.believe(beliefs, tried, failed);
         }
         let old = state.control.replace_beliefs(scores, step);
+        then(&mut state.control);
         self.gauge_age(&state.control);
         drop(state);
         drop(loan.back());
         drop(old);
+    }
+
+    /// What all ranks agreed on at the last exchange, what this one has learned since, and its clock, of one moment.
+    ///
+    /// # Errors
+    /// `Internal` in a run that shares nothing.
+    pub fn shared(&self) -> Result<(Arc<ScoreTable>, Arc<Vec<News>>, u32)> {
+        let mut state = self.state.lock();
+        let shared = state.control.shared().ok_or_else(|| Error::internal("this run shares nothing"))?;
+        Ok((shared, state.control.news(), state.control.step()))
+    }
+
+    /// The end of an exchange: what all ranks have learned, by rank, becomes what all of them believe.
+    ///
+    /// # Errors
+    /// As [`Self::shared`].
+    pub fn merge(&self, ranks: &[Vec<News>], step: u32) -> Result<()> {
+        // Held until the end, so that its memory is freed after the lock.
+        let (before, ..) = self.shared()?;
+        let mut table = ScoreTable::clone(&before);
+        control::merge(&mut table, ranks);
+        self.replace_beliefs_and(table.clone(), step, |control| control.share_merged(Arc::new(table)));
+        Ok(())
+    }
+
+    /// As a run is resumed: what was shared, and what this rank had not given yet.
+    pub fn restore_shared(&self, table: ScoreTable, given: Vec<News>, step: u32) {
+        let mut own = table.clone();
+        control::merge(&mut own, std::slice::from_ref(&given));
+        let (table, given) = (Arc::new(table), Arc::new(given));
+        self.replace_beliefs_and(own, step, |control| control.share_restored(table, given));
     }
 
     /// Ends pass `pass`, of which the rows at `places` of the order were delivered: see

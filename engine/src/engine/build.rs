@@ -86,6 +86,11 @@ struct Left {
 /// The settings with the sampler that is chosen where that is left to us. All else about them is checked later.
 fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
     let SamplerSettings::Auto(auto) = settings.sampler else { return Ok((settings, Left::default())) };
+    if settings.exchange {
+        return Err(Error::settings(
+            "sampler auto goes by a rank's own cache: where ranks exchange scores name a sampler, importance for example",
+        ));
+    }
     if let Some(policy) = &settings.policy {
         return Err(Error::settings(format!(
             "sampler auto chooses the cache policy too: leave policy {policy} out, or name a sampler"
@@ -179,13 +184,19 @@ impl Checked {
         let drawing = Drawing {
             sampler: sampler.into(),
             samples: samples as u32,
-            owned: sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size, block).into(),
+            owned: match settings.exchange {
+                true => (0..samples as u32).collect(),
+                false => sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size, block).into(),
+            },
             seed: settings.seed,
             rank: settings.rank,
             world_size: settings.world_size,
             awaits_weights: left.awaits_weights,
         };
         let mut control = Control::new(scores, ledger).with_drawing(drawing.clone());
+        if settings.exchange {
+            control = control.with_exchange();
+        }
         if let Some(options) = settings.sampler.buffer() {
             let smallest = records.smallest_footprint().max(1);
             control = control.with_buffer(BufferSetup {

@@ -39,10 +39,17 @@ impl Engine {
             let drawn = || self.feed.cache.adaptive().then(|| i.plan().order.clone());
             settled.map(Arc::new).or_else(drawn)
         });
-        let (now, buffer) = self.feed.cache.state(live.map(|i| (i.epoch(), seen(i))))?;
+        let (now, shared);
+        let (scores, step, buffer) = if self.settings.exchange {
+            shared = self.feed.cache.shared()?;
+            let news = shared.1.iter().flat_map(|news| news.to_words());
+            (&*shared.0, shared.2, std::iter::once(shared.1.len() as u32).chain(news).collect())
+        } else {
+            now = self.feed.cache.state(live.map(|i| (i.epoch(), seen(i))))?;
+            (now.0.scores(), now.0.step(), now.1.clone())
+        };
         let pacing = self.pacing.as_ref().map(parking_lot::Mutex::lock);
         let pace = pacing.map(|pacing| pacing.stored(live.is_none(), &self.feed.counters));
-        let scores = now.scores();
         let scored = scores.seen() > 0 || scores.failed() > 0;
         Checkpoint {
             header: Header {
@@ -50,7 +57,7 @@ impl Engine {
                 identity,
                 epoch,
                 delivered,
-                step: now.step(),
+                step,
                 scored,
                 measured: self.scale.settled().map(|kind| kind.name().to_string()),
                 buffer: buffer.len(),
@@ -67,7 +74,7 @@ impl Engine {
 
     /// Everything that shapes the orders of this run, by name. What only decides how fast batches come is not in it:
     /// threads, the size and form of the cache, the device, `on_error`, the transform.
-    fn identity(&self) -> BTreeMap<String, String> {
+    pub(super) fn identity(&self) -> BTreeMap<String, String> {
         let s = &self.settings;
         let dataset = self.digest.get_or_init(|| self.feed.source.digest());
         let mut all: BTreeMap<String, String> = [
@@ -88,6 +95,9 @@ impl Engine {
         if s.sampler.buffer().is_some() {
             all.insert("cache_bytes".into(), s.cache_bytes.to_string());
             all.insert("cache_form".into(), format!("{:?}", s.cache_form).to_lowercase());
+        }
+        if s.exchange {
+            all.insert("ranks".into(), "exchange".into());
         }
         if self.weights.is_some() {
             all.insert("sampler.chosen_by".into(), "auto".into());
@@ -158,13 +168,19 @@ impl Engine {
         if let Some((beliefs, stamps)) = &checkpoint.scores {
             scores.restore(beliefs, stamps)?;
         }
-        if self.settings.sampler.buffer().is_some() == checkpoint.buffer.is_empty() {
+        let remembers = self.settings.sampler.buffer().is_some() || self.settings.exchange;
+        if remembers == checkpoint.buffer.is_empty() {
             return Err(Error::settings(
                 "the state has a buffer and the sampler has none, or the other way round: it is damaged",
             ));
         }
+        let news = match &checkpoint.buffer[..] {
+            [_, words @ ..] if self.settings.exchange => super::exchange::news(words, h.samples)?,
+            _ => Vec::new(),
+        };
         let mut clock = self.clock.lock();
-        if !checkpoint.buffer.is_empty() && !self.feed.cache.is_new() {
+        let buffer = if self.settings.exchange { &[] } else { &checkpoint.buffer[..] };
+        if !buffer.is_empty() && !self.feed.cache.is_new() {
             return Err(Error::usage(format!(
                 "a state of sampler {} goes into a loader that has not begun an epoch: make a new one",
                 self.settings.sampler.name()
@@ -174,7 +190,11 @@ impl Engine {
             old.stop();
             self.feed.cache.end(old.pass(), 0..0);
         }
-        self.feed.cache.replace_beliefs(scores, h.step);
+        if self.settings.exchange {
+            self.feed.cache.restore_shared(scores, news, h.step);
+        } else {
+            self.feed.cache.replace_beliefs(scores, h.step);
+        }
         self.scale.replace(measured);
         if let Some(weights) = &self.weights {
             let was = h.weights.unwrap_or(WeightUse::Unread);
@@ -182,8 +202,8 @@ impl Engine {
             cache.use_weights(was == WeightUse::Used);
         }
         self.restore_pace(h.pace)?;
-        if !checkpoint.buffer.is_empty() {
-            self.feed.cache.restore_buffer(&checkpoint.buffer, &|id| self.feed.record_bytes(id))?;
+        if !buffer.is_empty() {
+            self.feed.cache.restore_buffer(buffer, &|id| self.feed.record_bytes(id))?;
         }
         clock.next_epoch = h.epoch;
         clock.iteration += 1;

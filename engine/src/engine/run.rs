@@ -93,7 +93,7 @@ impl Engine {
 
     /// Ends a pass in the cache too, which notes which samples were delivered without getting a score: they are unseen
     /// no more. Once an epoch, because only the next draw asks.
-    fn end_pass(&self, iteration: &Iteration) {
+    pub(super) fn end_pass(&self, iteration: &Iteration) {
         let delivered = iteration.seen().checked_sub(1).map_or(0, |last| iteration.plan().range(last).end);
         self.feed.cache.end(iteration.pass(), 0..delivered);
     }

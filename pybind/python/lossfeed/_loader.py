@@ -8,7 +8,7 @@ import weakref
 from types import SimpleNamespace
 from typing import Any
 
-from . import _arrays, _closing, _keywords, _making, _native, _readers
+from . import _arrays, _closing, _exchange, _keywords, _making, _native, _readers
 from ._asked import Asked
 from ._batch import Batch
 from ._errors import Error, SettingsError, UsageError
@@ -73,6 +73,9 @@ class Loader(Asked):
         rank, world_size: this rank of how many; None takes torch.distributed's where it is initialised, else RANK and
             WORLD_SIZE of the environment, which torchrun sets. A process group that says something else later is
             refused.
+        ranks: ``"own"``: every rank draws from a share of the samples that is its own for the whole run. ``"exchange"``:
+            all ranks draw one order together and each takes its part, by what all of them have learned; see
+            :meth:`exchange`, which every epoch begins with. Not with samplers that look at the cache.
         frozen_augmentation: True accepts that a cache keeps each sample of a Python dataset as it was first read,
             although the dataset draws at random.
         on_error: bad samples: ``"raise"``, ``"skip"`` (the batch is shorter) or ``"substitute"`` (another sample of
@@ -128,6 +131,7 @@ class Loader(Asked):
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        ranks: str = "own",
         on_error: str = "raise",
         score: str | None = None,
         smoothing: float | None = None,
@@ -148,6 +152,7 @@ class Loader(Asked):
         self._data, self._framework = made.data, made.framework
         self._settings, self._line, self._account = made.settings, made.line, made.line.account
         self._pass: weakref.ref[Pass] | None = None
+        self._group: Any = None
         self._process = Process()
         _closing.live.add(self)
 
@@ -193,12 +198,32 @@ class Loader(Asked):
         """Starts an epoch: draws its order and lets the workers run ahead. Ends an earlier pass."""
         engine = self._account.engine()
         self._line.world.check()
+        if self._settings["exchange"]:
+            self.exchange(self._group)
         self._account.deliver()
         if self._account.uses.weight_read:
             engine.weights_are_read()
         started = Pass(self._line, engine.start_epoch(), self)
         self._pass = weakref.ref(started)
         return started
+
+    def exchange(self, group: Any = None) -> None:
+        """Gives what this rank has learned since the last exchange to all ranks, and takes theirs: all then believe the
+        same of every sample, whoever delivered it. For ``ranks="exchange"``, where every epoch begins with it: call it
+        yourself only for another process group than the default one, which later epochs then use too. Ends the pass
+        under way. Every rank must call it.
+
+        One ``all_gather`` of 12 bytes a score of all ranks, behind one of a few hundred bytes a rank. A rank keeps 8
+        bytes a sample and 12 for each score until the next exchange, and draws the whole epoch's order, not a share.
+
+        Raises:
+            SettingsError: on every rank, if they differ in dataset, epoch, seed, sampler or another setting that shapes
+                orders; what differs is named. UsageError: on every rank, if one of them cannot take part, or there is
+                no process group.
+        """
+        if self._settings["exchange"]:
+            self._group = group
+        _exchange.exchange(self._account, self._settings["rank"], self._settings["world_size"], group)
 
     # ---- scores ----------------------------------------------------------------------------------------------------
 

@@ -127,6 +127,7 @@ def _settings(asked: SimpleNamespace, data: Data, world: _ranks.World, delivery:
         "seed": _keywords.seed(asked.seed, asked.generator),
         "rank": world.rank,
         "world_size": world.size,
+        "exchange": _keywords.choice("ranks", asked.ranks, "own", "exchange") == "exchange",
         "workers": workers,
         "prefetch_factor": ahead,
         "cache_bytes": parse_cache(asked.cache, lambda: data.cache_bytes(form)),

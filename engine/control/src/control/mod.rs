@@ -8,7 +8,8 @@
 //!    that;
 //! 3. [`Control::begin`] starts a pass, and [`Control::decide`] decides its next batch;
 //! 4. [`Control::cancel`], [`Control::read`] and [`Control::learn`] tell what became of a batch, [`Control::met`]
-//!    what an epoch has delivered.
+//!    what an epoch has delivered;
+//! 5. [`Control::news`] and [`Control::share_merged`] exchange that with other ranks, in runs that do.
 //!
 //! Whoever holds a lock around it needs short verbs: none looks at more than a batch and [`PIECE`] samples. What
 //! costs more (drawing, planning, a whole table of beliefs) works on a snapshot or on lent books, outside the lock.
@@ -16,22 +17,25 @@
 mod buffer;
 mod buffered;
 mod decision;
+mod exchange;
+mod learning;
 mod plan;
 mod snapshot;
 
 pub use buffer::BufferSetup;
 pub use decision::{Decision, Evicted, Row, Turn, Verdict};
+pub use exchange::{News, What, merge};
 pub use plan::{Cut, Plan};
 pub use snapshot::{Drawing, Snapshot};
 
-use crate::index::{ScoreTable, Standing};
+use crate::index::ScoreTable;
 use crate::ledger::{Counts, Ledger};
 use crate::policy::Needs;
 use crate::types::SampleId;
 use buffer::Buffer;
 use buffered::Buffered;
+use exchange::Exchange;
 use snapshot::{Saved, Was};
-use std::ops::Range;
 
 /// The most samples that a verb looks at beside those of its batch.
 pub const PIECE: usize = 65_536;
@@ -50,6 +54,8 @@ pub struct Control {
     saved: Option<Saved>,
     /// Of a sampler that trains on the cache as a buffer.
     buffered: Option<Box<Buffered>>,
+    /// Of a rank that shares what it learns.
+    exchange: Option<Box<Exchange>>,
     snapshots: u64,
     /// Victims of the access at hand; kept for its allocation.
     victims: Vec<SampleId>,
@@ -82,6 +88,7 @@ impl Control {
             step: 0,
             saved: None,
             buffered: None,
+            exchange: None,
             snapshots: 0,
             victims: Vec::new(),
             touched: 0,
@@ -255,36 +262,6 @@ impl Control {
         }
     }
 
-    /// The samples `ids` could be read, except for those of which `failed` says that they could not (by position).
-    /// `serial` is the batch's [`Decision::serial`]: under a buffer sampler this counts later.
-    pub fn read(&mut self, serial: u64, ids: &[SampleId], failed: &dyn Fn(usize) -> bool) {
-        match &mut self.buffered {
-            Some(buffered) => {
-                let read = ids.iter().enumerate().map(|(row, &id)| (id, failed(row)));
-                buffered.outcome(serial).read.extend(read);
-            }
-            None => self.read_now(ids, failed),
-        }
-    }
-
-    fn read_now(&mut self, ids: &[SampleId], failed: &dyn Fn(usize) -> bool) {
-        self.touched += ids.len() as u64;
-        if self.scores.failed() == 0 && !(0..ids.len()).any(failed) {
-            return;
-        }
-        for (row, &id) in ids.iter().enumerate() {
-            save_belief(&mut self.saved, &self.scores, id);
-            if failed(row) {
-                self.scores.fail(id);
-                if let Some(buffered) = &mut self.buffered {
-                    buffered.buffer.drop_out(id);
-                }
-            } else {
-                self.scores.recover(id);
-            }
-        }
-    }
-
     /// An admitted sample's bytes never came, or could not be kept. Returns whether it was resident until now. A
     /// buffer sampler's residents stay in the books without their bytes, which are fetched when they are used next:
     /// who is drawn must not depend on how full memory was.
@@ -304,90 +281,12 @@ impl Control {
         resident
     }
 
-    /// The scores of one batch, by sample. Those that are not finite are none. Returns how many samples were scored.
-    /// `serial` is the batch's [`Decision::serial`], if it is known: under a buffer sampler they count later.
-    pub fn learn(&mut self, serial: Option<u64>, scores: impl Iterator<Item = (SampleId, f32)>) -> usize {
-        let (Some(serial), Some(buffered)) = (serial, &mut self.buffered) else { return self.learn_now(scores) };
-        let scores: Vec<_> = scores.filter(|(_, score)| score.is_finite()).collect();
-        let scored = scores.len();
-        if buffered.is_late(serial) {
-            buffered.late += scored as u64;
-        }
-        buffered.outcome(serial).scores.extend(scores);
-        self.touched += scored as u64;
-        scored
-    }
-
-    fn learn_now(&mut self, scores: impl Iterator<Item = (SampleId, f32)>) -> usize {
-        let (mut rows, mut scored) = (0, 0);
-        if let (Books::Here(ledger), None, None) = (&mut self.books, &self.saved, &self.buffered) {
-            // Nearly always: nobody but the policy has to know, and the loop asks nothing else.
-            for (id, score) in scores {
-                rows += 1;
-                if let Some(belief) = self.scores.record(id, score, self.step) {
-                    ledger.rescore(id, belief);
-                    scored += 1;
-                }
-            }
-        } else {
-            for (id, score) in scores {
-                rows += 1;
-                save_belief(&mut self.saved, &self.scores, id);
-                let Some(belief) = self.scores.record(id, score, self.step) else { continue };
-                scored += 1;
-                if let Some(buffered) = &mut self.buffered {
-                    buffered.buffer.rescore(id, belief);
-                }
-                tell(&mut self.books, id, belief);
-            }
-        }
-        self.step = self.step.wrapping_add(1);
-        self.touched += rows;
-        scored
-    }
-
-    /// The rows at `places` of the order of pass `pass` were delivered; at most [`PIECE`] of them are looked at.
-    /// Samples that have no score are unseen no more; those that were until now are answered.
-    pub fn met(&mut self, pass: u64, places: Range<usize>) -> Vec<SampleId> {
-        let Some(current) = self.pass.as_ref().filter(|_| self.passes == pass) else { return Vec::new() };
-        // A buffer sampler's order holds the stream alone, and asks for no standing.
-        if self.scores.seen() == 0 || self.buffered.is_some() {
-            return Vec::new(); // nobody scores: no sample is told from another
-        }
-        let order = &current.plan.order.ids;
-        let places = places.start..places.end.min(places.start + PIECE).min(order.len());
-        self.touched += places.len() as u64;
-        let first = current.substituted.partition_point(|&(place, _)| (place as usize) < places.start);
-        let mut substituted = current.substituted[first..].iter().peekable();
-        let delivered = places.map(|place| {
-            let instead = substituted.next_if(|&&(at, _)| at as usize == place).map(|&(_, id)| id);
-            instead.unwrap_or(order[place])
-        });
-        let unseen = |id: &SampleId| self.scores.standing(*id) == Standing::Unseen;
-        let mut tried: Vec<SampleId> = delivered.filter(unseen).collect();
-        tried.retain(|&id| self.tried(id));
-        tried
-    }
-
     /// Where another sample was delivered than the one planned, in the pass under way: (place in the order, sample)
     /// from the `first`-th such place on, at most [`PIECE`] of them.
     pub fn substituted(&self, first: usize) -> &[(u32, SampleId)] {
         let all = self.pass.as_ref().map_or(&[][..], |pass| &pass.substituted);
         let rest = all.get(first..).unwrap_or(&[]);
         &rest[..rest.len().min(PIECE)]
-    }
-
-    /// `id` was delivered and nobody scored it. True if it was unseen until now.
-    pub fn tried(&mut self, id: SampleId) -> bool {
-        if self.scores.standing(id) != Standing::Unseen {
-            return false;
-        }
-        let average = self.scores.mean().unwrap_or(0.0) as f32;
-        save_belief(&mut self.saved, &self.scores, id);
-        self.scores.tried(id);
-        // A policy that kept it for its first score need not any more.
-        tell(&mut self.books, id, average);
-        true
     }
 
     /// Replaces all beliefs and the clock, as when a run is resumed. The policy has been told ([`Ledger::rekey`], on
@@ -467,26 +366,11 @@ impl Control {
     /// Heap bytes held, the lent books not counted.
     pub fn metadata_bytes(&self) -> usize {
         let buffer = self.buffered.as_ref().map_or(0, |buffered| buffered.buffer.metadata_bytes());
-        self.scores.metadata_bytes() + self.ledger().map_or(0, Ledger::metadata_bytes) + buffer
+        let exchange = self.exchange.as_ref().map_or(0, |exchange| exchange.metadata_bytes());
+        self.scores.metadata_bytes() + self.ledger().map_or(0, Ledger::metadata_bytes) + buffer + exchange
     }
     /// Samples that verbs have looked at since the start.
     pub fn touched(&self) -> u64 {
         self.touched
-    }
-}
-
-#[inline]
-fn tell(books: &mut Books, id: SampleId, belief: f32) {
-    match books {
-        Books::Here(ledger) => ledger.rescore(id, belief),
-        Books::Lent(news) => news.push((id, belief)),
-    }
-}
-
-/// What is believed of `id` is about to change.
-#[inline]
-fn save_belief(saved: &mut Option<Saved>, scores: &ScoreTable, id: SampleId) {
-    if let Some(saved) = saved {
-        saved.push(Was::Belief(id, scores.as_slice()[id as usize], scores.stamps()[id as usize]));
     }
 }

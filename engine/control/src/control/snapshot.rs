@@ -180,6 +180,24 @@ impl Drawing {
     pub fn draw_blind(&self, epoch: u64) -> Result<Order> {
         self.draw(epoch, &ScoreTable::new(0, 0.0), &|_| false)
     }
+    /// This rank's part of `epoch` in a run that shares beliefs: every rank draws the whole epoch from what all of them
+    /// believe, and takes each so many-th draw of it. `owned` must be all samples.
+    ///
+    /// # Errors
+    /// As the sampler's.
+    pub fn draw_shared(&self, epoch: u64, scores: &ScoreTable) -> Result<Order> {
+        let &Self { samples, seed, rank, world_size, .. } = self;
+        let owned = &self.owned;
+        let resident = &|_| false; // the cache is a rank's own
+        let all = Outlook { owned, samples, epoch, seed, rank: 0, world_size: 1, scores, resident };
+        let order = self.sampler.draw(&all)?;
+        if world_size == 1 {
+            return Ok(order);
+        }
+        let part = || (rank as usize..order.ids.len()).step_by(world_size as usize);
+        let (ids, weights) = (part().map(|at| order.ids[at]), part().map(|at| order.weights[at]));
+        Ok(Order { ids: ids.collect(), weights: weights.collect() })
+    }
     /// Draws `epoch`.
     fn draw(&self, epoch: u64, scores: &ScoreTable, resident: &dyn Fn(SampleId) -> bool) -> Result<Order> {
         let outlook = Outlook {

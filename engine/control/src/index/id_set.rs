@@ -23,6 +23,7 @@ impl IdSet {
         self.words[id as usize / 64] >> (id % 64) & 1 == 1
     }
     /// Adds `id`, which must be outside.
+    #[inline]
     pub(crate) fn insert(&mut self, id: SampleId) {
         let word = id as usize / 64;
         self.words[word] |= 1 << (id % 64);
@@ -37,6 +38,15 @@ impl IdSet {
             self.some[word / 64] &= !(1 << (word % 64));
         }
         self.count -= 1;
+    }
+    /// Takes all out: looks at a word in 4,096 samples, and at 64 where there are members.
+    pub(crate) fn clear(&mut self) {
+        for (some, words) in self.some.iter_mut().zip(self.words.chunks_mut(64)) {
+            if std::mem::take(some) != 0 {
+                words.fill(0);
+            }
+        }
+        self.count = 0;
     }
     /// The first member that is `from` or above, or the least one if there is none above.
     pub(crate) fn next(&self, from: SampleId) -> Option<SampleId> {
@@ -104,6 +114,10 @@ mod tests {
                 assert_eq!(set.next(from), naive.range(from..).next().or(naive.first()).copied(), "{samples} {step}");
             }
             assert!(set.iter().eq(naive.iter().copied()));
+            set.clear();
+            assert!((0..samples as u32).all(|id| !set.contains(id)) && set.next(0).is_none());
+            set.insert(samples as u32 - 1);
+            assert!(set.iter().eq([samples as u32 - 1]));
         }
     }
 }

@@ -69,11 +69,18 @@ impl ScoreTable {
     /// What is known of `id`.
     #[inline]
     pub fn standing(&self, id: SampleId) -> Standing {
-        match (self.importance(id), self.stamp[id as usize]) {
-            (Some(belief), _) => Standing::Scored(belief),
-            (None, TRIED) => Standing::Tried,
-            (None, FAILED) => Standing::Failed,
-            (None, _) => Standing::Unseen,
+        self.standing_of(id, self.importance[id as usize])
+    }
+    /// The same where its place in [`Self::as_slice`] has been looked at already.
+    #[inline]
+    pub(crate) fn standing_of(&self, id: SampleId, importance: f32) -> Standing {
+        if !importance.is_nan() {
+            return Standing::Scored(importance);
+        }
+        match self.stamp[id as usize] {
+            TRIED => Standing::Tried,
+            FAILED => Standing::Failed,
+            _ => Standing::Unseen,
         }
     }
     /// The belief about `id`, or `None` without a score.

@@ -64,6 +64,8 @@ pub struct Counts {
 pub struct Ledger {
     policy: Box<dyn Policy>,
     substitutes: bool,
+    /// Whether the policy looks at beliefs.
+    scored: bool,
     books: Books,
     counts: Counts,
 }
@@ -98,6 +100,7 @@ impl Ledger {
         Self {
             policy,
             substitutes: needs.contains(Needs::SUBSTITUTES),
+            scored: needs.contains(Needs::SCORES),
             books: Books {
                 residents: Residents::new(samples),
                 sizes: Sizes::new(samples),
@@ -191,7 +194,9 @@ impl Ledger {
         self.books.sizes.prefetch(ids);
         self.books.next_use.prefetch(ids);
         self.policy.prefetch(ids);
-        scores.prefetch(ids);
+        if self.scored {
+            scores.prefetch(ids);
+        }
     }
 
     /// An admitted resident leaves because its bytes never came or could not be kept. Nothing happens if `id` is no

@@ -1,6 +1,6 @@
 //! First in, first out.
 
-use super::list::{Lists, ONLY};
+use super::unrolled::Unrolled;
 use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
 use crate::types::SampleId;
 
@@ -13,16 +13,16 @@ pub(super) const ENTRY: Entry = Entry {
     make: |samples| Box::new(Fifo::new(samples)),
 };
 
-/// Evicts the resident that was admitted first, however often it was used since. 8 bytes a sample.
+/// Evicts the resident that was admitted first, however often it was used since. 4 bytes a sample and 4¼ to 5⅝ a resident.
 #[derive(Debug)]
 pub struct Fifo {
-    arrivals: Lists,
+    arrivals: Unrolled,
 }
 
 impl Fifo {
     /// No residents; ids `0..samples`.
     pub fn new(samples: usize) -> Self {
-        Self { arrivals: Lists::new(samples, 1) }
+        Self { arrivals: Unrolled::new(samples) }
     }
 }
 
@@ -35,14 +35,14 @@ impl Policy for Fifo {
     }
     fn hit(&mut self, _id: SampleId, _view: &View<'_>) {}
     fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool {
-        let made = self.arrivals.take_oldest(ONLY, view.missing(id), view.sizes, victims);
+        let made = self.arrivals.take_oldest(view.missing(id), view.sizes, victims);
         if made {
-            self.arrivals.push_newest(ONLY, id);
+            self.arrivals.push_newest(id);
         }
         made
     }
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
-        self.arrivals.oldest(ONLY)
+        self.arrivals.oldest()
     }
     fn left(&mut self, id: SampleId, _why: Left) {
         self.arrivals.remove(id);
@@ -54,6 +54,7 @@ impl Policy for Fifo {
         self.arrivals.metadata_bytes()
     }
     fn check(&self, view: &View<'_>) -> Result<(), String> {
-        check_members(self.arrivals.iter(ONLY), view)
+        self.arrivals.check()?;
+        check_members(self.arrivals.iter(), view)
     }
 }

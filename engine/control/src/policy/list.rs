@@ -1,6 +1,5 @@
 //! Doubly linked lists threaded through the ids: order of arrival or of use, O(1) everything.
 
-use crate::index::Sizes;
 use crate::types::SampleId;
 
 /// Outside every list.
@@ -67,24 +66,6 @@ impl Lists {
     #[inline]
     pub(super) fn newer(&self, id: SampleId) -> Option<SampleId> {
         self.member(self.nodes[id as usize].newer)
-    }
-    /// Takes the oldest of `list`, one after the other, until they free `missing` bytes together. Takes nobody and
-    /// answers false if all are not enough.
-    #[inline]
-    pub(super) fn take_oldest(&mut self, list: u32, missing: u64, sizes: &Sizes, victims: &mut Vec<SampleId>) -> bool {
-        let (mut freed, before) = (0, victims.len());
-        let mut next = self.oldest(list);
-        while freed < missing {
-            let Some(id) = next else {
-                victims.truncate(before);
-                return false;
-            };
-            freed += sizes.bytes(id);
-            victims.push(id);
-            next = self.newer(id);
-        }
-        victims[before..].iter().for_each(|&id| self.remove(id));
-        true
     }
     /// The members of `list`, oldest first.
     pub(super) fn iter(&self, list: u32) -> impl Iterator<Item = SampleId> + '_ {

@@ -1,6 +1,6 @@
 //! Least recently used: the baseline that a fresh permutation every epoch defeats.
 
-use super::list::{Lists, ONLY};
+use super::unrolled::Unrolled;
 use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
 use crate::types::SampleId;
 
@@ -13,19 +13,19 @@ pub(super) const ENTRY: Entry = Entry {
     make: |samples| Box::new(Lru::new(samples)),
 };
 
-/// Evicts the resident whose last use is longest ago. 8 bytes a sample.
+/// Evicts the resident whose last use is longest ago. 4 bytes a sample and 4¼ to 5⅝ a resident.
 ///
 /// With one fresh permutation an epoch and room for a fraction c of the data it hits c + (1−c)·ln(1−c) of the accesses:
 /// 2 % at a fifth. It is here to be compared with.
 #[derive(Debug)]
 pub struct Lru {
-    uses: Lists,
+    uses: Unrolled,
 }
 
 impl Lru {
     /// No residents; ids `0..samples`.
     pub fn new(samples: usize) -> Self {
-        Self { uses: Lists::new(samples, 1) }
+        Self { uses: Unrolled::new(samples) }
     }
 }
 
@@ -38,17 +38,17 @@ impl Policy for Lru {
     }
     fn hit(&mut self, id: SampleId, _view: &View<'_>) {
         self.uses.remove(id);
-        self.uses.push_newest(ONLY, id);
+        self.uses.push_newest(id);
     }
     fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool {
-        let made = self.uses.take_oldest(ONLY, view.missing(id), view.sizes, victims);
+        let made = self.uses.take_oldest(view.missing(id), view.sizes, victims);
         if made {
-            self.uses.push_newest(ONLY, id);
+            self.uses.push_newest(id);
         }
         made
     }
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
-        self.uses.oldest(ONLY)
+        self.uses.oldest()
     }
     fn left(&mut self, id: SampleId, _why: Left) {
         self.uses.remove(id);
@@ -60,6 +60,7 @@ impl Policy for Lru {
         self.uses.metadata_bytes()
     }
     fn check(&self, view: &View<'_>) -> Result<(), String> {
-        check_members(self.uses.iter(ONLY), view)
+        self.uses.check()?;
+        check_members(self.uses.iter(), view)
     }
 }

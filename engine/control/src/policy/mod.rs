@@ -23,6 +23,7 @@ mod registry;
 mod s3fifo;
 mod shade;
 mod sieve;
+mod unrolled;
 
 pub use arc::AdaptiveReplacement;
 pub use belady::Belady;

@@ -7,6 +7,7 @@ mod buffer;
 mod cap;
 mod cost_aware;
 mod curriculum;
+mod history;
 mod iis;
 mod importance;
 mod infobatch;

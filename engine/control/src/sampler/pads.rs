@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{Order, Outlook, Sampler, cap, tilt};
 use crate::error::Result;
 use crate::index::Standing;
-use crate::random::{LARGE, Purpose, generator, part_sizes, shuffle_large, unit};
+use crate::random::{LARGE, Purpose, below, generator, part_sizes, shuffle, shuffle_large, unit};
 use crate::types::SampleId;
 
 /// Draws with replacement ∝ belief; then draws that hit are repeated and draws that miss are cut to fill the epoch.
@@ -117,37 +117,48 @@ impl Sampler for Pads {
         let chances = self.chances(outlook);
         let draw_rng = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Draw);
         let order_rng = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order);
-        let (mut hits, mut misses): (Vec<u32>, Vec<u32>) = multinomial(&chances, places, draw_rng)
-            .into_iter()
-            .partition(|&index| (outlook.resident)(outlook.owned[index as usize]));
+        let (mut hits, mut misses) = (Vec::new(), Vec::new());
+        for index in multinomial(&chances, places, draw_rng) {
+            let id = outlook.owned[index as usize];
+            let to = if (outlook.resident)(id) { &mut hits } else { &mut misses };
+            // From here on draws stand in no order, and looking one up waits for main memory: only weights need it.
+            to.push(if self.corrected { index } else { id });
+        }
         let (drawn_hits, drawn_misses) = (hits.len(), misses.len());
-
-        // Shuffled before they are repeated and cut: which hits get the extra copy, and which misses stay, must be
-        // chance.
-        hits = shuffle_large(hits, order_rng);
-        misses = shuffle_large(misses, order_rng);
         let hit_places = self.hit_places(drawn_hits, places);
-        let mut draws: Vec<u32> = hits.iter().copied().cycle().take(hit_places).collect();
-        misses.truncate(places - hit_places);
+
+        // Which hits get the extra copy, and which misses stay, must be chance.
+        let is_large = places >= LARGE;
+        let mut draws: Vec<u32> = if is_large {
+            misses = pick(misses, places - hit_places, order_rng);
+            pick(hits, hit_places, order_rng)
+        } else {
+            shuffle(&mut hits, order_rng);
+            shuffle(&mut misses, order_rng);
+            misses.truncate(places - hit_places);
+            hits.iter().copied().cycle().take(hit_places).collect()
+        };
         if self.interleave {
             draws.append(&mut misses);
             draws = shuffle_large(draws, order_rng);
         } else {
             draws = shuffle_large(draws, order_rng);
+            if is_large {
+                misses = shuffle_large(misses, order_rng);
+            }
             draws.append(&mut misses);
         }
 
-        let weights = if self.corrected {
-            // A draw of i weighs W/(N p_i); a hit draw took hit_places/drawn_hits places on average, a miss draw
-            // (places − hit_places)/drawn_misses of one. Dividing by that restores each draw's say.
-            let weigh = tilt::weigher(outlook, &chances);
-            let hit = drawn_hits as f64 / hit_places.max(1) as f64;
-            let miss = drawn_misses as f64 / (places - hit_places).max(1) as f64;
-            let factor = |index: u32| if (outlook.resident)(outlook.owned[index as usize]) { hit } else { miss };
-            draws.iter().map(|&index| (weigh(index as usize) * factor(index)) as f32).collect()
-        } else {
-            vec![1.0; places]
-        };
+        if !self.corrected {
+            return Ok(Order { ids: draws, weights: vec![1.0; places] });
+        }
+        // A draw of i weighs W/(N p_i); a hit draw took hit_places/drawn_hits places on average, a miss draw
+        // (places − hit_places)/drawn_misses of one. Dividing by that restores each draw's say.
+        let weigh = tilt::weigher(outlook, &chances);
+        let hit = drawn_hits as f64 / hit_places.max(1) as f64;
+        let miss = drawn_misses as f64 / (places - hit_places).max(1) as f64;
+        let factor = |index: u32| if (outlook.resident)(outlook.owned[index as usize]) { hit } else { miss };
+        let weights = draws.iter().map(|&index| (weigh(index as usize) * factor(index)) as f32).collect();
         Ok(Order { ids: draws.into_iter().map(|index| outlook.owned[index as usize]).collect(), weights })
     }
 }
@@ -158,45 +169,90 @@ fn multinomial(chances: &[f32], draws: usize, rng: &mut ChaCha8Rng) -> Vec<u32> 
     if draws < LARGE {
         let mut marks: Vec<f64> = (0..draws).map(|_| unit(rng)).collect();
         marks.sort_unstable_by(f64::total_cmp);
-        return draw_at(chances, marks.into_iter());
+        return draw_at(chances, draws, marks.into_iter());
     }
-    draw_at(chances, sorted_marks(draws, rng))
+    draw_at(chances, draws, sorted_marks(draws, rng))
+}
+
+/// `count` of `items`: all of them as often as they go into it, and some of them, by chance, once more. In their order,
+/// so that memory is read and written from front to back.
+fn pick(items: Vec<u32>, count: usize, rng: &mut ChaCha8Rng) -> Vec<u32> {
+    if items.is_empty() || items.len() == count {
+        return items;
+    }
+    let (each, mut extra) = (count / items.len(), (count % items.len()) as u32);
+    let mut picked = Vec::with_capacity(count);
+    // Selection sampling (Fan, Muller and Rezucha 1962): what is left to be had, of those that are left.
+    for (left, &item) in (1..=items.len() as u32).rev().zip(&items) {
+        let once_more = extra > 0 && below(rng, left) < extra;
+        extra -= u32::from(once_more);
+        picked.extend(std::iter::repeat_n(item, each + usize::from(once_more)));
+    }
+    picked
 }
 
 /// `count` independent uniform numbers from 0 to 1 in ascending order. How many lie in each of many equal parts is drawn
-/// first; then a part is drawn and sorted at a time, within a cache. No logarithm, which differs between machines.
+/// first, then how many in the parts of a part; so few numbers are sorted at a time that nothing leaves a cache. No
+/// logarithm, which differs between machines.
 fn sorted_marks(count: usize, rng: &mut ChaCha8Rng) -> impl Iterator<Item = f64> + use<'_> {
     let sizes = part_sizes(count, PARTS.ilog2(), rng);
-    let width = 1.0 / PARTS as f64;
+    let mut ready: Vec<f64> = Vec::new();
     sizes.into_iter().enumerate().flat_map(move |(part, size)| {
-        let mut marks: Vec<f64> = (0..size).map(|_| (part as f64 + unit(rng)) * width).collect();
-        marks.sort_unstable_by(f64::total_cmp);
-        marks
+        // Of so many parts that two or three marks lie in each.
+        let bits = (size / 2).max(1).ilog2().min(14);
+        let width = 1.0 / (PARTS << bits) as f64;
+        ready.clear();
+        for (place, size) in part_sizes(size, bits, rng).into_iter().enumerate() {
+            let (first, start) = (ready.len(), ((part << bits) + place) as f64);
+            ready.extend((0..size).map(|_| (start + unit(rng)) * width));
+            ready[first..].sort_unstable_by(f64::total_cmp);
+        }
+        std::mem::take(&mut ready)
     })
 }
 
-/// So many that those of [`LARGE`] numbers and more fit a cache one by one.
+/// So many that the marks of one of them fit a cache.
 const PARTS: usize = 2048;
 
-/// The indices in which ascending `marks` below 1 lie.
-fn draw_at(chances: &[f32], marks: impl Iterator<Item = f64>) -> Vec<u32> {
+/// The indices in which ascending `marks` below 1 lie, of which there are `draws`.
+fn draw_at(chances: &[f32], draws: usize, marks: impl Iterator<Item = f64>) -> Vec<u32> {
     let total = tilt::total(chances);
     let (mut index, mut sum) = (0, chances.first().map_or(0.0, |&c| f64::from(c)));
     let last = chances.len().saturating_sub(1);
-    marks
-        .map(|mark| {
-            while mark * total >= sum && index < last {
-                index += 1;
-                sum += f64::from(chances[index]);
-            }
-            index as u32
-        })
-        .collect()
+    let mut drawn = Vec::with_capacity(draws);
+    drawn.extend(marks.map(|mark| {
+        while mark * total >= sum && index < last {
+            index += 1;
+            sum += f64::from(chances[index]);
+        }
+        index as u32
+    }));
+    drawn
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pick_takes_all_alike_and_chooses_the_rest_by_chance() {
+        let items: Vec<u32> = (10..17).collect();
+        for count in [0, 1, 3, 7, 8, 20, 21] {
+            let mut times = [0u32; 7];
+            for seed in 0..14_000 {
+                let picked = pick(items.clone(), count, &mut generator(seed, 0, 0, Purpose::Order));
+                assert!(picked.len() == count && picked.is_sorted());
+                let mut here = [0; 7];
+                picked.iter().for_each(|&item| here[item as usize - 10] += 1);
+                assert!(here.iter().all(|&n| n == count / 7 || n == count / 7 + 1));
+                here.iter().zip(&mut times).for_each(|(&n, all)| *all += n as u32);
+            }
+            // A binomial count of 14,000 has a standard deviation of 59 at most.
+            let mean = 2000 * count as u32;
+            assert!(times.iter().all(|&n| n.abs_diff(mean) < 300), "{count}: {times:?}");
+        }
+        assert_eq!(pick(vec![], 5, &mut generator(1, 0, 0, Purpose::Order)), [0; 0]);
+    }
 
     /// As many marks, ascending, and as evenly spread as sorted draws: the largest gap to the line is within what
     /// Kolmogorov's test allows once in a million times.

@@ -3,13 +3,12 @@
 //! Two ways, for two kinds of samplers. [`percentiles`] compares with all of the rank's own samples, exactly. [`Walk`]
 //! compares as Selective-Backprop (Jiang et al. 2019) and iCACHE do: with the last few that were met.
 
-use std::collections::VecDeque;
-
+use super::history::History;
 use super::{Order, Outlook};
 use crate::error::{Error, Result};
 use crate::index::Standing;
 use crate::index::queue::Key;
-use crate::random::{Purpose, generator, shuffle, unit};
+use crate::random::{Purpose, generator, shuffle_large, unit};
 use crate::types::SampleId;
 
 /// Where a sample stands that was delivered and got no score: where an average one does.
@@ -84,22 +83,30 @@ impl Walk {
         let order = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order);
         let chance = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Draw);
         let draws = outlook.owned.len();
-        let mut history = History::new(self.history as usize);
+        let mut history = History::new(self.history as usize, self.beta);
+        let unscored = f64::from(AVERAGE).powf(f64::from(self.beta));
+        let beliefs = outlook.scores.as_slice();
         let mut walked = outlook.owned.to_vec();
         let mut kept = Vec::with_capacity(draws);
         for _ in 0..passes {
-            shuffle(&mut walked, order);
-            for &id in &walked {
-                if kept.len() == draws {
-                    return kept;
-                }
-                let share = match outlook.scores.standing(id) {
-                    Standing::Scored(belief) => history.meet(belief),
-                    Standing::Tried | Standing::Failed => f64::from(AVERAGE),
-                    Standing::Unseen => 1.0,
-                };
-                if unit(chance) < share.powf(f64::from(self.beta)) {
-                    kept.push(id);
+            walked = shuffle_large(walked, order);
+            for ids in walked.chunks(BLOCK) {
+                // All of a block first: these loads do not wait for each other.
+                let mut block = [0.0; BLOCK];
+                block.iter_mut().zip(ids).for_each(|(belief, &id)| *belief = beliefs[id as usize]);
+                for (&id, &belief) in ids.iter().zip(&block) {
+                    if kept.len() == draws {
+                        return kept;
+                    }
+                    let mark = unit(chance);
+                    let keeps = match outlook.scores.standing_of(id, belief) {
+                        Standing::Scored(belief) => history.keeps(belief, mark),
+                        Standing::Tried | Standing::Failed => mark < unscored,
+                        Standing::Unseen => true,
+                    };
+                    if keeps {
+                        kept.push(id);
+                    }
                 }
             }
         }
@@ -107,30 +114,8 @@ impl Walk {
     }
 }
 
-/// The newest beliefs, in the order in which they came and by size.
-struct History {
-    newest: VecDeque<u32>,
-    sorted: Vec<u32>,
-    most: usize,
-}
-
-impl History {
-    fn new(most: usize) -> Self {
-        Self { newest: VecDeque::new(), sorted: Vec::new(), most }
-    }
-    /// Remembers a belief. Answers the share of those remembered that are at most as large; 1 while there is room.
-    fn meet(&mut self, belief: f32) -> f64 {
-        let belief = Key::to_bits(belief);
-        let full = self.newest.len() == self.most;
-        if full && let Some(oldest) = self.newest.pop_front() {
-            self.sorted.remove(self.sorted.partition_point(|&other| other < oldest));
-        }
-        let at_most = self.sorted.partition_point(|&other| other <= belief);
-        self.newest.push_back(belief);
-        self.sorted.insert(at_most, belief);
-        if full { (at_most + 1) as f64 / self.sorted.len() as f64 } else { 1.0 }
-    }
-}
+/// Samples whose beliefs are fetched together.
+const BLOCK: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -178,20 +163,6 @@ mod tests {
         with(&tried, |outlook| {
             assert_eq!(percentiles(outlook).unwrap()[..5], [1.0, AVERAGE, AVERAGE, AVERAGE, AVERAGE])
         });
-    }
-
-    #[test]
-    fn a_history_answers_what_counting_answers() {
-        let mut history = History::new(17);
-        let mut met: Vec<f32> = Vec::new();
-        for step in 0..400 {
-            let belief = (random_belief(2, step) * 5.0).floor() - 3.0;
-            met.push(belief);
-            let last = &met[met.len().saturating_sub(17)..];
-            let counted = last.iter().filter(|&&other| other <= belief).count() as f64 / last.len() as f64;
-            let expected = if met.len() <= 17 { 1.0 } else { counted };
-            assert_eq!(history.meet(belief), expected, "step {step}");
-        }
     }
 
     #[test]

@@ -127,6 +127,11 @@ impl SamplerSettings {
             other => other,
         }
     }
+    /// Whether draws depend on what is in the cache, so that ranks with caches of their own cannot draw one order.
+    pub fn looks_at_residents(&self) -> bool {
+        let of_epochs = matches!(self, Self::CostAware(_) | Self::Pads(_) | Self::PadsAsCoded(_) | Self::Ods(_));
+        of_epochs || self.buffer().is_some() || matches!(self, Self::Auto(_))
+    }
     /// Checks the options and makes the sampler.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::pipeline::{Costs, Pipeline, Time};
+use crate::index::IdSet;
 use crate::types::SampleId;
 
 /// Epochs that are told apart. A trace may claim that every row is another epoch; those from here on are counted
@@ -32,8 +33,8 @@ pub struct Epoch {
 #[derive(Debug)]
 pub struct Tally {
     epochs: Vec<Epoch>,
-    /// The number of the epoch in which a sample was last delivered, counted from 1; by id.
-    met_in: Vec<u32>,
+    /// Who was delivered in this epoch. A bit a sample stays near the processor where a number would not.
+    met: IdSet,
     pipeline: Option<Pipeline>,
     /// Σ w and Σ w² of the epoch.
     weights: Option<(f64, f64)>,
@@ -46,7 +47,7 @@ impl Tally {
     pub fn new(samples: usize, costs: Option<Costs>) -> Self {
         Self {
             epochs: Vec::new(),
-            met_in: vec![0; samples],
+            met: IdSet::new(samples),
             pipeline: costs.map(Pipeline::new),
             weights: None,
             fetched: Vec::new(),
@@ -56,6 +57,7 @@ impl Tally {
     pub fn begin_epoch(&mut self) {
         if self.epochs.len() < EPOCHS_MAX {
             self.end_epoch();
+            self.met.clear();
             self.epochs.push(Epoch::default());
         }
     }
@@ -75,14 +77,14 @@ impl Tally {
         if self.epochs.is_empty() {
             self.begin_epoch();
         }
-        let number = self.epochs.len() as u32;
         let Some(epoch) = self.epochs.last_mut() else { return };
         self.fetched.clear();
         let mut all_bytes = 0;
         for (id, hit) in rows {
-            let met_in = &mut self.met_in[id as usize];
-            epoch.distinct += u64::from(*met_in != number);
-            *met_in = number;
+            if !self.met.contains(id) {
+                self.met.insert(id);
+                epoch.distinct += 1;
+            }
             if self.pipeline.is_some() {
                 all_bytes += bytes(id);
             }

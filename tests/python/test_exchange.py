@@ -1,0 +1,175 @@
+"""Ranks that exchange what they learn: one order together, and what goes wrong goes wrong on all of them."""
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import lossfeed as lf
+
+SAMPLES = 96
+
+RANK = """
+import sys, numpy as np, torch.distributed as dist, lossfeed as lf
+from datetime import timedelta
+rank, store = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timedelta(seconds=120))
+ids = np.arange(96)
+data = (ids.astype(np.float32), ids)
+
+def loader(**settings):
+    usual = {"sampler": "importance", "ranks": "exchange", "num_workers": 0, "seed": 5}
+    usual |= {"score": "loss", "smoothing": 0.0}
+    return lf.Loader(data, 8, **{**usual, **settings})
+
+def losses(ids, epoch):
+    return ((ids * 37) % 11 + epoch + 1).astype(np.float32)
+
+def epoch(loader, number, most=None):
+    loader.set_epoch(number)
+    rows = []
+    for batch in loader:
+        of = np.asarray(batch.ids)
+        rows += list(zip(of.tolist(), np.asarray(batch.weight).tolist()))
+        loader.score_losses(losses(of, number), batch)
+        if len(rows) == most:
+            break
+    return rows
+
+def beliefs(loader):
+    return np.asarray(loader.importance()).tolist()
+"""
+
+
+def run_two(tmp_path, body):
+    """Two processes that run `body` as ranks 0 and 1; what they print. One that waits for the other in vain fails."""
+    code = RANK + textwrap.dedent(body) + "\ndist.destroy_process_group()\n"
+    command = [sys.executable, "-c", code]
+    started = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=240)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    return [[eval(line) for line in lines.splitlines()] for lines in said]
+
+
+def alone(epochs):
+    """What one rank draws that exchanges with nobody, and what it believes at the end."""
+    ids = np.arange(SAMPLES)
+    options = {"sampler": "importance", "num_workers": 0, "seed": 5, "score": "loss", "smoothing": 0.0}
+    loader = lf.Loader((ids.astype(np.float32), ids), 16, ranks="exchange", rank=0, world_size=1, **options)
+    drawn = []
+    for epoch in range(epochs):
+        drawn.append([])
+        for batch in loader:
+            of = np.asarray(batch.ids)
+            drawn[-1] += list(zip(of.tolist(), np.asarray(batch.weight).tolist(), strict=True))
+            loader.score_losses(((of * 37) % 11 + epoch + 1).astype(np.float32), batch)
+    loader.exchange()
+    return drawn, np.asarray(loader.importance()).tolist()
+
+
+def test_two_ranks_draw_the_order_that_one_would_and_take_its_rows_in_turn(tmp_path):
+    first, second = run_two(
+        tmp_path,
+        """
+        shared = loader()
+        for number in range(4):
+            print(epoch(shared, number))
+        before = beliefs(shared)
+        shared.exchange()
+        print(beliefs(shared))
+        assert before != beliefs(shared), "the other rank's scores"
+        """,
+    )
+    expected, believed = alone(4)
+    for number in range(4):
+        together = [row for pair in zip(first[number], second[number], strict=True) for row in pair]
+        assert together == expected[number], f"epoch {number}"
+    assert first[4] == second[4] == believed
+    delivered = [{row[0] for epoch in rank[:4] for row in epoch} for rank in (first, second)]
+    assert len(delivered[0] & delivered[1]) > SAMPLES // 2, "samples belong to no rank"
+
+
+def test_resumed_ranks_go_on_as_if_nothing_had_been(tmp_path):
+    first, second = run_two(
+        tmp_path,
+        """
+        whole, halved = loader(), loader()
+        expected = [epoch(whole, number) for number in range(4)]
+        seen = [epoch(halved, 0), epoch(halved, 1, 24)]
+        resumed = loader()
+        resumed.load_state_dict(halved.state_dict())
+        seen[1] += epoch(resumed, 1)
+        seen += [epoch(resumed, 2), epoch(resumed, 3)]
+        print(seen == expected)
+        """,
+    )
+    assert first == second == [True]
+
+
+def test_ranks_that_disagree_are_refused_on_both_with_what_differs_and_nobody_hangs(tmp_path):
+    first, second = run_two(
+        tmp_path,
+        """
+        def refused(loader):
+            try:
+                iter(loader)
+            except lf.Error as error:
+                print((type(error).__name__, str(error)))
+                return
+            print("not refused")
+        refused(loader(seed=5 + rank))
+        refused(loader(sampler="importance" if rank == 0 else "iis"))
+        fewer = ids[: 96 - 8 * rank]
+        refused(lf.Loader((fewer.astype(np.float32), fewer), 8, sampler="importance", ranks="exchange"))
+        later = loader()
+        later.set_epoch(3 * rank)
+        refused(later)
+        closed = loader()
+        if rank == 1:
+            closed.close()
+            try:
+                closed.exchange()
+            except lf.UsageError as error:
+                print((type(error).__name__, str(error)))
+        else:
+            refused(closed)
+        refused(loader(rank=0, world_size=2) if rank else loader())
+        """,
+    )
+    assert [kind for kind, _ in first] == ["SettingsError"] * 4 + ["UsageError", "SettingsError"]
+    assert [kind for kind, _ in second][:4] == ["SettingsError"] * 4
+    told = [text for _, text in first]
+    expected = (
+        "seed is 5 on rank 0 and 6 on rank 1",
+        "sampler.name is",
+        "samples is 96 on rank 0 and 88",
+        "epoch is 0 on rank 0 and 3",
+        "process 1: this loader is closed",
+        "of the ranks [0, 0]",
+    )
+    assert all(part in text for part, text in zip(expected, told, strict=True)), told
+    assert [text for _, text in second][:4] == told[:4], "both are told the same"
+
+
+def test_without_a_process_group_two_ranks_are_refused_and_one_is_not(numbers):
+    with pytest.raises(lf.UsageError, match="init_process_group"):
+        iter(lf.Loader(numbers, 8, sampler="importance", ranks="exchange", rank=0, world_size=2))
+    assert len(list(lf.Loader(numbers, 8, sampler="importance", ranks="exchange", rank=0, world_size=1))) == 8
+    with pytest.raises(lf.UsageError, match="exchange"):
+        lf.Loader(numbers, 8).exchange()
+
+
+@pytest.mark.parametrize("sampler", ["cost-aware", "pads", "ods", "auto", "replay"])
+def test_what_looks_at_a_ranks_own_cache_is_refused(numbers, sampler):
+    with pytest.raises(lf.SettingsError, match="importance"):
+        lf.Loader(numbers, 8, sampler=sampler, ranks="exchange", cache="50%")
+
+
+def test_another_word_is_refused(numbers):
+    with pytest.raises(lf.SettingsError, match="ranks='all' is unknown: use own or exchange"):
+        lf.Loader(numbers, 8, ranks="all")
