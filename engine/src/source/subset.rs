@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::{Fingerprint, Form, Payload, Source};
+use super::{Fingerprint, Form, Payload, Source, Traffic};
 use crate::error::{Error, Result};
 use crate::random::{Purpose, generator, shuffle};
 use crate::types::{SampleId, TensorSpec};
@@ -135,9 +135,12 @@ impl Source for Subset {
         stopped: &dyn Fn() -> bool,
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) {
-        if let ControlFlow::Continue((places, inner)) = self.inner_ids(ids, sink) {
-            self.inner.fetch_unless(stopped, &inner, &mut |k, answer| sink(places[k], answer));
+    ) -> Traffic {
+        match self.inner_ids(ids, sink) {
+            ControlFlow::Continue((places, inner)) => {
+                self.inner.fetch_unless(stopped, &inner, &mut |k, answer| sink(places[k], answer))
+            }
+            ControlFlow::Break(()) => Traffic::default(),
         }
     }
 }
