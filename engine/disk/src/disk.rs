@@ -264,7 +264,7 @@ impl Drop for Disk {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::warn!(folder = %self.shared.folder.path().display(), "the disk tier's thread ended unexpectedly");
+            tracing::warn!(target: "lossfeed::disk", folder = %self.shared.folder.path().display(), "the disk tier's thread ended unexpectedly");
         }
     }
 }

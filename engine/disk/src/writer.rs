@@ -312,7 +312,7 @@ impl Writer {
                 Ok(file) => file,
                 Err(e) => {
                     if self.next_number == 0 {
-                        tracing::debug!(segment = listed.name.born, error = %e, "not a segment of this user's own");
+                        tracing::debug!(target: "lossfeed::disk", segment = listed.name.born, error = %e, "not a segment of this user's own");
                     }
                     continue;
                 }
@@ -355,6 +355,7 @@ impl Writer {
     fn turn_off(&self, e: &io::Error) {
         if !self.shared.off.swap(true, Relaxed) {
             tracing::warn!(
+                target: "lossfeed::disk",
                 folder = %self.shared.folder.path().display(),
                 error = %e,
                 "the disk tier writes nothing any more, and is read on: make room on its disk, then open the dataset again"

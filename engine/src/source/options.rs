@@ -37,6 +37,18 @@ pub struct OpenOptions {
     /// Take a CRC-32 of every sample when the dataset is opened and hold every later read against it. Reads the whole
     /// dataset once; with `index_cache` the sums of shards are kept there. Default: no.
     pub checksums: bool,
+    /// Keep what was fetched on a local disk, and read it there the next time. Default: none.
+    pub disk: Option<DiskTier>,
+}
+
+/// A disk tier below memory: see [`lossfeed_disk`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskTier {
+    /// Its folder, on a disk of this machine; created for its owner alone when it does not exist. Datasets and
+    /// processes may share it.
+    pub folder: PathBuf,
+    /// What all of them together may take there: 64 MiB to 2 TiB.
+    pub bytes: u64,
 }
 
 impl Default for OpenOptions {
@@ -49,6 +61,7 @@ impl Default for OpenOptions {
             timeout: Some(Duration::from_secs(30)),
             retry_timeout: Duration::from_secs(120),
             checksums: false,
+            disk: None,
         }
     }
 }

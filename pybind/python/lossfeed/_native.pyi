@@ -386,6 +386,7 @@ def open_source(
     timeout_s: float | None,
     retry_timeout_s: float,
     checksums: bool,
+    disk: tuple[str, int] | None,
 ) -> Source: ...
 def array_source(
     data: _Buffer, data_spec: _AnySpec, target: _Buffer, target_spec: _AnySpec, samples: int

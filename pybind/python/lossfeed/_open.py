@@ -82,6 +82,8 @@ def open(
     store_options: dict[str, str] | None = None,
     retry_timeout: float = 120.0,
     checksums: bool = False,
+    disk: str | os.PathLike[str] | None = None,
+    disk_bytes: int | str | None = None,
     thread_safe: bool | None = None,
     processes: int = 0,
 ) -> Data:
@@ -114,6 +116,11 @@ def open(
             nothing is wrong with the data.
         checksums: take a CRC-32 of every sample now, and hold every later read against it. Reads the whole dataset
             once; with ``index_cache`` the sums of shards are kept there.
+        disk: folder on a disk of this machine (``~`` is your home) that keeps what was fetched, within ``disk_bytes``:
+            what the cache lacks is read there, and only the rest is fetched, also after a restart. Datasets and
+            processes may share it. An object that changed is fetched anew; a damaged record is fetched, too. Nobody
+            waits for it to be written; when its disk is full, nothing more is.
+        disk_bytes: what all that lies in ``disk`` may take: 64 MiB to 2 TiB, as an int or text (``"50GB"``).
         thread_safe: True lets several threads call a Python dataset at once; False never does. None asks its
             attribute ``thread_safe``. Only a dataset whose every call may run beside another is thread-safe: one that
             seeks and reads through one handle is not (a handle a thread, in a ``threading.local``, is). Unsafe
@@ -148,6 +155,7 @@ def open(
                 timeout_s=None if timeout is None else real("timeout", timeout),
                 retry_timeout_s=real("retry_timeout", retry_timeout),
                 checksums=flag("checksums", checksums),
+                disk=_disk(disk, disk_bytes),
             )
         )
     for name, value, default in (
@@ -159,6 +167,8 @@ def open(
         ("store_options", store_options, None),
         ("retry_timeout", retry_timeout, 120.0),
         ("checksums", checksums, False),
+        ("disk", disk, None),
+        ("disk_bytes", disk_bytes, None),
     ):
         if value != default:
             raise SettingsError(
@@ -170,6 +180,14 @@ def open(
         _only_for_datasets(thread_safe, processes)
         return _arrays(*data)
     return _dataset(data, mode, size, thread_safe, whole("processes", processes, 0, 1024))
+
+
+def _disk(folder: str | os.PathLike[str] | None, size: int | str | None) -> tuple[str, int] | None:
+    if folder is None and size is None:
+        return None
+    if folder is None or size is None:
+        raise SettingsError("disk and disk_bytes belong together: name a folder and what it may take, as in '50GB'")
+    return os.path.expanduser(os.fspath(folder)), parse_bytes("disk_bytes", size)
 
 
 def _only_for_datasets(thread_safe: bool | None, processes: int) -> None:
