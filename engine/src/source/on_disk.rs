@@ -5,8 +5,8 @@
 //! that has changed is another sample, which is not there. Labels are the source's own and never on the disk.
 //!
 //! What came over a network and does not decode is asked for once more, as damage on the way passes. The damaged bytes
-//! are on the disk by then. So what a thread has just fetched, and asks for again in its next call, is fetched again
-//! and compared: if other bytes come now, what was kept is forgotten.
+//! are on the disk by then. So when a thread's call asks for nothing but what its last call asked for, what that one
+//! fetched is fetched again and compared: if other bytes come now, what was kept is forgotten.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -24,8 +24,15 @@ use crate::error::{Error, Result};
 use crate::process::Process;
 use crate::types::{SampleId, TensorSpec};
 
-/// What a thread's last call fetched, with checksums.
+/// Samples that were fetched, with their checksums.
 type Fetched = Vec<(SampleId, u32)>;
+
+/// A thread's last call.
+struct Call {
+    /// What it asked for, sorted.
+    asked: Vec<SampleId>,
+    fetched: Fetched,
+}
 
 /// See the module's head.
 pub(super) struct OnDisk {
@@ -33,7 +40,7 @@ pub(super) struct OnDisk {
     disk: Disk,
     place: [u8; 32],
     /// By thread. Only of a source whose bytes may come right when they are fetched again.
-    fetched: Mutex<HashMap<ThreadId, Fetched>>,
+    calls: Mutex<HashMap<ThreadId, Call>>,
     made_by: Process,
 }
 
@@ -63,7 +70,7 @@ impl OnDisk {
         Ok(Self {
             disk: Disk::open(&settings)?,
             place: Sha256::digest(place).into(),
-            fetched: Mutex::default(),
+            calls: Mutex::default(),
             made_by: Process::current(),
             inner,
         })
@@ -104,15 +111,12 @@ impl OnDisk {
         ControlFlow::Continue(left)
     }
 
-    /// What this thread fetched in its last call, and asks for again in this one.
+    /// What this thread fetched in its last call and asks for again now. A call for anything else is not one for a
+    /// second time, though it may share samples with the last.
     fn asked_again(&self, ids: &[SampleId]) -> Fetched {
-        let mut last = self.fetched.lock().remove(&std::thread::current().id()).unwrap_or_default();
-        if !last.is_empty() {
-            let mut asked = ids.to_vec();
-            asked.sort_unstable();
-            last.retain(|(id, _)| asked.binary_search(id).is_ok());
-        }
-        last
+        let last = self.calls.lock().remove(&std::thread::current().id());
+        let last = last.filter(|last| ids.iter().all(|id| last.asked.binary_search(id).is_ok()));
+        last.map(|last| last.fetched).unwrap_or_default()
     }
 }
 
@@ -206,7 +210,9 @@ impl Source for OnDisk {
             going
         });
         if !fetched.is_empty() {
-            self.fetched.lock().insert(std::thread::current().id(), fetched);
+            let mut asked = ids.to_vec();
+            asked.sort_unstable();
+            self.calls.lock().insert(std::thread::current().id(), Call { asked, fetched });
         }
     }
 }
