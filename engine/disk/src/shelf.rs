@@ -21,7 +21,7 @@ pub(crate) struct Shelf(RwLock<Inner>);
 #[derive(Default)]
 struct Inner {
     places: HashMap<u64, Place, BuildHasherDefault<AsItIs>>,
-    segments: HashMap<u32, Arc<Segment>>,
+    segments: HashMap<u32, Arc<Segment>, BuildHasherDefault<AsItIs>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Shelf {
     }
 }
 
-/// The low half of a digest is its own hash.
+/// The low half of a digest is its own hash, and a number nearly.
 #[derive(Default)]
 struct AsItIs(u64);
 
@@ -116,6 +116,10 @@ impl Hasher for AsItIs {
         for &byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(byte);
         }
+    }
+    fn write_u32(&mut self, n: u32) {
+        // The table looks at both ends of a hash.
+        self.0 = u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
     fn write_u64(&mut self, n: u64) {
         self.0 = n;
