@@ -1,5 +1,6 @@
 """The disk tier behind lf.open: what was fetched is read from a local disk the next time, and only that."""
 
+import gc
 import time
 
 import lossfeed as lf
@@ -60,6 +61,7 @@ def test_a_second_run_reads_from_the_disk_and_hits_of_the_cache_are_counted_apar
     assert first["disk_misses_total"] + first["disk_hits_total"] == 13 and first["hits_total"] == 0
     assert written(data, 12)["disk_bytes"] > 0
     del data
+    gc.collect()
 
     data = lf.open(folder, **options)
     second = epochs(data, count=2, cache="1MiB")
@@ -76,9 +78,11 @@ def test_damage_costs_fetches_and_nothing_else(folder, tmp_path):
     epochs(data)
     written(data, 12)
     del data
+    gc.collect()
     (segment,) = tier.glob("*.seg")
     damaged = bytearray(segment.read_bytes())
-    damaged[100] ^= 1
+    # Of the last record, before the footer: the first was the sample that opening looks at.
+    damaged[-(12 * 24 + 40) - 20] ^= 1
     segment.write_bytes(damaged)
     data = lf.open(folder, **options)
     numbers = epochs(data)

@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::folder::{Folder, now};
 use crate::format::record_bytes;
 use crate::policy::Policy;
+use crate::segment::Segment;
 use crate::shelf::Shelf;
 use crate::writer::{Item, Queue, WriteAt, Writer};
 use crate::{Key, format};
@@ -101,6 +102,13 @@ pub(crate) struct Shared {
     pub(crate) asked_us: AtomicU64,
 }
 
+/// Where a record lies. It may be evicted meanwhile, and can still be read.
+pub struct Found {
+    key: Key,
+    segment: Arc<Segment>,
+    at: u32,
+}
+
 /// A disk tier, for one dataset. Any number of threads may call it. Dropping it writes what is queued and ends its
 /// segment; in a fork of the process that opened it dropping does nothing, and nothing else may be called.
 pub struct Disk {
@@ -157,15 +165,24 @@ impl Disk {
         Ok(Self { shared, thread: Some(thread), made_by: std::process::id() })
     }
 
-    /// Reads the record of `key` into `into`, which must have its length. False if it is not there whole; what stands
-    /// in `into` then means nothing.
-    pub fn read(&self, key: Key, into: &mut [u8]) -> bool {
-        let counts = &self.shared.counts;
-        let Some((segment, at)) = self.shared.shelf.find(key) else {
-            counts.misses.fetch_add(1, Relaxed);
-            return false;
+    /// Looks for the records of many keys, by the index alone: reading them one by one comes after. A key that is
+    /// `None` is not looked for.
+    pub fn find(&self, keys: &[Option<Key>]) -> Vec<Option<Found>> {
+        let found = self.shared.shelf.find_all(keys);
+        let missing = keys.iter().zip(&found).filter(|(key, found)| key.is_some() && found.is_none()).count();
+        self.shared.counts.misses.fetch_add(missing as u64, Relaxed);
+        let with_key = |(key, found): (&Option<Key>, Option<(Arc<Segment>, u32)>)| {
+            let (segment, at) = found?;
+            Some(Found { key: (*key)?, segment, at })
         };
-        match segment.read(at, key, into) {
+        keys.iter().zip(found).map(with_key).collect()
+    }
+
+    /// Reads a record that was found into `into`, which must have its length. False if it is not whole; what stands in
+    /// `into` then means nothing.
+    pub fn read_found(&self, found: &Found, into: &mut [u8]) -> bool {
+        let counts = &self.shared.counts;
+        match found.segment.read(found.at, found.key, into) {
             Some(cost_us) => {
                 counts.hits.fetch_add(1, Relaxed);
                 counts.hit_bytes.fetch_add(into.len() as u64, Relaxed);
@@ -174,12 +191,17 @@ impl Disk {
             }
             None => {
                 counts.misses.fetch_add(1, Relaxed);
-                if self.shared.shelf.forget(key, segment.number, at) {
+                if self.shared.shelf.forget(found.key, found.segment.number, found.at) {
                     counts.damaged.fetch_add(1, Relaxed);
                 }
                 false
             }
         }
+    }
+
+    /// Reads the record of `key` into `into`, if there is one: [`Self::find`] and [`Self::read_found`].
+    pub fn read(&self, key: Key, into: &mut [u8]) -> bool {
+        self.find(&[Some(key)]).pop().flatten().is_some_and(|found| self.read_found(&found, into))
     }
 
     /// Whether there is a record of `key`, by the index alone.

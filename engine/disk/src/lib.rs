@@ -45,7 +45,7 @@ mod shelf;
 mod tests;
 mod writer;
 
-pub use disk::{Disk, LIMIT_MAX, LIMIT_MIN, Numbers, Settings};
+pub use disk::{Disk, Found, LIMIT_MAX, LIMIT_MIN, Numbers, Settings};
 pub use policy::Policy;
 
 /// What a record is known by: a digest of everything that its bytes depend on. Its low half must be as good as random.

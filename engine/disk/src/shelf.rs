@@ -38,6 +38,18 @@ impl Shelf {
         Some((Arc::clone(inner.segments.get(&place.segment)?), place.at))
     }
 
+    /// The same of many, under one hold of the lock: their misses of memory overlap.
+    pub(crate) fn find_all(&self, keys: &[Option<Key>]) -> Vec<Option<(Arc<Segment>, u32)>> {
+        let inner = self.0.read();
+        let places: Vec<Option<Place>> =
+            keys.iter().map(|key| key.and_then(|key| inner.places.get(&(key as u64)).copied())).collect();
+        let found = |place: Option<Place>| {
+            let place = place?;
+            Some((Arc::clone(inner.segments.get(&place.segment)?), place.at))
+        };
+        places.into_iter().map(found).collect()
+    }
+
     pub(crate) fn has(&self, key: Key) -> bool {
         self.0.read().places.contains_key(&(key as u64))
     }

@@ -56,8 +56,8 @@ impl OnDisk {
         let some = (0..inner.len() as SampleId).find(|&id| inner.payload_bytes(id) > 0);
         if !known || some.is_some_and(|id| inner.proof(id).is_none()) {
             return Err(Error::settings(format!(
-                "{} cannot be kept on disk: its store tells neither entity tags nor dates, so nothing would tell a changed object from the \
-                 one that was kept; leave `disk` out",
+                "{} cannot be kept on disk: its store tells neither entity tags nor dates, so nothing would tell a \
+                 changed object from the one that was kept; leave `disk` out",
                 inner.describe()
             )));
         }
@@ -88,20 +88,18 @@ impl OnDisk {
         &self,
         ids: &[SampleId],
         keys: &[Option<Key>],
-        again: &Fetched,
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> ControlFlow<(), Vec<usize>> {
         let labels = self.inner.labels().unwrap_or_default();
         let (mut left, mut room) = (Vec::new(), Vec::new());
-        for (k, (&id, key)) in ids.iter().zip(keys).enumerate() {
-            let known = key.filter(|_| !again.iter().any(|(other, _)| *other == id)).zip(labels.get(id as usize));
+        for (k, (&id, found)) in ids.iter().zip(self.disk.find(keys)).enumerate() {
             let bytes = self.inner.payload_bytes(id) as usize;
-            if let Some((key, label)) = known {
+            if let Some((found, label)) = found.as_ref().zip(labels.get(id as usize)) {
                 if room.len() < bytes {
                     room.resize(bytes, 0);
                 }
                 let data = room.get_mut(..bytes).unwrap_or_default();
-                if self.disk.read(key, data) {
+                if self.disk.read_found(found, data) {
                     sink(k, Ok(Payload { data, target: bytemuck::bytes_of(label) }))?;
                     continue;
                 }
@@ -178,7 +176,9 @@ impl Source for OnDisk {
         }
         let again = self.asked_again(ids);
         let keys: Vec<Option<Key>> = ids.iter().map(|&id| self.key(id)).collect();
-        let ControlFlow::Continue(left) = self.read(ids, &keys, &again, sink) else { return };
+        let is_new = |id: SampleId| again.iter().all(|(other, _)| *other != id);
+        let sought: Vec<Option<Key>> = keys.iter().zip(ids).map(|(key, &id)| key.filter(|_| is_new(id))).collect();
+        let ControlFlow::Continue(left) = self.read(ids, &sought, sink) else { return };
         if left.is_empty() {
             return;
         }
