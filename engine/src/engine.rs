@@ -161,6 +161,16 @@ impl Engine {
         c.slots_copying.store(slots.copying as u64, Relaxed);
         c.arena_used_bytes.store(arena.used_bytes(), Relaxed);
         c.arena_largest_free_bytes.store(arena.largest_free_bytes(), Relaxed);
+        if let Some(disk) = self.feed.source.disk() {
+            c.disk_hits_total.store(disk.hits, Relaxed);
+            c.disk_hit_bytes_total.store(disk.hit_bytes, Relaxed);
+            c.disk_misses_total.store(disk.misses, Relaxed);
+            c.disk_damaged_total.store(disk.damaged, Relaxed);
+            c.disk_written_total.store(disk.written, Relaxed);
+            c.disk_dropped_total.store(disk.dropped, Relaxed);
+            c.disk_declined_total.store(disk.declined, Relaxed);
+            c.disk_bytes.store(disk.bytes, Relaxed);
+        }
     }
 
     /// Credits measured scores to exactly the samples of the ticket's batch. Returns how many were scored (0 if the

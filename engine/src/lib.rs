@@ -38,6 +38,7 @@
 //! threads). `engine/ARCHITECTURE.md` draws the house; `tests/house.rs` checks its arrows.
 
 pub use lossfeed_control::{control, error, index, jobs, ledger, policy, random, sampler, sim, types};
+pub use lossfeed_disk as disk;
 pub use lossfeed_journal as journal;
 pub use lossfeed_stats as stats;
 

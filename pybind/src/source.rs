@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lossfeed::engine::Dataset;
 use lossfeed::settings::CacheForm;
-use lossfeed::source::{self, Arrays, Form, ImageMode, OpenOptions, Throttle};
+use lossfeed::source::{self, Arrays, DiskTier, Form, ImageMode, OpenOptions, Throttle};
 use lossfeed::{Error, SampleId};
 use pyo3::prelude::*;
 
@@ -115,7 +115,7 @@ impl Source {
 
 /// Opens a directory, tar shards or a URL.
 #[pyfunction]
-#[pyo3(signature = (url, *, mode, resize, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce))]
+#[pyo3(signature = (url, *, mode, resize, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce, disk))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn open_source(
     py: Python<'_>,
@@ -131,6 +131,7 @@ pub(crate) fn open_source(
     retry_timeout_s: f64,
     checksums: bool,
     coalesce: bool,
+    disk: Option<(PathBuf, u64)>,
 ) -> PyResult<Source> {
     let seconds = |name: &str, s: f64| {
         Duration::try_from_secs_f64(s).map_err(|_| {
@@ -145,8 +146,18 @@ pub(crate) fn open_source(
         None => OpenOptions::default().timeout,
     };
     let retry_timeout = seconds("retry_timeout", retry_timeout_s)?;
-    let options =
-        OpenOptions { throttle, connections, index_cache, store_options, timeout, retry_timeout, checksums, coalesce };
+    let disk = disk.map(|(folder, bytes)| DiskTier { folder, bytes });
+    let options = OpenOptions {
+        throttle,
+        connections,
+        index_cache,
+        store_options,
+        timeout,
+        retry_timeout,
+        checksums,
+        coalesce,
+        disk,
+    };
     let opened = outside(py, || source::open(url, &options))?;
     Source::wrap(py, opened, mode, resize)
 }

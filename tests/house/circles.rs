@@ -13,6 +13,7 @@ const CRATES: &[&str] = &[
     "engine/src/",
     "engine/control/src/",
     "engine/stats/src/",
+    "engine/disk/src/",
     "engine/cli/src/",
     "engine/candle/src/",
     "kernels/src/",

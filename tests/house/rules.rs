@@ -39,6 +39,7 @@ const PURE: &[(&str, u32)] =
 const EFFECT: &[(&str, u32)] = &[
     ("stats", 0),   // a crate of its own, under its old name
     ("journal", 0), // a crate of its own
+    ("disk", 0),    // a crate of its own
     ("sync", 0),
     ("process", 0),
     ("device", 1),
@@ -130,6 +131,7 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
         ],
     ),
     ("engine/stats/Cargo.toml", &["lossfeed", "lossfeed-kernels", "tokio", "object_store", "cudarc"]),
+    ("engine/disk/Cargo.toml", &["lossfeed", "lossfeed-kernels", "lossfeed-stats", "tokio", "object_store", "cudarc"]),
     ("engine/Cargo.toml", &["lossfeed-cli", "lossfeed-candle", "pyo3", "clap", "ratatui", "candle-core"]),
     ("engine/cli/Cargo.toml", &["pyo3", "lossfeed-python", "lossfeed-candle", "candle-core"]),
     // Optional: it looks down on engine and kernels, and nobody looks at it.

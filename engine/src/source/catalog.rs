@@ -3,6 +3,7 @@
 use super::identity::{Mark, Stamp};
 use crate::error::{Error, Result, printable};
 use crate::types::{MAX_SAMPLES, SampleId};
+use sha2::{Digest, Sha256};
 
 /// Members and files that were seen and left out, by reason. Nothing is left out silently: the counts are part of
 /// [`describe`](super::Source::describe).
@@ -140,6 +141,34 @@ impl Catalog {
             self.name(id),
             data.len()
         )))
+    }
+
+    /// See [`Source::proof`](super::Source::proof).
+    pub(super) fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
+        let place = self.place(id).filter(|place| place.bytes > 0)?;
+        let mut digest = Sha256::new();
+        let mut add = |part: &[u8]| {
+            digest.update((part.len() as u64).to_le_bytes());
+            digest.update(part);
+        };
+        if place.shard == Place::OWN_FILE {
+            add(self.url.as_bytes());
+            add(self.names.get(id as usize).as_bytes());
+            add(&self.mark(id).proof()?);
+        } else {
+            let shard = self.shards.get(place.shard as usize).filter(|shard| shard.stamp.is_proof())?;
+            add(shard.path.as_bytes());
+            add(&shard.bytes.to_le_bytes());
+            add(shard.stamp.etag.as_deref().unwrap_or("").as_bytes());
+            add(&shard.stamp.modified_ns.to_le_bytes());
+            add(&shard.stamp.changed_ns.to_le_bytes());
+        }
+        add(&place.offset.to_le_bytes());
+        add(&place.bytes.to_le_bytes());
+        if let Some(sum) = self.sums.get(id as usize) {
+            add(&sum.to_le_bytes());
+        }
+        digest.finalize().first_chunk().copied()
     }
 
     pub(super) fn place(&self, id: SampleId) -> Option<Place> {

@@ -67,6 +67,14 @@ pub(super) fn connect(url: &str, options: &OpenOptions) -> Result<Target> {
     target.ok_or_else(|| Error::settings("the URL stands for no name"))
 }
 
+/// What tells the store of `url` apart from others, without asking it.
+///
+/// # Errors
+/// As [`connect`].
+pub(super) fn place_of(url: &str, options: &OpenOptions) -> Result<String> {
+    Ok(connect(url, options)?.place)
+}
+
 /// The client of a store. It retries nothing by itself: `retry.rs` has the one budget. Time limits are the store's as
 /// well.
 fn client(

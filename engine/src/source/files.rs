@@ -96,6 +96,9 @@ impl<R: Reader> Source for Files<R> {
         digest.add(bytemuck::cast_slice(&catalog.labels));
         digest.finish()
     }
+    fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
+        self.catalog.proof(id)
+    }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         self.fetch_unless(&|| false, ids, sink);
     }

@@ -39,7 +39,6 @@ impl Stamp {
     }
 
     /// Whether there is anything to recognise the file by beside its size.
-    #[cfg(any(feature = "cloud", test))]
     pub(super) fn is_proof(&self) -> bool {
         self.etag.is_some() || self.modified_ns != 0
     }
@@ -85,6 +84,14 @@ impl Mark {
         };
         let seconds = if stamp.changed_ns != 0 { 0 } else { (stamp.modified_ns / 1_000_000_000) as u32 };
         Self { tag: [tag as u32, (tag >> 32) as u32], seconds }
+    }
+
+    /// Its bytes; `None` if nothing but the size is known.
+    pub(super) fn proof(self) -> Option<[u8; 12]> {
+        let mut bytes = [0; 12];
+        let words = [self.tag[0], self.tag[1], self.seconds];
+        bytes.chunks_exact_mut(4).zip(words).for_each(|(place, word)| place.copy_from_slice(&word.to_le_bytes()));
+        (self != Mark::default()).then_some(bytes)
     }
 
     /// Whether `answer` is from the file that this mark was made of.

@@ -18,6 +18,7 @@
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
 //! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached
 //! arrays.rs   two buffers in memory                   index_cache.rs  a shard's index kept on disk
+//! on_disk.rs  what was fetched, kept on a local disk: the disk tier (lossfeed-disk) before a source
 //! fingerprint.rs  what a dataset holds, in 32 characters
 //! decode/     JPEG and PNG to u8, height × width × channels
 //! ```
@@ -50,6 +51,9 @@ mod index_cache;
 mod label;
 mod link;
 mod local;
+mod on_disk;
+#[cfg(test)]
+mod on_disk_tests;
 mod open;
 mod options;
 mod pacer;
@@ -81,7 +85,7 @@ pub use arrays::Arrays;
 pub use decode::{Decoder, ImageMode, MAX_PIXELS, Scratch};
 pub use fingerprint::Fingerprint;
 pub use open::open;
-pub use options::{OpenOptions, Throttle};
+pub use options::{DiskTier, OpenOptions, Throttle};
 pub use store_open::open_in;
 pub use subset::Subset;
 
@@ -178,6 +182,18 @@ pub trait Source: Send + Sync {
         }
         digest.add(bytemuck::cast_slice(self.labels().unwrap_or_default()));
         digest.finish()
+    }
+
+    /// What a sample's bytes depend on, as a digest: the object they lie in as it was when it was indexed, and where in
+    /// it. Two samples of one source have the same only if they have the same bytes, and what was kept of a sample
+    /// under it may be delivered in its place. `None` where nothing tells two versions of an object apart.
+    fn proof(&self, _: SampleId) -> Option<[u8; 16]> {
+        None
+    }
+
+    /// What a disk tier before this source has counted since the dataset was opened; `None` without one.
+    fn disk(&self) -> Option<lossfeed_disk::Numbers> {
+        None
     }
 
     /// Whether bytes that turn out not to be a sample may come right when they are fetched again: they came over a

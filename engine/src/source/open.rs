@@ -7,6 +7,7 @@ use super::catalog::{Catalog, Shard};
 use super::files::Files;
 use super::found::{Found, find};
 use super::local::{self, LocalReader};
+use super::on_disk::OnDisk;
 use super::options::OpenOptions;
 use super::tar::ShardIndex;
 use super::{Source, folder, index_cache, label, store_open};
@@ -26,9 +27,39 @@ use crate::error::{Error, Result};
 /// # Errors
 /// `Source` when something is missing, unreadable or empty; `Sample` when the data contradicts itself (labels missing,
 /// names twice); `Settings` for options or URLs that make no sense. Shards are indexed here, so a truncated one is
-/// found here and not in the middle of an epoch.
+/// found here and not in the middle of an epoch. `Settings`, too, for a disk tier whose folder or limit cannot be.
 pub fn open(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
     options.check()?;
+    let source = without_disk(url_or_path, options)?;
+    match &options.disk {
+        None => Ok(source),
+        Some(tier) => Ok(Arc::new(OnDisk::new(source, &place(url_or_path, options)?, tier)?)),
+    }
+}
+
+/// What tells names of samples apart that are equal in two places: the store, or where relative paths begin.
+fn place(url_or_path: &str, options: &OpenOptions) -> Result<String> {
+    match url_or_path.split_once("://") {
+        Some((scheme, _)) if scheme != "file" => store_place(url_or_path, options),
+        _ => {
+            let here = std::env::current_dir().map_err(|e| local::failed("the current directory", e))?;
+            Ok(format!("files, from {}", local::utf8(&here)?))
+        }
+    }
+}
+
+#[cfg(feature = "cloud")]
+fn store_place(url: &str, options: &OpenOptions) -> Result<String> {
+    super::cloud::place_of(url, options)
+}
+
+/// Never reached: without the feature no such URL is opened.
+#[cfg(not(feature = "cloud"))]
+fn store_place(url: &str, _: &OpenOptions) -> Result<String> {
+    Ok(url.to_owned())
+}
+
+fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
     if url_or_path.is_empty() {
         return Err(Error::settings("the dataset's path is empty: pass a directory, tar shards or a URL"));
     }

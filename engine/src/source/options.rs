@@ -42,6 +42,18 @@ pub struct OpenOptions {
     /// and padding apart. Local files without a throttle are read sample by sample: there is no request to save.
     /// Default: yes.
     pub coalesce: bool,
+    /// Keep what was fetched on a local disk, and read it there the next time. Default: none.
+    pub disk: Option<DiskTier>,
+}
+
+/// A disk tier below memory: see [`lossfeed_disk`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskTier {
+    /// Its folder, on a disk of this machine; created for its owner alone when it does not exist. Datasets and
+    /// processes may share it.
+    pub folder: PathBuf,
+    /// What all of them together may take there: 64 MiB to 2 TiB.
+    pub bytes: u64,
 }
 
 impl Default for OpenOptions {
@@ -55,6 +67,7 @@ impl Default for OpenOptions {
             retry_timeout: Duration::from_secs(120),
             checksums: false,
             coalesce: true,
+            disk: None,
         }
     }
 }

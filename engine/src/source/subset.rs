@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use lossfeed_disk::Numbers;
+
 use super::{Fingerprint, Form, Payload, Source, Traffic};
 use crate::error::{Error, Result};
 use crate::random::{Purpose, generator, shuffle};
@@ -118,6 +120,12 @@ impl Source for Subset {
     }
     fn remote(&self) -> bool {
         self.inner.remote()
+    }
+    fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
+        self.inner.proof(self.inner(id)?)
+    }
+    fn disk(&self) -> Option<Numbers> {
+        self.inner.disk()
     }
     fn digest(&self) -> String {
         let mut digest = Fingerprint::new(self.len(), self.form(), self.target_spec(), self.classes());

@@ -121,7 +121,7 @@ counters! {
     /// Admissions taken back because the bytes never came or found no contiguous place. High: the cache is fragmented
     /// or the source fails.
     admission_cancelled_total: Counter, Samples;
-    /// Samples read from the source.
+    /// Samples read from the source, its disk tier included.
     fetched_samples_total: Counter, Samples;
     /// Bytes read from the source.
     fetched_bytes_total: Counter, Bytes;
@@ -130,6 +130,20 @@ counters! {
     store_requests_total: Counter, Requests;
     /// Bytes read from the store in vain: they lay between samples that one request brought.
     store_vain_bytes_total: Counter, Bytes;
+    /// Samples that the dataset's disk tier had, since the dataset was opened. They are misses of the cache.
+    disk_hits_total: Counter, Samples;
+    /// Their bytes.
+    disk_hit_bytes_total: Counter, Bytes;
+    /// Samples that it was asked for and did not have.
+    disk_misses_total: Counter, Samples;
+    /// Of these, found damaged: torn or flipped. They were fetched instead.
+    disk_damaged_total: Counter, Samples;
+    /// Samples written to it.
+    disk_written_total: Counter, Samples;
+    /// Fetched samples that were not: its queue was full, its disk was, or they are too large. High: its disk is slow.
+    disk_dropped_total: Counter, Samples;
+    /// Fetched samples that were not written because what lies there is worth as much.
+    disk_declined_total: Counter, Samples;
     /// Requests that joined a fetch already under way.
     coalesced_total: Counter, Samples;
     /// Batches delivered.
@@ -191,6 +205,8 @@ counters! {
     residents: Gauge, Samples;
     /// Bytes in the cache.
     cache_bytes: Gauge, Bytes;
+    /// Bytes on the disk tier, those of other datasets and processes included.
+    disk_bytes: Gauge, Bytes;
     /// The cache's limit in bytes.
     cache_capacity_bytes: Gauge, Bytes;
     /// Memory handed out for cached samples, rounding and samples still being copied included.

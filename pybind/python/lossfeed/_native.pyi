@@ -393,6 +393,7 @@ def open_source(
     retry_timeout_s: float,
     checksums: bool,
     coalesce: bool,
+    disk: tuple[str, int] | None,
 ) -> Source: ...
 def array_source(
     data: _Buffer, data_spec: _AnySpec, target: _Buffer, target_spec: _AnySpec, samples: int

@@ -112,6 +112,8 @@ def open(
     retry_timeout: float = 120.0,
     checksums: bool = False,
     coalesce: bool = True,
+    disk: str | os.PathLike[str] | None = None,
+    disk_bytes: int | str | None = None,
     thread_safe: bool | None = None,
     processes: int = 0,
 ) -> Data:
@@ -148,6 +150,11 @@ def open(
             is read in vain: no more than the request is measured to cost, and beside padding and headers never more
             than it brings. False makes a request for every sample. ``stats()["store_requests_total"]`` and
             ``["store_vain_bytes_total"]`` count both.
+        disk: folder on a disk of this machine (``~`` is your home) that keeps what was fetched, within ``disk_bytes``:
+            what the cache lacks is read there, and only the rest is fetched, also after a restart. Datasets and
+            processes may share it. An object that changed is fetched anew; a damaged record is fetched, too. Nobody
+            waits for it to be written; when its disk is full, nothing more is.
+        disk_bytes: what all that lies in ``disk`` may take: 64 MiB to 2 TiB, as an int or text (``"50GB"``).
         thread_safe: True lets several threads call a Python dataset at once; False never does. None asks its
             attribute ``thread_safe``. Only a dataset whose every call may run beside another is thread-safe: one that
             seeks and reads through one handle is not (a handle a thread, in a ``threading.local``, is). Unsafe
@@ -183,6 +190,7 @@ def open(
                 retry_timeout_s=real("retry_timeout", retry_timeout),
                 checksums=flag("checksums", checksums),
                 coalesce=flag("coalesce", coalesce),
+                disk=_disk(disk, disk_bytes),
             )
         )
     for name, value, default in (
@@ -195,6 +203,8 @@ def open(
         ("retry_timeout", retry_timeout, 120.0),
         ("checksums", checksums, False),
         ("coalesce", coalesce, True),
+        ("disk", disk, None),
+        ("disk_bytes", disk_bytes, None),
     ):
         if value != default:
             raise SettingsError(
@@ -206,6 +216,14 @@ def open(
         _only_for_datasets(thread_safe, processes)
         return _arrays(*data)
     return _dataset(data, mode, size, thread_safe, whole("processes", processes, 0, 1024))
+
+
+def _disk(folder: str | os.PathLike[str] | None, size: int | str | None) -> tuple[str, int] | None:
+    if folder is None and size is None:
+        return None
+    if folder is None or size is None:
+        raise SettingsError("disk and disk_bytes belong together: name a folder and what it may take, as in '50GB'")
+    return os.path.expanduser(os.fspath(folder)), parse_bytes("disk_bytes", size)
 
 
 def _only_for_datasets(thread_safe: bool | None, processes: int) -> None:

@@ -1,0 +1,292 @@
+//! The tier as its callers see it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lossfeed_control::error::{Error, Result};
+use parking_lot::{Condvar, Mutex};
+
+use crate::folder::{Folder, now};
+use crate::format::record_bytes;
+use crate::policy::Policy;
+use crate::segment::Segment;
+use crate::shelf::Shelf;
+use crate::writer::{Item, Queue, WriteAt, Writer};
+use crate::{Key, format};
+
+/// The smallest limit: 64 MiB. Below it a few large samples would be all that fits.
+pub const LIMIT_MIN: u64 = 64 << 20;
+/// The largest limit: 2 TiB, which is 64 segments of the largest size.
+pub const LIMIT_MAX: u64 = 2 << 40;
+/// A limit is divided into so many segments: evicting one loses a sixty-fourth of what is kept.
+const SEGMENTS: u64 = 64;
+const SEGMENT_MIN: u64 = 4 << 20;
+const SEGMENT_MAX: u64 = 32 << 30;
+/// What waits to be written takes at most so much memory, and what is being written as much again.
+const QUEUE_BYTES: usize = 64 << 20;
+
+/// How a disk tier is opened.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The folder; made for its owner alone if it is not there. Several datasets and processes may share it.
+    pub folder: PathBuf,
+    /// All segments in it together take at most so many bytes: [`LIMIT_MIN`] to [`LIMIT_MAX`].
+    pub limit_bytes: u64,
+    /// Bytes of the dataset that is to be kept in it; what its samples are worth on average follows from that.
+    pub dataset_bytes: u64,
+    /// Which segment gives way.
+    pub policy: Policy,
+}
+
+/// What a disk tier has counted since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// Records read whole.
+    pub hits: u64,
+    /// Their bytes, heads left out.
+    pub hit_bytes: u64,
+    /// Records that were asked for and are not there, damaged ones included.
+    pub misses: u64,
+    /// Records that were there and were not what had been written.
+    pub damaged: u64,
+    /// Records written.
+    pub written: u64,
+    /// Their bytes, heads left out.
+    pub written_bytes: u64,
+    /// Records that were not written: the queue was full, writing has ended, or they are too large.
+    pub dropped: u64,
+    /// Records that were not written because what is there is worth as much.
+    pub declined: u64,
+    /// Segments that gave way.
+    pub evicted_segments: u64,
+    /// Bytes of all segments in the folder, when they were last looked at.
+    pub bytes: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) hits: AtomicU64,
+    pub(crate) hit_bytes: AtomicU64,
+    pub(crate) misses: AtomicU64,
+    pub(crate) damaged: AtomicU64,
+    pub(crate) written: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+    pub(crate) declined: AtomicU64,
+    pub(crate) evicted_segments: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+}
+
+/// What callers and the writing thread share.
+pub(crate) struct Shared {
+    pub(crate) folder: Folder,
+    pub(crate) shelf: Shelf,
+    pub(crate) policy: Policy,
+    pub(crate) limit_bytes: u64,
+    pub(crate) segment_bytes: u64,
+    pub(crate) dataset_bytes: u64,
+    pub(crate) counts: Counts,
+    pub(crate) queue: Mutex<Queue>,
+    /// There is something to write, or it is over.
+    pub(crate) news: Condvar,
+    /// Everything that was queued has been dealt with.
+    pub(crate) settled: Condvar,
+    /// Nothing is written any more: the disk refused.
+    pub(crate) off: AtomicBool,
+    /// Until then nothing is worth being written, ms since 1970.
+    pub(crate) declined_until_ms: AtomicU64,
+    /// What all requests since the last look would have cost as fetches, µs.
+    pub(crate) asked_us: AtomicU64,
+}
+
+/// Where a record lies. It may be evicted meanwhile, and can still be read.
+pub struct Found {
+    key: Key,
+    segment: Arc<Segment>,
+    at: u32,
+}
+
+/// A disk tier, for one dataset. Any number of threads may call it. Dropping it writes what is queued and ends its
+/// segment; in a fork of the process that opened it dropping does nothing, and nothing else may be called.
+pub struct Disk {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    made_by: u32,
+}
+
+impl Disk {
+    /// Opens the folder and reads the index of what lies in it. Segments that were cut by a crash are ended.
+    ///
+    /// # Errors
+    /// `Settings` for a limit that is out of range, or a folder that cannot be used: see its message. What lies in the
+    /// folder never is an error.
+    pub fn open(settings: &Settings) -> Result<Self> {
+        if !(LIMIT_MIN..=LIMIT_MAX).contains(&settings.limit_bytes) {
+            return Err(Error::settings(format!(
+                "a disk tier of {} bytes is not possible: give it {LIMIT_MIN} (64 MiB) to {LIMIT_MAX} (2 TiB)",
+                settings.limit_bytes
+            )));
+        }
+        let segment_bytes = (settings.limit_bytes / SEGMENTS).clamp(SEGMENT_MIN, SEGMENT_MAX);
+        Self::open_with(
+            settings,
+            segment_bytes,
+            Box::new(|file, bytes, at| std::os::unix::fs::FileExt::write_all_at(file, bytes, at)),
+        )
+    }
+
+    /// The same with segments of another size and another way to write.
+    pub(crate) fn open_with(settings: &Settings, segment_bytes: u64, write: WriteAt) -> Result<Self> {
+        let folder = Folder::open(&settings.folder)?;
+        let shared = Arc::new(Shared {
+            folder,
+            shelf: Shelf::default(),
+            policy: settings.policy,
+            limit_bytes: settings.limit_bytes,
+            segment_bytes,
+            dataset_bytes: settings.dataset_bytes.max(1),
+            counts: Counts::default(),
+            queue: Mutex::default(),
+            news: Condvar::new(),
+            settled: Condvar::new(),
+            off: AtomicBool::new(false),
+            declined_until_ms: AtomicU64::new(0),
+            asked_us: AtomicU64::new(0),
+        });
+        let mut writer = Writer::new(Arc::clone(&shared), write);
+        writer.open();
+        let thread = std::thread::Builder::new()
+            .name("lossfeed-disk".into())
+            .spawn(move || writer.run())
+            .map_err(|e| Error::memory("no thread for the disk tier: allow this process more threads").because(e))?;
+        Ok(Self { shared, thread: Some(thread), made_by: std::process::id() })
+    }
+
+    /// Looks for the records of many keys, by the index alone: reading them one by one comes after. A key that is
+    /// `None` is not looked for.
+    pub fn find(&self, keys: &[Option<Key>]) -> Vec<Option<Found>> {
+        let found = self.shared.shelf.find_all(keys);
+        let missing = keys.iter().zip(&found).filter(|(key, found)| key.is_some() && found.is_none()).count();
+        self.shared.counts.misses.fetch_add(missing as u64, Relaxed);
+        let with_key = |(key, found): (&Option<Key>, Option<(Arc<Segment>, u32)>)| {
+            let (segment, at) = found?;
+            Some(Found { key: (*key)?, segment, at })
+        };
+        keys.iter().zip(found).map(with_key).collect()
+    }
+
+    /// Reads a record that was found into `into`, which must have its length. False if it is not whole; what stands in
+    /// `into` then means nothing.
+    pub fn read_found(&self, found: &Found, into: &mut [u8]) -> bool {
+        let counts = &self.shared.counts;
+        match found.segment.read(found.at, found.key, into) {
+            Some(cost_us) => {
+                counts.hits.fetch_add(1, Relaxed);
+                counts.hit_bytes.fetch_add(into.len() as u64, Relaxed);
+                self.shared.asked_us.fetch_add(u64::from(cost_us).max(1), Relaxed);
+                true
+            }
+            None => {
+                counts.misses.fetch_add(1, Relaxed);
+                if self.shared.shelf.forget(found.key, found.segment.number, found.at) {
+                    counts.damaged.fetch_add(1, Relaxed);
+                }
+                false
+            }
+        }
+    }
+
+    /// Reads the record of `key` into `into`, if there is one: [`Self::find`] and [`Self::read_found`].
+    pub fn read(&self, key: Key, into: &mut [u8]) -> bool {
+        self.find(&[Some(key)]).pop().flatten().is_some_and(|found| self.read_found(&found, into))
+    }
+
+    /// Whether there is a record of `key`, by the index alone.
+    pub fn has(&self, key: Key) -> bool {
+        self.shared.shelf.has(key)
+    }
+
+    /// Hands over a sample that was fetched, to be written if it is worth it. `cost` is what its fetch took. Copies it,
+    /// and never waits.
+    pub fn offer(&self, key: Key, cost: Duration, data: &[u8]) {
+        let shared = &self.shared;
+        let cost_us = u32::try_from(cost.as_micros()).unwrap_or(u32::MAX).max(1);
+        shared.asked_us.fetch_add(u64::from(cost_us), Relaxed);
+        let room = shared.segment_bytes - (format::HEAD.len() + format::TAIL) as u64;
+        if shared.off.load(Relaxed) || record_bytes(data.len()) > room || data.len() > u32::MAX as usize {
+            shared.counts.dropped.fetch_add(1, Relaxed);
+        } else if (now().as_millis() as u64) < shared.declined_until_ms.load(Relaxed) {
+            shared.counts.declined.fetch_add(1, Relaxed);
+        } else if !shared.shelf.has(key) && !self.push(Item::Keep { key, cost_us, data: data.into() }) {
+            shared.counts.dropped.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// What was kept of `key` is not what it should be: it is not delivered again.
+    pub fn forget(&self, key: Key) {
+        // Behind what was offered before. An order takes no memory to speak of, so it always has room.
+        self.push(Item::Forget { key });
+    }
+
+    fn push(&self, item: Item) -> bool {
+        let mut queue = self.shared.queue.lock();
+        let bytes = item.bytes();
+        if queue.bytes + bytes > QUEUE_BYTES && bytes > 0 && queue.bytes > 0 {
+            return false;
+        }
+        queue.bytes += bytes;
+        queue.items.push_back(item);
+        drop(queue);
+        self.shared.news.notify_one();
+        true
+    }
+
+    /// Waits until everything that was offered so far has been written or let go.
+    pub fn settle(&self) {
+        let mut queue = self.shared.queue.lock();
+        while queue.busy || !queue.items.is_empty() {
+            self.shared.settled.wait(&mut queue);
+        }
+    }
+
+    /// Records that can be read.
+    pub fn records(&self) -> usize {
+        self.shared.shelf.records()
+    }
+
+    /// What was counted so far.
+    pub fn numbers(&self) -> Numbers {
+        let counts = &self.shared.counts;
+        Numbers {
+            hits: counts.hits.load(Relaxed),
+            hit_bytes: counts.hit_bytes.load(Relaxed),
+            misses: counts.misses.load(Relaxed),
+            damaged: counts.damaged.load(Relaxed),
+            written: counts.written.load(Relaxed),
+            written_bytes: counts.written_bytes.load(Relaxed),
+            dropped: counts.dropped.load(Relaxed),
+            declined: counts.declined.load(Relaxed),
+            evicted_segments: counts.evicted_segments.load(Relaxed),
+            bytes: counts.bytes.load(Relaxed),
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.made_by != std::process::id() {
+            // The thread is the parent's, and a lock may be held for ever.
+            return;
+        }
+        self.shared.queue.lock().over = true;
+        self.shared.news.notify_one();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::warn!(target: "lossfeed::disk", folder = %self.shared.folder.path().display(), "the disk tier's thread ended unexpectedly");
+        }
+    }
+}

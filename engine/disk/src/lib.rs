@@ -1,0 +1,52 @@
+//! The disk tier: samples of a slow source, kept on a local disk between epochs and between runs.
+//!
+//! ```text
+//! disk.rs     the tier: read, offer, forget; what it counts
+//! shelf.rs    which record lies where                       policy.rs   which segment gives way (pure)
+//! writer.rs   the thread that writes, drops and looks around
+//! segment.rs  one file of records: read, recovered, ended   format.rs   its bytes
+//! folder.rs   the folder: its lock, whose files they are, which segments there are
+//! ```
+//!
+//! # Records
+//! A record is known by a [`Key`] of 128 bits, which the caller makes of everything that its bytes depend on: the
+//! object, its version, the range. So a changed object is another key and its old records are never asked for; two
+//! datasets over one object share its records; and a dataset needs no name here. Records are appended to *segments*.
+//! One that is read is held against its key, its length and its checksum. Whatever is wrong with it, it is a miss, is
+//! counted as damaged and forgotten. CRC-32 finds damage and mix-ups, not forgery: the files belong to this user.
+//!
+//! # Writing
+//! Nobody waits for it. [`Disk::offer`] copies a sample into a queue that is bounded in bytes; when it is full, the
+//! sample is dropped and counted. One thread writes. Nothing is ever flushed to the device: after a power cut any part
+//! of what was written last may be missing or zero, which a footer's or a record's checksum tells, so it costs fetches
+//! and nothing else. A process that is killed leaves a segment without a footer; whoever opens the folder next reads
+//! it record by record up to the first bad one, and ends it there. When the disk is full, or refuses, writing ends
+//! with one warning and reading goes on.
+//!
+//! # Several processes
+//! Every process reads all segments and appends to segments of its own, so that the ranks of one machine, each with
+//! its own share of the samples, all keep what they fetch. (One writer beside readers would keep one rank's share; a
+//! folder a rank would leave what one has fetched unseen by another after a restart with other shares.) A segment that
+//! is being written has the name `*.open` and its writer's lock on it, and `*.seg` when it is complete. The folder's
+//! own lock is held to begin or drop a segment and to recover one. All processes together keep within the limit: a
+//! segment under way counts as a whole one. Complete segments of other processes are found within ten seconds.
+
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+mod damage_tests;
+mod disk;
+mod folder;
+mod format;
+mod policy;
+mod segment;
+mod shelf;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use disk::{Disk, Found, LIMIT_MAX, LIMIT_MIN, Numbers, Settings};
+pub use policy::Policy;
+
+/// What a record is known by: a digest of everything that its bytes depend on. Its low half must be as good as random.
+pub type Key = u128;

@@ -1,0 +1,369 @@
+//! The thread that writes what is offered, drops what gives way, and looks what other processes have done.
+
+use std::collections::{HashSet, VecDeque};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use crate::Key;
+use crate::disk::Shared;
+use crate::folder::{Listed, Name, now, own};
+use crate::format::{self, ALIGNMENT, Entry, HEAD, TAIL, record_bytes};
+use crate::policy::{self, Policy, Worth};
+use crate::segment::{self, Contents, Segment};
+
+/// How often the folder is looked at, and for how long nothing is written once nothing was worth it.
+const LOOK_AROUND: Duration = Duration::from_secs(10);
+/// Records are gathered until they make a write of this size, or nothing more is queued.
+const WRITE_BYTES: usize = 1 << 20;
+/// Segments are kept open, and many short runs leave many short segments: then the shortest gives way. A process may
+/// have 1024 files open by default.
+const SEGMENTS_MAX: usize = 256;
+
+/// Writes bytes at a position of a file.
+pub(crate) type WriteAt = Box<dyn FnMut(&File, &[u8], u64) -> io::Result<()> + Send>;
+
+/// What the thread is asked for.
+pub(crate) enum Item {
+    Keep { key: Key, cost_us: u32, data: Box<[u8]> },
+    Forget { key: Key },
+}
+
+impl Item {
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Item::Keep { data, .. } => data.len(),
+            Item::Forget { .. } => 0,
+        }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Queue {
+    pub(crate) items: VecDeque<Item>,
+    pub(crate) bytes: usize,
+    pub(crate) over: bool,
+    /// Something was taken and is not dealt with yet.
+    pub(crate) busy: bool,
+}
+
+/// The segment under way.
+struct Active {
+    segment: Arc<Segment>,
+    contents: Contents,
+    /// Where its written records end.
+    end: u64,
+    /// What comes next, and its entries: not written yet.
+    gathered: Vec<u8>,
+    coming: Vec<Entry>,
+    coming_cost_us: u64,
+    coming_data_bytes: u64,
+}
+
+impl Active {
+    /// Its bytes, if it ended after another record of so many.
+    fn bytes_with(&self, data: usize) -> u64 {
+        let listed = (self.contents.entries.len() + self.coming.len()) * format::ENTRY;
+        self.end + self.gathered.len() as u64 + (listed + TAIL) as u64 + record_bytes(data)
+    }
+}
+
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    write: WriteAt,
+    active: Option<Active>,
+    next_number: u32,
+    /// What the dataset's samples are asked for, as fetches would have cost.
+    demand: Worth,
+    looked: Instant,
+}
+
+impl Writer {
+    pub(crate) fn new(shared: Arc<Shared>, write: WriteAt) -> Self {
+        Self { shared, write, active: None, next_number: 0, demand: Worth::new(0, now()), looked: Instant::now() }
+    }
+
+    /// Brings the index up to what lies in the folder, and the folder to its limit.
+    pub(crate) fn open(&mut self) {
+        // Another process that holds the lock for seconds was stopped: what is complete can be read all the same.
+        let lock = self.shared.folder.lock();
+        let opened = self.look_around(lock.is_ok()).and_then(|()| match &lock {
+            Ok(_) => self.make_room(0, true).map(drop),
+            Err(_) => Ok(()),
+        });
+        if let Err(e) = opened {
+            self.turn_off(&e);
+        }
+    }
+
+    /// Serves the queue until it is over.
+    pub(crate) fn run(mut self) {
+        loop {
+            let (items, over) = self.next();
+            for item in items {
+                match item {
+                    Item::Forget { key } => self.forget(key),
+                    Item::Keep { key, cost_us, data } => self.keep(key, cost_us, &data),
+                }
+            }
+            self.write_gathered();
+            if over {
+                self.end();
+            } else if self.looked.elapsed() >= LOOK_AROUND {
+                // Trouble with the folder shows when something is written.
+                let _ = self.look_around(false);
+            }
+            let mut queue = self.shared.queue.lock();
+            queue.busy = false;
+            self.shared.settled.notify_all();
+            if over && queue.items.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// What is queued, after a while nothing; and whether it is over.
+    fn next(&self) -> (VecDeque<Item>, bool) {
+        let mut queue = self.shared.queue.lock();
+        if queue.items.is_empty() && !queue.over {
+            self.shared.news.wait_for(&mut queue, LOOK_AROUND);
+        }
+        queue.busy = true;
+        queue.bytes = 0;
+        (std::mem::take(&mut queue.items), queue.over)
+    }
+
+    fn forget(&mut self, key: Key) {
+        self.write_gathered();
+        if let Some((segment, at)) = self.shared.shelf.find(key) {
+            self.shared.shelf.forget(key, segment.number, at);
+        }
+    }
+
+    fn keep(&mut self, key: Key, cost_us: u32, data: &[u8]) {
+        let gathered = self.active.as_ref().is_some_and(|a| a.coming.iter().any(|e| e.key as u64 == key as u64));
+        if gathered || self.shared.shelf.has(key) {
+            return;
+        }
+        if self.active.as_ref().is_some_and(|a| a.bytes_with(data.len()) > self.shared.segment_bytes) {
+            self.end();
+        }
+        if self.active.is_none() && !self.shared.off.load(Relaxed) {
+            self.begin();
+        }
+        let Some(active) = &mut self.active else {
+            let counts = &self.shared.counts;
+            let counter = if self.shared.off.load(Relaxed) { &counts.dropped } else { &counts.declined };
+            counter.fetch_add(1, Relaxed);
+            return;
+        };
+        let at = (active.end + active.gathered.len() as u64) / ALIGNMENT;
+        active.coming.push(Entry { key, at: at as u32, bytes: data.len() as u32 });
+        active.coming_cost_us += u64::from(cost_us);
+        active.coming_data_bytes += data.len() as u64;
+        format::put_record(&mut active.gathered, key, cost_us, data);
+        if active.gathered.len() >= WRITE_BYTES {
+            self.write_gathered();
+        }
+    }
+
+    /// Writes what was gathered; from then on it can be read.
+    fn write_gathered(&mut self) {
+        let Some(active) = self.active.as_mut().filter(|a| !a.gathered.is_empty()) else { return };
+        let counts = &self.shared.counts;
+        match (self.write)(&active.segment.file, &active.gathered, active.end) {
+            Ok(()) => {
+                self.shared.shelf.publish(active.segment.number, &active.coming);
+                counts.written.fetch_add(active.coming.len() as u64, Relaxed);
+                counts.written_bytes.fetch_add(active.coming_data_bytes, Relaxed);
+                counts.bytes.fetch_add(active.gathered.len() as u64, Relaxed);
+                active.end += active.gathered.len() as u64;
+                active.contents.entries.append(&mut active.coming);
+                active.contents.cost_us += active.coming_cost_us;
+            }
+            Err(e) => {
+                counts.dropped.fetch_add(active.coming.len() as u64, Relaxed);
+                active.coming.clear();
+                self.turn_off(&e);
+            }
+        }
+        if let Some(active) = &mut self.active {
+            active.gathered.clear();
+            (active.coming_cost_us, active.coming_data_bytes) = (0, 0);
+        }
+    }
+
+    /// Ends the segment under way. One that cannot be ended is read record by record the next time.
+    fn end(&mut self) {
+        self.write_gathered();
+        let Some(active) = self.active.take() else { return };
+        let name = active.segment.name();
+        if active.contents.entries.is_empty() {
+            let _ = self.shared.folder.remove(name);
+            self.shared.shelf.remove(&active.segment);
+            return;
+        }
+        match segment::end(&self.shared.folder, name, &active.segment.file, &active.contents, active.end) {
+            Ok(bytes) => active.segment.ended(bytes, active.contents.cost_us, now()),
+            Err(e) => self.turn_off(&e),
+        }
+    }
+
+    /// Begins a segment, if there is room for a whole one or room is worth being made.
+    fn begin(&mut self) {
+        match self.try_begin() {
+            Ok(Some(active)) => self.active = Some(active),
+            Ok(None) => self.decline(),
+            // Somebody holds the lock for long, or began one in the same nanosecond: later.
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::AlreadyExists) => self.decline(),
+            Err(e) => self.turn_off(&e),
+        }
+    }
+
+    fn decline(&self) {
+        self.shared.declined_until_ms.store((now() + LOOK_AROUND).as_millis() as u64, Relaxed);
+    }
+
+    fn try_begin(&mut self) -> io::Result<Option<Active>> {
+        let lock = self.shared.folder.lock()?;
+        self.look_around(true)?;
+        if !self.make_room(self.shared.segment_bytes, false)? {
+            return Ok(None);
+        }
+        let name = Name { born: now().as_nanos() as u64, complete: false };
+        let file = self.shared.folder.create(name)?;
+        drop(lock);
+        (self.write)(&file, HEAD, 0)?;
+        let listed = Listed { name, bytes: HEAD.len() as u64, used: now() };
+        let segment = Arc::new(Segment::new(self.number(), &listed, file, 0));
+        self.shared.shelf.add(Arc::clone(&segment), &[]);
+        Ok(Some(Active {
+            segment,
+            contents: Contents { entries: Vec::new(), cost_us: 0 },
+            end: HEAD.len() as u64,
+            gathered: Vec::new(),
+            coming: Vec::new(),
+            coming_cost_us: 0,
+            coming_data_bytes: 0,
+        }))
+    }
+
+    fn number(&mut self) -> u32 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// Drops segments until the folder has room for `wanted` bytes more; false if it is not worth it. `anyway` asks
+    /// nobody what they are worth: the limit is kept. Under the folder's lock.
+    fn make_room(&mut self, wanted: u64, anyway: bool) -> io::Result<bool> {
+        let shared = &self.shared;
+        let listed = shared.folder.list()?;
+        let reserved = |l: &Listed| if l.name.complete { l.bytes } else { l.bytes.max(shared.segment_bytes) };
+        let (mut total, mut count) = (listed.iter().map(reserved).sum::<u64>(), listed.len());
+        let now = now();
+        let mut residents: Vec<_> = shared.shelf.segments();
+        residents.retain(|s| s.complete.load(Relaxed) && listed.iter().any(|l| l.name == s.name()));
+        let newcomer =
+            if anyway { f64::INFINITY } else { self.demand.log2_at(now) - (shared.dataset_bytes as f64).log2() };
+        while total + wanted > shared.limit_bytes || count >= SEGMENTS_MAX {
+            let seen: Vec<_> = residents.iter().map(|s| s.resident(now)).collect();
+            let crowded = total + wanted <= shared.limit_bytes && shared.policy == Policy::Worth;
+            let chosen = if crowded {
+                seen.iter().min_by_key(|r| r.bytes).map(|r| r.number)
+            } else {
+                policy::victim(shared.policy, &seen, newcomer)
+            };
+            let Some(at) = chosen.and_then(|number| residents.iter().position(|s| s.number == number)) else {
+                return Ok(anyway);
+            };
+            let victim = residents.swap_remove(at);
+            shared.folder.remove(victim.name())?;
+            let bytes = victim.resident(now).bytes;
+            shared.shelf.remove(&victim);
+            (total, count) = (total.saturating_sub(bytes), count - 1);
+            shared.counts.evicted_segments.fetch_add(1, Relaxed);
+        }
+        shared.counts.bytes.store(listed_bytes(&shared.folder.list()?), Relaxed);
+        Ok(true)
+    }
+
+    /// Brings index and worths up to what lies in the folder now. With the folder's lock also ends segments that a
+    /// crash has cut.
+    fn look_around(&mut self, locked: bool) -> io::Result<()> {
+        self.looked = Instant::now();
+        let now = now();
+        self.demand.add(self.shared.asked_us.swap(0, Relaxed), now);
+        let listed = self.shared.folder.list()?;
+        self.shared.counts.bytes.store(listed_bytes(&listed), Relaxed);
+        let known = self.shared.shelf.segments();
+        for segment in &known {
+            match listed.iter().find(|l| l.name == segment.name()) {
+                Some(l) => segment.fold(now, l.used),
+                // Another process has dropped it.
+                None if segment.complete.load(Relaxed) => self.shared.shelf.remove(segment),
+                None => {}
+            }
+        }
+        let known: HashSet<u64> = known.iter().map(|s| s.born).collect();
+        for listed in listed.iter().filter(|l| !known.contains(&l.name.born)) {
+            let file = match self.shared.folder.file(listed.name) {
+                Ok(file) => file,
+                Err(e) => {
+                    if self.next_number == 0 {
+                        tracing::debug!(target: "lossfeed::disk", segment = listed.name.born, error = %e, "not a segment of this user's own");
+                    }
+                    continue;
+                }
+            };
+            let found = if listed.name.complete { segment::contents(&file) } else { None };
+            match found {
+                Some(contents) => self.add(listed, file, &contents),
+                None if locked => self.recover(listed, file),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, listed: &Listed, file: File, contents: &Contents) {
+        let segment = Segment::new(self.number(), listed, file, contents.cost_us);
+        self.shared.shelf.add(Arc::new(segment), &contents.entries);
+    }
+
+    /// Ends a segment that was cut, unless its writer lives.
+    fn recover(&mut self, listed: &Listed, file: File) {
+        if !own(&file) {
+            return;
+        }
+        let Ok((contents, end)) = segment::scan(&file) else { return };
+        if contents.entries.is_empty() {
+            let _ = self.shared.folder.remove(listed.name);
+            return;
+        }
+        // Where it cannot be ended its records can be read all the same, by this process.
+        match segment::end(&self.shared.folder, listed.name, &file, &contents, end) {
+            Ok(bytes) => {
+                let complete = Name { complete: true, ..listed.name };
+                self.add(&Listed { name: complete, bytes, ..*listed }, file, &contents);
+            }
+            Err(_) => self.add(listed, file, &contents),
+        }
+    }
+
+    fn turn_off(&self, e: &io::Error) {
+        if !self.shared.off.swap(true, Relaxed) {
+            tracing::warn!(
+                target: "lossfeed::disk",
+                folder = %self.shared.folder.path().display(),
+                error = %e,
+                "the disk tier writes nothing any more, and is read on: make room on its disk, then open the dataset again"
+            );
+        }
+    }
+}
+
+fn listed_bytes(listed: &[Listed]) -> u64 {
+    listed.iter().map(|l| l.bytes).sum()
+}

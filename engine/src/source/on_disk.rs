@@ -1,0 +1,219 @@
+//! A source with a disk tier before it: what the disk has is read there, the rest is fetched and kept.
+//!
+//! A sample is known on disk by a digest of the store and of [`Source::proof`]: the object as it was indexed, and the
+//! range. So decision 16 holds: bytes come under an id only if they prove to be those that were indexed, and an object
+//! that has changed is another sample, which is not there. Labels are the source's own and never on the disk.
+//!
+//! What came over a network and does not decode is asked for once more, as damage on the way passes. The damaged bytes
+//! are on the disk by then. So when a thread's call asks for nothing but what its last call asked for, what that one
+//! fetched is fetched again and compared: if other bytes come now, what was kept is forgotten.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use lossfeed_disk::{Disk, Key, Numbers, Policy, Settings};
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+
+use super::options::DiskTier;
+use super::{Form, Payload, Source, Traffic};
+use crate::error::{Error, Result};
+use crate::process::Process;
+use crate::types::{SampleId, TensorSpec};
+
+/// Samples that were fetched, with their checksums.
+type Fetched = Vec<(SampleId, u32)>;
+
+/// A thread's last call.
+struct Call {
+    /// What it asked for, sorted.
+    asked: Vec<SampleId>,
+    fetched: Fetched,
+}
+
+/// See the module's head.
+pub(super) struct OnDisk {
+    inner: Arc<dyn Source>,
+    disk: Disk,
+    place: [u8; 32],
+    /// By thread. Only of a source whose bytes may come right when they are fetched again.
+    calls: Mutex<HashMap<ThreadId, Call>>,
+    made_by: Process,
+}
+
+impl OnDisk {
+    /// `place` tells names apart that are equal in two stores.
+    ///
+    /// # Errors
+    /// `Settings` as [`Disk::open`]; also for a source whose labels are not known without reading, or whose samples
+    /// nothing tells apart from their next version.
+    pub(super) fn new(inner: Arc<dyn Source>, place: &str, tier: &DiskTier) -> Result<Self> {
+        let known = inner.labels().is_some() && *inner.target_spec() == TensorSpec::class_index();
+        // An empty sample has no proof, as it has no bytes.
+        let some = (0..inner.len() as SampleId).find(|&id| inner.payload_bytes(id) > 0);
+        if !known || some.is_some_and(|id| inner.proof(id).is_none()) {
+            return Err(Error::settings(format!(
+                "{} cannot be kept on disk: its store tells neither entity tags nor dates, so nothing would tell a \
+                 changed object from the one that was kept; leave `disk` out",
+                inner.describe()
+            )));
+        }
+        let settings = Settings {
+            folder: tier.folder.clone(),
+            limit_bytes: tier.bytes,
+            dataset_bytes: (0..inner.len() as SampleId).map(|id| inner.payload_bytes(id)).sum(),
+            policy: Policy::Worth,
+        };
+        Ok(Self {
+            disk: Disk::open(&settings)?,
+            place: Sha256::digest(place).into(),
+            calls: Mutex::default(),
+            made_by: Process::current(),
+            inner,
+        })
+    }
+
+    fn key(&self, id: SampleId) -> Option<Key> {
+        let mut digest = Sha256::new();
+        digest.update(self.place);
+        digest.update(self.inner.proof(id)?);
+        digest.finalize().first_chunk().copied().map(Key::from_le_bytes)
+    }
+
+    /// Answers from the disk what is there. What is left, by position.
+    fn read(
+        &self,
+        ids: &[SampleId],
+        keys: &[Option<Key>],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> ControlFlow<(), Vec<usize>> {
+        let labels = self.inner.labels().unwrap_or_default();
+        let (mut left, mut room) = (Vec::new(), Vec::new());
+        for (k, (&id, found)) in ids.iter().zip(self.disk.find(keys)).enumerate() {
+            let bytes = self.inner.payload_bytes(id) as usize;
+            if let Some((found, label)) = found.as_ref().zip(labels.get(id as usize)) {
+                if room.len() < bytes {
+                    room.resize(bytes, 0);
+                }
+                let data = room.get_mut(..bytes).unwrap_or_default();
+                if self.disk.read_found(found, data) {
+                    sink(k, Ok(Payload { data, target: bytemuck::bytes_of(label) }))?;
+                    continue;
+                }
+            }
+            left.push(k);
+        }
+        ControlFlow::Continue(left)
+    }
+
+    /// What this thread fetched in its last call and asks for again now. A call for anything else is not one for a
+    /// second time, though it may share samples with the last.
+    fn asked_again(&self, ids: &[SampleId]) -> Fetched {
+        let last = self.calls.lock().remove(&std::thread::current().id());
+        let last = last.filter(|last| ids.iter().all(|id| last.asked.binary_search(id).is_ok()));
+        last.map(|last| last.fetched).unwrap_or_default()
+    }
+}
+
+impl Source for OnDisk {
+    fn len(&self) -> usize {
+        self.inner.len()
+    }
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+    fn payload_bytes(&self, id: SampleId) -> u64 {
+        self.inner.payload_bytes(id)
+    }
+    fn name(&self, id: SampleId) -> String {
+        self.inner.name(id)
+    }
+    fn form(&self) -> &Form {
+        self.inner.form()
+    }
+    fn target_spec(&self) -> &TensorSpec {
+        self.inner.target_spec()
+    }
+    fn classes(&self) -> &[String] {
+        self.inner.classes()
+    }
+    fn labels(&self) -> Option<&[i64]> {
+        self.inner.labels()
+    }
+    fn in_memory(&self) -> bool {
+        self.inner.in_memory()
+    }
+    fn digest(&self) -> String {
+        self.inner.digest()
+    }
+    fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
+        self.inner.proof(id)
+    }
+    fn disk(&self) -> Option<Numbers> {
+        Some(self.disk.numbers())
+    }
+    fn remote(&self) -> bool {
+        self.inner.remote()
+    }
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+        self.fetch_unless(&|| false, ids, sink);
+    }
+    fn fetch_unless(
+        &self,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
+        if stopped() {
+            return Traffic::default();
+        }
+        if !self.made_by.is_current() {
+            // The disk tier's thread and locks are the parent's.
+            return self.inner.fetch_unless(stopped, ids, sink);
+        }
+        let again = self.asked_again(ids);
+        let keys: Vec<Option<Key>> = ids.iter().map(|&id| self.key(id)).collect();
+        let is_new = |id: SampleId| again.iter().all(|(other, _)| *other != id);
+        let sought: Vec<Option<Key>> = keys.iter().zip(ids).map(|(key, &id)| key.filter(|_| is_new(id))).collect();
+        let ControlFlow::Continue(left) = self.read(ids, &sought, sink) else { return Traffic::default() };
+        if left.is_empty() {
+            return Traffic::default();
+        }
+        let wanted: Vec<SampleId> = left.iter().filter_map(|&k| ids.get(k).copied()).collect();
+        let remote = self.inner.remote();
+        let mut fetched = Fetched::new();
+        // What the source made this thread wait for an answer so far: what a fetch of it costs.
+        let (mut waited, mut answers, mut since) = (Duration::ZERO, 0, Instant::now());
+        let traffic = self.inner.fetch_unless(stopped, &wanted, &mut |at, answer| {
+            (waited, answers) = (waited + since.elapsed(), answers + 1);
+            let (Some(&k), Some(&id)) = (left.get(at), wanted.get(at)) else { return ControlFlow::Continue(()) };
+            if let (Ok(payload), Some(key)) = (&answer, keys.get(k).copied().flatten())
+                && payload.data.len() as u64 == self.inner.payload_bytes(id)
+            {
+                let sum = if remote { crc32fast::hash(payload.data) } else { 0 };
+                match again.iter().find(|(other, _)| *other == id) {
+                    Some((_, before)) if *before != sum => self.disk.forget(key),
+                    Some(_) => {}
+                    None => {
+                        self.disk.offer(key, waited / answers, payload.data);
+                        if remote {
+                            fetched.push((id, sum));
+                        }
+                    }
+                }
+            }
+            let going = sink(k, answer);
+            since = Instant::now();
+            going
+        });
+        if !fetched.is_empty() {
+            let mut asked = ids.to_vec();
+            asked.sort_unstable();
+            self.calls.lock().insert(std::thread::current().id(), Call { asked, fetched });
+        }
+        traffic
+    }
+}
