@@ -1,5 +1,6 @@
 //! The tier as its callers see it.
 
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -96,11 +97,7 @@ impl Disk {
             )));
         }
         let segment_bytes = (settings.limit_bytes / SEGMENTS).clamp(SEGMENT_MIN, SEGMENT_MAX);
-        Self::open_with(
-            settings,
-            segment_bytes,
-            Box::new(|file, bytes, at| std::os::unix::fs::FileExt::write_all_at(file, bytes, at)),
-        )
+        Self::open_with(settings, segment_bytes, Box::new(FileExt::write_all_at))
     }
 
     /// The same with segments of another size and another way to write.
@@ -251,7 +248,8 @@ impl Drop for Disk {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::warn!(target: "lossfeed::disk", folder = %self.shared.folder.path().display(), "the disk tier's thread ended unexpectedly");
+            let folder = self.shared.folder.path().display();
+            tracing::warn!(target: "lossfeed::disk", %folder, "the disk tier's thread ended unexpectedly");
         }
     }
 }

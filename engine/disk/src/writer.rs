@@ -288,7 +288,7 @@ impl Writer {
                 Ok(file) => file,
                 Err(e) => {
                     if self.next_number == 0 {
-                        tracing::debug!(target: "lossfeed::disk", segment = listed.name.born, error = %e, "not a segment of this user's own");
+                        tracing::debug!(target: "lossfeed::disk", segment = listed.name.born, error = %e, "not ours");
                     }
                     continue;
                 }
@@ -334,7 +334,7 @@ impl Writer {
                 target: "lossfeed::disk",
                 folder = %self.shared.folder.path().display(),
                 error = %e,
-                "the disk tier writes nothing any more, and is read on: make room on its disk, then open the dataset again"
+                "the disk tier writes nothing any more, and is read on: make room there, then open the dataset again"
             );
         }
     }
