@@ -1,5 +1,6 @@
 //! The tier as its callers see it.
 
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -13,8 +14,9 @@ use crate::folder::{Folder, now};
 use crate::format::record_bytes;
 use crate::policy::Policy;
 use crate::segment::Segment;
+use crate::shared::{Counts, Item, Queue, Shared};
 use crate::shelf::Shelf;
-use crate::writer::{Item, Queue, WriteAt, Writer};
+use crate::writer::{WriteAt, Writer};
 use crate::{Key, format};
 
 /// The smallest limit: 64 MiB. Below it a few large samples would be all that fits.
@@ -66,42 +68,6 @@ pub struct Numbers {
     pub bytes: u64,
 }
 
-#[derive(Default)]
-pub(crate) struct Counts {
-    pub(crate) hits: AtomicU64,
-    pub(crate) hit_bytes: AtomicU64,
-    pub(crate) misses: AtomicU64,
-    pub(crate) damaged: AtomicU64,
-    pub(crate) written: AtomicU64,
-    pub(crate) written_bytes: AtomicU64,
-    pub(crate) dropped: AtomicU64,
-    pub(crate) declined: AtomicU64,
-    pub(crate) evicted_segments: AtomicU64,
-    pub(crate) bytes: AtomicU64,
-}
-
-/// What callers and the writing thread share.
-pub(crate) struct Shared {
-    pub(crate) folder: Folder,
-    pub(crate) shelf: Shelf,
-    pub(crate) policy: Policy,
-    pub(crate) limit_bytes: u64,
-    pub(crate) segment_bytes: u64,
-    pub(crate) dataset_bytes: u64,
-    pub(crate) counts: Counts,
-    pub(crate) queue: Mutex<Queue>,
-    /// There is something to write, or it is over.
-    pub(crate) news: Condvar,
-    /// Everything that was queued has been dealt with.
-    pub(crate) settled: Condvar,
-    /// Nothing is written any more: the disk refused.
-    pub(crate) off: AtomicBool,
-    /// Until then nothing is worth being written, ms since 1970.
-    pub(crate) declined_until_ms: AtomicU64,
-    /// What all requests since the last look would have cost as fetches, µs.
-    pub(crate) asked_us: AtomicU64,
-}
-
 /// Where a record lies. It may be evicted meanwhile, and can still be read.
 pub struct Found {
     key: Key,
@@ -131,11 +97,7 @@ impl Disk {
             )));
         }
         let segment_bytes = (settings.limit_bytes / SEGMENTS).clamp(SEGMENT_MIN, SEGMENT_MAX);
-        Self::open_with(
-            settings,
-            segment_bytes,
-            Box::new(|file, bytes, at| std::os::unix::fs::FileExt::write_all_at(file, bytes, at)),
-        )
+        Self::open_with(settings, segment_bytes, Box::new(FileExt::write_all_at))
     }
 
     /// The same with segments of another size and another way to write.
@@ -149,7 +111,7 @@ impl Disk {
             segment_bytes,
             dataset_bytes: settings.dataset_bytes.max(1),
             counts: Counts::default(),
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue::default()),
             news: Condvar::new(),
             settled: Condvar::new(),
             off: AtomicBool::new(false),
@@ -286,7 +248,8 @@ impl Drop for Disk {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::warn!(target: "lossfeed::disk", folder = %self.shared.folder.path().display(), "the disk tier's thread ended unexpectedly");
+            let folder = self.shared.folder.path().display();
+            tracing::warn!(target: "lossfeed::disk", %folder, "the disk tier's thread ended unexpectedly");
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! disk.rs     the tier: read, offer, forget; what it counts
+//! shared.rs   what callers and that thread share
 //! shelf.rs    which record lies where                       policy.rs   which segment gives way (pure)
 //! writer.rs   the thread that writes, drops and looks around
 //! segment.rs  one file of records: read, recovered, ended   format.rs   its bytes
@@ -40,6 +41,7 @@ mod folder;
 mod format;
 mod policy;
 mod segment;
+mod shared;
 mod shelf;
 #[cfg(test)]
 mod tests;

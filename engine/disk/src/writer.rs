@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use crate::Key;
-use crate::disk::Shared;
 use crate::folder::{Listed, Name, now, own};
 use crate::format::{self, ALIGNMENT, Entry, HEAD, TAIL, record_bytes};
 use crate::policy::{self, Policy, Worth};
 use crate::segment::{self, Contents, Segment};
+use crate::shared::{Item, Shared};
 
 /// How often the folder is looked at, and for how long nothing is written once nothing was worth it.
 const LOOK_AROUND: Duration = Duration::from_secs(10);
@@ -24,30 +24,6 @@ const SEGMENTS_MAX: usize = 256;
 
 /// Writes bytes at a position of a file.
 pub(crate) type WriteAt = Box<dyn FnMut(&File, &[u8], u64) -> io::Result<()> + Send>;
-
-/// What the thread is asked for.
-pub(crate) enum Item {
-    Keep { key: Key, cost_us: u32, data: Box<[u8]> },
-    Forget { key: Key },
-}
-
-impl Item {
-    pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Item::Keep { data, .. } => data.len(),
-            Item::Forget { .. } => 0,
-        }
-    }
-}
-
-#[derive(Default)]
-pub(crate) struct Queue {
-    pub(crate) items: VecDeque<Item>,
-    pub(crate) bytes: usize,
-    pub(crate) over: bool,
-    /// Something was taken and is not dealt with yet.
-    pub(crate) busy: bool,
-}
 
 /// The segment under way.
 struct Active {
@@ -312,7 +288,7 @@ impl Writer {
                 Ok(file) => file,
                 Err(e) => {
                     if self.next_number == 0 {
-                        tracing::debug!(target: "lossfeed::disk", segment = listed.name.born, error = %e, "not a segment of this user's own");
+                        tracing::debug!(target: "lossfeed::disk", segment = listed.name.born, error = %e, "not ours");
                     }
                     continue;
                 }
@@ -358,7 +334,7 @@ impl Writer {
                 target: "lossfeed::disk",
                 folder = %self.shared.folder.path().display(),
                 error = %e,
-                "the disk tier writes nothing any more, and is read on: make room on its disk, then open the dataset again"
+                "the disk tier writes nothing any more, and is read on: make room there, then open the dataset again"
             );
         }
     }

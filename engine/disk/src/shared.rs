@@ -1,0 +1,71 @@
+//! What callers and the writing thread share.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::Key;
+use crate::folder::Folder;
+use crate::policy::Policy;
+use crate::shelf::Shelf;
+
+/// What the thread is asked for.
+pub(crate) enum Item {
+    Keep { key: Key, cost_us: u32, data: Box<[u8]> },
+    Forget { key: Key },
+}
+
+impl Item {
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Item::Keep { data, .. } => data.len(),
+            Item::Forget { .. } => 0,
+        }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Queue {
+    pub(crate) items: VecDeque<Item>,
+    pub(crate) bytes: usize,
+    pub(crate) over: bool,
+    /// Something was taken and is not dealt with yet.
+    pub(crate) busy: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) hits: AtomicU64,
+    pub(crate) hit_bytes: AtomicU64,
+    pub(crate) misses: AtomicU64,
+    pub(crate) damaged: AtomicU64,
+    pub(crate) written: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+    pub(crate) declined: AtomicU64,
+    pub(crate) evicted_segments: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+}
+
+/// What callers and the writing thread share.
+pub(crate) struct Shared {
+    pub(crate) folder: Folder,
+    pub(crate) shelf: Shelf,
+    pub(crate) policy: Policy,
+    pub(crate) limit_bytes: u64,
+    pub(crate) segment_bytes: u64,
+    pub(crate) dataset_bytes: u64,
+    pub(crate) counts: Counts,
+    pub(crate) queue: Mutex<Queue>,
+    /// There is something to write, or it is over.
+    pub(crate) news: Condvar,
+    /// Everything that was queued has been dealt with.
+    pub(crate) settled: Condvar,
+    /// Nothing is written any more: the disk refused.
+    pub(crate) off: AtomicBool,
+    /// Until then nothing is worth being written, ms since 1970.
+    pub(crate) declined_until_ms: AtomicU64,
+    /// What all requests since the last look would have cost as fetches, µs.
+    pub(crate) asked_us: AtomicU64,
+}
