@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::{Control, learning::tell};
+use super::{Control, tell};
 use crate::error::{Error, Result};
 use crate::index::{ScoreTable, Standing};
 use crate::types::SampleId;

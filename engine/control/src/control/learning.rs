@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::exchange::{News, What};
 use super::snapshot::{Saved, Was};
-use super::{Books, Control, PIECE};
+use super::{Books, Control, PIECE, tell};
 use crate::index::{ScoreTable, Standing};
 use crate::types::SampleId;
 
@@ -127,14 +127,6 @@ impl Control {
         // A policy that kept it for its first score need not any more.
         tell(&mut self.books, id, average);
         true
-    }
-}
-
-#[inline]
-pub(super) fn tell(books: &mut Books, id: SampleId, belief: f32) {
-    match books {
-        Books::Here(ledger) => ledger.rescore(id, belief),
-        Books::Lent(news) => news.push((id, belief)),
     }
 }
 

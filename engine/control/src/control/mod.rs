@@ -374,3 +374,11 @@ impl Control {
         self.touched
     }
 }
+
+#[inline]
+fn tell(books: &mut Books, id: SampleId, belief: f32) {
+    match books {
+        Books::Here(ledger) => ledger.rescore(id, belief),
+        Books::Lent(news) => news.push((id, belief)),
+    }
+}
