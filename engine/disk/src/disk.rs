@@ -189,7 +189,11 @@ impl Disk {
 
     /// What was kept of `key` is not what it should be: it is not delivered again.
     pub fn forget(&self, key: Key) {
-        // Behind what was offered before. An order takes no memory to speak of, so it always has room.
+        if let Some((segment, at)) = self.shared.shelf.find(key) {
+            self.shared.shelf.forget(key, segment.number, at);
+        }
+        // And behind what was offered before and is not written yet. An order takes no memory to speak of, so it always
+        // has room.
         self.push(Item::Forget { key });
     }
 
