@@ -7,10 +7,11 @@
 //!
 //! Cache is given to datasets, not to jobs: jobs that read the same one share what is cached of it. [`cache_for`]
 //! divides it so that the least is left to be fetched, and both ways of sharing build on it: [`in_order`] gives the
-//! link to the first who asks, [`max_min`] lets nobody fall behind.
+//! link to the first who asks, [`max_min`] lets nobody fall behind. [`by_aiv`] is iCACHE's way instead.
 //!
 //! [`simulate`] runs a list of jobs through a cluster that divides both in one of several systems' ways.
 
+mod aiv;
 mod assign;
 mod cache_system;
 mod curve;
@@ -22,6 +23,7 @@ mod share;
 mod simulate;
 mod workload;
 
+pub use aiv::{BENEFIT_MIN, PROBE_BATCHES, aggregated, benefit, by_aiv, expected_benefits};
 pub use assign::{READINGS, Reading, SCORED_HITS, assign};
 pub use cache_system::lru_hits;
 pub use curve::HitCurve;
