@@ -15,6 +15,7 @@ mod aiv;
 mod assign;
 mod cache_system;
 mod curve;
+mod form;
 mod gavel;
 mod link;
 mod rules;
@@ -27,6 +28,7 @@ pub use aiv::{BENEFIT_MIN, PROBE_BATCHES, aggregated, benefit, by_aiv, expected_
 pub use assign::{READINGS, Reading, SCORED_HITS, assign};
 pub use cache_system::lru_hits;
 pub use curve::HitCurve;
+pub use form::{Form, Forms, Means, Samples, choose_forms};
 pub use gavel::{GavelJob, Throughputs, parse_gavel};
 pub use rules::{CACHE_SYSTEMS, CacheSystem, ORDERS, Order, Rules};
 pub use share::{Allocation, cache_for, equal_split, in_order, max_min, rate};
