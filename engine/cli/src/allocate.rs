@@ -3,7 +3,10 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 
-use lossfeed_control::jobs::{Allocation, Cluster, Dataset, HitCurve, Job, Resources, equal_split, in_order, max_min};
+use lossfeed_control::jobs::{
+    Allocation, Cluster, Dataset, HitCurve, Job, Resources, benefit, by_aiv, equal_split, expected_benefits, in_order,
+    max_min,
+};
 use lossfeed_control::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +35,20 @@ struct AskedJob {
     ideal_bytes_per_s: f64,
     /// Measured: [bytes cached, hit ratio] each. Left out: plain epochs, cached / dataset.
     hits: Option<HitCurve>,
+    /// Measured: seconds of batches without the cache, and with it.
+    batch_s_without: Option<Vec<f64>>,
+    batch_s_with: Option<Vec<f64>>,
+}
+
+impl AskedJob {
+    /// iCACHE's quotient, if it was measured.
+    fn benefit(&self) -> Result<Option<f64>> {
+        match (&self.batch_s_without, &self.batch_s_with) {
+            (None, None) => Ok(None),
+            (Some(without), Some(with)) => benefit(without, with).map(Some),
+            _ => Err(Error::settings("give both batch_s_without and batch_s_with, or neither")),
+        }
+    }
 }
 
 /// The JSON document: `{"sharing", "datasets": [{"name", "bytes", "cache_bytes"}…], "jobs": [{"name", "dataset",
@@ -81,8 +98,16 @@ fn divide(args: &AllocateArgs) -> Result<Report> {
     let asked: Asked = serde_json::from_slice(&text).map_err(|e| {
         Error::settings(format!("jobs {}: {e}; `lossfeed allocate --help` shows one", args.jobs.display()))
     })?;
+    let measured = |job: &AskedJob| job.benefit().map_err(|e| Error::settings(format!("job {}", job.name)).because(e));
+    let measured = asked.jobs.iter().map(measured).collect::<Result<Vec<_>>>()?;
     let cluster = cluster(asked)?;
     let allocation = match args.sharing {
+        Sharing::Aiv => {
+            let expected = expected_benefits(&cluster);
+            let benefits: Vec<f64> =
+                measured.iter().zip(expected).map(|(found, other)| found.unwrap_or(other)).collect();
+            by_aiv(&cluster, &benefits)?
+        }
         Sharing::MaxMin => max_min(&cluster),
         Sharing::InOrder => in_order(&cluster),
         Sharing::EqualSplit => equal_split(&cluster),
@@ -194,13 +219,30 @@ mod tests {
 
     #[test]
     fn the_table_names_everybody() {
-        for sharing in [Sharing::MaxMin, Sharing::InOrder, Sharing::EqualSplit] {
+        for sharing in [Sharing::MaxMin, Sharing::InOrder, Sharing::EqualSplit, Sharing::Aiv] {
             let (_file, args) = args(JOBS, sharing);
             let mut out = Vec::new();
             print(&divide(&args).unwrap(), false, &mut out).unwrap();
             let text = String::from_utf8(out).unwrap();
             assert!(["large", "small", "\na ", "\nb "].iter().all(|name| text.contains(name)), "{text}");
         }
+    }
+
+    #[test]
+    fn benefits_that_were_measured_count_before_those_that_are_expected() {
+        // An equal split makes a 1.18 times as fast, and b 2.5 times: only b takes part.
+        let cached = |text: &str| {
+            let (_file, args) = args(text, Sharing::Aiv);
+            divide(&args).unwrap().datasets.iter().map(|row| row.cache_bytes).collect::<Vec<_>>()
+        };
+        assert_eq!(cached(JOBS), [0.0, 250.0]);
+        let times = |seconds: &str| vec![seconds; 20].join(",");
+        let with = format!(r#""name": "a", "batch_s_without": [{}], "batch_s_with": [{}],"#, times("4"), times("1"));
+        let measured = cached(&JOBS.replacen(r#""name": "a","#, &with, 1));
+        assert!(measured[0] > 200.0 && (measured.iter().sum::<f64>() - 300.0).abs() < 1e-9, "{measured:?}");
+        let (_file, args) =
+            args(&JOBS.replacen(r#""name": "a","#, r#""name": "a", "batch_s_with": [1],"#, 1), Sharing::Aiv);
+        assert!(divide(&args).unwrap_err().to_string().contains("job a: give both"));
     }
 
     #[test]

@@ -82,6 +82,8 @@ pub enum Sharing {
     InOrder,
     /// The same part of both for every job
     EqualSplit,
+    /// iCACHE's: samples by aggregated importance value, of jobs that a cache makes more than 1.5 times as fast
+    Aiv,
 }
 
 /// What the jobs' file looks like.
@@ -92,4 +94,6 @@ const JOBS_HELP: &str = r#"Jobs, datasets and what they share, as JSON:
    "jobs": [{"name": "resnet", "dataset": "imagenet", "ideal_bytes_per_s": 2.5e8}]}
 
 "ideal_bytes_per_s" is what the job reads if it never waits for data. A job may bring "hits": [[bytes cached, hit ratio],
-…] as measured of it; left out, it reads plain epochs, and hits what is cached of its dataset."#;
+…] as measured of it; left out, it reads plain epochs, and hits what is cached of its dataset. For --sharing aiv it may
+bring "batch_s_without" and "batch_s_with", the seconds of 20 batches each without and with the cache; left out, what an
+equal split would make of its rate stands for them."#;

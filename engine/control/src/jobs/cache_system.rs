@@ -1,6 +1,6 @@
 //! How a cache is divided among running jobs, by system.
 
-use super::link::fill;
+use super::link::Filler;
 use super::rules::{CacheSystem, Order};
 use super::share::{Pieces, max_min_within};
 use super::{Cluster, Dataset, HitCurve, Job, Resources};
@@ -107,10 +107,12 @@ fn lru(resources: Resources, datasets: &[f64], readers: &[Reader]) -> Vec<f64> {
     let ideal: Vec<f64> = readers.iter().map(|reader| reader.ideal_bytes_per_s).collect();
     let mut rates = ideal.clone();
     let mut shares = vec![0.0; datasets.len()];
+    let equally = vec![1.0; readers.len()];
+    let (mut cache, mut link) = (Filler::default(), Filler::default());
     for _ in 0..ROUNDS {
         let mut read = vec![0.0; datasets.len()];
         readers.iter().zip(&rates).for_each(|(reader, rate)| read[reader.dataset] += rate);
-        let next = fill(datasets, &read, resources.cache_bytes);
+        let next = cache.fill(datasets, &read, resources.cache_bytes);
         let moved = next.iter().zip(&shares).zip(datasets).map(|((a, b), bytes)| (a - b).abs() / bytes);
         let settled = moved.fold(0.0, f64::max) < LEVEL_WITHIN;
         shares = next;
@@ -120,9 +122,9 @@ fn lru(resources: Resources, datasets: &[f64], readers: &[Reader]) -> Vec<f64> {
         let missed = |reader: &Reader| 1.0 - lru_hits(shares[reader.dataset] / datasets[reader.dataset]);
         let missed: Vec<f64> = readers.iter().map(missed).collect();
         let wanted: Vec<f64> = ideal.iter().zip(&missed).map(|(ideal, missed)| ideal * missed).collect();
-        let link = fill(&wanted, &vec![1.0; wanted.len()], resources.bandwidth_bytes_per_s);
-        for ((rate, ideal), (link, missed)) in rates.iter_mut().zip(&ideal).zip(link.iter().zip(&missed)) {
-            *rate = if *missed > 0.0 { ideal.min(link / missed) } else { *ideal };
+        let given = link.fill(&wanted, &equally, resources.bandwidth_bytes_per_s);
+        for ((rate, ideal), (given, missed)) in rates.iter_mut().zip(&ideal).zip(given.iter().zip(&missed)) {
+            *rate = if *missed > 0.0 { ideal.min(given / missed) } else { *ideal };
         }
     }
     shares

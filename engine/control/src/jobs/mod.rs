@@ -7,13 +7,15 @@
 //!
 //! Cache is given to datasets, not to jobs: jobs that read the same one share what is cached of it. [`cache_for`]
 //! divides it so that the least is left to be fetched, and both ways of sharing build on it: [`in_order`] gives the
-//! link to the first who asks, [`max_min`] lets nobody fall behind.
+//! link to the first who asks, [`max_min`] lets nobody fall behind. [`by_aiv`] is iCACHE's way instead.
 //!
 //! [`simulate`] runs a list of jobs through a cluster that divides both in one of several systems' ways.
 
+mod aiv;
 mod assign;
 mod cache_system;
 mod curve;
+mod form;
 mod gavel;
 mod link;
 mod rules;
@@ -22,9 +24,11 @@ mod share;
 mod simulate;
 mod workload;
 
+pub use aiv::{BENEFIT_MIN, PROBE_BATCHES, aggregated, benefit, by_aiv, expected_benefits};
 pub use assign::{READINGS, Reading, SCORED_HITS, assign};
 pub use cache_system::lru_hits;
 pub use curve::HitCurve;
+pub use form::{Form, Forms, Means, Samples, choose_forms};
 pub use gavel::{GavelJob, Throughputs, parse_gavel};
 pub use rules::{CACHE_SYSTEMS, CacheSystem, ORDERS, Order, Rules};
 pub use share::{Allocation, cache_for, equal_split, in_order, max_min, rate};
