@@ -17,6 +17,7 @@ pub mod train;
 mod allocate;
 #[cfg(feature = "doctor")]
 mod doctor;
+mod forms;
 mod jobs;
 mod journal;
 mod papers;
@@ -48,6 +49,7 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
         args::Command::Smi(options) => smi::run(&options),
         args::Command::Replay(options) => replay::run(&options),
         args::Command::Allocate(options) => allocate::run(&options),
+        args::Command::Forms(options) => forms::run(&options),
         args::Command::Jobs(options) => jobs::run(&options),
         args::Command::Papers(options) => papers::run(&options),
         #[cfg(feature = "doctor")]

@@ -20,6 +20,17 @@ pub struct AllocateArgs {
     pub json: bool,
 }
 
+/// `lossfeed forms`.
+#[derive(Debug, Clone, Args)]
+pub struct FormsArgs {
+    /// Samples, their forms, and what there is, as JSON; --help shows one
+    #[arg(value_name = "FILE", long_help = FORMS_HELP)]
+    pub samples: std::path::PathBuf,
+    /// One JSON document instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `lossfeed jobs`.
 #[derive(Debug, Clone, Args)]
 pub struct JobsArgs {
@@ -85,6 +96,18 @@ pub enum Sharing {
     /// iCACHE's: samples by aggregated importance value, of jobs that a cache makes more than 1.5 times as fast
     Aiv,
 }
+
+/// What the samples' file looks like.
+const FORMS_HELP: &str = r#"Samples, their forms, and what there is, as JSON:
+
+  {"cache_bytes": 6.4e10, "bandwidth_bytes_per_s": 1.25e9, "cores": 16,
+   "samples": [{"name": "imagenet", "count": 1281167, "reads": 1, "cpu_s": 0.008, "fetch_bytes": 1.1e5, "forms": [
+     {"name": "encoded", "bytes": 1.1e5, "cpu_s_saved": 0, "fetch_bytes_saved": 1.1e5, "reuse": 1},
+     {"name": "decoded", "bytes": 6e5, "cpu_s_saved": 0.006, "fetch_bytes_saved": 1.1e5, "reuse": 1}]}]}
+
+All numbers of "samples" are of one sample: "reads" an epoch by all jobs together, CPU seconds and bytes of a read that
+the cache does not answer. "reuse" is how many of the reads one cached sample answers: an augmented one is stale after
+one."#;
 
 /// What the jobs' file looks like.
 const JOBS_HELP: &str = r#"Jobs, datasets and what they share, as JSON:

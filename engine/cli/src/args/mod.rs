@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::term::Color;
 
-pub use jobs::{AllocateArgs, JobsArgs, Sharing};
+pub use jobs::{AllocateArgs, FormsArgs, JobsArgs, Sharing};
 pub use replay::{ReplayArgs, TraceFormat};
 pub use train::TrainArgs;
 
@@ -33,6 +33,8 @@ pub enum Command {
     Replay(Box<ReplayArgs>),
     /// Divide a cache and the link to the store among several training jobs
     Allocate(AllocateArgs),
+    /// Choose in which form to cache samples: as stored, decoded, augmented
+    Forms(FormsArgs),
     /// Run a cluster's trace of jobs under several schedulers and cache systems, and compare completion times
     Jobs(JobsArgs),
     /// Compute again what papers about such caches print, and say where the numbers agree
