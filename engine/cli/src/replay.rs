@@ -11,8 +11,8 @@ use std::path::Path;
 use lossfeed_control::policy::{self, Needs};
 use lossfeed_control::sampler::SamplerSettings;
 use lossfeed_control::sim::{
-    ClosedLoop, Costs, Losses, Options, Population, ROWS_MAX, Replay, Taken, Trace, closed_loop, read_oracle_general,
-    replay_with,
+    ClosedLoop, Costs, Losses, Options, Population, ROWS_MAX, Replay, Taken, Trace, closed_loop, read_object_csv,
+    read_oracle_general, replay_with,
 };
 use lossfeed_control::{Error, ErrorKind, Result};
 
@@ -229,7 +229,10 @@ fn read(args: &ReplayArgs) -> Result<Source> {
     let told = |e: Error| Error::unreadable(format!("trace {}", path.display())).because(e);
     let mut file = File::open(path).map_err(|e| told(Error::unreadable("cannot open it").because(e)))?;
     let seekable = file.stream_position().is_ok();
-    let (trace, taken) = if is_oracle_general(args.format, path) {
+    let (trace, taken) = if let Some(columns) = args.object_csv {
+        let (trace, taken) = read_object_csv(file, columns, ROWS_MAX).map_err(told)?;
+        (trace, Some(taken))
+    } else if is_oracle_general(args.format, path) {
         let (trace, taken) = read_oracle_general(file, ROWS_MAX).map_err(told)?;
         (trace, Some(taken))
     } else {

@@ -2,20 +2,24 @@
 
 use clap::{Args, ValueEnum};
 use lossfeed_control::policy;
-use lossfeed_control::sim::Costs;
+use lossfeed_control::sim::{Costs, ObjectColumns};
 
 use super::units::{bytes, fraction, positive, seconds};
 
 /// `lossfeed replay`.
 #[derive(Debug, Clone, Args)]
 pub struct ReplayArgs {
-    /// The recorded run: a journal, CSV with the columns epoch,step,id,loss[,bytes], or libCacheSim's oracleGeneral;
-    /// plain or gzipped
+    /// The recorded run: a journal, CSV with the columns epoch,step,id,loss[,bytes], or libCacheSim's oracleGeneral or
+    /// CSV (--object-csv); plain or gzipped
     #[arg(long, value_name = "FILE", required_unless_present = "sampler", help_heading = "What")]
     pub trace: Option<std::path::PathBuf>,
     /// What the file is; "auto" tells a journal by its first line and oracleGeneral by its name
     #[arg(long, value_enum, value_name = "KIND", default_value = "auto", help_heading = "What")]
     pub format: TraceFormat,
+    /// The file is libCacheSim's CSV, with these columns: what its option -t takes, such as
+    /// "time-col=2,obj-id-col=5,obj-size-col=4,has-header=true,delimiter=;"
+    #[arg(long, value_name = "COLUMNS", requires = "trace", conflicts_with = "format", help_heading = "What")]
+    pub object_csv: Option<ObjectColumns>,
     /// Cache policies, comma-separated; --help says what each does [default: all; with --sampler the one that suits
     /// each]
     #[arg(long, value_name = "LIST", value_delimiter = ',', long_help = policies_help(), help_heading = "What")]

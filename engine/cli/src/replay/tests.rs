@@ -97,6 +97,17 @@ fn an_oracle_general_trace_gives_the_hits_of_the_same_accesses_in_csv() {
     assert_eq!(found.results, expected.results);
     assert_eq!((found.requests, found.samples), (3000, expected.samples));
     assert!(found.assumed.iter().any(|what| what.starts_with("1 requests have another size")));
+    let objects = binary.chunks(24).map(|record| {
+        let word = |at: usize| u32::from_le_bytes(record[at..at + 4].try_into().unwrap());
+        format!("{};{};{}\n", word(0), u64::from_le_bytes(record[4..12].try_into().unwrap()), word(12))
+    });
+    std::fs::write(file.path(), objects.collect::<String>()).unwrap();
+    (args.format, args.object_csv) = (
+        TraceFormat::Auto,
+        Some("time-col=1,obj-id-col=2,obj-size-col=3,obj-id-is-num=true,delimiter=;".parse().unwrap()),
+    );
+    assert_eq!(results(&args).unwrap().results, expected.results);
+    (args.format, args.object_csv) = (TraceFormat::OracleGeneral, None);
     std::fs::write(file.path(), &binary[..binary.len() - 1]).unwrap();
     assert!(results(&args).unwrap_err().to_string().contains("record 3000: it ends within it"));
     std::fs::write(file.path(), "").unwrap();

@@ -7,6 +7,8 @@ mod closed_loop;
 mod icache_as_coded;
 #[cfg(test)]
 mod lab_tests;
+mod object_csv;
+mod object_requests;
 mod oracle_general;
 mod own_losses;
 mod pipeline;
@@ -21,7 +23,9 @@ mod trace;
 
 pub use closed_loop::{ClosedLoop, Losses, closed_loop};
 pub use icache_as_coded::{IcacheAsCoded, IcacheRun};
-pub use oracle_general::{Taken, read_oracle_general};
+pub use object_csv::{ObjectColumns, read_object_csv};
+pub use object_requests::Taken;
+pub use oracle_general::read_oracle_general;
 pub use pipeline::{Costs, Pipeline, Time};
 pub use population::{Ages, Composition, Histogram, Population};
 pub use replay::{Options, Replay, replay, replay_bytes, replay_with};

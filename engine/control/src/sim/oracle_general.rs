@@ -3,27 +3,15 @@
 //! Binary, plain or gzip: records of 24 bytes, little-endian, without gaps: the time in seconds (u32), an object (u64),
 //! its size in bytes (u32), and when it is asked for next (i64). There are no epochs, steps or losses in it.
 
-use std::collections::HashMap;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 
 use flate2::bufread::MultiGzDecoder;
 
 use super::Trace;
-use super::trace::{Rows, dense};
+use super::object_requests::{ObjectRequests, Taken};
 use crate::error::{Error, Result};
 
 const RECORD_BYTES: usize = 24;
-/// Requests that are decided together. No request brings a score, so it makes no difference to what is counted.
-const BATCH: usize = 256;
-
-/// What a trace of this kind does not say, and how often it was taken as something.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Taken {
-    /// Requests with another size than their object's first one, which counts.
-    pub other_sizes: u64,
-    /// Requests of size 0, which counts as 1.
-    pub empty: u64,
-}
 
 /// Reads such a trace of at most `rows_max` requests (never more than 2³² − 2), as one epoch without scores.
 ///
@@ -41,36 +29,14 @@ pub fn read_oracle_general(reader: impl Read, rows_max: usize) -> Result<(Trace,
 }
 
 fn parse(mut reader: impl BufRead, rows_max: usize) -> Result<(Trace, Taken)> {
-    let rows_max = rows_max.min(u32::MAX as usize - 1);
-    let mut objects: Vec<u64> = Vec::new();
-    let mut sizes: HashMap<u64, u32> = HashMap::new();
-    let mut taken = Taken::default();
+    let mut requests = ObjectRequests::new(rows_max);
     let mut record = [0; RECORD_BYTES];
-    while next(&mut reader, &mut record, objects.len() + 1)? {
-        if objects.len() == rows_max {
-            return Err(Error::unreadable(format!("it has more than {rows_max} requests: replay a part of it")));
-        }
+    while next(&mut reader, &mut record, requests.len() + 1)? {
         let object = u64::from_le_bytes(std::array::from_fn(|k| record[4 + k]));
         let size = u32::from_le_bytes(std::array::from_fn(|k| record[12 + k]));
-        taken.empty += u64::from(size == 0);
-        let size = size.max(1);
-        taken.other_sizes += u64::from(*sizes.entry(object).or_insert(size) != size);
-        objects.push(object);
+        requests.add(object, size)?;
     }
-    if objects.is_empty() {
-        return Err(Error::unreadable("it is empty: there is nothing to replay"));
-    }
-    let (ids, distinct) = dense(&objects);
-    drop(objects);
-    let rows = Rows {
-        starts: (0..ids.len()).step_by(BATCH).map(|row| row as u32).collect(),
-        epochs: vec![0],
-        losses: vec![f32::NAN; ids.len()],
-        bytes: Some(distinct.iter().map(|object| sizes.get(object).copied().unwrap_or(1)).collect()),
-        samples: distinct.len(),
-        ids,
-    };
-    Ok((Trace::of(rows), taken))
+    requests.trace(true)
 }
 
 /// The next record, which is number `number`; `false` at the end.

@@ -20,6 +20,11 @@ impl<R> ShortLines<R> {
         Self { inner, longest, number: 1, since: 0, ended: false, too_long: false }
     }
 
+    /// What a line may have, in bytes.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
     /// Whether the file has ended in the middle of a line.
     pub fn stopped_short(&self) -> bool {
         self.ended && self.since > 0

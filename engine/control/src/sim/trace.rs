@@ -252,7 +252,7 @@ fn parse(reader: impl Read, rows_max: usize) -> Result<Trace> {
 }
 
 /// The next line that is not empty; `false` at the end of the file.
-fn next(lines: &mut csv::Reader<ShortLines<impl Read>>, record: &mut csv::StringRecord) -> Result<bool> {
+pub(super) fn next(lines: &mut csv::Reader<ShortLines<impl Read>>, record: &mut csv::StringRecord) -> Result<bool> {
     loop {
         let number = lines.position().line();
         match lines.read_record(record) {
@@ -260,9 +260,10 @@ fn next(lines: &mut csv::Reader<ShortLines<impl Read>>, record: &mut csv::String
             Ok(more) => return Ok(more),
             Err(e) => {
                 return Err(match (lines.get_ref().too_long(), e.is_io_error()) {
-                    (Some(number), _) => {
-                        Error::unreadable(format!("line {number}: it is longer than {LINE_BYTES_MAX} bytes"))
-                    }
+                    (Some(number), _) => Error::unreadable(format!(
+                        "line {number}: it is longer than {} bytes",
+                        lines.get_ref().longest()
+                    )),
                     (None, true) => {
                         Error::unreadable(format!("line {number}: cannot read on (is the file cut short?)")).because(e)
                     }
