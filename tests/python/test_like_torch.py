@@ -94,6 +94,12 @@ def test_a_pickled_batch_is_a_copy_that_nobody_can_score(batch):
         with pytest.raises(lf.UsageError, match="was pickled"):
             loader.cross_entropy(torch.zeros(8, 4, requires_grad=True), copy)
         b = copy
+    ids, data = batch[1].ids.tolist(), batch[1].data.clone()
+    with pytest.raises(lf.UsageError, match="was pickled"):
+        batch[1].copy_(copy)
+    assert batch[1].ids.tolist() == ids and torch.equal(batch[1].data, data), "nothing was taken over"
+    with pytest.raises(lf.UsageError, match="takes over no other"):
+        copy.copy_(batch[1])
     assert len(pickle.dumps(batch[1])) < 4000, "its rows, not the memory they lie in"
 
 
@@ -102,6 +108,9 @@ def test_pytrees_know_a_batch(batch):
     doubled = _pytree.tree_map(lambda t: t * 2, b)
     assert type(doubled) is lf.Batch and torch.equal(doubled.data, b.data * 2) and len(doubled) == 8
     loader.score_losses(torch.ones(8), doubled)
+    other = next(iter(lf.Loader(loader.dataset, 8, num_workers=0, seed=4)))
+    both = _pytree.tree_map(lambda a, b: a + b, b, other)
+    assert torch.equal(both.data, b.data + other.data)
 
 
 def test_the_losss_arguments_stand_where_torchs_do():

@@ -114,6 +114,8 @@ class Batch:
         For CUDA graphs: capture a step on one batch, then ``static.copy_(batch)`` before each replay. The scores of a
         replay are credited to the ids that lie in ``static.ids`` then.
         """
+        # First, for a pickled batch has none: nothing may change then.
+        ticket = other._ticket
         for name in ("data", "target", "ids", "_weight"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if tuple(mine.shape) != tuple(theirs.shape):
@@ -124,7 +126,7 @@ class Batch:
         for name in ("data", "target", "ids", "_weight"):
             getattr(self, name).copy_(getattr(other, name), non_blocking=True)
         # Who is in it now: a step that is not replayed credits by the ticket.
-        self._ticket = other._ticket
+        self._ticket = ticket
         return self
 
     def pin_memory(self) -> Batch:
@@ -156,6 +158,14 @@ class Apart(Batch):
             "this batch was pickled, and its scores have nowhere to go: score the batch that the loader delivered, in "
             "its own process"
         )
+
+    def copy_(self, other: Batch) -> Batch:
+        """Refused: a static batch must be one of the loader's.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("this batch was pickled and takes over no other: make the static batch from one of the loader's")
 
     @property
     def weight(self) -> Any:

@@ -1,4 +1,4 @@
-"""Batches as torch's pytrees, for what maps a function over the tensors of a batch."""
+"""Batches as torch's pytrees, for what maps a function over the tensors of one or several batches."""
 
 from __future__ import annotations
 
@@ -9,12 +9,26 @@ from torch.utils import _pytree
 from ._batch import Batch
 
 
+class _Whose:
+    """Ticket and uses of a batch. All are alike, so that several batches can be mapped together: what comes out is
+    the first one's."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.parts = batch._ticket, batch._uses
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Whose)
+
+    def __hash__(self) -> int:
+        return 0
+
+
 def _flatten(batch: Batch) -> tuple[list[Any], Any]:
-    return [batch.data, batch.target, batch.ids, batch._weight], (batch._ticket, batch._uses)
+    return [batch.data, batch.target, batch.ids, batch._weight], _Whose(batch)
 
 
 def _unflatten(fields: Any, whose: Any) -> Batch:
-    return Batch(*fields, *whose)
+    return Batch(*fields, *whose.parts)
 
 
 _pytree.register_pytree_node(Batch, _flatten, _unflatten, serialized_type_name="lossfeed.Batch")
