@@ -25,7 +25,7 @@ def make_loader(report: Report, batch_size: int, samples: int, classes: int = 10
     side = 8 if report.quick else 32
     images = rng.integers(0, 256, (samples, side, side, 3), dtype=np.uint8)
     data = lf.open((images, rng.integers(0, classes, samples)))
-    return lf.Loader(data, batch_size=batch_size, drop_last=True, device=str(report.device), seed=0, stats=False, framework="torch")
+    return lf.Loader(data, batch_size=batch_size, shuffle=True, drop_last=True, device=str(report.device), seed=0, stats=False, framework="torch")
 
 
 def endless(loader: lf.Loader) -> Iterator[Any]:

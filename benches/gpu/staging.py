@@ -35,7 +35,7 @@ def pixels(samples: int, side: int) -> tuple[np.ndarray[Any, Any], np.ndarray[An
 def loader(report: Report, data: Any, batch_size: int, **keywords: Any) -> lf.Loader:
     """A loader whose samples are all in its cache."""
     made = lf.Loader(
-        data, batch_size, cache=1.0, cache_form="decoded", drop_last=True, device=str(report.device), stats=False, framework="torch", **keywords
+        data, batch_size, shuffle=True, seed=0, cache=1.0, cache_form="decoded", drop_last=True, device=str(report.device), stats=False, framework="torch", **keywords
     )
     for _ in made:
         pass
@@ -192,7 +192,7 @@ def images(report: Report) -> list[dict[str, Any]]:
         us = medians_us({"torch": by_torch}, device, 2 if report.quick else 30)["torch"]
         count = 4 if report.quick else 200
         with loader(report, data, batch_size) as plain, loader(report, data, batch_size, transform=transform) as made:
-            twin = lf.Loader(data, batch_size, drop_last=True, transform=transform, stats=False, framework="torch")
+            twin = lf.Loader(data, batch_size, shuffle=True, seed=0, drop_last=True, transform=transform, stats=False, framework="torch")
             made.set_epoch(5)
             twin.set_epoch(5)
             same = all(torch.equal(x.data.cpu(), y.data) for x, y in zip(made, twin, strict=True))

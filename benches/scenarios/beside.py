@@ -79,15 +79,15 @@ def measure(name: str, folder: str | None) -> float:
     if name in ("cold", "warm"):
         data = lf.open(str(Path(folder or ".") / "train-{00..09}.tar"))
         if name == "cold":
-            loader = lf.Loader(data, 256, **common)
+            loader = lf.Loader(data, 256, shuffle=True, **common)
         else:
-            loader = lf.Loader(data, 256, cache=1.0, cache_form="decoded", **common)
+            loader = lf.Loader(data, 256, shuffle=True, cache=1.0, cache_form="decoded", **common)
             epoch(loader)
         return spent(lambda: epoch(loader), len(data), 2.0)
     rows = torch.randint(0, 256, (50_000, 32, 32, 3), dtype=torch.uint8)
     pair = (rows, torch.arange(50_000) % 10)
     if name == "arrays":
-        loader = lf.Loader(pair, 256, **common)
+        loader = lf.Loader(pair, 256, shuffle=True, **common)
     else:
         loader = lf.Loader(pair, 256, sampler="cost-aware", policy="importance", cache=0.2, **common)
     scored = name == "scored"

@@ -104,7 +104,7 @@ def microseconds(call: Callable[[], Any], blocks: int) -> dict[str, float]:
 
 def loader_of(torch: Any, lf: Any, rows: int) -> tuple[Any, Any]:
     """A loader that plays one of a device, and a batch of it."""
-    loader = lf.Loader((torch.zeros(4 * rows, 1), torch.arange(4 * rows) % 10), rows, num_workers=0, framework="torch", stats=False)
+    loader = lf.Loader((torch.zeros(4 * rows, 1), torch.arange(4 * rows) % 10), rows, shuffle=True, num_workers=0, framework="torch", stats=False)
     from lossfeed._plans import Plans
 
     loader._account.plans = Plans()

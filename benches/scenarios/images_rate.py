@@ -63,7 +63,7 @@ def main() -> int:
     for side, samples in ((32, 50_000), (224, 2_048)):
         pixels = np.random.default_rng(0).integers(0, 256, (samples, side, side, 3), dtype=np.uint8)
         data = lf.open((pixels, np.arange(samples)))
-        common = {"num_workers": workers, "cache": 1.0, "cache_form": "decoded", "stats": False, "framework": "torch", "drop_last": True}
+        common = {"num_workers": workers, "cache": 1.0, "cache_form": "decoded", "stats": False, "framework": "torch", "drop_last": True, "shuffle": True}
         transform = lf.ImageTransform("float32", mean=MEAN, std=STD, layout="channels_last", padding=4, flip=0.5)
         plain = lf.Loader(data, 256, **common)
         ways: dict[str, tuple[Any, Callable[[Any], Any]]] = {

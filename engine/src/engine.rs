@@ -24,6 +24,8 @@ mod dataset;
 mod exchange;
 #[cfg(test)]
 mod exchange_tests;
+#[cfg(test)]
+mod given_tests;
 mod mail;
 mod pacing;
 #[cfg(test)]
@@ -55,8 +57,8 @@ use crate::stats::Publisher;
 use lossfeed_kernels::rank;
 use parking_lot::Mutex;
 use run::Clock;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -71,6 +73,9 @@ pub struct Engine {
     batches: Batches,
     device: Arc<dyn Device>,
     copy_choice: CopyChoice,
+    /// The run's; it changes in runs whose seed was left open, under the clock's lock.
+    seed: AtomicU64,
+    seed_is_open: AtomicBool,
     /// Of a run that awaits weights: its sampler was left to [`crate::sampler::Auto`].
     weights: Option<Mutex<WeightUse>>,
     /// Of a run that is to wait little: see [`crate::sampler::Auto::stall`].
@@ -131,9 +136,9 @@ impl Engine {
         &self.feed.source
     }
 
-    /// Batches an epoch, the same on every rank.
+    /// Batches an epoch, the same on every rank. Where the caller brings the order, those of the epoch that began last.
     pub fn batches_per_epoch(&self) -> usize {
-        self.batches.len()
+        self.feed.counters.batches_per_epoch.load(Relaxed) as usize
     }
 
     fn same_process(&self) -> Result<()> {
@@ -161,6 +166,9 @@ impl Engine {
         c.slots_copying.store(slots.copying as u64, Relaxed);
         c.arena_used_bytes.store(arena.used_bytes(), Relaxed);
         c.arena_largest_free_bytes.store(arena.largest_free_bytes(), Relaxed);
+        if let Some(ahead) = &self.feed.read_ahead {
+            c.read_ahead_bytes.store(ahead.bytes(), Relaxed);
+        }
         if let Some(disk) = self.feed.source.disk() {
             c.disk_hits_total.store(disk.hits, Relaxed);
             c.disk_hit_bytes_total.store(disk.hit_bytes, Relaxed);
@@ -187,7 +195,7 @@ impl Engine {
     }
 
     fn belief(&self) -> Belief<'_> {
-        match self.settings.control_seed() {
+        match self.settings.control_seed(self.seed.load(Relaxed)) {
             Some(seed) => Belief::Noise(seed),
             None => Belief::Measured(&self.scale),
         }
@@ -213,7 +221,7 @@ impl Engine {
     /// scores are. Looks at every sample of the dataset, so it is for an epoch's end and not for every batch.
     pub fn epoch_report(&self) -> EpochReport {
         let beliefs = self.feed.cache.snapshot();
-        self.deliveries.lock().report(&beliefs, self.batches.len())
+        self.deliveries.lock().report(&beliefs, self.batches_per_epoch())
     }
 
     /// The bad samples met so far.
@@ -261,6 +269,9 @@ impl Engine {
         // The position stays: a state may still be taken.
         if let Some(current) = &self.clock.lock().current {
             current.stop();
+        }
+        if let Some(ahead) = &self.feed.read_ahead {
+            ahead.close();
         }
         // Last, so that a loader thread that is woken by it finds its pass stopped.
         self.feed.pool.close();

@@ -186,6 +186,10 @@ pub struct Settings {
     /// alone, with `workers` 0 for those that draw by scores and residents, which threads bring in an order of their
     /// own.
     pub seed: u64,
+    /// Nobody chose the seed: it is set before the first epoch ([`crate::engine::Engine::settle_seed`]), or a state that
+    /// is loaded brings its own. Only with one rank: several must draw by one seed from the start.
+    #[serde(default)]
+    pub open_seed: bool,
     /// This rank, below `world_size`.
     pub rank: u32,
     /// Number of ranks.
@@ -200,6 +204,10 @@ pub struct Settings {
     pub workers: Option<usize>,
     /// Batches in preparation per worker, beside the one it fills. Default 2.
     pub prefetch_factor: usize,
+    /// Host memory for samples that are read before their batch is decided, in bytes; 0: none are. `None`: 128 MiB for
+    /// datasets behind a network where there are loader threads, else 0. Means nothing for samples in memory.
+    #[serde(default)]
+    pub read_ahead: Option<u64>,
     /// Host memory for cached samples, in bytes. 0: no cache.
     pub cache_bytes: u64,
     /// Form of the cached samples.
@@ -243,11 +251,13 @@ impl Default for Settings {
             batch_size: 1,
             drop_last: false,
             seed: 0,
+            open_seed: false,
             rank: 0,
             world_size: 1,
             exchange: false,
             workers: None,
             prefetch_factor: 2,
+            read_ahead: None,
             cache_bytes: 0,
             cache_form: CacheForm::Encoded,
             transform: None,
@@ -271,6 +281,9 @@ fn gathered() -> Option<CopyPath> {
     Some(CopyPath::Gathered)
 }
 
+/// Read ahead where nobody says how much: some tens of thousands of small samples, or a few batches of photographs.
+const READ_AHEAD_BYTES: u64 = 128 << 20;
+
 /// Largest number of loader threads: beyond it a typo is likelier than a wish.
 const MAX_WORKERS: usize = 1024;
 
@@ -284,14 +297,25 @@ impl Settings {
         if samples > MAX_SAMPLES {
             return Err(Error::settings(format!("{samples} samples are more than ids can name ({MAX_SAMPLES})")));
         }
-        let per_rank = samples.checked_div(self.world_size as usize);
+        let per_rank = samples.checked_div(self.world_size as usize).filter(|_| self.sampler.given().is_none());
         if let Some(per_rank) = per_rank.filter(|&samples| samples > 0 && self.batch_size > samples) {
             return Err(Error::settings(format!(
                 "batch_size {} is above the {per_rank} samples of a rank ({samples} samples, world_size {}): use at most {per_rank}",
                 self.batch_size, self.world_size
             )));
         }
-        Batches::new(samples, self.batch_size, self.drop_last, self.rank, self.world_size)?;
+        self.batches(samples)?;
+        if self.open_seed && self.world_size > 1 {
+            return Err(Error::settings(format!(
+                "the seed was left open for {} ranks, which must all draw by one: give a seed",
+                self.world_size
+            )));
+        }
+        if self.exchange && self.sampler.given().is_some() {
+            return Err(Error::settings(
+                "ranks that exchange scores draw one order together, and a sampler of your own brings each rank its own: leave one of them out",
+            ));
+        }
         if let Some(workers) = self.workers.filter(|&w| w > MAX_WORKERS) {
             return Err(Error::settings(format!(
                 "num_workers {workers} is above {MAX_WORKERS}: threads, not samples, are meant"
@@ -353,6 +377,11 @@ impl Settings {
         self.workers.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
     }
 
+    /// How much is read ahead of a dataset, which lies behind a network or not.
+    pub fn read_ahead_bytes(&self, remote: bool) -> u64 {
+        self.read_ahead.unwrap_or(if remote && self.worker_count() > 0 { READ_AHEAD_BYTES } else { 0 })
+    }
+
     /// Batch slots kept busy: one per worker being filled, `prefetch_factor` more each, and one being handed over.
     pub fn depth(&self) -> usize {
         self.worker_count() * (1 + self.prefetch_factor) + 1
@@ -361,6 +390,23 @@ impl Settings {
     /// The most batch slots there may be, lent ones included.
     pub fn slots_max(&self) -> usize {
         self.max_slots.unwrap_or(self.depth() + 64)
+    }
+
+    /// How an epoch over `samples` is cut. Where the caller brings the order, how one of every sample would be.
+    ///
+    /// # Errors
+    /// As [`Batches::new`].
+    pub fn batches(&self, samples: usize) -> Result<Batches> {
+        if self.sampler.given().is_none() {
+            return Batches::new(samples, self.batch_size, self.drop_last, self.rank, self.world_size);
+        }
+        if self.rank >= self.world_size {
+            return Err(Error::settings(format!(
+                "rank {} is not one of {} ranks: ranks count from 0 to world_size - 1",
+                self.rank, self.world_size
+            )));
+        }
+        Batches::new(samples, self.batch_size.min(samples), false, 0, 1)
     }
 
     /// Batches that may be in preparation or finished and not taken. Under a buffer sampler a batch's scores must be
@@ -381,14 +427,14 @@ impl Settings {
         })
     }
 
-    /// The seed of the noise that stands for every score in a control run (`random_scores`), or `None`.
-    pub fn control_seed(&self) -> Option<u64> {
+    /// The seed of the noise that stands for every score in a control run (`random_scores`) of this seed, or `None`.
+    pub fn control_seed(&self, seed: u64) -> Option<u64> {
         let random = match self.sampler {
             SamplerSettings::CostAware(sampler) => sampler.random_scores,
             SamplerSettings::Replay(sampler) => sampler.random_scores,
             _ => false,
         };
-        random.then_some(self.seed)
+        random.then_some(seed)
     }
 
     /// The weight of the old belief.

@@ -136,6 +136,38 @@ impl Engine {
         outside(py, || self.core.start_epoch())
     }
 
+    /// Starts the next epoch in an order of the caller's: int64 ids, and the int64 end of each batch where the caller cuts
+    /// them too.
+    #[pyo3(signature = (ids, ends=None))]
+    fn start_given(&self, py: Python<'_>, ids: &Bound<'_, PyAny>, ends: Option<Bound<'_, PyAny>>) -> PyResult<u64> {
+        let ids = Input::get(ids)?.to_vec::<i64>();
+        let ends = ends.map(|ends| Ok::<_, PyErr>(Input::get(&ends)?.to_vec::<i64>())).transpose()?;
+        // An end below 0 is none: it is refused for what it becomes.
+        let ends: Option<Vec<usize>> = ends.map(|ends| ends.into_iter().map(|end| end as usize).collect());
+        outside(py, || self.core.start_given(&ids, ends.as_deref()))
+    }
+
+    /// Ids (int64) of the next epoch, drawn in proportion to float64 weights, one a sample.
+    fn draw_weighted(&self, py: Python<'_>, weights: &Bound<'_, PyAny>) -> PyResult<Buffer> {
+        let weights = Input::get(weights)?.to_vec::<f64>();
+        outside(py, || self.core.draw_weighted(&weights)).map(Buffer::from_vec)
+    }
+
+    /// Whether the next epoch goes on with the order of a state that was loaded.
+    fn has_order(&self, py: Python<'_>) -> PyResult<bool> {
+        outside(py, || self.core.has_order())
+    }
+
+    /// The run's seed; None while it is open.
+    fn seed(&self) -> Option<u64> {
+        self.core.seed()
+    }
+
+    /// Sets a seed that was left open.
+    fn settle_seed(&self, py: Python<'_>, seed: u64) -> PyResult<()> {
+        outside(py, || self.core.settle_seed(seed))
+    }
+
     /// Ends the pass under way; what this rank brings to an exchange: its proposal, and its news as little-endian words.
     fn begin_exchange<'py>(&self, py: Python<'py>) -> PyResult<(String, Bound<'py, PyBytes>)> {
         let (proposal, words) = outside(py, || self.core.begin_exchange())?;

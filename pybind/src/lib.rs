@@ -17,6 +17,7 @@ mod openmp;
 mod plans;
 mod policies;
 mod process;
+mod samplers;
 mod scores;
 mod source;
 mod spec;
@@ -56,6 +57,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(engine::exchange_refusal, module)?)?;
     module.add_function(wrap_pyfunction!(policies::cache_policies, module)?)?;
     module.add_function(wrap_pyfunction!(policies::default_policy, module)?)?;
+    module.add_function(wrap_pyfunction!(samplers::sampler_options, module)?)?;
+    module.add_function(wrap_pyfunction!(samplers::sampler_problem, module)?)?;
     module.add_function(wrap_pyfunction!(cli::cli_main, module)?)?;
     Ok(())
 }

@@ -100,6 +100,19 @@ impl Source {
         Ok((wrap(first), wrap(rest)))
     }
 
+    /// This dataset and `others` after it, as one.
+    fn concat(&self, py: Python<'_>, others: Vec<PyRef<'_, Self>>) -> PyResult<Self> {
+        let parts: Vec<Dataset> =
+            std::iter::once(self.dataset.clone()).chain(others.iter().map(|other| other.dataset.clone())).collect();
+        drop(others);
+        Ok(Self { dataset: outside(py, || Dataset::concat(&parts))? })
+    }
+
+    /// Sets the most bytes a second that come from its store; false if it has none.
+    fn limit(&self, py: Python<'_>, bytes_per_s: Option<u64>) -> PyResult<bool> {
+        outside(py, || Ok(self.dataset.source.limit(bytes_per_s)))
+    }
+
     /// Data and target of sample `id`, as they are delivered.
     fn sample(&self, py: Python<'_>, id: SampleId) -> PyResult<(Buffer, Buffer)> {
         let (data, target) = outside(py, || self.dataset.read(id))?;

@@ -212,7 +212,7 @@ def passed(case: Case, dataset: Dataset, on_error: str, through: tuple[type[Base
     )
     log: list[Row] = []
     raised: BaseException | None = None
-    loader = lf.Loader(dataset, framework="numpy", stats=False, **settings)
+    loader = lf.Loader(dataset, framework="numpy", stats=False, **{"shuffle": True, **settings})
     dataset.loader = loader
     try:
         try:
@@ -281,7 +281,7 @@ def changing(case: Case) -> None:
         dataset = Changes(case.rng.randrange(2**32))
         try:
             loader = lf.Loader(
-                dataset, 8, cache=cache, framework="numpy", stats=False, num_workers=case.rng.randrange(3)
+                dataset, 8, shuffle=True, cache=cache, framework="numpy", stats=False, num_workers=case.rng.randrange(3)
             )
         except lf.Error:
             case.check(cache is not None, "a dataset that changes was refused although nothing is cached")
@@ -313,7 +313,7 @@ def lengths(case: Case) -> None:
 
     for length in (0, -1, 2**32, 2**33, 2**62, 2**70, 1.5, None, "9", raising):
         try:
-            with lf.Loader(of(length), 4, framework="numpy", stats=False) as loader:
+            with lf.Loader(of(length), 4, shuffle=True, framework="numpy", stats=False) as loader:
                 case.fail(f"__len__ is {length!r}, and a loader of {len(loader)} batches was made")
         except (lf.Error, ValueError, OverflowError, TypeError, RuntimeError) as error:
             # What Python itself says to such a length is as good.

@@ -81,7 +81,7 @@ class Slow:
         return np.full(32, i % 251, np.uint8), i
 arrays = np.arange(40000, dtype=np.float32).reshape(4000, 10), np.arange(4000)
 def make(data, workers, **more):
-    return lf.Loader(data, 8, num_workers=workers, framework="numpy", cache="20%", **more)
+    return lf.Loader(data, 8, num_workers=workers, framework="numpy", cache="20%", shuffle=True, **more)
 """
 
 

@@ -128,7 +128,8 @@ def mutated_data(case: Case, kind: str, victims: list[Path], **options: Any) -> 
         about = f"{victim.name} damaged"
         try:
             opened = truth.opened(kind, data.where, **options)
-            with lf.Loader(opened, 8, num_workers=0, framework="numpy", stats=False, on_error="skip") as loader:
+            settings = {"num_workers": 0, "framework": "numpy", "stats": False, "on_error": "skip"}
+            with lf.Loader(opened, 8, shuffle=True, **settings) as loader:
                 wrong = []
                 for batch in loader:
                     for i, total in zip(batch.ids.tolist(), truth.checksums(batch), strict=True):
@@ -159,7 +160,8 @@ def open_shards(case: Case) -> None:
             "cache": case.rng.choice((None, "30%")),
             "on_error": case.rng.choice(("raise", "skip")),
         }
-        with lf.Loader(truth.opened(data.kind, data.where), 4, framework="numpy", stats=False, **settings) as loader:
+        opened = truth.opened(data.kind, data.where)
+        with lf.Loader(opened, 4, shuffle=True, framework="numpy", stats=False, **settings) as loader:
             log: list[Row] = []
             how = case.rng.choice(("damage", "replace", "overwrite", "cut", "remove"))
             about = f"{data.kind}, {how} while open, {settings}"
@@ -224,7 +226,7 @@ def pages(case: Case) -> None:
 
     x, y = truth.samples(80, 4)
     place = Path(os.environ["LOSSFEED_RUNTIME_DIR"])
-    with lf.Loader((x, y), 8, framework="numpy", num_workers=1) as loader:
+    with lf.Loader((x, y), 8, shuffle=True, framework="numpy", num_workers=1) as loader:
         list(loader)
         time.sleep(0.05)
         found = [path for path in place.iterdir() if path.is_file()]

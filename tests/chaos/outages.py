@@ -109,7 +109,7 @@ def training(case: Case, kind: str) -> None:
                 )
                 case.count("refused")
                 continue
-            with lf.Loader(opened, 6, framework="numpy", stats=False, **settings) as loader:
+            with lf.Loader(opened, 6, shuffle=True, framework="numpy", stats=False, **settings) as loader:
                 case.count("trained" if deliver(case, loader, data, 2, about, heals) else "refused")
             case.count("faults", sum(store.counts.values()))
 
@@ -133,7 +133,7 @@ def outage(case: Case) -> None:
                 "on_error": "skip",
                 "cache": case.rng.choice((None, "50%")),
             }
-            with lf.Loader(opened, 4, framework="numpy", stats=False, **settings) as loader:
+            with lf.Loader(opened, 4, shuffle=True, framework="numpy", stats=False, **settings) as loader:
                 log: list[Row] = []
                 down_after = case.rng.randrange(1, 5)
                 try:

@@ -11,7 +11,7 @@ use lossfeed::loader::{Batch, Next};
 use lossfeed::{Engine, Settings};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use support::{Patterned, check, engine, settings};
+use support::{Patterned, SAMPLE_BYTES, check, engine, settings};
 
 const BATCHES: usize = 100_000;
 const SAMPLES: usize = 400;
@@ -40,6 +40,7 @@ struct Met {
     exhausted: usize,
     closed_in_mid_pass: usize,
     outlived: usize,
+    read_ahead: usize,
 }
 
 fn stat(engine: &Engine, name: &str) -> usize {
@@ -108,7 +109,9 @@ fn pass(engine: &Engine, max_slots: usize, dice: &mut Dice, held: &mut VecDeque<
 /// One engine's life.
 fn life(dice: &mut Dice, met: &mut Met) {
     let (workers, prefetch_factor) = (dice.below(4), 1 + dice.below(2));
-    let with = Settings { workers: Some(workers), prefetch_factor, cache_bytes: 200 * 64, ..settings(BATCH_SIZE) };
+    let read_ahead = if dice.one_in(2) { Some(dice.below(3) as u64 * 40 * SAMPLE_BYTES as u64) } else { None };
+    let with =
+        Settings { workers: Some(workers), prefetch_factor, read_ahead, cache_bytes: 200 * 64, ..settings(BATCH_SIZE) };
     let max_slots = with.depth() + dice.below(6);
     let engine = engine(Patterned::new(SAMPLES), Settings { max_slots: Some(max_slots), ..with });
     let mut held = VecDeque::new();
@@ -134,6 +137,8 @@ fn life(dice: &mut Dice, met: &mut Met) {
         return;
     }
     engine.close();
+    met.read_ahead += stat(&engine, "read_ahead_samples_total") + stat(&engine, "read_ahead_late_total");
+    assert_eq!(stat(&engine, "read_ahead_bytes"), 0);
     assert_eq!(stat(&engine, "slots_free") + held.len(), stat(&engine, "slots_total"), "{held:?}");
     held.iter().for_each(|batch| check(&engine, batch));
     drop(held);
@@ -155,8 +160,9 @@ fn a_hundred_thousand_batches_lose_no_slot_no_thread_and_no_byte() {
         life(&mut dice, &mut met);
     }
     println!("{met:?}");
-    let Met { batches: _, ends, abandoned, overtaken, exhausted, closed_in_mid_pass, outlived } = met;
-    assert!([ends, abandoned, overtaken, exhausted, closed_in_mid_pass, outlived].iter().all(|&n| n > 10), "too calm");
+    let Met { batches: _, ends, abandoned, overtaken, exhausted, closed_in_mid_pass, outlived, read_ahead } = met;
+    let met = [ends, abandoned, overtaken, exhausted, closed_in_mid_pass, outlived, read_ahead];
+    assert!(met.iter().all(|&n| n > 10), "too calm");
     #[cfg(target_os = "linux")]
     {
         let started = Instant::now();

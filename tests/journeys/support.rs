@@ -22,8 +22,9 @@ pub(crate) struct Patterned {
     pub(crate) fetches: AtomicU64,
     pub(crate) delay: Duration,
     pub(crate) bad: HashSet<SampleId>,
-    /// Fetching one of these panics, once each.
+    /// Fetching one of these panics, once each, in threads whose names begin like this.
     pub(crate) explosive: Arc<Mutex<HashSet<SampleId>>>,
+    pub(crate) explodes_in: &'static str,
     in_the_air: Mutex<HashSet<SampleId>>,
 }
 
@@ -41,6 +42,7 @@ impl Patterned {
             delay: Duration::ZERO,
             bad: HashSet::new(),
             explosive: Arc::default(),
+            explodes_in: "",
             in_the_air: Mutex::default(),
         }
     }
@@ -79,7 +81,8 @@ impl Source for Patterned {
             }
         }
         std::thread::sleep(self.delay);
-        let explodes = ids.iter().any(|id| self.explosive.lock().unwrap().remove(id));
+        let here = std::thread::current().name().unwrap_or_default().starts_with(self.explodes_in);
+        let explodes = here && ids.iter().any(|id| self.explosive.lock().unwrap().remove(id));
         if explodes {
             self.in_the_air.lock().unwrap().retain(|id| !ids.contains(id));
             panic!("it explodes on purpose");

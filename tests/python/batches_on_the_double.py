@@ -136,7 +136,7 @@ def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, **keywords
     are read on a stream that was never made to wait."""
     call("set", b"delay_us", delay_us)
     wrong = 0
-    keywords = {"batch_size": BATCH, "seed": 5, "transform": transform, "framework": "torch", "stats": False, **keywords}
+    keywords = {"batch_size": BATCH, "seed": 5, "shuffle": True, "transform": transform, "framework": "torch", "stats": False, **keywords}
     plain = {**keywords, "num_workers": 0, "prefetch_factor": None, "max_slots": None, "copy_path": "auto"}
     with lf.Loader(data, device="cuda:0", **keywords) as there, lf.Loader(data, **plain) as here:
         by_threads = transform is not None and _cuda._loaded[0] is None

@@ -25,7 +25,7 @@ OTHER = call("stream")
 
 
 def made():
-    loader = lf.Loader(ROWS, 8, seed=3, num_workers=1, framework="torch", stats=False, score="loss")
+    loader = lf.Loader(ROWS, 8, shuffle=True, seed=3, num_workers=1, framework="torch", stats=False, score="loss")
     loader._account.plans = _plans.Plans()  # as a loader of a device has them
     return loader
 

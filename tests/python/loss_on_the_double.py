@@ -112,7 +112,7 @@ def probabilities():
 
 def made(data, **keywords):
     """A loader whose batches lie on the host, and play on the device: as one of a device it has plans."""
-    loader = lf.Loader(data, 8, seed=3, num_workers=1, framework="torch", stats=False, **keywords)
+    loader = lf.Loader(data, 8, shuffle=True, seed=3, num_workers=1, framework="torch", stats=False, **keywords)
     loader._account.plans = _plans.Plans() if on_device() else None
     return loader
 

@@ -23,7 +23,7 @@ RANKS = 2
 
 
 def made(**keywords):
-    loader = lf.Loader(ROWS, 8, seed=3, num_workers=0, framework="torch", stats=False, score="loss", **keywords)
+    loader = lf.Loader(ROWS, 8, shuffle=True, seed=3, num_workers=0, framework="torch", stats=False, score="loss", **keywords)
     loader._account.plans = _plans.Plans()  # as a loader of a device has them
     return loader
 

@@ -52,10 +52,10 @@ def test_layouts_hold_the_same_values_in_the_order_they_name(arrays):
 def test_numpy_gets_arrays_of_the_same_bits(arrays):
     for layout in ("NCHW", "channels_last"):
         transform = lf.ImageTransform("float16", layout=layout, padding=2, flip=0.5)
-        with lf.Loader(arrays, 16, num_workers=0, framework="numpy", transform=transform, stats=False) as loader:
+        with lf.Loader(arrays, 16, seed=0, num_workers=0, framework="numpy", transform=transform, stats=False) as loader:
             array = next(iter(loader)).data
             assert array.dtype == np.float16 and array.shape == (16, 3, H, W)
-        with lf.Loader(arrays, 16, num_workers=0, framework="torch", transform=transform, stats=False) as loader:
+        with lf.Loader(arrays, 16, seed=0, num_workers=0, framework="torch", transform=transform, stats=False) as loader:
             assert np.array_equal(next(iter(loader)).data.numpy(), array)
 
 

@@ -200,7 +200,7 @@ def test_the_cache_never_exceeds_its_limit_by_its_own_count(numbers):
     y = np.zeros(n, dtype=np.int64)
     for policy in ("lru", "fifo", "minio", "shade", "importance"):
         limit = 500_000
-        loader = lf.Loader((x, y), 16, cache=limit, policy=policy, num_workers=3, seed=1)
+        loader = lf.Loader((x, y), 16, shuffle=True, cache=limit, policy=policy, num_workers=3, seed=1)
         for _ in range(3):
             for batch in loader:
                 loader.score_losses(torch.rand(len(batch)), batch)

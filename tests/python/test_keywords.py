@@ -25,8 +25,6 @@ def test_the_table_names_every_keyword_of_torchs_loader_and_the_signature_keeps_
 @pytest.mark.parametrize(
     "keyword,value",
     [
-        ("sampler", torch.utils.data.SequentialSampler(range(4))),
-        ("batch_sampler", [[0, 1]]),
         ("worker_init_fn", print),
         ("multiprocessing_context", "spawn"),
         ("pin_memory_device", "cuda"),
@@ -51,8 +49,11 @@ def test_drop_last_is_honoured(numbers):
 
 
 def test_shuffle_is_honoured(numbers):
-    orders = [np.concatenate(epoch_ids(lf.Loader(numbers, 8, shuffle=s))).tolist() for s in (None, True, False)]
-    assert orders[0] == orders[1] != orders[2] == list(range(64))
+    orders = [np.concatenate(epoch_ids(lf.Loader(numbers, 8, shuffle=s, seed=0))).tolist() for s in (None, True, False)]
+    assert orders[0] == orders[2] == list(range(64)) != orders[1] and sorted(orders[1]) == orders[0]
+    named = np.concatenate(epoch_ids(lf.Loader(numbers, 8, sampler="uniform", seed=0))).tolist()
+    assert named == orders[1], "shuffle=True is sampler='uniform'"
+    assert sorted(np.concatenate(epoch_ids(lf.Loader(numbers, 8, cache="50%"))).tolist()) == orders[0]
 
 
 def test_dataset_is_torchs_name_for_data(numbers):
@@ -126,13 +127,109 @@ def test_collate_fn_makes_data_and_target_of_the_rows(numbers):
 
 def test_generator_gives_the_seed(numbers):
     def order(seed):
-        return np.concatenate(epoch_ids(lf.Loader(numbers, 8, generator=torch.Generator().manual_seed(seed)))).tolist()
+        keywords = {"shuffle": True, "generator": torch.Generator().manual_seed(seed)}
+        return np.concatenate(epoch_ids(lf.Loader(numbers, 8, **keywords))).tolist()
 
     assert order(1) == order(1) != order(2)
     with pytest.raises(lf.SettingsError, match="leave one out"):
         lf.Loader(numbers, 8, generator=torch.Generator(), seed=1)
     with pytest.raises(lf.SettingsError, match="torch.Generator"):
         lf.Loader(numbers, 8, generator=np.random.default_rng())
+
+
+def shuffled(numbers, **keywords):
+    with lf.Loader(numbers, 8, shuffle=True, num_workers=0, **keywords) as loader:
+        return [np.concatenate(epoch_ids(loader)).tolist() for _ in range(2)]
+
+
+def test_an_unset_seed_follows_torch_manual_seed(numbers):
+    torch.manual_seed(7)
+    first, other = shuffled(numbers), shuffled(numbers)
+    assert first != other and first[0] != first[1], "one is drawn for every loader"
+    torch.manual_seed(7)
+    assert shuffled(numbers) == first
+    torch.manual_seed(8)
+    assert shuffled(numbers) != first
+    torch.manual_seed(7)
+    loader = lf.Loader(numbers, 8, shuffle=True)
+    torch.manual_seed(9)
+    later = [i.tolist() for i in epoch_ids(loader)]
+    torch.manual_seed(9)
+    assert np.concatenate(later).tolist() == shuffled(numbers)[0], "when the first epoch begins"
+
+
+def test_a_seed_draws_nothing_from_torch_and_ranks_and_numpy_have_seed_0(numbers):
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    zero = shuffled(numbers, seed=0)
+    assert shuffled(numbers, framework="numpy") == zero
+    shares = [shuffled(numbers, rank=rank, world_size=2)[0] for rank in range(2)]
+    assert shares == [shuffled(numbers, rank=rank, world_size=2, seed=0)[0] for rank in range(2)]
+    assert sorted(sum(shares, [])) == list(range(64))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_state_brings_its_seed_to_a_loader_that_was_given_none(numbers):
+    def make(**keywords):
+        return lf.Loader(numbers, 8, shuffle=True, **keywords)
+
+    for take in (0, 3, 8):
+        loader = make()
+        if take == 0:
+            state = loader.state_dict()  # before the first epoch: the seed is settled now
+            rest = []
+        else:
+            it = iter(loader)
+            for _ in range(take):
+                next(it)
+            state = loader.state_dict()
+            rest = [batch.ids.tolist() for batch in it]
+        following = [i.tolist() for i in epoch_ids(loader)]
+        for keywords in ({}, {"generator": torch.Generator().manual_seed(1)}):
+            resumed = make(**keywords)
+            resumed.load_state_dict(state)
+            if rest:
+                assert [i.tolist() for i in epoch_ids(resumed)] == rest
+            assert [i.tolist() for i in epoch_ids(resumed)] == following, "and the epochs after it"
+        with pytest.raises(lf.SettingsError, match="seed .* .this loader: 5"):
+            make(seed=5).load_state_dict(state)
+
+
+def test_images_and_noise_draw_by_the_seed_that_was_settled(numbers):
+    pixels = np.arange(16 * 8 * 8 * 3, dtype=np.uint8).reshape(16, 8, 8, 3), np.arange(16)
+
+    def made(seed=None, state=None):
+        transform = lf.ImageTransform("float32", padding=2, flip=0.5)
+        sampler = {"name": "cost-aware", "random_scores": True}
+        loader = lf.Loader(pixels, 4, sampler=sampler, cache="50%", seed=seed, transform=transform, num_workers=0)
+        if state is not None:
+            loader.load_state_dict(state)
+        taken = []
+        for _ in range(2):
+            for batch in loader:
+                loader.score_losses(torch.ones(len(batch)), batch)
+                taken.append(batch.data.clone())
+        return loader, torch.cat(taken)
+
+    torch.manual_seed(3)
+    drawn, there = made()
+    seed = drawn._engine.seed()
+    same, here = made(seed=seed)
+    assert torch.equal(there, here) and not torch.equal(there, made(seed=seed + 1)[1])
+    assert torch.equal(drawn.importance(), same.importance())
+    torch.manual_seed(4)
+    fresh = lf.Loader(pixels, 4, sampler={"name": "cost-aware", "random_scores": True}, cache="50%", seed=seed, transform=lf.ImageTransform("float32", padding=2, flip=0.5), num_workers=0)
+    assert torch.equal(made(state=fresh.state_dict())[1], here), "a state's seed goes everywhere too"
+
+
+def test_a_recorded_run_settles_its_seed_at_once(numbers, tmp_path):
+    torch.manual_seed(7)
+    loader = lf.Loader(numbers, 8, shuffle=True, record=tmp_path / "run.csv", cache="50%")
+    assert loader._engine.seed() is not None
+    seed = loader._engine.seed()
+    epoch_ids(loader)
+    loader.close()
+    assert str(seed) in (tmp_path / "run.csv").read_text().split("\n", 3)[0] + (tmp_path / "run.csv").read_text()[:4000]
 
 
 def test_pin_memory_timeout_persistent_workers_and_in_order(numbers):
@@ -187,13 +284,17 @@ def test_cache_sizes_are_read(numbers, cache, expected):
         ({"policy": "best"}, "best.*lru"),
         ({"policy": "belady"}, "belady.*replay"),
         ({"sampler": "fair"}, "fair.*cost-aware"),
+        ({"sampler": "cost_aware"}, "'cost_aware' is unknown .did you mean 'cost-aware'.*use uniform"),
         ({"sampler": {"kappa": 2}}, "no name"),
         ({"sampler": {"name": "cost-aware", "kappa": math.nan}}, "kappa=nan"),
         ({"sampler": {"name": "cost-aware", "kappa": -1}}, "kappa is -1"),
-        ({"sampler": {"name": "cost-aware", "cappa": 4}}, "cappa"),
+        ({"sampler": {"name": "cost-aware", "cappa": 4}}, "no option 'cappa' .did you mean 'kappa'.*: it has fetches, floor, kappa, random_scores$"),
+        ({"sampler": {"name": "ods", "kappa": 4}}, "sampler ods has no option 'kappa': it has none"),
+        ({"sampler": {"name": "cost-aware", "kappa": "much"}}, "sampler cost-aware: kappa='much' is refused: invalid type: string .*expected f32$"),
+        ({"sampler": {"name": "uniform", "replacement": 1}}, "replacement=1 is refused: .*expected a boolean"),
         ({"sampler": {"name": "importance", "floor": 0.0}}, "floor is 0"),
         ({"sampler": {"name": "pads", "repeats": 0.3}}, "repeats is 0.3"),
-        ({"sampler": {"name": "uniform", "options": object}}, "neither a number"),
+        ({"sampler": {"name": "uniform", "replacement": object}}, "neither a number"),
         ({"sampler": "importance", "shuffle": False}, "shuffle=False"),
         ({"shuffle": 1}, "shuffle=1"),
         ({"drop_last": "yes"}, "drop_last='yes'"),

@@ -108,7 +108,7 @@ def test_pytrees_know_a_batch(batch):
     doubled = _pytree.tree_map(lambda t: t * 2, b)
     assert type(doubled) is lf.Batch and torch.equal(doubled.data, b.data * 2) and len(doubled) == 8
     loader.score_losses(torch.ones(8), doubled)
-    other = next(iter(lf.Loader(loader.dataset, 8, num_workers=0, seed=4)))
+    other = next(iter(lf.Loader(loader.dataset, 8, num_workers=0, seed=4, shuffle=True)))
     both = _pytree.tree_map(lambda a, b: a + b, b, other)
     assert torch.equal(both.data, b.data + other.data)
 

@@ -147,7 +147,7 @@ def test_one_seed_gives_one_order_whatever_the_number_of_workers(numbers, sample
 
 
 def test_epochs_differ_advance_by_themselves_and_can_be_chosen(numbers):
-    loader = lf.Loader(numbers, 16, seed=1)
+    loader = lf.Loader(numbers, 16, shuffle=True, seed=1)
     first, second = (np.concatenate(epoch_ids(loader)).tolist() for _ in range(2))
     assert first != second and loader.epoch == 2
     loader.set_epoch(0)

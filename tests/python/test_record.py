@@ -43,7 +43,16 @@ def replay(path, *options):
 def test_a_journal_gives_the_runs_hits_again_whatever_the_sizes_and_the_threads(pictures, tmp_path, policy, workers):
     path = tmp_path / "run.csv.gz"
     loader = lf.Loader(
-        str(pictures), 8, cache="20%", policy=policy, num_workers=workers, seed=1, record=path, framework="numpy", stats=False
+        str(pictures),
+        8,
+        shuffle=True,
+        cache="20%",
+        policy=policy,
+        num_workers=workers,
+        seed=1,
+        record=path,
+        framework="numpy",
+        stats=False,
     )
     for _ in range(3):
         for batch in loader:

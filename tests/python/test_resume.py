@@ -76,8 +76,8 @@ def test_a_state_of_another_run_is_refused_with_the_difference(numbers):
     state = lf.Loader(numbers, 8).state_dict()
     with pytest.raises(lf.SettingsError, match=r"batch_size 8 \(this loader: 16\)"):
         lf.Loader(numbers, 16).load_state_dict(state)
-    with pytest.raises(lf.SettingsError, match=r"sampler.in_order false \(this loader: true\)"):
-        lf.Loader(numbers, 8, shuffle=False).load_state_dict(state)
+    with pytest.raises(lf.SettingsError, match=r"sampler.in_order true \(this loader: false\)"):
+        lf.Loader(numbers, 8, shuffle=True).load_state_dict(state)
     with pytest.raises(lf.SettingsError, match="dataset "):
         lf.Loader((numbers[0] + 1, numbers[1]), 8).load_state_dict(state)
     with pytest.raises(lf.SettingsError, match="no loader state"):

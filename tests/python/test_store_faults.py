@@ -229,6 +229,19 @@ def test_a_password_in_the_url_is_sent_and_never_told(password, monkeypatch):
     assert not spill(told.value)
 
 
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", None])
+def test_an_endpoint_that_begins_with_http_works_by_itself_unless_it_is_forbidden(monkeypatch, name):
+    with FaultStore({"train.tar": tar(0, 4)}) as store:
+        options = {"skip_signature": "true", "region": "nowhere"}
+        if name is None:
+            options["endpoint"] = store.url
+        else:
+            monkeypatch.setenv(name, store.url)
+        assert len(lf.open("s3://bucket/train.tar", store_options=options)) == 4
+        with pytest.raises(lf.SourceError):
+            lf.open("s3://bucket/train.tar", store_options={**options, "allow_http": "false"}, retry_timeout=0)
+
+
 @pytest.mark.parametrize("name", ["AWS_ALLOW_INVALID_CERTIFICATES", "AWS_Allow_Invalid_Certificates"])
 def test_verification_is_not_turned_off_by_the_environment(name, monkeypatch):
     with FaultStore({"x.tar": tar(0, 2)}) as store:

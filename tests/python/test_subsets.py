@@ -112,3 +112,72 @@ def test_a_split_has_every_sample_once(data, part, sizes):
 def test_what_is_no_part_is_refused(data, call, says):
     with pytest.raises(lf.SettingsError, match=says):
         call(data)
+
+
+def test_datasets_follow_each_other_as_one(data, numbers, tmp_path):
+    class Pairs(torch.utils.data.Dataset):
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, i):
+            return numbers[0][i] + 100, numbers[1][i]
+
+    both = data.subset([9, 2]) + lf.open(Pairs()) + data
+    assert len(both) == 71 and both.name(1) == data.name(2) and "2 of the 64" in repr(both)
+    wanted = np.concatenate([numbers[0][[9, 2]], numbers[0][:5] + 100, numbers[0]])
+    for workers in (0, 2):
+        for cache in (None, "50%"):
+            loader = lf.Loader(both, 8, shuffle=True, num_workers=workers, cache=cache)
+            for _ in range(2):
+                seen = []
+                for batch in loader:
+                    assert np.array_equal(batch.data.numpy(), wanted[batch.ids.numpy()])
+                    seen += batch.ids.tolist()
+                assert sorted(seen) == list(range(71))
+    state = loader.state_dict()
+    lf.Loader(lf.concat([data.subset([9, 2]), lf.open(Pairs()), data]), 8, shuffle=True).load_state_dict(state)
+    with pytest.raises(lf.SettingsError, match="dataset"):
+        lf.Loader(lf.concat([data, data.subset([9, 2]), lf.open(Pairs())]), 8, shuffle=True).load_state_dict(state)
+
+
+def test_folders_follow_each_other_and_classes_must_be_the_same(tmp_path):
+    def folder(name, labels, side=4):
+        for label in labels:
+            (tmp_path / name / label).mkdir(parents=True)
+            Image.fromarray(np.full((side, side, 3), len(name), np.uint8)).save(tmp_path / name / label / "0.png")
+        return lf.open(tmp_path / name)
+
+    one, three = folder("a", "xy"), folder("bbb", "xy")
+    both = one + three
+    assert both.classes == ["x", "y"] and both.labels.tolist() == [0, 1, 0, 1]
+    assert [int(x.flatten()[0]) for x, _ in both] == [1, 1, 3, 3]
+    assert both.cache_bytes("decoded") == one.cache_bytes("decoded") + three.cache_bytes("decoded")
+    with pytest.raises(lf.SettingsError, match=r'part 1 has the classes \["x", "z"\] and part 0 \["x", "y"\]'):
+        one + folder("c", "xz")
+    with pytest.raises(lf.SettingsError, match=r"images of part 1 .*\[5, 5, 3\].*\[4, 4, 3\].*one resize="):
+        one + folder("dd", "xy", side=5)
+
+
+def test_what_cannot_follow_is_refused(data, numbers):
+    for call, says in (
+        (lambda: data + lf.open((numbers[0][:, :2], numbers[1])), r"part 1 holds float32 \[2\] with targets int64 \[\] and part 0 float32 \[3\]"),
+        (lambda: lf.concat([]), "nothing to concatenate"),
+        (lambda: lf.concat([data, numbers]), "part 1 is a tuple: open it first"),
+    ):
+        with pytest.raises(lf.SettingsError, match=says):
+            call()
+    with pytest.raises(TypeError):
+        data + 3
+
+
+def test_a_dataset_behind_another_that_draws_at_random_is_found_before_a_cache_freezes_it(numbers):
+    class Random(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, i):
+            return np.random.rand(3).astype(np.float32), i
+
+    both = lf.open(numbers) + lf.open(Random())
+    with pytest.raises(lf.SettingsError, match="of this Random is another one each time"):
+        lf.Loader(both, 8, cache="50%")

@@ -318,7 +318,7 @@ def lossfeed(place: Place, workers: int, source: str, **keywords: Any) -> Epoch:
         data = lf.open(place.form("root").read_text())
     else:
         data = lf.open(place.arrays())
-    loader = lf.Loader(data, BATCH, num_workers=workers, drop_last=True, seed=0, **keywords)
+    loader = lf.Loader(data, BATCH, shuffle=True, num_workers=workers, drop_last=True, seed=0, **keywords)
     warm = False
 
     def epoch() -> Iterator[tuple[Any, Any]]:

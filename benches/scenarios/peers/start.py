@@ -33,7 +33,7 @@ import lossfeed as lf
 marks.append(time.perf_counter())
 opened = lf.open(data, index_cache=index)
 marks.append(time.perf_counter())
-loader = lf.Loader(opened, 256, num_workers=int(workers) if workers else None)
+loader = lf.Loader(opened, 256, shuffle=True, num_workers=int(workers) if workers else None)
 marks.append(time.perf_counter())
 batch = next(iter(loader))
 int(batch.data.reshape(len(batch), -1)[:, 0].sum())

@@ -1,5 +1,7 @@
 //! `lossfeed allocate`: one cache and one link to the store, divided among several jobs.
 
+mod placement;
+
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 
@@ -12,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::{AllocateArgs, Sharing};
 use crate::term;
+use placement::{AskedLoading, AskedNode, PlacementRow, placed};
 
 /// A larger file is no list of jobs.
 const BYTES_MAX: u64 = 64 << 20;
@@ -24,6 +27,9 @@ struct Asked {
     bandwidth_bytes_per_s: f64,
     datasets: Vec<Dataset>,
     jobs: Vec<AskedJob>,
+    /// For DLCache's placement.
+    #[serde(default)]
+    nodes: Vec<AskedNode>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -38,6 +44,9 @@ struct AskedJob {
     /// Measured: seconds of batches without the cache, and with it.
     batch_s_without: Option<Vec<f64>>,
     batch_s_with: Option<Vec<f64>>,
+    /// GPUs that it needs, all on one node. Left out: one.
+    gpus: Option<u32>,
+    loading: Option<AskedLoading>,
 }
 
 impl AskedJob {
@@ -52,12 +61,16 @@ impl AskedJob {
 }
 
 /// The JSON document: `{"sharing", "datasets": [{"name", "bytes", "cache_bytes"}…], "jobs": [{"name", "dataset",
-/// "bandwidth_bytes_per_s", "hit_ratio", "rate_bytes_per_s", "share_of_ideal", "equal_split_share_of_ideal"}…]}`.
+/// "bandwidth_bytes_per_s", "hit_ratio", "rate_bytes_per_s", "share_of_ideal", "equal_split_share_of_ideal"}…]}`. Where
+/// loaders were measured, jobs have "workers" too; where there are nodes, the document has "placement": `[{"job",
+/// "runs_on", "nodes": [{"node", "score", "fetch_bytes"}…], "homeless_bytes"}…]`.
 #[derive(Debug, Serialize)]
 struct Report {
     sharing: Sharing,
     datasets: Vec<DatasetRow>,
     jobs: Vec<JobRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    placement: Vec<PlacementRow>,
 }
 
 #[derive(Debug, Serialize)]
@@ -76,6 +89,8 @@ struct JobRow {
     rate_bytes_per_s: f64,
     share_of_ideal: f64,
     equal_split_share_of_ideal: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workers: Option<u32>,
 }
 
 /// Runs the command and returns its exit code.
@@ -98,9 +113,15 @@ fn divide(args: &AllocateArgs) -> Result<Report> {
     let asked: Asked = serde_json::from_slice(&text).map_err(|e| {
         Error::settings(format!("jobs {}: {e}; `lossfeed allocate --help` shows one", args.jobs.display()))
     })?;
-    let measured = |job: &AskedJob| job.benefit().map_err(|e| Error::settings(format!("job {}", job.name)).because(e));
+    let of_job = |job: &AskedJob, e: Error| Error::settings(format!("job {}", job.name)).because(e);
+    let measured = |job: &AskedJob| job.benefit().map_err(|e| of_job(job, e));
     let measured = asked.jobs.iter().map(measured).collect::<Result<Vec<_>>>()?;
-    let cluster = cluster(asked)?;
+    let loaded =
+        |job: &AskedJob| job.loading.as_ref().map(AskedLoading::workers).transpose().map_err(|e| of_job(job, e));
+    let workers = asked.jobs.iter().map(loaded).collect::<Result<Vec<_>>>()?;
+    let gpus: Vec<u32> = asked.jobs.iter().map(|job| job.gpus.unwrap_or(1)).collect();
+    let (cluster, nodes) = cluster(asked)?;
+    let placement = if nodes.is_empty() { Vec::new() } else { placed(&nodes, &cluster, &gpus)? };
     let allocation = match args.sharing {
         Sharing::Aiv => {
             let expected = expected_benefits(&cluster);
@@ -112,11 +133,14 @@ fn divide(args: &AllocateArgs) -> Result<Report> {
         Sharing::InOrder => in_order(&cluster),
         Sharing::EqualSplit => equal_split(&cluster),
     };
-    Ok(report(args.sharing, &cluster, &allocation))
+    let mut report = report(args.sharing, &cluster, &allocation);
+    report.jobs.iter_mut().zip(workers).for_each(|(row, workers)| row.workers = workers);
+    report.placement = placement;
+    Ok(report)
 }
 
-fn cluster(asked: Asked) -> Result<Cluster> {
-    let Asked { cache_bytes, bandwidth_bytes_per_s, datasets, jobs } = asked;
+fn cluster(asked: Asked) -> Result<(Cluster, Vec<AskedNode>)> {
+    let Asked { cache_bytes, bandwidth_bytes_per_s, datasets, jobs, nodes } = asked;
     let find = |job: &AskedJob| {
         let mut found = (0..datasets.len()).filter(|&number| datasets[number].name == job.dataset);
         let one = found.next().ok_or_else(|| {
@@ -135,7 +159,7 @@ fn cluster(asked: Asked) -> Result<Cluster> {
         Ok(Job { name, dataset, ideal_bytes_per_s, hits })
     });
     let jobs = placed.collect::<Result<Vec<_>>>()?;
-    Cluster::new(Resources { cache_bytes, bandwidth_bytes_per_s }, datasets, jobs)
+    Ok((Cluster::new(Resources { cache_bytes, bandwidth_bytes_per_s }, datasets, jobs)?, nodes))
 }
 
 fn report(sharing: Sharing, cluster: &Cluster, allocation: &Allocation) -> Report {
@@ -149,6 +173,7 @@ fn report(sharing: Sharing, cluster: &Cluster, allocation: &Allocation) -> Repor
         rate_bytes_per_s: rates[number],
         share_of_ideal: rates[number] / job.ideal_bytes_per_s,
         equal_split_share_of_ideal: equal[number] / job.ideal_bytes_per_s,
+        workers: None,
     };
     let dataset =
         |(of, &cache_bytes): (&Dataset, &f64)| DatasetRow { name: of.name.clone(), bytes: of.bytes, cache_bytes };
@@ -156,6 +181,7 @@ fn report(sharing: Sharing, cluster: &Cluster, allocation: &Allocation) -> Repor
         sharing,
         datasets: cluster.datasets().iter().zip(&allocation.cache_bytes).map(dataset).collect(),
         jobs: cluster.jobs().iter().enumerate().map(job).collect(),
+        placement: Vec::new(),
     }
 }
 
@@ -182,87 +208,14 @@ fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
         writeln!(out, "{name:<24} {link:>10.1} {hit:>7.1} {rate:>10.1} {ideal:>7.1} {equal:>7.1}")?;
     }
     writeln!(out, "ideal%: of the rate of a job that never waits. equal%: the same under an equal split.")?;
+    for row in &report.jobs {
+        let Some(workers) = row.workers else { continue };
+        writeln!(out, "{}: {workers} workers", lossfeed_control::printable(&row.name))?;
+    }
+    placement::print(&report.placement, out)?;
     out.flush()?;
     Ok(0)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const JOBS: &str = r#"{"cache_bytes": 300, "bandwidth_bytes_per_s": 60,
-        "datasets": [{"name": "large", "bytes": 1000}, {"name": "small", "bytes": 250}],
-        "jobs": [{"name": "a", "dataset": "large", "ideal_bytes_per_s": 100},
-                 {"name": "b", "dataset": "small", "ideal_bytes_per_s": 100, "hits": [[125, 0.5], [250, 1]]}]}"#;
-
-    fn args(text: &str, sharing: Sharing) -> (tempfile::NamedTempFile, AllocateArgs) {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), text).unwrap();
-        let jobs = file.path().to_owned();
-        (file, AllocateArgs { jobs, sharing, json: false })
-    }
-
-    #[test]
-    fn the_document_says_what_was_counted_by_hand() {
-        let (_file, args) = args(JOBS, Sharing::InOrder);
-        let mut out = Vec::new();
-        print(&divide(&args).unwrap(), true, &mut out).unwrap();
-        let found: serde_json::Value = serde_json::from_slice(&out).unwrap();
-        assert_eq!(found["sharing"], "in-order");
-        assert_eq!([&found["datasets"][0]["cache_bytes"], &found["datasets"][1]["cache_bytes"]], [50.0, 250.0]);
-        let of = |job: usize, what: &str| found["jobs"][job][what].as_f64().unwrap();
-        assert_eq!((of(0, "bandwidth_bytes_per_s"), of(1, "bandwidth_bytes_per_s")), (60.0, 0.0));
-        assert_eq!((of(1, "hit_ratio"), of(1, "share_of_ideal")), (1.0, 1.0));
-        assert!((of(0, "rate_bytes_per_s") - 60.0 / 0.95).abs() < 1e-9);
-        assert!((of(1, "equal_split_share_of_ideal") - 0.75).abs() < 1e-9);
-    }
-
-    #[test]
-    fn the_table_names_everybody() {
-        for sharing in [Sharing::MaxMin, Sharing::InOrder, Sharing::EqualSplit, Sharing::Aiv] {
-            let (_file, args) = args(JOBS, sharing);
-            let mut out = Vec::new();
-            print(&divide(&args).unwrap(), false, &mut out).unwrap();
-            let text = String::from_utf8(out).unwrap();
-            assert!(["large", "small", "\na ", "\nb "].iter().all(|name| text.contains(name)), "{text}");
-        }
-    }
-
-    #[test]
-    fn benefits_that_were_measured_count_before_those_that_are_expected() {
-        // An equal split makes a 1.18 times as fast, and b 2.5 times: only b takes part.
-        let cached = |text: &str| {
-            let (_file, args) = args(text, Sharing::Aiv);
-            divide(&args).unwrap().datasets.iter().map(|row| row.cache_bytes).collect::<Vec<_>>()
-        };
-        assert_eq!(cached(JOBS), [0.0, 250.0]);
-        let times = |seconds: &str| vec![seconds; 20].join(",");
-        let with = format!(r#""name": "a", "batch_s_without": [{}], "batch_s_with": [{}],"#, times("4"), times("1"));
-        let measured = cached(&JOBS.replacen(r#""name": "a","#, &with, 1));
-        assert!(measured[0] > 200.0 && (measured.iter().sum::<f64>() - 300.0).abs() < 1e-9, "{measured:?}");
-        let (_file, args) =
-            args(&JOBS.replacen(r#""name": "a","#, r#""name": "a", "batch_s_with": [1],"#, 1), Sharing::Aiv);
-        assert!(divide(&args).unwrap_err().to_string().contains("job a: give both"));
-    }
-
-    #[test]
-    fn what_cannot_be_divided_is_refused_with_the_place() {
-        for (from, to, says) in [
-            ("300", "\"300\"", "line 1"),
-            ("\"cache_bytes\"", "\"cash\"", "unknown field `cash`"),
-            ("\"dataset\": \"small\"", "\"dataset\": \"tiny\"", "\"tiny\", which is not listed"),
-            ("\"name\": \"small\"", "\"name\": \"large\"", "two datasets are called \"large\""),
-            ("\"bytes\": 250", "\"bytes\": -2", "dataset small has -2 bytes"),
-            ("[125, 0.5]", "[125, 5]", "a hit ratio of 5 with 125 bytes"),
-            ("\"ideal_bytes_per_s\": 100}", "\"ideal_bytes_per_s\": 0}", "job a has 0 bytes a second"),
-        ] {
-            let (_file, args) = args(&JOBS.replacen(from, to, 1), Sharing::MaxMin);
-            let error = divide(&args).unwrap_err();
-            assert!(error.to_string().contains(says), "{error}");
-            assert_eq!(run(&args), 2, "{error}");
-        }
-        let missing = AllocateArgs { jobs: "/nonexistent/jobs.json".into(), sharing: Sharing::MaxMin, json: true };
-        assert!(divide(&missing).unwrap_err().to_string().contains("/nonexistent/jobs.json"));
-        assert_eq!(run(&missing), 1);
-    }
-}
+mod tests;

@@ -112,6 +112,7 @@ impl Disk {
             dataset_bytes: settings.dataset_bytes.max(1),
             counts: Counts::default(),
             queue: Mutex::new(Queue::default()),
+            forgetting: Mutex::default(),
             news: Condvar::new(),
             settled: Condvar::new(),
             off: AtomicBool::new(false),
@@ -130,7 +131,9 @@ impl Disk {
     /// Looks for the records of many keys, by the index alone: reading them one by one comes after. A key that is
     /// `None` is not looked for.
     pub fn find(&self, keys: &[Option<Key>]) -> Vec<Option<Found>> {
-        let found = self.shared.shelf.find_all(keys);
+        // Before the shelf is looked at: what is not being forgotten any more is gone from it.
+        let lookable = self.shared.lookable(keys);
+        let found = self.shared.shelf.find_all(lookable.as_deref().unwrap_or(keys));
         let missing = keys.iter().zip(&found).filter(|(key, found)| key.is_some() && found.is_none()).count();
         self.shared.counts.misses.fetch_add(missing as u64, Relaxed);
         let with_key = |(key, found): (&Option<Key>, Option<(Arc<Segment>, u32)>)| {
@@ -189,6 +192,7 @@ impl Disk {
 
     /// What was kept of `key` is not what it should be: it is not delivered again.
     pub fn forget(&self, key: Key) {
+        self.shared.begin_forgetting(key);
         if let Some((segment, at)) = self.shared.shelf.find(key) {
             self.shared.shelf.forget(key, segment.number, at);
         }

@@ -1,6 +1,6 @@
 //! What callers and the writing thread share.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::{Condvar, Mutex};
@@ -58,6 +58,9 @@ pub(crate) struct Shared {
     pub(crate) dataset_bytes: u64,
     pub(crate) counts: Counts,
     pub(crate) queue: Mutex<Queue>,
+    /// Keys whose forgetting is queued, and how often: until that is dealt with, what was offered before it may still
+    /// come to the shelf, and is not found there.
+    pub(crate) forgetting: Mutex<HashMap<Key, u32>>,
     /// There is something to write, or it is over.
     pub(crate) news: Condvar,
     /// Everything that was queued has been dealt with.
@@ -68,4 +71,29 @@ pub(crate) struct Shared {
     pub(crate) declined_until_ms: AtomicU64,
     /// What all requests since the last look would have cost as fetches, µs.
     pub(crate) asked_us: AtomicU64,
+}
+
+impl Shared {
+    /// The forgetting of `key` is queued.
+    pub(crate) fn begin_forgetting(&self, key: Key) {
+        *self.forgetting.lock().entry(key).or_default() += 1;
+    }
+
+    /// One forgetting of `key` was dealt with.
+    pub(crate) fn end_forgetting(&self, key: Key) {
+        let mut forgetting = self.forgetting.lock();
+        if let Some(times) = forgetting.get_mut(&key) {
+            *times -= 1;
+            if *times == 0 {
+                forgetting.remove(&key);
+            }
+        }
+    }
+
+    /// The keys that may be looked for, where those are not all.
+    pub(crate) fn lookable(&self, keys: &[Option<Key>]) -> Option<Vec<Option<Key>>> {
+        let forgetting = self.forgetting.lock();
+        let lookable = |key: &Option<Key>| key.filter(|key| !forgetting.contains_key(key));
+        (!forgetting.is_empty()).then(|| keys.iter().map(lookable).collect())
+    }
 }

@@ -101,7 +101,14 @@ proptest! {
                     disk.settle();
                     prop_assert_eq!(reads(&disk, key(n)), there.contains(&n), "{}", n);
                 }
-                Step::Forget(n) => { disk.forget(key(n)); if there.remove(&n) { forgotten.insert(n); } }
+                Step::Forget(n) => {
+                    disk.forget(key(n));
+                    // Whatever the thread is writing meanwhile.
+                    prop_assert!(!reads(&disk, key(n)), "{}", n);
+                    if there.remove(&n) {
+                        forgotten.insert(n);
+                    }
+                }
                 Step::Reopen => {
                     drop(disk);
                     disk = small(folder.path(), 1 << 20);

@@ -80,7 +80,10 @@ impl Writer {
             let (items, over) = self.next();
             for item in items {
                 match item {
-                    Item::Forget { key } => self.forget(key),
+                    Item::Forget { key } => {
+                        self.forget(key);
+                        self.shared.end_forgetting(key);
+                    }
                     Item::Keep { key, cost_us, data } => self.keep(key, cost_us, &data),
                 }
             }

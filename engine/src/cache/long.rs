@@ -98,6 +98,11 @@ impl Cache {
         self.whole().control.use_weights(used);
     }
 
+    /// See [`crate::control::Control::reseed`].
+    pub fn reseed(&self, seed: u64) {
+        self.whole().control.reseed(seed);
+    }
+
     /// See [`crate::control::Control::retune`].
     ///
     /// # Errors

@@ -11,7 +11,7 @@ mod long;
 pub use flight::{Flight, Landing};
 
 use crate::arena::{Arena, Pins, Shelf, Slot};
-use crate::control::{self, Control, Turn, Verdict};
+use crate::control::{self, Ahead, Control, Room, Turn, Verdict};
 use crate::error::{Error, Result};
 use crate::journal::{Scored, Summary, Writer};
 use crate::stats::Counters;
@@ -53,6 +53,8 @@ pub struct Decision {
     pub number: usize,
     /// What comes of it is told by this, see [`control::Decision::serial`].
     pub serial: u64,
+    /// Where it ends in the epoch's order, see [`control::Decision::reach`].
+    pub reach: usize,
     /// The samples to deliver, one a row.
     pub ids: Vec<SampleId>,
     /// The weights of the draws, one a row.
@@ -168,6 +170,15 @@ impl Cache {
         self.decide_by(|control, bytes| control.decide_again(pass, number, bytes), record_bytes)
     }
 
+    /// What batches of pass `pass` that are not decided yet will want, see [`Control::ahead`]; not what somebody is
+    /// fetching now. Waits while the books are lent.
+    pub fn ahead(&self, pass: u64, from: usize, room: Room, bytes: &dyn Fn(SampleId) -> u64) -> Option<Ahead> {
+        let state = self.whole();
+        let mut ahead = state.control.ahead(pass, from, room, bytes)?;
+        ahead.wants.retain(|want| !state.flights.contains_key(&want.id));
+        Some(ahead)
+    }
+
     fn decide_by(
         &self,
         verb: impl Fn(&mut Control, &dyn Fn(SampleId) -> u64) -> Turn,
@@ -177,7 +188,8 @@ impl Cache {
         let mut guard = self.whole();
         let State { control, shelf, flights, journal } = &mut *guard;
         let before = control.counts();
-        let Turn::Decided(control::Decision { number, serial, rows, evicted }) = verb(control, &footprint) else {
+        let Turn::Decided(control::Decision { number, serial, reach, rows, evicted }) = verb(control, &footprint)
+        else {
             return None;
         };
         if journal.is_on() {
@@ -234,7 +246,7 @@ impl Cache {
         // The memory of those who gave way returns to the arena when the last batch that still reads it lets go.
         drop(retired);
         let weights = rows.iter().map(|row| row.weight).collect();
-        Some(Decision { number, serial, ids, weights, lookups, owned, joined, residents })
+        Some(Decision { number, serial, reach, ids, weights, lookups, owned, joined, residents })
     }
 
     fn gauge(&self, state: &State) {

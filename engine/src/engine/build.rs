@@ -14,7 +14,7 @@ use crate::index::ScoreTable;
 use crate::journal::{Meta, WhenBehind, Writer};
 use crate::ledger::Ledger;
 use crate::loader::checkpoint::WeightUse;
-use crate::loader::{BadSamples, Deliveries, Feed, Images, RecordSizes};
+use crate::loader::{BadSamples, Deliveries, Feed, Images, ReadAhead, RecordSizes};
 use crate::policy::{self, Needs, Policy};
 use crate::process::Process;
 use crate::sampler::{self, Batches, Circumstances, Pace, Sampler, SamplerSettings};
@@ -134,8 +134,7 @@ impl Checked {
         let samples = dataset.source.len();
         settings.validate(samples)?;
         let sampler = settings.sampler.build()?;
-        let batches =
-            Batches::new(samples, settings.batch_size, settings.drop_last, settings.rank, settings.world_size)?;
+        let batches = settings.batches(samples)?;
         let transform = settings.transform.as_ref().map(|t| t.build(dataset.spec())).transpose()?;
         let delivered = transform.as_ref().map_or_else(|| dataset.spec().clone(), transformed);
         let layout = BatchLayout::new(settings.batch_size, delivered, dataset.source.target_spec().clone())?;
@@ -184,7 +183,7 @@ impl Checked {
         let drawing = Drawing {
             sampler: sampler.into(),
             samples: samples as u32,
-            owned: match settings.exchange {
+            owned: match settings.exchange || settings.sampler.given().is_some() {
                 true => (0..samples as u32).collect(),
                 false => sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size, block).into(),
             },
@@ -214,12 +213,17 @@ impl Checked {
         let cache = Cache::new(control, arena, Arc::clone(&counters));
         let cache = if let Some(writer) = journal { cache.recorded(writer) } else { cache };
         let cache = if source.in_memory() { cache.over_memory() } else { cache };
+        let read_ahead_bytes = if source.in_memory() { 0 } else { settings.read_ahead_bytes(source.remote()) };
+        let target_bytes = source.target_spec().bytes();
+        let read_ahead =
+            (read_ahead_bytes > 0).then(|| ReadAhead::new(read_ahead_bytes, target_bytes, Arc::clone(&counters)));
         let feed = Feed {
+            read_ahead,
             engine: ENGINES.fetch_add(1, Relaxed) + 1,
             source,
             decoder,
             records,
-            images: transform.map(|t| Images { maker: ImageMaker::new(t), seed: settings.seed }),
+            images: transform.map(|t| Images { maker: ImageMaker::new(t), seed: settings.seed.into() }),
             cache,
             pool,
             counters: Arc::clone(&counters),
@@ -235,6 +239,8 @@ impl Checked {
         Ok(Engine {
             feed: Arc::new(feed),
             scale: Scale::new(settings.score, settings.score_kind()),
+            seed: settings.seed.into(),
+            seed_is_open: settings.open_seed.into(),
             settings,
             policy_name,
             batches,

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::loader::RecordSizes;
 use crate::settings::CacheForm;
-use crate::source::{Decoder, Form, ImageMode, Scratch, Source};
+use crate::source::{Concat, Decoder, Form, ImageMode, Scratch, Source};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -34,6 +34,23 @@ impl Dataset {
             Form::Rows(_) => None,
         };
         Ok(Self { source, decoder })
+    }
+
+    /// Several datasets one after the other: the ids of each follow on those of the one before.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Settings`] as [`Concat::new`], and for images that are delivered in several shapes.
+    pub fn concat(parts: &[Self]) -> Result<Self> {
+        let decoder = parts.first().and_then(|first| first.decoder.clone());
+        let source = Concat::new(parts.iter().map(|part| Arc::clone(&part.source)).collect())?;
+        if let Some(other) = parts.iter().position(|part| part.decoder != decoder) {
+            return Err(Error::settings(format!(
+                "images of part {other} are delivered as {:?} and those of part 0 as {:?}: open all with one resize= and one mode=",
+                parts[other].spec().shape,
+                parts[0].spec().shape
+            )));
+        }
+        Ok(Self { source: Arc::new(source), decoder })
     }
 
     /// Element type and shape of one delivered sample.

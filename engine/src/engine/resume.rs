@@ -1,13 +1,16 @@
 //! A run's state, taken and put back: what is left of an epoch is delivered, exactly.
 
 use super::Engine;
+use crate::control::Cut;
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::loader::Iteration;
 use crate::loader::checkpoint::{Checkpoint, Header, WeightUse};
+use crate::sampler::Given;
 use crate::settings::ScoreKind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Engine {
     /// The run's state: position, beliefs and, where it cannot be drawn again, the epoch's order.
@@ -48,6 +51,11 @@ impl Engine {
             now = self.feed.cache.state(live.map(|i| (i.epoch(), seen(i))))?;
             (now.0.scores(), now.0.step(), now.1.clone())
         };
+        // A caller's own cut cannot be made again from the batch size.
+        let buffer = match live.map(|i| &i.plan().cut) {
+            Some(Cut::At(ends)) if self.given_batches() => ends.iter().map(|&end| end as u32).collect(),
+            _ => buffer,
+        };
         let pacing = self.pacing.as_ref().map(parking_lot::Mutex::lock);
         let pace = pacing.map(|pacing| pacing.stored(live.is_none(), &self.feed.counters));
         let scored = scores.seen() > 0 || scores.failed() > 0;
@@ -72,6 +80,45 @@ impl Engine {
         .to_bytes()
     }
 
+    fn given_batches(&self) -> bool {
+        self.settings.sampler.given().is_some_and(|given| given.batches)
+    }
+
+    /// How a restored epoch's order is cut.
+    pub(super) fn restored_cut(&self, state: &Checkpoint) -> Cut {
+        if self.settings.sampler.given().is_none() {
+            return Cut::Even(self.batches);
+        }
+        let by_size = |draws| Given::ends(draws, self.settings.batch_size, self.settings.drop_last);
+        Cut::At(match self.given_batches() {
+            true => state.buffer.iter().map(|&end| end as usize).collect(),
+            false => by_size(state.header.planned),
+        })
+    }
+
+    /// Whether the position and the order of a state can be those of a run like this one.
+    fn check_position(&self, state: &Checkpoint) -> Result<()> {
+        let (h, planned) = (&state.header, state.header.planned);
+        let batches = match (self.settings.sampler.given(), self.restored_cut(state)) {
+            (Some(_), Cut::At(ends)) => {
+                Given::check_ends(&ends, planned, self.settings.batch_size)
+                    .map_err(|e| Error::settings("the state's batches are damaged").because(e))?;
+                ends.len()
+            }
+            _ if state.order.is_some() && planned != self.batches.share() => {
+                return Err(Error::settings(format!(
+                    "the state holds a plan of {planned} draws where an epoch has {}",
+                    self.batches.share()
+                )));
+            }
+            _ => self.batches.len(),
+        };
+        if h.delivered > batches {
+            return Err(Error::settings(format!("the state names batch {} of {batches}", h.delivered)));
+        }
+        Ok(())
+    }
+
     /// Everything that shapes the orders of this run, by name. What only decides how fast batches come is not in it:
     /// threads, the size and form of the cache, the device, `on_error`, the transform.
     pub(super) fn identity(&self) -> BTreeMap<String, String> {
@@ -82,7 +129,7 @@ impl Engine {
             ("samples", self.feed.source.len().to_string()),
             ("batch_size", s.batch_size.to_string()),
             ("drop_last", s.drop_last.to_string()),
-            ("seed", s.seed.to_string()),
+            ("seed", self.seed.load(Relaxed).to_string()),
             ("rank", s.rank.to_string()),
             ("world_size", s.world_size.to_string()),
             ("score", s.score_kind().name().to_string()),
@@ -130,7 +177,11 @@ impl Engine {
         let (h, mine) = (&checkpoint.header, self.identity());
         let none = String::from("none");
         let names: BTreeSet<&String> = h.identity.keys().chain(mine.keys()).collect();
-        let differs = |name: &&String| h.identity.get(*name) != mine.get(*name);
+        // A seed that nobody chose is taken from the state.
+        let brought = h.identity.get("seed").filter(|_| self.settings.open_seed);
+        let brought: Option<u64> = brought.and_then(|seed| seed.parse().ok());
+        let taken = |name: &String| brought.is_some() && name == "seed";
+        let differs = |name: &&String| !taken(name) && h.identity.get(*name) != mine.get(*name);
         let differing: Vec<String> = names
             .into_iter()
             .filter(differs)
@@ -152,23 +203,15 @@ impl Engine {
                 self.feed.source.len()
             )));
         }
-        if h.delivered > self.batches.len() {
-            return Err(Error::settings(format!("the state names batch {} of {}", h.delivered, self.batches.len())));
-        }
-        if let Some(order) = checkpoint.order.as_ref().filter(|o| o.ids.len() != self.batches.share()) {
-            return Err(Error::settings(format!(
-                "the state holds a plan of {} draws where an epoch has {}",
-                order.ids.len(),
-                self.batches.share()
-            )));
-        }
+        self.check_position(&checkpoint)?;
         let measured = h.measured.as_deref().map(ScoreKind::from_name).transpose()?;
         measured.map_or(Ok(()), |kind| self.scale.accepts(kind))?;
         let mut scores = ScoreTable::new(h.samples, self.settings.smoothing_weight());
         if let Some((beliefs, stamps)) = &checkpoint.scores {
             scores.restore(beliefs, stamps)?;
         }
-        let remembers = self.settings.sampler.buffer().is_some() || self.settings.exchange;
+        let cut = self.given_batches() && checkpoint.order.is_some();
+        let remembers = self.settings.sampler.buffer().is_some() || self.settings.exchange || cut;
         if remembers == checkpoint.buffer.is_empty() {
             return Err(Error::settings(
                 "the state has a buffer and the sampler has none, or the other way round: it is damaged",
@@ -179,7 +222,7 @@ impl Engine {
             _ => Vec::new(),
         };
         let mut clock = self.clock.lock();
-        let buffer = if self.settings.exchange { &[] } else { &checkpoint.buffer[..] };
+        let buffer = if self.settings.sampler.buffer().is_some() { &checkpoint.buffer[..] } else { &[] };
         if !buffer.is_empty() && !self.feed.cache.is_new() {
             return Err(Error::usage(format!(
                 "a state of sampler {} goes into a loader that has not begun an epoch: make a new one",
@@ -189,6 +232,9 @@ impl Engine {
         if let Some(old) = clock.current.take() {
             old.stop();
             self.feed.cache.end(old.pass(), 0..0);
+        }
+        if let Some(seed) = brought {
+            self.reseed(seed);
         }
         if self.settings.exchange {
             self.feed.cache.restore_shared(scores, news, h.step);

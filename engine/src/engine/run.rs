@@ -5,6 +5,7 @@ use crate::control::{Cut, Plan};
 use crate::error::{Error, Result};
 use crate::loader::checkpoint::{Checkpoint, WeightUse};
 use crate::loader::{Batch, Iteration, Next};
+use crate::sampler::{self, Given, Order};
 use crate::types::TensorSpec;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -48,8 +49,98 @@ impl Engine {
         clock.current.as_ref().filter(|i| !i.stopped()).map_or(clock.next_epoch, |i| i.epoch())
     }
 
+    /// The run's seed; `None` while it is open ([`crate::settings::Settings::open_seed`]).
+    pub fn seed(&self) -> Option<u64> {
+        (!self.seed_is_open.load(Relaxed)).then(|| self.seed.load(Relaxed))
+    }
+
+    /// Sets a seed that was left open. Nothing was drawn by it yet.
+    ///
+    /// # Errors
+    /// `Usage` if the run has its seed.
+    pub fn settle_seed(&self, seed: u64) -> Result<()> {
+        self.usable()?;
+        let _clock = self.clock.lock();
+        if let Some(settled) = self.seed() {
+            return Err(Error::usage(format!("this run's seed is {settled}: it does not change any more")));
+        }
+        self.reseed(seed);
+        Ok(())
+    }
+
+    /// From now on the seed of everything that is drawn. Whoever calls it holds the clock, and no pass is under way.
+    pub(super) fn reseed(&self, seed: u64) {
+        self.seed.store(seed, Relaxed);
+        self.seed_is_open.store(false, Relaxed);
+        if let Some(images) = &self.feed.images {
+            images.seed.store(seed, Relaxed);
+        }
+        self.feed.cache.reseed(seed);
+    }
+
     /// Draws the next epoch and starts filling it. An iteration under way ends. Returns the new iteration's number.
+    ///
+    /// # Errors
+    /// `Usage` where the caller brings the order ([`Given`]) and no restored epoch goes on.
     pub fn start_epoch(&self) -> Result<u64> {
+        self.start(None)
+    }
+
+    /// Whether the epoch that starts next goes on with the order that a restored state brought: then none is handed over.
+    ///
+    /// # Errors
+    /// `Usage` if the engine is closed, or another process's.
+    pub fn has_order(&self) -> Result<bool> {
+        self.usable()?;
+        let clock = self.clock.lock();
+        Ok(clock.resume.as_ref().is_some_and(|c| c.header.epoch == clock.next_epoch && c.order.is_some()))
+    }
+
+    /// As [`Self::start_epoch`], in the caller's own order: these ids, cut at `ends` (the end of each batch) if the
+    /// sampler is [`Given`] with `batches`, else by the batch size. An epoch without ids has no batch.
+    ///
+    /// # Errors
+    /// `Settings` for ids that no sample has, and for batches that are empty or larger than the batch size. `Usage` for
+    /// another sampler, which draws by itself.
+    pub fn start_given(&self, ids: &[i64], ends: Option<&[usize]>) -> Result<u64> {
+        let Some(given) = self.settings.sampler.given() else {
+            return Err(Error::usage(format!(
+                "sampler {} draws by itself: no order is handed over",
+                self.settings.sampler.name()
+            )));
+        };
+        let mut order = Given::order(ids, self.feed.source.len())?;
+        let ends = match ends {
+            Some(ends) if given.batches => {
+                Given::check_ends(ends, ids.len(), self.settings.batch_size)?;
+                ends.to_vec()
+            }
+            _ => Given::ends(ids.len(), self.settings.batch_size, self.settings.drop_last),
+        };
+        // What is dropped is no draw: nobody is told of it.
+        order.ids.truncate(ends.last().copied().unwrap_or(0));
+        order.weights.truncate(order.ids.len());
+        self.start(Some((order, Cut::At(ends))))
+    }
+
+    /// Ids of the epoch that starts next, drawn with replacement in proportion to `weights`, one a sample: as many on
+    /// every rank, of all samples. For [`Self::start_given`].
+    ///
+    /// # Errors
+    /// `Settings` for another number of weights than there are samples, and as [`sampler::weighted`].
+    pub fn draw_weighted(&self, weights: &[f64]) -> Result<Vec<i64>> {
+        self.usable()?;
+        let samples = self.feed.source.len();
+        if weights.len() != samples {
+            return Err(Error::settings(format!("{} weights for {samples} samples: give one a sample", weights.len())));
+        }
+        let draws = samples.div_ceil(self.settings.world_size as usize);
+        let (seed, epoch) = (self.seed.load(Relaxed), self.clock.lock().next_epoch);
+        let ids = sampler::weighted(weights, draws, seed, epoch, self.settings.rank)?;
+        Ok(ids.into_iter().map(i64::from).collect())
+    }
+
+    fn start(&self, handed: Option<(Order, Cut)>) -> Result<u64> {
         self.usable()?;
         let mut clock = self.clock.lock();
         if let Some(old) = clock.current.take() {
@@ -59,7 +150,10 @@ impl Engine {
         let epoch = clock.next_epoch;
         let resume = clock.resume.take();
         let (first, stored) = match resume {
-            Some(c) if c.header.epoch == epoch => (c.header.delivered, c.order),
+            Some(c) if c.header.epoch == epoch => {
+                let cut = self.restored_cut(&c);
+                (c.header.delivered, c.order.map(|order| (order, cut)))
+            }
             _ => (0, None),
         };
         // What was left of a restored epoch goes on as it began.
@@ -71,12 +165,17 @@ impl Engine {
             self.feed.cache.use_weights(true);
         }
         self.set_pace(first == 0)?;
-        let order = match stored {
-            Some(order) => order,
-            None => self.feed.cache.draw(epoch)?,
+        let (order, cut) = match stored.or(handed) {
+            Some(known) => known,
+            None => (self.feed.cache.draw(epoch)?, Cut::Even(self.batches)),
         };
-        let plan = Plan { epoch, order: Arc::new(order), cut: Cut::Even(self.batches) };
+        let plan = Plan { epoch, order: Arc::new(order), cut };
+        let batches = plan.len();
         let pass = self.feed.cache.begin(plan.clone(), first);
+        if let Some(ahead) = &self.feed.read_ahead {
+            self.threads.start_reading(&self.feed)?;
+            ahead.begin(pass);
+        }
         let window = self.settings.window();
         let workers = self.settings.worker_count();
         let iteration = Arc::new(Iteration::new(Arc::clone(&self.feed), pass, plan, first, window, workers));
@@ -87,6 +186,7 @@ impl Engine {
         clock.current = Some(iteration);
         clock.last_return = None;
         self.feed.counters.epoch.store(epoch, Relaxed);
+        self.feed.counters.batches_per_epoch.store(batches as u64, Relaxed);
         self.feed.counters.batch.store(first as u64, Relaxed);
         Ok(clock.iteration)
     }
@@ -96,6 +196,9 @@ impl Engine {
     pub(super) fn end_pass(&self, iteration: &Iteration) {
         let delivered = iteration.seen().checked_sub(1).map_or(0, |last| iteration.plan().range(last).end);
         self.feed.cache.end(iteration.pass(), 0..delivered);
+        if let Some(ahead) = &self.feed.read_ahead {
+            ahead.begin(0);
+        }
     }
 
     /// The next batch of `iteration`, within `wait`; [`Next::Pending`] if it is not there by then. [`Next::End`] means

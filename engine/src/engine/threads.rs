@@ -1,40 +1,80 @@
-//! The loader threads of an engine: started with a pass, waited for at the end, and left behind if they hang.
+//! The threads of an engine that load and read ahead: waited for at the end, and left behind if they hang.
 
 use crate::error::{Error, Result};
-use crate::loader::Iteration;
+use crate::loader::{Feed, Iteration};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a wait for threads sleeps before it looks again.
 const TICK: Duration = Duration::from_millis(1);
 
-/// A thread, and what it works for. The pass owns all memory that the thread writes to.
+/// Threads that read ahead: one goes on while the last answers to another's call are slow.
+const READERS: usize = 2;
+/// The same of a source that reads on the thread which asks it.
+const LOCAL_READERS: usize = 4;
+
+/// A thread, and who tells in words what it has in hand. What that holds owns all memory that the thread writes to.
 struct Running {
     handle: JoinHandle<()>,
-    pass: Arc<Iteration>,
-    worker: usize,
+    in_hand: Box<dyn Fn() -> String + Send>,
 }
 
 /// All that were started and may still run.
 #[derive(Default)]
-pub(super) struct Threads(Mutex<Vec<Running>>);
+pub(super) struct Threads {
+    running: Mutex<Vec<Running>>,
+    reading: AtomicBool,
+}
 
 impl Threads {
     /// Starts the `workers` threads of a pass. If one cannot be had, those that were started run until the pass is
     /// stopped.
     pub(super) fn start(&self, pass: &Arc<Iteration>, workers: usize) -> Result<()> {
-        let mut running = self.0.lock();
-        running.retain(|thread| !thread.handle.is_finished());
+        self.running.lock().retain(|thread| !thread.handle.is_finished());
         for worker in 0..workers {
-            let shared = Arc::clone(pass);
-            let handle = std::thread::Builder::new()
-                .name(format!("lossfeed-{worker}"))
-                .spawn(move || shared.work(worker))
-                .map_err(|e| Error::memory("a loader thread could not be started: lower num_workers").because(e))?;
-            running.push(Running { handle, pass: Arc::clone(pass), worker });
+            let (shared, pass) = (Arc::clone(pass), Arc::clone(pass));
+            let in_hand = move || format!("lossfeed-{worker}: {}", pass.work_in_hand(worker));
+            self.spawn(format!("lossfeed-{worker}"), "lower num_workers", in_hand, move || shared.work(worker))?;
         }
+        Ok(())
+    }
+
+    /// Starts the threads that read ahead for `feed`, if it does that and they were not started yet. They end with
+    /// [`crate::loader::ReadAhead::close`].
+    pub(super) fn start_reading(&self, feed: &Arc<Feed>) -> Result<()> {
+        if feed.read_ahead.is_none() || self.reading.swap(true, Relaxed) {
+            return Ok(());
+        }
+        let readers = if feed.source.remote() { READERS } else { LOCAL_READERS };
+        for reader in 0..readers {
+            let feed = Arc::clone(feed);
+            let work = move || {
+                if let Some(ahead) = &feed.read_ahead {
+                    ahead.work(&feed.cache, &*feed.source);
+                }
+            };
+            let in_hand = move || format!("lossfeed-ahead-{reader}: samples that it reads ahead");
+            self.spawn(format!("lossfeed-ahead-{reader}"), "set read_ahead to 0", in_hand, work)?;
+        }
+        Ok(())
+    }
+
+    fn spawn(
+        &self,
+        name: String,
+        remedy: &str,
+        in_hand: impl Fn() -> String + Send + 'static,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<()> {
+        let handle = std::thread::Builder::new()
+            .name(name)
+            .spawn(work)
+            .map_err(|e| Error::memory(format!("a loader thread could not be started: {remedy}")).because(e))?;
+        self.running.lock().push(Running { handle, in_hand: Box::new(in_hand) });
         Ok(())
     }
 
@@ -45,13 +85,11 @@ impl Threads {
         loop {
             let mut left = Vec::new();
             {
-                let mut running = self.0.lock();
+                let mut running = self.running.lock();
                 let (ended, still): (Vec<_>, Vec<_>) =
                     std::mem::take(&mut *running).into_iter().partition(|thread| thread.handle.is_finished());
                 *running = still;
-                left.extend(
-                    running.iter().map(|t| format!("lossfeed-{}: {}", t.worker, t.pass.work_in_hand(t.worker))),
-                );
+                left.extend(running.iter().map(|thread| (thread.in_hand)()));
                 // Ended already: joining them waits for nothing.
                 ended.into_iter().for_each(|thread| drop(thread.handle.join()));
             }

@@ -36,7 +36,7 @@ pub struct Header {
     pub measured: Option<String>,
     /// Draws of the stored plan, 0 if none is stored.
     pub planned: usize,
-    /// Numbers of a buffer sampler's memory, 0 for other samplers.
+    /// Numbers of a buffer sampler's memory, of what a rank has to share, or of a caller's own cut; else 0.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub buffer: usize,
     /// How far a run is that awaits weights; other runs await none.
@@ -68,7 +68,7 @@ pub struct Checkpoint {
     pub scores: Option<(Vec<f32>, Vec<u32>)>,
     /// The epoch's order, if it cannot be drawn again.
     pub order: Option<Order>,
-    /// A buffer sampler's memory.
+    /// A buffer sampler's memory, what a rank has to share, or where the caller cut the epoch under way.
     pub buffer: Vec<u32>,
 }
 

@@ -1,16 +1,18 @@
 //! What every epoch of one engine shares: where bytes come from, where they stay, where they go.
 
-use super::RecordSizes;
+use super::{ReadAhead, RecordSizes};
 use crate::cache::Cache;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::settings::OnError;
-use crate::source::{Decoder, Source};
+use crate::source::{Decoder, Payload, Source, Traffic};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::Counters;
 use crate::types::SampleId;
 use lossfeed_kernels::image::ImageMaker;
 use parking_lot::Mutex;
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A sample that could not be delivered, and why.
@@ -28,8 +30,8 @@ pub struct BadSample {
 pub struct Images {
     /// What it makes.
     pub maker: ImageMaker,
-    /// Seed of the draws.
-    pub seed: u64,
+    /// Seed of the draws. It is set once more, between passes, in a run whose seed was left open.
+    pub seed: AtomicU64,
 }
 
 /// Bad samples kept by name; further ones are only counted.
@@ -45,6 +47,8 @@ pub struct Feed {
     pub engine: u64,
     /// Where the truth lies.
     pub source: Arc<dyn Source>,
+    /// What is read before its batch is decided; `None`: nothing.
+    pub read_ahead: Option<ReadAhead>,
     /// Image decoder; `None` for sources of plain rows.
     pub decoder: Option<Decoder>,
     /// What samples take in the cache, and in which form they are kept there.
@@ -81,6 +85,19 @@ impl Feed {
     /// What a sample takes in the cache, see [`RecordSizes::bytes`].
     pub fn record_bytes(&self, id: SampleId) -> u64 {
         self.records.bytes(id)
+    }
+
+    /// Reads samples of a batch, as [`Source::fetch_unless`] does: of what was read ahead and of the source.
+    pub(super) fn fetch_unless(
+        &self,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
+        match &self.read_ahead {
+            Some(ahead) => ahead.fetch_unless(&*self.source, stopped, ids, sink),
+            None => self.source.fetch_unless(stopped, ids, sink),
+        }
     }
 
     /// What happened to sample `id`, with the name that a person knows it by.

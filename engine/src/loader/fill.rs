@@ -13,6 +13,7 @@ use crate::staging::BatchSlot;
 use crate::types::SampleId;
 use lossfeed_kernels::image::batch_key;
 use std::cell::Cell;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// One batch as planned.
 pub(super) struct Planned<'a> {
@@ -61,6 +62,9 @@ impl Feed {
         sheet: &Timesheet,
         stopped: &dyn Fn() -> bool,
     ) -> Result<Filled> {
+        if let Some(ahead) = &self.read_ahead {
+            ahead.settle(planned.pass, &decision);
+        }
         let (mut slot, first) = match self.fill_rows(planned, decision, slot, scratch, sheet, stopped)? {
             Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
             Rowful::Nothing(slot, error) => (slot, error),
@@ -106,7 +110,10 @@ impl Feed {
             data_bytes: self.layout().data_row_bytes(),
             target_bytes: self.layout().target_row_bytes(),
             ids: &delivered.ids,
-            key: self.images.as_ref().map_or(0, |i| batch_key(i.seed, planned.plan.epoch, planned.number as u64)),
+            key: self
+                .images
+                .as_ref()
+                .map_or(0, |i| batch_key(i.seed.load(Relaxed), planned.plan.epoch, planned.number as u64)),
             sheet,
         };
         let mut filling = Filling {

@@ -177,10 +177,11 @@ impl Filling<'_> {
         let remote = source.remote();
         let wanted: Vec<SampleId> = asked.iter().map(|&row| ids[row]).collect();
         let mut traffic =
-            source.fetch_unless(&abandoned, &wanted, &mut |k, payload| land(k, payload, remote.then_some(&mut again)));
+            feed.fetch_unless(&abandoned, &wanted, &mut |k, payload| land(k, payload, remote.then_some(&mut again)));
         if !again.is_empty() {
             again.iter().for_each(|&k| answered[k].set(false));
             let wanted: Vec<SampleId> = again.iter().map(|&k| wanted[k]).collect();
+            source.doubt(&wanted);
             traffic += source.fetch_unless(&abandoned, &wanted, &mut |k, payload| land(again[k], payload, None));
         }
         feed.counters.store_requests_total.fetch_add(traffic.requests, Relaxed);

@@ -10,13 +10,18 @@ mod filling;
 mod gather;
 mod iteration;
 mod origin;
+mod read_ahead;
+#[cfg(test)]
+mod read_ahead_tests;
 mod record;
 mod rows;
 mod timesheet;
+mod window;
 
 pub use deliveries::{Deliveries, EpochReport};
 pub use feed::{BadSample, BadSamples, Feed, Images};
 pub use iteration::Iteration;
+pub use read_ahead::ReadAhead;
 pub use record::RecordSizes;
 
 use crate::staging::BatchSlot;

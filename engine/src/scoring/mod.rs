@@ -211,16 +211,23 @@ fn record(
         ScoreKind::Entropy => measured.entropy.map_or(f32::NAN, |e| e[row]),
         ScoreKind::Rank => (measured.count[row] as f32 + RANK_OFFSET).ln(),
     };
+    let mut negative = 0;
     let score = |(row, id): (usize, Option<SampleId>)| {
         let id = id.filter(|_| measured.count[row] >= 0)?;
         let score = match value {
             Value::Of(kind) => of(kind, row),
             Value::Noise(seed) => random_belief(seed, id),
         };
+        // Chances are in proportion to it: below 0 it is none. Taken for 0, a sample would be held to be learnt.
+        if score < 0.0 {
+            negative += 1;
+            return None;
+        }
         let gradient_norm = measured.grad_norm.map_or(f32::NAN, |norms| norms[row]);
         Some(Scored { id, score, loss: measured.loss[row], gradient_norm })
     };
     let scored = cache.learn(of_batch, ids.enumerate().map(score));
+    counters.scores_negative_total.fetch_add(negative, Relaxed);
     counters.scores_total.fetch_add(scored as u64, Relaxed);
     counters.scores_unranked_total.fetch_add((rows - scored) as u64, Relaxed);
     scored

@@ -52,7 +52,7 @@ pub(super) fn of_samples(catalog: &Arc<Catalog>, reader: &impl Reader) -> Result
         loop {
             let Some(block) = blocks.lock().next().filter(|_| failure.lock().is_none()) else { return };
             let mut found = Vec::with_capacity(block.len());
-            reader.read(catalog, block, &|| false, &mut |at, _, data| match data {
+            reader.read(catalog, block, u64::MAX, &|| false, &mut |at, _, data| match data {
                 Ok(data) => {
                     found.push((at, crc32fast::hash(data)));
                     ControlFlow::Continue(())

@@ -236,5 +236,13 @@ fn settings(scheme: &ObjectStoreScheme, url: &Url, options: &OpenOptions) -> Res
         }
         settings.push((key.to_ascii_lowercase(), value.clone()));
     }
+    // Whoever writes an address that begins with http:// has said so, unless he says otherwise.
+    let plain = |(key, value): &(String, String)| {
+        (key.contains("endpoint") || key.ends_with("base_url"))
+            && value.trim_start().to_ascii_lowercase().starts_with("http://")
+    };
+    if settings.iter().any(plain) && !settings.iter().any(|(key, _)| key.ends_with("allow_http")) {
+        settings.push(("allow_http".to_owned(), "true".to_owned()));
+    }
     Ok(settings)
 }

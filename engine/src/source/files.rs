@@ -108,6 +108,21 @@ impl<R: Reader> Source for Files<R> {
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
+        self.fetch_by(u64::MAX, stopped, ids, sink)
+    }
+    fn limit(&self, bytes_per_s: Option<u64>) -> bool {
+        self.reader.limit(bytes_per_s)
+    }
+    fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
+        self.reader.along(&self.catalog, ids, first, request_bytes)
+    }
+    fn fetch_by(
+        &self,
+        request_bytes: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
         let mut wanted = Vec::with_capacity(ids.len());
         for (k, &id) in ids.iter().enumerate() {
             let error = match self.catalog.place(id) {
@@ -127,7 +142,7 @@ impl<R: Reader> Source for Files<R> {
         }
         let labels = &self.catalog.labels;
         let verified = self.reader.remote();
-        self.reader.read(&self.catalog, &wanted, stopped, &mut |k, id, data| {
+        self.reader.read(&self.catalog, &wanted, request_bytes, stopped, &mut |k, id, data| {
             let sound =
                 data.and_then(|data| if verified { Ok(data) } else { self.catalog.verify(id, data).map(|()| data) });
             let payload = sound.and_then(|data| match labels.get(id as usize) {

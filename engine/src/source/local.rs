@@ -171,6 +171,7 @@ impl Reader for LocalReader {
         &self,
         catalog: &Arc<Catalog>,
         wanted: &[(usize, SampleId)],
+        _request_bytes: u64,
         _stopped: &dyn Fn() -> bool, // the sink says it soon enough
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
     ) -> Traffic {

@@ -34,6 +34,7 @@ mod checksums;
 mod cloud;
 #[cfg(test)]
 mod coalesce_tests;
+mod concat;
 #[cfg(feature = "cloud")]
 mod connector;
 mod decode;
@@ -82,6 +83,7 @@ mod tests;
 mod walk_tests;
 
 pub use arrays::Arrays;
+pub use concat::Concat;
 pub use decode::{Decoder, ImageMode, MAX_PIXELS, Scratch};
 pub use fingerprint::Fingerprint;
 pub use open::open;
@@ -92,6 +94,7 @@ pub use subset::Subset;
 use crate::error::Result;
 use crate::types::{SampleId, TensorSpec};
 use std::ops::{AddAssign, ControlFlow};
+use std::sync::Arc;
 
 /// What a source's payloads are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,6 +160,11 @@ pub trait Source: Send + Sync {
     /// Element type and shape of every target.
     fn target_spec(&self) -> &TensorSpec;
 
+    /// The sources it is made of, one after the other, if it is made of several.
+    fn parts(&self) -> Option<&[Arc<dyn Source>]> {
+        None
+    }
+
     /// Class names, indexed by label; empty when labels are plain numbers.
     fn classes(&self) -> &[String];
 
@@ -202,6 +210,17 @@ pub trait Source: Send + Sync {
         false
     }
 
+    /// Sets the most bytes a second that are read of a store, from now on and for requests under way too; `None`: no
+    /// limit. False if nothing is limited: samples in memory and in files of this machine are read at once, and of
+    /// several stores each has a limit of its own.
+    fn limit(&self, _bytes_per_s: Option<u64>) -> bool {
+        false
+    }
+
+    /// The samples `ids` do not decode, as they came last. Whoever keeps bytes between here and the truth lets go of
+    /// them, so that the next fetch reads them anew.
+    fn doubt(&self, _ids: &[SampleId]) {}
+
     /// Reads the samples `ids` (without duplicates, but see [`Self::in_memory`]). `sink(k, result)` is called exactly
     /// once for every position `k` of `ids`, in any order, on the calling thread; the payload lives until the sink
     /// returns. Once it has returned `Break` nobody wants the rest: the source stops as soon as it can and leaves the
@@ -220,5 +239,23 @@ pub trait Source: Send + Sync {
             self.fetch(ids, sink);
         }
         Traffic::default()
+    }
+
+    /// The same, where the samples may come together by requests of about `request_bytes` at most: who asks for many
+    /// needs the first ones soon.
+    fn fetch_by(
+        &self,
+        _request_bytes: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
+        self.fetch_unless(stopped, ids, sink)
+    }
+
+    /// Which of `ids` from position `first` on would come with the requests for those before it, so that asking for
+    /// them too costs little more than their bytes. Positions, ascending. `request_bytes` as in [`Self::fetch_by`].
+    fn along(&self, _ids: &[SampleId], _first: usize, _request_bytes: u64) -> Vec<usize> {
+        Vec::new()
     }
 }

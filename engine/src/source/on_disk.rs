@@ -5,17 +5,13 @@
 //! that has changed is another sample, which is not there. Labels are the source's own and never on the disk.
 //!
 //! What came over a network and does not decode is asked for once more, as damage on the way passes. The damaged bytes
-//! are on the disk by then. So when a thread's call asks for nothing but what its last call asked for, what that one
-//! fetched is fetched again and compared: if other bytes come now, what was kept is forgotten.
+//! are on the disk by then, or on their way there: [`Source::doubt`] says so, and they are forgotten.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use lossfeed_disk::{Disk, Key, Numbers, Policy, Settings};
-use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use super::options::DiskTier;
@@ -24,23 +20,11 @@ use crate::error::{Error, Result};
 use crate::process::Process;
 use crate::types::{SampleId, TensorSpec};
 
-/// Samples that were fetched, with their checksums.
-type Fetched = Vec<(SampleId, u32)>;
-
-/// A thread's last call.
-struct Call {
-    /// What it asked for, sorted.
-    asked: Vec<SampleId>,
-    fetched: Fetched,
-}
-
 /// See the module's head.
 pub(super) struct OnDisk {
     inner: Arc<dyn Source>,
     disk: Disk,
     place: [u8; 32],
-    /// By thread. Only of a source whose bytes may come right when they are fetched again.
-    calls: Mutex<HashMap<ThreadId, Call>>,
     made_by: Process,
 }
 
@@ -70,7 +54,6 @@ impl OnDisk {
         Ok(Self {
             disk: Disk::open(&settings)?,
             place: Sha256::digest(place).into(),
-            calls: Mutex::default(),
             made_by: Process::current(),
             inner,
         })
@@ -107,14 +90,6 @@ impl OnDisk {
             left.push(k);
         }
         ControlFlow::Continue(left)
-    }
-
-    /// What this thread fetched in its last call and asks for again now. A call for anything else is not one for a
-    /// second time, though it may share samples with the last.
-    fn asked_again(&self, ids: &[SampleId]) -> Fetched {
-        let last = self.calls.lock().remove(&std::thread::current().id());
-        let last = last.filter(|last| ids.iter().all(|id| last.asked.binary_search(id).is_ok()));
-        last.map(|last| last.fetched).unwrap_or_default()
     }
 }
 
@@ -158,6 +133,12 @@ impl Source for OnDisk {
     fn remote(&self) -> bool {
         self.inner.remote()
     }
+    fn doubt(&self, ids: &[SampleId]) {
+        if self.made_by.is_current() {
+            ids.iter().filter_map(|&id| self.key(id)).for_each(|key| self.disk.forget(key));
+        }
+        self.inner.doubt(ids);
+    }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         self.fetch_unless(&|| false, ids, sink);
     }
@@ -167,53 +148,55 @@ impl Source for OnDisk {
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
+        self.fetch_by(u64::MAX, stopped, ids, sink)
+    }
+    fn limit(&self, bytes_per_s: Option<u64>) -> bool {
+        self.inner.limit(bytes_per_s)
+    }
+    fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
+        // What the disk has needs no request and brings nobody along.
+        let has = |id: SampleId| self.key(id).is_some_and(|key| self.disk.has(key));
+        let absent: Vec<usize> = (0..ids.len()).filter(|&k| ids.get(k).is_some_and(|&id| !has(id))).collect();
+        let inner: Vec<SampleId> = absent.iter().filter_map(|&k| ids.get(k).copied()).collect();
+        let inner_first = absent.partition_point(|&k| k < first);
+        let along = self.inner.along(&inner, inner_first, request_bytes);
+        along.into_iter().filter_map(|at| absent.get(at).copied()).collect()
+    }
+    fn fetch_by(
+        &self,
+        request_bytes: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
         if stopped() {
             return Traffic::default();
         }
         if !self.made_by.is_current() {
             // The disk tier's thread and locks are the parent's.
-            return self.inner.fetch_unless(stopped, ids, sink);
+            return self.inner.fetch_by(request_bytes, stopped, ids, sink);
         }
-        let again = self.asked_again(ids);
         let keys: Vec<Option<Key>> = ids.iter().map(|&id| self.key(id)).collect();
-        let is_new = |id: SampleId| again.iter().all(|(other, _)| *other != id);
-        let sought: Vec<Option<Key>> = keys.iter().zip(ids).map(|(key, &id)| key.filter(|_| is_new(id))).collect();
-        let ControlFlow::Continue(left) = self.read(ids, &sought, sink) else { return Traffic::default() };
+        let ControlFlow::Continue(left) = self.read(ids, &keys, sink) else {
+            return Traffic::default();
+        };
         if left.is_empty() {
             return Traffic::default();
         }
         let wanted: Vec<SampleId> = left.iter().filter_map(|&k| ids.get(k).copied()).collect();
-        let remote = self.inner.remote();
-        let mut fetched = Fetched::new();
         // What the source made this thread wait for an answer so far: what a fetch of it costs.
         let (mut waited, mut answers, mut since) = (Duration::ZERO, 0, Instant::now());
-        let traffic = self.inner.fetch_unless(stopped, &wanted, &mut |at, answer| {
+        self.inner.fetch_by(request_bytes, stopped, &wanted, &mut |at, answer| {
             (waited, answers) = (waited + since.elapsed(), answers + 1);
             let (Some(&k), Some(&id)) = (left.get(at), wanted.get(at)) else { return ControlFlow::Continue(()) };
             if let (Ok(payload), Some(key)) = (&answer, keys.get(k).copied().flatten())
                 && payload.data.len() as u64 == self.inner.payload_bytes(id)
             {
-                let sum = if remote { crc32fast::hash(payload.data) } else { 0 };
-                match again.iter().find(|(other, _)| *other == id) {
-                    Some((_, before)) if *before != sum => self.disk.forget(key),
-                    Some(_) => {}
-                    None => {
-                        self.disk.offer(key, waited / answers, payload.data);
-                        if remote {
-                            fetched.push((id, sum));
-                        }
-                    }
-                }
+                self.disk.offer(key, waited / answers, payload.data);
             }
             let going = sink(k, answer);
             since = Instant::now();
             going
-        });
-        if !fetched.is_empty() {
-            let mut asked = ids.to_vec();
-            asked.sort_unstable();
-            self.calls.lock().insert(std::thread::current().id(), Call { asked, fetched });
-        }
-        traffic
+        })
     }
 }

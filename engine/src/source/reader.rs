@@ -10,15 +10,26 @@ use crate::types::SampleId;
 
 /// Brings the bytes of catalogued samples.
 pub(super) trait Reader: Send + Sync {
-    /// As [`Source::fetch_unless`](super::Source::fetch_unless), with data only. Ids are in range and no sample is
+    /// As [`Source::fetch_by`](super::Source::fetch_by), with data only. Ids are in range and no sample is
     /// empty: [`Files`](super::files::Files) has seen to it.
     fn read(
         &self,
         catalog: &Arc<Catalog>,
         wanted: &[(usize, SampleId)],
+        request_bytes: u64,
         stopped: &dyn Fn() -> bool,
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
     ) -> Traffic;
+
+    /// As [`Source::along`](super::Source::along).
+    fn along(&self, _: &Catalog, _ids: &[SampleId], _first: usize, _request_bytes: u64) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// As [`Source::limit`](super::Source::limit).
+    fn limit(&self, _bytes_per_s: Option<u64>) -> bool {
+        false
+    }
 
     /// Whether bytes that turn out to be wrong may come right when they are read again. Such a reader holds them to
     /// their checksums itself.

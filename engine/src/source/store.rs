@@ -36,7 +36,7 @@ pub(super) struct Store {
     permits: Semaphore,
     connections: usize,
     latency: Duration,
-    pacer: Option<Pacer>,
+    pacer: Pacer,
     timeout: Option<Duration>,
     link: Link,
 }
@@ -68,7 +68,7 @@ impl Store {
             permits: Semaphore::new(options.connections),
             connections: options.connections,
             latency: options.throttle.map_or(Duration::ZERO, |t| t.latency),
-            pacer: options.throttle.and_then(|t| t.bandwidth_bytes_per_s).map(Pacer::new),
+            pacer: Pacer::new(options.throttle.and_then(|t| t.bandwidth_bytes_per_s)),
             timeout: options.timeout,
             link: Link::new(options.timeout),
         })
@@ -82,6 +82,11 @@ impl Store {
     /// What is worth reading from here, as far as it is known, where `lanes` requests run side by side.
     pub(super) fn worth(&self, lanes: usize) -> Worth {
         self.link.worth(lanes)
+    }
+
+    /// Sets the most bytes a second that come from here, for requests under way too; `None`: no limit.
+    pub(super) fn limit(&self, bytes_per_s: Option<u64>) {
+        self.pacer.limit(bytes_per_s, Instant::now());
     }
 
     /// Runs `work` to its end on the calling thread.
@@ -107,10 +112,11 @@ impl Store {
                 let asked = || format!("{} bytes at offset {} of {}", wanted.bytes, wanted.start, (wanted.what)());
                 wanted.requests.fetch_add(1, Ordering::Relaxed);
                 let started = Instant::now();
-                let (bytes, first_byte, before) = self.limited(&asked, self.once(wanted)).await?;
+                let paced = self.pacer.is_limited();
+                let (bytes, first_byte, before) = self.limited(&asked, self.once(wanted, paced)).await?;
                 // Waiting for the link is waiting with the connection busy: the permit is held.
-                if let Some(pacer) = &self.pacer {
-                    pacer.pass(wanted.bytes).await;
+                self.pacer.pass(wanted.bytes).await;
+                if paced {
                     self.link.count(wanted.bytes);
                 }
                 let body = started.elapsed().saturating_sub(first_byte);
@@ -123,7 +129,7 @@ impl Store {
     }
 
     /// The bytes, how long the first one took, and how many the link had brought by then.
-    async fn once(&self, wanted: Wanted<'_>) -> Result<(Bytes, Duration, u64), Failure> {
+    async fn once(&self, wanted: Wanted<'_>, paced: bool) -> Result<(Bytes, Duration, u64), Failure> {
         let started = Instant::now();
         if !self.latency.is_zero() {
             tokio::time::sleep(self.latency).await;
@@ -151,7 +157,7 @@ impl Store {
                     let piece = piece.map_err(failed)?;
                     got += piece.len() as u64;
                     // Behind a throttle bytes have come when they are let through.
-                    if self.pacer.is_none() {
+                    if !paced {
                         self.link.count(piece.len() as u64);
                     }
                     if got > wanted.bytes {

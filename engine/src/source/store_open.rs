@@ -83,9 +83,15 @@ pub(super) fn remote(url: &str, _: &OpenOptions) -> Result<Arc<dyn Source>> {
 /// stores apart.
 ///
 /// # Errors
-/// As [`open`](super::open).
+/// As [`open`](super::open); also `Settings` for a disk tier, for the same reason.
 pub fn open_in(store: Arc<dyn ObjectStore>, path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
     options.check()?;
+    if options.disk.is_some() {
+        return Err(Error::settings(format!(
+            "{store} cannot be kept on disk: nothing tells it from another store of the same name, whose samples would \
+             be delivered in its place; open it by its URL, or leave the disk tier out"
+        )));
+    }
     let base = store.to_string();
     in_store(Store::new(store, Maker::Caller, options)?, &base, &pattern::braces(path)?, &|_| None, options)
 }

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use super::Traffic;
 use super::catalog::{Catalog, Place, Shard};
 use super::identity::Mark;
+use super::link::Worth;
 use super::reader::Reader;
 use super::runs::{Run, Wish, runs};
 use super::store::{Store, Wanted};
@@ -94,14 +95,21 @@ impl Stored {
         self.store.range(Wanted { key, start, bytes, total, mark, if_match, what: &what, requests }, &|_| Ok(())).await
     }
 
-    /// What is asked for, a request each, for the samples of a call. All of them are in the catalog.
-    fn requests(&self, catalog: &Catalog, wanted: &[(usize, SampleId)]) -> VecDeque<Run> {
-        let wish = |&(k, id): &(usize, SampleId)| Some(Wish { k, id, place: catalog.place(id)? });
-        let wishes = wanted.iter().filter_map(wish);
+    /// What is asked for, a request each, for the samples of a call: of about `request_bytes` at most. All of them are
+    /// in the catalog.
+    fn requests(
+        &self,
+        catalog: &Catalog,
+        wanted: impl Iterator<Item = (usize, SampleId)>,
+        request_bytes: u64,
+    ) -> Vec<Run> {
+        let wishes = wanted.filter_map(|(k, id)| Some(Wish { k, id, place: catalog.place(id)? }));
         if !self.coalesce {
             return wishes.map(Run::alone).collect();
         }
-        runs(wishes.collect(), self.store.worth(self.store.connections())).into()
+        let worth = self.store.worth(self.store.connections());
+        let request_bytes_max = worth.request_bytes_max.min(request_bytes.max(worth.gap_bytes));
+        runs(wishes.collect(), Worth { request_bytes_max, ..worth })
     }
 
     fn shard<'a>(&'a self, catalog: &'a Catalog, place: Place) -> Result<(&'a Path, &'a Shard)> {
@@ -141,6 +149,20 @@ impl Reader for StoreReader {
         true
     }
 
+    fn limit(&self, bytes_per_s: Option<u64>) -> bool {
+        self.0.store.limit(bytes_per_s);
+        true
+    }
+
+    fn along(&self, catalog: &Catalog, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
+        let runs = self.0.requests(catalog, ids.iter().copied().enumerate(), request_bytes);
+        let wanted = runs.iter().filter(|run| run.wishes.iter().any(|wish| wish.k < first));
+        let mut along: Vec<usize> =
+            wanted.flat_map(|run| &run.wishes).map(|wish| wish.k).filter(|&k| k >= first).collect();
+        along.sort_unstable();
+        along
+    }
+
     /// Every request is a task of the runtime, so that its answer comes in and its connection is free again while the
     /// calling thread is still busy with an earlier sample. Memory stays bounded: a call has at most as many requests
     /// under way, and answers that wait for it, as the store has connections, and each brings one sample or the bytes
@@ -149,12 +171,14 @@ impl Reader for StoreReader {
         &self,
         catalog: &Arc<Catalog>,
         wanted: &[(usize, SampleId)],
+        request_bytes: u64,
         stopped: &dyn Fn() -> bool,
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
     ) -> Traffic {
         let sent = Arc::new(Sent::default());
         let work = async {
-            let (mut to_ask, mut asked) = (self.0.requests(catalog, wanted), JoinSet::new());
+            let to_ask = self.0.requests(catalog, wanted.iter().copied(), request_bytes);
+            let (mut to_ask, mut asked) = (VecDeque::from(to_ask), JoinSet::new());
             loop {
                 while asked.len() < self.0.store.connections()
                     && let Some(run) = to_ask.pop_front()

@@ -8,7 +8,6 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
-use super::pacer::Pacer;
 use super::tests::{all, archive, class_folders, png, refusal};
 use super::*;
 use crate::error::ErrorKind;
@@ -172,16 +171,11 @@ fn latency_and_bandwidth_take_at_least_their_time() {
 }
 
 #[test]
-fn the_links_rate_is_exact_however_transfers_are_cut() {
-    let start = Instant::now();
-    for (pieces, bytes) in [(1u32, 1_000_000u64), (1000, 1000), (1_000_000, 1)] {
-        let pacer = Pacer::new(1_000_000);
-        let last = (0..pieces).map(|_| pacer.reserve(bytes, start)).last().unwrap();
-        assert_eq!(last, Duration::from_secs(1), "{pieces} pieces");
-        // After an idle second nothing is owed and nothing is saved up.
-        let later = start + Duration::from_secs(2);
-        assert_eq!(pacer.reserve(500_000, later), Duration::from_millis(500));
-    }
+fn a_store_of_the_callers_own_has_no_disk_tier() {
+    let tier = crate::source::DiskTier { folder: "/nowhere".into(), bytes: 1 << 30 };
+    let options = OpenOptions { disk: Some(tier), ..OpenOptions::default() };
+    let store = Arc::new(object_store::memory::InMemory::new());
+    refusal(open_in(store, "*.tar", &options), ErrorKind::Settings, &["cannot be kept on disk", "by its URL"]);
 }
 
 #[test]

@@ -124,6 +124,10 @@ impl Source for Subset {
     fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
         self.inner.proof(self.inner(id)?)
     }
+    fn doubt(&self, ids: &[SampleId]) {
+        let ids: Vec<SampleId> = ids.iter().filter_map(|&id| self.inner(id)).collect();
+        self.inner.doubt(&ids);
+    }
     fn disk(&self) -> Option<Numbers> {
         self.inner.disk()
     }
@@ -144,9 +148,26 @@ impl Source for Subset {
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
+        self.fetch_by(u64::MAX, stopped, ids, sink)
+    }
+    fn limit(&self, bytes_per_s: Option<u64>) -> bool {
+        self.inner.limit(bytes_per_s)
+    }
+    fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
+        // All or none are in range: whoever asks has them from an order.
+        let inner: Option<Vec<SampleId>> = ids.iter().map(|&id| self.inner(id)).collect();
+        inner.map_or(Vec::new(), |inner| self.inner.along(&inner, first, request_bytes))
+    }
+    fn fetch_by(
+        &self,
+        request_bytes: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
         match self.inner_ids(ids, sink) {
             ControlFlow::Continue((places, inner)) => {
-                self.inner.fetch_unless(stopped, &inner, &mut |k, answer| sink(places[k], answer))
+                self.inner.fetch_by(request_bytes, stopped, &inner, &mut |k, answer| sink(places[k], answer))
             }
             ControlFlow::Break(()) => Traffic::default(),
         }

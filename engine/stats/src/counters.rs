@@ -130,6 +130,13 @@ counters! {
     store_requests_total: Counter, Requests;
     /// Bytes read from the store in vain: they lay between samples that one request brought.
     store_vain_bytes_total: Counter, Bytes;
+    /// Fetched samples that were read before their batch was decided, and had come when it needed them.
+    read_ahead_samples_total: Counter, Samples;
+    /// Those that were still on their way when their batch needed them. High: the source is slower than the training,
+    /// or `read_ahead` is short.
+    read_ahead_late_total: Counter, Samples;
+    /// Samples that were read ahead and not needed, because they had become residents meanwhile or the pass ended.
+    read_ahead_vain_total: Counter, Samples;
     /// Samples that the dataset's disk tier had, since the dataset was opened. They are misses of the cache.
     disk_hits_total: Counter, Samples;
     /// Their bytes.
@@ -187,6 +194,8 @@ counters! {
     scores_late_total: Counter, Samples;
     /// Samples whose scores were no scores: rows that have no rank (NaN, infinite or ignored) or name no sample.
     scores_unranked_total: Counter, Samples;
+    /// Of those, samples whose scores were below 0, which is no importance.
+    scores_negative_total: Counter, Samples;
     /// Samples whose scores came a second time for the same batch, and were left out.
     scores_repeated_total: Counter, Samples;
     /// Samples whose rows are missing from the journal: its disk was slower than the run.
@@ -205,6 +214,8 @@ counters! {
     residents: Gauge, Samples;
     /// Bytes in the cache.
     cache_bytes: Gauge, Bytes;
+    /// Bytes that were asked for ahead of their batch, or have come and wait for it.
+    read_ahead_bytes: Gauge, Bytes;
     /// Bytes on the disk tier, those of other datasets and processes included.
     disk_bytes: Gauge, Bytes;
     /// The cache's limit in bytes.

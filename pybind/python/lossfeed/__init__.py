@@ -16,6 +16,7 @@ lets the scores decide which samples stay in host memory, which come next, and w
 
 * :func:`open` a directory, tar shards, a URL, arrays or a torch Dataset.
 * :class:`Loader` iterates it; ``score``, ``cross_entropy`` and ``score_losses`` take scores home.
+* :func:`concat` makes one dataset of several.
 * :class:`ImageTransform` crops, flips and normalises, on the GPU where there is one.
 * :func:`stage` prefetches any iterable of batches to a device.
 * :func:`cross_entropy`, :func:`sample_scores`: the pieces alone.
@@ -42,7 +43,7 @@ from ._images import ImageTransform
 from ._loader import Loader
 from ._loss import cross_entropy
 from ._native import __version__
-from ._open import Data, open
+from ._open import Data, concat, open
 from ._scores import SampleScores, sample_scores
 from ._stage import stage
 
@@ -65,6 +66,7 @@ __all__ = [
     "TrainingWarning",
     "UsageError",
     "__version__",
+    "concat",
     "cross_entropy",
     "open",
     "sample_scores",

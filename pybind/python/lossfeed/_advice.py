@@ -40,7 +40,7 @@ class Uses:
                 "your per-sample losses with batch.weight",
             )
             return
-        if sampler not in ("uniform", "echo", "ods"):
+        if sampler not in ("uniform", "given", "echo", "ods"):
             wants = f"sampler={self._asked!r}"
         elif self._cached and policy in _SCORED_POLICIES:
             wants = f"policy={policy!r}"
@@ -50,6 +50,13 @@ class Uses:
                 f"{wants} goes by the samples' scores, and a whole epoch has brought none: take the loss from "
                 "loader.cross_entropy(logits, batch) or loader.loss(…), or call loader.score(logits, batch) beside "
                 "your own",
+            )
+        if stats.get("scores_negative_total", 0) > 0:
+            self._say(
+                "negative",
+                f"{stats['scores_negative_total']:.0f} scores were below 0, which is no importance, and were left out "
+                "(scores_negative_total): add what makes them positive, give gradient norms beside them and "
+                "score='gradient_norm', or score='rank', which looks at their order alone",
             )
         if not self.weight_read and stats.get("ess_ppm", 1e6) < 999_000:
             self._say(

@@ -18,9 +18,9 @@ class Asked:
         return self._asked.dataset if self._asked.data is None else self._asked.data
 
     @property
-    def batch_size(self) -> int:
-        """Samples a batch and rank."""
-        return self._asked.batch_size
+    def batch_size(self) -> int | None:
+        """Samples a batch and rank; None where a batch sampler cuts them, as in torch."""
+        return None if self._asked.batch_sampler is not None else self._asked.batch_size
 
     @property
     def drop_last(self) -> bool:
@@ -28,14 +28,15 @@ class Asked:
         return self._asked.drop_last
 
     @property
-    def sampler(self) -> str | dict[str, Any]:
-        """Who comes next, by name or with options: a setting of the engine, no object that gives ids."""
+    def sampler(self) -> Any:
+        """The sampler that was given; else who comes next, by name or with options: a setting of the engine, no object
+        that gives ids."""
         return "uniform" if self._asked.sampler is None else self._asked.sampler
 
     @property
-    def batch_sampler(self) -> None:
-        """None: the engine cuts batches."""
-        return None
+    def batch_sampler(self) -> Any:
+        """What was given; None: the engine cuts batches."""
+        return self._asked.batch_sampler
 
     @property
     def num_workers(self) -> int | None:

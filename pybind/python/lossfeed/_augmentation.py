@@ -70,9 +70,10 @@ def refuse_random_items(data: Data) -> None:
     Raises:
         SettingsError: an item of a Python dataset is another one when it is read again.
     """
-    adaptor = data._adaptor
-    drawn = None if adaptor is None else draws_at_random(adaptor, len(data))
-    if adaptor is not None and drawn is not None:
+    for adaptor in data._adaptors:
+        drawn = draws_at_random(adaptor, len(adaptor.dataset))
+        if drawn is None:
+            continue
         raise SettingsError(
             f"item {drawn} of this {type(adaptor.dataset).__name__} is another one each time it is read, and the "
             "cache would keep its first draw for good: take the random part out of the dataset and apply it after "

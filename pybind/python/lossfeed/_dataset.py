@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _native, _readers
 from ._errors import SampleError, SettingsError
-from ._memory import DTYPES, as_bytes, dtype_name, is_tensor, require_numpy, torch_loaded
+from ._memory import DTYPES, as_bytes, check_dense, dtype_name, is_tensor, require_numpy, torch_loaded
 
 Spec = tuple[str, tuple[int, ...]]
 
@@ -125,13 +125,13 @@ class Adaptor:
 
     def _array(self, value: Any, name: str, i: int) -> Any:
         """`value` as a CPU tensor or a native-endian array of a dtype that travels."""
+        try:
+            check_dense(name, value)
+        except SettingsError as cause:
+            raise SampleError(f"dataset item {i}: {cause}") from None
         if is_tensor(value):
-            import torch
-
-            if value.device.type != "cpu" or value.layout is not torch.strided:
-                raise SampleError(
-                    f"dataset item {i}: {name} is a {value.layout} tensor on {value.device}: return dense CPU tensors"
-                )
+            if value.device.type != "cpu":
+                raise SampleError(f"dataset item {i}: {name} is a tensor on {value.device}: return CPU tensors")
             result = value.detach()
         elif _is_image(value):
             result = _pixels(value, self.mode, self.resize)

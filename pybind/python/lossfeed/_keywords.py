@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 import math
 import operator
 import os
 import warnings
-from typing import Any
+from typing import Any, Iterable
 
+from . import _native
 from ._errors import SettingsError, UsageError
 from ._memory import torch_loaded
 
@@ -18,13 +21,17 @@ from ._memory import torch_loaded
 HONOURED = {
     "dataset": "the first argument, here called data: what lf.open returns, or anything lf.open takes",
     "batch_size": "samples a batch and rank",
-    "shuffle": "False walks the ids in order; True, or nothing, permutes them by (seed, epoch)",
+    "shuffle": "True permutes the ids by (seed, epoch); False, or nothing, walks them in order",
+    "sampler": "torch's samplers and anything else that gives ids: their order is the plan, taken whole when an epoch "
+    "begins; or one of lossfeed's samplers by name (uniform, auto, cost-aware, replay, …)",
+    "batch_sampler": "anything that gives lists of ids: its batches are the plan; batch_size= says the most samples of "
+    "one where it has no batch_size of its own",
     "num_workers": "loader threads, not processes; None is one a core, 0 works in the calling thread",
     "collate_fn": "called with the list of (x, y) rows of a delivered batch; must return (data, target)",
     "pin_memory": "with a CUDA device batches are always page-locked; without one True brings a warning, as in torch",
     "drop_last": "leaves out the batch that would be short",
     "timeout": "seconds to wait for a batch; 0 waits for ever",
-    "generator": "the seed is drawn from it, once, when no seed is given",
+    "generator": "the seed is drawn from it when no seed is given; without either, from torch's own generator",
     "prefetch_factor": "batches prepared ahead by each worker; None is 2",
     "persistent_workers": "True keeps nothing that would otherwise be lost: "
     "caches and scores live as long as the loader",
@@ -33,10 +40,6 @@ HONOURED = {
 
 #: Keyword -> why it cannot be honoured, and what to do instead.
 REFUSED = {
-    "sampler": "an order made in Python cannot see the scores and the cache; name one of lossfeed's samplers "
-    "(uniform, auto, cost-aware, replay, …), or stage a torch DataLoader with lf.stage",
-    "batch_sampler": "batches are cut by the engine, so that every rank gets equally many; "
-    "use batch_size and drop_last",
     "worker_init_fn": "workers are threads of the engine and run no Python of yours; "
     "prepare the dataset before, or transform batch.data after",
     "multiprocessing_context": "workers are threads, no process is started",
@@ -51,11 +54,9 @@ def refuse(name: str, value: Any, reason: str | None = None) -> None:
 
 
 def refuse_unhonourable(
-    batch_sampler: Any, worker_init_fn: Any, multiprocessing_context: Any, pin_memory_device: str, in_order: bool
+    worker_init_fn: Any, multiprocessing_context: Any, pin_memory_device: str, in_order: bool
 ) -> None:
     """Refuses what torch's loader takes and this one cannot."""
-    if batch_sampler is not None:
-        refuse("batch_sampler", batch_sampler)
     if worker_init_fn is not None:
         refuse("worker_init_fn", worker_init_fn)
     if multiprocessing_context is not None:
@@ -120,11 +121,11 @@ def workers(num_workers: Any, prefetch_factor: Any) -> tuple[int | None, int]:
 
 
 def sampler(value: Any, shuffle: Any) -> dict[str, Any]:
-    """The engine's sampler settings, from a name or a dict with "name" and options."""
+    """The engine's sampler settings, from a name or a dict with "name" and options; of whatever gives ids too."""
     if shuffle is not None:
         shuffle = flag("shuffle", shuffle)
     if value is None:
-        return {"name": "uniform", "in_order": shuffle is False}
+        return {"name": "uniform", "in_order": shuffle is not True}
     if isinstance(value, str):
         settings: dict[str, Any] = {"name": value}
     elif isinstance(value, dict):
@@ -132,14 +133,8 @@ def sampler(value: Any, shuffle: Any) -> dict[str, Any]:
         if not isinstance(settings.get("name"), str):
             raise SettingsError(f"sampler={value!r} has no name: write {{'name': 'cost-aware', 'kappa': 16}}")
     else:
-        refuse("sampler", value)
-    names = ("uniform", "auto", "pads", "importance", "cost-aware", "echo", "replay")
-    names += ("iis", "infobatch", "selective", "curriculum", "shade-as-coded", "ods")
-    if settings["name"] not in names:
-        raise SettingsError(f"sampler {settings['name']!r} is unknown: use {', '.join(names)}")
-    for option, setting in settings.items():
-        if isinstance(setting, float) and not math.isfinite(setting):
-            raise SettingsError(f"sampler {settings['name']}: {option}={setting} must be a finite number")
+        return {"name": "given"}
+    _check_sampler(settings)
     if shuffle is False:
         if settings["name"] != "uniform":
             raise SettingsError(
@@ -149,16 +144,44 @@ def sampler(value: Any, shuffle: Any) -> dict[str, Any]:
     return settings
 
 
-def seed(value: Any, generator: Any) -> int:
-    """The seed: given, drawn from a torch generator, or 0."""
+def _check_sampler(settings: dict[str, Any]) -> None:
+    """Refuses names and options that no sampler has, and values of another kind."""
+    name, known = settings["name"], dict(_native.sampler_options())
+    if name not in known:
+        raise SettingsError(f"sampler {name!r} is unknown{_nearest(name, known)}: use {', '.join(known)}")
+    options = sorted(known[name])
+    for option, setting in settings.items():
+        if option != "name" and option not in options:
+            has = f"it has {', '.join(options)}" if options else "it has none"
+            raise SettingsError(f"sampler {name} has no option {option!r}{_nearest(option, options)}: {has}")
+        if isinstance(setting, float) and not math.isfinite(setting):
+            raise SettingsError(f"sampler {name}: {option}={setting} must be a finite number")
+        if not isinstance(setting, (bool, int, float, str, type(None))):
+            raise SettingsError(f"sampler {name}: {option}={setting!r} is neither a number, a bool nor text")
+    problem = _native.sampler_problem(json.dumps(settings))
+    if problem is not None:
+        option, why = problem
+        raise SettingsError(f"sampler {name}: {option}={settings[option]!r} is refused: {why}")
+
+
+def _nearest(typed: Any, known: Iterable[str]) -> str:
+    """ (did you mean 'kappa'?), if something known is near."""
+    found = difflib.get_close_matches(str(typed), list(known), 1)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def seed(value: Any, generator: Any) -> int | None:
+    """The seed as given; None if it is to be drawn, from `generator` or torch's own."""
+    if value is not None and generator is None:
+        return whole("seed", value, 0, 2**64 - 1)
     if generator is None:
-        return 0 if value is None else whole("seed", value, 0, 2**64 - 1)
+        return None
     if value is not None:
         raise SettingsError("seed and generator both given: leave one out")
     torch = torch_loaded()
     if torch is None or not isinstance(generator, torch.Generator):
         raise SettingsError(f"generator={generator!r} must be a torch.Generator; with NumPy pass seed=")
-    return int(torch.randint(0, 2**62, (), generator=generator, dtype=torch.int64, device=generator.device).item())
+    return None
 
 
 def device(value: Any, pin_memory: Any) -> str:

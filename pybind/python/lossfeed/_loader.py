@@ -6,7 +6,7 @@ import contextlib
 import os
 import weakref
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Iterable
 
 from . import _arrays, _closing, _exchange, _keywords, _making, _native, _readers
 from ._asked import Asked
@@ -17,13 +17,13 @@ from ._images import ImageTransform
 from ._memory import is_tensor, to_numpy, to_torch
 from ._open import Data
 from ._pass import Pass
-from ._process import Process
-from ._report import readable
+from ._process import OfThisProcess, Process
+from ._report import described, readable
 
 _STATE_VERSION = 1
 
 
-class Loader(Asked):
+class Loader(Asked, OfThisProcess):
     """Feeds a training run: iterating it gives one epoch of :class:`Batch`, in an order that scores may steer.
 
     ``data`` is what :func:`lossfeed.open` returns or takes. The keywords up to ``in_order`` are those of
@@ -32,9 +32,11 @@ class Loader(Asked):
     Args:
         batch_size: samples a batch and rank, at least 1. With several ranks, or ``drop_last``, at most a rank's share of
             the dataset; else a larger one gives one short batch.
-        shuffle: None or True permutes by ``(seed, epoch)``; False walks the ids in order.
-        sampler: who comes next, by name or as a dict with options (``{"name": "cost-aware", "kappa": 16}``):
-            ``"uniform"`` (default; every id once an epoch); ``"auto"`` (the one to use with a cache: ``"replay"`` where
+        shuffle: True permutes by ``(seed, epoch)``; None or False walks the ids in order, unless ``sampler`` is asked for.
+        sampler: torch's samplers, or whatever else gives ids: an epoch is taken from it whole when the epoch begins (as
+            much as its ``len()``), and each rank gets what its own sampler gives. Or who comes next, by name or as a
+            dict with options (``{"name": "cost-aware", "kappa": 16}``): ``"uniform"`` (every id once an epoch,
+            shuffled); ``"auto"`` (the one to use with a cache: ``"replay"`` where
             ``transform`` draws chance, ``"cost-aware"`` where it does not, ``"uniform"`` where there is nothing to
             gain; ``{"name": "auto", "augmented": True}`` if your loop augments batches itself, ``"fetches": 0.1`` for
             the share of rows that may be read from the source, ``"stall": 0.05`` for as many as keep the wait for the
@@ -45,15 +47,20 @@ class Loader(Asked):
             biased); and others to compare with: ``"iis"`` (iCACHE's), ``"infobatch"``, ``"ods"`` (Seneca's; each id
             once), and, biased, ``"selective"``, ``"curriculum"`` and ``"shade-as-coded"``. All but ``uniform``, ``ods``
             and ``echo`` draw some ids more often than others; ``batch.weight`` makes the loss unbiased again.
+        batch_sampler: gives lists of ids: its batches are the plan. Where it has no ``batch_size``, pass
+            ``batch_size=`` with the most samples of a batch.
+        weights: one number a sample: ids are drawn with replacement, in proportion to them (torch's
+            ``WeightedRandomSampler``). ``batch.weight`` stays 1: the mean is over what was drawn, as there.
         num_workers: threads; None is one a core, 0 prepares each batch in the calling thread, deterministically.
         collate_fn: called with the list of ``(x, y)`` rows of a batch; returns ``(data, target)``.
         timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.
-        generator: the seed is drawn from it once.
+        generator: the seed is drawn from it, see ``seed``.
         prefetch_factor: batches each worker prepares ahead, default 2.
+        read_ahead: host memory for samples that are read before their batch is put together, in bytes or as text. It
+            changes nothing else. None: 128 MiB for data behind a network, if there are workers; else 0, for none.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are, ready on the current stream.
         cache: host memory for samples: bytes, text (``"2GiB"``), or a share of the dataset (``"20%"`` or a float up
-            to 1.0). None
-            or 0: no cache. The limit is never exceeded.
+            to 1.0). None or 0: no cache. The limit is never exceeded.
         cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` the pixels.
         copy_path: how cached rows get to a CUDA device: ``"gathered"`` (loader threads gather a batch, which is
             copied as a whole), ``"batched"`` (the driver copies each row from where the cache has it, in one call;
@@ -67,7 +74,9 @@ class Loader(Asked):
             ``"s3fifo"``, ``"lfu"``, ``"arc"``, ``"clrfu"``, or, delivering other samples than those drawn, ``"icache"``
             and ``"quiver"``; None takes the one that suits the sampler (minio for uniform and ods, shade for pads and
             shade-as-coded, fifo for echo and replay, else importance).
-        seed: reproduces every order, on any machine. With ``num_workers=0`` always. With workers it does for samplers
+        seed: reproduces every order, on any machine. None draws it from ``generator``, else from torch's own generator
+            (so it follows ``torch.manual_seed``), when the first epoch begins, and a state that is loaded brings its
+            own; 0 with several ranks, which must draw by one, and without torch. With ``num_workers=0`` always. With workers it does for samplers
             that look at nothing but the seed (``uniform``); the others draw by scores and residents, and which of
             them had come when an epoch was drawn is a matter of timing.
         rank, world_size: this rank of how many; None takes torch.distributed's where it is initialised, else RANK and
@@ -106,8 +115,8 @@ class Loader(Asked):
         data: Any = None,
         batch_size: int = 1,
         shuffle: bool | None = None,
-        sampler: str | dict[str, Any] | None = None,
-        batch_sampler: None = None,
+        sampler: str | dict[str, Any] | Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
         num_workers: int | None = None,
         collate_fn: Any = None,
         pin_memory: bool = False,
@@ -118,10 +127,12 @@ class Loader(Asked):
         generator: Any = None,
         *,
         prefetch_factor: int | None = None,
+        read_ahead: int | str | None = None,
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
         dataset: Any = None,
+        weights: Any = None,
         device: Any = "cpu",
         cache: int | float | str | None = None,
         cache_form: str = "encoded",
@@ -151,6 +162,7 @@ class Loader(Asked):
         self._last_state: dict[str, Any] | None = None
         self._data, self._framework = made.data, made.framework
         self._settings, self._line, self._account = made.settings, made.line, made.line.account
+        self._given, self._seeds = made.given, made.seeds
         self._pass: weakref.ref[Pass] | None = None
         self._group: Any = None
         self._process = Process()
@@ -159,8 +171,9 @@ class Loader(Asked):
     # ---- epochs ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Batches an epoch and rank; the same on every rank. A resumed pass has fewer left."""
-        return self._line.batches
+        """Batches an epoch and rank; the same on every rank, unless each brings its own sampler. A resumed pass has fewer
+        left. TypeError where a sampler without a length was given."""
+        return self._line.batches if self._given is None else len(self._given)
 
     @property
     def data(self) -> Data:
@@ -190,9 +203,11 @@ class Loader(Asked):
         """Chooses the epoch that the next ``iter(loader)`` delivers. Without it epochs count up from 0 by themselves.
 
         After :meth:`load_state_dict` the epoch it names keeps its resumed position; any other starts from its
-        beginning.
+        beginning. A sampler of yours that has a ``set_epoch`` is told.
         """
         self._account.engine().set_epoch(_keywords.whole("epoch", epoch, 0))
+        if self._given is not None:
+            self._given.set_epoch(epoch)
 
     def __iter__(self) -> Pass:
         """Starts an epoch: draws its order and lets the workers run ahead. Ends an earlier pass."""
@@ -203,7 +218,12 @@ class Loader(Asked):
         self._account.deliver()
         if self._account.uses.weight_read:
             engine.weights_are_read()
-        started = Pass(self._line, engine.start_epoch(), self)
+        if self._seeds is not None:
+            self._seeds.begin(engine)
+            self._line.seed = engine.seed() or 0
+        given = None if self._given is None or engine.has_order() else self._given
+        number = engine.start_epoch() if given is None else engine.start_given(*given.draw(engine))
+        started = Pass(self._line, number, self)
         self._pass = weakref.ref(started)
         return started
 
@@ -405,6 +425,8 @@ class Loader(Asked):
         self._account.deliver(wait=True)
         if self._account.mailboxes:
             torch_half("mail of a device").cuda.settle(self._account)
+        if self._seeds is not None:
+            self._seeds.settle(engine)
         under_way = self._pass() if self._pass is not None else None
         held = under_way.held() if under_way is not None else 0
         return {"version": _STATE_VERSION, "engine": engine.state(held)}
@@ -421,7 +443,9 @@ class Loader(Asked):
                 f"the state has version {state.get('version')!r}, this lossfeed reads {_STATE_VERSION}: load it with "
                 "the version that saved it"
             )
-        self._account.engine().load_state(state["engine"])
+        engine = self._account.engine()
+        engine.load_state(state["engine"])
+        self._line.seed = engine.seed() or 0
 
     def close(self, timeout: float | None = 10.0) -> None:
         """Ends the workers and gives the memory back. Batches you hold stay valid. Calling it again does nothing.
@@ -440,8 +464,7 @@ class Loader(Asked):
                 self._last_state = self.state_dict()
         left = self._close(seconds)
         if left and engine is not None:
-            adaptor = self._data._adaptor
-            left += [] if adaptor is None else _readers.hanging(adaptor)
+            left += [line for adaptor in self._data._adaptors for line in _readers.hanging(adaptor)]
             _closing.warn_of(left, f"the loader was closed without them after {seconds:g} s")
 
     def _close(self, seconds: float | None) -> list[str]:
@@ -464,17 +487,7 @@ class Loader(Asked):
         self.close()
 
     def __repr__(self) -> str:
-        s = self._settings
-        policy, sampler = s["policy"], s["sampler"]["name"]
-        if self._engine is not None:
-            policy, _, _, chosen = self._engine.describe()
-            sampler = chosen if sampler == chosen else f"{sampler} ({chosen})"
-        state = "" if self._engine is not None else ", closed"
-        return (
-            f"<lossfeed.Loader {len(self._data)} samples in {len(self)} batches of {s['batch_size']}, sampler "
-            f"{sampler}, policy {policy}, cache {s['cache_bytes']} bytes, rank {s['rank']} of "
-            f"{s['world_size']}, {s['device']}{state}>"
-        )
+        return described(self, self._settings, None if self._engine is None else self._engine.describe())
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from . import _images, _keywords, _native, _ranks
+from . import _given, _images, _keywords, _native, _ranks
 from ._account import Account
 from ._advice import Uses
 from ._augmentation import refuse_random_items
@@ -16,7 +16,8 @@ from ._errors import SettingsError
 from ._half import torch_half
 from ._open import Data, open as open_data
 from ._pass import Line
-from ._sizes import parse_cache
+from ._seeds import Seeds
+from ._sizes import parse_bytes, parse_cache
 
 
 class Made(NamedTuple):
@@ -29,6 +30,10 @@ class Made(NamedTuple):
     #: The engine's settings.
     settings: dict[str, Any]
     line: Line
+    #: The user's own order; None where the engine draws.
+    given: _given.Given | None
+    #: Where the seed comes from; None if it was given.
+    seeds: Seeds | None
 
 
 class _Delivery(NamedTuple):
@@ -52,15 +57,13 @@ def make(asked: SimpleNamespace) -> Made:
     data = given if isinstance(given, Data) else open_data(given)
     timeout_s = _keywords.real("timeout", asked.timeout)
     world = _ranks.find(asked.rank, asked.world_size)
-    watch = _ranks.Watch(world)
+    order = _given.find(asked, len(data), world.size)
+    # A rank that brings its own ids has no share that a process group could say otherwise about.
+    watch = _ranks.Watch(world if order is None else world._replace(source=None))
     delivery = _delivery(asked, data, device, framework)
-    settings = _settings(asked, data, world, delivery)
-    try:
-        text = json.dumps(settings, allow_nan=False)
-    except (TypeError, ValueError) as cause:
-        raise SettingsError(
-            f"sampler={asked.sampler!r} holds an option that is neither a number, a bool nor text"
-        ) from cause
+    settings = _settings(asked, data, world, delivery, order)
+    seeds = _seeds(asked, settings, framework)
+    text = json.dumps(settings, allow_nan=False)
     cached = settings["cache_bytes"] > 0
     if cached and not _keywords.flag("frozen_augmentation", asked.frozen_augmentation):
         refuse_random_items(data)
@@ -75,12 +78,30 @@ def make(asked: SimpleNamespace) -> Made:
         courier.start(engine)
     of_passes = timeout_s, settings["seed"], watch, engine.batches_per_epoch()
     line = Line(account, delivery.views, courier, asked.collate_fn, *of_passes)
-    return Made(engine, data, framework, settings, line)
+    return Made(engine, data, framework, settings, line, order, seeds)
+
+
+def _seeds(asked: SimpleNamespace, settings: dict[str, Any], framework: str) -> Seeds | None:
+    """Where the seed comes from, if it was not given. `settings` get what is known of it now."""
+    if settings["seed"] is not None:
+        return None
+    settings["seed"] = 0
+    # Ranks must draw by one seed: as torch's DistributedSampler has it, 0.
+    alone = settings["world_size"] == 1 and not settings["exchange"]
+    if asked.generator is None and not (alone and framework == "torch"):
+        return None
+    seeds = Seeds(asked.generator)
+    if alone and settings["record"] is None:
+        settings["open_seed"] = True
+    else:
+        # A journal's head has the seed.
+        settings["seed"] = seeds.draw()
+    return seeds
 
 
 def _refuse(asked: SimpleNamespace) -> None:
     """Refuses what no loader can honour."""
-    unhonourable = asked.batch_sampler, asked.worker_init_fn, asked.multiprocessing_context, asked.pin_memory_device
+    unhonourable = asked.worker_init_fn, asked.multiprocessing_context, asked.pin_memory_device
     _keywords.refuse_unhonourable(*unhonourable, asked.in_order)
     _keywords.flag("persistent_workers", asked.persistent_workers)
     if (asked.data is None) == (asked.dataset is None):
@@ -109,16 +130,22 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -
     return _Delivery(courier.name, views, courier, random, settings if courier.host_transforms else None)
 
 
-def _settings(asked: SimpleNamespace, data: Data, world: _ranks.World, delivery: _Delivery) -> dict[str, Any]:
+def _settings(
+    asked: SimpleNamespace, data: Data, world: _ranks.World, delivery: _Delivery, order: _given.Given | None
+) -> dict[str, Any]:
     """The engine's settings."""
     form = _keywords.choice("cache_form", asked.cache_form, "encoded", "decoded")
     path = _keywords.choice("copy_path", asked.copy_path, "auto", "gathered", "batched", "mapped")
     workers, ahead = _keywords.workers(asked.num_workers, asked.prefetch_factor)
     sampler = _keywords.sampler(asked.sampler, asked.shuffle)
+    if order is not None:
+        sampler = {"name": "given", "batches": order.batches}
     if sampler["name"] == "auto" and sampler.get("augmented") is None:
         sampler["augmented"] = delivery.random
     batch_size, drop_last = _keywords.whole("batch_size", asked.batch_size, 1), _keywords.flag("drop_last", asked.drop_last)
-    if world.size == 1 and not drop_last:
+    if order is not None:
+        batch_size = order.batch_size
+    elif world.size == 1 and not drop_last:
         # As in torch: what is larger than the dataset is one short batch, whose memory is that of its samples.
         batch_size = min(batch_size, len(data))
     settings = {
@@ -130,6 +157,7 @@ def _settings(asked: SimpleNamespace, data: Data, world: _ranks.World, delivery:
         "exchange": _keywords.choice("ranks", asked.ranks, "own", "exchange") == "exchange",
         "workers": workers,
         "prefetch_factor": ahead,
+        "read_ahead": None if asked.read_ahead is None else parse_bytes("read_ahead", asked.read_ahead),
         "cache_bytes": parse_cache(asked.cache, lambda: data.cache_bytes(form)),
         "cache_form": form,
         "copy_path": None if path == "auto" else path,

@@ -53,6 +53,23 @@ def is_array(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
+def check_dense(name: str, value: Any) -> None:
+    """Refuses tensors and arrays of which the plain elements would be but a part: sparse, quantised, masked ones."""
+    if is_tensor(value):
+        import torch
+
+        if value.layout is not torch.strided:
+            raise SettingsError(f"{name} is a {value.layout} tensor: make it dense, with to_dense()")
+        if value.is_quantized:
+            raise SettingsError(f"{name} is a quantised tensor: give its numbers, with dequantize() or int_repr()")
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(value, masked.MaskedArray):
+        raise SettingsError(
+            f"{name} is a masked array, whose mask a batch cannot carry: fill it, with filled(value), or leave the masked "
+            "rows out"
+        )
+
+
 def dtype_name(value: Any) -> str:
     """The dtype of a tensor or array as the name both libraries share."""
     return str(value.dtype).removeprefix("torch.") if is_tensor(value) else value.dtype.name

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import operator
 import os
-from typing import Any
+from typing import Any, Iterable
 
 from . import _native
 from ._dataset import Adaptor
 from ._errors import SettingsError
 from ._keywords import choice, flag, real, whole
-from ._memory import DTYPES, as_bytes, dtype_name, is_array, is_tensor, require_numpy, to_numpy, to_torch, torch_loaded
+from ._memory import DTYPES, as_bytes, check_dense, dtype_name, is_array, is_tensor, require_numpy, to_numpy, to_torch, torch_loaded
+from ._process import OfThisProcess
 from ._processes import Processes
 from ._sizes import parse_bytes
 
 Spec = tuple[str, tuple[int, ...]]
 
 
-class Data:
+class Data(OfThisProcess):
     """An opened dataset: what :func:`lossfeed.open` returns and :class:`lossfeed.Loader` reads.
 
     Opening reads an index and at most one sample. Ids are ``0 .. len(data) - 1`` and keep their meaning as long as the
     data lies unchanged.
     """
 
-    __slots__ = ("_native", "_adaptor")
+    __slots__ = ("_native", "_adaptors")
 
-    def __init__(self, native: _native.Source, adaptor: Adaptor | Processes | None = None) -> None:
+    def __init__(self, native: _native.Source, adaptors: tuple[Adaptor | Processes, ...] = ()) -> None:
         self._native = native
-        self._adaptor = adaptor
+        #: Of the Python datasets behind it.
+        self._adaptors = adaptors
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -77,7 +79,7 @@ class Data:
         """The samples `ids` (a sequence, an array or a tensor of ints; each once) as a dataset of their own, in that
         order. Its ids count from 0 anew."""
         values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-        return Data(self._native.subset([whole("id", id, 0, len(self) - 1) for id in values]), self._adaptor)
+        return Data(self._native.subset([whole("id", id, 0, len(self) - 1) for id in values]), self._adaptors)
 
     def split(self, part: float | int, seed: int = 0) -> tuple[Data, Data]:
         """Two datasets without a sample in common: a share of the samples (a float below 1) or so many of them (an
@@ -87,7 +89,26 @@ class Data:
         else:
             first = whole("part", part, 1, len(self), hint=" or a share as a float")
         chosen = self._native.split(first, whole("seed", seed, 0, 2**64 - 1))
-        return Data(chosen[0], self._adaptor), Data(chosen[1], self._adaptor)
+        return Data(chosen[0], self._adaptors), Data(chosen[1], self._adaptors)
+
+    def __add__(self, other: Data) -> Data:
+        """Both datasets as one; see :func:`lossfeed.concat`."""
+        return concat([self, other]) if isinstance(other, Data) else NotImplemented
+
+    def limit(self, bandwidth: int | str | None) -> None:
+        """Sets the most bytes a second that are read of the store, as an int or text (``"100MB"``); None: no limit. It
+        holds within a tenth of a second, for requests under way and for every loader of this data, and replaces the
+        ``bandwidth`` that :func:`open` was given.
+
+        Raises:
+            SettingsError: 0, or data that lies in memory or in files of this machine, or in several stores.
+        """
+        if not self._native.limit(_bandwidth(bandwidth)):
+            raise SettingsError(
+                f"bandwidth={bandwidth!r}: {self._native.describe()} is no single store: what lies in memory or in files "
+                "of this machine has no limit (open the files with bandwidth= or latency= for one), and of several "
+                "stores each has its own: limit those"
+            )
 
     def cache_bytes(self, form: str = "encoded") -> int:
         """Host memory in bytes that caching every sample would take, in the form ``"encoded"`` or ``"decoded"``."""
@@ -182,10 +203,10 @@ def open(
                 mode=mode,
                 resize=size,
                 latency_s=real("latency", latency),
-                bandwidth_bytes_per_s=None if bandwidth is None else (parse_bytes("bandwidth", bandwidth) or None),
+                bandwidth_bytes_per_s=_bandwidth(bandwidth),
                 connections=whole("connections", connections, 1, 65536),
                 index_cache=None if index_cache is None else os.fspath(index_cache),
-                store_options=[(str(k), str(v)) for k, v in (store_options or {}).items()],
+                store_options=_store_options(os.fspath(data), store_options),
                 timeout_s=None if timeout is None else real("timeout", timeout),
                 retry_timeout_s=real("retry_timeout", retry_timeout),
                 checksums=flag("checksums", checksums),
@@ -218,12 +239,48 @@ def open(
     return _dataset(data, mode, size, thread_safe, whole("processes", processes, 0, 1024))
 
 
+def concat(parts: Iterable[Data]) -> Data:
+    """Datasets one after the other, as one: the ids of each follow on those of the one before. ``a + b`` is
+    ``concat([a, b])``. A batch that has samples of several is read from one after the other.
+
+    Raises:
+        SettingsError: their samples, targets or classes differ.
+    """
+    all_parts = list(parts)
+    for number, part in enumerate(all_parts):
+        if not isinstance(part, Data):
+            raise SettingsError(f"part {number} is a {type(part).__name__}: open it first, with lf.open")
+    if not all_parts:
+        raise SettingsError("nothing to concatenate: give at least one dataset")
+    first, *others = all_parts
+    adaptors = {id(adaptor): adaptor for part in all_parts for adaptor in part._adaptors}
+    return Data(first._native.concat([part._native for part in others]), tuple(adaptors.values()))
+
+
 def _disk(folder: str | os.PathLike[str] | None, size: int | str | None) -> tuple[str, int] | None:
     if folder is None and size is None:
         return None
     if folder is None or size is None:
         raise SettingsError("disk and disk_bytes belong together: name a folder and what it may take, as in '50GB'")
     return os.path.expanduser(os.fspath(folder)), parse_bytes("disk_bytes", size)
+
+
+def _bandwidth(given: int | str | None) -> int | None:
+    if given is None:
+        return None
+    size = parse_bytes("bandwidth", given)
+    if size == 0:
+        raise SettingsError(f"bandwidth={given!r} would let nothing through: leave it out for no limit")
+    return size
+
+
+def _store_options(place: str, given: dict[str, str] | None) -> list[tuple[str, str]]:
+    if given and ("://" not in place or place.startswith("file://")):
+        raise SettingsError(
+            f"store_options={sorted(map(str, given))} for {place!r}, which is no object store: leave them out, or give a "
+            "URL (s3://, gs://, az://, http://)"
+        )
+    return [(str(name), str(value)) for name, value in (given or {}).items()]
 
 
 def _only_for_datasets(thread_safe: bool | None, processes: int) -> None:
@@ -246,6 +303,7 @@ def _arrays(x: Any, y: Any) -> Data:
     for name, value in (("x", x), ("y", y)):
         if value.ndim == 0:
             raise SettingsError(f"{name} is a scalar: its first dimension must count the samples")
+        check_dense(name, value)
         if is_tensor(value) and value.device.type != "cpu":
             raise SettingsError(
                 f"{name} is on {value.device}: pass CPU tensors, the loader brings batches to the device"
@@ -281,6 +339,11 @@ def _dataset(data: Any, mode: str, size: tuple[int, int] | None, thread_safe: bo
             f"{type(data).__name__} cannot be opened: give a path or URL, a pair (x, y) of arrays, or a map-style "
             f"Dataset with __len__ and __getitem__{iterable}"
         )
+    if type(data) is list and data and all(is_array(part) or is_tensor(part) for part in data):
+        raise SettingsError(
+            f"a list of {len(data)} arrays is no dataset of (x, y) items: for two arrays of samples and targets give the "
+            "pair lf.open((x, y)), for one item a row list(zip(x, y))"
+        )
     if len(data) == 0:
         raise SettingsError(f"the dataset is empty: {type(data).__name__} has 0 items")
     require_numpy("a Python dataset")
@@ -308,4 +371,4 @@ def _dataset(data: Any, mode: str, size: tuple[int, int] | None, thread_safe: bo
         f"dataset {type(data).__name__}",
         named,
     )
-    return Data(native, adaptor)
+    return Data(native, (adaptor,))

@@ -46,6 +46,7 @@ class Pass(Iterator[Batch]):
         self._iteration = iteration
         #: The loader, which must not end before its pass.
         self._owner = owner
+        self._batches = self._engine.batches_per_epoch()
         #: What is on its way to the device: (fields, ticket), or what went wrong with it.
         self._ahead: tuple[Any, Any] | _Lost | None = None
         #: Batches taken by the last call, which raised before it could return them.
@@ -136,7 +137,7 @@ class Pass(Iterator[Batch]):
 
     def __len__(self) -> int:
         """Batches an epoch."""
-        return self._line.batches
+        return self._batches
 
     def __del__(self) -> None:
         if getattr(self, "_engine", None) is not None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from typing import NoReturn, SupportsIndex
+
+from ._errors import UsageError
 
 
 class Process:
@@ -16,3 +19,16 @@ class Process:
     def is_this(self) -> bool:
         """Whether it is the process that asks, and not a parent of it."""
         return self._pid == os.getpid()
+
+
+class OfThisProcess:
+    """What lives in one process: it is not pickled, and not copied."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise UsageError(
+            f"a lossfeed.{type(self).__name__} cannot be pickled or copied: it holds threads and memory of this process. "
+            "Hand its path or dataset to the other process and call lf.open and lf.Loader there; to resume a run, save "
+            "state_dict()"
+        )

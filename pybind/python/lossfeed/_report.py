@@ -1,4 +1,4 @@
-"""An epoch's report, as people read it."""
+"""An epoch's report, and a loader in a line, as people read them."""
 
 from __future__ import annotations
 
@@ -19,3 +19,20 @@ def readable(report: str) -> dict[str, Any]:
 
 def _range(least: int, most: int) -> str:
     return f"{least}" if least == most else f"{least}-{most}"
+
+
+def described(loader: Any, settings: dict[str, Any], in_force: tuple[str, str, float, str] | None) -> str:
+    """A loader's repr. `in_force` is what its engine says of itself; None when it is closed."""
+    policy, sampler = settings["policy"], settings["sampler"]["name"]
+    if in_force is not None:
+        policy, _, _, chosen = in_force
+        sampler = chosen if sampler == chosen else f"{sampler} ({chosen})"
+    try:
+        batches = f"{len(loader)} batches"
+    except TypeError:  # a sampler without a length
+        batches = "batches"
+    return (
+        f"<lossfeed.Loader {len(loader.data)} samples in {batches} of {settings['batch_size']}, sampler {sampler}, "
+        f"policy {policy}, cache {settings['cache_bytes']} bytes, rank {settings['rank']} of "
+        f"{settings['world_size']}, {settings['device']}{'' if in_force is not None else ', closed'}>"
+    )

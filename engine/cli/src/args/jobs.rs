@@ -34,13 +34,19 @@ pub struct FormsArgs {
 /// `lossfeed jobs`.
 #[derive(Debug, Clone, Args)]
 pub struct JobsArgs {
-    /// Gavel's traces, comma-separated: job type, command, steps argument, needs data (0 or 1), steps, arrival in
-    /// seconds, GPUs, between tabs
+    /// Logs of clusters, comma-separated, each told by how it begins: Gavel's traces, Philly's cluster_job_log, Helios'
+    /// cluster_log.csv, PAI's pai_task_table.csv. They are taken in the order of their names, in whichever they are given
     #[arg(long, value_name = "LIST", value_delimiter = ',', required = true)]
     pub trace: Vec<std::path::PathBuf>,
-    /// Gavel's simulation_throughputs.json: steps say nothing of time without it
+    /// Gavel's simulation_throughputs.json: how long the steps take that its traces count
     #[arg(long, value_name = "FILE")]
-    pub throughputs: std::path::PathBuf,
+    pub throughputs: Option<std::path::PathBuf>,
+    /// PAI's pai_job_table.csv: when jobs were submitted. Without it they come when they began
+    #[arg(long, value_name = "FILE")]
+    pub pai_jobs: Option<std::path::PathBuf>,
+    /// Only the first N jobs of each trace, by when they came
+    #[arg(long, value_name = "N", value_parser = first)]
+    pub first: Option<usize>,
     /// Which of its kinds of GPU the cluster has
     #[arg(long, value_name = "KIND", default_value = "v100")]
     pub gpu: String,
@@ -68,6 +74,10 @@ pub struct JobsArgs {
     /// One JSON document, each trace by itself, instead of a table over all
     #[arg(long)]
     pub json: bool,
+}
+
+fn first(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&jobs| jobs > 0).ok_or_else(|| "give a whole number above 0".to_owned())
 }
 
 fn order(text: &str) -> Result<jobs::Order, String> {
@@ -119,4 +129,11 @@ const JOBS_HELP: &str = r#"Jobs, datasets and what they share, as JSON:
 "ideal_bytes_per_s" is what the job reads if it never waits for data. A job may bring "hits": [[bytes cached, hit ratio],
 …] as measured of it; left out, it reads plain epochs, and hits what is cached of its dataset. For --sharing aiv it may
 bring "batch_s_without" and "batch_s_with", the seconds of 20 batches each without and with the cache; left out, what an
-equal split would make of its rate stands for them."#;
+equal split would make of its rate stands for them.
+
+With "nodes": [{"name": "m1", "gpus": 8, "free_bytes": 2e12, "holds": {"imagenet": 5e10}}, …] the jobs are also placed
+by DLCache's score, one after the other: on which node each runs ("gpus" of a job; left out, 1), and which nodes fetch
+how much of its dataset. This is apart from the sharing. A job with "loading": {"fetch_s": [0.4, …], "request_s": [0.1,
+…], "workers": 4, "cores": 16, "memory": 0.3, "memory_max": 0.8} is also told how many workers it should have, by
+DLCache's rule: seconds that a worker took for each batch, seconds until the trainer asked for the next, and the parts
+of the memory in use and at most."#;

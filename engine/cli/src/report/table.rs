@@ -26,6 +26,10 @@ pub(super) fn table(report: &Report) -> Table {
     if substituted {
         head.push("substituted");
     }
+    let packed = report.results.iter().any(|row| row.found.packed.is_some());
+    if packed {
+        head.extend(["packed", "packages"]);
+    }
     if report.costs.is_some() {
         head.extend(["time s", "stall s"]);
     }
@@ -44,6 +48,10 @@ pub(super) fn table(report: &Report) -> Table {
             }
             if substituted {
                 cells.push(found.substituted.map_or("-".to_owned(), |times| times.to_string()));
+            }
+            if packed {
+                let counts = found.packed.map(|packed| [packed.samples, packed.packages].map(|n| n.to_string()));
+                cells.extend(counts.unwrap_or_else(|| ["-".to_owned(), "-".to_owned()]));
             }
             if let Some(time) = found.time {
                 cells.extend([format!("{:.3}", time.total_s), format!("{:.3}", time.stall_s)]);
@@ -86,9 +94,9 @@ pub(super) fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
 
 fn width(column: &str) -> usize {
     match column {
-        "hits" | "misses" | "substituted" | "time s" | "stall s" => 12,
+        "hits" | "misses" | "substituted" | "packed" | "time s" | "stall s" => 12,
         "capacity" => 8,
-        "distinct%" => 9,
+        "distinct%" | "packages" => 9,
         _ => 7,
     }
 }

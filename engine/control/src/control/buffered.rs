@@ -67,6 +67,10 @@ impl Buffered {
     pub(super) fn stream(&self, epoch: u64) -> u64 {
         if self.restored == Some(epoch) { self.stream } else { self.stream + self.taken as u64 }
     }
+    /// How much of the epoch's stream was taken.
+    pub(super) fn taken(&self) -> usize {
+        self.taken
+    }
     /// A pass over `epoch` begins with batch `first`.
     pub(super) fn begin(&mut self, epoch: u64, first: usize) {
         if self.restored.take() == Some(epoch) {
@@ -282,7 +286,8 @@ impl Control {
             }
         }
         self.touched += (rows.len() + evicted.len()) as u64;
-        Turn::Decided(Decision { number, serial, rows, evicted })
+        let reach = self.buffered.as_ref().map_or(0, |buffered| buffered.taken);
+        Turn::Decided(Decision { number, serial, reach, rows, evicted })
     }
 
     /// Outcomes of the batches that count for the one that is decided next, in the order of the batches.

@@ -71,10 +71,19 @@ pub struct Decision {
     pub number: usize,
     /// Its position in the run, under a buffer sampler: what comes of the batch is told by it. 0 under others.
     pub serial: u64,
+    /// Where in the epoch's order it ends: what batches after it draw lies behind.
+    pub reach: usize,
     /// In the order of delivery.
     pub rows: Vec<Row>,
     /// In the order in which they left.
     pub evicted: Vec<Evicted>,
+}
+
+impl Decision {
+    /// Samples that must be fetched for it, row by row.
+    pub fn fetched(&self) -> impl Iterator<Item = SampleId> + '_ {
+        self.rows.iter().filter(|row| row.verdict != Verdict::Hit).map(|row| row.delivered)
+    }
 }
 
 /// The answer to "the next batch, please".

@@ -12,7 +12,7 @@ use crate::types::SampleId;
 pub enum Cut {
     /// Into batches of one size, the same number on every rank.
     Even(Batches),
-    /// Where a recorded run was cut: the end of each batch.
+    /// Where a recorded run was cut, or whoever brings its own order cuts it: the end of each batch.
     At(Vec<usize>),
 }
 

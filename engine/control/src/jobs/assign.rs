@@ -1,6 +1,6 @@
 //! What the jobs of a trace read, where the trace does not say: assigned by a seed.
 
-use super::{Dataset, GavelJob, HitCurve, Reads, Submitted, Throughputs};
+use super::{Dataset, HitCurve, Reads, Submitted, Throughputs, TraceJob};
 use crate::error::Result;
 use crate::random::{Purpose, below, generator, unit};
 
@@ -38,7 +38,7 @@ pub const SCORED_HITS: (f64, f64) = (0.2, 0.62);
 /// # Errors
 /// `Settings` for a kind of job whose throughput is not known, with the number of the job.
 pub fn assign(
-    jobs: &[GavelJob],
+    jobs: &[TraceJob],
     throughputs: &Throughputs,
     scored: f64,
     seed: u64,

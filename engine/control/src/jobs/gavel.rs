@@ -2,29 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use super::trace::{Length, TraceJob};
 use crate::error::{Error, Result};
-
-/// One line of a trace.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GavelJob {
-    /// Model and batch size, as Gavel's table of throughputs names them.
-    pub kind: String,
-    /// Whether it reads a dataset at all.
-    pub reads: bool,
-    /// Steps from its beginning to its end.
-    pub steps: u64,
-    /// When it comes, in seconds.
-    pub arrives_s: f64,
-    /// GPUs that it needs.
-    pub gpus: u32,
-}
 
 /// The jobs of a trace: job type, command, the command's argument for steps, whether a data directory is needed (0 or
 /// 1), steps, arrival in seconds, GPUs. Empty lines are passed over; the order is the file's.
 ///
 /// # Errors
 /// `Settings` with the number of the first line that is not one, and for a trace without jobs.
-pub fn parse_gavel(text: &str) -> Result<Vec<GavelJob>> {
+pub(super) fn parse_gavel(text: &str) -> Result<Vec<TraceJob>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let jobs: Vec<_> = lines
         .map(|(number, line)| {
@@ -37,7 +23,7 @@ pub fn parse_gavel(text: &str) -> Result<Vec<GavelJob>> {
     Ok(jobs)
 }
 
-fn parse_line(line: &str) -> Result<GavelJob> {
+fn parse_line(line: &str) -> Result<TraceJob> {
     let fields: Vec<&str> = line.split('\t').map(str::trim).collect();
     let &[kind, _command, _argument, reads, steps, arrives, gpus] = &fields[..] else {
         return Err(Error::settings(format!("{} fields between tabs, and a job has seven", fields.len())));
@@ -56,7 +42,7 @@ fn parse_line(line: &str) -> Result<GavelJob> {
             "{steps} steps on {gpus} GPUs from second {arrives_s}: give whole numbers above 0, and a time from 0 on"
         )));
     }
-    Ok(GavelJob { kind: kind.to_owned(), reads, steps, arrives_s, gpus })
+    Ok(TraceJob { kind: kind.to_owned(), reads, length: Length::Steps(steps), arrives_s, gpus })
 }
 
 /// Steps a second of each kind of job by its number of GPUs, on one kind of GPU.
@@ -82,15 +68,19 @@ impl Throughputs {
     }
 
     /// Seconds that the job takes if it never waits for data. For a number of GPUs that was not measured, the nearest
-    /// one below it counts, in proportion.
+    /// one below it counts, in proportion. A job whose seconds the trace says takes those.
     ///
     /// # Errors
-    /// `Settings` for a kind that was not measured on so few GPUs.
-    pub fn ideal_s(&self, job: &GavelJob) -> Result<f64> {
+    /// `Settings` for steps of a kind that was not measured on so few GPUs.
+    pub fn ideal_s(&self, job: &TraceJob) -> Result<f64> {
+        let steps = match job.length {
+            Length::Steps(steps) => steps,
+            Length::Seconds(seconds) => return Ok(seconds),
+        };
         let upto = (job.kind.clone(), 1)..=(job.kind.clone(), job.gpus);
         let Some(((_, gpus), steps_per_s)) = self.0.range(upto).next_back() else {
             return Err(Error::settings(format!("the throughput of {:?} on {} GPUs is not known", job.kind, job.gpus)));
         };
-        Ok(job.steps as f64 / (steps_per_s * f64::from(job.gpus) / f64::from(*gpus)))
+        Ok(steps as f64 / (steps_per_s * f64::from(job.gpus) / f64::from(*gpus)))
     }
 }

@@ -168,6 +168,11 @@ impl Ledger {
         self.policy.instead(asked, &view).filter(|&id| id != asked)
     }
 
+    /// Whether the policy's paper would read `id` in a package with others; see [`Policy::is_packed`].
+    pub fn is_packed(&self, id: SampleId) -> bool {
+        self.policy.is_packed(id)
+    }
+
     /// Sets the limit. Residents that have to leave for it are answered; their bytes are to be freed. At most
     /// [`LEAVE_MAX`] leave in one call: if that is not enough, the limit stays at what is still used, and the call is
     /// to be repeated until [`Self::capacity_bytes`] is what was asked for.

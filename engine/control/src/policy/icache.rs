@@ -8,8 +8,13 @@
 //!    may deliver the other twice. The code answers from a queue of samples read ahead, and counts them as hits;
 //! 3. the regions' shares follow the accesses, as in the paper; in the code they are nine to one for ever.
 //!
-//! Not here: packing samples that are not important into packages that are read in one piece. That is a matter of
-//! reading, not of who stays. Nor the shadow heap: the queue takes a new key at once.
+//! Not here: packing samples that are not important into packages of 1 MB, written in the background and read in one
+//! piece. A source is read only: nothing here writes a second copy of a dataset to its store. Nor are samples fetched
+//! that no batch has asked for: the books admit what is accessed, and so a replay counts what a run counted. Packages
+//! change neither hits nor bytes, but requests. [`Packed`](crate::sim::Packed) counts how few they could be. What the
+//! engine has instead: samples that lie near each other come with one request (decision 23), and `block` draws them so.
+//! Nor is the shadow heap here: the queue takes a new key at once. At 14 M samples that is 0.08 µs a score under the
+//! lock, and what is as long as the dataset (0.2 to 0.3 s when an epoch is planned) is done outside it.
 
 use super::debts::Debts;
 use super::importance::belief;
@@ -221,6 +226,9 @@ impl Policy for Icache {
             self.debts.owe(due);
         }
         substitute.or(Some(due))
+    }
+    fn is_packed(&self, id: SampleId) -> bool {
+        self.region(id) == L
     }
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
         let in_l = self.spent.next(self.next_to_leave).or_else(|| self.fresh.next(self.next_to_leave));

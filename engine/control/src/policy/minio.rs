@@ -8,7 +8,7 @@ pub(super) const ENTRY: Entry = Entry {
     name: "minio",
     help: "fill once, never evict",
     needs: Needs::NOTHING,
-    suits: Suits::Samplers(&["uniform", "ods"]),
+    suits: Suits::Samplers(&["uniform", "ods", "given"]),
     make: |_| Box::new(MinIo::default()),
 };
 

@@ -139,6 +139,11 @@ pub trait Policy: Send {
     fn instead(&mut self, _asked: SampleId, _view: &View<'_>) -> Option<SampleId> {
         None
     }
+    /// Whether `id`, if it is fetched now, would come in a package with others by the policy's paper. The engine reads no
+    /// packages: the simulator counts what they would be.
+    fn is_packed(&self, _id: SampleId) -> bool {
+        false
+    }
     /// The resident that goes first when the cache becomes smaller. It stays until it is told to have `left`. `None`
     /// only if there is no resident.
     fn weakest(&mut self, view: &View<'_>) -> Option<SampleId>;

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::buffer::{BufferOptions, Echo, Replay};
 use super::tilt;
 use super::{Auto, Chosen, CostAware, Importance, Pads, Sampler, Uniform};
-use super::{Curriculum, Iis, InfoBatch, Ods, PadsAsCoded, Selective};
+use super::{Curriculum, Given, Iis, InfoBatch, Ods, PadsAsCoded, Selective};
 use crate::error::{Error, Result};
 
-/// The names [`SamplerSettings::from_name`] knows.
+/// The names [`SamplerSettings::from_name`] knows: all that can draw. [`Given`] is asked for by those who bring ids.
 pub const NAMES: [&str; 13] = [
     "uniform",
     "pads",
@@ -55,6 +55,8 @@ pub enum SamplerSettings {
     PadsAsCoded(PadsAsCoded),
     /// Seneca's: what is cached comes first.
     Ods(Ods),
+    /// The caller's own order.
+    Given(Given),
     /// One of the others, chosen when the run begins. Whoever makes a run asks [`Auto::choose`] first.
     Auto(Auto),
 }
@@ -108,6 +110,7 @@ impl SamplerSettings {
             Self::Curriculum(sampler) => sampler.name(),
             Self::PadsAsCoded(sampler) => sampler.name(),
             Self::Ods(sampler) => sampler.name(),
+            Self::Given(sampler) => sampler.name(),
             Self::Auto(_) => "auto",
         }
     }
@@ -118,6 +121,10 @@ impl SamplerSettings {
             Self::Replay(sampler) => Some(sampler.options()),
             _ => None,
         }
+    }
+    /// How the caller brings its own order; `None` for samplers that draw.
+    pub fn given(&self) -> Option<Given> {
+        if let Self::Given(sampler) = self { Some(*sampler) } else { None }
     }
     /// The same with another part of the rows that may be fetched, for those that [`Auto`] chooses.
     pub fn with_fetches(self, fetches: f64) -> Self {
@@ -200,6 +207,7 @@ impl SamplerSettings {
                 Ok(Box::new(sampler))
             }
             Self::Ods(sampler) => Ok(Box::new(sampler)),
+            Self::Given(sampler) => Ok(Box::new(sampler)),
         }
     }
 }

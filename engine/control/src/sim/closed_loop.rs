@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use lossfeed_kernels::rank;
 
+use super::packages::Packages;
 use super::pipeline::Costs;
 use super::population::{Ages, Population};
 use super::replay::Replay;
@@ -124,16 +125,21 @@ pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
     };
     let mut losses = Model::new(run.losses);
     let mut tally = Tally::new(samples, run.costs);
+    let mut packages = matches!(run.losses, Losses::Recorded(trace) if trace.has_sizes()).then(Packages::default);
     let mut ages = Ages::new(samples);
     for epoch in 0..run.epochs {
         losses.begin_epoch(epoch);
         tally.begin_epoch();
+        packages.iter_mut().for_each(Packages::begin_epoch);
         let order = draw(&mut control, epoch)?;
         let pass = control.plan_and_begin(Plan { epoch, order: Arc::new(order), cut: cut.clone() }, 0);
         let mut places = 0;
         while let Turn::Decided(decision) = control.decide(pass, &bytes) {
             let rows = &decision.rows;
             tally.batch(rows.iter().map(|row| (row.delivered, row.verdict == Verdict::Hit)), bytes);
+            if let Some(packages) = &mut packages {
+                packages.batch(decision.fetched(), control.ledger(), bytes);
+            }
             tally.weigh(rows.iter().map(|row| row.weight));
             let ids: Vec<SampleId> = rows.iter().map(|row| row.delivered).collect();
             let mut scores = losses.of(&ids);
@@ -157,7 +163,9 @@ pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
     }
     let population = Population::new(control.scores().as_slice(), &ages);
     let residents = control.ledger().map(|ledger| population.composition(ledger.residents_iter()));
-    Ok((Replay::counted(run.policy, run.capacity, tally.finish(), residents), population))
+    let packed = packages.and_then(Packages::finish);
+    let counted = Replay::counted(run.policy, run.capacity, tally.finish(), residents);
+    Ok((Replay { packed, ..counted }, population))
 }
 
 fn control_of(run: &ClosedLoop<'_>, samples: usize) -> Result<Control> {

@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::{
-    Ages, ClosedLoop, Costs, EPOCHS_MAX, Losses, Options, Population, Replay, Trace, closed_loop, replay_with,
+    Ages, ClosedLoop, Costs, EPOCHS_MAX, Losses, Options, Packed, Population, Replay, Trace, closed_loop, replay_bytes,
+    replay_with,
 };
 use crate::control::{Control, Cut, Plan, Turn, Verdict};
 use crate::index::ScoreTable;
@@ -267,4 +268,22 @@ fn more_epochs_than_are_told_apart_are_counted_as_the_last_one() {
     let found = replay_with(&trace, "lru", (1.0, 7), &Options::default()).unwrap();
     assert_eq!((found.epochs.len(), found.hits + found.misses), (EPOCHS_MAX, rows as u64));
     assert_eq!(found.epochs[EPOCHS_MAX - 1].distinct, 7);
+}
+
+/// Three epochs of ten samples of 400 KB and nothing cached. In the first nobody has a score, so all are important. Then
+/// a score is the rank in a batch of five, had by two samples each; the upper four ranks are the seven tenths and more
+/// that are important. The two others have 800 KB: one package, which ends with the epoch.
+#[test]
+fn what_is_not_important_comes_in_packages() {
+    let line = |row: u32| format!("{},{},{},{},400000\n", row / 10, row / 5, row % 10, row % 10);
+    let text = "epoch,step,id,loss,bytes\n".to_owned() + &(0..30).map(line).collect::<String>();
+    let trace = Trace::read(text.as_bytes(), 100).unwrap();
+    let found = replay_bytes(&trace, "icache", 0).unwrap();
+    assert_eq!((found.hits, found.misses), (0, 30));
+    assert_eq!(found.packed, Some(Packed { samples: 4, bytes: 1_600_000, packages: 2 }));
+    assert_eq!(replay_bytes(&trace, "lru", 0).unwrap().packed, None);
+    let all = replay_bytes(&trace, "icache", 4_000_000).unwrap();
+    assert_eq!((all.hits, all.packed), (20, None));
+    let no_sizes = Trace::read(text.replace(",400000", "").replace(",bytes", "").as_bytes(), 100).unwrap();
+    assert_eq!(replay_bytes(&no_sizes, "icache", 0).unwrap().packed, None);
 }

@@ -11,6 +11,7 @@ mod object_csv;
 mod object_requests;
 mod oracle_general;
 mod own_losses;
+mod packages;
 mod pipeline;
 #[cfg(test)]
 mod pipeline_tests;
@@ -26,6 +27,7 @@ pub use icache_as_coded::{IcacheAsCoded, IcacheRun};
 pub use object_csv::{ObjectColumns, read_object_csv};
 pub use object_requests::Taken;
 pub use oracle_general::read_oracle_general;
+pub use packages::{PACKAGE_BYTES, Packed};
 pub use pipeline::{Costs, Pipeline, Time};
 pub use population::{Ages, Composition, Histogram, Population};
 pub use replay::{Options, Replay, replay, replay_bytes, replay_with};

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::own_losses::OwnLosses;
+use super::packages::{Packages, Packed};
 use super::pipeline::{Costs, Time};
 use super::population::{Composition, Population};
 use super::tally::{Epoch, Tally, total_time};
@@ -44,6 +45,10 @@ pub struct Replay {
     /// Accesses at which another sample was delivered than was asked for; `None` under a policy that never does that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub substituted: Option<u64>,
+    /// What packages would make of the misses that the policy's paper reads in packages; `None` under other policies,
+    /// and without sizes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packed: Option<Packed>,
     /// By epoch, [`EPOCHS_MAX`](super::EPOCHS_MAX) at most.
     pub epochs: Vec<Epoch>,
     /// Who was in the cache at the end, if a population was there to tell them by.
@@ -83,6 +88,7 @@ impl Replay {
             misses,
             hit_ratio: hits as f64 / (hits + misses) as f64,
             substituted: None,
+            packed: None,
             time: total_time(&epochs),
             epochs,
             residents,
@@ -126,10 +132,12 @@ pub fn replay_with(trace: &Trace, policy: &str, capacity: (f64, u64), options: &
     let bytes = |id: SampleId| trace.bytes(id);
     let mut control = Control::new(ScoreTable::new(samples, 0.0), ledger);
     let mut tally = Tally::new(samples, options.costs);
+    let mut packages = trace.has_sizes().then(Packages::default);
     let mut own = needs.contains(Needs::SUBSTITUTES).then(|| OwnLosses::new(samples));
     for (epoch, batches) in trace.epochs().enumerate() {
         let Some(start) = batches.first().map(|rows| rows.start) else { continue };
         tally.begin_epoch();
+        packages.iter_mut().for_each(Packages::begin_epoch);
         let rows = start..batches.last().map_or(start, |rows| rows.end);
         let order = Order { ids: trace.ids[rows.clone()].to_vec(), weights: vec![1.0; rows.len()] };
         let ends = batches.iter().map(|rows| rows.end - start).collect();
@@ -141,6 +149,9 @@ pub fn replay_with(trace: &Trace, policy: &str, capacity: (f64, u64), options: &
         for rows in batches {
             let Turn::Decided(decision) = control.decide(pass, &bytes) else { break };
             tally.batch(decision.rows.iter().map(|row| (row.delivered, row.verdict == Verdict::Hit)), bytes);
+            if let Some(packages) = &mut packages {
+                packages.batch(decision.fetched(), control.ledger(), bytes);
+            }
             let own = own.as_mut().and_then(|own| own.scores(&decision.rows));
             if scored {
                 let told = decision.rows.iter().zip(own.as_deref().unwrap_or(&trace.scores[rows]));
@@ -153,5 +164,6 @@ pub fn replay_with(trace: &Trace, policy: &str, capacity: (f64, u64), options: &
     let residents = options.population.zip(control.ledger());
     let residents = residents.map(|(population, ledger)| population.composition(ledger.residents_iter()));
     let substituted = own.map(|own| own.substituted);
-    Ok(Replay { substituted, ..Replay::counted(policy, capacity, tally.finish(), residents) })
+    let packed = packages.and_then(Packages::finish);
+    Ok(Replay { substituted, packed, ..Replay::counted(policy, capacity, tally.finish(), residents) })
 }

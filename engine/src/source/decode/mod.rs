@@ -79,7 +79,7 @@ impl Scratch {
 }
 
 /// Turns a dataset's encoded images into tensors of one shape.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Decoder {
     spec: TensorSpec,
     height: usize,

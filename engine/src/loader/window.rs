@@ -1,0 +1,310 @@
+//! What is read ahead: which samples were asked for, which have come, and how many bytes all that takes. Without locks;
+//! `read_ahead.rs` puts one around it.
+
+use crate::control::{Ahead, Room};
+use crate::types::SampleId;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+
+/// The first call of a pass asks for this share of the limit at most, and each after it for as much as all before: the
+/// first batch does not wait for half of the limit to come.
+const FIRST_SHARE: u64 = 64;
+/// One request brings this share at most of what was asked for before. Of a batch each sample may come with a request
+/// of its own, and has to wait for all of them.
+const REQUEST_SHARE: u64 = 256;
+
+/// A sample's payload, and its target behind it.
+pub(super) type Landed = Box<[u8]>;
+
+/// A sample that was asked for. While it is on its way nobody asks for it again.
+struct Asked {
+    /// Its place in the epoch's order; `None` if nobody needs it any more.
+    place: Option<usize>,
+    bytes: u64,
+    landed: Option<Landed>,
+}
+
+/// Where to look for more.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Look {
+    pub(super) from: usize,
+    pub(super) room: Room,
+    /// So much is to be asked for now.
+    enough_bytes: u64,
+    /// By requests of about so many bytes at most.
+    pub(super) request_bytes: u64,
+}
+
+/// Who is to be asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// In the order of need. The first `urgent` of them are asked for.
+    pub(super) ids: Vec<SampleId>,
+    pub(super) urgent: usize,
+    /// Where each is in the order.
+    places: Vec<usize>,
+}
+
+/// What a batch finds.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It has come. Its bytes count until [`Window::give_back`].
+    Landed(Landed),
+    /// It is on its way.
+    UnderWay,
+    /// Nobody asked for it, or it did not come.
+    Nothing,
+}
+
+/// Samples that were read and that nobody needed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Vain {
+    pub(super) samples: u64,
+    pub(super) bytes: u64,
+}
+
+/// See the module's head.
+pub(super) struct Window {
+    limit: u64,
+    /// The pass that is read for; 0: none.
+    pass: u64,
+    /// Everything that is wanted before this place of its order was asked for, if there was room.
+    next: usize,
+    whole: bool,
+    /// Batches that were decided end here at the latest.
+    reached: usize,
+    /// Somebody looks, or has just begun to ask for what was found.
+    looking: bool,
+    /// The next sample takes more than there is room for.
+    blocked: bool,
+    asked: HashMap<SampleId, Asked>,
+    /// Of all that was asked for or has come, and of what batches have taken and not used yet.
+    bytes: u64,
+    /// Asked for in this pass.
+    asked_bytes: u64,
+    closed: bool,
+}
+
+impl Window {
+    /// At most `limit` bytes.
+    pub(super) fn new(limit: u64) -> Self {
+        Self {
+            limit,
+            pass: 0,
+            next: 0,
+            whole: true,
+            reached: 0,
+            looking: false,
+            blocked: false,
+            asked: HashMap::new(),
+            bytes: 0,
+            asked_bytes: 0,
+            closed: false,
+        }
+    }
+
+    /// Another pass begins, or with 0 none: what was read for the last one is let go of.
+    pub(super) fn begin(&mut self, pass: u64) -> Vain {
+        let mut vain = Vain::default();
+        let all: Vec<SampleId> = self.asked.keys().copied().collect();
+        all.into_iter().for_each(|id| self.let_go(id, &mut vain));
+        (self.pass, self.next, self.whole) = (pass, 0, pass == 0);
+        (self.reached, self.blocked, self.asked_bytes) = (0, false, 0);
+        vain
+    }
+
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+    }
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+    /// The pass that is read for; 0: none.
+    pub(super) fn pass(&self) -> u64 {
+        self.pass
+    }
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether it is time to look further, and where. Who gets an answer is alone until [`Self::cede`].
+    pub(super) fn look(&mut self) -> Option<Look> {
+        let enough_bytes = self.asked_bytes.clamp(self.limit / FIRST_SHARE, self.limit / 2).max(1);
+        let free_bytes = self.limit.saturating_sub(self.bytes);
+        if self.closed || self.whole || self.looking || self.blocked || free_bytes < enough_bytes {
+            return None;
+        }
+        self.looking = true;
+        let beyond = |asked: &&Asked| asked.place.is_some_and(|place| place >= self.next);
+        let beyond_bytes: u64 = self.asked.values().filter(beyond).map(|asked| asked.bytes).sum();
+        // All that is wanted within this, from the next place on, has room.
+        let room = Room { free_bytes: free_bytes + beyond_bytes, sample_bytes_max: self.limit };
+        let request_bytes = self.asked_bytes / REQUEST_SHARE;
+        Some(Look { from: self.next, room, enough_bytes, request_bytes })
+    }
+
+    /// What was found in the order of pass `pass`. Those who are needed first are asked for from now on; of the others
+    /// those may be that come with them.
+    pub(super) fn looked(
+        &mut self,
+        pass: u64,
+        look: &Look,
+        found: Option<Ahead>,
+        bytes: &dyn Fn(SampleId) -> u64,
+    ) -> Found {
+        let mut seen = Found::default();
+        if self.pass != pass || self.closed {
+            return seen;
+        }
+        let Some(Ahead { wants, next, whole }) = found else {
+            self.whole = true;
+            return seen;
+        };
+        let (mut urgent_bytes, mut fetched, before) = (0, HashSet::new(), self.next);
+        self.next = next;
+        for want in wants {
+            // Its batch was decided meanwhile and fetches it now.
+            if want.place < self.reached {
+                fetched.insert(want.id);
+            }
+            if fetched.contains(&want.id) {
+                continue;
+            }
+            match self.asked.get_mut(&want.id) {
+                // One that is here for an earlier batch is not read twice: that batch may keep it.
+                Some(asked) => _ = asked.place.get_or_insert(want.place),
+                None => {
+                    let bytes = bytes(want.id);
+                    if urgent_bytes >= look.enough_bytes || self.bytes + bytes > self.limit {
+                        self.next = self.next.min(want.place);
+                    } else {
+                        urgent_bytes += bytes;
+                        seen.urgent += 1;
+                        self.ask(want.id, want.place, bytes);
+                    }
+                    seen.ids.push(want.id);
+                    seen.places.push(want.place);
+                }
+            }
+        }
+        self.whole = whole && self.next == next;
+        self.blocked = !self.whole && seen.urgent == 0 && self.next == before && self.bytes > 0;
+        seen
+    }
+
+    /// Those of what was found that come `along` with the urgent ones are asked for too. All who are to be asked for, in
+    /// the order of need.
+    pub(super) fn asked(
+        &mut self,
+        pass: u64,
+        found: Found,
+        along: &[usize],
+        bytes: &dyn Fn(SampleId) -> u64,
+    ) -> Vec<SampleId> {
+        if self.pass != pass || self.closed {
+            // Nobody asks the source for them now.
+            found.ids.iter().take(found.urgent).for_each(|&id| self.miss(id));
+            return Vec::new();
+        }
+        let mut ids = found.ids.get(..found.urgent).unwrap_or_default().to_vec();
+        for &k in along {
+            let (Some(&id), Some(&place)) = (found.ids.get(k), found.places.get(k)) else { continue };
+            let bytes = bytes(id);
+            let asked = self.asked.contains_key(&id) || place < self.reached || self.bytes + bytes > self.limit;
+            if k >= found.urgent && !asked {
+                self.ask(id, place, bytes);
+                ids.push(id);
+            }
+        }
+        ids
+    }
+
+    /// Who looked lets another look. It has been answered for most of what it asked for: what is needed first comes first.
+    pub(super) fn cede(&mut self) {
+        self.looking = false;
+    }
+
+    fn ask(&mut self, id: SampleId, place: usize, bytes: u64) {
+        self.asked.insert(id, Asked { place: Some(place), bytes, landed: None });
+        (self.bytes, self.asked_bytes) = (self.bytes + bytes, self.asked_bytes + bytes);
+    }
+
+    /// Sample `id` has come. False if nobody needs it any more.
+    pub(super) fn land(&mut self, id: SampleId, landed: Landed) -> bool {
+        let Some(asked) = self.asked.get_mut(&id).filter(|asked| asked.landed.is_none()) else { return false };
+        let needed = asked.place.is_some();
+        if needed {
+            asked.landed = Some(landed);
+        } else {
+            self.miss(id);
+        }
+        needed
+    }
+
+    /// Sample `id` will not come, unless it has.
+    pub(super) fn miss(&mut self, id: SampleId) {
+        if self.is_under_way(id)
+            && let Some(asked) = self.asked.remove(&id)
+        {
+            self.give_back(asked.bytes);
+        }
+    }
+
+    /// A batch of any pass needs sample `id`.
+    pub(super) fn take(&mut self, id: SampleId) -> Taken {
+        match self.asked.entry(id) {
+            Entry::Vacant(_) => Taken::Nothing,
+            Entry::Occupied(mut asked) => match asked.get_mut().landed.take() {
+                None => {
+                    asked.get_mut().place.get_or_insert(0);
+                    Taken::UnderWay
+                }
+                Some(landed) => {
+                    asked.remove();
+                    Taken::Landed(landed)
+                }
+            },
+        }
+    }
+
+    /// Whether sample `id` was asked for and has not come.
+    pub(super) fn is_under_way(&self, id: SampleId) -> bool {
+        self.asked.get(&id).is_some_and(|asked| asked.landed.is_none())
+    }
+
+    /// So many bytes that batches have taken are used.
+    pub(super) fn give_back(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.blocked = false;
+    }
+
+    /// A batch of pass `pass` was decided that ends at place `reach` of the order. Its samples `ids` are cached: what was
+    /// read of them for it is let go of.
+    pub(super) fn settle(&mut self, pass: u64, reach: usize, ids: impl Iterator<Item = SampleId>) -> Vain {
+        let mut vain = Vain::default();
+        if self.pass != pass {
+            return vain;
+        }
+        self.reached = self.reached.max(reach);
+        self.blocked = false;
+        for id in ids {
+            if self.asked.get(&id).and_then(|asked| asked.place).is_some_and(|place| place < reach) {
+                self.let_go(id, &mut vain);
+            }
+        }
+        vain
+    }
+
+    /// Nobody needs sample `id` any more.
+    fn let_go(&mut self, id: SampleId, vain: &mut Vain) {
+        let Entry::Occupied(mut asked) = self.asked.entry(id) else { return };
+        if asked.get().landed.is_none() {
+            asked.get_mut().place = None;
+            return;
+        }
+        let asked = asked.remove();
+        vain.samples += 1;
+        vain.bytes += asked.bytes;
+        self.give_back(asked.bytes);
+    }
+}
