@@ -29,11 +29,11 @@ class Courier:
         self._torch = torch
         # "cuda" is torch's current device, which a rank may have chosen, and not the driver's first.
         self._device = torch.device(device) if ":" in device else torch.device("cuda", torch.cuda.current_device())
-        self.name = str(self._device)
+        self.name: str = str(self._device)
         self._views = views
         self._transform = transform
         #: Whether the loader's threads must transform: the device's kernels cannot be had (a warning has said why).
-        self.host_transforms = False
+        self.host_transforms: bool = False
         if transform is not None:
             if torch_half("a device").cuda.kernels(self._device) is None:
                 self.host_transforms, self._transform = True, None

@@ -8,7 +8,7 @@ import weakref
 from types import SimpleNamespace
 from typing import Any, Iterable
 
-from . import _arrays, _closing, _exchange, _keywords, _making, _native, _readers
+from . import _arrays, _closing, _exchange, _keywords, _making, _native, _readers, _words
 from ._asked import Asked
 from ._batch import Batch
 from ._errors import Error, SettingsError, UsageError
@@ -120,8 +120,8 @@ class Loader(Asked, Told, OfThisProcess):
         data: Any = None,
         batch_size: int = 1,
         shuffle: bool | None = None,
-        sampler: str | dict[str, Any] | Iterable[Any] | None = None,
-        batch_sampler: Iterable[Any] | None = None,
+        sampler: _words.Sampler | dict[str, Any] | Iterable[int] | None = None,
+        batch_sampler: Iterable[Iterable[int]] | None = None,
         num_workers: int | None = None,
         collate_fn: Any = None,
         pin_memory: bool = False,
@@ -141,21 +141,21 @@ class Loader(Asked, Told, OfThisProcess):
         pad: Any = None,
         device: Any = "cpu",
         cache: int | float | str | None = None,
-        cache_form: str = "encoded",
-        copy_path: str = "auto",
+        cache_form: _words.CacheForm = "encoded",
+        copy_path: _words.CopyPath = "auto",
         transform: ImageTransform | None = None,
-        policy: str | None = None,
+        policy: _words.Policy | None = None,
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        ranks: str = "own",
-        on_error: str = "raise",
-        score: str | None = None,
+        ranks: _words.Ranks = "own",
+        on_error: _words.OnError = "raise",
+        score: _words.Score | None = None,
         smoothing: float | None = None,
         max_slots: int | None = None,
         job: str | None = None,
         stats: bool = True,
-        framework: str = "auto",
+        framework: _words.Framework = "auto",
         frozen_augmentation: bool = False,
         record: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -253,7 +253,7 @@ class Loader(Asked, Told, OfThisProcess):
 
     # ---- scores ----------------------------------------------------------------------------------------------------
 
-    def score(self, logits: Any, batch: Batch, ignore_index: int = -100, *, sequence: str = "mean") -> None:
+    def score(self, logits: Any, batch: Batch, ignore_index: int = -100, *, sequence: _words.Sequence = "mean") -> None:
         """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing. Can be
         captured in a CUDA graph once it has run outside of one; what a graph reads of the batch stays until the
         loader is closed.
@@ -283,10 +283,10 @@ class Loader(Asked, Told, OfThisProcess):
         target: Any = None,
         weight: Any = None,
         ignore_index: int = -100,
-        reduction: str = "mean",
+        reduction: _words.Reduction = "mean",
         label_smoothing: float = 0.0,
         weighted: bool = True,
-        sequence: str = "mean",
+        sequence: _words.Sequence = "mean",
         overwrite_logits: bool = False,
     ) -> Any:
         """The loss of a batch, with the keywords of :func:`torch.nn.functional.cross_entropy`, and its scores for free.
@@ -315,12 +315,12 @@ class Loader(Asked, Told, OfThisProcess):
 
     def loss(
         self,
-        kind: str,
+        kind: _words.LossKind,
         prediction: Any,
         batch: Batch,
         *,
         target: Any = None,
-        reduction: str = "mean",
+        reduction: _words.Reduction = "mean",
         weighted: bool = True,
         **options: Any,
     ) -> Any:

@@ -7,7 +7,7 @@ import operator
 import os
 from typing import Any, Iterable
 
-from . import _native
+from . import _native, _words
 from ._dataset import Adaptor
 from ._errors import SettingsError
 from ._keywords import choice, flag, real, whole
@@ -148,7 +148,7 @@ class Data(OfThisProcess):
 def open(
     data: Any,
     *,
-    mode: str = "auto",
+    mode: _words.Mode = "auto",
     resize: tuple[int, int] | int | None = None,
     latency: float = 0.0,
     bandwidth: int | str | None = None,
@@ -321,7 +321,8 @@ def concat(parts: Iterable[Data]) -> Data:
         raise SettingsError("nothing to concatenate: give at least one dataset")
     first, *others = all_parts
     for number, part in enumerate(others, 1):
-        if part._structure != first._structure:
+        mine, theirs = first._structure, part._structure
+        if (mine is None) != (theirs is None) or (mine is not None and theirs is not None and not mine.alike(theirs)):
             raise SettingsError(f"part {number} has samples of {part.spec}, part 0 of {first.spec}: make them alike")
     adaptors = {id(adaptor): adaptor for part in all_parts for adaptor in part._adaptors}
     return Data(first._native.concat([part._native for part in others]), tuple(adaptors.values()), first._structure)

@@ -51,16 +51,16 @@ class Structure:
         image: Callable[[Any], Any] | None = None,
     ) -> None:
         self._image = image
-        self.varying = varying
-        self.pair = type(item) in (tuple, list) and len(item) == 2
-        self.target_key = _target_of(item, self.pair, target)
+        self.varying: bool = varying
+        self.pair: bool = type(item) in (tuple, list) and len(item) == 2
+        self.target_key: Any = _target_of(item, self.pair, target)
         self.fields: list[Spec] = []
         self.tail: list[tuple[str, int]] = []
         self.target: Spec = NO_TARGET
         self.leaves: list[Leaf] = []
-        self.tree = self._grow(item, "")
+        self.tree: Any = self._grow(item, "")
         #: Whether a sample is a pair of one array and one target, each of a fixed shape: what batches have by themselves.
-        self.plain = self.pair and [getattr(part, "place", None) for part in self.tree] == ["field", "target"]
+        self.plain: bool = self.pair and [getattr(part, "place", None) for part in self.tree] == ["field", "target"]
         self._quick = quick(self.tree, self.leaves, self.plain, self.values)
         self._lengths_in_tail = sum(dimensions for _, dimensions in self.tail)
 
@@ -304,13 +304,9 @@ class Structure:
         """The tree of ``(dtype, shape)``; a length that differs is None, and an object ``("object", ())``."""
         return self.build(_spec)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Structure):
-            return NotImplemented
+    def alike(self, other: Structure) -> bool:
+        """Whether samples of both can be in one batch."""
         return (self.spec(), self.target_key) == (other.spec(), other.target_key)
-
-    __hash__ = None  # type: ignore[assignment]
-
 
     def __getstate__(self) -> dict[str, Any]:
         # For worker processes, which make pixels by themselves.
