@@ -10,6 +10,7 @@ from . import _given, _images, _keywords, _native, _ranks
 from ._account import Account
 from ._advice import Uses
 from ._augmentation import refuse_random_items
+from ._dataset import Adaptor
 from ._device import Courier
 from ._errors import SettingsError
 from ._half import torch_half
@@ -70,7 +71,9 @@ def make(asked: SimpleNamespace) -> Made:
     if cached and not _keywords.flag("frozen_augmentation", asked.frozen_augmentation):
         refuse_random_items(data)
     engine, courier = _native.Engine(data._native, text), delivery.courier
-    account = Account(engine, settings["batch_size"], Uses(settings["sampler"]["name"], engine.describe()[3], cached))
+    by_threads = [type(a.dataset).__name__ for a in data._adaptors if isinstance(a, Adaptor)]
+    uses = Uses(settings["sampler"]["name"], engine.describe()[3], cached, next(iter(by_threads), None))
+    account = Account(engine, settings["batch_size"], uses)
     if framework == "torch":
         half = torch_half("framework='torch'")
         # At once, for a compiled step looks at them: it must not find something else after the first eager call.
