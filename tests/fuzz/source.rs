@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use lossfeed::ErrorKind;
-use lossfeed::source::{Decoder, ImageMode, OpenOptions, Scratch, Source, open};
+use lossfeed::source::{Decoder, ImageMode, OpenOptions, Resize, Scratch, Source, open};
 use proptest::prelude::*;
 
 fn here(parts: &[&str]) -> PathBuf {
@@ -73,7 +73,7 @@ fn members_that_lead_elsewhere_are_ignored_and_counted() {
 /// A decoder that resizes, so that nothing but the image itself can be a reason to refuse.
 static DECODER: LazyLock<Decoder> = LazyLock::new(|| {
     let shard = open_shard("links.tar").unwrap();
-    Decoder::for_source(&*shard, ImageMode::Rgb, Some((8, 8))).unwrap()
+    Decoder::for_source(&*shard, ImageMode::Rgb, Some(Resize { to: (8, 8), crop: None })).unwrap()
 });
 
 fn decode(encoded: &[u8]) -> lossfeed::Result<()> {

@@ -84,7 +84,8 @@ mod walk_tests;
 
 pub use arrays::Arrays;
 pub use concat::Concat;
-pub use decode::{Decoder, ImageMode, MAX_PIXELS, Scratch};
+pub(crate) use decode::resample;
+pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch};
 pub use fingerprint::Fingerprint;
 pub use open::open;
 pub use options::{DiskTier, OpenOptions, Throttle};

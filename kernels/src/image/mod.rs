@@ -13,15 +13,19 @@
 //! [`reference`](make_plain) is the contract in plain Rust, [`ImageMaker`] the CPU's path and `cuda/image.cu` the
 //! GPU's: all three give the same bits.
 //!
+//! Before that, an image of any size may become one of a fixed size: [`ResizedCrop`] says which part of it does.
+//!
 //! # Chance
 //!
 //! A draw is a function of ([`batch_key`] of seed, epoch and batch number; id): the same whatever thread or device
 //! makes the batch and however many there are, and after a resume; another one for a sample that comes twice in an
 //! epoch.
 
+mod crop;
 mod fast;
 mod plain;
 
+pub use crop::{CropKind, Region, ResizedCrop};
 pub use fast::ImageMaker;
 pub use plain::make_plain;
 
@@ -88,6 +92,20 @@ pub enum ImageError {
         "crop=({0}, {1}) does not fit {2} x {3} pixels (padding included): make it smaller, raise padding, or resize when opening"
     )]
     Crop(usize, usize, usize, usize),
+    /// Sides of a crop of images of any size.
+    #[error("{0}=({1}, {2}): need 1 to {SIDE_MAX} pixels a side")]
+    Size(&'static str, usize, usize),
+    /// A crop beyond what it is taken of.
+    #[error(
+        "crop=({0}, {1}) is larger than resize=({2}, {3}), the size that the image is scaled to cover: make it smaller, or resize larger"
+    )]
+    Larger(usize, usize, usize, usize),
+    /// Shares of an image.
+    #[error("scale=({0}, {1}): need the least and the largest share of the image's area, above 0 and at most 1")]
+    Scale(f64, f64),
+    /// Aspect ratios.
+    #[error("ratio=({0}, {1}): need the least and the largest width over height, 0.001 to 1000")]
+    Ratio(f64, f64),
     /// Padding.
     #[error("padding={0} is beyond {SIDE_MAX} pixels")]
     Padding(usize),

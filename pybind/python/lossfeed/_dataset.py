@@ -9,6 +9,7 @@ from typing import Any
 from . import _native, _readers
 from ._errors import SampleError, SettingsError
 from ._memory import DTYPES, as_bytes, check_dense, dtype_name, is_tensor, require_numpy, torch_loaded
+from ._resize import Resize
 
 Spec = tuple[str, tuple[int, ...]]
 
@@ -23,7 +24,7 @@ class Adaptor:
     """
 
     def __init__(
-        self, dataset: Any, mode: str, resize: tuple[int, int] | None, thread_safe: bool | None = None
+        self, dataset: Any, mode: str, resize: Resize | None, thread_safe: bool | None = None
     ) -> None:
         self.dataset = dataset
         self.mode = mode
@@ -215,7 +216,7 @@ def _is_image(value: Any) -> bool:
     return hasattr(value, "getbands") and hasattr(value, "convert")
 
 
-def _pixels(image: Any, mode: str, resize: tuple[int, int] | None) -> Any:
+def _pixels(image: Any, mode: str, resize: Resize | None) -> Any:
     """A PIL image as uint8 (height, width, channels)."""
     numpy = require_numpy("a dataset of images")
     if mode == "rgb" or (mode == "auto" and image.mode not in ("L", "RGB")):
@@ -223,7 +224,7 @@ def _pixels(image: Any, mode: str, resize: tuple[int, int] | None) -> Any:
     elif mode == "gray":
         image = image.convert("L")
     if resize is not None:
-        image = image.resize((resize[1], resize[0]))
+        image = resize.of(image)
     pixels = numpy.asarray(image, dtype=numpy.uint8)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 

@@ -46,6 +46,8 @@ class _Delivery(NamedTuple):
     random: bool
     #: The transform's settings, for loader threads to apply; None where nobody does, or the device.
     transform: dict[str, Any] | None
+    #: The settings of a crop of images of any size, for loader threads; None without.
+    crop: dict[str, Any] | None
 
 
 def make(asked: SimpleNamespace) -> Made:
@@ -122,12 +124,12 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -
     spec = data._native.spec if made is None else made.spec
     channels_last = transform is not None and transform._layout == "channels_last"
     views = Views(framework, spec, data._native.target_spec, channels_last)
-    settings = None if transform is None else transform._settings
+    settings, crop = (None, None) if transform is None else (transform._settings, transform._crop)
     random = made is not None and made.random
     if device == "cpu":
-        return _Delivery(device, views, None, random, settings)
+        return _Delivery(device, views, None, random, settings, crop)
     courier = Courier(device, views, made)
-    return _Delivery(courier.name, views, courier, random, settings if courier.host_transforms else None)
+    return _Delivery(courier.name, views, courier, random, settings if courier.host_transforms else None, crop)
 
 
 def _settings(
@@ -162,6 +164,7 @@ def _settings(
         "cache_form": form,
         "copy_path": None if path == "auto" else path,
         "transform": delivery.transform,
+        "crop": delivery.crop,
         "policy": None if asked.policy is None else str(asked.policy),
         "sampler": sampler,
         "score": asked.score,

@@ -13,6 +13,7 @@ from ._keywords import choice, flag, real, whole
 from ._memory import DTYPES, as_bytes, check_dense, dtype_name, is_array, is_tensor, require_numpy, to_numpy, to_torch, torch_loaded
 from ._process import OfThisProcess
 from ._processes import Processes
+from ._resize import Resize, find as find_resize
 from ._sizes import parse_bytes
 
 Spec = tuple[str, tuple[int, ...]]
@@ -124,6 +125,7 @@ def open(
     *,
     mode: str = "auto",
     resize: tuple[int, int] | int | None = None,
+    crop: tuple[int, int] | int | None = None,
     latency: float = 0.0,
     bandwidth: int | str | None = None,
     connections: int = 64,
@@ -153,8 +155,12 @@ def open(
               call it, one at a time unless it is ``thread_safe``. ``__getitems__`` gets what a batch lacks in one
               call; ``__getitem__`` is called item by item, and a pass that is over ends between two of them.
         mode: ``"auto"`` (channels as the first image has them), ``"rgb"`` or ``"gray"``.
-        resize: ``(height, width)``, or one int for both: every image is resized to it. Without it all images must
-            have one size.
+        resize: ``(height, width)``, or one int for both: every image is resized to it, bilinear with antialiasing.
+            Without it all images must have one size, unless the loader's transform makes one of all
+            (:class:`lossfeed.ImageTransform` with ``resize`` or ``scale``).
+        crop: ``(height, width)``, or one int for both, at most ``resize``: images keep their aspect ratio, are scaled to
+            cover ``resize``, and this much of their middle is taken. ``resize=256, crop=224`` is torchvision's
+            ``Resize(256), CenterCrop(224)``; a ``crop`` equal to ``resize`` takes all that fits.
         latency: seconds every request to the source takes at least; makes a local source behave like a remote one.
         bandwidth: bytes per second the source gives at most, as an int or text (``"100MB"``).
         connections: requests in flight at most.
@@ -192,7 +198,7 @@ def open(
     if isinstance(data, Data):
         return data
     mode = choice("mode", mode, "auto", "rgb", "gray")
-    size = _size(resize)
+    resized = find_resize(resize, crop)
     if thread_safe is not None:
         flag("thread_safe", thread_safe)
     if isinstance(data, (str, os.PathLike)):
@@ -201,7 +207,8 @@ def open(
             _native.open_source(
                 os.fspath(data),
                 mode=mode,
-                resize=size,
+                resize=None if resized is None else resized.to,
+                crop=None if resized is None else resized.crop,
                 latency_s=real("latency", latency),
                 bandwidth_bytes_per_s=_bandwidth(bandwidth),
                 connections=whole("connections", connections, 1, 65536),
@@ -232,11 +239,11 @@ def open(
                 f"{name}={value!r} is for paths and URLs; this data is in memory or a Python dataset: leave it out"
             )
     if isinstance(data, tuple) and len(data) == 2 and all(is_array(a) or is_tensor(a) for a in data):
-        if size is not None or mode != "auto":
-            raise SettingsError("mode and resize are for images; arrays are delivered as they are: leave them out")
+        if resized is not None or mode != "auto":
+            raise SettingsError("mode, resize and crop are for images; arrays are delivered as they are: leave them out")
         _only_for_datasets(thread_safe, processes)
         return _arrays(*data)
-    return _dataset(data, mode, size, thread_safe, whole("processes", processes, 0, 1024))
+    return _dataset(data, mode, resized, thread_safe, whole("processes", processes, 0, 1024))
 
 
 def concat(parts: Iterable[Data]) -> Data:
@@ -289,15 +296,6 @@ def _only_for_datasets(thread_safe: bool | None, processes: int) -> None:
             raise SettingsError(f"{name}={value!r} is for Python datasets: leave it out")
 
 
-def _size(resize: Any) -> tuple[int, int] | None:
-    if resize is None:
-        return None
-    pair = (resize, resize) if not isinstance(resize, (tuple, list)) else tuple(resize)
-    if len(pair) != 2:
-        raise SettingsError(f"resize={resize!r} must be (height, width) or one int")
-    return whole("resize", pair[0], 1, 65535), whole("resize", pair[1], 1, 65535)
-
-
 def _arrays(x: Any, y: Any) -> Data:
     parts = []
     for name, value in (("x", x), ("y", y)):
@@ -329,7 +327,7 @@ def _arrays(x: Any, y: Any) -> Data:
     return Data(_native.array_source(as_bytes(x), specs[0], as_bytes(y), specs[1], len(x)))
 
 
-def _dataset(data: Any, mode: str, size: tuple[int, int] | None, thread_safe: bool | None, processes: int) -> Data:
+def _dataset(data: Any, mode: str, size: Resize | None, thread_safe: bool | None, processes: int) -> Data:
     indexed = all(callable(getattr(data, name, None)) for name in ("__getitem__", "__len__"))
     if not indexed or isinstance(data, (dict, bytes)):
         iterable = ""
@@ -358,7 +356,7 @@ def _dataset(data: Any, mode: str, size: tuple[int, int] | None, thread_safe: bo
         adaptor = Adaptor(data, mode, size, thread_safe)
     if mode != "auto" or size is not None:
         if adaptor.data_spec[0] != "uint8" or len(adaptor.data_spec[1]) != 3:
-            raise SettingsError("mode and resize are for datasets of PIL images: leave them out")
+            raise SettingsError("mode, resize and crop are for datasets of PIL images: leave them out")
     classes = getattr(data, "classes", None)
     named = [str(c) for c in classes] if isinstance(classes, (list, tuple)) else []
     native = _native.dataset_source(

@@ -27,6 +27,7 @@ from ._dataset import RUN_S, Adaptor
 from ._errors import SourceError, UsageError
 from ._memory import torch_loaded
 from ._process import Process
+from ._resize import Resize
 
 #: How often an idle process looks whether its parent is still there, in seconds.
 _PARENT_S = 2.0
@@ -48,7 +49,7 @@ def _at_exit() -> None:
 class Processes:
     """Reads items in `count` processes. It stands in an :class:`Adaptor`'s place and answers as that does."""
 
-    def __init__(self, dataset: Any, mode: str, resize: tuple[int, int] | None, count: int) -> None:
+    def __init__(self, dataset: Any, mode: str, resize: Resize | None, count: int) -> None:
         self.dataset = dataset
         self.turns = _native.Turns([])
         self.readers = _readers.Readers()
@@ -119,7 +120,7 @@ class _Died(Exception):
 class _Worker:
     """One process, and this end of its pipe."""
 
-    def __init__(self, dataset: Any, mode: str, resize: tuple[int, int] | None, number: int, seed: int) -> None:
+    def __init__(self, dataset: Any, mode: str, resize: Resize | None, number: int, seed: int) -> None:
         context = multiprocessing.get_context()
         self._connection, theirs = context.Pipe()
         self._asked = 0
@@ -180,7 +181,7 @@ def _fatal(error: BaseException) -> tuple[str, BaseException, bool]:
 # ---- in the worker process -------------------------------------------------------------------------------------------
 
 
-def _work(connection: Connection, dataset: Any, mode: str, resize: tuple[int, int] | None, seed: int) -> None:
+def _work(connection: Connection, dataset: Any, mode: str, resize: Resize | None, seed: int) -> None:
     parent = os.getppid()
     # Ctrl-C reaches the whole group: the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
