@@ -124,6 +124,9 @@ pub struct TransformSettings {
     pub mean: Vec<f64>,
     /// Standard deviations, likewise.
     pub std: Vec<f64>,
+    /// Chance that a rectangle of the result becomes 0. Only loader threads do it.
+    #[serde(default)]
+    pub erase: f64,
 }
 
 impl TransformSettings {

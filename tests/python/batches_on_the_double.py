@@ -262,10 +262,17 @@ def main():
             raise AssertionError(f"copy_path={path!r} takes rows as they lie in the cache")
         except lf.SettingsError as refusal:
             assert "the loader's threads transform them" in str(refusal), refusal
+    erasing = lf.ImageTransform(erase=0.25)
+    try:
+        lf.Loader(data, BATCH, device="cuda:0", transform=erasing, framework="torch")
+        raise AssertionError("the kernel erases nothing")
+    except lf.SettingsError as refusal:
+        assert "erase=0.25 is for device='cpu'" in str(refusal), refusal
     with warnings.catch_warnings(action="ignore"):
         _cuda._loaded[0], kernels = None, _cuda._loaded[0]  # as where the driver refuses them: the loader's threads transform
         assert deliver(made[0], 200, num_workers=1, cache="60%") == 0
-        assert deliver(parts, 200, num_workers=1, cache="60%") == 0
+        for by_hand in (parts, erasing):
+            assert deliver(by_hand, 200, num_workers=1, cache="60%") == 0
         _cuda._loaded[0] = kernels
     assert all(outlive(transform, closed) for transform in (None, made[0]) for closed in (False, True))
     assert not gone, f"tensors died after the streams {gone} that they were used on"

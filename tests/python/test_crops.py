@@ -82,26 +82,36 @@ def mix(z):
     return z ^ (z >> 31)
 
 
+class Words:
+    """The loader's words for chance."""
+
+    def __init__(self, key, i):
+        self.state = (mix(key ^ mix((i + GOLDEN) & WORD)) + GOLDEN) & WORD
+
+    def word(self):
+        self.state = (self.state + GOLDEN) & WORD
+        return mix(self.state)
+
+    def unit(self):
+        return (self.word() >> 11) / 2**53
+
+    def uniform(self, low, high):
+        return low + (high - low) * self.unit()
+
+    def below(self, n):
+        return self.word() * n >> 64
+
+
 def drawn_part(picture, key, i, scale=SCALE, ratio=RATIO):
     """torchvision's ``RandomResizedCrop.get_params`` with the loader's words for chance: (left, top, right, bottom)."""
-    state = (mix(key ^ mix((i + GOLDEN) & WORD)) + GOLDEN) & WORD
-
-    def word():
-        nonlocal state
-        state = (state + GOLDEN) & WORD
-        return mix(state)
-
-    def uniform(low, high):
-        return low + (high - low) * ((word() >> 11) / 2**53)
-
+    words = Words(key, i)
     width, height = picture.size
     for _ in range(10):
-        area = width * height * uniform(*scale)
-        aspect = math.exp(uniform(math.log(ratio[0]), math.log(ratio[1])))
+        area = width * height * words.uniform(*scale)
+        aspect = math.exp(words.uniform(math.log(ratio[0]), math.log(ratio[1])))
         w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < w <= width and 0 < h <= height:
-            top = word() * (height - h + 1) >> 64
-            left = word() * (width - w + 1) >> 64
+            top, left = words.below(height - h + 1), words.below(width - w + 1)
             return left, top, left + w, top + h
     w, h = width, height
     if width / height < ratio[0]:
@@ -144,6 +154,42 @@ def test_torchvision_itself_agrees(pictures, folder):
 
 
 # ---- the middle, when opened and in the loader -----------------------------------------------------------------------
+
+
+def erased_part(height, width, key, i, chance):
+    """torchvision's ``RandomErasing.get_params`` likewise: (top, left, height, width), or None."""
+    words = Words(mix(key ^ 0x657261736521), i)
+    if words.unit() >= chance:
+        return None
+    for _ in range(10):
+        area = height * width * words.uniform(0.02, 0.33)
+        aspect = math.exp(words.uniform(math.log(0.3), math.log(3.3)))
+        h, w = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if h < height and w < width:
+            return words.below(height - h + 1), words.below(width - w + 1), h, w
+    return None
+
+
+@pytest.mark.parametrize("asked", [{}, {"crop": 20, "scale": SCALE}])
+def test_what_is_erased_is_0_and_the_rest_as_without(asked):
+    x = np.random.default_rng(0).integers(1, 256, (N, 20, 20, 3), dtype=np.uint8)
+    data, normal = (x, np.arange(N)), {"mean": 2 / 255 / 3, "std": 0.5, "flip": 0.5}
+    plain = epochs(data, lf.ImageTransform("float32", **normal, **asked), 6)
+    erased = epochs(data, lf.ImageTransform("float32", **normal, erase=0.5, **asked), 6)
+    count = 0
+    for (epoch, number, i), made in erased.items():
+        expected = plain[epoch, number, i].copy()
+        part = erased_part(20, 20, lf._native.ImageTransform.key(11, epoch, number), i, 0.5)
+        if part is not None:
+            top, left, h, w = part
+            assert (expected[:, top : top + h, left : left + w] != 0).all()
+            expected[:, top : top + h, left : left + w] = 0
+            count += 1
+        assert np.array_equal(made, expected)
+    # Of 144: five standard deviations are 30.
+    assert 42 < count < 102
+    again = epochs(data, lf.ImageTransform("float32", **normal, erase=0.5, **asked), 6, num_workers=2, cache=0.5)
+    assert all(np.array_equal(erased[at], again[at]) for at in erased)
 
 
 @pytest.mark.parametrize("resize, crop", [(28, 24), (24, 24), (100, 31), (21, 20), ((20, 40), (20, 40)), ((31, 14), (30, 9))])
@@ -301,6 +347,7 @@ def test_the_sampler_is_told_that_deliveries_differ(folder):
         ({"crop": 224, "scale": (0.5, 1.2)}, "scale=1.2 must be a finite number, 0 to 1"),
         ({"crop": 224, "scale": SCALE, "ratio": (2.0, 1.0)}, "ratio=.2.0, 1.0. must be two numbers above 0"),
         ({"crop": 224, "scale": SCALE, "ratio": (1.0, math.inf)}, "ratio=inf must be a finite number"),
+        ({"erase": 1.5}, "erase=1.5 must be a finite number, 0 to 1"),
         ({"mean": 123.675}, "mean=123.675: mean and std are in units of 0 to 1, not of 0 to 255: write 123.675/255 = 0.485"),
         ({"mean": (0.5, 0.5, 127.5)}, "write 127.5/255 = 0.5"),
         ({"std": 58.395}, "write 58.395/255 = 0.229"),

@@ -3,13 +3,14 @@
 use crate::error::Result;
 use crate::settings::ImageSteps;
 use crate::source::{Decoder, Scratch, resample};
-use lossfeed_kernels::image::{ImageMaker, ResizedCrop};
+use lossfeed_kernels::image::{Erase, ImageMaker, ResizedCrop};
 use std::sync::atomic::AtomicU64;
 
 /// Makes the rows of batches from images.
 pub struct Images {
     crop: Option<ResizedCrop>,
     maker: Option<ImageMaker>,
+    erase: Option<Erase>,
     /// Crops are taken of encoded images as they are, of any size. Else of the dataset's one size.
     own_size: bool,
     /// Height, width and channels of that.
@@ -24,8 +25,8 @@ pub(super) type Draw = (u64, i64);
 impl Images {
     /// For `steps`, at least one. Crops are taken of images of their own size if `own_size` says so.
     pub fn new(steps: ImageSteps, own_size: bool, seed: u64) -> Self {
-        let ImageSteps { crop, transform, source, .. } = steps;
-        Self { crop, maker: transform.map(ImageMaker::new), own_size, source, seed: seed.into() }
+        let ImageSteps { crop, transform, erase, source, .. } = steps;
+        Self { crop, maker: transform.map(ImageMaker::new), erase, own_size, source, seed: seed.into() }
     }
 
     /// Makes a row of an encoded image. Unless crops are taken of images as they are, `scratch.decoded` is then the
@@ -59,7 +60,7 @@ impl Images {
                 resample(&mut scratch.resizer, pixels, [height, width], region, out, crop.size(), channels)
             }),
             (None, Some(maker)) => {
-                maker.make(draw.0, draw.1, pixels, out);
+                self.finish(maker, draw, pixels, out);
                 Ok(())
             }
             (None, None) => {
@@ -72,7 +73,7 @@ impl Images {
     /// Crops into the row itself, or on the way there if more is made of it.
     fn cropped(
         &self,
-        (key, id): Draw,
+        draw: Draw,
         out: &mut [u8],
         scratch: &mut Scratch,
         crop: impl FnOnce(&mut [u8], &mut Scratch) -> Result<()>,
@@ -80,8 +81,15 @@ impl Images {
         let Some(maker) = &self.maker else { return crop(out, scratch) };
         let mut cropped = std::mem::take(&mut scratch.cropped);
         cropped.resize(maker.transform().source_bytes(), 0);
-        let done = crop(&mut cropped, scratch).map(|()| maker.make(key, id, &cropped, out));
+        let done = crop(&mut cropped, scratch).map(|()| self.finish(maker, draw, &cropped, out));
         scratch.cropped = cropped;
         done
+    }
+
+    fn finish(&self, maker: &ImageMaker, (key, id): Draw, pixels: &[u8], out: &mut [u8]) {
+        maker.make(key, id, pixels, out);
+        if let Some(erase) = &self.erase {
+            erase.apply(maker.transform(), key, id, out);
+        }
     }
 }

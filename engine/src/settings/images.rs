@@ -3,7 +3,7 @@
 use super::TransformSettings;
 use crate::error::{Error, Result};
 use crate::types::{Dtype, TensorSpec};
-use lossfeed_kernels::image::{CropKind, ImageDtype, ImageTransform, ResizedCrop};
+use lossfeed_kernels::image::{CropKind, Erase, ImageDtype, ImageError, ImageTransform, ResizedCrop};
 
 /// A crop of images of any size, resized to one; see [`lossfeed_kernels::image::ResizedCrop`]. Loader threads make it,
 /// whatever the device.
@@ -35,13 +35,15 @@ pub enum CropOf {
     },
 }
 
-/// Both steps, checked against a dataset's samples.
+/// The steps, checked against a dataset's samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageSteps {
     /// The first, done by loader threads.
     pub crop: Option<ResizedCrop>,
     /// The second, of what the first gives.
     pub transform: Option<ImageTransform>,
+    /// The last, of what that gives.
+    pub erase: Option<Erase>,
     /// Height, width and channels of the dataset's samples; all 0 where there is no crop.
     pub(crate) source: [usize; 3],
     delivered: TensorSpec,
@@ -53,10 +55,11 @@ impl ImageSteps {
     /// # Errors
     /// [`crate::ErrorKind::Settings`] for other samples, and for whatever of the settings does not fit them.
     pub fn new(spec: &TensorSpec, crop: Option<&CropSettings>, transform: Option<&TransformSettings>) -> Result<Self> {
+        let erase = Erase::new(transform.map_or(0.0, |t| t.erase)).map_err(refused)?;
         let Some(crop) = crop else {
             let transform = transform.map(|t| t.build(spec)).transpose()?;
             let delivered = transform.as_ref().map_or_else(|| spec.clone(), transformed);
-            return Ok(Self { crop: None, transform, source: [0; 3], delivered });
+            return Ok(Self { crop: None, transform, erase, source: [0; 3], delivered });
         };
         let source = pixels(spec)?;
         if ![1, 3].contains(&source[2]) {
@@ -69,12 +72,12 @@ impl ImageSteps {
             CropOf::Part { scale, ratio } => CropKind::Part { scale, ratio },
             CropOf::Covering { to, random } => CropKind::Covering { to, random },
         };
-        let crop = ResizedCrop::new(crop.size, kind).map_err(|e| Error::settings(format!("transform: {e}")))?;
+        let crop = ResizedCrop::new(crop.size, kind).map_err(refused)?;
         let [height, width] = crop.size();
         let cropped = TensorSpec::new(Dtype::U8, [height, width, source[2]]);
         let transform = transform.map(|t| t.build(&cropped)).transpose()?;
         let delivered = transform.as_ref().map_or(cropped, transformed);
-        Ok(Self { crop: Some(crop), transform, source, delivered })
+        Ok(Self { crop: Some(crop), transform, erase, source, delivered })
     }
 
     /// Whether there is a step at all.
@@ -89,8 +92,14 @@ impl ImageSteps {
 
     /// Whether chance decides anything: deliveries of one sample then differ.
     pub fn is_random(&self) -> bool {
-        self.crop.is_some_and(|c| c.is_random()) || self.transform.as_ref().is_some_and(|t| t.is_random())
+        self.erase.is_some()
+            || self.crop.is_some_and(|c| c.is_random())
+            || self.transform.as_ref().is_some_and(|t| t.is_random())
     }
+}
+
+fn refused(e: ImageError) -> Error {
+    Error::settings(format!("transform: {e}"))
 }
 
 /// Height, width and channels of samples that are images.

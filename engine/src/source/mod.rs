@@ -20,7 +20,7 @@
 //! arrays.rs   two buffers in memory                   index_cache.rs  a shard's index kept on disk
 //! on_disk.rs  what was fetched, kept on a local disk: the disk tier (lossfeed-disk) before a source
 //! fingerprint.rs  what a dataset holds, in 32 characters
-//! decode/     JPEG and PNG to u8, height × width × channels
+//! decode/     JPEG and PNG to u8, height × width × channels, and of any size to one (resample.rs)
 //! ```
 //!
 //! Reading goes through positioned reads and not through a memory map on purpose: a file that is truncated while it is

@@ -173,25 +173,25 @@ fn part([height, width]: [usize; 2], scale: [f64; 2], ratio: [f64; 2], words: &m
 }
 
 /// The words of one sample's draws: SplitMix64, two words beyond those that [`super::ImageTransform::draw`] takes.
-struct Words(u64);
+pub(super) struct Words(u64);
 
 impl Words {
-    fn new(key: u64, id: i64) -> Self {
+    pub(super) fn new(key: u64, id: i64) -> Self {
         Self(mix(key ^ mix((id as u64).wrapping_add(GOLDEN))).wrapping_add(GOLDEN))
     }
 
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         mix(self.0)
     }
 
     /// Evenly from `low` to `high`.
-    fn between(&mut self, [low, high]: [f64; 2]) -> f64 {
+    pub(super) fn between(&mut self, [low, high]: [f64; 2]) -> f64 {
         low + (high - low) * ((self.next() >> 11) as f64 / (1u64 << 53) as f64)
     }
 
     /// Evenly below `n`, at least 1.
-    fn below(&mut self, n: usize) -> usize {
+    pub(super) fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.next()) * n as u128) >> 64) as usize
     }
 }

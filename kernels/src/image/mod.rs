@@ -13,7 +13,8 @@
 //! [`reference`](make_plain) is the contract in plain Rust, [`ImageMaker`] the CPU's path and `cuda/image.cu` the
 //! GPU's: all three give the same bits.
 //!
-//! Before that, an image of any size may become one of a fixed size: [`ResizedCrop`] says which part of it does.
+//! Before that, an image of any size may become one of a fixed size: [`ResizedCrop`] says which part of it does. After
+//! it, a rectangle may be erased: [`Erase`].
 //!
 //! # Chance
 //!
@@ -22,10 +23,12 @@
 //! epoch.
 
 mod crop;
+mod erase;
 mod fast;
 mod plain;
 
 pub use crop::{CropKind, Region, ResizedCrop};
+pub use erase::{Erase, Erased};
 pub use fast::ImageMaker;
 pub use plain::make_plain;
 
@@ -112,6 +115,9 @@ pub enum ImageError {
     /// Flip.
     #[error("flip={0} is no chance: need 0 to 1")]
     Flip(f64),
+    /// Erasing.
+    #[error("erase={0} is no chance: need 0 to 1")]
+    Erase(f64),
     /// How many there are of mean or std.
     #[error("{0} has {1} values for {2} channels: give one, or one a channel")]
     Count(&'static str, usize, usize),

@@ -26,9 +26,10 @@ class ImageTransform:
     ``RandomCrop``            ``crop=32, padding=4``: no resizing
     ``RandomHorizontalFlip``  ``flip=0.5``
     ``ToTensor, Normalize``   ``mean=…, std=…``
+    ``RandomErasing``         ``erase=0.25``: 2 to 33 % of the area, 0.3 to 3.3 times as tall as wide, value 0
     ========================  =====================================================================================
 
-    The last three are equal to torchvision's up to float32 rounding; what is resized, up to 2 of 255 levels (Pillow's
+    Without resizing the result is torchvision's up to float32 rounding; what is resized, up to 2 of 255 levels (Pillow's
     bilinear filter with antialiasing, rounded between its two passes, which come in the other order here). Draws are
     functions of the loader's seed, the epoch, the batch's number and the sample's id: any number of workers, any device
     and a resumed run draw the same, and a sample that comes twice in an epoch is drawn anew.
@@ -57,6 +58,8 @@ class ImageTransform:
         resize: ``(height, width)`` or one number for both, at least ``crop``: the image is scaled, its aspect kept, to
             cover this before the crop. One number is torchvision's ``Resize``: the shorter side's length.
         flip: chance of being mirrored left to right, 0 to 1.
+        erase: chance that a rectangle of the finished image becomes 0, which after normalising is the mean; 0 to 1. On
+            the CPU only.
 
     Raises:
         SettingsError: a value makes no sense. When the loader is made: it does not fit the dataset's images.
@@ -75,6 +78,7 @@ class ImageTransform:
         padding: int = 0,
         random_crop: bool = True,
         flip: float = 0.0,
+        erase: float = 0.0,
         scale: tuple[float, float] | None = None,
         ratio: tuple[float, float] | None = None,
         resize: int | tuple[int, int] | None = None,
@@ -88,6 +92,7 @@ class ImageTransform:
             "padding": whole("padding", padding, 0, 2**31),
             "random_crop": flag("random_crop", random_crop),
             "flip": real("flip", flip, 0.0, 1.0),
+            "erase": real("erase", erase, 0.0, 1.0),
             "mean": _numbers("mean", mean),
             "std": _numbers("std", std),
         }
@@ -101,7 +106,7 @@ class ImageTransform:
     def __repr__(self) -> str:
         s = self._settings
         name = next(long for long, short in _SHORT.items() if short == s["dtype"])
-        said = [repr(name), *(f"{key}={s[key]}" for key in ("mean", "std", "crop", "padding", "flip") if s[key])]
+        said = [repr(name), *(f"{key}={s[key]}" for key in ("mean", "std", "crop", "padding", "flip", "erase") if s[key])]
         if self._crop is None:
             said += ["random_crop=False"] if not s["random_crop"] else []
         else:

@@ -129,6 +129,11 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -
     if device == "cpu":
         return _Delivery(device, views, None, random, settings, crop)
     courier = Courier(device, views, made)
+    if settings is not None and settings["erase"] > 0 and not courier.host_transforms:
+        raise SettingsError(
+            f"erase={settings['erase']:g} is for device='cpu': on a GPU a kernel makes the images, and it erases nothing; "
+            "leave it out, and erase in the loop"
+        )
     return _Delivery(courier.name, views, courier, random, settings if courier.host_transforms else None, crop)
 
 
