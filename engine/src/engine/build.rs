@@ -135,8 +135,8 @@ impl Checked {
         let sampler = settings.sampler.build()?;
         let batches = settings.batches(samples)?;
         let steps = ImageSteps::new(dataset.spec(), settings.crop.as_ref(), settings.transform.as_ref())?;
-        let target = dataset.source.target_spec().clone();
-        let layout = BatchLayout::new(settings.batch_size, steps.delivered().clone(), target)?;
+        let delivered = if steps.any() { vec![steps.delivered().clone()] } else { dataset.fields().to_vec() };
+        let layout = BatchLayout::of_fields(settings.batch_size, delivered, dataset.source.target_spec().clone())?;
         Arena::check_limit(settings.cache_bytes)?;
         let records = dataset.records(settings.cache_form);
         check_cache_holds_a_sample(&records, settings.cache_bytes)?;
@@ -146,6 +146,7 @@ impl Checked {
             slot_bytes: layout.total_bytes(),
             decoded: settings.cache_form == CacheForm::Encoded && dataset.decoder.is_some(),
             transformed: steps.any(),
+            scattered: dataset.source.form().tailed() || layout.fields().len() != 1,
         };
         let copy_path = copy_cost::settled_on(&settings, &obstacles, &*device)?;
         Ok(Self { dataset, settings, sampler, batches, steps, layout, records, device, left, copy_path })
@@ -212,7 +213,8 @@ impl Checked {
         let cache = Cache::new(control, arena, Arc::clone(&counters));
         let cache = if let Some(writer) = journal { cache.recorded(writer) } else { cache };
         let cache = if source.in_memory() { cache.over_memory() } else { cache };
-        let read_ahead_bytes = if source.in_memory() { 0 } else { settings.read_ahead_bytes(source.remote()) };
+        let read_ahead_bytes =
+            if source.in_memory() || source.form().tailed() { 0 } else { settings.read_ahead_bytes(source.remote()) };
         let target_bytes = source.target_spec().bytes();
         let read_ahead =
             (read_ahead_bytes > 0).then(|| ReadAhead::new(read_ahead_bytes, target_bytes, Arc::clone(&counters)));
