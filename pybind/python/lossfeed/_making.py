@@ -59,7 +59,7 @@ def make(asked: SimpleNamespace) -> Made:
     device = _keywords.device(asked.device, asked.pin_memory)
     framework = _keywords.framework(asked.framework, device)
     given = asked.dataset if asked.data is None else asked.data
-    data = open_for(given, asked.collate_fn)
+    data = open_for(given, asked.collate_fn is not None or asked.batch_sampler is not None)
     timeout_s = _keywords.real("timeout", asked.timeout)
     world = _ranks.find(asked.rank, asked.world_size)
     order = _given.find(asked, len(data), world.size)

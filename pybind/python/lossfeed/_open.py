@@ -220,8 +220,8 @@ def open(
             copy of the dataset, which is started as torch's ``DataLoader`` starts its workers. They end with the Data
             that is returned. 0: none.
         varying: True for a Python dataset whose arrays differ in length from item to item. Batches then need the
-            loader's ``pad=`` or ``collate_fn=``; a loader that is given a dataset and a ``collate_fn`` finds it out by
-            itself. Such samples enter a cache when they are read for the second time: their size is known then.
+            loader's ``pad=`` or ``collate_fn=``, or equal lengths; a loader that is given a dataset and a ``collate_fn``
+            or ``batch_sampler`` finds it out by itself. Such samples enter a cache when they are read for the second time: their size is known then.
         target: the key of the target, for a Python dataset of dicts: what ``batch.target`` is and losses go by. None
             takes the first of labels, label, target, targets and y that items have.
 
@@ -291,12 +291,12 @@ def open(
     return _dataset(data, mode, resized, thread_safe, whole("processes", processes, 0, 1024), varying, target)
 
 
-def open_for(given: Any, collate_fn: Any) -> Data:
-    """What a loader was given, opened. With a ``collate_fn`` of the user's, arrays of a Python dataset may differ in
-    length without a word: torch's DataLoader asks for none."""
+def open_for(given: Any, varying: bool) -> Data:
+    """What a loader was given, opened. `varying`: arrays of a Python dataset may differ in length without a word, since
+    the user brings a ``collate_fn`` or batches of equal lengths; torch's DataLoader asks for no word either."""
     if isinstance(given, Data):
         return given
-    if collate_fn is None or isinstance(given, (str, os.PathLike)) or _are_arrays(given):
+    if not varying or isinstance(given, (str, os.PathLike)) or _are_arrays(given):
         return open(given)
     try:
         fixed = open(given)
