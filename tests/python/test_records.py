@@ -154,7 +154,7 @@ def test_settings_that_do_not_fit_are_refused(folder):
         (folder / "small.npz", {}, "compressed.*np.savez"),
         ((folder / "z.npy", folder / "short.npy"), {}, "40 rows and .*short.npy has 3"),
         (folder / "all.npz", {"resize": 4}, "are for images"),
-        (folder / "all.npz", {"latency": 0.1}, "latency=0.1 is for images"),
+        (folder / "all.npz", {"latency": 0.1}, "latency=0.1 is for paths"),
         (folder / "all.npz", {"processes": 2}, "for Python datasets"),
         (folder / "all.npz", {"varying": True}, "for Python datasets"),
     ]:

@@ -152,7 +152,7 @@ def open(
     ):
         if value != default:
             raise SettingsError(
-                f"{name}={value!r} is for images in folders, shards and stores; this data is in memory, in files of "
+                f"{name}={value!r} is for paths and URLs of images; this data is in memory, in files of "
                 "arrays, or a Python dataset: leave it out"
             )
     if mode == "auto" and not (resized or thread_safe or processes or varying or target):
