@@ -100,7 +100,7 @@ class Loader(Asked, OfThisProcess):
             it loses then are counted (``journal_lost_total`` of :meth:`stats`) and marked. Closed by :meth:`close`.
         framework: ``"torch"``, ``"numpy"``, or ``"auto"``: torch if this process has imported it.
 
-    One pass at a time: a second ``iter(loader)`` ends the first, whose next batch then raises :class:`UsageError`.
+    One pass at a time: a second one's first batch ends the first, whose next batch then raises :class:`UsageError`.
     Dropping an iterator in mid-epoch stops its work, between two samples. After ``fork`` a child must make a loader
     of its own. Waits release the interpreter lock and answer Ctrl-C within a tenth of a second.
 
@@ -210,9 +210,12 @@ class Loader(Asked, OfThisProcess):
             self._given.set_epoch(epoch)
 
     def __iter__(self) -> Pass:
-        """Starts an epoch: draws its order and lets the workers run ahead. Ends an earlier pass."""
+        """One pass over the next epoch. It begins with its first batch: then the order is drawn, the workers run ahead,
+        and an earlier pass ends. An iterator that nobody asks for a batch costs no epoch."""
+        return Pass(self._line, self._begin)
+
+    def _begin(self, started: Pass) -> int:
         engine = self._account.engine()
-        self._line.world.check()
         if self._settings["exchange"]:
             self.exchange(self._group)
         self._account.deliver()
@@ -223,9 +226,8 @@ class Loader(Asked, OfThisProcess):
             self._line.seed = engine.seed() or 0
         given = None if self._given is None or engine.has_order() else self._given
         number = engine.start_epoch() if given is None else engine.start_given(*given.draw(engine))
-        started = Pass(self._line, number, self)
         self._pass = weakref.ref(started)
-        return started
+        return number
 
     def exchange(self, group: Any = None) -> None:
         """Gives what this rank has learned since the last exchange to all ranks, and takes theirs: all then believe the
@@ -381,10 +383,9 @@ class Loader(Asked, OfThisProcess):
         ``coverage_epoch`` beside it.
 
         ``wait_us_total`` is the time you waited for batches. Its parts say what the thread that brought the batch did
-        meanwhile, and
-        add up to it: ``wait_source_us_total`` (reading), ``wait_decode_us_total`` (and the transform, on the CPU),
-        ``wait_slot_us_total`` (no free batch slot: you hold on to batches), ``wait_copy_us_total`` (rows into the
-        batch), ``wait_decide_us_total`` (deciding what the cache keeps, or those who fold scores in;
+        meanwhile, and add up to it: ``wait_source_us_total`` (reading), ``wait_decode_us_total`` (and the transform, on
+        the CPU), ``wait_slot_us_total`` (no free batch slot: you hold on to batches), ``wait_copy_us_total`` (rows into
+        the batch), ``wait_decide_us_total`` (deciding what the cache keeps, or those who fold scores in;
         ``wait_score_us_total`` is its former name and goes with the next release) and ``wait_handover_us_total``
         (what none of them explains: threads waking up).
         """
@@ -428,8 +429,7 @@ class Loader(Asked, OfThisProcess):
         if self._seeds is not None:
             self._seeds.settle(engine)
         under_way = self._pass() if self._pass is not None else None
-        held = under_way.held() if under_way is not None else 0
-        return {"version": _STATE_VERSION, "engine": engine.state(held)}
+        return {"version": _STATE_VERSION, "engine": engine.state(0 if under_way is None else under_way.held())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the batches that were left of

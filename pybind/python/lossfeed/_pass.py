@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator
 
@@ -38,14 +39,21 @@ class _Lost:
 
 
 class Pass(Iterator[Batch]):
-    """One pass over one epoch. Dropping it ends the pass; the loader's position stays where it ended."""
+    """One pass over one epoch. Dropping it ends the pass; the loader's position stays where it ended.
 
-    def __init__(self, line: Line, iteration: int, owner: object) -> None:
+    The epoch begins with its first batch: trainers make iterators only to see whether they can, and those must cost no
+    epoch."""
+
+    def __init__(self, line: Line, begin: Callable[[Pass], int]) -> None:
         self._line = line
         self._engine = line.account.engine()
-        self._iteration = iteration
-        #: The loader, which must not end before its pass.
-        self._owner = owner
+        line.world.check()
+        #: The loader's, which must not end before its pass.
+        self._begin = begin
+        #: Threads may share a pass.
+        self._beginning = threading.Lock()
+        #: The engine's number for it, from its first batch on.
+        self._iteration: int | None = None
         self._batches = self._engine.batches_per_epoch()
         #: What is on its way to the device: (fields, ticket), or what went wrong with it.
         self._ahead: tuple[Any, Any] | _Lost | None = None
@@ -63,6 +71,10 @@ class Pass(Iterator[Batch]):
         line.account.engine()
         line.world.check()
         self._unseen = 0
+        with self._beginning:
+            if self._iteration is None:
+                self._iteration = self._begin(self)
+                self._batches = self._engine.batches_per_epoch()
         try:
             line.account.deliver()
             found = self._next_on_host() if line.courier is None else self._next_on_device(line.courier)
@@ -131,7 +143,7 @@ class Pass(Iterator[Batch]):
 
     def _end(self) -> None:
         """Ends the pass where the consumer stands in it."""
-        if not self._over:
+        if not self._over and self._iteration is not None:
             self._over = True
             self._engine.abandon(self._iteration, self.held())
 
