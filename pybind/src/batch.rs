@@ -1,5 +1,6 @@
 //! A batch as Python holds it: its memory, and whom it is about.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use lossfeed::loader::Ticket as CoreTicket;
@@ -9,6 +10,7 @@ use pyo3::prelude::*;
 use crate::buffer::Buffer;
 use crate::errors::raise;
 use crate::process::Process;
+use crate::tails::Tails;
 
 /// Which samples a batch delivers; scores are credited to exactly these.
 #[pyclass(frozen, module = "lossfeed._native")]
@@ -45,7 +47,14 @@ impl Slot {
         Self { slot: Arc::new(slot), home: Process::this() }
     }
 
-    fn view(&self, range: std::ops::Range<usize>) -> Buffer {
+    /// Where the fields of the data lie, then target, ids and weight.
+    fn places(&self) -> impl Iterator<Item = Range<usize>> {
+        let (layout, rows) = (self.slot.layout(), self.slot.rows());
+        let others = [layout.target_range(rows), layout.ids_range(rows), layout.weight_range(rows)];
+        layout.fields().iter().map(move |field| layout.field_range(field, rows)).chain(others)
+    }
+
+    fn view(&self, range: Range<usize>) -> Buffer {
         Buffer::of_slot(&self.slot, range)
     }
 }
@@ -64,28 +73,25 @@ impl Slot {
         self.slot.rows()
     }
 
-    /// The bytes of data, target, ids (int64) and weight (float32), without a copy.
-    fn fields(&self) -> PyResult<(Buffer, Buffer, Buffer, Buffer)> {
-        let (layout, rows) = (self.slot.layout(), self.slot.rows());
+    /// The bytes of each field of the data, then of target, ids (int64) and weight (float32), without a copy.
+    fn fields(&self) -> PyResult<Vec<Buffer>> {
         self.slot.data().map_err(raise)?;
-        Ok((
-            self.view(layout.data_range(rows)),
-            self.view(layout.target_range(rows)),
-            self.view(layout.ids_range(rows)),
-            self.view(layout.weight_range(rows)),
-        ))
+        Ok(self.places().map(|range| self.view(range)).collect())
     }
 
-    /// Bytes of the slot, all four parts.
+    /// What the samples have of no fixed size: arrays of these dtypes and numbers of dimensions.
+    fn tails(&self, kinds: Vec<(String, usize)>) -> PyResult<Tails> {
+        Tails::of(&self.slot, kinds).map_err(raise)
+    }
+
+    /// Bytes of the slot, all parts.
     #[getter]
     fn total_bytes(&self) -> usize {
         self.slot.layout().total_bytes()
     }
 
-    /// (start, end) of data, target, ids and weight in the block.
-    fn ranges(&self) -> [(usize, usize); 4] {
-        let (layout, rows) = (self.slot.layout(), self.slot.rows());
-        [layout.data_range(rows), layout.target_range(rows), layout.ids_range(rows), layout.weight_range(rows)]
-            .map(|r| (r.start, r.end))
+    /// (start, end) of each field of the data, then of target, ids and weight, in the block.
+    fn ranges(&self) -> Vec<(usize, usize)> {
+        self.places().map(|range| (range.start, range.end)).collect()
     }
 }

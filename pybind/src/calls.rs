@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use lossfeed::SampleId;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use crate::buffer::Input;
 use crate::errors::{Raised, contract};
@@ -129,11 +129,17 @@ pub(crate) fn items(answer: &Bound<'_, PyAny>, asked: usize) -> Answer {
     list.iter().map(|item| one(&item)).collect()
 }
 
+fn bytes(part: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    match part.cast::<PyBytes>() {
+        Ok(bytes) => Ok(bytes.as_bytes().to_vec()),
+        Err(_) => Ok(Input::get(part)?.bytes().to_vec()),
+    }
+}
+
 fn one(item: &Bound<'_, PyAny>) -> PyResult<Item> {
     let item = item.cast::<PyTuple>()?;
     if item.len() == 2 {
-        let (data, target) = (Input::get(&item.get_item(0)?)?, Input::get(&item.get_item(1)?)?);
-        return Ok(Item::Sample(data.bytes().to_vec(), target.bytes().to_vec()));
+        return Ok(Item::Sample(bytes(&item.get_item(0)?)?, bytes(&item.get_item(1)?)?));
     }
     let (text, error, fatal): (String, Bound<'_, PyAny>, bool) = item.extract()?;
     if error.is_none() {

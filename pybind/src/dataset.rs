@@ -2,19 +2,24 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
-use lossfeed::source::{Form, Payload, Source as EngineSource, Traffic};
+use lossfeed::source::{Fields, Fingerprint, Form, Payload, SIZE_UNKNOWN, Source as EngineSource, Traffic};
 use lossfeed::{Error, ErrorKind, Result, SampleId, TensorSpec};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::calls::{self, Answer, Item};
-use crate::errors::{Raised, came_from_python};
+use crate::errors::{Raised, came_from_python, raise};
 use crate::interpreter;
 use crate::source::Source;
 use crate::spec::{self, PySpec};
 use crate::turns::{Held, Turns};
+
+/// A size that is not known, or too large for a cache.
+const UNKNOWN: u32 = u32::MAX;
 
 /// Samples come from `fetch(ids)`, whose answer [`calls::items`] describes: it may stop after some of the ids, so that
 /// a slow dataset is asked again and again and a pass that is over ends between two items. It is called when it is its
@@ -26,6 +31,8 @@ struct Callback {
     samples: usize,
     form: Form,
     data_bytes: usize,
+    /// What each sample had when it was read last, tail included; none where all are alike.
+    sizes: Vec<AtomicU32>,
     target: TensorSpec,
     description: String,
     classes: Vec<String>,
@@ -57,6 +64,12 @@ impl Callback {
             lost.is_some()
         });
         held.ok_or(lost.unwrap_or(Lost::Leaving))
+    }
+
+    fn note_size(&self, id: SampleId, bytes: usize) {
+        if let Some(size) = self.sizes.get(id as usize) {
+            size.store(u32::try_from(bytes).unwrap_or(UNKNOWN), Relaxed);
+        }
     }
 
     /// Calls Python for `ids`, on the thread that may.
@@ -110,7 +123,10 @@ impl Callback {
             for item in items {
                 let name = || format!("dataset item {} raised", ids[done]);
                 let answered = match item {
-                    Item::Sample(data, target) => sink(done, Ok(Payload { data: &data, target: &target })),
+                    Item::Sample(data, target) => {
+                        self.note_size(ids[done], data.len());
+                        sink(done, Ok(Payload { data: &data, target: &target }))
+                    }
                     Item::Bad(words) => sink(done, Err(Error::sample(words))),
                     Item::Raised(raised) => sink(done, Err(Error::sample(name()).because(raised))),
                     Item::Fatal(raised) => {
@@ -153,7 +169,14 @@ impl EngineSource for Callback {
     }
 
     fn payload_bytes(&self, id: SampleId) -> u64 {
-        if (id as usize) < self.samples { self.data_bytes as u64 } else { 0 }
+        match self.sizes.get(id as usize) {
+            _ if id as usize >= self.samples => 0,
+            None => self.data_bytes as u64,
+            Some(size) => match size.load(Relaxed) {
+                UNKNOWN => SIZE_UNKNOWN,
+                bytes => u64::from(bytes),
+            },
+        }
     }
 
     fn name(&self, id: SampleId) -> String {
@@ -174,6 +197,17 @@ impl EngineSource for Callback {
 
     fn labels(&self) -> Option<&[i64]> {
         None
+    }
+
+    /// What items are called and how many there are; their sizes may not be known.
+    fn digest(&self) -> String {
+        let mut digest = Fingerprint::new(self.samples, &self.form, &self.target, &self.classes);
+        for id in 0..self.samples as SampleId {
+            digest.add(self.name(id).as_bytes());
+            digest.add(&(self.data_bytes as u64).to_le_bytes());
+        }
+        digest.add(&[]);
+        digest.finish()
     }
 
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
@@ -200,15 +234,24 @@ pub(crate) fn dataset_source(
     readers: Py<PyAny>,
     turns: &Turns,
     samples: usize,
-    data_spec: PySpec,
+    data: Vec<PySpec>,
+    tailed: bool,
     target_spec: PySpec,
     description: String,
     classes: Vec<String>,
 ) -> PyResult<Source> {
-    let (data, target) = (spec::from_python(data_spec)?, spec::from_python(target_spec)?);
-    let data_bytes = data.bytes();
+    let (mut data, target) =
+        (data.into_iter().map(spec::from_python).collect::<PyResult<Vec<_>>>()?, spec::from_python(target_spec)?);
+    let data_bytes = data.iter().map(TensorSpec::bytes).sum();
+    let form = match data.pop() {
+        Some(only) if data.is_empty() && !tailed => Form::Rows(only),
+        last => {
+            data.extend(last);
+            Form::Fields(Fields::new(data, tailed).map_err(raise)?)
+        }
+    };
+    let sizes = (0..if tailed { samples } else { 0 }).map(|_| AtomicU32::new(UNKNOWN)).collect();
     let turns = turns.clone();
-    let source =
-        Callback { fetch, readers, turns, samples, form: Form::Rows(data), data_bytes, target, description, classes };
+    let source = Callback { fetch, readers, turns, samples, form, data_bytes, sizes, target, description, classes };
     Source::wrap(py, Arc::new(source), "auto", None)
 }

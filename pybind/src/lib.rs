@@ -21,6 +21,7 @@ mod samplers;
 mod scores;
 mod source;
 mod spec;
+mod tails;
 mod turns;
 
 use pyo3::prelude::*;
@@ -34,6 +35,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<batch::Slot>()?;
     module.add_class::<batch::Ticket>()?;
+    module.add_class::<tails::Tails>()?;
     module.add_class::<cuda::CudaKernels>()?;
     module.add_class::<mailbox::Mailbox>()?;
     module.add_class::<plans::ScorePlan>()?;

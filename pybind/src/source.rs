@@ -73,6 +73,12 @@ impl Source {
         spec::to_python(self.dataset.spec())
     }
 
+    /// (dtype, shape) of each array of one delivered sample.
+    #[getter]
+    fn fields(&self) -> Vec<PySpec> {
+        self.dataset.fields().iter().map(spec::to_python).collect()
+    }
+
     /// (dtype, shape) of one target.
     #[getter]
     fn target_spec(&self) -> PySpec {
@@ -175,18 +181,26 @@ pub(crate) fn open_source(
     Source::wrap(py, opened, mode, resize)
 }
 
-/// A dataset of two arrays in memory; both are borrowed, not copied, for as long as the source lives.
+/// A dataset of arrays in memory, one or several of data and one of targets; all are borrowed, not copied, for as long
+/// as the source lives.
 #[pyfunction]
 pub(crate) fn array_source(
     py: Python<'_>,
-    data: &Bound<'_, PyAny>,
-    data_spec: PySpec,
+    data: Vec<(Bound<'_, PyAny>, PySpec)>,
     target: &Bound<'_, PyAny>,
     target_spec: PySpec,
     samples: usize,
 ) -> PyResult<Source> {
-    let (data, target) = (Input::get(data)?, Input::get(target)?);
-    let (data_spec, target_spec) = (spec::from_python(data_spec)?, spec::from_python(target_spec)?);
-    let arrays = outside(py, || Arrays::new(data, data_spec, target, target_spec, samples))?;
+    let (target, target_spec) = (Input::get(target)?, spec::from_python(target_spec)?);
+    let data = data.into_iter().map(|(array, spec)| Ok((Input::get(&array)?, spec::from_python(spec)?)));
+    let mut data = data.collect::<PyResult<Vec<_>>>()?;
+    let arrays = outside(py, || match data.pop() {
+        Some((only, spec)) if data.is_empty() => Arrays::new(only, spec, target, target_spec, samples),
+        last => {
+            data.extend(last);
+            let data = data.into_iter().map(|(array, spec)| (Box::new(array) as _, spec)).collect();
+            Arrays::of_fields(data, target, target_spec, samples)
+        }
+    })?;
     Source::wrap(py, Arc::new(arrays), "auto", None)
 }

@@ -119,7 +119,7 @@ def test_collate_fn_makes_data_and_target_of_the_rows(numbers):
         torch.testing.assert_close(batch.data, batch.ids.float() + 0.25)
         assert batch.target == (batch.ids % 4).tolist() and len(batch) == 8
         loader.score_losses(batch.data, batch)
-    with pytest.raises(lf.SettingsError, match="pair"):
+    with pytest.raises(lf.SettingsError, match="collate_fn returned None"):
         next(iter(lf.Loader(numbers, 8, collate_fn=lambda rows: None)))
     with pytest.raises(lf.SettingsError, match="callable"):
         lf.Loader(numbers, 8, collate_fn=3)

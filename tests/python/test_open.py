@@ -268,17 +268,13 @@ def test_after_a_failed_epoch_the_loader_can_go_on():
 @pytest.mark.parametrize(
     "make,message",
     [
-        (lambda i: {"x": i}, "dict with keys .'x'.*pair"),
-        (lambda i: (i, i, i), "tuple of 3.*pair"),
-        (lambda i: torch.zeros(3), "Tensor.*pair"),
-        (lambda i: ("text", i), "dtype str"),
         (lambda i: ([[1, 2], [3]], i), "ragged"),
         (lambda i: (np.zeros(2, np.complex64), i), "complex64"),
         (lambda i: (torch.zeros(2).to_sparse(), i), "dense"),
         (lambda i: (np.zeros((0, 3)), i), r"\(0, 3\) has no elements"),
     ],
 )
-def test_items_that_are_no_pairs_of_arrays_say_what_to_return(make, message):
+def test_items_that_cannot_travel_say_what_to_return(make, message):
     with pytest.raises((lf.SampleError, lf.SettingsError), match=message):
         lf.open(Items(make))
 

@@ -27,8 +27,11 @@ impl Batch {
     pub fn new(batch: &lossfeed::loader::Batch, device: &Device) -> Result<Self> {
         let (slot, rows) = (&batch.slot, batch.rows);
         let layout = slot.layout();
+        let ([data], false) = (layout.fields(), slot.has_tails()) else {
+            return Err(Error::Msg("candle batches have one array a sample: this dataset's have several".into()));
+        };
         Ok(Self {
-            data: tensor(slot.data().map_err(Error::wrap)?, layout.data(), rows, device)?,
+            data: tensor(slot.data().map_err(Error::wrap)?, &data.spec, rows, device)?,
             target: tensor(slot.target(), layout.target(), rows, device)?,
             weight: Tensor::from_slice(&slot.weight()[..rows], rows, device)?,
             ticket: batch.ticket.clone(),

@@ -8,6 +8,9 @@ pub type SampleId = u32;
 /// The largest number of samples a dataset may hold (one id is kept back as "none").
 pub const MAX_SAMPLES: usize = u32::MAX as usize - 1;
 
+/// More than any cache keeps of one sample: stands for a size that is not known.
+pub const SIZE_UNKNOWN: u64 = u32::MAX as u64;
+
 /// Element types that travel in batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[allow(missing_docs)]

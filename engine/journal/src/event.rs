@@ -51,7 +51,7 @@ pub struct Row {
     pub drawn: SampleId,
     /// What the cache did.
     pub verdict: Verdict,
-    /// What the delivered sample takes in the cache.
+    /// What the delivered sample takes in the cache; 0: that was not known before it was read, and it was not kept.
     pub bytes: u64,
     /// The weight of the draw.
     pub weight: f32,

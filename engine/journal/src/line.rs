@@ -78,7 +78,7 @@ fn decided<'a>(line: Line<'a>, row: &Row) -> Line<'a> {
         id: Some(row.id),
         drawn: Some(row.drawn),
         verdict: Some(row.verdict.name()),
-        bytes: Some(row.bytes),
+        bytes: (row.bytes > 0).then_some(row.bytes),
         weight: number(row.weight),
         ..line
     }
@@ -133,10 +133,10 @@ pub(crate) fn row(line: &Line<'_>) -> Result<Read, String> {
             let name = needed("verdict", line.verdict)?;
             let verdict = Verdict::from_name(name)
                 .ok_or_else(|| format!("verdict is {name:?}: it must be hit, keep, pass or displaced"))?;
-            let bytes = needed("bytes", line.bytes)?;
-            if bytes == 0 {
+            if line.bytes == Some(0) {
                 return Err("bytes is 0: a sample takes at least 1".into());
             }
+            let bytes = line.bytes.unwrap_or(0);
             Read::Decided(Row { id, drawn: needed("drawn", line.drawn)?, verdict, bytes, weight: real(line.weight) })
         }
         "learn" => Read::Scored(Scored {

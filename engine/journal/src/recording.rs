@@ -1,5 +1,6 @@
 //! A whole journal in memory, and the same calls of the same books once more.
 
+use std::collections::HashSet;
 use std::io::Read;
 
 use std::sync::Arc;
@@ -14,6 +15,9 @@ use lossfeed_control::{Error, Result, SampleId};
 
 use crate::{Ending, Event, Limits, Meta, Reader, Row, Verdict};
 
+/// What no cache keeps: the size of a sample that was delivered, and of which no size is told.
+const UNKNOWN: u64 = u64::MAX;
+
 /// A recorded run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recording {
@@ -23,7 +27,7 @@ pub struct Recording {
     pub events: Vec<Event>,
     /// Whether the run closed its journal.
     pub ending: Ending,
-    /// What a sample takes in the cache, by id; 0 where it was never asked for.
+    /// What a sample takes in the cache, by id; 0 where it was never asked for, [`UNKNOWN`] where nothing tells.
     sizes: Vec<u64>,
 }
 
@@ -60,7 +64,11 @@ impl Recording {
                     if sizes.len() <= id {
                         sizes.resize(id + 1, 0);
                     }
-                    if sizes[id] != 0 && sizes[id] != row.bytes {
+                    if row.bytes == 0 {
+                        sizes[id] = if sizes[id] == 0 { UNKNOWN } else { sizes[id] };
+                        continue;
+                    }
+                    if ![0, UNKNOWN, row.bytes].contains(&sizes[id]) {
                         return Err(Error::unreadable(format!(
                             "epoch {epoch} step {step}: sample {id} takes {} bytes here and {} before: a sample has one size",
                             row.bytes, sizes[id]
@@ -101,9 +109,9 @@ impl Recording {
         self.sizes.iter().filter(|&&bytes| bytes != 0).count()
     }
 
-    /// Bytes of all samples that were delivered.
+    /// Bytes of all samples that were delivered, as far as they are told.
     pub fn delivered_bytes(&self) -> u64 {
-        self.sizes.iter().sum()
+        self.sizes.iter().filter(|&&bytes| bytes != UNKNOWN).sum()
     }
 
     /// The samples as the run left them: what was believed of them at last, and how long ago they were delivered.
@@ -189,9 +197,13 @@ pub fn replay_with(
                 if counted.replace(*epoch) != Some(*epoch) {
                     tally.begin_epoch();
                 }
-                let verdicts = control.follow(rows.iter().map(|row| row.id), &bytes);
+                // What was not known in the run is not known here.
+                let unknown: HashSet<SampleId> = rows.iter().filter(|row| row.bytes == 0).map(|row| row.id).collect();
+                let told = |id| if unknown.contains(&id) { UNKNOWN } else { bytes(id) };
+                let verdicts = control.follow(rows.iter().map(|row| row.id), &told);
                 let hits = verdicts.iter().map(|&verdict| verdict == Verdict::Hit);
-                tally.batch(rows.iter().map(|row| row.id).zip(hits), bytes);
+                let known = |id| Some(bytes(id)).filter(|&bytes| bytes != UNKNOWN).unwrap_or(0);
+                tally.batch(rows.iter().map(|row| row.id).zip(hits), known);
                 tally.weigh(rows.iter().map(|row| row.weight));
                 let differs =
                     |(verdict, row): (Verdict, &Row)| (verdict == Verdict::Hit) != (row.verdict == Verdict::Hit);

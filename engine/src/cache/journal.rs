@@ -3,7 +3,7 @@
 use crate::arena::Arena;
 use crate::control::{self, Plan};
 use crate::error::Result;
-use crate::types::SampleId;
+use crate::types::{SIZE_UNKNOWN, SampleId};
 use lossfeed_journal::{Event, Row, Scored, Summary, Writer};
 
 /// The journal of a run, or none. It lies under the cache's lock. Handing an event over never waits for the disk.
@@ -47,12 +47,10 @@ impl Journal {
         rows: &[control::Row],
         record_bytes: &dyn Fn(SampleId) -> u64,
     ) {
-        let row = |row: &control::Row| Row {
-            id: row.delivered,
-            drawn: row.drawn,
-            verdict: row.verdict,
-            bytes: Arena::footprint(record_bytes(row.delivered) as usize),
-            weight: row.weight,
+        let row = |row: &control::Row| {
+            let bytes = record_bytes(row.delivered);
+            let bytes = if bytes < SIZE_UNKNOWN { Arena::footprint(bytes as usize) } else { 0 };
+            Row { id: row.delivered, drawn: row.drawn, verdict: row.verdict, bytes, weight: row.weight }
         };
         self.push(|| Event::Decide { epoch, step: number as u32, rows: rows.iter().map(row).collect() });
     }

@@ -42,6 +42,8 @@ pub struct Owned {
     pub id: SampleId,
     /// Whether the record is to be kept.
     pub admitted: bool,
+    /// What it was said to take when that was decided.
+    pub bytes: u64,
     pub(crate) flight: Arc<Flight>,
     /// What became of the fetch; `None` until it is known.
     pub(crate) outcome: Cell<Option<Fetched>>,
@@ -227,7 +229,7 @@ impl Cache {
                 let flight = Arc::new(Flight::default());
                 flights.insert(id, Arc::clone(&flight));
                 let admitted = matches!(row.verdict, Verdict::Hit | Verdict::Keep) && control.contains(id);
-                owned.push(Owned { id, admitted, flight, outcome: Cell::new(None) });
+                owned.push(Owned { id, admitted, bytes: record_bytes(id), flight, outcome: Cell::new(None) });
                 Lookup::Owned(owned.len() as u32 - 1)
             })
             .collect();

@@ -136,8 +136,8 @@ impl Checked {
         let sampler = settings.sampler.build()?;
         let batches = settings.batches(samples)?;
         let transform = settings.transform.as_ref().map(|t| t.build(dataset.spec())).transpose()?;
-        let delivered = transform.as_ref().map_or_else(|| dataset.spec().clone(), transformed);
-        let layout = BatchLayout::new(settings.batch_size, delivered, dataset.source.target_spec().clone())?;
+        let delivered = transform.as_ref().map_or_else(|| dataset.fields().to_vec(), |t| vec![transformed(t)]);
+        let layout = BatchLayout::of_fields(settings.batch_size, delivered, dataset.source.target_spec().clone())?;
         Arena::check_limit(settings.cache_bytes)?;
         let records = dataset.records(settings.cache_form);
         check_cache_holds_a_sample(&records, settings.cache_bytes)?;
@@ -147,6 +147,7 @@ impl Checked {
             slot_bytes: layout.total_bytes(),
             decoded: settings.cache_form == CacheForm::Encoded && dataset.decoder.is_some(),
             transformed: transform.is_some(),
+            scattered: dataset.source.form().tailed() || layout.fields().len() != 1,
         };
         let copy_path = copy_cost::settled_on(&settings, &obstacles, &*device)?;
         Ok(Self { dataset, settings, sampler, batches, transform, layout, records, device, left, copy_path })
@@ -213,7 +214,8 @@ impl Checked {
         let cache = Cache::new(control, arena, Arc::clone(&counters));
         let cache = if let Some(writer) = journal { cache.recorded(writer) } else { cache };
         let cache = if source.in_memory() { cache.over_memory() } else { cache };
-        let read_ahead_bytes = if source.in_memory() { 0 } else { settings.read_ahead_bytes(source.remote()) };
+        let read_ahead_bytes =
+            if source.in_memory() || source.form().tailed() { 0 } else { settings.read_ahead_bytes(source.remote()) };
         let target_bytes = source.target_spec().bytes();
         let read_ahead =
             (read_ahead_bytes > 0).then(|| ReadAhead::new(read_ahead_bytes, target_bytes, Arc::clone(&counters)));

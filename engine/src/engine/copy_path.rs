@@ -63,6 +63,8 @@ pub(super) struct Obstacles {
     pub(super) decoded: bool,
     /// Samples are transformed by the loader's threads.
     pub(super) transformed: bool,
+    /// A sample is not one array of a fixed shape.
+    pub(super) scattered: bool,
 }
 
 impl Obstacles {
@@ -84,6 +86,9 @@ impl Obstacles {
             }
             DeviceKind::Cuda(_) if self.decoded => {
                 "takes rows as the cache has them, but the loader's threads decode them: use cache_form \"decoded\", or copy_path \"gathered\"".to_owned()
+            }
+            DeviceKind::Cuda(_) if self.scattered => {
+                "takes samples of one array, and these have several, or lengths of their own: use copy_path \"gathered\"".to_owned()
             }
             DeviceKind::Cuda(_) => return Ok(()),
         };
@@ -138,13 +143,20 @@ mod tests {
 
     #[test]
     fn every_obstacle_is_named_with_its_remedy_and_settles_what_is_left_open() {
-        let free = Obstacles { device: DeviceKind::Cuda(0), slot_bytes: 1 << 20, decoded: false, transformed: false };
+        let free = Obstacles {
+            device: DeviceKind::Cuda(0),
+            slot_bytes: 1 << 20,
+            decoded: false,
+            transformed: false,
+            scattered: false,
+        };
         let with = |cache_bytes, copy_path| Settings { cache_bytes, copy_path, ..Settings::default() };
         assert_eq!(settled(&with(1, None), &free).unwrap(), None);
         assert_eq!(settled(&with(0, None), &free).unwrap(), Some(CopyPath::Gathered), "there is nothing to take");
         for (obstacle, remedy) in [
             (Obstacles { device: DeviceKind::Cpu, ..free }, "set device to cuda"),
             (Obstacles { slot_bytes: PINNED_PIECE_BYTES + 64, ..free }, "lower batch_size"),
+            (Obstacles { scattered: true, ..free }, "samples of one array"),
             (Obstacles { decoded: true, ..free }, "cache_form \"decoded\""),
             (Obstacles { decoded: true, transformed: true, ..free }, "transform them: use copy_path \"gathered\""),
         ] {

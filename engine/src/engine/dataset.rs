@@ -26,12 +26,12 @@ impl Dataset {
     pub fn new(source: Arc<dyn Source>, mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Self> {
         let decoder = match source.form() {
             Form::Images => Some(Decoder::for_source(&*source, mode, resize)?),
-            Form::Rows(_) if resize.is_some() => {
+            Form::Rows(_) | Form::Fields(_) if resize.is_some() => {
                 return Err(Error::settings(
                     "resize is for images; this dataset holds tensors, which travel as they are",
                 ));
             }
-            Form::Rows(_) => None,
+            Form::Rows(_) | Form::Fields(_) => None,
         };
         Ok(Self { source, decoder })
     }
@@ -53,16 +53,25 @@ impl Dataset {
         Ok(Self { source: Arc::new(source), decoder })
     }
 
-    /// Element type and shape of one delivered sample.
+    /// Element type and shape of one delivered sample; the bytes of a row of several arrays, without its tail.
     pub fn spec(&self) -> &TensorSpec {
         match (&self.decoder, self.source.form()) {
             (Some(decoder), _) => decoder.spec(),
             (None, Form::Rows(spec)) => spec,
+            (None, Form::Fields(fields)) => fields.row(),
             (None, Form::Images) => self.source.target_spec(), // unreachable by construction: images have a decoder
         }
     }
 
-    /// Data and target of one sample, as they are delivered.
+    /// The arrays of one delivered sample.
+    pub fn fields(&self) -> &[TensorSpec] {
+        match (&self.decoder, self.source.form()) {
+            (None, Form::Fields(fields)) => fields.each(),
+            _ => std::slice::from_ref(self.spec()),
+        }
+    }
+
+    /// Data and target of one sample, as they are delivered; the data of one with a tail is the row and then the tail.
     ///
     /// # Errors
     /// Whatever reading or decoding it gives.
@@ -70,11 +79,17 @@ impl Dataset {
         let mut found = Err(Error::internal("a source left a sample out"));
         self.source.fetch(&[id], &mut |_, answer| {
             found = answer.and_then(|payload| {
+                let Some(decoder) = &self.decoder else {
+                    let (found, wanted) = (payload.data.len(), self.spec().bytes());
+                    return match found == wanted || (found > wanted && self.source.form().tailed()) {
+                        true => Ok((payload.data.to_vec(), payload.target.to_vec())),
+                        false => {
+                            Err(Error::sample(format!("it has {found} bytes, the dataset's samples have {wanted}")))
+                        }
+                    };
+                };
                 let mut data = vec![0; self.spec().bytes()];
-                match &self.decoder {
-                    Some(decoder) => decoder.decode(payload.data, &mut data, &mut Scratch::default())?,
-                    None => data.copy_from_slice(payload.data),
-                }
+                decoder.decode(payload.data, &mut data, &mut Scratch::default())?;
                 Ok((data, payload.target.to_vec()))
             });
             ControlFlow::Break(())

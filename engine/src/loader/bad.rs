@@ -10,14 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Copies a sample and its target from one row to another.
-fn copy_row(slot: &mut BatchSlot, from: usize, to: usize) {
-    let (data, target) = (slot.layout().data_row_bytes(), slot.layout().target_row_bytes());
-    let parts = slot.parts_mut();
-    parts.data.copy_within(from * data..(from + 1) * data, to * data);
-    parts.target.copy_within(from * target..(from + 1) * target, to * target);
-}
-
 impl Feed {
     /// Applies the bad-sample policy and writes ids and weights.
     pub(super) fn finish(
@@ -49,7 +41,7 @@ impl Feed {
             match self.on_error {
                 OnError::Skip => {
                     for (to, &from) in good.iter().enumerate() {
-                        copy_row(&mut slot, from, to);
+                        slot.copy_row(from, to);
                         (ids[to], weights[to]) = (ids[from], weights[from]);
                     }
                     ids.truncate(good.len());
@@ -57,7 +49,7 @@ impl Feed {
                 }
                 _ => {
                     for (&to, &from) in bad.iter().zip(good.iter().cycle()) {
-                        copy_row(&mut slot, from, to);
+                        slot.copy_row(from, to);
                         (ids[to], weights[to]) = (ids[from], weights[from]);
                         self.counters.substituted_total.fetch_add(1, Relaxed);
                     }

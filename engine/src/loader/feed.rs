@@ -82,6 +82,11 @@ impl Feed {
         self.records.encoded()
     }
 
+    /// Whether a sample's bytes go to several places.
+    pub(super) fn scatters(&self) -> bool {
+        self.records.tailed() || self.layout().fields().len() != 1
+    }
+
     /// What a sample takes in the cache, see [`RecordSizes::bytes`].
     pub fn record_bytes(&self, id: SampleId) -> u64 {
         self.records.bytes(id)

@@ -102,11 +102,14 @@ impl Feed {
         let delivered = Delivered { ids, weights, serial };
         sheet.turn(Work::Copy);
         slot.set_rows(delivered.ids.len());
+        let tails = if self.records.tailed() { vec![Box::default(); delivered.ids.len()] } else { Vec::new() };
         let parts = slot.parts_mut();
         let rows = Rows {
             feed: self,
             data: parts.data,
             target: parts.target,
+            fields: self.layout().fields(),
+            tails,
             data_bytes: self.layout().data_row_bytes(),
             target_bytes: self.layout().target_row_bytes(),
             ids: &delivered.ids,
@@ -127,13 +130,15 @@ impl Feed {
             failures: vec![None; delivered.ids.len()],
         };
         if self.decoder.is_none() && filling.origins.all_pass() {
-            let failures = filling.copy_all()?;
+            let (failures, tails) = filling.copy_all()?;
+            slot.set_tails(tails);
             return self.finish(planned, delivered, failures, slot);
         }
         // Residents first: their pins are short, and memory that evictions promised comes back before it is needed.
         let in_place = filling.unpack_residents(residents);
         filling.fetch();
-        let failures = filling.publish_and_join()?;
+        let (failures, tails) = filling.publish_and_join()?;
+        slot.set_tails(tails);
         if let Some(in_place) = in_place {
             slot.leave_in_place(in_place);
         }

@@ -24,6 +24,9 @@ fn stopped_early() -> Error {
     Error::new(ErrorKind::Interrupted, "the pass was stopped")
 }
 
+/// Why rows could not be filled, by row, and the tails of the samples that have some.
+pub(super) type Outcome = (Vec<Option<Arc<Error>>>, Vec<Box<[u8]>>);
+
 /// A batch in the making.
 pub(super) struct Filling<'a> {
     pub(super) feed: &'a Feed,
@@ -40,9 +43,8 @@ pub(super) struct Filling<'a> {
 }
 
 impl Filling<'_> {
-    /// Copies all rows out of the source's memory: the whole batch, where nothing of it is cached or to be kept. Why
-    /// rows could not be filled, by row.
-    pub(super) fn copy_all(mut self) -> Result<Vec<Option<Arc<Error>>>> {
+    /// Copies all rows out of the source's memory: the whole batch, where nothing of it is cached or to be kept.
+    pub(super) fn copy_all(mut self) -> Result<Outcome> {
         let count = self.failures.len();
         self.sheet.turn(Work::Source);
         let gathered = gather(&*self.feed.source, &mut self.rows, self.stopped);
@@ -58,7 +60,7 @@ impl Filling<'_> {
         for (row, e) in gathered.failures {
             self.failures[row] = Some(self.feed.named(self.rows.ids[row], e));
         }
-        Ok(self.failures)
+        Ok((self.failures, self.rows.tails))
     }
 
     /// Fills the rows whose records are cached. Records that a device may read where they lie stay pinned: see
@@ -190,9 +192,8 @@ impl Filling<'_> {
         answered
     }
 
-    /// Publishes what this batch fetched, then waits for what others are fetching. Why rows could not be filled, by
-    /// row.
-    pub(super) fn publish_and_join(self) -> Result<Vec<Option<Arc<Error>>>> {
+    /// Publishes what this batch fetched, then waits for what others are fetching.
+    pub(super) fn publish_and_join(self) -> Result<Outcome> {
         let Self { feed, origins, sheet, stopped, over, mut rows, scratch, mut failures } = self;
         let joined = origins.joined();
         sheet.turn(Work::Decide);
@@ -220,7 +221,7 @@ impl Filling<'_> {
             failures[row] = unpacked.err().map(|e| feed.named(rows.ids[row], e));
         }
         sheet.turn(Work::Copy);
-        Ok(failures)
+        Ok((failures, rows.tails))
     }
 }
 
@@ -235,7 +236,7 @@ fn land_one(
 ) -> Result<Fetched> {
     let id = rows.ids[row];
     let stored = feed.source.payload_bytes(id);
-    if payload.data.len() as u64 != stored {
+    if payload.data.len() as u64 != stored && !feed.records.tailed() {
         return Err(Error::sample(format!(
             "the source gave {} bytes where {stored} were announced: it changed since it was opened; open it again",
             payload.data.len()
@@ -243,7 +244,10 @@ fn land_one(
     }
     rows.write(row, payload, feed.decoder.is_some(), scratch)?;
     let Some((flight, admitted)) = origins.flight(row) else { return Ok(Fetched::Passed(None)) };
-    if admitted && let Some(slot) = feed.cache.reserve(feed.record_bytes(id) as usize) {
+    // What is kept takes what the books say: a sample whose size was not known, or was another, is kept another time.
+    let record_bytes = rows.kept(row, payload, scratch).len() + payload.target.len();
+    let booked = admitted.is_some_and(|bytes| bytes == record_bytes as u64);
+    if booked && let Some(slot) = feed.cache.reserve(record_bytes) {
         let before = rows.sheet.turn(Work::Copy);
         let packed = pack(slot, rows.kept(row, payload, scratch), payload.target);
         rows.sheet.turn(before);

@@ -53,9 +53,10 @@ impl<'a> Origins<'a> {
         }
     }
 
-    /// The flight of a row that this batch fetches for others too, and whether the record is to be kept.
-    pub(super) fn flight(&self, row: usize) -> Option<(&Flight, bool)> {
-        self.owned(row).map(|owned| (&*owned.flight, owned.admitted))
+    /// The flight of a row that this batch fetches for others too, and what the record is booked with if it is to be
+    /// kept.
+    pub(super) fn flight(&self, row: usize) -> Option<(&Flight, Option<u64>)> {
+        self.owned(row).map(|owned| (&*owned.flight, owned.admitted.then_some(owned.bytes)))
     }
 
     /// Notes what became of a row's fetch. Means nothing for a row whose fetch nobody else hears of.

@@ -12,16 +12,18 @@ use std::sync::Arc;
 pub struct RecordSizes {
     source: Arc<dyn Source>,
     encoded: bool,
+    tailed: bool,
     decoded_bytes: usize,
     target_bytes: usize,
 }
 
 impl RecordSizes {
-    /// For samples that have `decoded_bytes` once they are decoded. Only images have an encoded form.
+    /// For samples that have `decoded_bytes` once they are decoded, tails apart. Only images have an encoded form.
     pub fn new(source: Arc<dyn Source>, decoded_bytes: usize, form: CacheForm) -> Self {
         let encoded = form == CacheForm::Encoded && matches!(source.form(), Form::Images);
         let target_bytes = source.target_spec().bytes();
-        Self { source, encoded, decoded_bytes, target_bytes }
+        let tailed = source.form().tailed();
+        Self { source, encoded, tailed, decoded_bytes, target_bytes }
     }
 
     /// Whether records hold the source's own bytes, which are decoded at every use.
@@ -29,14 +31,20 @@ impl RecordSizes {
         self.encoded
     }
 
-    /// Bytes of a decoded sample.
+    /// Whether each record has a size of its own, which may not be known until it was read once.
+    pub fn tailed(&self) -> bool {
+        self.tailed
+    }
+
+    /// Bytes of a decoded sample, without its tail.
     pub fn decoded_bytes(&self) -> usize {
         self.decoded_bytes
     }
 
     /// The record's own bytes.
     pub fn bytes(&self, id: SampleId) -> u64 {
-        let payload = if self.encoded { self.source.payload_bytes(id) } else { self.decoded_bytes as u64 };
+        let own = self.encoded || self.tailed;
+        let payload = if own { self.source.payload_bytes(id) } else { self.decoded_bytes as u64 };
         payload + self.target_bytes as u64
     }
 
@@ -45,13 +53,19 @@ impl RecordSizes {
         Arena::footprint(self.bytes(id) as usize)
     }
 
-    /// What the smallest record takes in the arena.
+    /// What the smallest record takes in the arena, or would without its tail.
     pub fn smallest_footprint(&self) -> u64 {
+        if self.tailed {
+            return Arena::footprint(self.decoded_bytes + self.target_bytes);
+        }
         self.footprints().min().unwrap_or(0)
     }
 
-    /// What all samples together take in the arena.
+    /// What all samples together take in the arena; `u64::MAX` where that is not known.
     pub fn total_footprint(&self) -> u64 {
+        if self.tailed {
+            return u64::MAX;
+        }
         if self.encoded { self.footprints().sum() } else { self.footprint(0).saturating_mul(self.source.len() as u64) }
     }
 

@@ -4,6 +4,7 @@ use super::Feed;
 use super::timesheet::{Timesheet, Work};
 use crate::error::{Error, Result};
 use crate::source::{Payload, Scratch};
+use crate::staging::Field;
 use crate::types::SampleId;
 
 /// The rows of a batch while they are being filled.
@@ -11,6 +12,10 @@ pub(super) struct Rows<'a> {
     pub(super) feed: &'a Feed,
     pub(super) data: &'a mut [u8],
     pub(super) target: &'a mut [u8],
+    /// Where the arrays of a sample go.
+    pub(super) fields: &'a [Field],
+    /// By row; empty where samples have none.
+    pub(super) tails: Vec<Box<[u8]>>,
     pub(super) data_bytes: usize,
     pub(super) target_bytes: usize,
     pub(super) ids: &'a [SampleId],
@@ -20,6 +25,7 @@ pub(super) struct Rows<'a> {
 }
 
 impl Rows<'_> {
+    /// Row `row` of samples of one array, and its target.
     fn at(&mut self, row: usize) -> (&mut [u8], &mut [u8]) {
         let (d, t) = (self.data_bytes, self.target_bytes);
         (&mut self.data[row * d..(row + 1) * d], &mut self.target[row * t..(row + 1) * t])
@@ -48,12 +54,17 @@ impl Rows<'_> {
         if payload.target.len() != self.target_bytes {
             return Err(self.wrong_target(payload));
         }
-        if payload.data.len() != feed.records.decoded_bytes() {
+        let wanted = feed.records.decoded_bytes();
+        if payload.data.len() < wanted || (payload.data.len() > wanted && !feed.records.tailed()) {
             return Err(Error::sample(format!(
-                "sample has {} bytes, the dataset's samples have {}",
+                "sample has {} bytes, the dataset's samples have {wanted}{}",
                 payload.data.len(),
-                feed.records.decoded_bytes()
+                if feed.records.tailed() { " at least" } else { "" }
             )));
+        }
+        if feed.scatters() {
+            self.scatter(row, payload);
+            return Ok(());
         }
         let (sheet, key, id) = (self.sheet, self.key, i64::from(self.ids[row]));
         let (data, target) = self.at(row);
@@ -67,6 +78,18 @@ impl Rows<'_> {
             data.copy_from_slice(payload.data);
         }
         Ok(())
+    }
+
+    /// Puts the arrays of a sample where they belong.
+    fn scatter(&mut self, row: usize, payload: &Payload<'_>) {
+        for field in self.fields {
+            self.data[field.row(row)].copy_from_slice(&payload.data[field.own()]);
+        }
+        let bytes = self.target_bytes;
+        self.target[row * bytes..(row + 1) * bytes].copy_from_slice(payload.target);
+        if let Some(tail) = self.tails.get_mut(row) {
+            *tail = payload.data[self.feed.records.decoded_bytes()..].into();
+        }
     }
 
     fn wrong_target(&self, payload: &Payload<'_>) -> Error {

@@ -1,6 +1,6 @@
-//! Samples that already lie in memory: rows of one array, targets in another.
+//! Samples that already lie in memory: rows of one array or of several, targets in another.
 
-use super::{Fingerprint, Form, Payload, Source};
+use super::{Fields, Fingerprint, Form, Payload, Source};
 use crate::error::{Error, Result};
 use crate::types::{Dtype, MAX_SAMPLES, SampleId, TensorSpec};
 use std::ops::ControlFlow;
@@ -9,12 +9,14 @@ use std::ops::ControlFlow;
 const DIGEST_ROWS: usize = 256;
 const DIGEST_ROW_BYTES: usize = 4096;
 
+/// Memory that somebody keeps alive and unchanged.
 type Buffer = Box<dyn AsRef<[u8]> + Send + Sync>;
 
-/// A dataset of two C-contiguous buffers: `samples` rows of `data` and as many targets. The buffers may be owned
-/// vectors or anything that keeps foreign memory alive and unchanged (a NumPy array's holder).
+/// A dataset of C-contiguous buffers: `samples` rows of data, in one or several, and as many targets. The buffers may
+/// be owned vectors or anything that keeps foreign memory alive and unchanged (a NumPy array's holder).
 pub struct Arrays {
-    data: Buffer,
+    /// With the bytes of a row.
+    data: Vec<(Buffer, usize)>,
     target: Buffer,
     form: Form,
     row_bytes: usize,
@@ -38,6 +40,31 @@ impl Arrays {
         target_spec: TensorSpec,
         samples: usize,
     ) -> Result<Self> {
+        let form = Form::Rows(data_spec.clone());
+        Self::make(form, vec![(Box::new(data), data_spec)], Box::new(target), target_spec, samples)
+    }
+
+    /// Samples of several arrays: every one of `data` holds `samples` rows of its spec.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of_fields(
+        data: Vec<(Buffer, TensorSpec)>,
+        target: impl AsRef<[u8]> + Send + Sync + 'static,
+        target_spec: TensorSpec,
+        samples: usize,
+    ) -> Result<Self> {
+        let form = Form::Fields(Fields::new(data.iter().map(|(_, spec)| spec.clone()).collect(), false)?);
+        Self::make(form, data, Box::new(target), target_spec, samples)
+    }
+
+    fn make(
+        form: Form,
+        data: Vec<(Buffer, TensorSpec)>,
+        target: Buffer,
+        target_spec: TensorSpec,
+        samples: usize,
+    ) -> Result<Self> {
         if samples == 0 {
             return Err(Error::settings("the arrays hold 0 samples: pass at least one row"));
         }
@@ -46,21 +73,16 @@ impl Arrays {
                 "the arrays hold {samples} samples, one dataset may have at most {MAX_SAMPLES}: split them"
             )));
         }
-        let row_bytes = checked("data", &data_spec, samples, data.as_ref().len())?;
-        let target_bytes = checked("target", &target_spec, samples, target.as_ref().len())?;
+        let row_of = |(buffer, spec): (Buffer, TensorSpec)| {
+            let bytes = checked("data", &spec, samples, (*buffer).as_ref().len())?;
+            Ok((buffer, bytes))
+        };
+        let data = data.into_iter().map(row_of).collect::<Result<Vec<_>>>()?;
+        let row_bytes = data.iter().map(|(_, bytes)| bytes).sum();
+        let target_bytes = checked("target", &target_spec, samples, (*target).as_ref().len())?;
         let labels = (target_spec.dtype == Dtype::I64 && target_spec.shape.is_empty())
-            .then(|| bytemuck::pod_collect_to_vec::<u8, i64>(target.as_ref()));
-        Ok(Self {
-            data: Box::new(data),
-            target: Box::new(target),
-            form: Form::Rows(data_spec),
-            row_bytes,
-            target_spec,
-            target_bytes,
-            samples,
-            labels,
-            classes: Vec::new(),
-        })
+            .then(|| bytemuck::pod_collect_to_vec::<u8, i64>((*target).as_ref()));
+        Ok(Self { data, target, form, row_bytes, target_spec, target_bytes, samples, labels, classes: Vec::new() })
     }
 
     /// The same arrays with names for their labels.
@@ -69,15 +91,24 @@ impl Arrays {
         self
     }
 
-    fn row(&self, id: SampleId) -> Option<Payload<'_>> {
+    /// Row `at` of every array of the data.
+    fn parts(&self, at: usize) -> impl Iterator<Item = &[u8]> {
+        self.data.iter().map(move |(buffer, bytes)| &(**buffer).as_ref()[at * bytes..(at + 1) * bytes])
+    }
+
+    /// A sample; one of several arrays is put together in `whole`.
+    fn row<'a>(&'a self, id: SampleId, whole: &'a mut Vec<u8>) -> Option<Payload<'a>> {
         let at = id as usize;
         if at >= self.samples {
             return None;
         }
-        Some(Payload {
-            data: (*self.data).as_ref().get(at * self.row_bytes..(at + 1) * self.row_bytes)?,
-            target: (*self.target).as_ref().get(at * self.target_bytes..(at + 1) * self.target_bytes)?,
-        })
+        let target = (*self.target).as_ref().get(at * self.target_bytes..(at + 1) * self.target_bytes)?;
+        if self.data.len() == 1 {
+            return self.parts(at).next().map(|data| Payload { data, target });
+        }
+        whole.clear();
+        self.parts(at).for_each(|part| whole.extend_from_slice(part));
+        Some(Payload { data: whole, target })
     }
 }
 
@@ -104,7 +135,9 @@ impl Source for Arrays {
     fn describe(&self) -> String {
         match &self.form {
             Form::Rows(spec) => format!("arrays: {} rows of {} {:?}", self.samples, spec.dtype.name(), spec.shape),
-            Form::Images => format!("arrays: {} images", self.samples),
+            Form::Fields(_) | Form::Images => {
+                format!("arrays: {} rows of {} arrays each", self.samples, self.data.len())
+            }
         }
     }
     fn payload_bytes(&self, id: SampleId) -> u64 {
@@ -133,8 +166,8 @@ impl Source for Arrays {
         let mut digest = Fingerprint::new(self.samples, &self.form, &self.target_spec, &self.classes);
         digest.add((*self.target).as_ref());
         let step = self.samples.div_ceil(DIGEST_ROWS);
-        for row in (0..self.samples).step_by(step).filter_map(|id| self.row(id as SampleId)) {
-            digest.add(&row.data[..row.data.len().min(DIGEST_ROW_BYTES)]);
+        for at in (0..self.samples).step_by(step) {
+            self.parts(at).for_each(|part| digest.add(&part[..part.len().min(DIGEST_ROW_BYTES)]));
         }
         digest.finish()
     }
@@ -142,11 +175,17 @@ impl Source for Arrays {
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         // The first bytes of all rows and targets at once: misses of memory overlap here, and follow each other in the
         // sink's copies.
-        let first =
-            |id: &SampleId| self.row(*id).map(|row| row.data.first().unwrap_or(&0) ^ row.target.first().unwrap_or(&0));
-        std::hint::black_box(ids.iter().filter_map(first).fold(0, |all, byte| all ^ byte));
+        let target = (*self.target).as_ref();
+        let first = |at: usize| {
+            let parts = self.parts(at).fold(0, |all, part| all ^ part.first().unwrap_or(&0));
+            parts ^ target.get(at * self.target_bytes).unwrap_or(&0)
+        };
+        let inside = ids.iter().map(|&id| id as usize).filter(|&at| at < self.samples);
+        std::hint::black_box(inside.fold(0, |all, at| all ^ first(at)));
+        let mut whole = Vec::new();
         for (k, &id) in ids.iter().enumerate() {
-            if sink(k, self.row(id).ok_or_else(|| super::files::out_of_range(id, self.samples))).is_break() {
+            if sink(k, self.row(id, &mut whole).ok_or_else(|| super::files::out_of_range(id, self.samples))).is_break()
+            {
                 return;
             }
         }

@@ -111,6 +111,10 @@ fn kind(source: &dyn Source) -> String {
     let samples = match source.form() {
         Form::Images => "encoded images".to_owned(),
         Form::Rows(spec) => words(spec),
+        Form::Fields(fields) => {
+            let each: Vec<String> = fields.each().iter().map(words).collect();
+            format!("rows of {}{}", each.join(", "), if fields.tailed() { " and what differs in size" } else { "" })
+        }
     };
     format!("{samples} with targets {}", words(source.target_spec()))
 }

@@ -16,6 +16,11 @@ impl Fingerprint {
         match form {
             Form::Images => begun.add(b"images"),
             Form::Rows(spec) => begun.add_spec(spec),
+            Form::Fields(fields) => {
+                begun.add(if fields.tailed() { b"fields and a tail" } else { b"fields" });
+                begun.add(&(fields.each().len() as u64).to_le_bytes());
+                fields.each().iter().for_each(|spec| begun.add_spec(spec));
+            }
         }
         begun.add_spec(target);
         begun.add(&(classes.len() as u64).to_le_bytes());

@@ -18,6 +18,7 @@
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
 //! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached
 //! arrays.rs   two buffers in memory                   index_cache.rs  a shard's index kept on disk
+//! fields.rs   rows of several arrays
 //! on_disk.rs  what was fetched, kept on a local disk: the disk tier (lossfeed-disk) before a source
 //! fingerprint.rs  what a dataset holds, in 32 characters
 //! decode/     JPEG and PNG to u8, height × width × channels
@@ -39,6 +40,7 @@ mod concat;
 mod connector;
 mod decode;
 mod failure;
+mod fields;
 mod files;
 mod fingerprint;
 mod folder;
@@ -85,6 +87,7 @@ mod walk_tests;
 pub use arrays::Arrays;
 pub use concat::Concat;
 pub use decode::{Decoder, ImageMode, MAX_PIXELS, Scratch};
+pub use fields::Fields;
 pub use fingerprint::Fingerprint;
 pub use open::open;
 pub use options::{DiskTier, OpenOptions, Throttle};
@@ -92,6 +95,7 @@ pub use store_open::open_in;
 pub use subset::Subset;
 
 use crate::error::Result;
+pub use crate::types::SIZE_UNKNOWN;
 use crate::types::{SampleId, TensorSpec};
 use std::ops::{AddAssign, ControlFlow};
 use std::sync::Arc;
@@ -103,6 +107,17 @@ pub enum Form {
     Images,
     /// Rows of one shape, ready to travel: [`Payload::data`] has exactly the spec's bytes.
     Rows(TensorSpec),
+    /// Rows of several arrays: [`Payload::data`] has exactly the bytes of all of them, and then the tail, if there is
+    /// one.
+    Fields(Fields),
+}
+
+impl Form {
+    /// Whether samples differ in size although nothing is encoded. [`Source::payload_bytes`] of one that has not been
+    /// read yet is [`SIZE_UNKNOWN`] then.
+    pub fn tailed(&self) -> bool {
+        matches!(self, Self::Fields(fields) if fields.tailed())
+    }
 }
 
 /// One sample as it is stored, borrowed for the length of a sink call.
@@ -148,7 +163,8 @@ pub trait Source: Send + Sync {
     /// The dataset in words for people: its URL without credentials or query, or what it is made of.
     fn describe(&self) -> String;
 
-    /// Size of the stored sample in bytes, without its target; 0 for an id out of range.
+    /// Size of the stored sample in bytes, without its target; 0 for an id out of range. It may be unknown until the
+    /// sample is read where samples have tails, and does not change once it is known.
     fn payload_bytes(&self, id: SampleId) -> u64;
 
     /// What a person would call the sample: a path, a member of a shard, a row.

@@ -10,7 +10,7 @@ use crate::types::TensorSpec;
 ///
 /// | part | element | shape |
 /// | --- | --- | --- |
-/// | data | `data.dtype` | (rows, `data.shape`…) |
+/// | each field | its dtype | (rows, its shape…) |
 /// | target | `target.dtype` | (rows, `target.shape`…) |
 /// | ids | int64 | (rows) |
 /// | weight | float32 | (rows) |
@@ -19,7 +19,7 @@ use crate::types::TensorSpec;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchLayout {
     rows: usize,
-    data: TensorSpec,
+    fields: Vec<Field>,
     target: TensorSpec,
     data_row_bytes: usize,
     target_row_bytes: usize,
@@ -29,34 +29,80 @@ pub struct BatchLayout {
     total_bytes: usize,
 }
 
+/// One of the arrays that a sample consists of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// One sample's array.
+    pub spec: TensorSpec,
+    /// Its bytes.
+    pub row_bytes: usize,
+    /// Where it begins in a sample's own bytes.
+    pub at: usize,
+    /// Where the first sample's begins in the slot; that of row k follows k times `row_bytes` later.
+    pub offset: usize,
+}
+
+impl Field {
+    /// Where row `k`'s array lies in the slot.
+    pub fn row(&self, k: usize) -> Range<usize> {
+        self.offset + k * self.row_bytes..self.offset + (k + 1) * self.row_bytes
+    }
+
+    /// Where it lies in a sample's own bytes.
+    pub fn own(&self) -> Range<usize> {
+        self.at..self.at + self.row_bytes
+    }
+}
+
 impl BatchLayout {
-    /// The layout of batches of at most `rows` samples.
+    /// The layout of batches of at most `rows` samples of one array each.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Settings`] if there are no rows, a sample or target has no bytes, or a batch exceeds the
-    /// address space.
+    /// As [`Self::of_fields`].
     pub fn new(rows: usize, data: TensorSpec, target: TensorSpec) -> Result<Self> {
+        Self::of_fields(rows, vec![data], target)
+    }
+
+    /// The layout of batches of at most `rows` samples of the arrays `fields`; without any, samples are all tail.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Settings`] if there are no rows, an array or target has no bytes, or a batch exceeds the
+    /// address space.
+    pub fn of_fields(rows: usize, fields: Vec<TensorSpec>, target: TensorSpec) -> Result<Self> {
         if rows == 0 {
             return Err(Error::settings("batch_size is 0: give at least 1"));
         }
-        let data_row_bytes = row_bytes("sample", &data)?;
+        let arrays = fields.into_iter().map(|spec| Ok((row_bytes("sample", &spec)?, spec)));
+        let arrays = arrays.collect::<Result<Vec<_>>>()?;
         let target_row_bytes = row_bytes("target", &target)?;
+        let data_row_bytes = arrays.iter().fold(0_usize, |all, array| all.saturating_add(array.0));
         let place = || {
-            let target_offset = aligned(data_row_bytes.checked_mul(rows)?)?;
+            let (mut fields, mut at, mut target_offset) = (Vec::with_capacity(arrays.len()), 0_usize, 0_usize);
+            for (row_bytes, spec) in arrays {
+                let end = aligned(target_offset.checked_add(row_bytes.checked_mul(rows)?)?)?;
+                fields.push(Field { spec, row_bytes, at, offset: target_offset });
+                (at, target_offset) = (at.checked_add(row_bytes)?, end);
+            }
             let ids_offset = aligned(target_offset.checked_add(target_row_bytes.checked_mul(rows)?)?)?;
             let weight_offset = aligned(ids_offset.checked_add(rows.checked_mul(size_of::<i64>())?)?)?;
             let total_bytes = aligned(weight_offset.checked_add(rows.checked_mul(size_of::<f32>())?)?)?;
             // What a slice may span.
-            (total_bytes <= isize::MAX as usize).then_some((target_offset, ids_offset, weight_offset, total_bytes))
+            (total_bytes <= isize::MAX as usize).then_some((
+                fields,
+                target_offset,
+                ids_offset,
+                weight_offset,
+                total_bytes,
+            ))
         };
-        let (target_offset, ids_offset, weight_offset, total_bytes) = place().ok_or_else(|| {
+        let (fields, target_offset, ids_offset, weight_offset, total_bytes) = place().ok_or_else(|| {
             Error::settings(format!(
                 "a batch of {rows} samples of {data_row_bytes} bytes and targets of {target_row_bytes} bytes is larger than the address space: lower batch_size"
             ))
         })?;
         Ok(Self {
             rows,
-            data,
+            fields,
             target,
             data_row_bytes,
             target_row_bytes,
@@ -71,15 +117,15 @@ impl BatchLayout {
     pub fn rows(&self) -> usize {
         self.rows
     }
-    /// One sample's tensor.
-    pub fn data(&self) -> &TensorSpec {
-        &self.data
+    /// The arrays that a sample consists of.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
     }
     /// One sample's target.
     pub fn target(&self) -> &TensorSpec {
         &self.target
     }
-    /// Bytes of one sample.
+    /// Bytes of one sample, all its arrays.
     pub fn data_row_bytes(&self) -> usize {
         self.data_row_bytes
     }
@@ -107,9 +153,14 @@ impl BatchLayout {
     pub fn weight_offset(&self) -> usize {
         self.weight_offset
     }
-    /// Where the samples of a batch of `rows` lie.
+    /// Where the samples of a batch of `rows` lie. Samples of several arrays are not all of it: see
+    /// [`Self::field_range`].
     pub fn data_range(&self, rows: usize) -> Range<usize> {
-        0..self.data_row_bytes * rows.min(self.rows)
+        0..self.fields.last().map_or(0, |last| last.row(rows.min(self.rows)).start)
+    }
+    /// Where the arrays of `field` of a batch of `rows` lie.
+    pub fn field_range(&self, field: &Field, rows: usize) -> Range<usize> {
+        field.offset..field.row(rows.min(self.rows)).start
     }
     /// Where the targets of a batch of `rows` lie.
     pub fn target_range(&self, rows: usize) -> Range<usize> {
@@ -163,6 +214,19 @@ mod tests {
             assert_eq!(layout.ids_range(rows).len(), rows * 8);
             assert_eq!(layout.weight_range(rows + 9).len(), rows * 4, "never beyond the slot");
         }
+    }
+
+    #[test]
+    fn every_array_of_a_sample_has_a_place_of_its_own() {
+        let specs = [TensorSpec::new(Dtype::U8, [5]), TensorSpec::class_index(), TensorSpec::new(Dtype::F32, [2, 3])];
+        let layout = BatchLayout::of_fields(3, specs.to_vec(), TensorSpec::new(Dtype::U8, [])).unwrap();
+        let [bytes, index, floats] = layout.fields() else { panic!("{layout:?}") };
+        assert_eq!([bytes.own(), index.own(), floats.own()], [0..5, 5..13, 13..37]);
+        assert_eq!([bytes.row(2), index.row(2), floats.row(1)], [10..15, 80..88, 152..176]);
+        assert_eq!((layout.data_row_bytes(), layout.data_range(3), layout.target_offset()), (37, 0..200, 256));
+        assert_eq!((layout.field_range(floats, 2), layout.field_range(floats, 9)), (128..176, 128..200));
+        let bare = BatchLayout::of_fields(3, Vec::new(), TensorSpec::class_index()).unwrap();
+        assert_eq!((bare.data_range(3), bare.data_row_bytes(), bare.target_range(3)), (0..0, 0, 0..24));
     }
 
     #[test]

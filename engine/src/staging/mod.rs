@@ -28,7 +28,7 @@ mod slot;
 mod tests;
 
 pub use in_place::InPlace;
-pub use layout::BatchLayout;
+pub use layout::{BatchLayout, Field};
 pub use lossfeed_control::ring::SlotGauges;
 pub use pool::SlotPool;
 pub use slot::{BatchSlot, Parts};

@@ -33,6 +33,7 @@ pub struct BatchSlot {
     index: u32,
     rows: usize,
     in_place: Option<InPlace>,
+    tails: Vec<Box<[u8]>>,
 }
 
 // SAFETY: a batch slot is the only owner of its memory (see `bytes`), which is plain bytes; the descriptor is only
@@ -44,7 +45,7 @@ unsafe impl Sync for BatchSlot {}
 /// All parts of a batch at once, for its first rows: row k of each part belongs to the same sample.
 #[derive(Debug)]
 pub struct Parts<'a> {
-    /// Samples, `data_row_bytes` each.
+    /// Samples, see [`BatchLayout::fields`].
     pub data: &'a mut [u8],
     /// Targets, `target_row_bytes` each.
     pub target: &'a mut [u8],
@@ -58,7 +59,7 @@ impl BatchSlot {
     /// The slot that the ring has just given out.
     pub(super) fn new(shared: Arc<Shared>, descriptor: Pin<&Descriptor>, index: u32) -> Self {
         let rows = shared.layout().rows();
-        Self { shared, descriptor: NonNull::from(descriptor.get_ref()), index, rows, in_place: None }
+        Self { shared, descriptor: NonNull::from(descriptor.get_ref()), index, rows, in_place: None, tails: Vec::new() }
     }
 
     fn mapping(&self) -> &Mapping {
@@ -103,6 +104,38 @@ impl BatchSlot {
     /// Says how many samples the batch has; more than the layout has room for counts as that many.
     pub fn set_rows(&mut self, rows: usize) {
         self.rows = rows.min(self.layout().rows());
+        self.tails.truncate(self.rows);
+    }
+
+    /// Gives it the tails of its samples, by row, as far as samples have any.
+    pub fn set_tails(&mut self, tails: Vec<Box<[u8]>>) {
+        self.tails = tails;
+    }
+
+    /// What of its samples is of no fixed size, by row; empty where samples have no tails.
+    pub fn tails(&self) -> &[Box<[u8]>] {
+        &self.tails
+    }
+
+    /// Whether samples have tails.
+    pub fn has_tails(&self) -> bool {
+        !self.tails.is_empty()
+    }
+
+    /// Copies a sample and its target from one row to another. Nothing may be left in place.
+    pub fn copy_row(&mut self, from: usize, to: usize) {
+        let layout = self.layout();
+        let target = layout.target_offset();
+        let target_bytes = layout.target_row_bytes();
+        let fields = layout.fields().iter().map(|field| (field.row(from), field.row(to).start));
+        let moves: Vec<_> = fields
+            .chain([(target + from * target_bytes..target + (from + 1) * target_bytes, target + to * target_bytes)])
+            .collect();
+        let bytes = self.bytes_mut();
+        moves.into_iter().for_each(|(from, to)| bytes.copy_within(from, to));
+        if let Some(tail) = self.tails.get(from).cloned() {
+            self.tails[to] = tail;
+        }
     }
 
     /// Says which samples are not in the slot but in the cache's memory, for a device to read there.
@@ -185,7 +218,7 @@ impl BatchSlot {
         }
     }
 
-    /// Row `k`'s sample and target, for writing. `k` must be below the layout's rows.
+    /// Row `k`'s sample, of one array, and its target, for writing. `k` must be below the layout's rows.
     pub fn row_mut(&mut self, k: usize) -> (&mut [u8], &mut [u8]) {
         let (data, target) = (self.layout().data_row_bytes(), self.layout().target_row_bytes());
         let target_at = self.layout().target_offset();

@@ -25,6 +25,7 @@ torch and NumPy are imported when they are used; neither is required to import t
 """
 
 from ._batch import Batch
+from ._columns import SampleScores
 from ._errors import (
     DeviceError,
     Error,
@@ -44,7 +45,7 @@ from ._loader import Loader
 from ._loss import cross_entropy
 from ._native import __version__
 from ._open import Data, concat, open
-from ._scores import SampleScores, sample_scores
+from ._scores import sample_scores
 from ._stage import stage
 
 __all__ = [

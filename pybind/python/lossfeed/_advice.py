@@ -18,8 +18,8 @@ class Uses:
     __slots__ = ("scored", "weight_read", "_asked", "_sampler", "_cached", "_said")
 
     def __init__(self, asked: str, sampler: str, cached: bool) -> None:
-        self.scored = False
-        self.weight_read = False
+        self.scored: bool = False
+        self.weight_read: bool = False
         #: What was asked for, and what is in force: they differ where the choice was left to the engine.
         self._asked = asked
         self._sampler = sampler

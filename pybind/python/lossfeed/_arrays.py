@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._columns import RANK_BASE, Columns, check_logits, check_losses, check_rows, check_sequence, per_sample
+from ._columns import RANK_BASE, Columns, check_logits, check_losses, check_rows, check_sequence, known, per_sample
 from ._memory import as_bytes, dtype_name, require_numpy, to_numpy
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def score(account: Account, logits: Any, batch: Batch, ignore_index: int, sequen
     check_rows("logits", logits, len(batch))
     check_sequence(sequence)
     numpy = require_numpy("scoring arrays")
-    found = measure(logits, numpy.asarray(batch.target), ignore_index)
+    found = measure(logits, numpy.asarray(known(batch.target)), ignore_index)
     _send(account, batch, found if len(found.loss) == len(batch) else per_sample(numpy, found, len(batch), sequence))
 
 

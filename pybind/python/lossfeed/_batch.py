@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterator
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Callable, Iterator
 
 from . import _native
 from ._errors import SettingsError, UsageError
-from ._memory import to_numpy, to_torch
 
 if TYPE_CHECKING:
     from ._advice import Uses
@@ -86,26 +86,22 @@ class Batch:
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
         """Itself, with data, target and weight on `device`; what a ``collate_fn`` made is moved where it can be. Ids
         stay where they are. A loader with ``device="cuda"`` delivers there already, and sooner."""
+        there: dict[int, Any] = {}
+
         def moved(value: Any) -> Any:
-            if hasattr(value, "to"):
-                return value.to(device, non_blocking=non_blocking)
-            if isinstance(value, dict):
-                return type(value)((k, moved(v)) for k, v in value.items())
-            if isinstance(value, tuple) and hasattr(value, "_fields"):
-                return type(value)(*map(moved, value))
-            return type(value)(map(moved, value)) if isinstance(value, (list, tuple)) else value
+            # A target that is a part of the data stays that part.
+            if id(value) not in there:
+                there[id(value)] = value.to(device, non_blocking=non_blocking)
+            return there[id(value)]
 
         if not hasattr(self._weight, "to"):
             raise SettingsError(f"a batch of NumPy arrays cannot go to {device}: make the loader with framework='torch'")
-        self.data, self.target, self._weight = moved(self.data), moved(self.target), moved(self._weight)
+        self.data, self.target = mapped(moved, self.data, "to"), mapped(moved, self.target, "to")
+        self._weight = moved(self._weight)
         return self
 
     def __reduce__(self) -> Any:
-        def own(value: Any) -> Any:
-            copied = getattr(value, "clone", None) or getattr(value, "copy", None)
-            return copied() if callable(copied) else value
-
-        fields = tuple(own(value) for value in (self.data, self.target, self.ids, self._weight))
+        fields = tuple(_own(value) for value in (self.data, self.target, self.ids, self._weight))
         return Apart, (*fields, len(self), self.epoch, self.number)
 
     def copy_(self, other: Batch) -> Batch:
@@ -116,15 +112,19 @@ class Batch:
         """
         # First, for a pickled batch has none: nothing may change then.
         ticket = other._ticket
+        pairs = []
         for name in ("data", "target", "ids", "_weight"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if tuple(mine.shape) != tuple(theirs.shape):
+            mine, theirs = list(_arrays(getattr(self, name))), list(_arrays(getattr(other, name)))
+            shapes = [tuple(array.shape) for array in mine], [tuple(array.shape) for array in theirs]
+            if shapes[0] != shapes[1]:
+                said = [shape[0] if len(shape) == 1 else shape for shape in shapes]
                 raise SettingsError(
-                    f"{name.lstrip('_')} of shape {tuple(theirs.shape)} does not fit this batch's "
-                    f"{tuple(mine.shape)}: a graph needs batches of one size, drop_last=True"
+                    f"{name.lstrip('_')} of shape {said[1]} does not fit this batch's {said[0]}: a graph needs batches "
+                    "of one size, drop_last=True"
                 )
-        for name in ("data", "target", "ids", "_weight"):
-            getattr(self, name).copy_(getattr(other, name), non_blocking=True)
+            pairs += zip(mine, theirs, strict=True)
+        for to, of in pairs:
+            to.copy_(of, non_blocking=True)
         # Who is in it now: a step that is not replayed credits by the ticket.
         self._ticket = ticket
         return self
@@ -138,6 +138,70 @@ class Batch:
             f"<lossfeed.Batch {self.number} of epoch {self.epoch}: {len(self)} samples, data "
             f"{tuple(self.data.shape)} {self.data.dtype}>"
         )
+
+
+class Whole(Batch):
+    """A batch of samples that are no pairs: its data is made as they are.
+
+    Of dicts: ``batch["image"]``, ``"image" in batch``, ``batch.items()``, ``model(**batch)``; iterating it gives the
+    keys. Of tuples and lists: ``a, b, c = batch`` and ``batch[0]``. ``batch["data"]``, ``"target"``, ``"ids"`` and
+    ``"weight"`` are there too, where no key of the samples has that name. ``len(batch)`` stays the number of samples.
+    """
+
+    __slots__ = ()
+
+    data: Any
+    """The samples' own tree: dicts, tuples and lists with a tensor in the place of each array or number (``(B,)`` + its
+    shape, in its dtype), and a list of B in the place of text and other objects."""
+    target: Any
+    """What of it is the target: see ``target`` of :func:`lossfeed.open`. None if the samples have none."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.data if isinstance(self.data, (Mapping, tuple, list)) else (self.data,))
+
+    def __getitem__(self, key: Any) -> Any:
+        """A part of the samples, by key or position; or a field by its name."""
+        if isinstance(self.data, Mapping):
+            if key in self.data:
+                return self.data[key]
+            if key not in FIELDS:
+                raise KeyError(f"{key!r} is no key of these samples: they have {list(self.data)}")
+            return getattr(self, key)
+        if isinstance(key, str) and key in FIELDS:
+            return getattr(self, key)
+        return (self.data if isinstance(self.data, (tuple, list)) else (self.data,))[key]
+
+    def _mapping(self) -> Mapping[Any, Any]:
+        if not isinstance(self.data, Mapping):
+            raise TypeError(f"these samples are no dicts but {type(self.data).__name__}: use batch.data")
+        return self.data
+
+    def keys(self) -> Any:
+        """The samples' keys; what ``**batch`` passes."""
+        return self._mapping().keys()
+
+    def values(self) -> Any:
+        """What lies under the samples' keys."""
+        return self._mapping().values()
+
+    def items(self) -> Any:
+        """Both."""
+        return self._mapping().items()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """What lies under a key of the samples, or `default`."""
+        return self._mapping().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.data if isinstance(self.data, Mapping) else any(key is part for part in self)
+
+    def __reduce__(self) -> Any:
+        fields = tuple(_own(value) for value in (self.data, self.target, self.ids, self._weight))
+        return ApartWhole, (*fields, len(self), self.epoch, self.number)
+
+    def __repr__(self) -> str:
+        kind = list(self.data) if isinstance(self.data, Mapping) else type(self.data).__name__
+        return f"<lossfeed.Batch {self.number} of epoch {self.epoch}: {len(self)} samples of {kind}>"
 
 
 class Apart(Batch):
@@ -189,49 +253,35 @@ class Apart(Batch):
         return Apart, (self.data, self.target, self.ids, self._weight, *self._place)
 
 
-class Views:
-    """Makes the fields of a slot tensors or arrays."""
+class ApartWhole(Whole, Apart):
+    """The same of samples that are no pairs."""
 
-    def __init__(
-        self, framework: str, data: tuple[str, list[int]], target: tuple[str, list[int]], channels_last: bool = False
-    ) -> None:
-        self._torch = framework == "torch"
-        self._convert = to_torch if self._torch else to_numpy
-        self._data = (data[0], tuple(data[1]))
-        self._target = (target[0], tuple(target[1]))
-        self._channels_last = channels_last
-        if not self._torch and "bfloat16" in (data[0], target[0]):
-            raise SettingsError("NumPy has no bfloat16: use framework='torch', or convert the data to float32")
+    __slots__ = ()
 
-    def kinds(self, rows: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """(dtype, shape in memory) of data, target, ids and weight."""
-        return (
-            (self._data[0], (rows, *self._data[1])),
-            (self._target[0], (rows, *self._target[1])),
-            ("int64", (rows,)),
-            ("float32", (rows,)),
-        )
-
-    def shown(self, data: Any) -> Any:
-        """`data` in the shape that is promised: channels before height and width, wherever they lie in memory."""
-        if not self._channels_last:
-            return data
-        return data.permute(0, 3, 1, 2) if self._torch else data.transpose(0, 3, 1, 2)
-
-    def of(self, slot: _native.Slot) -> tuple[Any, Any, Any, Any]:
-        """data, target, ids and weight, each keeping the slot alive."""
-        fields = (self._convert(field, *kind) for field, kind in zip(slot.fields(), self.kinds(slot.rows), strict=True))
-        data, target, ids, weight = fields
-        return self.shown(data), target, ids, weight
+    def __reduce__(self) -> Any:
+        return ApartWhole, (self.data, self.target, self.ids, self._weight, *self._place)
 
 
-def collated(fields: tuple[Any, Any, Any, Any], collate_fn: Any) -> tuple[Any, Any, Any, Any]:
-    """The fields with data and target replaced by what the user's `collate_fn` makes of the rows."""
-    data, target, ids, weight = fields
-    result = collate_fn([(data[i], target[i]) for i in range(len(ids))])
-    if not isinstance(result, (tuple, list)) or len(result) != 2:
-        raise SettingsError(
-            f"collate_fn returned {type(result).__name__}: it must return a pair (data, target); ids and weight "
-            "travel beside them"
-        )
-    return result[0], result[1], ids, weight
+def mapped(change: Callable[[Any], Any], value: Any, able: str) -> Any:
+    """`value` with all in it that has the method `able` changed, in dicts, lists and tuples of any depth."""
+    if hasattr(value, able):
+        return change(value)
+    if isinstance(value, dict):
+        return type(value)((k, mapped(change, v, able)) for k, v in value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(change, v, able) for v in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(change, v, able) for v in value)
+    return value
+
+
+def _own(value: Any) -> Any:
+    """`value` in memory of its own."""
+    return mapped(lambda array: array.clone() if hasattr(array, "clone") else array.copy(), value, "shape")
+
+
+def _arrays(value: Any) -> Iterator[Any]:
+    """All arrays and tensors in it."""
+    found: list[Any] = []
+    mapped(lambda array: found.append(array), value, "shape")
+    return iter(found)

@@ -82,6 +82,15 @@ def check_logits(logits: Any, target: Any) -> tuple[int, tuple[int, ...]]:
     return classes, wanted
 
 
+def known(target: Any) -> Any:
+    """`target`, unless it is None: samples of any structure may have none."""
+    if target is None:
+        raise SettingsError(
+            "these samples have no target that is known: pass target=, or open the dataset with lf.open(…, target='key')"
+        )
+    return target
+
+
 def check_losses(losses: Any, grad_norms: Any) -> None:
     """Refuses losses, or norms beside them, that are not one float a sample."""
     for name, column in (("losses", losses), ("grad_norms", grad_norms)):

@@ -1,33 +1,37 @@
-"""Items of a Python dataset as bytes of one fixed shape."""
+"""Items of a Python dataset as bytes."""
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from typing import Any
 
 from . import _native, _readers
-from ._errors import SampleError, SettingsError
-from ._memory import DTYPES, as_bytes, check_dense, dtype_name, is_tensor, require_numpy, torch_loaded
-
-Spec = tuple[str, tuple[int, ...]]
+from ._errors import SampleError
+from ._memory import require_numpy, torch_loaded
+from ._structure import Structure
 
 #: How long one call goes on with further items. A pass that is over ends between two calls.
 RUN_S = 0.02
 
 
 class Adaptor:
-    """Calls a map-style dataset and turns its ``(x, y)`` items into contiguous bytes.
+    """Calls a map-style dataset and turns its items into bytes.
 
-    The first item sets the dtype and shape of all; an item that differs is a bad sample with both shapes.
+    The first item says what all are made of; an item that is made otherwise is a bad sample, told with both.
     """
 
     def __init__(
-        self, dataset: Any, mode: str, resize: tuple[int, int] | None, thread_safe: bool | None = None
+        self,
+        dataset: Any,
+        mode: str,
+        resize: tuple[int, int] | None,
+        thread_safe: bool | None = None,
+        varying: bool = False,
+        target: str | None = None,
     ) -> None:
         self.dataset = dataset
-        self.mode = mode
-        self.resize = resize
         self.batched = callable(getattr(dataset, "__getitems__", None))
         parts = [] if thread_safe else guarded(dataset) + ([dataset] if thread_safe is False else [])
         self.turns = _native.Turns([id(part) for part in parts])
@@ -35,8 +39,8 @@ class Adaptor:
         #: Thread -> the item it is reading.
         self.reading: dict[int, int] = {}
         _readers.watch(self)
-        data, target = self._parts(self.turns.call(self._first), 0)
-        self.data_spec, self.target_spec = _spec(data, "x"), _spec(target, "y")
+        image = functools.partial(_pixels, mode=mode, resize=resize)
+        self.structure = Structure(self.turns.call(self._first), varying=varying, target=target, image=image)
 
     def _first(self) -> Any:
         try:
@@ -96,63 +100,9 @@ class Adaptor:
         if isinstance(item, BaseException):
             return _raised(item)
         try:
-            data, target = self._parts(item, i)
-            for name, value, wanted in (("x", data, self.data_spec), ("y", target, self.target_spec)):
-                found = (dtype_name(value), tuple(value.shape))
-                if found != wanted:
-                    raise SampleError(
-                        f"dataset item {i}: {name} is {_say(found)}, item 0 had {_say(wanted)}: every item must have "
-                        "the same dtype and shape; pad or crop in the "
-                        f"dataset{', or pass resize=(height, width)' if len(wanted[1]) == 3 else ''}"
-                    )
-            return as_bytes(data), as_bytes(target)
+            return self.structure.pack(item, i)
         except BaseException as error:
             return _raised(error)
-
-    def _parts(self, item: Any, i: int) -> tuple[Any, Any]:
-        if isinstance(item, dict):
-            raise SampleError(
-                f"dataset item {i} is a dict with keys {sorted(map(str, item))[:8]}: return a pair (x, y), for "
-                "example through a small wrapper dataset, or keep your DataLoader and stage it with lf.stage"
-            )
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            what = f"a {type(item).__name__}" + (f" of {len(item)}" if isinstance(item, (tuple, list)) else "")
-            raise SampleError(
-                f"dataset item {i} is {what}: return a pair (x, y) of one tensor, array or image and one target; "
-                "stack several inputs into one, or keep your DataLoader and stage it with lf.stage"
-            )
-        return self._array(item[0], "x", i), self._array(item[1], "y", i)
-
-    def _array(self, value: Any, name: str, i: int) -> Any:
-        """`value` as a CPU tensor or a native-endian array of a dtype that travels."""
-        try:
-            check_dense(name, value)
-        except SettingsError as cause:
-            raise SampleError(f"dataset item {i}: {cause}") from None
-        if is_tensor(value):
-            if value.device.type != "cpu":
-                raise SampleError(f"dataset item {i}: {name} is a tensor on {value.device}: return CPU tensors")
-            result = value.detach()
-        elif _is_image(value):
-            result = _pixels(value, self.mode, self.resize)
-        else:
-            numpy = require_numpy("a dataset of arrays or numbers")
-            try:
-                result = numpy.asarray(value)
-            except Exception as cause:
-                raise SampleError(
-                    f"dataset item {i}: {name} ({type(value).__name__}) is ragged or no number: {cause}"
-                ) from cause
-            if type(value) is float:
-                result = result.astype(numpy.float32)
-            if not result.dtype.isnative:
-                result = result.astype(result.dtype.newbyteorder("="))
-        if dtype_name(result) not in DTYPES:
-            raise SampleError(
-                f"dataset item {i}: {name} ({type(value).__name__}) has dtype {dtype_name(result)}, which cannot "
-                f"travel in a batch: use one of {', '.join(DTYPES)}, fixed in shape"
-            )
-        return result
 
 
 def _kept(found: Any) -> Any:
@@ -211,10 +161,6 @@ def _raised(error: BaseException) -> tuple[str, BaseException | None, bool]:
     return f"{type(error).__name__}: {words}", error, _is_fatal(error)
 
 
-def _is_image(value: Any) -> bool:
-    return hasattr(value, "getbands") and hasattr(value, "convert")
-
-
 def _pixels(image: Any, mode: str, resize: tuple[int, int] | None) -> Any:
     """A PIL image as uint8 (height, width, channels)."""
     numpy = require_numpy("a dataset of images")
@@ -226,14 +172,3 @@ def _pixels(image: Any, mode: str, resize: tuple[int, int] | None) -> Any:
         image = image.resize((resize[1], resize[0]))
     pixels = numpy.asarray(image, dtype=numpy.uint8)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
-
-
-def _spec(value: Any, name: str) -> Spec:
-    shape = tuple(int(n) for n in value.shape)
-    if 0 in shape:
-        raise SettingsError(f"dataset item 0: {name} of shape {shape} has no elements")
-    return dtype_name(value), shape
-
-
-def _say(spec: Spec) -> str:
-    return f"{spec[0]} {spec[1]}"

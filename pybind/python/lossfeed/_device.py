@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from . import _native
-from ._batch import Views
 from ._errors import DeviceError
 from ._half import torch_half
-from ._memory import require_torch
+from ._memory import is_tensor, require_torch
+from ._views import Fields, Views
 
 
 class Courier:
@@ -29,11 +29,11 @@ class Courier:
         self._torch = torch
         # "cuda" is torch's current device, which a rank may have chosen, and not the driver's first.
         self._device = torch.device(device) if ":" in device else torch.device("cuda", torch.cuda.current_device())
-        self.name = str(self._device)
+        self.name: str = str(self._device)
         self._views = views
         self._transform = transform
         #: Whether the loader's threads must transform: the device's kernels cannot be had (a warning has said why).
-        self.host_transforms = False
+        self.host_transforms: bool = False
         if transform is not None:
             if torch_half("a device").cuda.kernels(self._device) is None:
                 self.host_transforms, self._transform = True, None
@@ -53,7 +53,7 @@ class Courier:
                 block, made = self._lent(torch.uint8, slot.total_bytes), None
                 sent = self._native.send(slot, block.data_ptr(), consumer.cuda_stream)
             else:
-                first = ranges[1][0]
+                first = ranges[1][0]  # images are one field
                 dtype, shape = self._views.kinds(slot.rows)[0]
                 block = self._lent(torch.uint8, slot.total_bytes - first)
                 made = self._lent(getattr(torch, dtype), shape)
@@ -64,7 +64,7 @@ class Courier:
                 there = block.data_ptr(), pixels.data_ptr(), made.data_ptr()
                 sent = self._native.send_images(slot, self._transform, key, *there, consumer.cuda_stream)
                 ranges = [(start - first, end - first) for start, end in ranges[1:]]
-        return (block, made), sent, (consumer, ranges, slot.rows)
+        return (block, made), sent, (consumer, ranges, slot.rows, self._views.tail(slot))
 
     def _lent(self, dtype: Any, shape: Any) -> Any:
         """Memory of the consumer's stream that is written on ours: should it die before anyone waits, it must not be
@@ -73,10 +73,10 @@ class Courier:
         tensor.record_stream(self._stream)
         return tensor
 
-    def receive(self, sent: tuple[Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
+    def receive(self, sent: tuple[Any, Any, Any]) -> Fields:
         """The fields of a sent batch; the current stream waits for its copy."""
         torch = self._torch
-        (block, made), end, (allocated_on, ranges, rows) = sent
+        (block, made), end, (allocated_on, ranges, rows, tail) = sent
         stream = torch.cuda.current_stream(self._device)
         end.wait_on(stream.cuda_stream)
         if stream != allocated_on:
@@ -88,5 +88,5 @@ class Courier:
             block[start:end].view(getattr(torch, dtype)).view(shape)
             for (start, end), (dtype, shape) in zip(ranges, kinds, strict=True)
         ]
-        data, target, ids, weight = fields if made is None else (made, *fields)
-        return self._views.shown(data), target, ids, weight
+        there = [part.to(self._device) if is_tensor(part) else part for part in tail]
+        return self._views.built(fields if made is None else [made, *fields], there)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from . import _cuda, _elementwise, _losses
-from ._columns import SEQUENCES, Columns, check_logits, check_losses, check_rows, check_sequence, wrong_rows
+from ._columns import SEQUENCES, Columns, check_logits, check_losses, check_rows, check_sequence, known, wrong_rows
 from ._errors import SettingsError
 from ._forward import Reduction, class_rows
 from ._ways import Way, choose
@@ -31,7 +31,7 @@ def score(account: Account, logits: Any, batch: Batch, ignore_index: int, sequen
             return
     check_rows("logits", logits, batch.ids.shape[0])
     check_sequence(sequence)
-    target = _beside(batch.target, logits.device)
+    target = _beside(known(batch.target), logits.device)
     check_logits(logits, target)
     _score(choose(account, batch, logits.device), logits, target, ignore_index, sequence)
 
@@ -70,7 +70,7 @@ def cross_entropy(
     check_sequence(sequence)
     if not isinstance(logits, torch.Tensor) or logits.shape[:1] != (samples,):
         raise _no_rows("logits", logits, samples, "; score NumPy logits with loader.score")
-    target = _beside(batch.target if target is None else target, logits.device)
+    target = _beside(known(batch.target if target is None else target), logits.device)
     if not target.is_floating_point():
         target = target.to(torch.int64)
     if weight is not None:
@@ -123,7 +123,7 @@ def loss(
     samples = batch.ids.shape[0]
     if not isinstance(prediction, torch.Tensor) or prediction.shape[:1] != (samples,):
         raise _no_rows("prediction", prediction, samples, "")
-    target = _beside(batch.target if target is None else target, prediction.device)
+    target = _beside(known(batch.target if target is None else target), prediction.device)
     losses, grad_norms = _elementwise.sample_losses(kind, prediction, target, options)
     choose(account, batch, losses.device).send(Columns(losses.detach(), grad_norms))
     if weighted:

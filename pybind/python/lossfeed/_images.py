@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from . import _native
+from . import _native, _words
 from ._errors import SettingsError
 from ._keywords import choice, flag, real, whole
 from ._memory import is_array, is_tensor
@@ -48,7 +48,7 @@ class ImageTransform:
         *,
         mean: Any = None,
         std: Any = None,
-        layout: str = "NCHW",
+        layout: _words.Layout = "NCHW",
         crop: int | tuple[int, int] | None = None,
         padding: int = 0,
         random_crop: bool = True,

@@ -8,22 +8,23 @@ import weakref
 from types import SimpleNamespace
 from typing import Any, Iterable
 
-from . import _arrays, _closing, _exchange, _keywords, _making, _native, _readers
+from . import _arrays, _closing, _exchange, _keywords, _making, _native, _readers, _words
 from ._asked import Asked
 from ._batch import Batch
 from ._errors import Error, SettingsError, UsageError
 from ._half import torch_half
 from ._images import ImageTransform
-from ._memory import is_tensor, to_numpy, to_torch
+from ._memory import is_tensor
 from ._open import Data
 from ._pass import Pass
 from ._process import OfThisProcess, Process
-from ._report import described, readable
+from ._report import described
+from ._told import Told
 
 _STATE_VERSION = 1
 
 
-class Loader(Asked, OfThisProcess):
+class Loader(Asked, Told, OfThisProcess):
     """Feeds a training run: iterating it gives one epoch of :class:`Batch`, in an order that scores may steer.
 
     ``data`` is what :func:`lossfeed.open` returns or takes. The keywords up to ``in_order`` are those of
@@ -52,9 +53,13 @@ class Loader(Asked, OfThisProcess):
         weights: one number a sample: ids are drawn with replacement, in proportion to them (torch's
             ``WeightedRandomSampler``). ``batch.weight`` stays 1: the mean is over what was drawn, as there.
         num_workers: threads; None is one a core, 0 prepares each batch in the calling thread, deterministically.
-        collate_fn: called with the list of ``(x, y)`` rows of a batch; returns ``(data, target)``.
+        collate_fn: called with the list of a batch's samples: ``(x, y)`` rows, or what a Python dataset of other samples
+            gives, numbers and text as they were. What it returns is the batch's data, or, of a pair, data and target.
+        pad: how arrays that differ in length are joined: a number fills up to the longest of the batch, ``"nested"``
+            makes nested tensors (``torch.jagged``), a dict says it for each by path (``{"input_ids": 0, "labels":
+            -100}``, ``{"x": 0}`` in pairs). None: a batch must have equal lengths.
         timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.
-        generator: the seed is drawn from it, see ``seed``.
+        generator: what the seed is drawn from, see ``seed``.
         prefetch_factor: batches each worker prepares ahead, default 2.
         read_ahead: host memory for samples that are read before their batch is put together, in bytes or as text. It
             changes nothing else. None: 128 MiB for data behind a network, if there are workers; else 0, for none.
@@ -76,9 +81,9 @@ class Loader(Asked, OfThisProcess):
             shade-as-coded, fifo for echo and replay, else importance).
         seed: reproduces every order, on any machine. None draws it from ``generator``, else from torch's own generator
             (so it follows ``torch.manual_seed``), when the first epoch begins, and a state that is loaded brings its
-            own; 0 with several ranks, which must draw by one, and without torch. With ``num_workers=0`` always. With workers it does for samplers
-            that look at nothing but the seed (``uniform``); the others draw by scores and residents, and which of
-            them had come when an epoch was drawn is a matter of timing.
+            own; 0 with several ranks, which must draw by one, and without torch. With ``num_workers=0`` always. With
+            workers it does for samplers that look at nothing but the seed (``uniform``); the others draw by scores and
+            residents, and which of them had come when an epoch was drawn is a matter of timing.
         rank, world_size: this rank of how many; None takes torch.distributed's where it is initialised, else RANK and
             WORLD_SIZE of the environment, which torchrun sets. A process group that says something else later is
             refused.
@@ -115,8 +120,8 @@ class Loader(Asked, OfThisProcess):
         data: Any = None,
         batch_size: int = 1,
         shuffle: bool | None = None,
-        sampler: str | dict[str, Any] | Iterable[Any] | None = None,
-        batch_sampler: Iterable[Any] | None = None,
+        sampler: _words.Sampler | dict[str, Any] | Iterable[int] | None = None,
+        batch_sampler: Iterable[Iterable[int]] | None = None,
         num_workers: int | None = None,
         collate_fn: Any = None,
         pin_memory: bool = False,
@@ -133,23 +138,24 @@ class Loader(Asked, OfThisProcess):
         in_order: bool = True,
         dataset: Any = None,
         weights: Any = None,
+        pad: Any = None,
         device: Any = "cpu",
         cache: int | float | str | None = None,
-        cache_form: str = "encoded",
-        copy_path: str = "auto",
+        cache_form: _words.CacheForm = "encoded",
+        copy_path: _words.CopyPath = "auto",
         transform: ImageTransform | None = None,
-        policy: str | None = None,
+        policy: _words.Policy | None = None,
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        ranks: str = "own",
-        on_error: str = "raise",
-        score: str | None = None,
+        ranks: _words.Ranks = "own",
+        on_error: _words.OnError = "raise",
+        score: _words.Score | None = None,
         smoothing: float | None = None,
         max_slots: int | None = None,
         job: str | None = None,
         stats: bool = True,
-        framework: str = "auto",
+        framework: _words.Framework = "auto",
         frozen_augmentation: bool = False,
         record: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -188,9 +194,9 @@ class Loader(Asked, OfThisProcess):
     def copy_paths(self) -> dict[str, dict[str, float]]:
         """What ``copy_path="auto"`` measured, for a batch of rows that lie anywhere in the cache's memory (µs):
         ``gather_us`` of one loader thread, and ``copy_us`` from batch to batch on the device. A path's time is the
-        longer of ``gather_us`` over the number of threads and ``copy_us``; another path than ``"gathered"`` is taken
-        if that is more than a tenth shorter. Empty if nothing was
-        measured: no GPU, no cache, a path that was named, or rows that must be gathered."""
+        longer of ``gather_us`` over the number of threads and ``copy_us``; another path than ``"gathered"`` is taken if
+        that is more than a tenth shorter. Empty if nothing was measured: no GPU, no cache, a named path, or rows that
+        must be gathered."""
         costs = self._account.engine().copy_path()[1]
         return {path: {"gather_us": gather, "copy_us": copy} for path, gather, copy in costs}
 
@@ -249,7 +255,7 @@ class Loader(Asked, OfThisProcess):
 
     # ---- scores ----------------------------------------------------------------------------------------------------
 
-    def score(self, logits: Any, batch: Batch, ignore_index: int = -100, *, sequence: str = "mean") -> None:
+    def score(self, logits: Any, batch: Batch, ignore_index: int = -100, *, sequence: _words.Sequence = "mean") -> None:
         """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing. Can be
         captured in a CUDA graph once it has run outside of one; what a graph reads of the batch stays until the
         loader is closed.
@@ -279,10 +285,10 @@ class Loader(Asked, OfThisProcess):
         target: Any = None,
         weight: Any = None,
         ignore_index: int = -100,
-        reduction: str = "mean",
+        reduction: _words.Reduction = "mean",
         label_smoothing: float = 0.0,
         weighted: bool = True,
-        sequence: str = "mean",
+        sequence: _words.Sequence = "mean",
         overwrite_logits: bool = False,
     ) -> Any:
         """The loss of a batch, with the keywords of :func:`torch.nn.functional.cross_entropy`, and its scores for free.
@@ -311,12 +317,12 @@ class Loader(Asked, OfThisProcess):
 
     def loss(
         self,
-        kind: str,
+        kind: _words.LossKind,
         prediction: Any,
         batch: Batch,
         *,
         target: Any = None,
-        reduction: str = "mean",
+        reduction: _words.Reduction = "mean",
         weighted: bool = True,
         **options: Any,
     ) -> Any:
@@ -369,49 +375,6 @@ class Loader(Asked, OfThisProcess):
         hook = torch_half("weighted_mean").hook
         return hook.weighted_mean(self._account, losses, self._own(batch), grad_norms)
 
-    def importance(self) -> Any:
-        """float32 ``(N,)``: what is believed about every sample now; NaN where there is no score. A copy."""
-        engine = self._account.engine()
-        self._account.deliver()
-        convert = to_torch if self._framework == "torch" else to_numpy
-        return convert(engine.importance(), "float32", (len(self._data),))
-
-    # ---- what is going on ------------------------------------------------------------------------------------------
-
-    def stats(self) -> dict[str, float]:
-        """All counters (``_total``), gauges and ratios (0 to 1) as one flat dict. Never look at ``hit_ratio`` without
-        ``coverage_epoch`` beside it.
-
-        ``wait_us_total`` is the time you waited for batches. Its parts say what the thread that brought the batch did
-        meanwhile, and add up to it: ``wait_source_us_total`` (reading), ``wait_decode_us_total`` (and the transform, on
-        the CPU), ``wait_slot_us_total`` (no free batch slot: you hold on to batches), ``wait_copy_us_total`` (rows into
-        the batch), ``wait_decide_us_total`` (deciding what the cache keeps, or those who fold scores in;
-        ``wait_score_us_total`` is its former name and goes with the next release) and ``wait_handover_us_total``
-        (what none of them explains: threads waking up).
-        """
-        engine = self._account.engine()
-        flat = dict(engine.stats())
-        flat["scores_dropped_total"] = flat.get("scores_dropped_total", 0.0) + self._account.dropped_total
-        return flat
-
-    def epoch_report(self) -> dict[str, Any]:
-        """What the epoch under way has delivered so far, or the last one all in all. Takes a moment for each million of
-        samples: for an epoch's end.
-
-        Keys: ``epoch``, ``delivered`` (rows), ``distinct`` (different samples), ``weight_mean`` (1 but for chance),
-        ``weight_max``, ``ess_fraction`` (effective sample size as a share of the rows), ``uses`` (``{"3-4": n}``: n
-        samples came three or four times), ``most_used`` (``{id: times}``, a hundred of them: who they are tells
-        whether wrong labels steer the run), ``score_ages`` (``{"1-2": n}``: n samples were scored between one and two
-        epochs ago), ``unscored`` (samples), and for class labels ``classes`` (``{label: (share of rows, share of their
-        weight)}``).
-        """
-        return readable(self._account.engine().epoch_report())
-
-    def bad_samples(self) -> list[dict[str, Any]]:
-        """The bad samples met so far: ``{"id", "name", "reason"}``, the first 10,000 of what ``bad_samples_total``
-        counts."""
-        return [{"id": i, "name": name, "reason": reason} for i, name, reason in self._account.engine().bad_samples()]
-
     # ---- state -----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -429,7 +392,8 @@ class Loader(Asked, OfThisProcess):
         if self._seeds is not None:
             self._seeds.settle(engine)
         under_way = self._pass() if self._pass is not None else None
-        return {"version": _STATE_VERSION, "engine": engine.state(0 if under_way is None else under_way.held())}
+        held = under_way.held() if under_way is not None else 0
+        return {"version": _STATE_VERSION, "engine": engine.state(held)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the batches that were left of

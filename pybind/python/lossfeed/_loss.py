@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import _words
 from ._half import torch_half
 
 
@@ -14,7 +15,7 @@ def cross_entropy(
     size_average: bool | None = None,
     ignore_index: int = -100,
     reduce: bool | None = None,
-    reduction: str = "mean",
+    reduction: _words.Reduction = "mean",
     label_smoothing: float = 0.0,
     *,
     overwrite_logits: bool = False,

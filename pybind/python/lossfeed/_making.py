@@ -10,14 +10,14 @@ from . import _given, _images, _keywords, _native, _ranks
 from ._account import Account
 from ._advice import Uses
 from ._augmentation import refuse_random_items
-from ._batch import Views
 from ._device import Courier
 from ._errors import SettingsError
 from ._half import torch_half
-from ._open import Data, open as open_data
+from ._open import Data, open_for
 from ._pass import Line
 from ._seeds import Seeds
 from ._sizes import parse_bytes, parse_cache
+from ._views import Views
 
 
 class Made(NamedTuple):
@@ -46,6 +46,8 @@ class _Delivery(NamedTuple):
     random: bool
     #: The transform's settings, for loader threads to apply; None where nobody does, or the device.
     transform: dict[str, Any] | None
+    #: Where the user's ``collate_fn`` has made batches of samples in host memory, and they are to go to a device.
+    move_to: str | None = None
 
 
 def make(asked: SimpleNamespace) -> Made:
@@ -54,7 +56,7 @@ def make(asked: SimpleNamespace) -> Made:
     device = _keywords.device(asked.device, asked.pin_memory)
     framework = _keywords.framework(asked.framework, device)
     given = asked.dataset if asked.data is None else asked.data
-    data = given if isinstance(given, Data) else open_data(given)
+    data = open_for(given, asked.collate_fn)
     timeout_s = _keywords.real("timeout", asked.timeout)
     world = _ranks.find(asked.rank, asked.world_size)
     order = _given.find(asked, len(data), world.size)
@@ -77,7 +79,7 @@ def make(asked: SimpleNamespace) -> Made:
     if courier is not None:
         courier.start(engine)
     of_passes = timeout_s, settings["seed"], watch, engine.batches_per_epoch()
-    line = Line(account, delivery.views, courier, asked.collate_fn, *of_passes)
+    line = Line(account, delivery.views, courier, asked.collate_fn, *of_passes, delivery.move_to)
     return Made(engine, data, framework, settings, line, order, seeds)
 
 
@@ -118,14 +120,22 @@ def _refuse(asked: SimpleNamespace) -> None:
 
 def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -> _Delivery:
     transform = None if asked.transform is None else _images.transform(asked.transform)
+    structure = data._structure
+    if transform is not None and structure is not None:
+        raise SettingsError(
+            "transform= is for datasets of pairs (image, target), and this one's samples are made otherwise: transform in "
+            "the loop, on batch.data"
+        )
     made = None if transform is None else transform._fit(data._native)
-    spec = data._native.spec if made is None else made.spec
+    specs = data._native.fields if made is None else [made.spec]
     channels_last = transform is not None and transform._layout == "channels_last"
-    views = Views(framework, spec, data._native.target_spec, channels_last)
+    views = Views(framework, specs, data._native.target_spec, channels_last, structure, asked.pad)
     settings = None if transform is None else transform._settings
     random = made is not None and made.random
     if device == "cpu":
         return _Delivery(device, views, None, random, settings)
+    if structure is not None and asked.collate_fn is not None:
+        return _Delivery("cpu", views, None, random, settings, device)
     courier = Courier(device, views, made)
     return _Delivery(courier.name, views, courier, random, settings if courier.host_transforms else None)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 from typing import Any, Iterable
 
-from . import _native
+from . import _native, _words
 from ._dataset import Adaptor
 from ._errors import SettingsError
 from ._keywords import choice, flag, real, whole
@@ -14,6 +15,7 @@ from ._memory import DTYPES, as_bytes, check_dense, dtype_name, is_array, is_ten
 from ._process import OfThisProcess
 from ._processes import Processes
 from ._sizes import parse_bytes
+from ._structure import NO_TARGET, TARGET_KEYS, Structure
 
 Spec = tuple[str, tuple[int, ...]]
 
@@ -25,26 +27,39 @@ class Data(OfThisProcess):
     data lies unchanged.
     """
 
-    __slots__ = ("_native", "_adaptors")
+    __slots__ = ("_native", "_adaptors", "_structure")
 
-    def __init__(self, native: _native.Source, adaptors: tuple[Adaptor | Processes, ...] = ()) -> None:
+    def __init__(
+        self,
+        native: _native.Source,
+        adaptors: tuple[Adaptor | Processes, ...] = (),
+        structure: Structure | None = None,
+    ) -> None:
         self._native = native
         #: Of the Python datasets behind it.
         self._adaptors = adaptors
+        #: What samples are made of; None for pairs of one array and one target.
+        self._structure = structure
 
     def __len__(self) -> int:
         """Number of samples."""
         return len(self._native)
 
     @property
-    def spec(self) -> Spec:
-        """``(dtype, shape)`` of one delivered sample: images are ``("uint8", (height, width, channels))``."""
+    def spec(self) -> Any:
+        """``(dtype, shape)`` of one delivered sample: images are ``("uint8", (height, width, channels))``. Where samples
+        are no pairs, the same for every leaf of their tree: a length that differs from sample to sample is None, and
+        what is no array is ``("object", ())``."""
+        if self._structure is not None:
+            return self._structure.spec()
         dtype, shape = self._native.spec
         return dtype, tuple(shape)
 
     @property
-    def target_spec(self) -> Spec:
-        """``(dtype, shape)`` of one target: class labels are ``("int64", ())``."""
+    def target_spec(self) -> Any:
+        """``(dtype, shape)`` of one target: class labels are ``("int64", ())``. None if samples have none."""
+        if self._structure is not None:
+            return self._structure.pick(self._structure.spec())
         dtype, shape = self._native.target_spec
         return dtype, tuple(shape)
 
@@ -63,8 +78,9 @@ class Data(OfThisProcess):
         """What a person would call sample `id`: its path, or its row."""
         return self._native.name(whole("id", id, 0, len(self) - 1))
 
-    def __getitem__(self, id: int) -> tuple[Any, Any]:
-        """Data and target of one sample, read now: as tensors if this process has imported torch, else as arrays.
+    def __getitem__(self, id: int) -> Any:
+        """One sample, read now: data and target as tensors if this process has imported torch, else as arrays. Where
+        samples are no pairs, their tree, with numbers, lists and text as the dataset gives them.
         Negative ids count from the end. For looking at samples, and for torch's own DataLoader; a
         :class:`lossfeed.Loader` reads without it."""
         count = len(self)
@@ -73,13 +89,16 @@ class Data(OfThisProcess):
             raise IndexError(f"sample {place} of {count}")
         convert = to_numpy if torch_loaded() is None else to_torch
         data, target = self._native.sample(place % count)
+        if self._structure is not None:
+            return self._structure.read(data, target, convert)
         return convert(data, *self.spec), convert(target, *self.target_spec)
 
     def subset(self, ids: Any) -> Data:
         """The samples `ids` (a sequence, an array or a tensor of ints; each once) as a dataset of their own, in that
         order. Its ids count from 0 anew."""
         values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-        return Data(self._native.subset([whole("id", id, 0, len(self) - 1) for id in values]), self._adaptors)
+        chosen = self._native.subset([whole("id", id, 0, len(self) - 1) for id in values])
+        return Data(chosen, self._adaptors, self._structure)
 
     def split(self, part: float | int, seed: int = 0) -> tuple[Data, Data]:
         """Two datasets without a sample in common: a share of the samples (a float below 1) or so many of them (an
@@ -89,7 +108,10 @@ class Data(OfThisProcess):
         else:
             first = whole("part", part, 1, len(self), hint=" or a share as a float")
         chosen = self._native.split(first, whole("seed", seed, 0, 2**64 - 1))
-        return Data(chosen[0], self._adaptors), Data(chosen[1], self._adaptors)
+        return (
+            Data(chosen[0], self._adaptors, self._structure),
+            Data(chosen[1], self._adaptors, self._structure),
+        )
 
     def __add__(self, other: Data) -> Data:
         """Both datasets as one; see :func:`lossfeed.concat`."""
@@ -112,17 +134,21 @@ class Data(OfThisProcess):
 
     def cache_bytes(self, form: str = "encoded") -> int:
         """Host memory in bytes that caching every sample would take, in the form ``"encoded"`` or ``"decoded"``."""
+        if self._structure is not None and self._structure.tail:
+            raise SettingsError(
+                "samples of this dataset differ in size, which is known of those alone that were read: give cache= in bytes"
+            )
         return self._native.cache_bytes(form)
 
     def __repr__(self) -> str:
-        dtype, shape = self.spec
-        return f"<lossfeed.Data {self._native.describe()}: {len(self)} samples of {dtype} {shape}>"
+        made = self.spec if self._structure is not None else "{} {}".format(*self.spec)
+        return f"<lossfeed.Data {self._native.describe()}: {len(self)} samples of {made}>"
 
 
 def open(
     data: Any,
     *,
-    mode: str = "auto",
+    mode: _words.Mode = "auto",
     resize: tuple[int, int] | int | None = None,
     latency: float = 0.0,
     bandwidth: int | str | None = None,
@@ -137,6 +163,8 @@ def open(
     disk_bytes: int | str | None = None,
     thread_safe: bool | None = None,
     processes: int = 0,
+    varying: bool = False,
+    target: str | None = None,
 ) -> Data:
     """Opens a dataset.
 
@@ -147,10 +175,12 @@ def open(
               ``"train-*.tar"``; ``file://``, ``s3://``, ``gs://``, ``az://``, ``http(s)://``. Images (JPEG, PNG) are
               delivered as uint8 (height, width, channels), labels as int64;
             * ``(x, y)``: two arrays or CPU tensors of equal length, delivered in their own dtypes. Contiguous ones are
-              read where they lie, without a copy: leave them as they are while a loader reads them;
-            * a map-style Dataset (``__len__`` and ``__getitem__``, ``__getitems__`` if it has one) of pairs ``(x,
-              y)``, all of one dtype and shape; PIL images become uint8 (height, width, channels). Background threads
-              call it, one at a time unless it is ``thread_safe``. ``__getitems__`` gets what a batch lacks in one
+              read where they lie, without a copy: leave them as they are while a loader reads them. A longer tuple, or a
+              dict of arrays, makes samples that are tuples or dicts of their rows;
+            * a map-style Dataset (``__len__`` and ``__getitem__``, ``__getitems__`` if it has one). Its items are pairs
+              ``(x, y)``, or any tree of dicts, tuples and lists; item 0 says what all are made of. Arrays, tensors and
+              numbers have one dtype and shape (see ``varying``), lists of numbers are arrays, PIL images become uint8
+              (height, width, channels), text and other objects are pickled. Background threads call it, one at a time unless it is ``thread_safe``. ``__getitems__`` gets what a batch lacks in one
               call; ``__getitem__`` is called item by item, and a pass that is over ends between two of them.
         mode: ``"auto"`` (channels as the first image has them), ``"rgb"`` or ``"gray"``.
         resize: ``(height, width)``, or one int for both: every image is resized to it. Without it all images must
@@ -183,10 +213,15 @@ def open(
         processes: for a slow Python dataset: so many worker processes read what the cache lacks, each with its own
             copy of the dataset, which is started as torch's ``DataLoader`` starts its workers. They end with the Data
             that is returned. 0: none.
+        varying: True for a Python dataset whose arrays differ in length from item to item. Batches then need the
+            loader's ``pad=`` or ``collate_fn=``; a loader that is given a dataset and a ``collate_fn`` finds it out by
+            itself. Such samples enter a cache when they are read for the second time: their size is known then.
+        target: the key of the target, for a Python dataset of dicts: what ``batch.target`` is and losses go by. None
+            takes the first of labels, label, target, targets and y that items have.
 
     Raises:
         SourceError: nothing is there, or it cannot be read. OutageError, a SourceError: the store does not serve.
-        SampleError: the first sample cannot be decoded, or a dataset's item is not a pair of arrays of one shape.
+        SampleError: the first sample cannot be decoded, or a dataset's item cannot travel.
         SettingsError: an option makes no sense, or not for this kind of data.
     """
     if isinstance(data, Data):
@@ -195,6 +230,9 @@ def open(
     size = _size(resize)
     if thread_safe is not None:
         flag("thread_safe", thread_safe)
+    flag("varying", varying)
+    if isinstance(data, (str, os.PathLike)) and (varying or target is not None):
+        raise SettingsError("varying= and target= are for Python datasets: leave them out")
     if isinstance(data, (str, os.PathLike)):
         _only_for_datasets(thread_safe, processes)
         return Data(
@@ -231,12 +269,41 @@ def open(
             raise SettingsError(
                 f"{name}={value!r} is for paths and URLs; this data is in memory or a Python dataset: leave it out"
             )
-    if isinstance(data, tuple) and len(data) == 2 and all(is_array(a) or is_tensor(a) for a in data):
+    if mode == "auto" and not (size or thread_safe or processes or varying or target):
+        data = _tensors_of(data)
+    if _are_arrays(data):
         if size is not None or mode != "auto":
             raise SettingsError("mode and resize are for images; arrays are delivered as they are: leave them out")
+        if varying or target is not None:
+            raise SettingsError(
+                "varying= and target= are for Python datasets: rows of an array have one shape, and the target of a dict of "
+                f"arrays is its first key of {', '.join(TARGET_KEYS)}"
+            )
         _only_for_datasets(thread_safe, processes)
-        return _arrays(*data)
-    return _dataset(data, mode, size, thread_safe, whole("processes", processes, 0, 1024))
+        return _arrays(data)
+    return _dataset(data, mode, size, thread_safe, whole("processes", processes, 0, 1024), varying, target)
+
+
+def open_for(given: Any, collate_fn: Any) -> Data:
+    """What a loader was given, opened. With a ``collate_fn`` of the user's, arrays of a Python dataset may differ in
+    length without a word: torch's DataLoader asks for none."""
+    if isinstance(given, Data):
+        return given
+    if collate_fn is None or isinstance(given, (str, os.PathLike)) or _are_arrays(given):
+        return open(given)
+    try:
+        fixed = open(given)
+    except SettingsError:
+        return open(given, varying=True)
+    if not fixed._adaptors:
+        return fixed
+    adaptor = fixed._adaptors[0]
+    if fixed._structure is None:
+        # Pairs of arrays: three of them tell whether they are of one shape.
+        some = {len(given) // 2, len(given) - 1} - {0}
+        if all(len(item) == 2 for i in some for item in adaptor.turns.call(functools.partial(adaptor, [i]))):
+            return fixed
+    return open(given, varying=True)
 
 
 def concat(parts: Iterable[Data]) -> Data:
@@ -253,8 +320,12 @@ def concat(parts: Iterable[Data]) -> Data:
     if not all_parts:
         raise SettingsError("nothing to concatenate: give at least one dataset")
     first, *others = all_parts
+    for number, part in enumerate(others, 1):
+        mine, theirs = first._structure, part._structure
+        if (mine is None) != (theirs is None) or (mine is not None and theirs is not None and not mine.alike(theirs)):
+            raise SettingsError(f"part {number} has samples of {part.spec}, part 0 of {first.spec}: make them alike")
     adaptors = {id(adaptor): adaptor for part in all_parts for adaptor in part._adaptors}
-    return Data(first._native.concat([part._native for part in others]), tuple(adaptors.values()))
+    return Data(first._native.concat([part._native for part in others]), tuple(adaptors.values()), first._structure)
 
 
 def _disk(folder: str | os.PathLike[str] | None, size: int | str | None) -> tuple[str, int] | None:
@@ -298,38 +369,69 @@ def _size(resize: Any) -> tuple[int, int] | None:
     return whole("resize", pair[0], 1, 65535), whole("resize", pair[1], 1, 65535)
 
 
-def _arrays(x: Any, y: Any) -> Data:
-    parts = []
-    for name, value in (("x", x), ("y", y)):
-        if value.ndim == 0:
-            raise SettingsError(f"{name} is a scalar: its first dimension must count the samples")
-        check_dense(name, value)
-        if is_tensor(value) and value.device.type != "cpu":
+def _arrays(tree: Any) -> Data:
+    """A pair, a longer tuple or a dict of arrays."""
+    named = tree.items() if isinstance(tree, dict) else zip("xy" if len(tree) == 2 else map(str, range(len(tree))), tree)
+    parts = {str(name): _array(str(name), value) for name, value in named}
+    (first, some), *others = parts.items()
+    for name, value in others:
+        if len(value) != len(some):
             raise SettingsError(
-                f"{name} is on {value.device}: pass CPU tensors, the loader brings batches to the device"
+                f"{first} has {len(some)} samples and {name} has {len(value)}: they must have equally many"
             )
-        if is_array(value) and not value.dtype.isnative:
-            value = value.astype(value.dtype.newbyteorder("="))
-        if dtype_name(value) not in DTYPES:
-            raise SettingsError(
-                f"{name} has dtype {dtype_name(value)}, which cannot travel in a batch: use one of "
-                f"{', '.join(DTYPES)}"
-            )
-        parts.append(value)
-    x, y = parts
-    if len(x) != len(y):
-        raise SettingsError(f"x has {len(x)} samples and y has {len(y)}: they must have equally many")
-    if len(x) == 0:
-        raise SettingsError("the dataset is empty: x and y have 0 samples")
-    specs = [(dtype_name(v), tuple(int(n) for n in v.shape[1:])) for v in (x, y)]
-    if is_tensor(x):
-        x = x.detach().contiguous()
-    if is_tensor(y):
-        y = y.detach().contiguous()
-    return Data(_native.array_source(as_bytes(x), specs[0], as_bytes(y), specs[1], len(x)))
+    if len(some) == 0:
+        raise SettingsError(f"the dataset is empty: {' and '.join(parts)} have 0 samples")
+    values = list(parts.values())
+    columns = [(as_bytes(value), (dtype_name(value), tuple(int(n) for n in value.shape[1:]))) for value in values]
+    if type(tree) is tuple and len(tree) == 2:
+        return Data(_native.array_source(columns[:1], *columns[1], len(some)))
+    row = dict(zip(tree, (value[0] for value in values))) if isinstance(tree, dict) else [value[0] for value in values]
+    structure = Structure(row)
+    fields = sorted((leaf.number, column) for leaf, column in zip(structure.leaves, columns) if leaf.place == "field")
+    targets = [column for leaf, column in zip(structure.leaves, columns) if leaf.place == "target"]
+    target = targets[0] if targets else (bytes(len(some)), NO_TARGET)
+    return Data(_native.array_source([column for _, column in fields], *target, len(some)), (), structure)
 
 
-def _dataset(data: Any, mode: str, size: tuple[int, int] | None, thread_safe: bool | None, processes: int) -> Data:
+def _array(name: str, value: Any) -> Any:
+    """One of the arrays, as it can be read where it lies."""
+    if value.ndim == 0:
+        raise SettingsError(f"{name} is a scalar: its first dimension must count the samples")
+    check_dense(name, value)
+    if is_tensor(value) and value.device.type != "cpu":
+        raise SettingsError(f"{name} is on {value.device}: pass CPU tensors, the loader brings batches to the device")
+    if is_array(value) and not value.dtype.isnative:
+        value = value.astype(value.dtype.newbyteorder("="))
+    if dtype_name(value) not in DTYPES:
+        raise SettingsError(
+            f"{name} has dtype {dtype_name(value)}, which cannot travel in a batch: use one of {', '.join(DTYPES)}"
+        )
+    return value.detach().contiguous() if is_tensor(value) else value
+
+
+def _tensors_of(data: Any) -> Any:
+    """The tensors of torch's TensorDataset, which are read without asking it; anything else as it is."""
+    torch = torch_loaded()
+    return data.tensors if torch is not None and type(data) is torch.utils.data.TensorDataset else data
+
+
+def _are_arrays(data: Any) -> bool:
+    """Whether it is a tuple or dict of arrays, or torch's dataset of tensors."""
+    if type(data) not in (tuple, dict) or not data:
+        return False
+    values = list(data.values()) if type(data) is dict else data
+    return len(values) > (0 if type(data) is dict else 1) and all(is_array(a) or is_tensor(a) for a in values)
+
+
+def _dataset(
+    data: Any,
+    mode: str,
+    size: tuple[int, int] | None,
+    thread_safe: bool | None,
+    processes: int,
+    varying: bool,
+    target: str | None,
+) -> Data:
     indexed = all(callable(getattr(data, name, None)) for name in ("__getitem__", "__len__"))
     if not indexed or isinstance(data, (dict, bytes)):
         iterable = ""
@@ -353,11 +455,12 @@ def _dataset(data: Any, mode: str, size: tuple[int, int] | None, thread_safe: bo
             raise SettingsError(
                 f"thread_safe={thread_safe!r} with processes={processes}: each process has its own copy; leave it out"
             )
-        adaptor = Processes(data, mode, size, processes)
+        adaptor = Processes(data, mode, size, processes, varying, target)
     else:
-        adaptor = Adaptor(data, mode, size, thread_safe)
+        adaptor = Adaptor(data, mode, size, thread_safe, varying, target)
+    structure = adaptor.structure
     if mode != "auto" or size is not None:
-        if adaptor.data_spec[0] != "uint8" or len(adaptor.data_spec[1]) != 3:
+        if not any(leaf.dtype == "uint8" and len(leaf.shape) == 3 for leaf in structure.leaves):
             raise SettingsError("mode and resize are for datasets of PIL images: leave them out")
     classes = getattr(data, "classes", None)
     named = [str(c) for c in classes] if isinstance(classes, (list, tuple)) else []
@@ -366,9 +469,10 @@ def _dataset(data: Any, mode: str, size: tuple[int, int] | None, thread_safe: bo
         adaptor.readers,
         adaptor.turns,
         len(data),
-        adaptor.data_spec,
-        adaptor.target_spec,
+        structure.fields,
+        bool(structure.tail),
+        structure.target,
         f"dataset {type(data).__name__}",
         named,
     )
-    return Data(native, (adaptor,))
+    return Data(native, (adaptor,), None if structure.plain else structure)

@@ -8,9 +8,10 @@ from typing import Any, Callable, Iterator
 
 from . import _native
 from ._account import Account
-from ._batch import Batch, Views, collated
+from ._batch import Batch
 from ._device import Courier
 from ._ranks import Watch
+from ._views import Views, collated, collated_rows
 
 
 @dataclass
@@ -28,6 +29,8 @@ class Line:
     world: Watch
     #: Batches an epoch.
     batches: int
+    #: Where batches go that are put together in host memory by the user's ``collate_fn``; None where they are.
+    move_to: str | None = None
 
 
 class _Lost:
@@ -89,10 +92,9 @@ class Pass(Iterator[Batch]):
             raise StopIteration
         self._unseen = 1
         fields, ticket = found
-        if line.collate_fn is not None:
-            fields = collated(fields, line.collate_fn)
-        data, target, ids, weight = fields
-        batch = Batch(data, target, ids, weight, ticket, line.account.uses)
+        batch = fields.batch(ticket, line.account.uses)
+        if line.move_to is not None:
+            batch.to(line.move_to)
         if line.account.graph is not None:
             line.account.graph.lend(batch)
         self._unseen = 0
@@ -102,8 +104,11 @@ class Pass(Iterator[Batch]):
         found = self._engine.next_batch(self._iteration, self._line.timeout_s)
         if found is None:
             return None
+        # What the user's collate_fn raises finds the batch unseen.
+        self._unseen = 1
         slot, ticket = found
-        return self._line.views.of(slot), ticket
+        views, collate_fn = self._line.views, self._line.collate_fn
+        return (views.of(slot) if collate_fn is None else collated(views, slot, collate_fn)), ticket
 
     def _next_on_device(self, courier: Courier) -> Any:
         """Hands out the batch sent last time and sends the one after it if it is ready, so that its copy runs while the
@@ -130,7 +135,8 @@ class Pass(Iterator[Batch]):
                 self._ahead = self._send(courier, found)
         except Exception as error:
             self._ahead = _Lost(error, taken)
-        return fields, ahead[1]
+        collate_fn = self._line.collate_fn
+        return (fields if collate_fn is None else collated_rows(fields, collate_fn)), ahead[1]
 
     def _send(self, courier: Courier, found: tuple[_native.Slot, _native.Ticket]) -> tuple[Any, Any]:
         slot, ticket = found

@@ -27,6 +27,7 @@ from ._dataset import RUN_S, Adaptor
 from ._errors import SourceError, UsageError
 from ._memory import torch_loaded
 from ._process import Process
+from ._structure import Structure
 
 #: How often an idle process looks whether its parent is still there, in seconds.
 _PARENT_S = 2.0
@@ -48,7 +49,15 @@ def _at_exit() -> None:
 class Processes:
     """Reads items in `count` processes. It stands in an :class:`Adaptor`'s place and answers as that does."""
 
-    def __init__(self, dataset: Any, mode: str, resize: tuple[int, int] | None, count: int) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        mode: str,
+        resize: tuple[int, int] | None,
+        count: int,
+        varying: bool = False,
+        target: str | None = None,
+    ) -> None:
         self.dataset = dataset
         self.turns = _native.Turns([])
         self.readers = _readers.Readers()
@@ -57,7 +66,7 @@ class Processes:
         self._broken: str | None = None
         torch = torch_loaded()
         seed = torch.initial_seed() if torch is not None else 0
-        self._workers = [_Worker(dataset, mode, resize, number, seed) for number in range(count)]
+        self._workers = [_Worker(dataset, (mode, resize, True, varying, target), number, seed) for number in range(count)]
         weakref.finalize(self, _kill, self._workers, self._process).atexit = False
         _all.add(self)
         self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
@@ -66,7 +75,7 @@ class Processes:
             if isinstance(hello, BaseException):
                 _kill(self._workers, self._process)
                 raise hello
-            self.data_spec, self.target_spec = hello
+            self.structure: Structure = hello
             self._idle.put(worker)
         _readers.watch(self)
 
@@ -119,13 +128,13 @@ class _Died(Exception):
 class _Worker:
     """One process, and this end of its pipe."""
 
-    def __init__(self, dataset: Any, mode: str, resize: tuple[int, int] | None, number: int, seed: int) -> None:
+    def __init__(self, dataset: Any, how: tuple[Any, ...], number: int, seed: int) -> None:
         context = multiprocessing.get_context()
         self._connection, theirs = context.Pipe()
         self._asked = 0
         self._name = f"worker process {number} of {type(dataset).__name__}"
         self.process = context.Process(
-            target=_work, args=(theirs, dataset, mode, resize, seed + number), name=f"lossfeed-{number}", daemon=True
+            target=_work, args=(theirs, dataset, how, seed + number), name=f"lossfeed-{number}", daemon=True
         )
         self.process.start()
         theirs.close()
@@ -180,7 +189,7 @@ def _fatal(error: BaseException) -> tuple[str, BaseException, bool]:
 # ---- in the worker process -------------------------------------------------------------------------------------------
 
 
-def _work(connection: Connection, dataset: Any, mode: str, resize: tuple[int, int] | None, seed: int) -> None:
+def _work(connection: Connection, dataset: Any, how: tuple[Any, ...], seed: int) -> None:
     parent = os.getppid()
     # Ctrl-C reaches the whole group: the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -193,11 +202,11 @@ def _work(connection: Connection, dataset: Any, mode: str, resize: tuple[int, in
         torch.manual_seed(seed % 2**63)
         torch.set_num_threads(1)
     try:
-        adaptor = Adaptor(dataset, mode, resize, True)
+        adaptor = Adaptor(dataset, *how)
     except BaseException as error:
         connection.send((0, _portable(error)))
         return
-    connection.send((0, (adaptor.data_spec, adaptor.target_spec)))
+    connection.send((0, adaptor.structure))
     while True:
         try:
             while not connection.poll(_PARENT_S):

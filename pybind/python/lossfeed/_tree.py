@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils import _pytree
 
-from ._batch import Batch
+from ._batch import Batch, Whole
 
 
 class _Whose:
@@ -14,7 +14,7 @@ class _Whose:
     the first one's."""
 
     def __init__(self, batch: Batch) -> None:
-        self.parts = batch._ticket, batch._uses
+        self.parts = type(batch), batch._ticket, batch._uses
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Whose)
@@ -28,7 +28,9 @@ def _flatten(batch: Batch) -> tuple[list[Any], Any]:
 
 
 def _unflatten(fields: Any, whose: Any) -> Batch:
-    return Batch(*fields, *whose.parts)
+    kind, ticket, uses = whose.parts
+    return kind(*fields, ticket, uses)
 
 
-_pytree.register_pytree_node(Batch, _flatten, _unflatten, serialized_type_name="lossfeed.Batch")
+for kind in (Batch, Whole):
+    _pytree.register_pytree_node(kind, _flatten, _unflatten, serialized_type_name=f"lossfeed.{kind.__name__}")

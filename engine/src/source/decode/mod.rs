@@ -97,7 +97,7 @@ impl Decoder {
     /// `Usage` for a source of rows; `Settings` for a resize of 0 or beyond [`MAX_PIXELS`]; `Sample` when none of the
     /// first 16 samples decodes.
     pub fn for_source(source: &dyn Source, mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Self> {
-        if let Form::Rows(_) = source.form() {
+        if !matches!(source.form(), Form::Images) {
             return Err(Error::usage(format!(
                 "{} holds rows, not images: there is nothing to decode",
                 source.describe()

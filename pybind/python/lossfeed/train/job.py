@@ -45,7 +45,7 @@ class HeldOut:
 
     def __init__(self, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         self._batches = batches
-        self.samples = sum(len(target) for _, target in batches)
+        self.samples: int = sum(len(target) for _, target in batches)
 
     @classmethod
     def read(cls, dataset: Any) -> HeldOut:

@@ -43,8 +43,8 @@ class Residual(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.convolution = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(channels)
+        self.convolution: nn.Conv2d = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm: nn.BatchNorm2d = nn.BatchNorm2d(channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x + self.norm(self.convolution(x)))

@@ -1,0 +1,228 @@
+"""What a filled batch slot becomes: tensors or arrays, in the shape that samples have."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import Any, Callable, NamedTuple
+
+from . import _native
+from ._batch import Batch, Whole
+from ._errors import SampleError, SettingsError
+from ._memory import as_bytes, require_numpy, to_numpy, to_torch
+from ._structure import TARGET_KEYS, Leaf, Spec, Structure, restored
+
+#: ``pad=`` that joins arrays of different lengths without filling.
+NESTED = "nested"
+
+
+class Fields(NamedTuple):
+    """A batch's fields."""
+
+    data: Any
+    target: Any
+    ids: Any
+    weight: Any
+    #: Whether data and target are the two parts of a pair.
+    paired: bool = True
+
+    def batch(self, ticket: _native.Ticket, uses: Any) -> Batch:
+        """The batch of them."""
+        *fields, paired = self
+        return (Batch if paired else Whole)(*fields, ticket, uses)
+
+
+class Views:
+    """Makes the fields of a slot tensors or arrays.
+
+    `pad` joins arrays that differ in length: a number to fill up with, ``"nested"``, or either by path; None takes them
+    if they are of one length.
+    """
+
+    def __init__(
+        self,
+        framework: str,
+        data: list[tuple[str, list[int]]],
+        target: tuple[str, list[int]],
+        channels_last: bool = False,
+        structure: Structure | None = None,
+        pad: Any = None,
+    ) -> None:
+        self._torch = framework == "torch"
+        self._convert: Callable[..., Any] = to_torch if self._torch else to_numpy
+        self._data = [(dtype, tuple(shape)) for dtype, shape in data]
+        self._target = (target[0], tuple(target[1]))
+        self._channels_last = channels_last
+        self.structure = structure
+        dtypes = {spec[0] for spec in (*self._data, self._target, *(structure.tail if structure else ()))}
+        if not self._torch and "bfloat16" in dtypes:
+            raise SettingsError("NumPy has no bfloat16: use framework='torch', or convert the data to float32")
+        self._pads = _pads(pad, structure, self._torch)
+
+    def kinds(self, rows: int) -> list[Spec]:
+        """(dtype, shape in memory) of each field of the data, then of target, ids and weight."""
+        fields = [(dtype, (rows, *shape)) for dtype, shape in (*self._data, self._target)]
+        return [*fields, ("int64", (rows,)), ("float32", (rows,))]
+
+    def shown(self, data: Any) -> Any:
+        """`data` in the shape that is promised: channels before height and width, wherever they lie in memory."""
+        if not self._channels_last:
+            return data
+        return data.permute(0, 3, 1, 2) if self._torch else data.transpose(0, 3, 1, 2)
+
+    def of(self, slot: _native.Slot) -> Fields:
+        """A slot's fields, each keeping the slot alive."""
+        return self.built(self._fields(slot), self.tail(slot))
+
+    def _fields(self, slot: _native.Slot) -> list[Any]:
+        return [self._convert(field, *kind) for field, kind in zip(slot.fields(), self.kinds(slot.rows), strict=True)]
+
+    def built(self, fields: list[Any], tail: list[Any]) -> Fields:
+        """The fields of a slot, wherever they are, and what :meth:`tail` gave for it."""
+        *data, target, ids, weight = fields
+        if self.structure is None:
+            return Fields(self.shown(data[0]), target, ids, weight)
+        places = {"field": data, "target": [target], "tail": tail, "object": tail}
+        tree = self.structure.build(lambda leaf: places[leaf.place][leaf.number])
+        if self.structure.pair:
+            return Fields(tree[0], tree[1], ids, weight)
+        return Fields(tree, self.structure.pick(tree), ids, weight, False)
+
+    def tail(self, slot: _native.Slot) -> list[Any]:
+        """What of the samples is of no fixed size, in host memory, joined to batches; by number.
+
+        Raises:
+            SampleError: lengths differ and nothing says how to join them.
+        """
+        if self.structure is None or not self.structure.tail:
+            return []
+        tails = slot.tails(self.structure.tail)
+        joined: dict[int, Any] = {}
+        for leaf in self.structure.leaves:
+            if leaf.place == "object":
+                joined[leaf.number] = [pickle.loads(tails.copied(row, leaf.number)) for row in range(slot.rows)]
+            elif leaf.place == "tail":
+                joined[leaf.number] = self._join(tails, leaf)
+        return [joined[number] for number in range(len(joined))]
+
+    def _join(self, tails: _native.Tails, leaf: Leaf) -> Any:
+        pad = self._pads.get(leaf.path)
+        if pad is None:
+            shapes = tails.shapes(leaf.number)
+            if any(shape != shapes[0] for shape in shapes):
+                row = next(row for row, shape in enumerate(shapes) if shape != shapes[0])
+                name = leaf.path or "the sample"
+                raise SampleError(
+                    f"{name} has shape {tuple(shapes[0])} in row 0 of a batch and {tuple(shapes[row])} in row {row}: say "
+                    f"how to join them, lf.Loader(…, pad={{{leaf.path!r}: 0}}) fills up with zeros, pad='nested' makes "
+                    "nested tensors, collate_fn= is yours"
+                )
+            pad = bytes(_element(leaf.dtype, 0, self._torch))
+        if pad == NESTED:
+            import torch
+
+            values, offsets = tails.packed(leaf.number)
+            ends = to_torch(offsets, "int64", (len(tails.shapes(leaf.number)) + 1,))
+            rest = tails.shapes(leaf.number)[0][1:]
+            flat = to_torch(values, leaf.dtype, (int(ends[-1]), *rest))
+            return torch.nested.nested_tensor_from_jagged(flat, ends)
+        buffer, shape = tails.padded_with(leaf.number, pad)
+        return self._convert(buffer, leaf.dtype, tuple(shape))
+
+    def items(self, slot: _native.Slot) -> tuple[list[Any], Any, Any]:
+        """The samples of a slot one by one, as the dataset gave them, each keeping the slot alive; ids and weight."""
+        structure = self.structure
+        assert structure is not None
+        *data, target, ids, weight = self._fields(slot)
+        tails = slot.tails(structure.tail) if structure.tail else None
+
+        def item(row: int) -> Any:
+            def value(leaf: Leaf) -> Any:
+                if leaf.place in ("field", "target"):
+                    return restored(leaf, (target if leaf.place == "target" else data[leaf.number])[row])
+                assert tails is not None
+                if leaf.place == "object":
+                    return pickle.loads(tails.copied(row, leaf.number))
+                part, shape = tails.part(row, leaf.number)
+                return restored(leaf, self._convert(part, leaf.dtype, tuple(shape)))
+
+            return structure.build(value)
+
+        return [item(row) for row in range(slot.rows)], ids, weight
+
+
+def collated(views: Views, slot: _native.Slot, collate_fn: Any) -> Fields:
+    """What the user's `collate_fn` makes of the samples of a slot."""
+    if views.structure is not None:
+        items, ids, weight = views.items(slot)
+        return _of_collated(collate_fn(items), None, ids, weight)
+    return collated_rows(views.of(slot), collate_fn)
+
+
+def collated_rows(fields: Fields, collate_fn: Any) -> Fields:
+    """What the user's `collate_fn` makes of the rows of a batch of pairs."""
+    data, target, ids, weight, _ = fields
+    return _of_collated(collate_fn([(data[i], target[i]) for i in range(len(ids))]), target, ids, weight)
+
+
+def _of_collated(result: Any, target: Any, ids: Any, weight: Any) -> Fields:
+    if result is None:
+        raise SettingsError("collate_fn returned None: it must return the batch, a pair (data, target) for example")
+    if type(result) in (tuple, list) and len(result) == 2:
+        return Fields(result[0], result[1], ids, weight)
+    if isinstance(result, Mapping):
+        target = next((result[key] for key in TARGET_KEYS if key in result), target)
+    elif isinstance(result, (tuple, list)) and result:
+        target = result[-1]
+    return Fields(result, target, ids, weight, False)
+
+
+def _element(dtype: str, value: Any, torch_half: bool) -> Any:
+    """The bytes of one element."""
+    if torch_half:
+        import torch
+
+        return as_bytes(torch.full((1,), value, dtype=getattr(torch, dtype)))
+    numpy = require_numpy("pad=")
+    return as_bytes(numpy.full((1,), value, dtype=dtype))
+
+
+def _pads(pad: Any, structure: Structure | None, torch_half: bool) -> dict[str, Any]:
+    """How each array that differs in length is joined, by path: the bytes to fill up with, or :data:`NESTED`.
+
+    Raises:
+        SettingsError: what cannot be joined so.
+    """
+    if pad is None:
+        return {}
+    leaves = {leaf.path: leaf for leaf in (structure.leaves if structure else ()) if leaf.place == "tail"}
+    if not leaves:
+        raise SettingsError(
+            f"pad={pad!r}: no array of this dataset differs in length; if one does, open it with lf.open(…, varying=True)"
+        )
+    given = pad if isinstance(pad, Mapping) else dict.fromkeys(leaves, pad)
+    found: dict[str, Any] = {}
+    for path, value in given.items():
+        if path not in leaves:
+            raise SettingsError(f"pad={{{path!r}: …}} is none of the arrays that differ in length: {sorted(leaves)}")
+        found[path] = _pad(leaves[path], value, torch_half)
+    return found
+
+
+def _pad(leaf: Leaf, value: Any, torch_half: bool) -> Any:
+    said = f"pad={value!r} for {leaf.path or 'the sample'} of {leaf.dtype}"
+    if isinstance(value, str):
+        if value != NESTED:
+            raise SettingsError(f"{said}: give a number to fill up with, or {NESTED!r}")
+        if not torch_half:
+            raise SettingsError(f"{said}: NumPy has no nested arrays; use framework='torch'")
+        return NESTED
+    try:
+        raw = bytes(_element(leaf.dtype, value, torch_half))
+        made = (to_torch if torch_half else to_numpy)(bytearray(raw), leaf.dtype, (1,))[0].item()
+    except (TypeError, ValueError, OverflowError, RuntimeError) as cause:
+        raise SettingsError(f"{said}: {cause}") from None
+    whole = leaf.dtype.startswith(("int", "uint", "bool"))
+    if whole and made != value:
+        raise SettingsError(f"{said} would become {made}: give a number that {leaf.dtype} has")
+    return raw

@@ -1,0 +1,28 @@
+"""The words that keywords take, so that a misspelt one does not type-check. ``tests/python/test_words.py`` holds them
+to what the engine knows."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+#: How one sample's positions make up its loss.
+Sequence = Literal["mean", "max", "sum"]
+Reduction = Literal["mean", "sum", "none"]
+LossKind = Literal["bce_with_logits", "mse", "l1", "huber", "smooth_l1"]
+
+Sampler = Literal[
+    "uniform", "auto", "replay", "echo", "cost-aware", "importance", "pads", "iis", "infobatch", "selective", "curriculum",
+    "ods", "shade-as-coded",
+]
+Policy = Literal[
+    "lru", "fifo", "minio", "shade", "importance", "sieve", "s3fifo", "lfu", "arc", "clrfu", "icache", "quiver"
+]
+Score = Literal["gradient_norm", "loss", "entropy", "rank"]
+CacheForm = Literal["encoded", "decoded"]
+CopyPath = Literal["auto", "gathered", "batched", "mapped"]
+OnError = Literal["raise", "skip", "substitute"]
+Ranks = Literal["own", "exchange"]
+Framework = Literal["auto", "torch", "numpy"]
+
+Mode = Literal["auto", "rgb", "gray"]
+Layout = Literal["NCHW", "NHWC", "channels_last"]

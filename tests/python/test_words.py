@@ -1,0 +1,68 @@
+"""The words that keywords take: what type checkers are told is what the engine knows."""
+
+import ast
+import inspect
+import typing
+
+import pytest
+
+import lossfeed as lf
+from lossfeed import _native, _words
+
+
+@pytest.mark.parametrize(
+    "words,known",
+    [
+        (_words.Policy, [name for name, _, live, _ in _native.cache_policies() if live]),
+        (_words.Sampler, [name for name, _ in _native.sampler_options()]),
+    ],
+    ids=["policy", "sampler"],
+)
+def test_type_checkers_know_what_the_engine_knows(words, known):
+    assert sorted(typing.get_args(words)) == sorted(known)
+
+
+KEYWORDS = {
+    "policy": _words.Policy,
+    "sampler": _words.Sampler,
+    "cache_form": _words.CacheForm,
+    "copy_path": _words.CopyPath,
+    "on_error": _words.OnError,
+    "ranks": _words.Ranks,
+    "score": _words.Score,
+    "framework": _words.Framework,
+}
+
+
+@pytest.mark.parametrize("keyword", KEYWORDS)
+def test_each_word_is_taken_and_another_is_refused(numbers, keyword):
+    def refusal(word):
+        # What fits no other setting of this loader is another complaint than one about the word itself.
+        try:
+            lf.Loader(numbers, 8, cache="1KiB", **{keyword: word})
+        except lf.SettingsError as error:
+            return str(error)
+        return ""
+
+    wrong = refusal("mru")
+    assert "mru" in wrong
+    for word in typing.get_args(KEYWORDS[keyword]):
+        assert refusal(word) != wrong.replace("mru", word)
+
+
+@pytest.mark.parametrize(
+    "function,keyword,words",
+    [
+        (lf.Loader.cross_entropy, "reduction", _words.Reduction),
+        (lf.Loader.cross_entropy, "sequence", _words.Sequence),
+        (lf.Loader.loss, "kind", _words.LossKind),
+        (lf.open, "mode", _words.Mode),
+        (lf.ImageTransform, "layout", _words.Layout),
+        *((lf.Loader, keyword, words) for keyword, words in KEYWORDS.items()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),
+)
+def test_signatures_name_their_words(function, keyword, words):
+    said = inspect.signature(function).parameters[keyword].annotation
+    name = next(name for name, value in vars(_words).items() if value is words)
+    assert f"_words.{name}" in [ast.unparse(part) for part in ast.walk(ast.parse(said))]
