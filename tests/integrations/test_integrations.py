@@ -170,13 +170,24 @@ def test_skip_first_batches_counts_from_the_epochs_start():
 # ---- transformers --------------------------------------------------------------------------------------------------
 
 
+def joined(rows):
+    """Sentences of several lengths, padded to the longest."""
+    pad = functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return {name: pad(some) if some[0].ndim else torch.stack(some) for name, some in columns.items()}
+
+
 class InOrder(Trainer):
-    """The Trainer's own loader, in order."""
+    """The Trainer with a loader of its own, in order."""
 
     def __init__(self, *args, loader, **keywords):
-        pairs = zip(*train_transformers.sentences(), strict=True)
-        rows = [{"input_ids": torch.tensor(tokens), "labels": int(label)} for tokens, label in pairs]
-        super().__init__(*args, train_dataset=rows, **keywords | {"callbacks": None})
+        rows = train_transformers.sentences()
+        super().__init__(*args, train_dataset=rows, data_collator=joined, **keywords | {"callbacks": None})
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        # This model's own loss is a batch's mean, however many are accumulated.
+        logits = model(**inputs).logits
+        return torch.nn.functional.cross_entropy(logits, inputs["labels"], reduction="sum") / num_items_in_batch
 
     def _get_train_sampler(self, *_):
         return torch.utils.data.SequentialSampler(self.train_dataset)
@@ -186,15 +197,16 @@ def logged(trainer):
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def test_the_trainers_losses_are_those_of_its_own_loader(tmp_path, monkeypatch):
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_the_trainers_losses_are_those_of_a_loader_of_its_own(tmp_path, monkeypatch, accumulated):
     # torch's loader draws from the generator that dropout draws from.
     still = functools.partial(BertConfig, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     monkeypatch.setattr(train_transformers, "BertConfig", still)
-    options = {"num_train_epochs": 1, "logging_steps": 1}
+    options = {"num_train_epochs": 1, "logging_steps": 1, "gradient_accumulation_steps": accumulated}
     ours = train_transformers.train(tmp_path, sampler=None, **options)
     monkeypatch.setattr(train_transformers, "Scored", InOrder)
     theirs = train_transformers.train(tmp_path / "torch", **options)
-    assert len(logged(ours)) == 19
+    assert len(logged(ours)) == 19 // accumulated + (accumulated - 1)
     np.testing.assert_allclose(logged(ours), logged(theirs), rtol=1e-3)
 
 
@@ -229,6 +241,7 @@ def test_a_dataset_of_dicts_arrives_row_by_row():
     losses, loader, rows = train_datasets.train()
     assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
     assert loader.stats()["scores_total"] == 3 * len(rows) and loader.stats()["hits_total"] > 0
-    batch, rows = next(iter(loader)), rows.with_format("numpy")
+    batch = next(iter(loader))
+    assert set(batch.keys()) == {"pixels", "label"} and batch.target is batch["label"]
     for i, id in enumerate(batch.ids.tolist()):
-        assert np.array_equal(batch.data[i], rows[id]["pixels"]) and batch.target[i] == rows[id]["label"]
+        assert torch.equal(batch["pixels"][i], rows[id]["pixels"]) and batch["label"][i] == rows[id]["label"]

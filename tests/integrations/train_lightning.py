@@ -35,12 +35,13 @@ class Classifier(L.LightningModule):
 
     def training_step(self, batch, batch_idx):
         loss = self.trainer.train_dataloader.loader.cross_entropy(self.model(batch.data), batch)
-        self.log("loss", loss, prog_bar=True)
+        self.log("loss", loss, prog_bar=True, batch_size=len(batch))
         self.losses.append(loss.item())
         return loss
 
     def validation_step(self, batch, batch_idx):
-        self.log("accuracy", (self.model(batch.data).argmax(1) == batch.target).float().mean(), prog_bar=True)
+        right = (self.model(batch.data).argmax(1) == batch.target).float().mean()
+        self.log("accuracy", right, prog_bar=True, batch_size=len(batch))
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.2, momentum=0.9)

@@ -1,19 +1,22 @@
-"""Hugging Face's Trainer: a small BERT on token ids, from a pair of arrays. Evaluation stays as it is."""
+"""Hugging Face's Trainer: a small BERT on sentences of any length, dicts from `datasets`. Evaluation stays as it is."""
 
 from pathlib import Path
 
 import numpy as np
 import torch
+from datasets import Dataset
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
 import lossfeed as lf
 from lossfeed.accelerate import Batches
 
 
-def sentences(count=600, length=12, words=50, classes=4):
-    """A sentence's class is its first word's, modulo `classes`."""
-    tokens = np.random.default_rng(0).integers(1, words, (count, length))
-    return tokens, tokens[:, 0] % classes
+def sentences(count=600, words=50, classes=4):
+    """Token ids; a sentence's class is its first word's, modulo `classes`."""
+    draw = np.random.default_rng(0)
+    ids = [draw.integers(1, words, draw.integers(4, 16)) for _ in range(count)]
+    rows = {"input_ids": ids, "attention_mask": [np.ones_like(s) for s in ids], "labels": [s[0] % classes for s in ids]}
+    return Dataset.from_dict(rows).with_format("torch")
 
 
 class Scored(Trainer):
@@ -29,7 +32,9 @@ class Scored(Trainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         if not isinstance(inputs, lf.Batch):  # evaluation
             return super().compute_loss(model, inputs, return_outputs)
-        return self.loader.cross_entropy(model(input_ids=inputs.data).logits, inputs)
+        logits = model(**inputs).logits
+        # Over the samples of all batches of a step that accumulates several, as the Trainer has it.
+        return self.loader.cross_entropy(logits, inputs, reduction="sum") / num_items_in_batch
 
 
 class Kept(TrainerCallback):
@@ -45,7 +50,8 @@ class Kept(TrainerCallback):
 
 def train(folder, resume=None, sampler="importance", **options):
     torch.manual_seed(0)
-    loader = lf.Loader(sentences(), 32, sampler=sampler, cache="30%", num_workers=0, seed=0)
+    data, pad = lf.open(sentences(), varying=True), {"input_ids": 0, "attention_mask": 0}
+    loader = lf.Loader(data, 32, sampler=sampler, cache="1MiB", pad=pad, num_workers=0, seed=0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     model = BertForSequenceClassification(BertConfig(vocab_size=50, num_labels=4, **sizes))
     args = TrainingArguments(
