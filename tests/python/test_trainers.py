@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import lossfeed as lf
+from lossfeed.lightning import Batches
 
 EXAMPLES = Path(__file__).parents[1] / "integrations"
 sys.path.insert(0, str(EXAMPLES))
@@ -37,6 +38,25 @@ def test_a_plain_loop_goes_on_where_it_stood(tmp_path, stop):
     assert [(epoch, number) for epoch, number, _ in whole] == [(e, n) for e in range(4) for n in range(23)]
     assert parts == whole, "the same samples in the same places"
     np.testing.assert_allclose(before + after, losses, rtol=1e-4)
+
+
+def test_a_state_of_all_ranks_goes_to_as_many(numbers):
+    def made():
+        return lf.Loader(numbers, 8, shuffle=True, seed=1, num_workers=0)
+
+    batches = Batches(made())
+    assert len(batches) == 8
+    passing = iter(batches)
+    for _ in range(3):
+        next(passing)
+    state, alone = batches.state_dict(), batches.loader.state_dict()
+    rest = [batch.ids.tolist() for batch in passing]
+    for saved in (state, alone):
+        resumed = Batches(made())
+        resumed.load_state_dict(saved)
+        assert [batch.ids.tolist() for batch in resumed] == rest
+    with pytest.raises(lf.SettingsError, match="saved by 2 ranks and these are 1"):
+        batches.load_state_dict({"ranks": state["ranks"] * 2})
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")

@@ -38,13 +38,14 @@ class Together:
         return {"ranks": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from :meth:`state_dict`.
+        """Goes on from :meth:`state_dict`; on one rank from :meth:`Loader.state_dict` too.
 
         Raises:
             SettingsError: it was saved by more or fewer ranks, or by another run.
         """
         group = _ranks.default_group()
-        states, rank, ranks = state["ranks"], *((0, 1) if group is None else (group.get_rank(), group.get_world_size()))
+        rank, ranks = (0, 1) if group is None else (group.get_rank(), group.get_world_size())
+        states = state.get("ranks", [state])
         if len(states) != ranks:
             raise SettingsError(
                 f"the state was saved by {len(states)} ranks and these are {ranks}: a rank goes on with its own share "
