@@ -122,6 +122,8 @@ class Torch:
 
 
 _device.require_torch = lambda what: Torch
+# What is joined on the host stays there: the double has no tensors of torch's own on a device.
+_device._brought = lambda part, device: part
 _cuda.torch.version.cuda = _cuda.torch.version.cuda or "12.8"
 _cuda.torch.cuda.is_current_stream_capturing = lambda: False
 
@@ -173,6 +175,32 @@ def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, **keywords
     if path != "auto":
         assert (stats["in_place_samples_total"] > 0) == (path != "gathered"), stats
     gc.collect()
+    return wrong
+
+
+class Structured:
+    """Dicts of arrays, numbers, text and arrays that differ in length."""
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, i):
+        return {"pixels": pixels[i], "level": i / 4, "tokens": np.arange(i % 5), "name": f"sample {i}", "label": i % 3}
+
+
+def structured(delay_us, **keywords):
+    """The same of samples that are no pairs; fields come with the block, what has no fixed size is joined on the host."""
+    call("set", b"delay_us", delay_us)
+    wrong = 0
+    dataset = lf.open(Structured(), varying=True)
+    keywords = {"seed": 5, "shuffle": True, "framework": "torch", "stats": False, "pad": {"tokens": -1, "pixels": 0}, **keywords}
+    with lf.Loader(dataset, BATCH, device="cuda:0", **keywords) as there, lf.Loader(dataset, BATCH, **keywords) as here:
+        for _ in range(3):
+            for a, b in zip(there, here, strict=True):
+                assert list(a) == list(b) and a["name"] == b["name"] and a.target is a["label"]
+                fields = [(a[key], b[key]) for key in ("level", "label")] + [(a.ids, b.ids), (a.weight, b.weight)]
+                wrong += any(not torch.equal(x.read(), y) for x, y in fields)
+                wrong += any(not torch.equal(a[key], b[key]) for key in ("tokens", "pixels"))
     return wrong
 
 
@@ -229,6 +257,8 @@ def main():
                 cache = {"cache": "60%", "policy": "lru", "copy_path": path}
                 found = deliver(transform, 200, on=SIDE, **keywords, **cache)
                 assert found == 0, f"{found} wrong batches: {transform}, {keywords}, {cache}"
+    for keywords in ({"num_workers": 0}, {"num_workers": 2}, {"num_workers": 1, "cache": "1MiB", "policy": "lru"}):
+        assert structured(200, **keywords) == 0, f"wrong batches of dicts: {keywords}"
     with warnings.catch_warnings(action="ignore"):
         _cuda._loaded[0], kernels = None, _cuda._loaded[0]  # as where the driver refuses them: the loader's threads transform
         assert deliver(made[0], 200, num_workers=1, cache="60%") == 0

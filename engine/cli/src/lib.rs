@@ -20,6 +20,7 @@ mod doctor;
 mod forms;
 mod jobs;
 mod journal;
+mod manual;
 mod papers;
 mod parallel;
 mod progress;
@@ -52,6 +53,8 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
         args::Command::Forms(options) => forms::run(&options),
         args::Command::Jobs(options) => jobs::run(&options),
         args::Command::Papers(options) => papers::run(&options),
+        args::Command::Completions { shell } => manual::completions(shell),
+        args::Command::Man { dir } => manual::pages(&dir),
         #[cfg(feature = "doctor")]
         args::Command::Doctor(options) => doctor::run(&options),
     }

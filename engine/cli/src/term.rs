@@ -52,6 +52,18 @@ impl Color {
     }
 }
 
+/// Whether the locale says that what is written is no UTF-8: box characters would come out as noise. A machine without
+/// any locale, as many containers are, is shown them.
+pub(crate) fn ascii() -> bool {
+    let first = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(std::env::var_os).find(|v| !v.is_empty());
+    first.is_some_and(|locale| !speaks_utf8(&locale.to_string_lossy()))
+}
+
+fn speaks_utf8(locale: &str) -> bool {
+    let codeset = locale.split('@').next().and_then(|name| name.split_once('.')).map_or("", |(_, codeset)| codeset);
+    codeset.eq_ignore_ascii_case("utf-8") || codeset.eq_ignore_ascii_case("utf8")
+}
+
 /// Columns to draw: the terminal's, else `COLUMNS`, else 100; never under 60 nor over 160.
 pub(crate) fn width() -> u16 {
     let tty = io::stdout().is_terminal().then(|| ratatui::crossterm::terminal::size().ok()).flatten().map(|(w, _)| w);
@@ -102,6 +114,14 @@ mod tests {
         assert!(Color::Auto.decide(Environment { force_color: true, ..Default::default() }));
         assert!(Color::Always.decide(Environment { no_color: true, ..Default::default() }));
         assert!(!Color::Never.decide(tty));
+    }
+
+    #[test]
+    fn a_locale_says_by_its_codeset_whether_it_speaks_utf8() {
+        assert!(["C.UTF-8", "en_GB.utf8", "sr_RS.UTF-8@latin"].iter().all(|locale| speaks_utf8(locale)));
+        assert!(
+            !["C", "POSIX", "de_DE", "de_DE@euro", "ja_JP.eucJP", "en_US.ISO-8859-1"].iter().any(|l| speaks_utf8(l))
+        );
     }
 
     #[test]

@@ -88,5 +88,10 @@ class Courier:
             block[start:end].view(getattr(torch, dtype)).view(shape)
             for (start, end), (dtype, shape) in zip(ranges, kinds, strict=True)
         ]
-        there = [part.to(self._device) if is_tensor(part) else part for part in tail]
+        there = [_brought(part, self._device) for part in tail]
         return self._views.built(fields if made is None else [made, *fields], there)
+
+
+def _brought(part: Any, device: Any) -> Any:
+    """What was joined in host memory, on the device: by a copy that is waited for, as its memory is not page-locked."""
+    return part.to(device) if is_tensor(part) else part

@@ -1,4 +1,4 @@
-//! Every option, defined once: help, parsing and (later) completions come from here.
+//! Every option, defined once: help, parsing, completions and manual pages come from here.
 
 mod jobs;
 mod replay;
@@ -15,7 +15,7 @@ pub use train::TrainArgs;
 
 /// Trains models faster when the data is the bottleneck: samples are cached, chosen and weighted by their own losses.
 #[derive(Debug, Parser)]
-#[command(name = "lossfeed", version, about, disable_help_subcommand = true, max_term_width = 110)]
+#[command(name = "lossfeed", version, about, max_term_width = 110)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -39,6 +39,16 @@ pub enum Command {
     Jobs(JobsArgs),
     /// Compute again what papers about such caches print, and say where the numbers agree
     Papers(PapersArgs),
+    /// Print what a shell needs to complete this program's words: `source <(lossfeed completions bash)`
+    Completions {
+        /// For which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write manual pages, one a command: `lossfeed man DIR`, then `man -l DIR/lossfeed.1`
+    Man {
+        /// The folder; made if it is not there.
+        dir: std::path::PathBuf,
+    },
     /// Tell what this machine can and cannot do, with a remedy for each shortcoming
     #[cfg(feature = "doctor")]
     Doctor(DoctorArgs),
@@ -62,7 +72,7 @@ pub struct SmiArgs {
     /// When to use colour; NO_COLOR, CLICOLOR_FORCE and FORCE_COLOR are honoured
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Output")]
     pub color: Color,
-    /// Draw with plain ASCII
+    /// Draw with plain ASCII, as is done where the locale says that nothing else can be shown
     #[arg(long, help_heading = "Output")]
     pub ascii: bool,
 }

@@ -16,14 +16,19 @@ pub(crate) fn fraction(text: &str) -> Result<f64, String> {
     }
 }
 
-/// "250us", "2ms", "1.5s" or plain seconds → seconds.
+/// "250us", "2ms" or "1.5s" → seconds. A number without a unit is refused, for nobody knows what was meant: 20 of what?
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let (number, unit) = split_unit(text);
     let scale = match unit {
         "us" | "µs" => 1e-6,
         "ms" => 1e-3,
-        "s" | "" => 1.0,
+        "s" => 1.0,
         "min" => 60.0,
+        "" if number.parse() == Ok(0.0) => 1.0,
+        "" if number.parse::<f64>().is_ok() => {
+            return Err(format!("{number} has no unit: write {number}ms or {number}s"));
+        }
+        "" => return Err("must be a time such as 2ms or 0.5s".to_owned()),
         _ => return Err(format!("unit {unit:?} is not one of us, ms, s, min")),
     };
     match number.parse::<f64>() {
@@ -67,7 +72,8 @@ mod tests {
     #[test]
     fn units_become_base_units() {
         assert_eq!(seconds("2ms"), Ok(0.002));
-        assert_eq!(seconds("1.5"), Ok(1.5));
+        assert_eq!((seconds("1.5 s"), seconds("0")), (Ok(1.5), Ok(0.0)));
+        assert!(seconds("20").unwrap_err().contains("write 20ms or 20s"));
         assert_eq!(bytes("20MB"), Ok(20_000_000));
         assert_eq!(bytes("1.5 GiB/s"), Ok(1_610_612_736));
         for bad in ["", "-1", "2parsec", "nan", "1e400", "."] {

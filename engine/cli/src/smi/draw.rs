@@ -62,8 +62,15 @@ pub fn draw(snapshot: &Snapshot, look: Look) -> Buffer {
     if snapshot.engines.is_empty() {
         screen.line(["running engines: none".into()]);
     } else {
-        let rows = snapshot.engines.iter().map(|engine| engine_row(engine, &snapshot.gpus)).collect();
-        screen.table(&ENGINE_COLUMNS, rows);
+        // The ended are one line beside the living, and rows where nobody lives: somebody looks for one of them.
+        let (living, ended): (Vec<&Engine>, Vec<&Engine>) = snapshot.engines.iter().partition(|engine| engine.alive);
+        let shown = if living.is_empty() { &ended } else { &living };
+        screen.table(&ENGINE_COLUMNS, shown.iter().map(|engine| engine_row(engine, &snapshot.gpus)).collect());
+        if !living.is_empty() && !ended.is_empty() {
+            let names: Vec<String> = ended.iter().map(|engine| format!("{} {}", engine.pid, engine.job)).collect();
+            let line = format!("ended: {} ({})", ended.len(), names.join(", "));
+            screen.line([Cell(line, Style::new().add_modifier(Modifier::DIM))]);
+        }
     }
     for engine in snapshot.engines.iter().filter(|e| e.alive) {
         details(&mut screen, engine, if look.ascii { ASCII.levels } else { UNICODE.levels });

@@ -55,7 +55,7 @@ fn show(snapshot: &Snapshot, args: &SmiArgs, out: &mut impl io::Write) -> io::Re
         term::document(snapshot, out)?;
         return out.flush();
     }
-    let look = Look { width: term::width(), ascii: args.ascii, footer: "" };
+    let look = Look { width: term::width(), ascii: args.ascii || term::ascii(), footer: "" };
     print::print(out, &draw(snapshot, look), args.color.decide(Environment::of_stdout()))
 }
 

@@ -167,8 +167,9 @@ impl Engine {
         match (self.alive, self.stall_ratio) {
             (false, _) => "exited",
             (true, None) => "starts",
-            // The thresholds nvitop paints by.
-            (true, Some(stall)) if stall >= 0.10 => "waits",
+            // The thresholds nvitop paints by. The share counts from the run's start; batches that lie ready now say that
+            // whoever waits is not waiting for them.
+            (true, Some(stall)) if stall >= 0.10 && self.counter("slots_ready").unwrap_or(0) == 0 => "waits",
             (true, Some(_)) => "ok",
         }
     }
@@ -224,5 +225,8 @@ mod tests {
         assert_eq!(engine.stall_ratio, Some(0.3));
         assert_eq!(engine.ess_ratio, Some(0.812));
         assert_eq!(engine.state(), "waits");
+        let mut ready = engine;
+        ready.counters.insert("slots_ready".to_owned(), 3);
+        assert_eq!(ready.state(), "ok", "it waited once, and does not now");
     }
 }

@@ -58,7 +58,7 @@ fn busy() -> Engine {
             ("coalesced_total", 3),
             ("bad_samples_total", 0),
             ("slots_total", 8),
-            ("slots_ready", 3),
+            ("slots_ready", 0),
             ("slots_lent", 1),
             ("slots_copying", 2),
             ("scores_total", 999_744),
@@ -160,6 +160,14 @@ fn without_nvml_one_line_says_so_and_engines_stay() {
 #[test]
 fn without_engines_one_line_says_so() {
     assert_golden("nothing-100.txt", &text(&no_nvml(Vec::new()), 100, false));
+}
+
+#[test]
+fn the_ended_are_one_line_beside_the_living_and_rows_where_nobody_lives() {
+    let drawn = text(&no_nvml(vec![busy(), dead(), Engine { pid: 7, ..dead() }]), 100, true);
+    assert!(drawn.contains("ended: 2 (") && drawn.contains("7 "), "{drawn}");
+    assert_eq!(drawn.matches("exited").count(), 0, "{drawn}");
+    assert_eq!(text(&no_nvml(vec![dead()]), 100, true).matches("exited").count(), 1);
 }
 
 #[test]

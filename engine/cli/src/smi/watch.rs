@@ -9,7 +9,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 
 use super::{Look, draw, show, take, verdict};
 use crate::args::SmiArgs;
-use crate::term::Environment;
+use crate::term::{self, Environment};
 
 /// Shows snapshots every `every_s` seconds until the reader leaves, a key or a signal says stop.
 pub(super) fn run(args: &SmiArgs, every_s: f64) -> io::Result<i32> {
@@ -56,20 +56,28 @@ fn screens(
     let mut snapshot = take(args);
     let mut taken = Instant::now();
     let mut paused = false;
+    let ascii = args.ascii || term::ascii();
+    let (mut top, mut page) = (0_u16, 1_u16);
     loop {
         terminal.draw(|frame| {
-            let footer = if paused { "paused   p go on   q quit" } else { "p pause   q quit" };
+            let footer = match paused {
+                true => "paused   p go on   arrows scroll   q quit",
+                false => "p pause   arrows scroll   q quit",
+            };
             let area = frame.area();
-            let mut screen = draw(&snapshot, Look { width: area.width.max(60), ascii: args.ascii, footer });
+            let mut screen = draw(&snapshot, Look { width: area.width.max(60), ascii, footer });
+            page = area.height.max(1);
+            // As far as there is something below; a screen that has become shorter takes it back.
+            top = top.min(screen.area.height.saturating_sub(page));
             if !colored {
                 for cell in &mut screen.content {
                     cell.fg = ratatui::style::Color::Reset;
                 }
             }
             let target = frame.buffer_mut();
-            for y in 0..area.height.min(screen.area.height) {
+            for y in 0..area.height.min(screen.area.height - top) {
                 for x in 0..area.width.min(screen.area.width) {
-                    if let (Some(to), Some(from)) = (target.cell_mut((x, y)), screen.cell((x, y))) {
+                    if let (Some(to), Some(from)) = (target.cell_mut((x, y)), screen.cell((x, y + top))) {
                         *to = from.clone();
                     }
                 }
@@ -85,6 +93,12 @@ fn screens(
                 KeyCode::Char('q') | KeyCode::Esc => return Ok(0),
                 _ if interrupted => return Ok(0),
                 KeyCode::Char('p') => paused = !paused,
+                KeyCode::Down | KeyCode::Char('j') => top = top.saturating_add(1),
+                KeyCode::Up | KeyCode::Char('k') => top = top.saturating_sub(1),
+                KeyCode::PageDown | KeyCode::Char(' ') => top = top.saturating_add(page),
+                KeyCode::PageUp => top = top.saturating_sub(page),
+                KeyCode::Home => top = 0,
+                KeyCode::End => top = u16::MAX,
                 _ => {}
             }
         }

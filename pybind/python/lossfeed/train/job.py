@@ -211,11 +211,20 @@ def prepare(options: Options, splits: Splits) -> Job:
         latency_s=settled("latency_s"),
         bandwidth_bytes_per_s=settled("bandwidth_bytes_per_s"),
         workers=options.workers,
-        device=options.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        device=_device(options.device) or ("cuda" if torch.cuda.is_available() else "cpu"),
         resize=options.resize,
         augment=settled("augment"),
         record=options.record,
     )
+
+
+def _device(asked: str | None) -> str | None:
+    if asked is not None and asked != "cpu" and not torch.cuda.is_available():
+        raise OptionError(
+            f"--device {asked}: this PyTorch ({torch.__version__}) sees no CUDA device; leave it out to train on the CPU, "
+            "or look at `lossfeed doctor`"
+        )
+    return asked
 
 
 def _words(spec: tuple[str, tuple[int, ...]]) -> str:
