@@ -55,8 +55,8 @@ class Pass(Iterator[Batch]):
         self._begin = begin
         #: Threads may share a pass.
         self._beginning = threading.Lock()
-        #: The engine's number for it, from its first batch on.
-        self._iteration: int | None = None
+        #: The engine's number for it, which counts from 1; 0 until its first batch is asked for.
+        self._iteration = 0
         self._batches = self._engine.batches_per_epoch()
         #: What is on its way to the device: (fields, ticket), or what went wrong with it.
         self._ahead: tuple[Any, Any] | _Lost | None = None
@@ -75,7 +75,7 @@ class Pass(Iterator[Batch]):
         line.world.check()
         self._unseen = 0
         with self._beginning:
-            if self._iteration is None:
+            if self._iteration == 0:
                 self._iteration = self._begin(self)
                 self._batches = self._engine.batches_per_epoch()
         try:
@@ -149,7 +149,7 @@ class Pass(Iterator[Batch]):
 
     def _end(self) -> None:
         """Ends the pass where the consumer stands in it."""
-        if not self._over and self._iteration is not None:
+        if not self._over and self._iteration != 0:
             self._over = True
             self._engine.abandon(self._iteration, self.held())
 
