@@ -1,5 +1,9 @@
 //! Everything a user tunes, as plain values. Components (a source, a decoder, a device) are handed in beside them.
 
+mod images;
+
+pub use images::{CropOf, CropSettings, ImageSteps};
+
 use crate::error::{Error, Result};
 use crate::policy;
 use crate::sampler::{Batches, SamplerSettings};
@@ -120,6 +124,9 @@ pub struct TransformSettings {
     pub mean: Vec<f64>,
     /// Standard deviations, likewise.
     pub std: Vec<f64>,
+    /// Chance that a rectangle of the result becomes 0. Only loader threads do it.
+    #[serde(default)]
+    pub erase: f64,
 }
 
 impl TransformSettings {
@@ -128,16 +135,7 @@ impl TransformSettings {
     /// # Errors
     /// [`crate::ErrorKind::Settings`] for other samples, and for whatever of the settings does not fit them.
     pub fn build(&self, spec: &TensorSpec) -> Result<ImageTransform> {
-        let source = match (spec.dtype, spec.shape.as_slice()) {
-            (Dtype::U8, &[height, width, channels]) => [height, width, channels],
-            (Dtype::U8, &[height, width]) => [height, width, 1],
-            (dtype, shape) => {
-                return Err(Error::settings(format!(
-                    "transform makes uint8 images of shape (height, width, channels) or (height, width); this dataset's samples are {} of shape {shape:?}: leave transform out and change batch.data in the loop",
-                    dtype.name()
-                )));
-            }
-        };
+        let source = images::pixels(spec)?;
         let dtype = match self.dtype {
             Dtype::U8 => ImageDtype::U8,
             Dtype::F16 => ImageDtype::F16,
@@ -162,17 +160,6 @@ impl TransformSettings {
         };
         ImageTransform::new(source, &options).map_err(|e| Error::settings(format!("transform: {e}")))
     }
-}
-
-/// Element type and shape of what a transform makes.
-pub fn transformed(transform: &ImageTransform) -> TensorSpec {
-    let dtype = match transform.dtype() {
-        ImageDtype::U8 => Dtype::U8,
-        ImageDtype::F16 => Dtype::F16,
-        ImageDtype::BF16 => Dtype::Bf16,
-        ImageDtype::F32 => Dtype::F32,
-    };
-    TensorSpec::new(dtype, transform.shape())
 }
 
 /// How an engine feeds a run.
@@ -216,6 +203,10 @@ pub struct Settings {
     /// whose kernels do it ([`crate::device::cuda::CudaKernels::images`]), leave it out here.
     #[serde(default)]
     pub transform: Option<TransformSettings>,
+    /// What the loader's threads crop of an image of any size before that, on any device. `None`: nothing; all images
+    /// then have one size.
+    #[serde(default)]
+    pub crop: Option<CropSettings>,
     /// How batches get to a GPU, by [`crate::engine::Courier`]. `None`: the way that is measured to be the fastest when
     /// the engine is made. On paths other than the gathered one a batch's cached samples are not in its slot
     /// ([`crate::staging::BatchSlot::gather`]).
@@ -261,6 +252,7 @@ impl Default for Settings {
             cache_bytes: 0,
             cache_form: CacheForm::Encoded,
             transform: None,
+            crop: None,
             copy_path: gathered(),
             policy: None,
             sampler: SamplerSettings::default(),

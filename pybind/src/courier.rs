@@ -55,8 +55,9 @@ impl Courier {
     ) -> PyResult<Sent> {
         let (courier, slot) = (Arc::clone(&self.0), Arc::clone(&slot.slot));
         let to = ImagesTo { rest, pixels, made };
+        let transform = transform.on_the_device()?;
         // SAFETY: as for `send`; `pixels` belongs to this stream.
-        let event = outside(py, || unsafe { self.0.send_images(slot, &transform.0, key, &to, after) })?;
+        let event = outside(py, || unsafe { self.0.send_images(slot, transform, key, &to, after) })?;
         Ok(Sent { courier, event })
     }
 }

@@ -1,7 +1,8 @@
-//! The image transform as Python makes it: checked against a dataset before a loader is made.
+//! What becomes of images, as Python makes it: checked against a dataset before a loader is made.
 
 use lossfeed::Error;
-use lossfeed::settings::{TransformSettings, transformed};
+use lossfeed::settings::{CropSettings, ImageSteps, TransformSettings};
+use lossfeed::source::Resize;
 use lossfeed_kernels::image::{ImageTransform as Core, batch_key};
 use pyo3::prelude::*;
 
@@ -11,22 +12,30 @@ use crate::spec::{self, PySpec};
 
 /// What becomes of a dataset's pixels.
 #[pyclass(frozen, module = "lossfeed._native")]
-pub(crate) struct ImageTransform(pub(crate) Core);
+pub(crate) struct ImageTransform(ImageSteps);
+
+impl ImageTransform {
+    /// The step that a device does.
+    pub(crate) fn on_the_device(&self) -> PyResult<&Core> {
+        self.0.transform.as_ref().ok_or_else(|| raise(Error::internal("a device's transform that has no such step")))
+    }
+}
 
 #[pymethods]
 impl ImageTransform {
-    /// `settings` is the engine's `TransformSettings` as JSON.
+    /// `settings` is the engine's `TransformSettings` as JSON, `crop` its `CropSettings`, if there is one.
     #[new]
-    fn new(source: &Source, settings: &str) -> PyResult<Self> {
-        let settings: TransformSettings =
-            serde_json::from_str(settings).map_err(|e| raise(Error::settings(format!("transform: {e}"))))?;
-        settings.build(source.dataset.spec()).map(Self).map_err(raise)
+    fn new(source: &Source, settings: &str, crop: Option<&str>) -> PyResult<Self> {
+        let unknown = |e: serde_json::Error| raise(Error::settings(format!("transform: {e}")));
+        let transform: TransformSettings = serde_json::from_str(settings).map_err(unknown)?;
+        let crop: Option<CropSettings> = crop.map(serde_json::from_str).transpose().map_err(unknown)?;
+        ImageSteps::new(source.dataset.spec(), crop.as_ref(), Some(&transform)).map(Self).map_err(raise)
     }
 
     /// (dtype, shape in memory) of what it makes of a sample.
     #[getter]
     fn spec(&self) -> PySpec {
-        spec::to_python(&transformed(&self.0))
+        spec::to_python(self.0.delivered())
     }
 
     /// Whether chance changes every delivery of a sample.
@@ -40,4 +49,18 @@ impl ImageTransform {
     fn key(seed: u64, epoch: u64, number: u64) -> u64 {
         batch_key(seed, epoch, number)
     }
+}
+
+/// (left, top, right, bottom) of what is resampled to `crop` when an image of `size` is scaled to cover `resize` and cut
+/// in its middle. All sizes are (height, width).
+#[pyfunction]
+pub(crate) fn crop_box(
+    size: (usize, usize),
+    resize: (usize, usize),
+    crop: (usize, usize),
+) -> PyResult<(f64, f64, f64, f64)> {
+    let region = Resize { to: resize, crop: Some(crop) }.region(size).map_err(raise)?;
+    let (right, bottom) = (region.left + region.width, region.top + region.height);
+    // Rounding may have carried them over the image's end.
+    Ok((region.left, region.top, right.min(size.1 as f64), bottom.min(size.0 as f64)))
 }

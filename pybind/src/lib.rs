@@ -43,6 +43,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<courier::Courier>()?;
     module.add_class::<courier::Sent>()?;
     module.add_class::<images::ImageTransform>()?;
+    module.add_function(wrap_pyfunction!(images::crop_box, module)?)?;
     module.add_function(wrap_pyfunction!(source::open_source, module)?)?;
     module.add_function(wrap_pyfunction!(source::array_source, module)?)?;
     module.add_function(wrap_pyfunction!(dataset::dataset_source, module)?)?;

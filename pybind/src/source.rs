@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lossfeed::engine::Dataset;
 use lossfeed::settings::CacheForm;
-use lossfeed::source::{self, Arrays, DiskTier, Form, ImageMode, OpenOptions, Throttle};
+use lossfeed::source::{self, Arrays, DiskTier, Form, ImageMode, OpenOptions, Resize, Throttle};
 use lossfeed::{Error, SampleId};
 use pyo3::prelude::*;
 
@@ -26,7 +26,7 @@ impl Source {
         py: Python<'_>,
         source: Arc<dyn source::Source>,
         mode: &str,
-        resize: Option<(usize, usize)>,
+        resize: Option<Resize>,
     ) -> PyResult<Self> {
         let mode = match mode {
             "auto" => ImageMode::Auto,
@@ -134,13 +134,14 @@ impl Source {
 
 /// Opens a directory, tar shards or a URL.
 #[pyfunction]
-#[pyo3(signature = (url, *, mode, resize, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce, disk))]
+#[pyo3(signature = (url, *, mode, resize, crop, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce, disk))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn open_source(
     py: Python<'_>,
     url: &str,
     mode: &str,
     resize: Option<(usize, usize)>,
+    crop: Option<(usize, usize)>,
     latency_s: f64,
     bandwidth_bytes_per_s: Option<u64>,
     connections: usize,
@@ -178,7 +179,7 @@ pub(crate) fn open_source(
         disk,
     };
     let opened = outside(py, || source::open(url, &options))?;
-    Source::wrap(py, opened, mode, resize)
+    Source::wrap(py, opened, mode, resize.map(|to| Resize { to, crop }))
 }
 
 /// A dataset of arrays in memory, one or several of data and one of targets; all are borrowed, not copied, for as long

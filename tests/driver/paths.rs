@@ -219,6 +219,7 @@ fn a_path_that_cannot_be_taken_is_refused_with_what_to_do() {
         flip: 0.0,
         mean: vec![],
         std: vec![],
+        erase: 0.0,
     };
     for path in [CopyPath::Mapped, CopyPath::Batched] {
         let refused = |settings, kind, word: &str| {

@@ -153,6 +153,7 @@ fn mistakes() -> Vec<(Settings, &'static str)> {
         flip: 0.0,
         mean: vec![],
         std: vec![],
+        erase: 0.0,
     };
     let pads = SamplerSettings::Pads(Pads { repeats: 0.0, ..Pads::default() });
     vec![

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use lossfeed::ErrorKind;
-use lossfeed::source::{Decoder, ImageMode, OpenOptions, Scratch, Source, open};
+use lossfeed::source::{Decoder, ImageMode, OpenOptions, Resize, Scratch, Source, open};
 use proptest::prelude::*;
 
 fn here(parts: &[&str]) -> PathBuf {
@@ -70,15 +70,22 @@ fn members_that_lead_elsewhere_are_ignored_and_counted() {
     }
 }
 
-/// A decoder that resizes, so that nothing but the image itself can be a reason to refuse.
-static DECODER: LazyLock<Decoder> = LazyLock::new(|| {
+/// Decoders that resize, so that nothing but the image itself can be a reason to refuse.
+static DECODERS: LazyLock<[Decoder; 2]> = LazyLock::new(|| {
     let shard = open_shard("links.tar").unwrap();
-    Decoder::for_source(&*shard, ImageMode::Rgb, Some((8, 8))).unwrap()
+    let whole = Resize { to: (8, 8), crop: None };
+    [whole, Resize { crop: Some((5, 7)), ..whole }]
+        .map(|resize| Decoder::for_source(&*shard, ImageMode::Rgb, Some(resize)).unwrap())
 });
 
+/// Stretched and cropped: what is refused in one way is refused in the other.
 fn decode(encoded: &[u8]) -> lossfeed::Result<()> {
-    let mut out = vec![0; DECODER.spec().bytes()];
-    DECODER.decode(encoded, &mut out, &mut Scratch::default())
+    let [stretched, cropped] = DECODERS.each_ref().map(|decoder| {
+        let mut out = vec![0; decoder.spec().bytes()];
+        decoder.decode(encoded, &mut out, &mut Scratch::default())
+    });
+    assert_eq!(stretched.is_ok(), cropped.is_ok(), "{stretched:?} but {cropped:?}");
+    stretched
 }
 
 #[test]

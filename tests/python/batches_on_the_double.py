@@ -7,14 +7,20 @@ was allocated on, and to nobody before the streams it was recorded on have passe
 wrong bytes.
 """
 
+import atexit
 import contextlib
 import ctypes
+import functools
 import gc
 import math
+import os
+import shutil
 import sys
+import tempfile
 import warnings
 
 import numpy as np
+import PIL.Image
 import torch
 from driver_double import call, violations
 
@@ -133,7 +139,7 @@ pixels = np.random.default_rng(0).integers(0, 256, (SAMPLES, 7, 9, 3), dtype=np.
 data = (pixels, np.arange(SAMPLES) * 3)
 
 
-def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, **keywords):
+def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, data=data, **keywords):
     """Epochs on the double beside the same epochs on the CPU; the number of batches with a wrong byte. `astray`: they
     are read on a stream that was never made to wait."""
     call("set", b"delay_us", delay_us)
@@ -144,7 +150,8 @@ def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, **keywords
         by_threads = transform is not None and _cuda._loaded[0] is None
         assert (there._settings["transform"] is not None) == by_threads, "who transforms"
         path = keywords.get("copy_path", "auto")
-        measured = path == "auto" and "cache" in keywords and not by_threads
+        cropped = transform is not None and transform._crop is not None
+        measured = path == "auto" and "cache" in keywords and not by_threads and not cropped
         assert set(there.copy_paths()) == (set(PATHS) if measured else set())
         assert path in (there.copy_path, "auto")
         for _ in range(epochs):
@@ -176,6 +183,18 @@ def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, **keywords
         assert (stats["in_place_samples_total"] > 0) == (path != "gathered"), stats
     gc.collect()
     return wrong
+
+
+@functools.cache
+def pictures():
+    """A folder of PNGs of several sizes."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    os.mkdir(os.path.join(folder, "all"))
+    for i in range(SAMPLES):
+        image = np.random.default_rng(i).integers(0, 256, (9 + i % 7, 8 + i % 11, 3), dtype=np.uint8)
+        PIL.Image.fromarray(image).save(os.path.join(folder, "all", f"{i:03}.png"))
+    return folder
 
 
 class Structured:
@@ -257,11 +276,33 @@ def main():
                 cache = {"cache": "60%", "policy": "lru", "copy_path": path}
                 found = deliver(transform, 200, on=SIDE, **keywords, **cache)
                 assert found == 0, f"{found} wrong batches: {transform}, {keywords}, {cache}"
+    # Cropped by the loader's threads, the rest by the kernel.
+    parts = lf.ImageTransform("float16", mean=0.4, std=0.3, crop=(6, 5), scale=(0.2, 1.0), flip=0.5)
+    middle = lf.ImageTransform("uint8", layout="NHWC", resize=9, crop=8, random_crop=False, flip=0.5)
+    for cropping in (parts, middle):
+        for keywords in ({"num_workers": 2}, {"num_workers": 1, "cache": "60%"}, {"num_workers": 0, "cache": "60%", "copy_path": "gathered"}):
+            for of in (data, lf.open(pictures()), lf.open(pictures(), resize=16, crop=12)):
+                found = deliver(cropping, 200, on=SIDE, data=of, **keywords)
+                assert found == 0, f"{found} wrong batches: {cropping}, {keywords}"
+    for path in ("batched", "mapped"):
+        try:
+            lf.Loader(data, BATCH, device="cuda:0", transform=parts, cache="60%", copy_path=path, framework="torch")
+            raise AssertionError(f"copy_path={path!r} takes rows as they lie in the cache")
+        except lf.SettingsError as refusal:
+            assert "the loader's threads transform them" in str(refusal), refusal
+    erasing = lf.ImageTransform(erase=0.25)
+    try:
+        lf.Loader(data, BATCH, device="cuda:0", transform=erasing, framework="torch")
+        raise AssertionError("the kernel erases nothing")
+    except lf.SettingsError as refusal:
+        assert "erase=0.25 is for device='cpu'" in str(refusal), refusal
     for keywords in ({"num_workers": 0}, {"num_workers": 2}, {"num_workers": 1, "cache": "1MiB", "policy": "lru"}):
         assert structured(200, **keywords) == 0, f"wrong batches of dicts: {keywords}"
     with warnings.catch_warnings(action="ignore"):
         _cuda._loaded[0], kernels = None, _cuda._loaded[0]  # as where the driver refuses them: the loader's threads transform
         assert deliver(made[0], 200, num_workers=1, cache="60%") == 0
+        for by_hand in (parts, erasing):
+            assert deliver(by_hand, 200, num_workers=1, cache="60%") == 0
         _cuda._loaded[0] = kernels
     assert all(outlive(transform, closed) for transform in (None, made[0]) for closed in (False, True))
     assert not gone, f"tensors died after the streams {gone} that they were used on"

@@ -16,7 +16,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::{AdamW, Linear, Module, Optimizer, ParamsAdamW, VarBuilder, VarMap, linear};
 use lossfeed::engine::Dataset;
 use lossfeed::sampler::SamplerSettings;
-use lossfeed::source::{Arrays, ImageMode, open};
+use lossfeed::source::{Arrays, ImageMode, Resize, open};
 use lossfeed::{Dtype, Engine, Settings, TensorSpec};
 use lossfeed_candle::{Batch, Loader, Options};
 
@@ -83,7 +83,7 @@ pub(crate) fn run(folder: Option<&str>, epochs: usize, sampler: &str) -> Result<
             // Labels of shards are numbers that may have no names.
             let labels = source.labels().and_then(|l| l.iter().max()).map_or(0, |&l| l as usize + 1);
             let classes = source.classes().len().max(labels);
-            (Dataset::new(source, ImageMode::Rgb, Some((32, 32)))?, classes)
+            (Dataset::new(source, ImageMode::Rgb, Some(Resize { to: (32, 32), crop: None }))?, classes)
         }
         None => (Dataset::new(Arc::new(generated()?), ImageMode::Auto, None)?, CLASSES),
     };

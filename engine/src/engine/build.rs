@@ -19,10 +19,9 @@ use crate::policy::{self, Needs, Policy};
 use crate::process::Process;
 use crate::sampler::{self, Batches, Circumstances, Pace, Sampler, SamplerSettings};
 use crate::scoring::Scale;
-use crate::settings::{CacheForm, CopyPath, OnError, Settings, transformed};
+use crate::settings::{CacheForm, CopyPath, ImageSteps, OnError, Settings};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
-use lossfeed_kernels::image::{ImageMaker, ImageTransform};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
@@ -96,11 +95,11 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
             "sampler auto chooses the cache policy too: leave policy {policy} out, or name a sampler"
         )));
     }
-    let transform = settings.transform.as_ref().map(|t| t.build(dataset.spec())).transpose()?;
+    let steps = ImageSteps::new(dataset.spec(), settings.crop.as_ref(), settings.transform.as_ref())?;
     let run = Circumstances {
         dataset_bytes: dataset.records(settings.cache_form).total_footprint(),
         cache_bytes: settings.cache_bytes,
-        augmented: transform.is_some_and(|t| t.is_random()),
+        augmented: steps.is_random(),
     };
     let mut sampler = SamplerSettings::from(auto.choose(run));
     let pace = auto.pace()?.filter(|_| !matches!(sampler, SamplerSettings::Uniform(_)));
@@ -118,7 +117,7 @@ struct Checked {
     settings: Settings,
     sampler: Box<dyn Sampler>,
     batches: Batches,
-    transform: Option<ImageTransform>,
+    steps: ImageSteps,
     layout: BatchLayout,
     records: RecordSizes,
     device: Arc<dyn Device>,
@@ -135,8 +134,8 @@ impl Checked {
         settings.validate(samples)?;
         let sampler = settings.sampler.build()?;
         let batches = settings.batches(samples)?;
-        let transform = settings.transform.as_ref().map(|t| t.build(dataset.spec())).transpose()?;
-        let delivered = transform.as_ref().map_or_else(|| dataset.fields().to_vec(), |t| vec![transformed(t)]);
+        let steps = ImageSteps::new(dataset.spec(), settings.crop.as_ref(), settings.transform.as_ref())?;
+        let delivered = if steps.any() { vec![steps.delivered().clone()] } else { dataset.fields().to_vec() };
         let layout = BatchLayout::of_fields(settings.batch_size, delivered, dataset.source.target_spec().clone())?;
         Arena::check_limit(settings.cache_bytes)?;
         let records = dataset.records(settings.cache_form);
@@ -146,16 +145,16 @@ impl Checked {
             device: device.kind(),
             slot_bytes: layout.total_bytes(),
             decoded: settings.cache_form == CacheForm::Encoded && dataset.decoder.is_some(),
-            transformed: transform.is_some(),
+            transformed: steps.any(),
             scattered: dataset.source.form().tailed() || layout.fields().len() != 1,
         };
         let copy_path = copy_cost::settled_on(&settings, &obstacles, &*device)?;
-        Ok(Self { dataset, settings, sampler, batches, transform, layout, records, device, left, copy_path })
+        Ok(Self { dataset, settings, sampler, batches, steps, layout, records, device, left, copy_path })
     }
 
     /// Takes the memory.
     fn build(self, policy: Box<dyn Policy>) -> Result<Engine> {
-        let Self { dataset, settings, sampler, batches, transform, layout, records, device, left, copy_path } = self;
+        let Self { dataset, settings, sampler, batches, steps, layout, records, device, left, copy_path } = self;
         let Dataset { source, decoder } = dataset;
         let samples = source.len();
         let policy_name = policy.name();
@@ -219,13 +218,16 @@ impl Checked {
         let target_bytes = source.target_spec().bytes();
         let read_ahead =
             (read_ahead_bytes > 0).then(|| ReadAhead::new(read_ahead_bytes, target_bytes, Arc::clone(&counters)));
+        // What is kept decoded has one size already, and what a dataset makes one size is cropped of that.
+        let own_size = records.encoded() && decoder.as_ref().is_some_and(|decoder| !decoder.resizes());
+        let images = steps.any().then(|| Images::new(steps, own_size, settings.seed));
         let feed = Feed {
             read_ahead,
             engine: ENGINES.fetch_add(1, Relaxed) + 1,
             source,
             decoder,
             records,
-            images: transform.map(|t| Images { maker: ImageMaker::new(t), seed: settings.seed.into() }),
+            images,
             cache,
             pool,
             counters: Arc::clone(&counters),

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::loader::RecordSizes;
 use crate::settings::CacheForm;
-use crate::source::{Concat, Decoder, Form, ImageMode, Scratch, Source};
+use crate::source::{Concat, Decoder, Form, ImageMode, Resize, Scratch, Source};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ impl Dataset {
     /// # Errors
     /// [`crate::ErrorKind::Settings`] for a `resize` of samples that are no images; what decoding the first image
     /// gives.
-    pub fn new(source: Arc<dyn Source>, mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Self> {
+    pub fn new(source: Arc<dyn Source>, mode: ImageMode, resize: Option<Resize>) -> Result<Self> {
         let decoder = match source.form() {
             Form::Images => Some(Decoder::for_source(&*source, mode, resize)?),
             Form::Rows(_) | Form::Fields(_) if resize.is_some() => {
@@ -45,7 +45,7 @@ impl Dataset {
         let source = Concat::new(parts.iter().map(|part| Arc::clone(&part.source)).collect())?;
         if let Some(other) = parts.iter().position(|part| part.decoder != decoder) {
             return Err(Error::settings(format!(
-                "images of part {other} are delivered as {:?} and those of part 0 as {:?}: open all with one resize= and one mode=",
+                "images of part {other} are delivered as {:?} and those of part 0 as {:?}: open all with one resize=, one crop= and one mode=",
                 parts[other].spec().shape,
                 parts[0].spec().shape
             )));

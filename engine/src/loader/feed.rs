@@ -1,6 +1,6 @@
 //! What every epoch of one engine shares: where bytes come from, where they stay, where they go.
 
-use super::{ReadAhead, RecordSizes};
+use super::{Images, ReadAhead, RecordSizes};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::settings::OnError;
@@ -8,11 +8,9 @@ use crate::source::{Decoder, Payload, Source, Traffic};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::Counters;
 use crate::types::SampleId;
-use lossfeed_kernels::image::ImageMaker;
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A sample that could not be delivered, and why.
@@ -24,14 +22,6 @@ pub struct BadSample {
     pub name: String,
     /// What was wrong.
     pub reason: String,
-}
-
-/// Makes the rows of batches from decoded pixels.
-pub struct Images {
-    /// What it makes.
-    pub maker: ImageMaker,
-    /// Seed of the draws. It is set once more, between passes, in a run whose seed was left open.
-    pub seed: AtomicU64,
 }
 
 /// Bad samples kept by name; further ones are only counted.
@@ -53,7 +43,7 @@ pub struct Feed {
     pub decoder: Option<Decoder>,
     /// What samples take in the cache, and in which form they are kept there.
     pub records: RecordSizes,
-    /// What is made of a decoded sample on its way into a row; `None`: nothing.
+    /// What is made of an image on its way into a row; `None`: nothing.
     pub images: Option<Images>,
     /// The cache.
     pub cache: Cache,

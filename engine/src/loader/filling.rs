@@ -47,7 +47,7 @@ impl Filling<'_> {
     pub(super) fn copy_all(mut self) -> Result<Outcome> {
         let count = self.failures.len();
         self.sheet.turn(Work::Source);
-        let gathered = gather(&*self.feed.source, &mut self.rows, self.stopped);
+        let gathered = gather(&*self.feed.source, &mut self.rows, self.scratch, self.stopped);
         self.sheet.turn(Work::Copy);
         self.feed.counters.fetched_samples_total.fetch_add(gathered.rows as u64, Relaxed);
         self.feed.counters.fetched_bytes_total.fetch_add(gathered.bytes, Relaxed);

@@ -2,7 +2,7 @@
 
 use super::rows::Rows;
 use crate::error::{Error, Result};
-use crate::source::{Payload, Source};
+use crate::source::{Payload, Scratch, Source};
 use std::ops::ControlFlow;
 
 /// Rows between two looks at whether the pass has ended: one copy is shorter than asking.
@@ -21,7 +21,12 @@ pub(super) struct Gathered {
 }
 
 /// Copies every sample of `rows` out of `source`, unless `stopped` says so meanwhile.
-pub(super) fn gather(source: &dyn Source, rows: &mut Rows<'_>, stopped: &dyn Fn() -> bool) -> Gathered {
+pub(super) fn gather(
+    source: &dyn Source,
+    rows: &mut Rows<'_>,
+    scratch: &mut Scratch,
+    stopped: &dyn Fn() -> bool,
+) -> Gathered {
     let mut gathered = Gathered { stopped: stopped(), ..Gathered::default() };
     if gathered.stopped {
         return gathered;
@@ -29,7 +34,7 @@ pub(super) fn gather(source: &dyn Source, rows: &mut Rows<'_>, stopped: &dyn Fn(
     let ids = rows.ids;
     source.fetch(ids, &mut |row, payload: Result<Payload<'_>>| {
         gathered.rows += 1;
-        match payload.and_then(|payload| rows.copy(row, &payload).map(|()| payload.data.len())) {
+        match payload.and_then(|payload| rows.copy(row, &payload, scratch).map(|()| payload.data.len())) {
             Ok(bytes) => gathered.bytes += bytes as u64,
             Err(e) => gathered.failures.push((row, e)),
         }

@@ -8,6 +8,7 @@ mod feed;
 mod fill;
 mod filling;
 mod gather;
+mod images;
 mod iteration;
 mod origin;
 mod read_ahead;
@@ -19,7 +20,8 @@ mod timesheet;
 mod window;
 
 pub use deliveries::{Deliveries, EpochReport};
-pub use feed::{BadSample, BadSamples, Feed, Images};
+pub use feed::{BadSample, BadSamples, Feed};
+pub use images::Images;
 pub use iteration::Iteration;
 pub use read_ahead::ReadAhead;
 pub use record::RecordSizes;

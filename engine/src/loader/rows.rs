@@ -49,7 +49,7 @@ impl Rows<'_> {
     }
 
     /// Fills a row from a payload that is not encoded.
-    pub(super) fn copy(&mut self, row: usize, payload: &Payload<'_>) -> Result<()> {
+    pub(super) fn copy(&mut self, row: usize, payload: &Payload<'_>, scratch: &mut Scratch) -> Result<()> {
         let feed = self.feed;
         if payload.target.len() != self.target_bytes {
             return Err(self.wrong_target(payload));
@@ -71,13 +71,14 @@ impl Rows<'_> {
         target.copy_from_slice(payload.target);
         if let Some(images) = &feed.images {
             let before = sheet.turn(Work::Decode);
-            images.maker.make(key, id, payload.data, data);
+            let made = images.make((key, id), payload.data, data, scratch);
             sheet.turn(before);
+            made
         } else {
             // A plain copy stays on the account it is done for: reading the clock twice a row would cost as much.
             data.copy_from_slice(payload.data);
+            Ok(())
         }
-        Ok(())
     }
 
     /// Puts the arrays of a sample where they belong.
@@ -109,7 +110,7 @@ impl Rows<'_> {
         scratch: &mut Scratch,
     ) -> Result<()> {
         let feed = self.feed;
-        let Some(decoder) = feed.decoder.as_ref().filter(|_| encoded) else { return self.copy(row, payload) };
+        let Some(decoder) = feed.decoder.as_ref().filter(|_| encoded) else { return self.copy(row, payload, scratch) };
         if payload.target.len() != self.target_bytes {
             return Err(self.wrong_target(payload));
         }
@@ -119,16 +120,7 @@ impl Rows<'_> {
         let before = sheet.turn(Work::Decode);
         let decoded = match &feed.images {
             None => decoder.decode(payload.data, data, scratch),
-            Some(images) => {
-                let mut decoded = std::mem::take(&mut scratch.decoded);
-                decoded.resize(feed.records.decoded_bytes(), 0);
-                let done = decoder.decode(payload.data, &mut decoded, scratch);
-                if done.is_ok() {
-                    images.maker.make(key, id, &decoded, data);
-                }
-                scratch.decoded = decoded;
-                done
-            }
+            Some(images) => images.decode((key, id), decoder, payload.data, data, scratch),
         };
         sheet.turn(before);
         decoded

@@ -42,8 +42,12 @@ pub(super) fn connect(url: &str, options: &OpenOptions) -> Result<Target> {
     let mut target: Option<Target> = None;
     for name in pattern::braces(&url)? {
         let parsed = Url::parse(&name).map_err(|e| Error::settings(format!("{name} is no valid URL")).because(e))?;
-        let (scheme, path) = ObjectStoreScheme::parse(&parsed)
-            .map_err(|e| Error::settings(format!("{name} names no store this engine knows")).because(e))?;
+        let (scheme, path) = ObjectStoreScheme::parse(&parsed).map_err(|_| {
+            Error::settings(format!(
+                "{} names no store this engine knows: use s3://, gs://, az://, http(s):// or file://",
+                without_query(&name)
+            ))
+        })?;
         let base = base(&parsed, path.as_ref());
         match &mut target {
             Some(target) if target.base == base => target.paths.push(path.to_string()),

@@ -16,10 +16,31 @@ pub(super) struct Refused {
     pub(super) body: String,
 }
 
+/// What a person can use of an answer's body: of a page its title, of a store's XML its code and message, else its first
+/// line.
 fn said(body: &str) -> String {
     let body = body.trim();
-    if body.is_empty() { String::new() } else { format!(": {body}") }
+    let within = |tag: &str| {
+        let (_, rest) = body.split_once(&format!("<{tag}>"))?;
+        rest.split_once(&format!("</{tag}>")).map(|(text, _)| text.trim()).filter(|text| !text.is_empty())
+    };
+    let words: Vec<&str> = match body.starts_with('<') {
+        true => ["title", "Code", "Message"].into_iter().filter_map(within).collect(),
+        false => body.lines().next().into_iter().collect(),
+    };
+    let mut words = words.join(": ");
+    if let Some((cut, _)) = words.char_indices().nth(BODY_CHARS_MAX) {
+        words.truncate(cut);
+        words.push('…');
+    }
+    if words.is_empty() { words } else { format!(": {words}") }
 }
+
+/// Characters of a body that are shown.
+const BODY_CHARS_MAX: usize = 200;
+
+/// What asks this machine's cloud for credentials, and fails outside of one.
+const ASKS_FOR_CREDENTIALS: [&str; 2] = ["/latest/api/token", "169.254.169.254"];
 
 /// Who made the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +84,12 @@ pub(super) fn classified(e: object_store::Error, what: &str, known: bool, maker:
 fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
     if let Some(refused) = cause::<Refused>(&e) {
         let (status, retry_after) = (refused.status, refused.retry_after);
+        if status == 501 || status == 405 {
+            let error = format!(
+                "{what}: the server does not do this ({status}): a plain web server lists nothing, name its files"
+            );
+            return Failure::Final(Error::unreadable(error).because(e));
+        }
         if status >= 500 || status == 429 || status == 408 {
             let error = Error::outage(format!("{what}: the store does not serve ({status})")).because(e);
             return Failure::Outage { error, answered: true, retry_after };
@@ -97,6 +124,16 @@ fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
         return Failure::silence(
             Error::outage(format!("{what} was not read: no TLS could be agreed on; does this port speak https?"))
                 .because(e),
+        );
+    }
+    if ASKS_FOR_CREDENTIALS.iter().any(|words| e.to_string().contains(words)) {
+        return Failure::Final(
+            Error::unreadable(format!(
+                "{what} was not asked for: no credentials were found (store_options, environment, this machine's role); set \
+                 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give store_options={{\"skip_signature\": \"true\"}} for what \
+                 is public"
+            ))
+            .because(e),
         );
     }
     if maker == Maker::Cloud && transport.is_none() {
@@ -139,4 +176,23 @@ fn chain(e: &(dyn StdError + 'static)) -> String {
         at = e.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_page_only_its_words_are_shown() {
+        assert_eq!(said(" \n"), "");
+        assert_eq!(said("try later\nstack trace"), ": try later");
+        assert_eq!(
+            said("<!DOCTYPE HTML><html><head><title>Error response</title></head><h1>No</h1>"),
+            ": Error response"
+        );
+        let xml = "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code><Message>Reduce your rate.</Message><RequestId>7</RequestId></Error>";
+        assert_eq!(said(xml), ": SlowDown: Reduce your rate.");
+        assert_eq!(said("<html><body>nothing to quote"), "");
+        assert_eq!(said(&"é".repeat(500)).chars().count(), 2 + BODY_CHARS_MAX + 1);
+    }
 }

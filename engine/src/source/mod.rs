@@ -21,7 +21,7 @@
 //! fields.rs   rows of several arrays
 //! on_disk.rs  what was fetched, kept on a local disk: the disk tier (lossfeed-disk) before a source
 //! fingerprint.rs  what a dataset holds, in 32 characters
-//! decode/     JPEG and PNG to u8, height × width × channels
+//! decode/     JPEG and PNG to u8, height × width × channels, and of any size to one (resample.rs)
 //! ```
 //!
 //! Reading goes through positioned reads and not through a memory map on purpose: a file that is truncated while it is
@@ -86,7 +86,8 @@ mod walk_tests;
 
 pub use arrays::Arrays;
 pub use concat::Concat;
-pub use decode::{Decoder, ImageMode, MAX_PIXELS, Scratch};
+pub(crate) use decode::resample;
+pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch};
 pub use fields::Fields;
 pub use fingerprint::Fingerprint;
 pub use open::open;

@@ -124,7 +124,7 @@ fn in_store(
             }
         } else if let Some(object) = object(&store, key.as_ref(), url(path))? {
             objects.push(object);
-        } else if paths.len() == 1 {
+        } else if paths.len() == 1 && found::shards_among(&[path]).is_empty() {
             return prefix(store, base, &key, index_key, options);
         } else {
             return Err(Error::unreadable(format!("{} does not exist: check the URL", url(path))));

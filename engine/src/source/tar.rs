@@ -44,21 +44,24 @@ pub(super) struct ShardIndex {
 pub(super) fn walk<R: Read + Seek>(reader: R, len: u64, what: &str) -> Result<ShardIndex> {
     let mut reader = Budgeted { inner: reader, left: HEADER_BYTES_MAX };
     refuse_compressed(&mut reader, len, what)?;
-    let broken = |e: io::Error| {
-        Error::unreadable(format!(
-            "{what} ({len} bytes) cannot be read as a tar archive: re-create or download it again"
-        ))
-        .because(e)
+    let broken = |after: &str, e: io::Error| {
+        let error = Error::unreadable(format!(
+            "{what} ({len} bytes) cannot be read as a tar archive: {after} lies no header of a member; re-create or download it again"
+        ));
+        // What the reader says of a header that is none quotes the file's own bytes.
+        if e.kind() == io::ErrorKind::Other { error } else { error.because(e) }
     };
+    let mut last = "at its beginning".to_owned();
     let mut archive = ::tar::Archive::new(reader);
     let mut found = ShardIndex::default();
     let mut seen = HashSet::new();
     let mut labels: HashMap<String, i64> = HashMap::new();
     let mut end = 0;
-    for entry in archive.entries_with_seek().map_err(broken)? {
-        let mut entry = entry.map_err(broken)?;
+    for entry in archive.entries_with_seek().map_err(|e| broken(&last, e))? {
+        let mut entry = entry.map_err(|e| broken(&last, e))?;
         let (offset, bytes) = (entry.raw_file_position(), entry.size());
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        last = format!("after {name}");
         let kind = entry.header().entry_type();
         end = offset.checked_add(bytes).filter(|&e| e <= len).ok_or_else(|| {
             Error::unreadable(format!(

@@ -13,15 +13,22 @@
 //! [`reference`](make_plain) is the contract in plain Rust, [`ImageMaker`] the CPU's path and `cuda/image.cu` the
 //! GPU's: all three give the same bits.
 //!
+//! Before that, an image of any size may become one of a fixed size: [`ResizedCrop`] says which part of it does. After
+//! it, a rectangle may be erased: [`Erase`].
+//!
 //! # Chance
 //!
 //! A draw is a function of ([`batch_key`] of seed, epoch and batch number; id): the same whatever thread or device
 //! makes the batch and however many there are, and after a resume; another one for a sample that comes twice in an
 //! epoch.
 
+mod crop;
+mod erase;
 mod fast;
 mod plain;
 
+pub use crop::{CropKind, Region, ResizedCrop};
+pub use erase::{Erase, Erased};
 pub use fast::ImageMaker;
 pub use plain::make_plain;
 
@@ -88,12 +95,29 @@ pub enum ImageError {
         "crop=({0}, {1}) does not fit {2} x {3} pixels (padding included): make it smaller, raise padding, or resize when opening"
     )]
     Crop(usize, usize, usize, usize),
+    /// Sides of a crop of images of any size.
+    #[error("{0}=({1}, {2}): need 1 to {SIDE_MAX} pixels a side")]
+    Size(&'static str, usize, usize),
+    /// A crop beyond what it is taken of.
+    #[error(
+        "crop=({0}, {1}) is larger than resize=({2}, {3}), the size that the image is scaled to cover: make it smaller, or resize larger"
+    )]
+    Larger(usize, usize, usize, usize),
+    /// Shares of an image.
+    #[error("scale=({0}, {1}): need the least and the largest share of the image's area, above 0 and at most 1")]
+    Scale(f64, f64),
+    /// Aspect ratios.
+    #[error("ratio=({0}, {1}): need the least and the largest width over height, 0.001 to 1000")]
+    Ratio(f64, f64),
     /// Padding.
     #[error("padding={0} is beyond {SIDE_MAX} pixels")]
     Padding(usize),
     /// Flip.
     #[error("flip={0} is no chance: need 0 to 1")]
     Flip(f64),
+    /// Erasing.
+    #[error("erase={0} is no chance: need 0 to 1")]
+    Erase(f64),
     /// How many there are of mean or std.
     #[error("{0} has {1} values for {2} channels: give one, or one a channel")]
     Count(&'static str, usize, usize),

@@ -18,6 +18,7 @@ lets the scores decide which samples stay in host memory, which come next, and w
 * :class:`Loader` iterates it; ``score``, ``cross_entropy`` and ``score_losses`` take scores home.
 * :func:`concat` makes one dataset of several.
 * :class:`ImageTransform` crops, flips and normalises, on the GPU where there is one.
+* :class:`Scores` draws batches by scores for another loader, a torch DataLoader for example.
 * :func:`stage` prefetches any iterable of batches to a device.
 * :func:`cross_entropy`, :func:`sample_scores`: the pieces alone.
 
@@ -40,6 +41,7 @@ from ._errors import (
     TrainingWarning,
     UsageError,
 )
+from ._foreign import Scores
 from ._images import ImageTransform
 from ._loader import Loader
 from ._loss import cross_entropy
@@ -60,6 +62,7 @@ __all__ = [
     "OutageError",
     "SampleError",
     "SampleScores",
+    "Scores",
     "SettingsError",
     "SourceError",
     "ThreadWarning",

@@ -12,23 +12,34 @@ from ._native import cache_policies
 _SCORED_POLICIES = tuple(name for name, _, _, by_score in cache_policies() if by_score)
 
 
+#: An epoch's wait for a Python dataset that is worth a word: in seconds, and as a share of the epoch.
+SLOW_S, SLOW_SHARE = 2.0, 0.2
+
+
 class Uses:
     """What a training loop has done with a loader's batches so far. Set where it happens, looked at once an epoch."""
 
-    __slots__ = ("scored", "weight_read", "_asked", "_sampler", "_cached", "_said")
+    __slots__ = ("scored", "weight_read", "_asked", "_sampler", "_cached", "_dataset", "_before", "_said")
 
-    def __init__(self, asked: str, sampler: str, cached: bool) -> None:
+    def __init__(self, asked: str, sampler: str, cached: bool, dataset: str | None = None) -> None:
         self.scored: bool = False
         self.weight_read: bool = False
         #: What was asked for, and what is in force: they differ where the choice was left to the engine.
         self._asked = asked
         self._sampler = sampler
         self._cached = cached
+        #: The Python dataset whose items threads of this process read; None if there is none.
+        self._dataset = dataset
+        #: Counters after the epoch before.
+        self._before: dict[str, float] = {}
         self._said: set[str] = set()
 
     def look_back(self, engine: _native.Engine) -> None:
         """After a whole epoch."""
         sampler, policy, stats = self._sampler, engine.describe()[0], dict(engine.stats())
+        slow = self._waits_for(stats)
+        if slow is not None:
+            self._say("slow", slow)
         scored = self.scored or stats.get("scores_total", 0) + stats.get("scores_unranked_total", 0) > 0
         wants = None
         if self._asked != sampler and sampler != "uniform" and not self.weight_read:
@@ -65,6 +76,21 @@ class Uses:
                 "weights unread that make up for it: take the loss from loader.cross_entropy(logits, batch) or "
                 "loader.loss(…), or multiply your per-sample losses with batch.weight",
             )
+
+    def _waits_for(self, stats: dict[str, float]) -> str | None:
+        """What is to be said of the epoch's waits for a Python dataset. Threads cannot run a dataset's Python side by side, however many there are: who comes from torch's worker
+        processes is told what stands for them."""
+        names = "wait_source_us_total", "wait_us_total", "busy_us_total"
+        source, waited, busy = (stats.get(name, 0) - self._before.get(name, 0) for name in names)
+        self._before = {name: stats.get(name, 0) for name in names}
+        if self._dataset is not None and source > SLOW_S * 1e6 and source > SLOW_SHARE * (waited + busy):
+            return (
+                f"training waited {source / 1e6:.1f} s of an epoch's {(waited + busy) / 1e6:.1f} s for the items of "
+                f"{self._dataset}: threads of this process read them, and Python runs one at a time. "
+                "lf.open(dataset, processes=N) reads them in N processes, as torch's num_workers=N does; cache= keeps "
+                "what was read"
+            )
+        return None
 
     def _say(self, what: str, words: str) -> None:
         if what not in self._said:

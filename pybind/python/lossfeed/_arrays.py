@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._columns import RANK_BASE, Columns, check_logits, check_losses, check_rows, check_sequence, known, per_sample
-from ._memory import as_bytes, dtype_name, require_numpy, to_numpy
+from ._errors import SampleError, SettingsError
+from ._memory import as_bytes, dtype_name, is_tensor, require_numpy, to_numpy
 
 if TYPE_CHECKING:
     from ._account import Account
@@ -27,6 +28,22 @@ def score_losses(account: Account, losses: Any, batch: Batch, grad_norms: Any) -
     check_rows("losses", losses, len(batch))
     check_losses(losses, grad_norms)
     _send(account, batch, Columns(losses, grad_norms))
+
+
+def score_ids(account: Account, samples: int, ids: Any, losses: Any, grad_norms: Any) -> None:
+    """See :meth:`lossfeed.Scores.score_ids`."""
+    numpy = require_numpy("scoring by ids")
+    host = [value.detach().cpu().numpy() if is_tensor(value) else value for value in (ids, losses, grad_norms)]
+    names, *floats = (None if value is None else numpy.asarray(value) for value in host)
+    if names.ndim != 1 or names.dtype.kind not in "iu":
+        raise SettingsError(f"ids are {names.dtype} of shape {names.shape}: give one integer a sample, (B,)")
+    if len(names) and not 0 <= (wrong := names.max() if names.max() >= samples else names.min()) < samples:
+        raise SampleError(f"id {wrong} is none of {samples} samples: ids are 0 to {samples - 1}")
+    check_rows("losses", floats[0], len(names))
+    check_losses(*floats)
+    account.uses.scored = True
+    sent = [None if c is None else as_bytes(numpy.ascontiguousarray(c, dtype=numpy.float32)) for c in floats]
+    account.engine().apply_scores_to_ids(as_bytes(names.astype(numpy.int64)), *sent, None, None)
 
 
 def measure(logits: Any, target: Any, ignore_index: int) -> Columns:

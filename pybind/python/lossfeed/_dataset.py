@@ -10,6 +10,7 @@ from typing import Any
 from . import _native, _readers
 from ._errors import SampleError
 from ._memory import require_numpy, torch_loaded
+from ._resize import Resize
 from ._structure import Structure
 
 #: How long one call goes on with further items. A pass that is over ends between two calls.
@@ -26,7 +27,7 @@ class Adaptor:
         self,
         dataset: Any,
         mode: str,
-        resize: tuple[int, int] | None,
+        resize: Resize | None,
         thread_safe: bool | None = None,
         varying: bool = False,
         target: str | None = None,
@@ -161,7 +162,7 @@ def _raised(error: BaseException) -> tuple[str, BaseException | None, bool]:
     return f"{type(error).__name__}: {words}", error, _is_fatal(error)
 
 
-def _pixels(image: Any, mode: str, resize: tuple[int, int] | None) -> Any:
+def _pixels(image: Any, mode: str, resize: Resize | None) -> Any:
     """A PIL image as uint8 (height, width, channels)."""
     numpy = require_numpy("a dataset of images")
     if mode == "rgb" or (mode == "auto" and image.mode not in ("L", "RGB")):
@@ -169,6 +170,6 @@ def _pixels(image: Any, mode: str, resize: tuple[int, int] | None) -> Any:
     elif mode == "gray":
         image = image.convert("L")
     if resize is not None:
-        image = image.resize((resize[1], resize[0]))
+        image = resize.of(image)
     pixels = numpy.asarray(image, dtype=numpy.uint8)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels

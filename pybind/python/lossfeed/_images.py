@@ -10,19 +10,37 @@ from . import _native, _words
 from ._errors import SettingsError
 from ._keywords import choice, flag, real, whole
 from ._memory import is_array, is_tensor
+from ._resize import find as find_resize, size
 
 
 class ImageTransform:
     """Crop, flip and normalise images, after the cache: ``lf.Loader(data, transform=lf.ImageTransform("float32",
     mean=…, std=…))``.
 
-    On a CUDA device samples travel as bytes, and one kernel on the copy's stream makes the batch; on the CPU the
-    loader's threads make it on the way into the batch. Both give the same bits.
+    ========================  =====================================================================================
+    torchvision               here
+    ========================  =====================================================================================
+    ``RandomResizedCrop``     ``crop=224, scale=(0.08, 1.0)``; ``ratio`` has torchvision's default
+    ``Resize, CenterCrop``    ``resize=256, crop=224, random_crop=False``
+    ``Resize, RandomCrop``    ``resize=256, crop=224``
+    ``RandomCrop``            ``crop=32, padding=4``: no resizing
+    ``RandomHorizontalFlip``  ``flip=0.5``
+    ``ToTensor, Normalize``   ``mean=…, std=…``
+    ``RandomErasing``         ``erase=0.25``: 2 to 33 % of the area, 0.3 to 3.3 times as tall as wide, value 0
+    ========================  =====================================================================================
 
-    Equal to torchvision's ``RandomCrop(crop, padding)``, ``RandomHorizontalFlip(flip)``, ``ToTensor()`` and
-    ``Normalize(mean, std)`` up to float32 rounding. Draws are functions of the loader's seed, the epoch, the batch's
-    number and the sample's id: any number of workers, any device and a resumed run draw the same, and a sample that
-    comes twice in an epoch is drawn anew.
+    Without resizing the result is torchvision's up to float32 rounding; what is resized, up to 2 of 255 levels (Pillow's
+    bilinear filter with antialiasing, rounded between its two passes, which come in the other order here). Draws are
+    functions of the loader's seed, the epoch, the batch's number and the sample's id: any number of workers, any device
+    and a resumed run draw the same, and a sample that comes twice in an epoch is drawn anew.
+
+    On a CUDA device samples travel as bytes, and one kernel on the copy's stream flips and normalises; on the CPU the
+    loader's threads do it on the way into the batch. Both give the same bits. Resizing is done by the loader's threads
+    on every device.
+
+    With ``scale`` or ``resize`` images in files may have any size: each is decoded at its own, and what is needed of it
+    is resampled. The cache must then keep them encoded (its default). What :func:`lossfeed.open` resized, what is cached
+    decoded, arrays and Python datasets are cropped from the one size they have.
 
     Args:
         dtype: of ``batch.data``: ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"uint8"``, as text or as torch's
@@ -34,13 +52,20 @@ class ImageTransform:
         crop: ``(height, width)`` or one number for both; None is the image's size.
         padding: pixels of 0 on every side before the crop; with ``crop=None`` images are shifted by at most this much.
         random_crop: False crops the centre.
+        scale: ``(least, most)`` of an image's area, above 0 and up to 1: a part of such an area, of a shape within
+            ``ratio`` and at a random place, is resized to ``crop``.
+        ratio: ``(least, most)`` width over height of that part, drawn evenly by logarithm; None is (3/4, 4/3).
+        resize: ``(height, width)`` or one number for both, at least ``crop``: the image is scaled, its aspect kept, to
+            cover this before the crop. One number is torchvision's ``Resize``: the shorter side's length.
         flip: chance of being mirrored left to right, 0 to 1.
+        erase: chance that a rectangle of the finished image becomes 0, which after normalising is the mean; 0 to 1. On
+            the CPU only.
 
     Raises:
         SettingsError: a value makes no sense. When the loader is made: it does not fit the dataset's images.
     """
 
-    __slots__ = ("_layout", "_settings")
+    __slots__ = ("_crop", "_layout", "_settings")
 
     def __init__(
         self,
@@ -53,35 +78,45 @@ class ImageTransform:
         padding: int = 0,
         random_crop: bool = True,
         flip: float = 0.0,
+        erase: float = 0.0,
+        scale: tuple[float, float] | None = None,
+        ratio: tuple[float, float] | None = None,
+        resize: int | tuple[int, int] | None = None,
     ) -> None:
         name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
         self._layout = choice("layout", layout, "NCHW", "NHWC", "channels_last")
-        if crop is not None:
-            sides = crop if isinstance(crop, (tuple, list)) else (crop, crop)
-            if len(sides) != 2:
-                raise SettingsError(f"crop={crop!r} must be (height, width), or one number for both")
-            crop = (whole("crop", sides[0], 1, 2**31), whole("crop", sides[1], 1, 2**31))
         self._settings: dict[str, Any] = {
             "dtype": _SHORT[choice("dtype", name, *_SHORT)],
             "channels_first": self._layout == "NCHW",
-            "crop": crop,
+            "crop": size("crop", crop),
             "padding": whole("padding", padding, 0, 2**31),
             "random_crop": flag("random_crop", random_crop),
             "flip": real("flip", flip, 0.0, 1.0),
+            "erase": real("erase", erase, 0.0, 1.0),
             "mean": _numbers("mean", mean),
             "std": _numbers("std", std),
         }
+        _refuse_levels(self._settings["mean"], self._settings["std"])
+        #: The engine's settings of a crop of images of any size; None without.
+        self._crop = _resized_crop(self._settings, scale, ratio, resize)
+        if self._crop is not None:
+            # It has the size then, and what follows it neither crops nor pads.
+            self._settings |= {"crop": None, "random_crop": False}
 
     def __repr__(self) -> str:
         s = self._settings
         name = next(long for long, short in _SHORT.items() if short == s["dtype"])
-        said = [repr(name), *(f"{key}={s[key]}" for key in ("mean", "std", "crop", "padding", "flip") if s[key])]
-        said += ["random_crop=False"] if not s["random_crop"] else []
+        said = [repr(name), *(f"{key}={s[key]}" for key in ("mean", "std", "crop", "padding", "flip", "erase") if s[key])]
+        if self._crop is None:
+            said += ["random_crop=False"] if not s["random_crop"] else []
+        else:
+            said += _said(self._crop)
         return f"lossfeed.ImageTransform({', '.join([*said, f'layout={self._layout!r}'])})"
 
     def _fit(self, source: _native.Source) -> _native.ImageTransform:
         """Checked against a dataset."""
-        return _native.ImageTransform(source, json.dumps(self._settings))
+        crop = None if self._crop is None else json.dumps(self._crop)
+        return _native.ImageTransform(source, json.dumps(self._settings), crop)
 
 
 def transform(value: Any) -> ImageTransform:
@@ -111,3 +146,61 @@ def _numbers(name: str, value: Any) -> list[float]:
     if not all(map(math.isfinite, numbers)) or not numbers:
         raise SettingsError(f"{name}={value!r} must be a finite number, or one for each channel")
     return numbers
+
+
+def _refuse_levels(mean: list[float], std: list[float]) -> None:
+    """Refuses numbers in units of 0 to 255. No mean of values from 0 to 1 lies beyond 1, and no spread near 10."""
+    for name, values, most in (("mean", mean, 1.0), ("std", std, 10.0)):
+        for value in values:
+            if abs(value) > most:
+                raise SettingsError(
+                    f"{name}={value:g}: mean and std are in units of 0 to 1, not of 0 to 255: write {value:g}/255 = "
+                    f"{value / 255:.4g}"
+                )
+
+
+def _resized_crop(plain: dict[str, Any], scale: Any, ratio: Any, resize: Any) -> dict[str, Any] | None:
+    """The crop of images of any size that the keywords ask for, beside the `plain` ones."""
+    if scale is None and resize is None:
+        if ratio is not None:
+            raise SettingsError(f"ratio={ratio!r} is the shape of random parts: give their scale=(0.08, 1.0) too")
+        return None
+    asked = f"scale={scale!r}" if scale is not None else f"resize={resize!r}"
+    if plain["crop"] is None:
+        raise SettingsError(f"{asked} needs crop=, the size of the result, as in crop=224")
+    if plain["padding"]:
+        raise SettingsError(f"{asked} with padding={plain['padding']}: only a crop without resizing pads; leave one out")
+    if scale is None:
+        if ratio is not None:
+            raise SettingsError(f"ratio={ratio!r} with resize={resize!r}, which keeps the aspect ratio: leave one out")
+        found = find_resize(resize, plain["crop"])
+        return {"size": plain["crop"], "of": {"covering": {"to": found.to, "random": plain["random_crop"]}}}
+    if resize is not None:
+        raise SettingsError(f"scale={scale!r} with resize={resize!r}: a part of any area is resized to crop; leave one out")
+    if not plain["random_crop"]:
+        raise SettingsError(
+            f"scale={scale!r} with random_crop=False: parts are drawn at random; for evaluation use resize=256, "
+            "crop=224, random_crop=False"
+        )
+    part = {"scale": _span("scale", scale, 1.0), "ratio": _span("ratio", (3 / 4, 4 / 3) if ratio is None else ratio, 1e3)}
+    return {"size": plain["crop"], "of": {"part": part}}
+
+
+def _span(name: str, value: Any, most: float) -> tuple[float, float]:
+    """(least, most), both above 0."""
+    pair = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(pair) != 2:
+        raise SettingsError(f"{name}={value!r} must be two numbers, the least and the most")
+    least, largest = (real(name, end, 0.0, most) for end in pair)
+    if not 0.0 < least <= largest:
+        raise SettingsError(f"{name}={value!r} must be two numbers above 0, the least first")
+    return least, largest
+
+
+def _said(crop: dict[str, Any]) -> list[str]:
+    """The keywords that asked for it."""
+    part, covering = crop["of"].get("part"), crop["of"].get("covering")
+    said = [f"crop={crop['size']}"]
+    if part is not None:
+        return [*said, f"scale={part['scale']}", f"ratio={part['ratio']}"]
+    return [*said, f"resize={covering['to']}", *([] if covering["random"] else ["random_crop=False"])]

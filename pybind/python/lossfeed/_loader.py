@@ -385,6 +385,10 @@ class Loader(Asked, Told, OfThisProcess):
         :meth:`set_epoch` names another epoch. After :meth:`close` the state is that of the moment of closing."""
         if self._engine is None and self._last_state is not None:
             return self._last_state
+        return self._state(0)
+
+    def _state(self, unseen: int) -> dict[str, Any]:
+        """The state of `unseen` batches ago: they were handed out, and whoever has them has not passed them on."""
         engine = self._account.engine()
         self._account.deliver(wait=True)
         if self._account.mailboxes:
@@ -393,7 +397,7 @@ class Loader(Asked, Told, OfThisProcess):
             self._seeds.settle(engine)
         under_way = self._pass() if self._pass is not None else None
         held = under_way.held() if under_way is not None else 0
-        return {"version": _STATE_VERSION, "engine": engine.state(held)}
+        return {"version": _STATE_VERSION, "engine": engine.state(held + unseen)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the batches that were left of

@@ -10,6 +10,7 @@ from . import _given, _images, _keywords, _native, _ranks
 from ._account import Account
 from ._advice import Uses
 from ._augmentation import refuse_random_items
+from ._dataset import Adaptor
 from ._device import Courier
 from ._errors import SettingsError
 from ._half import torch_half
@@ -46,6 +47,8 @@ class _Delivery(NamedTuple):
     random: bool
     #: The transform's settings, for loader threads to apply; None where nobody does, or the device.
     transform: dict[str, Any] | None
+    #: The settings of a crop of images of any size, for loader threads; None without.
+    crop: dict[str, Any] | None
     #: Where the user's ``collate_fn`` has made batches of samples in host memory, and they are to go to a device.
     move_to: str | None = None
 
@@ -56,7 +59,7 @@ def make(asked: SimpleNamespace) -> Made:
     device = _keywords.device(asked.device, asked.pin_memory)
     framework = _keywords.framework(asked.framework, device)
     given = asked.dataset if asked.data is None else asked.data
-    data = open_for(given, asked.collate_fn)
+    data = open_for(given, asked.collate_fn is not None or asked.batch_sampler is not None)
     timeout_s = _keywords.real("timeout", asked.timeout)
     world = _ranks.find(asked.rank, asked.world_size)
     order = _given.find(asked, len(data), world.size)
@@ -70,7 +73,9 @@ def make(asked: SimpleNamespace) -> Made:
     if cached and not _keywords.flag("frozen_augmentation", asked.frozen_augmentation):
         refuse_random_items(data)
     engine, courier = _native.Engine(data._native, text), delivery.courier
-    account = Account(engine, settings["batch_size"], Uses(settings["sampler"]["name"], engine.describe()[3], cached))
+    by_threads = [type(a.dataset).__name__ for a in data._adaptors if isinstance(a, Adaptor)]
+    uses = Uses(settings["sampler"]["name"], engine.describe()[3], cached, next(iter(by_threads), None))
+    account = Account(engine, settings["batch_size"], uses)
     if framework == "torch":
         half = torch_half("framework='torch'")
         # At once, for a compiled step looks at them: it must not find something else after the first eager call.
@@ -130,14 +135,19 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -
     specs = data._native.fields if made is None else [made.spec]
     channels_last = transform is not None and transform._layout == "channels_last"
     views = Views(framework, specs, data._native.target_spec, channels_last, structure, asked.pad)
-    settings = None if transform is None else transform._settings
+    settings, crop = (None, None) if transform is None else (transform._settings, transform._crop)
     random = made is not None and made.random
     if device == "cpu":
-        return _Delivery(device, views, None, random, settings)
+        return _Delivery(device, views, None, random, settings, crop)
     if structure is not None and asked.collate_fn is not None:
-        return _Delivery("cpu", views, None, random, settings, device)
+        return _Delivery("cpu", views, None, random, settings, crop, device)
     courier = Courier(device, views, made)
-    return _Delivery(courier.name, views, courier, random, settings if courier.host_transforms else None)
+    if settings is not None and settings["erase"] > 0 and not courier.host_transforms:
+        raise SettingsError(
+            f"erase={settings['erase']:g} is for device='cpu': on a GPU a kernel makes the images, and it erases nothing; "
+            "leave it out, and erase in the loop"
+        )
+    return _Delivery(courier.name, views, courier, random, settings if courier.host_transforms else None, crop)
 
 
 def _settings(
@@ -172,6 +182,7 @@ def _settings(
         "cache_form": form,
         "copy_path": None if path == "auto" else path,
         "transform": delivery.transform,
+        "crop": delivery.crop,
         "policy": None if asked.policy is None else str(asked.policy),
         "sampler": sampler,
         "score": asked.score,

@@ -377,7 +377,7 @@ class Sent:
 class ImageTransform:
     """What becomes of a dataset's pixels."""
 
-    def __init__(self, source: Source, settings: str) -> None: ...
+    def __init__(self, source: Source, settings: str, crop: str | None) -> None: ...
     @property
     def spec(self) -> _Spec: ...
     @property
@@ -403,6 +403,7 @@ def open_source(
     *,
     mode: str,
     resize: tuple[int, int] | None,
+    crop: tuple[int, int] | None,
     latency_s: float,
     bandwidth_bytes_per_s: int | None,
     connections: int,
@@ -414,6 +415,9 @@ def open_source(
     coalesce: bool,
     disk: tuple[str, int] | None,
 ) -> Source: ...
+def crop_box(
+    size: tuple[int, int], resize: tuple[int, int], crop: tuple[int, int]
+) -> tuple[float, float, float, float]: ...
 def array_source(
     data: list[tuple[_Buffer, _AnySpec]], target: _Buffer, target_spec: _AnySpec, samples: int
 ) -> Source: ...

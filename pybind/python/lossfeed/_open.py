@@ -14,6 +14,7 @@ from ._keywords import choice, flag, real, whole
 from ._memory import DTYPES, as_bytes, check_dense, dtype_name, is_array, is_tensor, require_numpy, to_numpy, to_torch, torch_loaded
 from ._process import OfThisProcess
 from ._processes import Processes
+from ._resize import Resize, find as find_resize
 from ._sizes import parse_bytes
 from ._structure import NO_TARGET, TARGET_KEYS, Structure
 
@@ -150,6 +151,7 @@ def open(
     *,
     mode: _words.Mode = "auto",
     resize: tuple[int, int] | int | None = None,
+    crop: tuple[int, int] | int | None = None,
     latency: float = 0.0,
     bandwidth: int | str | None = None,
     connections: int = 64,
@@ -183,8 +185,12 @@ def open(
               (height, width, channels), text and other objects are pickled. Background threads call it, one at a time unless it is ``thread_safe``. ``__getitems__`` gets what a batch lacks in one
               call; ``__getitem__`` is called item by item, and a pass that is over ends between two of them.
         mode: ``"auto"`` (channels as the first image has them), ``"rgb"`` or ``"gray"``.
-        resize: ``(height, width)``, or one int for both: every image is resized to it. Without it all images must
-            have one size.
+        resize: ``(height, width)``, or one int for both: every image is resized to it, bilinear with antialiasing.
+            Without it all images must have one size, unless the loader's transform makes one of all
+            (:class:`lossfeed.ImageTransform` with ``resize`` or ``scale``).
+        crop: ``(height, width)``, or one int for both, at most ``resize``: images keep their aspect ratio, are scaled to
+            cover ``resize``, and this much of their middle is taken. ``resize=256, crop=224`` is torchvision's
+            ``Resize(256), CenterCrop(224)``; a ``crop`` equal to ``resize`` takes all that fits.
         latency: seconds every request to the source takes at least; makes a local source behave like a remote one.
         bandwidth: bytes per second the source gives at most, as an int or text (``"100MB"``).
         connections: requests in flight at most.
@@ -214,8 +220,8 @@ def open(
             copy of the dataset, which is started as torch's ``DataLoader`` starts its workers. They end with the Data
             that is returned. 0: none.
         varying: True for a Python dataset whose arrays differ in length from item to item. Batches then need the
-            loader's ``pad=`` or ``collate_fn=``; a loader that is given a dataset and a ``collate_fn`` finds it out by
-            itself. Such samples enter a cache when they are read for the second time: their size is known then.
+            loader's ``pad=`` or ``collate_fn=``, or equal lengths; a loader that is given a dataset and a ``collate_fn``
+            or ``batch_sampler`` finds it out by itself. Such samples enter a cache when they are read for the second time: their size is known then.
         target: the key of the target, for a Python dataset of dicts: what ``batch.target`` is and losses go by. None
             takes the first of labels, label, target, targets and y that items have.
 
@@ -227,7 +233,7 @@ def open(
     if isinstance(data, Data):
         return data
     mode = choice("mode", mode, "auto", "rgb", "gray")
-    size = _size(resize)
+    resized = find_resize(resize, crop)
     if thread_safe is not None:
         flag("thread_safe", thread_safe)
     flag("varying", varying)
@@ -239,7 +245,8 @@ def open(
             _native.open_source(
                 os.fspath(data),
                 mode=mode,
-                resize=size,
+                resize=None if resized is None else resized.to,
+                crop=None if resized is None else resized.crop,
                 latency_s=real("latency", latency),
                 bandwidth_bytes_per_s=_bandwidth(bandwidth),
                 connections=whole("connections", connections, 1, 65536),
@@ -269,11 +276,11 @@ def open(
             raise SettingsError(
                 f"{name}={value!r} is for paths and URLs; this data is in memory or a Python dataset: leave it out"
             )
-    if mode == "auto" and not (size or thread_safe or processes or varying or target):
+    if mode == "auto" and not (resized or thread_safe or processes or varying or target):
         data = _tensors_of(data)
     if _are_arrays(data):
-        if size is not None or mode != "auto":
-            raise SettingsError("mode and resize are for images; arrays are delivered as they are: leave them out")
+        if resized is not None or mode != "auto":
+            raise SettingsError("mode, resize and crop are for images; arrays are delivered as they are: leave them out")
         if varying or target is not None:
             raise SettingsError(
                 "varying= and target= are for Python datasets: rows of an array have one shape, and the target of a dict of "
@@ -281,15 +288,15 @@ def open(
             )
         _only_for_datasets(thread_safe, processes)
         return _arrays(data)
-    return _dataset(data, mode, size, thread_safe, whole("processes", processes, 0, 1024), varying, target)
+    return _dataset(data, mode, resized, thread_safe, whole("processes", processes, 0, 1024), varying, target)
 
 
-def open_for(given: Any, collate_fn: Any) -> Data:
-    """What a loader was given, opened. With a ``collate_fn`` of the user's, arrays of a Python dataset may differ in
-    length without a word: torch's DataLoader asks for none."""
+def open_for(given: Any, varying: bool) -> Data:
+    """What a loader was given, opened. `varying`: arrays of a Python dataset may differ in length without a word, since
+    the user brings a ``collate_fn`` or batches of equal lengths; torch's DataLoader asks for no word either."""
     if isinstance(given, Data):
         return given
-    if collate_fn is None or isinstance(given, (str, os.PathLike)) or _are_arrays(given):
+    if not varying or isinstance(given, (str, os.PathLike)) or _are_arrays(given):
         return open(given)
     try:
         fixed = open(given)
@@ -360,15 +367,6 @@ def _only_for_datasets(thread_safe: bool | None, processes: int) -> None:
             raise SettingsError(f"{name}={value!r} is for Python datasets: leave it out")
 
 
-def _size(resize: Any) -> tuple[int, int] | None:
-    if resize is None:
-        return None
-    pair = (resize, resize) if not isinstance(resize, (tuple, list)) else tuple(resize)
-    if len(pair) != 2:
-        raise SettingsError(f"resize={resize!r} must be (height, width) or one int")
-    return whole("resize", pair[0], 1, 65535), whole("resize", pair[1], 1, 65535)
-
-
 def _arrays(tree: Any) -> Data:
     """A pair, a longer tuple or a dict of arrays."""
     named = tree.items() if isinstance(tree, dict) else zip("xy" if len(tree) == 2 else map(str, range(len(tree))), tree)
@@ -426,7 +424,7 @@ def _are_arrays(data: Any) -> bool:
 def _dataset(
     data: Any,
     mode: str,
-    size: tuple[int, int] | None,
+    size: Resize | None,
     thread_safe: bool | None,
     processes: int,
     varying: bool,
@@ -461,7 +459,7 @@ def _dataset(
     structure = adaptor.structure
     if mode != "auto" or size is not None:
         if not any(leaf.dtype == "uint8" and len(leaf.shape) == 3 for leaf in structure.leaves):
-            raise SettingsError("mode and resize are for datasets of PIL images: leave them out")
+            raise SettingsError("mode, resize and crop are for datasets of PIL images: leave them out")
     classes = getattr(data, "classes", None)
     named = [str(c) for c in classes] if isinstance(classes, (list, tuple)) else []
     native = _native.dataset_source(

@@ -27,6 +27,7 @@ from ._dataset import RUN_S, Adaptor
 from ._errors import SourceError, UsageError
 from ._memory import torch_loaded
 from ._process import Process
+from ._resize import Resize
 from ._structure import Structure
 
 #: How often an idle process looks whether its parent is still there, in seconds.
@@ -53,7 +54,7 @@ class Processes:
         self,
         dataset: Any,
         mode: str,
-        resize: tuple[int, int] | None,
+        resize: Resize | None,
         count: int,
         varying: bool = False,
         target: str | None = None,

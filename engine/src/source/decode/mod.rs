@@ -12,10 +12,17 @@
 mod contain;
 mod jpeg;
 mod png;
+mod resample;
+#[cfg(test)]
+mod resample_tests;
 #[cfg(test)]
 mod tests;
 
+pub use resample::Resize;
+pub(crate) use resample::resample;
+
 use contain::contained;
+use lossfeed_kernels::image::{Region, ResizedCrop};
 use lossfeed_resize::Resizer;
 
 use super::{Form, Source};
@@ -66,15 +73,18 @@ impl ImageMode {
 pub struct Scratch {
     /// A decoded sample that is still to be made into a row. Not the decoder's.
     pub(crate) decoded: Vec<u8>,
+    /// A crop of it, likewise.
+    pub(crate) cropped: Vec<u8>,
     pixels: Vec<u8>,
     spare: Vec<u8>,
-    resizer: Resizer,
+    pub(crate) resizer: Resizer,
 }
 
 impl Scratch {
     /// Forgets what decoders use of it, after one of them was left in mid-work.
     fn renew(&mut self) {
-        *self = Self { decoded: std::mem::take(&mut self.decoded), ..Self::default() };
+        let (decoded, cropped) = (std::mem::take(&mut self.decoded), std::mem::take(&mut self.cropped));
+        *self = Self { decoded, cropped, ..Self::default() };
     }
 }
 
@@ -82,34 +92,37 @@ impl Scratch {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoder {
     spec: TensorSpec,
-    height: usize,
-    width: usize,
+    size: [usize; 2],
     channels: usize,
-    resize: bool,
+    /// What becomes of images of another size; `None`: they are refused.
+    fit: Option<Fit>,
     /// The mode was [`ImageMode::Auto`]: a colour image among gray ones is refused.
     auto: bool,
 }
 
+/// How an image of any size becomes one of the dataset's.
+#[derive(Debug, Clone, PartialEq)]
+enum Fit {
+    /// All of it, whatever its aspect ratio.
+    Stretch,
+    /// A part of it.
+    Crop(ResizedCrop),
+}
+
 impl Decoder {
-    /// A decoder for `source`, whose shape is `resize` (height, width) or that of the first image that decodes.
+    /// A decoder for `source`, whose shape is what `resize` makes or that of the first image that decodes.
     ///
     /// # Errors
     /// `Usage` for a source of rows; `Settings` for a resize of 0 or beyond [`MAX_PIXELS`]; `Sample` when none of the
     /// first 16 samples decodes.
-    pub fn for_source(source: &dyn Source, mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Self> {
+    pub fn for_source(source: &dyn Source, mode: ImageMode, resize: Option<Resize>) -> Result<Self> {
         if !matches!(source.form(), Form::Images) {
             return Err(Error::usage(format!(
                 "{} holds rows, not images: there is nothing to decode",
                 source.describe()
             )));
         }
-        if let Some((height, width)) = resize
-            && (height == 0 || width == 0 || height.saturating_mul(width) > MAX_PIXELS)
-        {
-            return Err(Error::settings(format!(
-                "resize=({height}, {width}) is not possible: both must be at least 1 and their product at most {MAX_PIXELS}"
-            )));
-        }
+        let fit = resize.map(|resize| Ok((resize.size(), resize.fit()?))).transpose()?;
         let mut failure = None;
         for id in 0..source.len().min(PROBES) as SampleId {
             let mut head = None;
@@ -118,7 +131,7 @@ impl Decoder {
                 ControlFlow::Continue(())
             });
             match head {
-                Some(Ok(head)) => return Ok(Self::new(head, mode, resize)),
+                Some(Ok(head)) => return Ok(Self::new(head, mode, fit)),
                 Some(Err(e)) => failure = failure.or(Some((id, e))),
                 None => return Err(Error::internal(format!("{} did not answer for sample {id}", source.describe()))),
             }
@@ -131,26 +144,25 @@ impl Decoder {
         .because(e))
     }
 
-    fn new(first: Head, mode: ImageMode, resize: Option<(usize, usize)>) -> Self {
-        let (height, width) = resize.unwrap_or((first.height, first.width));
+    fn new(first: Head, mode: ImageMode, resize: Option<([usize; 2], Fit)>) -> Self {
+        let (size, fit) = resize.map_or((first.size(), None), |(size, fit)| (size, Some(fit)));
         let channels = match mode {
             ImageMode::Rgb => 3,
             ImageMode::Gray => 1,
             ImageMode::Auto => 1 + 2 * usize::from(first.color),
         };
-        Self {
-            spec: TensorSpec::new(Dtype::U8, [height, width, channels]),
-            height,
-            width,
-            channels,
-            resize: resize.is_some(),
-            auto: mode == ImageMode::Auto,
-        }
+        let spec = TensorSpec::new(Dtype::U8, [size[0], size[1], channels]);
+        Self { spec, size, channels, fit, auto: mode == ImageMode::Auto }
     }
 
     /// Element type (u8) and shape (height, width, channels) of what [`decode`](Self::decode) writes.
     pub fn spec(&self) -> &TensorSpec {
         &self.spec
+    }
+
+    /// Whether images of any size are made one size.
+    pub fn resizes(&self) -> bool {
+        self.fit.is_some()
     }
 
     /// Decodes one image into `out`, which has exactly `spec().bytes()` bytes. On an error `out` holds no meaning.
@@ -160,7 +172,44 @@ impl Decoder {
     /// (unless it is resized), declare more than [`MAX_PIXELS`], or make the decoder panic; `Usage` for a buffer of the
     /// wrong length.
     pub fn decode(&self, encoded: &[u8], out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
-        let wanted = self.height * self.width * self.channels;
+        let region = |size: [usize; 2]| match &self.fit {
+            None if size == self.size => Ok(Region::whole(size)),
+            None => Err(Error::sample(format!(
+                "the image is {} × {} pixels (height × width), this dataset's are {} × {}: open it with resize=({}, {}) or another size, or give its loader a transform that makes one size of all (resize= or scale=) and cache_form=\"encoded\"",
+                size[0], size[1], self.size[0], self.size[1], self.size[0], self.size[1]
+            ))),
+            Some(Fit::Stretch) => Ok(Region::whole(size)),
+            // Nothing is drawn.
+            Some(Fit::Crop(crop)) => Ok(crop.region(size, 0, 0)),
+        };
+        self.decode_region(encoded, &region, self.size, out, scratch)
+    }
+
+    /// Decodes one image of any size, whatever this dataset's is, into the crop of sample `id` in the batch of `key`:
+    /// see [`ResizedCrop::region`]. `out` has height × width × channels bytes of the crop's size.
+    ///
+    /// # Errors
+    /// As [`Self::decode`], but for the shape.
+    pub fn decode_crop(
+        &self,
+        encoded: &[u8],
+        crop: &ResizedCrop,
+        (key, id): (u64, i64),
+        out: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        self.decode_region(encoded, &|size| Ok(crop.region(size, key, id)), crop.size(), out, scratch)
+    }
+
+    fn decode_region(
+        &self,
+        encoded: &[u8],
+        region: &RegionOf<'_>,
+        to: [usize; 2],
+        out: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let wanted = to[0] * to[1] * self.channels;
         if out.len() != wanted {
             return Err(Error::usage(format!(
                 "an image of this dataset needs a buffer of {wanted} bytes, got {}",
@@ -169,34 +218,39 @@ impl Decoder {
         }
         let format = Format::of(encoded)?;
         contained(format.name(), encoded.len(), scratch, |scratch| match format {
-            Format::Jpeg => self.place(jpeg::Jpeg::open(encoded, self.channels)?, out, scratch),
-            Format::Png => self.place(png::Png::open(encoded)?, out, scratch),
+            Format::Jpeg => self.place(jpeg::Jpeg::open(encoded, self.channels)?, region, to, out, scratch),
+            Format::Png => self.place(png::Png::open(encoded)?, region, to, out, scratch),
         })
     }
 
-    fn place(&self, image: impl Image, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+    fn place(
+        &self,
+        image: impl Image,
+        region: &RegionOf<'_>,
+        to: [usize; 2],
+        out: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<()> {
         let head = image.head();
         if self.auto && self.channels == 1 && head.color {
             return Err(Error::sample(
                 "the image is coloured while the dataset's first is gray: choose image_mode=\"rgb\" or \"gray\" for all",
             ));
         }
-        if (head.height, head.width) == (self.height, self.width) {
+        head.check_size()?;
+        let size = head.size();
+        let region = region(size)?;
+        if size == to && region.is_whole(size) {
             return image.write(self.channels, out, &mut scratch.spare);
         }
-        if !self.resize {
-            return Err(Error::sample(format!(
-                "the image is {} × {} pixels (height × width), this dataset's are {} × {}: pass resize=({}, {}) or another size",
-                head.height, head.width, self.height, self.width, self.height, self.width
-            )));
-        }
-        head.check_size()?;
-        scratch.pixels.resize(head.height * head.width * self.channels, 0);
+        scratch.pixels.resize(size[0] * size[1] * self.channels, 0);
         image.write(self.channels, &mut scratch.pixels, &mut scratch.spare)?;
-        let (from, to) = ((head.height, head.width), (self.height, self.width));
-        scratch.resizer.resize(&scratch.pixels, from, out, to, self.channels).map_err(Error::internal)
+        resample(&mut scratch.resizer, &scratch.pixels, size, region, out, to, self.channels)
     }
 }
+
+/// Which region of an image of a height and width is wanted.
+type RegionOf<'a> = dyn Fn([usize; 2]) -> Result<Region> + 'a;
 
 /// What an image's header declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,6 +261,10 @@ struct Head {
 }
 
 impl Head {
+    fn size(self) -> [usize; 2] {
+        [self.height, self.width]
+    }
+
     fn check_size(self) -> Result<()> {
         match self.height.checked_mul(self.width) {
             Some(1..=MAX_PIXELS) => Ok(()),

@@ -11,13 +11,13 @@ use crate::source::{Arrays, Payload};
 const HEIGHT: usize = 13;
 const WIDTH: usize = 17;
 
-fn golden(name: &str) -> Vec<u8> {
+pub(super) fn golden(name: &str) -> Vec<u8> {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "tests", "golden", "images", name].iter().collect();
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 /// Encoded images in memory, all of class 0.
-struct Images(Vec<Vec<u8>>);
+pub(super) struct Images(pub(super) Vec<Vec<u8>>);
 
 impl Source for Images {
     fn len(&self) -> usize {
@@ -54,6 +54,7 @@ impl Source for Images {
 }
 
 fn decoder(first: &[u8], mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Decoder> {
+    let resize = resize.map(|to| Resize { to, crop: None });
     Decoder::for_source(&Images(vec![first.to_vec()]), mode, resize)
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lossfeed::loader::Next;
 use lossfeed::sampler::SamplerSettings;
-use lossfeed::source::{Arrays, Decoder, ImageMode, Scratch};
+use lossfeed::source::{Arrays, Decoder, ImageMode, Resize, Scratch};
 use lossfeed::{Dataset, Dtype, Engine, ErrorKind, Settings, TensorSpec};
 
 /// At the start of every target. With `LOSSFEED_SEEDS=FOLDER` it writes its seeds there, made by the engine's own
@@ -38,7 +38,7 @@ pub fn tell_of_contained_panics() {
     }));
 }
 
-/// An image in the three modes, resized and not: pixels, or a bad sample with words.
+/// An image in the three modes, stretched, cropped and as it is: pixels, or a bad sample with words.
 pub fn image(decoders: &[Decoder], encoded: &[u8]) {
     let mut scratch = Scratch::default();
     for decoder in decoders {
@@ -58,7 +58,8 @@ pub fn image(decoders: &[Decoder], encoded: &[u8]) {
 /// Decoders with which only the image itself can be a reason to refuse: those that resize.
 pub fn decoders() -> Vec<Decoder> {
     let first = lossfeed::source::fuzzing::OneImage(include_bytes!("../../../golden/images/rgb.png"));
-    [(ImageMode::Rgb, Some((8, 8))), (ImageMode::Gray, Some((8, 8))), (ImageMode::Auto, None)]
+    let (stretched, cropped) = (Resize { to: (8, 8), crop: None }, Resize { to: (12, 9), crop: Some((8, 8)) });
+    [(ImageMode::Rgb, Some(stretched)), (ImageMode::Gray, Some(cropped)), (ImageMode::Auto, None)]
         .map(|(mode, resize)| Decoder::for_source(&first, mode, resize).expect("the golden image is one"))
         .into()
 }

@@ -1,0 +1,95 @@
+//! From an image, encoded or not, to a row: decoded, cropped, transformed, as far as the run asks for it.
+
+use crate::error::Result;
+use crate::settings::ImageSteps;
+use crate::source::{Decoder, Scratch, resample};
+use lossfeed_kernels::image::{Erase, ImageMaker, ResizedCrop};
+use std::sync::atomic::AtomicU64;
+
+/// Makes the rows of batches from images.
+pub struct Images {
+    crop: Option<ResizedCrop>,
+    maker: Option<ImageMaker>,
+    erase: Option<Erase>,
+    /// Crops are taken of encoded images as they are, of any size. Else of the dataset's one size.
+    own_size: bool,
+    /// Height, width and channels of that.
+    source: [usize; 3],
+    /// Seed of the draws. It is set once more, between passes, in a run whose seed was left open.
+    pub seed: AtomicU64,
+}
+
+/// By what chance decides for a row: the batch's key and the sample's id.
+pub(super) type Draw = (u64, i64);
+
+impl Images {
+    /// For `steps`, at least one. Crops are taken of images of their own size if `own_size` says so.
+    pub fn new(steps: ImageSteps, own_size: bool, seed: u64) -> Self {
+        let ImageSteps { crop, transform, erase, source, .. } = steps;
+        Self { crop, maker: transform.map(ImageMaker::new), erase, own_size, source, seed: seed.into() }
+    }
+
+    /// Makes a row of an encoded image. Unless crops are taken of images as they are, `scratch.decoded` is then the
+    /// sample, decoded to the dataset's size.
+    pub(super) fn decode(
+        &self,
+        draw: Draw,
+        decoder: &Decoder,
+        encoded: &[u8],
+        out: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        if let Some(crop) = self.crop.filter(|_| self.own_size) {
+            return self
+                .cropped(draw, out, scratch, |out, scratch| decoder.decode_crop(encoded, &crop, draw, out, scratch));
+        }
+        let mut decoded = std::mem::take(&mut scratch.decoded);
+        decoded.resize(decoder.spec().bytes(), 0);
+        let done =
+            decoder.decode(encoded, &mut decoded, scratch).and_then(|()| self.make(draw, &decoded, out, scratch));
+        scratch.decoded = decoded;
+        done
+    }
+
+    /// Makes a row of a sample's pixels, of the dataset's size.
+    pub(super) fn make(&self, draw: Draw, pixels: &[u8], out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+        match (&self.crop, &self.maker) {
+            (Some(crop), _) => self.cropped(draw, out, scratch, |out, scratch| {
+                let [height, width, channels] = self.source;
+                let region = crop.region([height, width], draw.0, draw.1);
+                resample(&mut scratch.resizer, pixels, [height, width], region, out, crop.size(), channels)
+            }),
+            (None, Some(maker)) => {
+                self.finish(maker, draw, pixels, out);
+                Ok(())
+            }
+            (None, None) => {
+                out.copy_from_slice(pixels);
+                Ok(())
+            }
+        }
+    }
+
+    /// Crops into the row itself, or on the way there if more is made of it.
+    fn cropped(
+        &self,
+        draw: Draw,
+        out: &mut [u8],
+        scratch: &mut Scratch,
+        crop: impl FnOnce(&mut [u8], &mut Scratch) -> Result<()>,
+    ) -> Result<()> {
+        let Some(maker) = &self.maker else { return crop(out, scratch) };
+        let mut cropped = std::mem::take(&mut scratch.cropped);
+        cropped.resize(maker.transform().source_bytes(), 0);
+        let done = crop(&mut cropped, scratch).map(|()| self.finish(maker, draw, &cropped, out));
+        scratch.cropped = cropped;
+        done
+    }
+
+    fn finish(&self, maker: &ImageMaker, (key, id): Draw, pixels: &[u8], out: &mut [u8]) {
+        maker.make(key, id, pixels, out);
+        if let Some(erase) = &self.erase {
+            erase.apply(maker.transform(), key, id, out);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+"""Scores for batches that another loader reads."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Iterable, Iterator, TypeVar
+
+from . import _words
+from ._arrays import score_ids
+from ._batch import Batch
+from ._errors import SettingsError, UsageError
+from ._keywords import whole
+from ._loader import Loader
+from ._memory import require_numpy
+
+T = TypeVar("T")
+
+
+class Scores:
+    """Draws batches of ids by scores, for a loader of another kind to read: a batch sampler for torch's ``DataLoader``::
+
+        scores = lf.Scores(dataset, 64, sampler="importance", seed=0)
+        loader = DataLoader(dataset, batch_sampler=scores, num_workers=4)
+        for epoch in range(10):
+            scores.set_epoch(epoch)
+            for batch, (x, y) in scores.beside(loader):
+                loss = scores.cross_entropy(model(x), batch, target=y)
+
+    Nothing is cached and nothing is read here: ids go out, scores come home. It must be iterated in the process that
+    scores, which is where torch asks its samplers.
+
+    Args:
+        samples: the dataset, or how many samples it has: ids are ``0 .. samples - 1``.
+        batch_size, shuffle, sampler, drop_last, seed, rank, world_size, score, smoothing, job, stats: as for
+            :class:`lossfeed.Loader`. Samplers that look at a cache are refused there.
+
+    Raises:
+        SettingsError: a setting is wrong, with its value and what to do.
+    """
+
+    def __init__(
+        self,
+        samples: Any,
+        batch_size: int = 1,
+        *,
+        shuffle: bool | None = None,
+        sampler: _words.Sampler | dict[str, Any] | None = None,
+        drop_last: bool = False,
+        seed: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        score: _words.Score | None = None,
+        smoothing: float | None = None,
+        job: str | None = None,
+        stats: bool = True,
+    ) -> None:
+        numpy = require_numpy("lf.Scores")
+        count = whole("samples", len(samples) if hasattr(samples, "__len__") else samples, 1)
+        if sampler is not None and not isinstance(sampler, (str, dict)):
+            raise SettingsError(
+                f"sampler={type(sampler).__name__} is an order of your own: give it to your loader, and score by ids with "
+                "score_ids"
+            )
+        ids = numpy.arange(count)
+        self._loader = Loader(
+            (ids, ids),
+            batch_size,
+            shuffle,
+            sampler,
+            num_workers=0,
+            drop_last=drop_last,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            score=score,
+            smoothing=smoothing,
+            job=job,
+            stats=stats,
+        )
+        #: Batches that were drawn and have not come back.
+        self._drawn: deque[Batch] = deque()
+        self._pass: Iterator[Batch] | None = None
+
+    def __len__(self) -> int:
+        """Batches an epoch and rank."""
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Draws an epoch: the ids of its batches, one after the other. Ends an earlier pass."""
+        self._drawn.clear()
+        self._pass = iter(self._loader)
+        for batch in self._pass:
+            self._drawn.append(batch)
+            yield batch.ids.tolist()
+            # Not asked for its end: the epoch is over when its last batch was delivered, and not when it was drawn.
+            if batch.number + 1 == len(self._loader):
+                return
+
+    def beside(self, loader: Iterable[T]) -> Iterator[tuple[Batch, T]]:
+        """What `loader` delivers, each with the batch that was drawn for it: ``batch.ids``, ``batch.weight``, and where
+        its scores go. `loader` must deliver batches in the order in which it was given them, as torch's does.
+
+        Raises:
+            UsageError: `loader` delivers a batch that was not drawn here.
+        """
+        for theirs in loader:
+            if not self._drawn:
+                raise UsageError(
+                    f"{type(loader).__name__} delivered a batch that was not drawn here: make it with batch_sampler= these "
+                    "scores, and iterate it nowhere else meanwhile"
+                )
+            yield self._drawn.popleft(), theirs
+
+    def set_epoch(self, epoch: int) -> None:
+        """As :meth:`lossfeed.Loader.set_epoch`."""
+        self._loader.set_epoch(epoch)
+
+    def cross_entropy(self, logits: Any, batch: Batch, *, target: Any, **keywords: Any) -> Any:
+        """As :meth:`lossfeed.Loader.cross_entropy`; `target` is what the other loader delivered."""
+        return self._loader.cross_entropy(logits, batch, target=target, **keywords)
+
+    def loss(self, kind: _words.LossKind, prediction: Any, batch: Batch, *, target: Any, **keywords: Any) -> Any:
+        """As :meth:`lossfeed.Loader.loss`."""
+        return self._loader.loss(kind, prediction, batch, target=target, **keywords)
+
+    def score_losses(self, losses: Any, batch: Batch, grad_norms: Any = None) -> None:
+        """As :meth:`lossfeed.Loader.score_losses`."""
+        self._loader.score_losses(losses, batch, grad_norms)
+
+    def weighted_mean(self, losses: Any, batch: Batch, grad_norms: Any = None) -> Any:
+        """As :meth:`lossfeed.Loader.weighted_mean`."""
+        return self._loader.weighted_mean(losses, batch, grad_norms)
+
+    def score_ids(self, ids: Any, losses: Any, grad_norms: Any = None) -> None:
+        """Scores samples by their ids, whoever drew them: for streams (``IterableDataset``) and orders of your own.
+
+        Args:
+            ids: ``(B,)`` integers, each below the number of samples. An id that is there twice is scored twice.
+            losses, grad_norms: ``(B,)`` floats, as for :meth:`lossfeed.Loader.score_losses`. Torch tensors are waited
+                for.
+
+        Raises:
+            SettingsError: other shapes. SampleError: an id that is none.
+        """
+        score_ids(self._loader._account, len(self._loader.data), ids, losses, grad_norms)
+
+    def importance(self) -> Any:
+        """As :meth:`lossfeed.Loader.importance`."""
+        return self._loader.importance()
+
+    def stats(self) -> dict[str, float]:
+        """As :meth:`lossfeed.Loader.stats`."""
+        return self._loader.stats()
+
+    def epoch_report(self) -> dict[str, Any]:
+        """As :meth:`lossfeed.Loader.epoch_report`."""
+        return self._loader.epoch_report()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As :meth:`lossfeed.Loader.state_dict`: batches that a loader has asked for ahead, and that :meth:`beside` has
+        not delivered, are still to come."""
+        return self._loader._state(len(self._drawn))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """As :meth:`lossfeed.Loader.load_state_dict`."""
+        self._drawn.clear()
+        self._loader.load_state_dict(state)
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        self._drawn.clear()
+        self._loader.close()
+
+    def __repr__(self) -> str:
+        return f"<lossfeed.Scores of {len(self._loader.data)} samples: {self._loader!r}>"

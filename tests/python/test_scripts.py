@@ -1,0 +1,176 @@
+"""Six ordinary training scripts, written for torch's DataLoader: with the import changed and nothing else they give
+torch's losses, step by step. Then each gains loss-fed sampling by one line more.
+
+Where a script shuffles, torch's own sampler does, from a generator, so that both loaders have one order.
+"""
+
+import inspect
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+
+PICTURES = """
+    torch.manual_seed(0)
+    x, y = torch.rand(96, 3, 8, 8), torch.randint(0, 5, (96,))
+    train, held_out = random_split(TensorDataset(x, y), [80, 16], generator=torch.Generator().manual_seed(1))
+    order = RandomSampler(train, generator=torch.Generator().manual_seed(2))
+    train_loader = DataLoader(train, batch_size=16, sampler=order, num_workers=WORKERS, drop_last=True)
+    test_loader = DataLoader(held_out, batch_size=5, shuffle=False)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(5))
+    model(x[:1])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for epoch in range(3):
+        for images, labels in train_loader:
+            loss = F.cross_entropy(model(images), labels)
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+            losses.append(loss.item())
+        correct = 0
+        with torch.no_grad():
+            for images, labels in test_loader:
+                correct += (model(images).argmax(1) == labels).sum().item()
+        losses.append(correct / len(test_loader.dataset))
+"""
+
+DICTS = """
+    class Tables(Dataset):
+        def __len__(self):
+            return 60
+        def __getitem__(self, i):
+            rng = np.random.default_rng(i)
+            return {"numbers": rng.normal(size=6).astype(np.float32), "kind": i % 4, "label": float(i % 7) / 7, "name": f"row {i}"}
+
+    torch.manual_seed(0)
+    loader = DataLoader(Tables(), batch_size=8, num_workers=WORKERS)
+    embedding, model = nn.Embedding(4, 3), nn.Linear(9, 1)
+    optimizer = torch.optim.Adam([*embedding.parameters(), *model.parameters()], lr=0.01)
+    for epoch in range(2):
+        for step, batch in enumerate(loader):
+            batch_on_device = {k: v.to("cpu") for k, v in batch.items() if isinstance(v, torch.Tensor)}
+            features = torch.cat([batch_on_device["numbers"], embedding(batch["kind"])], dim=1)
+            loss = F.mse_loss(model(features).squeeze(1), batch["label"].float())
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+            losses.append(loss.item())
+            assert batch["name"][0] == f"row {8 * step}" and len(batch["name"]) == len(batch["label"])
+"""
+
+TEXT = """
+    class Sentences(Dataset):
+        def __len__(self):
+            return 50
+        def __getitem__(self, i):
+            return [(i * k) % 29 + 1 for k in range(1, i % 6 + 2)], i % 2
+
+    def collate(samples):
+        lengths = torch.tensor([len(tokens) for tokens, _ in samples])
+        padded = pad_sequence([torch.tensor(tokens) for tokens, _ in samples], batch_first=True)
+        return padded, lengths, torch.tensor([label for _, label in samples])
+
+    torch.manual_seed(0)
+    loader = DataLoader(Sentences(), batch_size=8, collate_fn=collate, num_workers=WORKERS)
+    embedding, model = nn.Embedding(30, 8, padding_idx=0), nn.Linear(8, 2)
+    optimizer = torch.optim.SGD([*embedding.parameters(), *model.parameters()], lr=0.5)
+    for epoch in range(3):
+        for tokens, lengths, labels in loader:
+            pooled = embedding(tokens).sum(1) / lengths[:, None]
+            loss = F.cross_entropy(model(pooled), labels)
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+            losses.append(loss.item())
+"""
+
+IMBALANCED = """
+    torch.manual_seed(0)
+    y = torch.cat([torch.zeros(90, dtype=torch.int64), torch.ones(10, dtype=torch.int64)])
+    x = torch.randn(100, 4) + y[:, None]
+    weights = (1.0 / torch.bincount(y).float())[y]
+    sampler = WeightedRandomSampler(weights, 100, generator=torch.Generator().manual_seed(3))
+    loader = DataLoader(TensorDataset(x, y), batch_size=20, sampler=sampler, num_workers=WORKERS)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(3):
+        for inputs, targets in loader:
+            assert 0.1 < targets.float().mean() < 0.9
+            loss = F.cross_entropy(model(inputs), targets)
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+            losses.append(loss.item())
+"""
+
+BUCKETS = """
+    class Pairs(Dataset):
+        def __len__(self):
+            return 40
+        def __getitem__(self, i):
+            length = i // 10 + 2
+            return torch.arange(length, dtype=torch.float32), torch.full((length,), float(i)), torch.tensor(float(i % 3))
+
+    torch.manual_seed(0)
+    buckets = [list(range(start, start + 5)) for start in range(0, 40, 5)]
+    loader = DataLoader(Pairs(), batch_sampler=buckets, num_workers=WORKERS)
+    weight = nn.Parameter(torch.tensor(0.1))
+    optimizer = torch.optim.SGD([weight], lr=1e-4)
+    for epoch in range(2):
+        for anchor, other, distance in loader:
+            loss = ((weight * (anchor - other)).norm(dim=1) - distance).pow(2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+            losses.append(loss.item())
+"""
+
+NESTED = """
+    class Boxes(Dataset):
+        def __len__(self):
+            return 30
+        def __getitem__(self, i):
+            image = torch.full((3, 4, 4), i / 30)
+            return image, {"boxes": torch.full((2, 4), i / 10), "labels": torch.tensor([i % 3, (i + 1) % 3])}
+
+    torch.manual_seed(0)
+    loader = DataLoader(Boxes(), 6, False, num_workers=WORKERS)
+    model = nn.Linear(48, 14)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    iterator = iter(loader)
+    for step in range(9):
+        try:
+            images, targets = next(iterator)
+        except StopIteration:
+            iterator = iter(loader)
+            images, targets = next(iterator)
+        out = model(images.flatten(1))
+        loss = F.l1_loss(out[:, :8].reshape(-1, 2, 4), targets["boxes"])
+        loss = loss + F.cross_entropy(out[:, 8:].reshape(-1, 3), targets["labels"].reshape(-1))
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        losses.append(loss.item())
+"""
+
+SCRIPTS = {"pictures": PICTURES, "dicts": DICTS, "text": TEXT, "imbalanced": IMBALANCED, "buckets": BUCKETS, "nested": NESTED}
+HEAD = """
+import numpy as np, torch, torch.nn as nn, torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset, RandomSampler, TensorDataset, WeightedRandomSampler, random_split
+"""
+
+
+def losses(script, the_import, workers):
+    """What a script records."""
+    found = {"losses": []}
+    text = textwrap.dedent(script.replace("WORKERS", str(workers)))
+    exec(f"{HEAD}{the_import}\n{text}", found)
+    return found["losses"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_with_another_import_has_torchs_losses_step_by_step(name, workers):
+    expected = losses(SCRIPTS[name], "from torch.utils.data import DataLoader", 0)
+    found = losses(SCRIPTS[name], "from lossfeed import Loader as DataLoader", workers)
+    assert len(expected) > 8 and np.isfinite(expected).all()
+    assert found == expected
+
+
+def test_one_line_more_is_loss_fed():
+    script = inspect.cleandoc(PICTURES).replace("sampler=order", "sampler='importance', seed=0").replace(
+        "F.cross_entropy(model(images), labels)", "train_loader.cross_entropy(model(images), batch)"
+    ).replace("for images, labels in train_loader:\n", "for batch in train_loader:\n        images, labels = batch\n")
+    found = losses(script + "\nstats = train_loader.stats()\nlosses.append(stats['scores_total'])", "from lossfeed import Loader as DataLoader", 2)
+    assert found[-1] == 3 * 80 and found[-3] < found[0]
+    torch.manual_seed(0)
