@@ -217,7 +217,8 @@ class Loader(Asked, Told, OfThisProcess):
 
     def __iter__(self) -> Pass:
         """One pass over the next epoch. It begins with its first batch: then the order is drawn, the workers run ahead,
-        and an earlier pass ends. An iterator that nobody asks for a batch costs no epoch."""
+        and an earlier pass ends. An iterator that nobody asks for a batch costs no epoch; its ``begin()`` begins at
+        once."""
         return Pass(self._line, self._begin)
 
     def _begin(self, started: Pass) -> int:

@@ -67,6 +67,13 @@ class Pass(Iterator[Batch]):
     def __iter__(self) -> Pass:
         return self
 
+    def begin(self) -> None:
+        """Begins the epoch now, without a wait for its first batch: the workers run ahead. That batch does it else."""
+        with self._beginning:
+            if self._iteration == 0:
+                self._iteration = self._begin(self)
+                self._batches = self._engine.batches_per_epoch()
+
     def __next__(self) -> Batch:
         if self._over:
             raise StopIteration
@@ -74,10 +81,7 @@ class Pass(Iterator[Batch]):
         line.account.engine()
         line.world.check()
         self._unseen = 0
-        with self._beginning:
-            if self._iteration == 0:
-                self._iteration = self._begin(self)
-                self._batches = self._engine.batches_per_epoch()
+        self.begin()
         try:
             line.account.deliver()
             found = self._next_on_host() if line.courier is None else self._next_on_device(line.courier)
