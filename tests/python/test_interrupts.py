@@ -125,6 +125,7 @@ def test_a_slow_dataset_is_left_between_two_items(tmp_path, end):
         def asked(): return os.path.getsize(sys.argv[1]) if os.path.exists(sys.argv[1]) else 0
         loader = lf.Loader(Slow(), 200, num_workers=2)
         it = iter(loader)
+        it.begin()
         while asked() < 4: time.sleep(0.01)
         try:
             if sys.argv[2] == "signal":
