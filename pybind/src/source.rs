@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lossfeed::engine::Dataset;
 use lossfeed::settings::CacheForm;
-use lossfeed::source::{self, Arrays, DiskTier, Form, ImageMode, OpenOptions, Resize, Throttle};
+use lossfeed::source::{self, Arrays, DiskTier, Form, ImageMode, OpenOptions, Place, Records, Resize, Throttle};
 use lossfeed::{Error, SampleId};
 use pyo3::prelude::*;
 
@@ -180,6 +180,23 @@ pub(crate) fn open_source(
     };
     let opened = outside(py, || source::open(url, &options))?;
     Source::wrap(py, opened, mode, resize.map(|to| Resize { to, crop }))
+}
+
+/// A dataset of rows in files: arrays of data as (path, offset, spec), and one of targets or none.
+#[pyfunction]
+pub(crate) fn record_source(
+    py: Python<'_>,
+    data: Vec<(PathBuf, u64, PySpec)>,
+    target: Option<(PathBuf, u64, PySpec)>,
+    samples: usize,
+) -> PyResult<Source> {
+    let place = |(path, offset, of): (PathBuf, u64, PySpec)| {
+        Ok::<_, PyErr>(Place { path, offset, spec: spec::from_python(of)? })
+    };
+    let data = data.into_iter().map(place).collect::<PyResult<Vec<_>>>()?;
+    let target = target.map(place).transpose()?;
+    let records = outside(py, || Records::open(data, target, samples))?;
+    Source::wrap(py, Arc::new(records), "auto", None)
 }
 
 /// A dataset of arrays in memory, one or several of data and one of targets; all are borrowed, not copied, for as long

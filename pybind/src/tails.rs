@@ -16,32 +16,43 @@ use crate::buffer::{Buffer, Input};
 use crate::errors::{contract, outside, raise};
 use crate::process::Process;
 
-/// An array of a sample: its shape, and where its elements lie in the tail.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Part {
-    shape: Vec<usize>,
-    bytes: Range<usize>,
-}
-
 /// Element sizes and numbers of dimensions of the arrays that tails consist of.
 type Kinds = Vec<(usize, usize)>;
 
-/// The arrays of a tail; `None` if it is none.
-fn parse(tail: &[u8], kinds: &Kinds) -> Option<Vec<Part>> {
-    let dimensions: usize = kinds.iter().map(|kind| kind.1).sum();
-    let numbers = tail.get(..dimensions.checked_mul(8)?)?;
-    let mut numbers = numbers.chunks_exact(8).filter_map(|eight| Some(u64::from_ne_bytes(eight.try_into().ok()?)));
-    let mut at = dimensions * 8;
-    let mut parts = Vec::with_capacity(kinds.len());
-    for &(size, dimensions) in kinds {
-        let shape: Vec<usize> =
-            numbers.by_ref().take(dimensions).map(|n| usize::try_from(n).ok()).collect::<Option<_>>()?;
-        let bytes = shape.iter().try_fold(size, |all, &n| all.checked_mul(n))?;
-        let end = at.checked_add(bytes).filter(|&end| end <= tail.len())?;
-        parts.push(Part { shape, bytes: at..end });
-        at = end.checked_next_multiple_of(8)?;
+/// An array of a sample: its shape, and where its elements lie in the tail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Part<'a> {
+    shape: &'a [usize],
+    bytes: Range<usize>,
+}
+
+/// The arrays of all tails of a batch, tail by tail.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Parts {
+    shapes: Vec<usize>,
+    bytes: Vec<Range<usize>>,
+}
+
+impl Parts {
+    /// Adds the arrays of a tail; `None` if it is none.
+    fn parse(&mut self, tail: &[u8], kinds: &Kinds) -> Option<()> {
+        let dimensions: usize = kinds.iter().map(|kind| kind.1).sum();
+        let numbers = tail.get(..dimensions.checked_mul(8)?)?;
+        let first = self.shapes.len();
+        for eight in numbers.chunks_exact(8) {
+            self.shapes.push(usize::try_from(u64::from_ne_bytes(eight.try_into().ok()?)).ok()?);
+        }
+        let (mut at, mut shapes) = (dimensions * 8, &self.shapes[first..]);
+        for &(size, dimensions) in kinds {
+            let (shape, rest) = shapes.split_at(dimensions);
+            shapes = rest;
+            let bytes = shape.iter().try_fold(size, |all, &n| all.checked_mul(n))?;
+            let end = at.checked_add(bytes).filter(|&end| end <= tail.len())?;
+            self.bytes.push(at..end);
+            at = end.checked_next_multiple_of(8)?;
+        }
+        (at >= tail.len()).then_some(())
     }
-    (at.min(tail.len()) == tail.len()).then_some(parts)
 }
 
 /// Copies `from`, an array of `shape`, into the corner of one of the shape `to`.
@@ -64,60 +75,76 @@ fn place(from: &[u8], shape: &[usize], out: &mut [u8], to: &[usize], size: usize
 pub(crate) struct Tails {
     slot: Arc<BatchSlot>,
     kinds: Kinds,
-    /// By row.
-    rows: Vec<Vec<Part>>,
+    parts: Parts,
     home: Process,
 }
 
 impl Tails {
     pub(crate) fn of(slot: &Arc<BatchSlot>, kinds: Vec<(String, usize)>) -> Result<Self> {
-        let kinds = kinds
-            .into_iter()
-            .map(|(dtype, n)| Ok((Dtype::from_name(&dtype)?.size_bytes(), n)))
-            .collect::<Result<_>>()?;
-        let rows = slot.tails().iter().map(|tail| parse(tail, &kinds));
-        let rows = rows.collect::<Option<_>>().ok_or_else(|| Error::internal("a sample's tail is none"))?;
-        Ok(Self { slot: Arc::clone(slot), kinds, rows, home: Process::this() })
+        let sizes = kinds.into_iter().map(|(dtype, n)| Ok((Dtype::from_name(&dtype)?.size_bytes(), n)));
+        let kinds: Kinds = sizes.collect::<Result<_>>()?;
+        let mut parts = Parts::default();
+        for tail in slot.tails() {
+            parts.parse(tail, &kinds).ok_or_else(|| Error::internal("a sample's tail is none"))?;
+        }
+        Ok(Self { slot: Arc::clone(slot), kinds, parts, home: Process::this() })
     }
 
-    fn bytes(&self, row: usize, part: &Part) -> &[u8] {
+    fn rows(&self) -> usize {
+        self.slot.tails().len()
+    }
+
+    fn bytes(&self, row: usize, part: &Part<'_>) -> &[u8] {
         &self.slot.tails()[row][part.bytes.clone()]
     }
 
+    /// Array `number` of the sample of `row`, if there are such.
+    fn get(&self, row: usize, number: usize) -> Option<Part<'_>> {
+        let before: usize = self.kinds.get(..number)?.iter().map(|kind| kind.1).sum();
+        let each: usize = self.kinds.iter().map(|kind| kind.1).sum();
+        let shape = row * each + before..row * each + before + self.kinds.get(number)?.1;
+        let bytes = self.parts.bytes.get(row * self.kinds.len() + number)?.clone();
+        Some(Part { shape: self.parts.shapes.get(shape)?, bytes })
+    }
+
     /// Array `number` of every sample.
-    fn all(&self, number: usize) -> impl Iterator<Item = (usize, &Part)> {
-        self.rows.iter().enumerate().filter_map(move |(row, parts)| Some((row, parts.get(number)?)))
+    fn all(&self, number: usize) -> impl Iterator<Item = (usize, Part<'_>)> {
+        (0..self.rows()).filter_map(move |row| Some((row, self.get(row, number)?)))
     }
 
     fn padded(&self, number: usize, fill: &[u8]) -> Result<(Vec<u8>, Vec<usize>)> {
         let size = self.size(number)?;
         let mut largest: Vec<usize> = vec![0; self.kinds[number].1];
         for (_, part) in self.all(number) {
-            largest.iter_mut().zip(&part.shape).for_each(|(largest, &n)| *largest = n.max(*largest));
+            largest.iter_mut().zip(part.shape).for_each(|(largest, &n)| *largest = n.max(*largest));
         }
-        let row = largest.iter().try_fold(size, |all, &n| all.checked_mul(n));
-        let bytes = row.and_then(|row| row.checked_mul(self.rows.len())).filter(|&bytes| bytes <= isize::MAX as usize);
-        let (Some(row), Some(bytes)) = (row, bytes) else {
-            return Err(Error::memory(format!(
-                "{} samples padded to {largest:?} are larger than the address space",
-                self.rows.len()
-            )));
+        let too_large = || {
+            let rows = self.rows();
+            Error::memory(format!(
+                "{rows} samples padded to {largest:?} do not fit into memory: their batch is too large"
+            ))
         };
+        let row = largest.iter().try_fold(size, |all, &n| all.checked_mul(n)).ok_or_else(too_large)?;
+        let bytes = row.checked_mul(self.rows()).ok_or_else(too_large)?;
         let mut out = Vec::new();
-        out.try_reserve_exact(bytes).map_err(|_| {
-            Error::memory(format!("{bytes} bytes for {} samples padded to {largest:?}", self.rows.len()))
-        })?;
-        if fill.len() != size || fill.iter().all(|&byte| byte == fill[0]) {
-            out.resize(bytes, fill.first().copied().unwrap_or(0));
-        } else {
-            (0..bytes / size).for_each(|_| out.extend_from_slice(fill));
-        }
-        if row > 0 {
-            for ((at, part), out) in self.all(number).zip(out.chunks_exact_mut(row)) {
-                place(self.bytes(at, part), &part.shape, out, &largest, size);
+        out.try_reserve_exact(bytes).map_err(|_| too_large())?;
+        let even = fill.iter().all(|&byte| byte == fill[0]);
+        let filled = |out: &mut Vec<u8>, to: usize| match even {
+            true => out.resize(to, fill[0]),
+            false => (out.len()..to).step_by(size).for_each(|_| out.extend_from_slice(fill)),
+        };
+        for (at, part) in self.all(number) {
+            let (from, end) = (self.bytes(at, &part), (at + 1) * row);
+            // Where only the first dimension is shorter, what is there comes first and the filling behind it.
+            if part.shape.len() <= 1 || part.shape[1..] == largest[1..] {
+                out.extend_from_slice(from);
+                filled(&mut out, end);
+            } else {
+                filled(&mut out, end);
+                place(from, part.shape, &mut out[end - row..], &largest, size);
             }
         }
-        largest.insert(0, self.rows.len());
+        largest.insert(0, self.rows());
         Ok((out, largest))
     }
 
@@ -136,21 +163,19 @@ impl Drop for Tails {
 impl Tails {
     /// The shape of array `number` of every sample.
     fn shapes(&self, number: usize) -> Vec<Vec<usize>> {
-        self.all(number).map(|(_, part)| part.shape.clone()).collect()
+        self.all(number).map(|(_, part)| part.shape.to_vec()).collect()
     }
 
     /// Array `number` of the sample of `row`, without a copy, and its shape.
     fn part(&self, row: usize, number: usize) -> PyResult<(Buffer, Vec<usize>)> {
-        let part = self.rows.get(row).and_then(|parts| parts.get(number));
-        let part = part.ok_or_else(|| contract(format!("no array {number} in row {row}")))?;
-        Ok((Buffer::of_tail(&self.slot, row, part.bytes.clone()), part.shape.clone()))
+        let part = self.get(row, number).ok_or_else(|| contract(format!("no array {number} in row {row}")))?;
+        Ok((Buffer::of_tail(&self.slot, row, part.bytes.clone()), part.shape.to_vec()))
     }
 
     /// Array `number` of the sample of `row` as bytes of Python's own.
     fn copied<'py>(&self, py: Python<'py>, row: usize, number: usize) -> PyResult<Bound<'py, PyBytes>> {
-        let part = self.rows.get(row).and_then(|parts| parts.get(number));
-        let part = part.ok_or_else(|| contract(format!("no array {number} in row {row}")))?;
-        Ok(PyBytes::new(py, self.bytes(row, part)))
+        let part = self.get(row, number).ok_or_else(|| contract(format!("no array {number} in row {row}")))?;
+        Ok(PyBytes::new(py, self.bytes(row, &part)))
     }
 
     /// Array `number` of all samples in one, filled up with `fill` (one element) to the largest of the batch in each
@@ -170,7 +195,7 @@ impl Tails {
         let (out, offsets) = outside(py, || {
             let (mut out, mut offsets) = (Vec::new(), vec![0_i64]);
             for (row, part) in self.all(number) {
-                out.extend_from_slice(self.bytes(row, part));
+                out.extend_from_slice(self.bytes(row, &part));
                 let last = offsets.last().copied().unwrap_or(0);
                 offsets.push(last + part.shape.first().copied().unwrap_or(1) as i64);
             }
@@ -192,16 +217,19 @@ mod tests {
             tail.resize(24 + bytes, 7);
             tail
         };
-        let parts = parse(&tail([3, 2, 5], 26), &kinds).unwrap();
-        assert_eq!(parts[0], Part { shape: vec![3], bytes: 24..36 });
-        assert_eq!(parts[1], Part { shape: vec![2, 5], bytes: 40..50 });
-        assert!(parse(&tail([0, 0, 9], 0), &kinds).is_some(), "arrays without elements");
+        let parse = |tail: &[u8]| {
+            let mut parts = Parts::default();
+            parts.parse(tail, &kinds).map(|()| parts)
+        };
+        let parts = parse(&tail([3, 2, 5], 26)).unwrap();
+        assert_eq!((parts.shapes, parts.bytes), (vec![3, 2, 5], vec![24..36, 40..50]));
+        assert!(parse(&tail([0, 0, 9], 0)).is_some(), "arrays without elements");
         for (numbers, bytes) in
             [([3, 2, 5], 25), ([3, 2, 5], 40), ([u64::MAX, 0, 0], 0), ([0, 1 << 40, 1 << 40], 64), ([1, 1, 1], 0)]
         {
-            assert_eq!(parse(&tail(numbers, bytes), &kinds), None, "{numbers:?} in {bytes} bytes");
+            assert_eq!(parse(&tail(numbers, bytes)), None, "{numbers:?} in {bytes} bytes");
         }
-        assert_eq!(parse(&[0; 23], &kinds), None);
-        assert_eq!(parse(&[], &Vec::new()), Some(Vec::new()));
+        assert_eq!(parse(&[0; 23]), None);
+        assert_eq!(Parts::default().parse(&[], &Vec::new()), Some(()));
     }
 }

@@ -18,7 +18,7 @@
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
 //! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached
 //! arrays.rs   two buffers in memory                   index_cache.rs  a shard's index kept on disk
-//! fields.rs   rows of several arrays
+//! fields.rs   rows of several arrays                  records.rs  rows in files: .npy, .npz, safetensors
 //! on_disk.rs  what was fetched, kept on a local disk: the disk tier (lossfeed-disk) before a source
 //! fingerprint.rs  what a dataset holds, in 32 characters
 //! decode/     JPEG and PNG to u8, height × width × channels, and of any size to one (resample.rs)
@@ -67,6 +67,7 @@ mod ranged;
 #[cfg(test)]
 mod ranged_tests;
 mod reader;
+mod records;
 mod retry;
 #[cfg(test)]
 mod retry_tests;
@@ -92,6 +93,7 @@ pub use fields::Fields;
 pub use fingerprint::Fingerprint;
 pub use open::open;
 pub use options::{DiskTier, OpenOptions, Throttle};
+pub use records::{Place, Records};
 pub use store_open::open_in;
 pub use subset::Subset;
 

@@ -46,7 +46,8 @@ from ._images import ImageTransform
 from ._loader import Loader
 from ._loss import cross_entropy
 from ._native import __version__
-from ._open import Data, concat, open
+from ._data import Data, concat
+from ._open import open
 from ._scores import sample_scores
 from ._stage import stage
 

@@ -13,7 +13,7 @@ from ._memory import torch_loaded
 if TYPE_CHECKING:
     from ._dataset import Adaptor
     from ._processes import Processes
-    from ._open import Data
+    from ._data import Data
 
 #: Reads of one item by which a dataset is found to draw at random, and how many items are tried.
 _READS, _TRIED = 4, 2

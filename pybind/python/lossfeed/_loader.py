@@ -15,7 +15,7 @@ from ._errors import Error, SettingsError, UsageError
 from ._half import torch_half
 from ._images import ImageTransform
 from ._memory import is_tensor
-from ._open import Data
+from ._data import Data
 from ._pass import Pass
 from ._process import OfThisProcess, Process
 from ._report import described

@@ -10,11 +10,12 @@ from . import _given, _images, _keywords, _native, _ranks
 from ._account import Account
 from ._advice import Uses
 from ._augmentation import refuse_random_items
+from ._data import Data
 from ._dataset import Adaptor
 from ._device import Courier
 from ._errors import SettingsError
 from ._half import torch_half
-from ._open import Data, open_for
+from ._open import open_for
 from ._pass import Line
 from ._seeds import Seeds
 from ._sizes import parse_bytes, parse_cache

@@ -418,6 +418,9 @@ def open_source(
 def crop_box(
     size: tuple[int, int], resize: tuple[int, int], crop: tuple[int, int]
 ) -> tuple[float, float, float, float]: ...
+def record_source(
+    data: list[tuple[str, int, _AnySpec]], target: tuple[str, int, _AnySpec] | None, samples: int
+) -> Source: ...
 def array_source(
     data: list[tuple[_Buffer, _AnySpec]], target: _Buffer, target_spec: _AnySpec, samples: int
 ) -> Source: ...

@@ -3,147 +3,21 @@
 from __future__ import annotations
 
 import functools
-import operator
 import os
-from typing import Any, Iterable
+from typing import Any
 
 from . import _native, _words
+from ._data import Data, parse_bandwidth
 from ._dataset import Adaptor
 from ._errors import SettingsError
+from ._in_memory import are_arrays, of_arrays, tensors_of
 from ._keywords import choice, flag, real, whole
-from ._memory import DTYPES, as_bytes, check_dense, dtype_name, is_array, is_tensor, require_numpy, to_numpy, to_torch, torch_loaded
-from ._process import OfThisProcess
+from ._memory import is_array, is_tensor, require_numpy
 from ._processes import Processes
+from ._records import are_files, of_files
 from ._resize import Resize, find as find_resize
 from ._sizes import parse_bytes
-from ._structure import NO_TARGET, TARGET_KEYS, Structure
-
-Spec = tuple[str, tuple[int, ...]]
-
-
-class Data(OfThisProcess):
-    """An opened dataset: what :func:`lossfeed.open` returns and :class:`lossfeed.Loader` reads.
-
-    Opening reads an index and at most one sample. Ids are ``0 .. len(data) - 1`` and keep their meaning as long as the
-    data lies unchanged.
-    """
-
-    __slots__ = ("_native", "_adaptors", "_structure")
-
-    def __init__(
-        self,
-        native: _native.Source,
-        adaptors: tuple[Adaptor | Processes, ...] = (),
-        structure: Structure | None = None,
-    ) -> None:
-        self._native = native
-        #: Of the Python datasets behind it.
-        self._adaptors = adaptors
-        #: What samples are made of; None for pairs of one array and one target.
-        self._structure = structure
-
-    def __len__(self) -> int:
-        """Number of samples."""
-        return len(self._native)
-
-    @property
-    def spec(self) -> Any:
-        """``(dtype, shape)`` of one delivered sample: images are ``("uint8", (height, width, channels))``. Where samples
-        are no pairs, the same for every leaf of their tree: a length that differs from sample to sample is None, and
-        what is no array is ``("object", ())``."""
-        if self._structure is not None:
-            return self._structure.spec()
-        dtype, shape = self._native.spec
-        return dtype, tuple(shape)
-
-    @property
-    def target_spec(self) -> Any:
-        """``(dtype, shape)`` of one target: class labels are ``("int64", ())``. None if samples have none."""
-        if self._structure is not None:
-            return self._structure.pick(self._structure.spec())
-        dtype, shape = self._native.target_spec
-        return dtype, tuple(shape)
-
-    @property
-    def classes(self) -> list[str]:
-        """Class names by label; empty when labels are plain numbers."""
-        return self._native.classes
-
-    @property
-    def labels(self) -> Any:
-        """int64 array of all labels where they are known without reading samples, else None. Needs NumPy."""
-        labels = self._native.labels
-        return None if labels is None else to_numpy(labels, "int64", (len(self),))
-
-    def name(self, id: int) -> str:
-        """What a person would call sample `id`: its path, or its row."""
-        return self._native.name(whole("id", id, 0, len(self) - 1))
-
-    def __getitem__(self, id: int) -> Any:
-        """One sample, read now: data and target as tensors if this process has imported torch, else as arrays. Where
-        samples are no pairs, their tree, with numbers, lists and text as the dataset gives them.
-        Negative ids count from the end. For looking at samples, and for torch's own DataLoader; a
-        :class:`lossfeed.Loader` reads without it."""
-        count = len(self)
-        place = operator.index(id)
-        if not -count <= place < count:
-            raise IndexError(f"sample {place} of {count}")
-        convert = to_numpy if torch_loaded() is None else to_torch
-        data, target = self._native.sample(place % count)
-        if self._structure is not None:
-            return self._structure.read(data, target, convert)
-        return convert(data, *self.spec), convert(target, *self.target_spec)
-
-    def subset(self, ids: Any) -> Data:
-        """The samples `ids` (a sequence, an array or a tensor of ints; each once) as a dataset of their own, in that
-        order. Its ids count from 0 anew."""
-        values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-        chosen = self._native.subset([whole("id", id, 0, len(self) - 1) for id in values])
-        return Data(chosen, self._adaptors, self._structure)
-
-    def split(self, part: float | int, seed: int = 0) -> tuple[Data, Data]:
-        """Two datasets without a sample in common: a share of the samples (a float below 1) or so many of them (an
-        int), chosen at random by `seed`, and all others. One seed is one choice on any machine."""
-        if isinstance(part, float):
-            first = round(real("part", part, 0.0, 1.0) * len(self))
-        else:
-            first = whole("part", part, 1, len(self), hint=" or a share as a float")
-        chosen = self._native.split(first, whole("seed", seed, 0, 2**64 - 1))
-        return (
-            Data(chosen[0], self._adaptors, self._structure),
-            Data(chosen[1], self._adaptors, self._structure),
-        )
-
-    def __add__(self, other: Data) -> Data:
-        """Both datasets as one; see :func:`lossfeed.concat`."""
-        return concat([self, other]) if isinstance(other, Data) else NotImplemented
-
-    def limit(self, bandwidth: int | str | None) -> None:
-        """Sets the most bytes a second that are read of the store, as an int or text (``"100MB"``); None: no limit. It
-        holds within a tenth of a second, for requests under way and for every loader of this data, and replaces the
-        ``bandwidth`` that :func:`open` was given.
-
-        Raises:
-            SettingsError: 0, or data that lies in memory or in files of this machine, or in several stores.
-        """
-        if not self._native.limit(_bandwidth(bandwidth)):
-            raise SettingsError(
-                f"bandwidth={bandwidth!r}: {self._native.describe()} is no single store: what lies in memory or in files "
-                "of this machine has no limit (open the files with bandwidth= or latency= for one), and of several "
-                "stores each has its own: limit those"
-            )
-
-    def cache_bytes(self, form: str = "encoded") -> int:
-        """Host memory in bytes that caching every sample would take, in the form ``"encoded"`` or ``"decoded"``."""
-        if self._structure is not None and self._structure.tail:
-            raise SettingsError(
-                "samples of this dataset differ in size, which is known of those alone that were read: give cache= in bytes"
-            )
-        return self._native.cache_bytes(form)
-
-    def __repr__(self) -> str:
-        made = self.spec if self._structure is not None else "{} {}".format(*self.spec)
-        return f"<lossfeed.Data {self._native.describe()}: {len(self)} samples of {made}>"
+from ._structure import TARGET_KEYS
 
 
 def open(
@@ -179,6 +53,9 @@ def open(
             * ``(x, y)``: two arrays or CPU tensors of equal length, delivered in their own dtypes. Contiguous ones are
               read where they lie, without a copy: leave them as they are while a loader reads them. A longer tuple, or a
               dict of arrays, makes samples that are tuples or dicts of their rows;
+            * files of arrays: ``("x.npy", "y.npy")``, a dict of ``.npy`` files, an ``.npz`` (not compressed) or a
+              ``.safetensors`` file, whose samples are dicts. Rows are read as they are needed, so the files may be larger
+              than memory;
             * a map-style Dataset (``__len__`` and ``__getitem__``, ``__getitems__`` if it has one). Its items are pairs
               ``(x, y)``, or any tree of dicts, tuples and lists; item 0 says what all are made of. Arrays, tensors and
               numbers have one dtype and shape (see ``varying``), lists of numbers are arrays, PIL images become uint8
@@ -221,7 +98,8 @@ def open(
             that is returned. 0: none.
         varying: True for a Python dataset whose arrays differ in length from item to item. Batches then need the
             loader's ``pad=`` or ``collate_fn=``, or equal lengths; a loader that is given a dataset and a ``collate_fn``
-            or ``batch_sampler`` finds it out by itself. Such samples enter a cache when they are read for the second time: their size is known then.
+            or ``batch_sampler`` finds it out by itself. Such samples enter a cache when they are read for the second
+            time: their size is known then.
         target: the key of the target, for a Python dataset of dicts: what ``batch.target`` is and losses go by. None
             takes the first of labels, label, target, targets and y that items have.
 
@@ -239,7 +117,7 @@ def open(
     flag("varying", varying)
     if isinstance(data, (str, os.PathLike)) and (varying or target is not None):
         raise SettingsError("varying= and target= are for Python datasets: leave them out")
-    if isinstance(data, (str, os.PathLike)):
+    if isinstance(data, (str, os.PathLike)) and not are_files(data):
         _only_for_datasets(thread_safe, processes)
         return Data(
             _native.open_source(
@@ -248,7 +126,7 @@ def open(
                 resize=None if resized is None else resized.to,
                 crop=None if resized is None else resized.crop,
                 latency_s=real("latency", latency),
-                bandwidth_bytes_per_s=_bandwidth(bandwidth),
+                bandwidth_bytes_per_s=parse_bandwidth(bandwidth),
                 connections=whole("connections", connections, 1, 65536),
                 index_cache=None if index_cache is None else os.fspath(index_cache),
                 store_options=_store_options(os.fspath(data), store_options),
@@ -274,11 +152,13 @@ def open(
     ):
         if value != default:
             raise SettingsError(
-                f"{name}={value!r} is for paths and URLs; this data is in memory or a Python dataset: leave it out"
+                f"{name}={value!r} is for images in folders, shards and stores; this data is in memory, in files of "
+                "arrays, or a Python dataset: leave it out"
             )
     if mode == "auto" and not (resized or thread_safe or processes or varying or target):
-        data = _tensors_of(data)
-    if _are_arrays(data):
+        data = tensors_of(data)
+    files = are_files(data)
+    if files or are_arrays(data):
         if resized is not None or mode != "auto":
             raise SettingsError("mode, resize and crop are for images; arrays are delivered as they are: leave them out")
         if varying or target is not None:
@@ -287,7 +167,7 @@ def open(
                 f"arrays is its first key of {', '.join(TARGET_KEYS)}"
             )
         _only_for_datasets(thread_safe, processes)
-        return _arrays(data)
+        return of_files(data) if files else of_arrays(data)
     return _dataset(data, mode, resized, thread_safe, whole("processes", processes, 0, 1024), varying, target)
 
 
@@ -296,7 +176,7 @@ def open_for(given: Any, varying: bool) -> Data:
     the user brings a ``collate_fn`` or batches of equal lengths; torch's DataLoader asks for no word either."""
     if isinstance(given, Data):
         return given
-    if not varying or isinstance(given, (str, os.PathLike)) or _are_arrays(given):
+    if not varying or isinstance(given, (str, os.PathLike)) or are_arrays(given) or are_files(given):
         return open(given)
     try:
         fixed = open(given)
@@ -313,43 +193,12 @@ def open_for(given: Any, varying: bool) -> Data:
     return open(given, varying=True)
 
 
-def concat(parts: Iterable[Data]) -> Data:
-    """Datasets one after the other, as one: the ids of each follow on those of the one before. ``a + b`` is
-    ``concat([a, b])``. A batch that has samples of several is read from one after the other.
-
-    Raises:
-        SettingsError: their samples, targets or classes differ.
-    """
-    all_parts = list(parts)
-    for number, part in enumerate(all_parts):
-        if not isinstance(part, Data):
-            raise SettingsError(f"part {number} is a {type(part).__name__}: open it first, with lf.open")
-    if not all_parts:
-        raise SettingsError("nothing to concatenate: give at least one dataset")
-    first, *others = all_parts
-    for number, part in enumerate(others, 1):
-        mine, theirs = first._structure, part._structure
-        if (mine is None) != (theirs is None) or (mine is not None and theirs is not None and not mine.alike(theirs)):
-            raise SettingsError(f"part {number} has samples of {part.spec}, part 0 of {first.spec}: make them alike")
-    adaptors = {id(adaptor): adaptor for part in all_parts for adaptor in part._adaptors}
-    return Data(first._native.concat([part._native for part in others]), tuple(adaptors.values()), first._structure)
-
-
 def _disk(folder: str | os.PathLike[str] | None, size: int | str | None) -> tuple[str, int] | None:
     if folder is None and size is None:
         return None
     if folder is None or size is None:
         raise SettingsError("disk and disk_bytes belong together: name a folder and what it may take, as in '50GB'")
     return os.path.expanduser(os.fspath(folder)), parse_bytes("disk_bytes", size)
-
-
-def _bandwidth(given: int | str | None) -> int | None:
-    if given is None:
-        return None
-    size = parse_bytes("bandwidth", given)
-    if size == 0:
-        raise SettingsError(f"bandwidth={given!r} would let nothing through: leave it out for no limit")
-    return size
 
 
 def _store_options(place: str, given: dict[str, str] | None) -> list[tuple[str, str]]:
@@ -365,60 +214,6 @@ def _only_for_datasets(thread_safe: bool | None, processes: int) -> None:
     for name, value, default in (("thread_safe", thread_safe, None), ("processes", processes, 0)):
         if value != default or type(value) is not type(default):
             raise SettingsError(f"{name}={value!r} is for Python datasets: leave it out")
-
-
-def _arrays(tree: Any) -> Data:
-    """A pair, a longer tuple or a dict of arrays."""
-    named = tree.items() if isinstance(tree, dict) else zip("xy" if len(tree) == 2 else map(str, range(len(tree))), tree)
-    parts = {str(name): _array(str(name), value) for name, value in named}
-    (first, some), *others = parts.items()
-    for name, value in others:
-        if len(value) != len(some):
-            raise SettingsError(
-                f"{first} has {len(some)} samples and {name} has {len(value)}: they must have equally many"
-            )
-    if len(some) == 0:
-        raise SettingsError(f"the dataset is empty: {' and '.join(parts)} have 0 samples")
-    values = list(parts.values())
-    columns = [(as_bytes(value), (dtype_name(value), tuple(int(n) for n in value.shape[1:]))) for value in values]
-    if type(tree) is tuple and len(tree) == 2:
-        return Data(_native.array_source(columns[:1], *columns[1], len(some)))
-    row = dict(zip(tree, (value[0] for value in values))) if isinstance(tree, dict) else [value[0] for value in values]
-    structure = Structure(row)
-    fields = sorted((leaf.number, column) for leaf, column in zip(structure.leaves, columns) if leaf.place == "field")
-    targets = [column for leaf, column in zip(structure.leaves, columns) if leaf.place == "target"]
-    target = targets[0] if targets else (bytes(len(some)), NO_TARGET)
-    return Data(_native.array_source([column for _, column in fields], *target, len(some)), (), structure)
-
-
-def _array(name: str, value: Any) -> Any:
-    """One of the arrays, as it can be read where it lies."""
-    if value.ndim == 0:
-        raise SettingsError(f"{name} is a scalar: its first dimension must count the samples")
-    check_dense(name, value)
-    if is_tensor(value) and value.device.type != "cpu":
-        raise SettingsError(f"{name} is on {value.device}: pass CPU tensors, the loader brings batches to the device")
-    if is_array(value) and not value.dtype.isnative:
-        value = value.astype(value.dtype.newbyteorder("="))
-    if dtype_name(value) not in DTYPES:
-        raise SettingsError(
-            f"{name} has dtype {dtype_name(value)}, which cannot travel in a batch: use one of {', '.join(DTYPES)}"
-        )
-    return value.detach().contiguous() if is_tensor(value) else value
-
-
-def _tensors_of(data: Any) -> Any:
-    """The tensors of torch's TensorDataset, which are read without asking it; anything else as it is."""
-    torch = torch_loaded()
-    return data.tensors if torch is not None and type(data) is torch.utils.data.TensorDataset else data
-
-
-def _are_arrays(data: Any) -> bool:
-    """Whether it is a tuple or dict of arrays, or torch's dataset of tensors."""
-    if type(data) not in (tuple, dict) or not data:
-        return False
-    values = list(data.values()) if type(data) is dict else data
-    return len(values) > (0 if type(data) is dict else 1) and all(is_array(a) or is_tensor(a) for a in values)
 
 
 def _dataset(

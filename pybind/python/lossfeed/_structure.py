@@ -23,7 +23,7 @@ Spec = tuple[str, tuple[int, ...]]
 Convert = Callable[[Any, str, tuple[int, ...]], Any]
 
 #: Bytes of an element.
-_BYTES = {
+BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
 }
@@ -277,7 +277,7 @@ class Structure:
         at = 0
         fields: list[Any] = []
         for dtype, shape in self.fields:
-            end = at + math.prod(shape) * _BYTES[dtype]
+            end = at + math.prod(shape) * BYTES[dtype]
             fields.append((raw[at:end], dtype, shape))
             at = end
         lengths = struct.unpack_from(f"={self._lengths_in_tail}Q", raw, at)
@@ -285,7 +285,7 @@ class Structure:
         tail: list[Any] = []
         for dtype, dimensions in self.tail:
             shape, lengths = lengths[:dimensions], lengths[dimensions:]
-            end = at + math.prod(shape) * _BYTES[dtype]
+            end = at + math.prod(shape) * BYTES[dtype]
             tail.append((raw[at:end], dtype, shape))
             at = end + -end % 8
 

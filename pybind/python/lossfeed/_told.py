@@ -6,7 +6,7 @@ from typing import Any
 
 from ._account import Account
 from ._memory import to_numpy, to_torch
-from ._open import Data
+from ._data import Data
 from ._report import readable
 
 

@@ -1,0 +1,262 @@
+//! Rows of fixed sizes that lie one after the other in files of this machine: what `.npy`, `.npz` and safetensors hold.
+//!
+//! Whoever opens them has read their heads, and says where the rows begin.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::files::{changed, out_of_range};
+use super::identity::Stamp;
+use super::{Fields, Fingerprint, Form, Payload, Source};
+use crate::error::{Error, Result};
+use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
+
+/// Bytes read between two looks at whether the files are what they were: as much as stays in a core's own cache.
+const TOGETHER_BYTES: usize = 128 << 10;
+/// Rows that the fingerprint reads of each file, and how far into each.
+const DIGEST_ROWS: usize = 256;
+const DIGEST_ROW_BYTES: usize = 4096;
+
+/// Where one array's rows lie.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The file.
+    pub path: PathBuf,
+    /// Where its first row begins.
+    pub offset: u64,
+    /// One row.
+    pub spec: TensorSpec,
+}
+
+struct Column {
+    file: File,
+    path: PathBuf,
+    offset: u64,
+    row_bytes: usize,
+    bytes: u64,
+    stamp: Stamp,
+}
+
+/// A dataset of rows in files: arrays of data, and one of targets or none.
+pub struct Records {
+    /// Those of the data, then that of the target if there is one.
+    columns: Vec<Column>,
+    form: Form,
+    data_bytes: usize,
+    target: TensorSpec,
+    samples: usize,
+}
+
+impl Records {
+    /// Opens the files; each array has `samples` rows. Without a `target` a sample's is one byte, 0.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Settings`] for no samples or too many, and for rows without bytes;
+    /// [`crate::ErrorKind::Source`] for a file that cannot be opened, or ends before its last row.
+    pub fn open(data: Vec<Place>, target: Option<Place>, samples: usize) -> Result<Self> {
+        if samples == 0 || samples > MAX_SAMPLES {
+            return Err(Error::settings(format!(
+                "the arrays have {samples} rows: a dataset has 1 to {MAX_SAMPLES} samples"
+            )));
+        }
+        let specs: Vec<TensorSpec> = data.iter().map(|place| place.spec.clone()).collect();
+        let fields = Fields::new(specs.clone(), false)?;
+        let data_bytes = fields.row().bytes();
+        let form = match <[TensorSpec; 1]>::try_from(specs) {
+            Ok([only]) => Form::Rows(only),
+            Err(_) => Form::Fields(fields),
+        };
+        let target_spec =
+            target.as_ref().map_or_else(|| TensorSpec::new(crate::types::Dtype::U8, []), |place| place.spec.clone());
+        Fields::new(vec![target_spec.clone()], false)?;
+        let columns = data.into_iter().chain(target).map(|place| Column::open(place, samples));
+        let columns = columns.collect::<Result<_>>()?;
+        Ok(Self { columns, form, data_bytes, target: target_spec, samples })
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.data_bytes + self.target.bytes()
+    }
+
+    /// Reads samples into `buf`, one after the other; by sample, what went wrong.
+    fn read(&self, ids: &[SampleId], buf: &mut Vec<u8>) -> Vec<Option<Error>> {
+        let row_bytes = self.row_bytes();
+        buf.clear();
+        buf.resize(ids.len() * row_bytes, 0);
+        let mut wrong: Vec<Option<Error>> = Vec::with_capacity(ids.len());
+        for (&id, mut row) in ids.iter().zip(buf.chunks_exact_mut(row_bytes)) {
+            let mut failed = (id as usize >= self.samples).then(|| out_of_range(id, self.samples));
+            for column in &self.columns {
+                let (into, rest) = std::mem::take(&mut row).split_at_mut(column.row_bytes);
+                row = rest;
+                if failed.is_none() {
+                    failed = column.read(id as usize, into).err();
+                }
+            }
+            wrong.push(failed);
+        }
+        // Behind the reads, before anybody sees what was read: times only grow.
+        if let Some(column) = self.columns.iter().find(|column| !column.is_unchanged()) {
+            for (failed, id) in wrong.iter_mut().zip(ids) {
+                failed.get_or_insert_with(|| column.changed(*id));
+            }
+        }
+        wrong
+    }
+}
+
+impl Column {
+    fn open(place: Place, samples: usize) -> Result<Self> {
+        let Place { path, offset, spec } = place;
+        let shown = path.display();
+        let failed = |e| Error::unreadable(format!("{shown} cannot be opened")).because(e);
+        let file = File::open(&path).map_err(failed)?;
+        let meta = file.metadata().map_err(failed)?;
+        let row_bytes = spec.bytes();
+        let end = (row_bytes as u64).checked_mul(samples as u64).and_then(|all| all.checked_add(offset));
+        if !meta.is_file() || end.is_none_or(|end| end > meta.len()) {
+            return Err(Error::unreadable(format!(
+                "{shown} has {} bytes, and {samples} rows of {row_bytes} bytes from offset {offset} on take more: it is cut short, make or copy it again",
+                meta.len()
+            )));
+        }
+        Ok(Self { bytes: meta.len(), stamp: Stamp::of_file(&meta), file, offset, row_bytes, path })
+    }
+
+    fn read(&self, row: usize, into: &mut [u8]) -> Result<()> {
+        let at = self.offset + row as u64 * self.row_bytes as u64;
+        self.file
+            .read_exact_at(into, at)
+            .map_err(|e| Error::unreadable(format!("row {row} of {}: cannot be read", self.path.display())).because(e))
+    }
+
+    fn is_unchanged(&self) -> bool {
+        self.file.metadata().is_ok_and(|meta| meta.len() == self.bytes && Stamp::of_file(&meta) == self.stamp)
+    }
+
+    fn changed(&self, id: SampleId) -> Error {
+        let now = self.file.metadata().map_or_else(|e| e.to_string(), |meta| format!("it has {} now", meta.len()));
+        changed(&format!("row {id}"), &self.path.display().to_string(), self.bytes, &now)
+    }
+
+    fn name(path: &Path) -> String {
+        path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    }
+}
+
+impl Source for Records {
+    fn len(&self) -> usize {
+        self.samples
+    }
+    fn describe(&self) -> String {
+        let mut names: Vec<String> = self.columns.iter().map(|column| Column::name(&column.path)).collect();
+        names.dedup();
+        format!("{} rows of {}", self.samples, names.join(", "))
+    }
+    fn payload_bytes(&self, id: SampleId) -> u64 {
+        if (id as usize) < self.samples { self.data_bytes as u64 } else { 0 }
+    }
+    fn name(&self, id: SampleId) -> String {
+        format!("row {id}")
+    }
+    fn form(&self) -> &Form {
+        &self.form
+    }
+    fn target_spec(&self) -> &TensorSpec {
+        &self.target
+    }
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+    fn labels(&self) -> Option<&[i64]> {
+        None
+    }
+    /// Rows have no names: some of them, evenly spread, stand for all, and the sizes of the files.
+    fn digest(&self) -> String {
+        let mut digest = Fingerprint::new(self.samples, &self.form, &self.target, &[]);
+        for column in &self.columns {
+            digest.add(&column.bytes.to_le_bytes());
+            let mut row = vec![0; column.row_bytes.min(DIGEST_ROW_BYTES)];
+            for at in (0..self.samples).step_by(self.samples.div_ceil(DIGEST_ROWS)) {
+                // What cannot be read now is no part of it; reading the sample tells.
+                let _ = column.read(at, &mut row);
+                digest.add(&row);
+            }
+        }
+        digest.finish()
+    }
+
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+        let row_bytes = self.row_bytes();
+        let together = (TOGETHER_BYTES / row_bytes.max(1)).max(1);
+        let mut buf = Vec::new();
+        for (number, ids) in ids.chunks(together).enumerate() {
+            let wrong = self.read(ids, &mut buf);
+            for (k, (failed, row)) in wrong.into_iter().zip(buf.chunks_exact(row_bytes)).enumerate() {
+                let (data, target) = row.split_at(self.data_bytes);
+                let answer = failed.map_or(Ok(Payload { data, target }), Err);
+                if sink(number * together + k, answer).is_break() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Dtype;
+    use std::io::Write;
+
+    fn place(bytes: &[u8], offset: u64, spec: TensorSpec) -> (tempfile::NamedTempFile, Place) {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
+        let path = file.path().to_owned();
+        (file, Place { path, offset, spec })
+    }
+
+    fn answers(source: &Records, ids: &[SampleId]) -> Vec<std::result::Result<Vec<u8>, String>> {
+        let mut found = vec![Err("no answer".to_owned()); ids.len()];
+        source.fetch(ids, &mut |k, answer| {
+            found[k] = answer.map(|p| [p.data, p.target].concat()).map_err(|e| e.to_string());
+            ControlFlow::Continue(())
+        });
+        found
+    }
+
+    #[test]
+    fn rows_are_what_lies_behind_the_head_and_targets_follow() {
+        let (_a, a) = place(b"head0123456789", 4, TensorSpec::new(Dtype::U8, [2]));
+        let (_b, b) = place(b"abcde", 0, TensorSpec::new(Dtype::U8, []));
+        let (_c, c) = place(b"ABCDE", 0, TensorSpec::new(Dtype::U8, []));
+        let pairs = Records::open(vec![a.clone()], Some(b.clone()), 5).unwrap();
+        assert!(matches!(pairs.form(), Form::Rows(_)) && pairs.payload_bytes(4) == 2 && pairs.payload_bytes(5) == 0);
+        assert_eq!(answers(&pairs, &[4, 0, 2]), [Ok(b"89e".to_vec()), Ok(b"01a".to_vec()), Ok(b"45c".to_vec())]);
+        assert!(answers(&pairs, &[5, 1])[0].as_ref().unwrap_err().contains("0 to 4"));
+        let three = Records::open(vec![a.clone(), c], Some(b), 5).unwrap();
+        assert!(matches!(three.form(), Form::Fields(_)));
+        assert_eq!(answers(&three, &[1])[0], Ok(b"23Bb".to_vec()));
+        let none = Records::open(vec![a], None, 5).unwrap();
+        assert_eq!(answers(&none, &[1])[0], Ok(b"23\0".to_vec()));
+        assert!(pairs.digest() != none.digest() && pairs.digest() == pairs.digest());
+    }
+
+    #[test]
+    fn a_file_that_is_cut_short_or_changes_is_named() {
+        let (file, place) = place(&[7; 100], 20, TensorSpec::new(Dtype::F32, [5]));
+        let cut = Records::open(vec![place.clone()], None, 5).err().unwrap().to_string();
+        assert!(cut.contains("5 rows of 20 bytes from offset 20") && cut.contains("has 100 bytes"), "{cut}");
+        assert!(Records::open(vec![Place { offset: u64::MAX, ..place.clone() }], None, 1).is_err());
+        assert!(Records::open(vec![Place { path: "/nowhere".into(), ..place.clone() }], None, 1).is_err());
+        assert!(Records::open(vec![place.clone()], None, 0).is_err());
+        let open = Records::open(vec![place], None, 4).unwrap();
+        assert!(answers(&open, &[0, 3]).iter().all(Result::is_ok));
+        file.as_file().set_len(60).unwrap();
+        let after = answers(&open, &[0, 3]);
+        assert!(after[0].as_ref().unwrap_err().contains("changed since"), "{after:?}");
+        assert!(after[1].is_err());
+    }
+}

@@ -1,0 +1,173 @@
+"""An opened dataset."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Iterable
+
+from . import _native
+from ._dataset import Adaptor
+from ._errors import SettingsError
+from ._keywords import real, whole
+from ._memory import to_numpy, to_torch, torch_loaded
+from ._process import OfThisProcess
+from ._processes import Processes
+from ._sizes import parse_bytes
+from ._structure import Structure
+
+
+class Data(OfThisProcess):
+    """An opened dataset: what :func:`lossfeed.open` returns and :class:`lossfeed.Loader` reads.
+
+    Opening reads an index and at most one sample. Ids are ``0 .. len(data) - 1`` and keep their meaning as long as the
+    data lies unchanged.
+    """
+
+    __slots__ = ("_native", "_adaptors", "_structure")
+
+    def __init__(
+        self,
+        native: _native.Source,
+        adaptors: tuple[Adaptor | Processes, ...] = (),
+        structure: Structure | None = None,
+    ) -> None:
+        self._native = native
+        #: Of the Python datasets behind it.
+        self._adaptors = adaptors
+        #: What samples are made of; None for pairs of one array and one target.
+        self._structure = structure
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self._native)
+
+    @property
+    def spec(self) -> Any:
+        """``(dtype, shape)`` of one delivered sample: images are ``("uint8", (height, width, channels))``. Where samples
+        are no pairs, the same for every leaf of their tree: a length that differs from sample to sample is None, and
+        what is no array is ``("object", ())``."""
+        if self._structure is not None:
+            return self._structure.spec()
+        dtype, shape = self._native.spec
+        return dtype, tuple(shape)
+
+    @property
+    def target_spec(self) -> Any:
+        """``(dtype, shape)`` of one target: class labels are ``("int64", ())``. None if samples have none."""
+        if self._structure is not None:
+            return self._structure.pick(self._structure.spec())
+        dtype, shape = self._native.target_spec
+        return dtype, tuple(shape)
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names by label; empty when labels are plain numbers."""
+        return self._native.classes
+
+    @property
+    def labels(self) -> Any:
+        """int64 array of all labels where they are known without reading samples, else None. Needs NumPy."""
+        labels = self._native.labels
+        return None if labels is None else to_numpy(labels, "int64", (len(self),))
+
+    def name(self, id: int) -> str:
+        """What a person would call sample `id`: its path, or its row."""
+        return self._native.name(whole("id", id, 0, len(self) - 1))
+
+    def __getitem__(self, id: int) -> Any:
+        """One sample, read now: data and target as tensors if this process has imported torch, else as arrays. Where
+        samples are no pairs, their tree, with numbers, lists and text as the dataset gives them.
+        Negative ids count from the end. For looking at samples, and for torch's own DataLoader; a
+        :class:`lossfeed.Loader` reads without it."""
+        count = len(self)
+        place = operator.index(id)
+        if not -count <= place < count:
+            raise IndexError(f"sample {place} of {count}")
+        convert = to_numpy if torch_loaded() is None else to_torch
+        data, target = self._native.sample(place % count)
+        if self._structure is not None:
+            return self._structure.read(data, target, convert)
+        return convert(data, *self.spec), convert(target, *self.target_spec)
+
+    def subset(self, ids: Any) -> Data:
+        """The samples `ids` (a sequence, an array or a tensor of ints; each once) as a dataset of their own, in that
+        order. Its ids count from 0 anew."""
+        values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+        chosen = self._native.subset([whole("id", id, 0, len(self) - 1) for id in values])
+        return Data(chosen, self._adaptors, self._structure)
+
+    def split(self, part: float | int, seed: int = 0) -> tuple[Data, Data]:
+        """Two datasets without a sample in common: a share of the samples (a float below 1) or so many of them (an
+        int), chosen at random by `seed`, and all others. One seed is one choice on any machine."""
+        if isinstance(part, float):
+            first = round(real("part", part, 0.0, 1.0) * len(self))
+        else:
+            first = whole("part", part, 1, len(self), hint=" or a share as a float")
+        chosen = self._native.split(first, whole("seed", seed, 0, 2**64 - 1))
+        return (
+            Data(chosen[0], self._adaptors, self._structure),
+            Data(chosen[1], self._adaptors, self._structure),
+        )
+
+    def __add__(self, other: Data) -> Data:
+        """Both datasets as one; see :func:`lossfeed.concat`."""
+        return concat([self, other]) if isinstance(other, Data) else NotImplemented
+
+    def limit(self, bandwidth: int | str | None) -> None:
+        """Sets the most bytes a second that are read of the store, as an int or text (``"100MB"``); None: no limit. It
+        holds within a tenth of a second, for requests under way and for every loader of this data, and replaces the
+        ``bandwidth`` that :func:`open` was given.
+
+        Raises:
+            SettingsError: 0, or data that lies in memory or in files of this machine, or in several stores.
+        """
+        if not self._native.limit(parse_bandwidth(bandwidth)):
+            raise SettingsError(
+                f"bandwidth={bandwidth!r}: {self._native.describe()} is no single store: what lies in memory or in files "
+                "of this machine has no limit (open the files with bandwidth= or latency= for one), and of several "
+                "stores each has its own: limit those"
+            )
+
+    def cache_bytes(self, form: str = "encoded") -> int:
+        """Host memory in bytes that caching every sample would take, in the form ``"encoded"`` or ``"decoded"``."""
+        if self._structure is not None and self._structure.tail:
+            raise SettingsError(
+                "samples of this dataset differ in size, which is known of those alone that were read: give cache= in bytes"
+            )
+        return self._native.cache_bytes(form)
+
+    def __repr__(self) -> str:
+        made = self.spec if self._structure is not None else "{} {}".format(*self.spec)
+        return f"<lossfeed.Data {self._native.describe()}: {len(self)} samples of {made}>"
+
+
+def concat(parts: Iterable[Data]) -> Data:
+    """Datasets one after the other, as one: the ids of each follow on those of the one before. ``a + b`` is
+    ``concat([a, b])``. A batch that has samples of several is read from one after the other.
+
+    Raises:
+        SettingsError: their samples, targets or classes differ.
+    """
+    all_parts = list(parts)
+    for number, part in enumerate(all_parts):
+        if not isinstance(part, Data):
+            raise SettingsError(f"part {number} is a {type(part).__name__}: open it first, with lf.open")
+    if not all_parts:
+        raise SettingsError("nothing to concatenate: give at least one dataset")
+    first, *others = all_parts
+    for number, part in enumerate(others, 1):
+        mine, theirs = first._structure, part._structure
+        if (mine is None) != (theirs is None) or (mine is not None and theirs is not None and not mine.alike(theirs)):
+            raise SettingsError(f"part {number} has samples of {part.spec}, part 0 of {first.spec}: make them alike")
+    adaptors = {id(adaptor): adaptor for part in all_parts for adaptor in part._adaptors}
+    return Data(first._native.concat([part._native for part in others]), tuple(adaptors.values()), first._structure)
+
+
+def parse_bandwidth(given: int | str | None) -> int | None:
+    """``bandwidth=`` in bytes a second; None is no limit."""
+    if given is None:
+        return None
+    size = parse_bytes("bandwidth", given)
+    if size == 0:
+        raise SettingsError(f"bandwidth={given!r} would let nothing through: leave it out for no limit")
+    return size
