@@ -7,7 +7,8 @@ SHELL       := /bin/bash
 
 # JOBS   build and test processes at a time
 # DATA   `make run`: a class-per-folder directory, a tar, or "shard-{000..007}.tar"; empty = bundled handwritten digits
-# ARGS   `make run`: further options of `lossfeed train` (see `lossfeed train --help`); `make gpu`: the parts to run
+# ARGS   `make run`: further options of `lossfeed train` (see `lossfeed train --help`); `make gpu`: the parts to run;
+#        `make test-integrations`: options of pytest
 # TORCH  how pip names PyTorch; a smaller one without CUDA: TORCH="torch --extra-index-url URL_OF_ITS_CPU_WHEELS"
 # MINUTES, SEED, ONLY, OUT  `make chaos`: how long; what it is drawn from (empty: a new one, printed); attacks, with commas (kills,
 #        faults, datasets, losses, processes, files, memory, fuzz; empty: all); the folder of its JSON
@@ -26,16 +27,19 @@ export CARGO_BUILD_JOBS := $(JOBS)
 export JOBS TORCH PYTHON
 VENV := .venv
 
-.PHONY: help run test chaos bench gpu gpu-bundle lint venv wheel clean
+.PHONY: help run test test-integrations chaos bench gpu gpu-bundle lint venv wheel clean
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: venv wheel ## train on digits (or DATA=PATH), policies side by side; ARGS="--help" for its options
 	@$(VENV)/bin/lossfeed train $(if $(DATA),--data '$(DATA)') $(ARGS)
 
 test: ## everything: format, lints, cargo tests, wheel, Python tests, kernels, Dockerfile
 	@.ci/test
+
+test-integrations: ## the trainers' examples with Lightning, Accelerate, transformers, datasets and timm, in .venv-integrations; ARGS="-k lightning"
+	@.ci/integrations $(ARGS)
 
 lint: ## only the checks that run nothing: format, clippy, the house's arrows, Dockerfile
 	@.ci/test lint
@@ -60,5 +64,5 @@ wheel: venv ## the release wheel, built and installed into .venv (nothing happen
 	@.ci/wheel release
 
 clean: ## forget .venv, wheels, bundles and cargo's output
-	rm -rf $(VENV) dist .gpu-bundle
+	rm -rf $(VENV) .venv-integrations dist .gpu-bundle
 	cargo clean

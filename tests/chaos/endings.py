@@ -45,7 +45,6 @@ def forked(loader: Any, batch: Any) -> list[str]:
                 loader.stats,
                 loader.importance,
                 loader.state_dict,
-                lambda: iter(loader),
                 lambda: next(iter(loader)),
             ):
                 try:

@@ -117,7 +117,7 @@ def test_ranks_that_disagree_are_refused_on_both_with_what_differs_and_nobody_ha
         """
         def refused(loader):
             try:
-                iter(loader)
+                next(iter(loader))
             except lf.Error as error:
                 print((type(error).__name__, str(error)))
                 return
@@ -158,7 +158,7 @@ def test_ranks_that_disagree_are_refused_on_both_with_what_differs_and_nobody_ha
 
 def test_without_a_process_group_two_ranks_are_refused_and_one_is_not(numbers):
     with pytest.raises(lf.UsageError, match="init_process_group"):
-        iter(lf.Loader(numbers, 8, sampler="importance", ranks="exchange", rank=0, world_size=2))
+        next(iter(lf.Loader(numbers, 8, sampler="importance", ranks="exchange", rank=0, world_size=2)))
     assert len(list(lf.Loader(numbers, 8, sampler="importance", ranks="exchange", rank=0, world_size=1))) == 8
     with pytest.raises(lf.UsageError, match="exchange"):
         lf.Loader(numbers, 8).exchange()

@@ -125,6 +125,7 @@ def test_a_slow_dataset_is_left_between_two_items(tmp_path, end):
         def asked(): return os.path.getsize(sys.argv[1]) if os.path.exists(sys.argv[1]) else 0
         loader = lf.Loader(Slow(), 200, num_workers=2)
         it = iter(loader)
+        it.begin()
         while asked() < 4: time.sleep(0.01)
         try:
             if sys.argv[2] == "signal":
@@ -171,6 +172,7 @@ def test_a_read_that_hangs_holds_up_no_exit_and_keeps_the_exit_code(how, held):
         inside = threading.Event()
         loader = lf.Loader(Stuck(), 2, num_workers=2)
         it = iter(loader)
+        it.begin()
         inside.wait()
         if {held!r} == "dropped": del it, loader
         if {held!r} == "closed":
@@ -230,6 +232,7 @@ def test_a_read_that_returns_while_the_interpreter_goes_does_not_bring_the_proce
         inside = threading.Event()
         loader = lf.Loader(Stuck(), 2, num_workers=3)
         it = iter(loader)
+        it.begin()
         inside.wait()
         late = Late()
         sys.exit(7)
@@ -280,6 +283,7 @@ def test_memory_that_a_thread_left_behind_still_fills_stays():
 
     loader = lf.Loader(Late(), 2, num_workers=1, cache="100%", stats=False)
     it = iter(loader)
+    it.begin()
     assert inside.wait(LONG)
     with pytest.warns(lf.ThreadWarning, match=r"batch 0 of epoch 0; Late is in item \d at .* in \w+; the loader was closed without"):
         loader.close(timeout=0.01)

@@ -22,9 +22,54 @@ def test_a_second_iterator_ends_the_first_with_a_clear_error(numbers):
     first = iter(loader)
     next(first)
     second = iter(loader)
+    assert next(first).number == 1, "a pass begins with its first batch"
+    assert next(second).epoch == 1
     with pytest.raises(lf.UsageError, match="one pass at a time"):
         next(first)
-    assert len(list(second)) == 8
+    assert len(list(second)) == 7
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "importance", "replay"])
+def test_an_iterator_that_nobody_asks_for_a_batch_costs_no_epoch_and_no_position(numbers, sampler):
+    """Lightning makes one of every loader it is given, only to see whether it can, and before it brings a state."""
+
+    def make():
+        return lf.Loader(numbers, 8, sampler=sampler, seed=3, num_workers=0, cache="50%")
+
+    plain, asked = make(), make()
+    for loader in (plain, asked):
+        ids = []
+        for _ in range(2):
+            if loader is asked:
+                iter(loader), iter(loader)
+            ids += [(batch.epoch, batch.number, batch.ids.tolist()) for batch in loader]
+        it = iter(loader)
+        ids += [next(it).ids.tolist() for _ in range(3)]
+        loader.seen = ids
+    assert asked.seen == plain.seen and asked.epoch == 2
+    iter(asked)
+    resumed = make()
+    iter(resumed)
+    resumed.load_state_dict(asked.state_dict())
+    iter(resumed)
+    assert [(batch.epoch, batch.number) for batch in resumed] == [(2, k) for k in range(3, 8)]
+
+
+def test_threads_that_share_an_iterator_begin_one_epoch(numbers):
+    for _ in range(20):
+        loader, start = lf.Loader(numbers, 4, num_workers=1, stats=False), threading.Barrier(4)
+        shared, seen = iter(loader), []
+
+        def take():
+            start.wait()
+            seen.extend(ids for batch in shared for ids in batch.ids.tolist())
+
+        threads = [threading.Thread(target=take) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(seen) == list(range(64)) and loader.epoch == 1
 
 
 def test_dropping_an_iterator_in_mid_epoch_stops_its_work_and_the_next_epoch_is_whole(numbers):
@@ -173,7 +218,7 @@ def test_a_forked_child_is_refused_and_leaves_the_parent_alone(numbers):
     child = os.fork()
     if child == 0:
         answer = []
-        for call in (lambda: next(it), loader.stats, loader.importance, lambda: loader.score_losses(torch.ones(8), batch), lambda: iter(loader)):
+        for call in (lambda: next(it), loader.stats, loader.importance, lambda: loader.score_losses(torch.ones(8), batch), lambda: next(iter(loader))):
             try:
                 call()
                 answer.append("no error")

@@ -72,6 +72,7 @@ def test_a_new_limit_holds_for_requests_that_wait_already(shard, read_ahead):
         next(iter(stuck))
     loader = lf.Loader(data, batch_size=16, num_workers=1, read_ahead=read_ahead, stats=False)
     batches = iter(loader)
+    batches.begin()
     data.limit(None)
     assert sum(len(batch) for batch in batches) == 200
     data.limit("1GB")

@@ -30,6 +30,7 @@ def test_without_loader_threads_no_batch_is_prepared_before_it_is_asked_for():
     data = Counting()
     with lf.Loader(data, 8, num_workers=0, framework="numpy", stats=False, shuffle=False) as loader:
         passing = iter(loader)
+        passing.begin()
         engine, iteration = passing._engine, passing._iteration
         data.read.clear()
         assert engine.poll_batch(iteration) is None and data.read == []
@@ -42,6 +43,7 @@ def test_without_loader_threads_no_batch_is_prepared_before_it_is_asked_for():
 def test_with_loader_threads_a_ready_batch_is_there_when_asked_for():
     with lf.Loader(Counting(), 8, num_workers=1, framework="numpy", stats=False) as loader:
         passing = iter(loader)
+        passing.begin()
         deadline = time.monotonic() + 60
         while (found := passing._engine.poll_batch(passing._iteration)) is None:
             assert time.monotonic() < deadline

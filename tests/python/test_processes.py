@@ -185,6 +185,7 @@ if __name__ == "__main__":
     data = lf.open(Stuck(), processes=2)
     loader = lf.Loader(data, 4, num_workers=1)
     it = iter(loader)
+    it.begin()
     {end}
 """
 

@@ -267,7 +267,7 @@ def test_batches_of_any_size_up_to_what_memory_was_made_for(dataset):
     assert ours(lf.Loader(dataset, batch_sampler=Buckets(), batch_size=12)) == list(Buckets())
     loader = lf.Loader(dataset, batch_sampler=Buckets(), batch_size=11)
     with pytest.raises(lf.SettingsError, match="batch 2 of the batch sampler's epoch has 12 samples, and memory was made for 11: pass batch_size=12"):
-        iter(loader)
+        next(iter(loader))
 
 
 def test_an_epoch_without_ids_has_no_batch(dataset):
@@ -285,7 +285,7 @@ def test_a_length_is_as_much_as_is_taken_and_an_endless_sampler_without_one_is_n
     with pytest.raises(TypeError, match="has no len"):
         len(loader)
     with pytest.raises(lf.SettingsError, match="sampler=Endless has no length and gave more than 1048576"):
-        iter(loader)
+        next(iter(loader))
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_length_is_as_much_as_is_taken_and_an_endless_sampler_without_one_is_n
 )
 def test_what_is_no_order_is_refused(dataset, keywords, says):
     with pytest.raises(lf.SettingsError, match=says):
-        iter(lf.Loader(dataset, **keywords))
+        next(iter(lf.Loader(dataset, **keywords)))
 
 
 def test_a_samplers_own_error_is_not_hidden(dataset):
@@ -330,7 +330,7 @@ def test_a_samplers_own_error_is_not_hidden(dataset):
     loader = lf.Loader(dataset, sampler=Broken())
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            iter(loader)
+            next(iter(loader))
 
 
 WEIGHTS = np.arange(N, dtype=np.float64)
@@ -380,7 +380,7 @@ def test_weights_with_ranks_and_resumed(dataset):
 )
 def test_weights_that_are_none_are_refused(dataset, keywords, says):
     with pytest.raises(lf.SettingsError, match=says):
-        iter(lf.Loader(dataset, **keywords))
+        next(iter(lf.Loader(dataset, **keywords)))
 
 
 def test_a_forked_child_and_a_closed_loader_are_refused_and_do_not_hang(dataset):
@@ -390,7 +390,7 @@ def test_a_forked_child_and_a_closed_loader_are_refused_and_do_not_hang(dataset)
     child = os.fork()
     if child == 0:
         refused = 0
-        for call in (lambda: iter(loader), loader.state_dict, lambda: loader.set_epoch(1)):
+        for call in (lambda: next(iter(loader)), loader.state_dict, lambda: loader.set_epoch(1)):
             try:
                 call()
             except lf.UsageError:
@@ -399,4 +399,4 @@ def test_a_forked_child_and_a_closed_loader_are_refused_and_do_not_hang(dataset)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     loader.close()
     with pytest.raises(lf.UsageError, match="closed"):
-        iter(loader)
+        next(iter(loader))

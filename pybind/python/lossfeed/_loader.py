@@ -105,7 +105,7 @@ class Loader(Asked, Told, OfThisProcess):
             it loses then are counted (``journal_lost_total`` of :meth:`stats`) and marked. Closed by :meth:`close`.
         framework: ``"torch"``, ``"numpy"``, or ``"auto"``: torch if this process has imported it.
 
-    One pass at a time: a second ``iter(loader)`` ends the first, whose next batch then raises :class:`UsageError`.
+    One pass at a time: a second one's first batch ends the first, whose next batch then raises :class:`UsageError`.
     Dropping an iterator in mid-epoch stops its work, between two samples. After ``fork`` a child must make a loader
     of its own. Waits release the interpreter lock and answer Ctrl-C within a tenth of a second.
 
@@ -216,9 +216,13 @@ class Loader(Asked, Told, OfThisProcess):
             self._given.set_epoch(epoch)
 
     def __iter__(self) -> Pass:
-        """Starts an epoch: draws its order and lets the workers run ahead. Ends an earlier pass."""
+        """One pass over the next epoch. It begins with its first batch: then the order is drawn, the workers run ahead,
+        and an earlier pass ends. An iterator that nobody asks for a batch costs no epoch; its ``begin()`` begins at
+        once."""
+        return Pass(self._line, self._begin)
+
+    def _begin(self, started: Pass) -> int:
         engine = self._account.engine()
-        self._line.world.check()
         if self._settings["exchange"]:
             self.exchange(self._group)
         self._account.deliver()
@@ -229,9 +233,8 @@ class Loader(Asked, Told, OfThisProcess):
             self._line.seed = engine.seed() or 0
         given = None if self._given is None or engine.has_order() else self._given
         number = engine.start_epoch() if given is None else engine.start_given(*given.draw(engine))
-        started = Pass(self._line, number, self)
         self._pass = weakref.ref(started)
-        return started
+        return number
 
     def exchange(self, group: Any = None) -> None:
         """Gives what this rank has learned since the last exchange to all ranks, and takes theirs: all then believe the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator
 
@@ -41,14 +42,21 @@ class _Lost:
 
 
 class Pass(Iterator[Batch]):
-    """One pass over one epoch. Dropping it ends the pass; the loader's position stays where it ended."""
+    """One pass over one epoch. Dropping it ends the pass; the loader's position stays where it ended.
 
-    def __init__(self, line: Line, iteration: int, owner: object) -> None:
+    The epoch begins with its first batch: trainers make iterators only to see whether they can, and those must cost no
+    epoch."""
+
+    def __init__(self, line: Line, begin: Callable[[Pass], int]) -> None:
         self._line = line
         self._engine = line.account.engine()
-        self._iteration = iteration
-        #: The loader, which must not end before its pass.
-        self._owner = owner
+        line.world.check()
+        #: The loader's, which must not end before its pass.
+        self._begin = begin
+        #: Threads may share a pass.
+        self._beginning = threading.Lock()
+        #: The engine's number for it, which counts from 1; 0 until its first batch is asked for.
+        self._iteration = 0
         self._batches = self._engine.batches_per_epoch()
         #: What is on its way to the device: (fields, ticket), or what went wrong with it.
         self._ahead: tuple[Any, Any] | _Lost | None = None
@@ -59,6 +67,13 @@ class Pass(Iterator[Batch]):
     def __iter__(self) -> Pass:
         return self
 
+    def begin(self) -> None:
+        """Begins the epoch now, without a wait for its first batch: the workers run ahead. That batch does it else."""
+        with self._beginning:
+            if self._iteration == 0:
+                self._iteration = self._begin(self)
+                self._batches = self._engine.batches_per_epoch()
+
     def __next__(self) -> Batch:
         if self._over:
             raise StopIteration
@@ -66,6 +81,7 @@ class Pass(Iterator[Batch]):
         line.account.engine()
         line.world.check()
         self._unseen = 0
+        self.begin()
         try:
             line.account.deliver()
             found = self._next_on_host() if line.courier is None else self._next_on_device(line.courier)
@@ -137,7 +153,7 @@ class Pass(Iterator[Batch]):
 
     def _end(self) -> None:
         """Ends the pass where the consumer stands in it."""
-        if not self._over:
+        if not self._over and self._iteration != 0:
             self._over = True
             self._engine.abandon(self._iteration, self.held())
 

@@ -32,7 +32,7 @@ class World(NamedTuple):
         """
         if self.source is None:
             return True
-        group = _group()
+        group = default_group()
         if group is None:
             return False
         found = group.get_rank(), group.get_world_size()
@@ -66,7 +66,7 @@ def find(rank: Any, world_size: Any) -> World:
     if rank is not None:
         size = whole("world_size", world_size, 1, 2**32 - 1)
         return World(whole("rank", rank, 0, size - 1, " (ranks count from 0 to world_size - 1)"), size, None)
-    group = _group()
+    group = default_group()
     if group is not None:
         return World(group.get_rank(), group.get_world_size(), "from the process group")
     return _environment()
@@ -89,7 +89,7 @@ def _environment() -> World:
     return World(rank, size, "from RANK and WORLD_SIZE in the environment")
 
 
-def _group() -> Any:
+def default_group() -> Any:
     """torch.distributed if its default group is initialised. Never imports it."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

@@ -1,0 +1,54 @@
+"""A loader whose state is that of all ranks: for trainers that have one rank write the checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator
+
+from . import _ranks
+from ._batch import Batch
+from ._errors import SettingsError
+from ._loader import Loader
+
+
+class Together:
+    """What `loader` delivers on this rank, and where all ranks stand."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        """Batches an epoch and rank."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """As :meth:`Loader.set_epoch`."""
+        self.loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """:meth:`Loader.state_dict` of every rank, through the default process group where there is one: then every
+        rank must call it."""
+        mine, group = self.loader.state_dict(), _ranks.default_group()
+        states = [mine]
+        if group is not None:
+            states *= group.get_world_size()
+            group.all_gather_object(states, mine)
+        return {"ranks": states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from :meth:`state_dict`; on one rank from :meth:`Loader.state_dict` too.
+
+        Raises:
+            SettingsError: it was saved by more or fewer ranks, or by another run.
+        """
+        group = _ranks.default_group()
+        rank, ranks = (0, 1) if group is None else (group.get_rank(), group.get_world_size())
+        states = state.get("ranks", [state])
+        if len(states) != ranks:
+            raise SettingsError(
+                f"the state was saved by {len(states)} ranks and these are {ranks}: a rank goes on with its own share "
+                "of the samples, so resume with as many"
+            )
+        self.loader.load_state_dict(states[rank])

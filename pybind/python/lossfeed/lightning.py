@@ -1,0 +1,14 @@
+"""For Lightning."""
+
+from __future__ import annotations
+
+from ._together import Together
+
+
+class Batches(Together):
+    """What a loader delivers, for Lightning on several ranks: ``train_dataloader`` returns ``Batches(loader)``, and
+    every checkpoint holds where all of them stand.
+
+    Lightning puts the `state_dict` of whatever loader it is given into its checkpoints, but only rank 0's, which no
+    other rank can go on from. On one rank a :class:`lossfeed.Loader` may be returned as it is.
+    """

@@ -1,0 +1,68 @@
+"""Hugging Face's Trainer: a small BERT on sentences of any length, dicts from `datasets`. Evaluation stays as it is."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+
+import lossfeed as lf
+from lossfeed.accelerate import Batches
+
+
+def sentences(count=600, words=50, classes=4):
+    """Token ids; a sentence's class is its first word's, modulo `classes`."""
+    draw = np.random.default_rng(0)
+    ids = [draw.integers(1, words, draw.integers(4, 16)) for _ in range(count)]
+    rows = {"input_ids": ids, "attention_mask": [np.ones_like(s) for s in ids], "labels": [s[0] % classes for s in ids]}
+    return Dataset.from_dict(rows).with_format("torch")
+
+
+class Scored(Trainer):
+    """Trains on what `loader` delivers."""
+
+    def __init__(self, *args, loader, **keywords):
+        super().__init__(*args, **keywords)
+        self.loader = loader
+
+    def get_train_dataloader(self):
+        return Batches(self.loader)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        if not isinstance(inputs, lf.Batch):  # evaluation
+            return super().compute_loss(model, inputs, return_outputs)
+        logits = model(**inputs).logits
+        # Over the samples of all batches of a step that accumulates several, as the Trainer has it.
+        return self.loader.cross_entropy(logits, inputs, reduction="sum") / num_items_in_batch
+
+
+class Kept(TrainerCallback):
+    """Puts the loader's state into every checkpoint."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def on_save(self, args, state, control, **_):
+        checkpoint = Path(args.output_dir, f"checkpoint-{state.global_step}")
+        torch.save(self.loader.state_dict(), checkpoint / f"loader.{args.process_index}")
+
+
+def train(folder, resume=None, sampler="importance", **options):
+    torch.manual_seed(0)
+    data, pad = lf.open(sentences(), varying=True), {"input_ids": 0, "attention_mask": 0}
+    loader = lf.Loader(data, 32, sampler=sampler, cache="1MiB", pad=pad, num_workers=0, seed=0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    model = BertForSequenceClassification(BertConfig(vocab_size=50, num_labels=4, **sizes))
+    args = TrainingArguments(
+        folder, per_device_train_batch_size=32, learning_rate=5e-3, save_steps=13, report_to=[], use_cpu=True, **options
+    )
+    trainer = Scored(model, args, loader=loader, callbacks=[Kept(loader)])
+    if resume is not None:
+        loader.load_state_dict(torch.load(Path(resume, f"loader.{args.process_index}")))
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+if __name__ == "__main__":
+    train("checkpoints")
