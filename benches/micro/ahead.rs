@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use lossfeed::engine::Dataset;
 use lossfeed::error::Result;
 use lossfeed::loader::Next;
+use lossfeed::sampler::{SamplerSettings, Uniform};
 use lossfeed::source::{Form, ImageMode, OpenOptions, Payload, Source, Traffic, open};
 use lossfeed::{Dtype, Engine, SampleId, Settings, TensorSpec};
 use store::{Server, shard};
@@ -111,8 +112,10 @@ impl Source for Stored {
 fn main() {
     let kinds = [("small", 20_000, 3000, 256), ("large", 1500, 110_000, 32)];
     let stores = [("10 ms", 10, 10), ("50 ms, 1 % 500 ms", 50, 500)];
-    // Of which kind, if not of both: `-- large`.
-    let only: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    // Of which kind, if not of both, and whether only with samples read ahead: `-- large ahead`.
+    let mut only: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let ahead = only.iter().any(|named| named == "ahead");
+    only.retain(|named| named != "ahead");
     for (kind, samples, size, batch_size) in kinds {
         if !only.is_empty() && !only.iter().any(|named| named == kind) {
             continue;
@@ -124,7 +127,7 @@ fn main() {
             server.latency_ms.store(latency, Ordering::Relaxed);
             server.tail_ms.store(tail, Ordering::Relaxed);
             for (mb_per_s, factor) in [(40u64, 2.0), (40, 1.0), (40, 0.25)] {
-                for read_ahead in [0, 128 << 20] {
+                for read_ahead in [0, 128 << 20].into_iter().filter(|&bytes| bytes > 0 || !ahead) {
                     server.bytes_per_s.store(1 << 40, Ordering::Relaxed);
                     let source = open(&url, &OpenOptions::default()).unwrap();
                     server.bytes_per_s.store(mb_per_s * 1_000_000, Ordering::Relaxed);
@@ -135,6 +138,7 @@ fn main() {
                         batch_size,
                         workers: Some(2),
                         read_ahead: Some(read_ahead),
+                        sampler: SamplerSettings::Uniform(Uniform::default()),
                         stats: false,
                         ..Settings::default()
                     };

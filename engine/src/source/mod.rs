@@ -121,12 +121,18 @@ pub struct Traffic {
     pub requests: u64,
     /// Bytes that lay between samples which one request brought, and that nobody wanted.
     pub vain_bytes: u64,
+    /// Samples that were not read, because they had been read ahead for the epoch before and were kept for this one.
+    pub repeated_samples: u64,
+    /// Their bytes.
+    pub repeated_bytes: u64,
 }
 
 impl AddAssign for Traffic {
     fn add_assign(&mut self, more: Self) {
         self.requests += more.requests;
         self.vain_bytes += more.vain_bytes;
+        self.repeated_samples += more.repeated_samples;
+        self.repeated_bytes += more.repeated_bytes;
     }
 }
 

@@ -230,6 +230,6 @@ impl Reader for StoreReader {
             }
         }
         let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Traffic { requests: total(&sent.requests), vain_bytes: total(&sent.vain_bytes) }
+        Traffic { requests: total(&sent.requests), vain_bytes: total(&sent.vain_bytes), ..Traffic::default() }
     }
 }
