@@ -84,6 +84,9 @@ impl Source for Stored {
     fn remote(&self) -> bool {
         self.0.remote()
     }
+    fn requests_ahead(&self) -> usize {
+        self.0.requests_ahead()
+    }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         self.0.fetch(ids, sink);
     }

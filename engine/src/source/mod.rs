@@ -50,6 +50,7 @@ mod identity;
 mod identity_tests;
 mod index_cache;
 mod label;
+mod lanes;
 mod link;
 mod local;
 mod on_disk;
@@ -79,6 +80,9 @@ mod subset;
 mod tar;
 #[cfg(test)]
 mod tests;
+mod tuner;
+#[cfg(test)]
+mod tuner_tests;
 #[cfg(test)]
 mod walk_tests;
 
@@ -210,6 +214,12 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// Requests for what nobody needs yet ([`Self::fetch_by`]) that this source has in flight at most, as its link is now.
+    /// 0: it makes none.
+    fn requests_ahead(&self) -> usize {
+        0
+    }
+
     /// Whether bytes that turn out not to be a sample may come right when they are fetched again: they came over a
     /// network.
     fn remote(&self) -> bool {
@@ -248,7 +258,8 @@ pub trait Source: Send + Sync {
     }
 
     /// The same, where the samples may come together by requests of about `request_bytes` at most: who asks for many
-    /// needs the first ones soon.
+    /// needs the first ones soon. `u64::MAX`: they are needed now. All else is asked for ahead of need, and as many
+    /// requests are in flight for it as the link has use for.
     fn fetch_by(
         &self,
         _request_bytes: u64,
