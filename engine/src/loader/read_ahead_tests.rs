@@ -172,6 +172,93 @@ fn what_finds_no_room_waits_for_some() {
     assert_eq!(ask(&mut window, &order[3..], 5), [20]);
 }
 
+/// As [`ask`], where the next pass begins at place `beyond`.
+fn ask_beyond(
+    window: &mut Window,
+    wants: &[(usize, SampleId)],
+    busy: &[(usize, SampleId)],
+    beyond: usize,
+    next: usize,
+) -> Vec<SampleId> {
+    let look = window.look().unwrap();
+    let ahead = found(wants, next).unwrap();
+    let busy = found(busy, next).unwrap().wants;
+    let found = window.looked(&look, Some(Ahead { beyond: Some(beyond), busy, ..ahead }), &bytes);
+    ask_for(window, &look, found, &[])
+}
+
+#[test]
+fn what_the_next_pass_wants_stays_for_it_and_what_it_does_not_goes() {
+    let mut window = Window::new(64_000);
+    window.begin(1, None);
+    let stretch = window.stretch();
+    // The pass has 10 places. 5 is wanted by both passes, 6 by this one, 8 by the next.
+    let asked = ask_beyond(&mut window, &[(2, 5), (3, 6), (11, 5), (12, 8)], &[], 10, 20);
+    assert_eq!(asked, [5, 6, 8]);
+    for id in [5, 6, 8] {
+        assert!(window.land(id, landed(id)));
+    }
+    assert_eq!(window.take(5), Taken::Landed { landed: landed(5), stays: true, used: false });
+    assert_eq!(window.bytes(), bytes(5) + bytes(6) + bytes(8), "it stays in its room");
+    // A batch that ends the pass finds 6 cached: it goes. The next pass begins where it was foreseen.
+    assert_eq!(window.settle(1, 10, [6, 8].into_iter()), Vain { samples: 1, bytes: bytes(6) });
+    assert_eq!((window.begin(2, Some(10)), window.stretch()), (Vain::default(), stretch));
+    assert_eq!(window.bytes(), bytes(5) + bytes(8));
+    // Whoever is cached by now is let go of: 5 was of use, 8 was read in vain.
+    assert_eq!(window.settle(2, 2, [5, 8].into_iter()), Vain::default());
+    assert_eq!(window.bytes(), bytes(8));
+    assert_eq!(window.settle(2, 3, [8].into_iter()), Vain { samples: 1, bytes: bytes(8) });
+}
+
+#[test]
+fn what_stayed_is_told_from_what_was_read_and_does_not_stay_if_it_was_bad() {
+    let mut window = Window::new(64_000);
+    window.begin(1, None);
+    assert_eq!(ask_beyond(&mut window, &[(2, 5), (3, 6), (11, 5), (12, 6)], &[], 10, 20), [5, 6]);
+    for id in [5, 6] {
+        window.land(id, landed(id));
+        assert!(matches!(window.take(id), Taken::Landed { stays: true, used: false, .. }));
+    }
+    window.doubt(&[6, 7]);
+    assert_eq!((window.take(6), window.bytes()), (Taken::Nothing, bytes(5)));
+    window.begin(2, Some(10));
+    assert_eq!(window.take(5), Taken::Landed { landed: landed(5), stays: false, used: true });
+    // Another epoch than the one foreseen: all goes, and its requests end.
+    let mut window = Window::new(64_000);
+    window.begin(1, None);
+    let stretch = window.stretch();
+    ask_beyond(&mut window, &[(12, 8), (13, 9)], &[], 10, 20);
+    window.land(8, landed(8));
+    assert_eq!(window.begin(2, None), Vain { samples: 1, bytes: bytes(8) });
+    assert_ne!(window.stretch(), stretch);
+    assert!(!window.land(9, landed(9)));
+    assert_eq!(window.bytes(), 0);
+}
+
+#[test]
+fn what_a_batch_has_in_hand_is_asked_for_when_it_has_ended() {
+    let mut window = Window::new(640);
+    window.begin(1, None);
+    // A batch fetches 5 by itself when the next pass is found to want it.
+    assert_eq!(ask_beyond(&mut window, &[(12, 8)], &[(11, 5)], 10, 20), [8]);
+    assert!(ask_beyond(&mut window, &[(12, 8)], &[(11, 5)], 10, 20).is_empty());
+    assert_eq!(window.look(), None, "it is in hand still");
+    // The batch has ended while somebody looked: that is not overlooked.
+    assert!(window.released());
+    let look = window.look().unwrap();
+    assert_eq!(look.from, 11);
+    window.released();
+    let busy = found(&[(11, 5)], 20).unwrap().wants;
+    let seen = window.looked(&look, Some(Ahead { beyond: Some(10), busy, next: 20, ..Ahead::default() }), &bytes);
+    ask_for(&mut window, &look, seen, &[]);
+    assert_eq!(ask_beyond(&mut window, &[(11, 5), (12, 8)], &[], 10, 20), [5]);
+    assert!(!window.released());
+    // The last batch of the pass is decided: who gave way meanwhile is looked for once more, though there is little room.
+    assert!(ask_beyond(&mut window, &[], &[], 10, 20).is_empty());
+    window.settle(1, 10, [].into_iter());
+    assert_eq!(window.look().unwrap().from, 10);
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Look(Vec<(usize, SampleId)>),
@@ -179,7 +266,9 @@ enum Step {
     Miss(SampleId),
     Take(SampleId),
     Settle(usize, Vec<SampleId>),
-    Begin,
+    Doubt(SampleId),
+    /// Whether the next pass is the one that was foreseen.
+    Begin(bool),
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -190,8 +279,22 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => id.clone().prop_map(Step::Miss),
         3 => id.clone().prop_map(Step::Take),
         1 => (0usize..30, prop::collection::vec(id, 0..4)).prop_map(|(reach, ids)| Step::Settle(reach, ids)),
-        1 => Just(Step::Begin),
+        1 => (0u32..12).prop_map(Step::Doubt),
+        1 => any::<bool>().prop_map(Step::Begin),
     ]
+}
+
+/// The next pass begins here.
+const BEYOND: usize = 20;
+
+/// What is held of a sample: the place it is needed at, the one in the next pass if it stays for that, whether it has
+/// come, and whether it was of use already.
+#[derive(Default)]
+struct Held {
+    place: Option<usize>,
+    again: Option<usize>,
+    there: bool,
+    used: bool,
 }
 
 proptest! {
@@ -200,8 +303,7 @@ proptest! {
         let mut window = Window::new(1 << 20);
         let (mut pass, mut reached) = (1, 0);
         window.begin(pass, None);
-        // By sample: the place it is needed at, and whether it has come.
-        let mut naive: HashMap<SampleId, (Option<usize>, bool)> = HashMap::new();
+        let mut naive: HashMap<SampleId, Held> = HashMap::new();
         let (mut asked, mut used, mut vain) = (0, 0, 0);
         for (number, step) in steps.into_iter().enumerate() {
             match step {
@@ -213,73 +315,95 @@ proptest! {
                             fetched.insert(id);
                             continue;
                         }
-                        match naive.get_mut(&id) {
-                            None => {
-                                naive.insert(id, (Some(place), false));
-                                expected.push(id);
-                            }
-                            Some((needed @ None, _)) => *needed = Some(place),
-                            Some(_) => {}
+                        if !naive.contains_key(&id) {
+                            expected.push(id);
+                        }
+                        let held = naive.entry(id).or_default();
+                        let first = *held.place.get_or_insert(place);
+                        if first < BEYOND && place >= BEYOND && held.again.is_none() {
+                            held.again = Some(place);
                         }
                     }
                     asked += expected.len();
-                    prop_assert_eq!(ask(&mut window, &wants, number + 1), expected);
+                    window.released();
+                    prop_assert_eq!(ask_beyond(&mut window, &wants, &[], BEYOND, number + 1), expected);
                 }
                 Step::Land(id) => {
-                    let needed = matches!(naive.get(&id), Some((Some(_), false)));
+                    let needed = naive.get(&id).is_some_and(|held| held.place.is_some() && !held.there);
                     prop_assert_eq!(window.land(id, landed(id)), needed);
                     match naive.get_mut(&id) {
-                        Some((Some(_), there)) => *there = true,
-                        Some((None, _)) => {
+                        Some(held) if needed => held.there = true,
+                        Some(held) if !held.there => {
                             naive.remove(&id);
                             vain += 1;
                         }
-                        None => {}
+                        _ => {}
                     }
                 }
                 Step::Miss(id) => {
                     window.miss(id);
-                    if naive.get(&id).is_some_and(|(_, there)| !there) {
+                    if naive.get(&id).is_some_and(|held| !held.there) {
                         naive.remove(&id);
                         vain += 1;
                     }
                 }
                 Step::Take(id) => match (window.take(id), naive.get_mut(&id)) {
-                    (Taken::Landed { landed: bytes, .. }, Some((_, true))) => {
+                    (Taken::Landed { landed: bytes, stays, used: before }, Some(held)) if held.there => {
                         prop_assert_eq!(bytes, landed(id));
-                        window.give_back(landed(id).len() as u64);
-                        naive.remove(&id);
-                        used += 1;
+                        prop_assert_eq!((stays, before), (held.again.is_some(), held.used));
+                        used += usize::from(!before);
+                        if stays {
+                            *held = Held { place: held.again, used: true, there: true, again: None };
+                        } else {
+                            window.give_back(landed(id).len() as u64);
+                            naive.remove(&id);
+                        }
                     }
-                    (Taken::UnderWay, Some((needed, false))) => *needed = needed.or(Some(0)),
+                    (Taken::UnderWay, Some(held)) if !held.there => held.place = held.place.or(Some(0)),
                     (Taken::Nothing, None) => {}
-                    (got, expected) => prop_assert!(false, "{got:?} where {expected:?} was expected"),
+                    (got, _) => prop_assert!(false, "{got:?} of {id}"),
                 },
                 Step::Settle(reach, ids) => {
                     reached = reached.max(reach);
                     let let_go = window.settle(pass, reach, ids.iter().copied()).samples;
-                    let before = naive.len();
+                    let mut in_vain = 0;
                     for id in ids {
                         match naive.get_mut(&id) {
-                            Some((Some(place), true)) if *place < reach => _ = naive.remove(&id),
-                            Some((place, false)) if place.is_some_and(|place| place < reach) => *place = None,
-                            _ => {}
+                            Some(held) if held.place.is_none_or(|place| place >= reach) => {}
+                            Some(held) if held.there => {
+                                in_vain += usize::from(!held.used);
+                                naive.remove(&id);
+                            }
+                            Some(held) => (held.place, held.again) = (None, None),
+                            None => {}
                         }
                     }
-                    prop_assert_eq!(let_go as usize, before - naive.len());
-                    vain += before - naive.len();
+                    prop_assert_eq!(let_go as usize, in_vain);
+                    vain += in_vain;
                 }
-                Step::Begin => {
+                Step::Doubt(id) => {
+                    window.doubt(&[id]);
+                    if naive.get(&id).is_some_and(|held| held.used) {
+                        naive.remove(&id);
+                    }
+                }
+                Step::Begin(foreseen) => {
                     (pass, reached) = (pass + 1, 0);
-                    let there = naive.values().filter(|(_, there)| *there).count();
-                    prop_assert_eq!(window.begin(pass, None).samples as usize, there);
-                    vain += there;
-                    naive.retain(|_, (_, there)| !*there);
-                    naive.values_mut().for_each(|(needed, _)| *needed = None);
+                    let mut in_vain = 0;
+                    naive.retain(|_, held| {
+                        let place = held.again.or(held.place).filter(|&place| foreseen && place >= BEYOND);
+                        (held.place, held.again) = (place.map(|place| place - BEYOND), None);
+                        let goes = place.is_none() && held.there;
+                        in_vain += usize::from(goes && !held.used);
+                        !goes
+                    });
+                    prop_assert_eq!(window.begin(pass, foreseen.then_some(BEYOND)).samples as usize, in_vain);
+                    vain += in_vain;
                 }
             }
             prop_assert_eq!(window.bytes(), naive.keys().map(|&id| bytes(id)).sum::<u64>());
-            prop_assert_eq!(asked, naive.len() + used + vain, "each is used, vain, or still here");
+            let unused = naive.values().filter(|held| !held.used).count();
+            prop_assert_eq!(asked, unused + used + vain, "each is used, vain, or still here");
         }
     }
 }
