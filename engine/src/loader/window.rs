@@ -180,7 +180,8 @@ impl Window {
         let enough_bytes = self.asked_bytes.clamp(self.limit / FIRST_SHARE, self.limit / 2).max(1);
         let free_bytes = self.limit.saturating_sub(self.bytes);
         let time = self.fresh || free_bytes >= enough_bytes;
-        if self.closed || self.whole || self.looking || self.blocked || !(time || !self.due.is_empty()) {
+        let nothing = !time && self.due.is_empty();
+        if self.closed || self.whole || self.looking || self.blocked || nothing {
             return None;
         }
         let enough_bytes = if time { enough_bytes } else { 0 };
