@@ -257,6 +257,15 @@ fn what_a_batch_has_in_hand_is_asked_for_when_it_has_ended() {
     assert!(ask_beyond(&mut window, &[], &[], 10, 20).is_empty());
     window.settle(1, 10, [].into_iter());
     assert_eq!(window.look().unwrap().from, 10);
+    // What is due is asked for before its turn, and whatever lies before it is not.
+    let mut window = Window::new(6400);
+    window.begin(1, None);
+    assert_eq!(ask_beyond(&mut window, &[(10, 70)], &[(35, 700)], 10, 50), [70]);
+    window.released();
+    let order: Vec<(usize, SampleId)> = (11..35).map(|place| (place, 7 * place as u32)).chain([(35, 700)]).collect();
+    let expected: Vec<SampleId> = (11..21).map(|place| 7 * place).chain([700]).collect();
+    assert_eq!(ask_beyond(&mut window, &order, &[], 10, 50), expected);
+    assert_eq!(window.bytes(), 120);
 }
 
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! What is read ahead: which samples were asked for, which have come, and how many bytes all that takes. Without locks;
 //! `read_ahead.rs` puts one around it.
 
-use crate::control::{Ahead, Room};
+use crate::control::{Ahead, Room, Want};
 use crate::types::SampleId;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -58,11 +58,18 @@ pub(super) struct Look {
 /// Who is to be asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// In the order of need. The first `urgent` of them are asked for.
+    /// The first `urgent` of them are asked for; they and the others each in the order of need.
     pub(super) ids: Vec<SampleId>,
     pub(super) urgent: usize,
     /// Where each is in the order.
     places: Vec<usize>,
+}
+
+impl Found {
+    fn push(&mut self, want: Want) {
+        self.ids.push(want.id);
+        self.places.push(want.place);
+    }
 }
 
 /// What a batch finds.
@@ -206,7 +213,7 @@ impl Window {
             self.whole = true;
             return seen;
         };
-        let (mut urgent_bytes, mut fetched, before) = (0, HashSet::new(), self.next);
+        let (mut urgent_bytes, mut fetched, mut later, before) = (0, HashSet::new(), Vec::new(), self.next);
         (self.next, self.beyond) = (next, beyond);
         for want in wants {
             // Its batch was decided meanwhile and fetches it now.
@@ -223,16 +230,18 @@ impl Window {
                     let enough = urgent_bytes >= look.enough_bytes && !due;
                     if enough || self.bytes + bytes > self.limit {
                         self.next = self.next.min(want.place);
+                        later.push(want);
                     } else {
                         urgent_bytes += bytes;
-                        seen.urgent += 1;
+                        seen.push(want);
                         self.ask(want.id, want.place, bytes);
                     }
-                    seen.ids.push(want.id);
-                    seen.places.push(want.place);
                 }
             }
         }
+        seen.urgent = seen.ids.len();
+        // What is due may lie behind what is not urgent.
+        later.into_iter().for_each(|want| seen.push(want));
         for want in busy {
             match self.asked.get_mut(&want.id) {
                 Some(asked) => asked.want(want.place, beyond),
