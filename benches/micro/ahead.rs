@@ -6,7 +6,9 @@
 //! there is twice the bandwidth that is needed, at 0.25 a quarter. No cache, so every sample comes from the store, in a
 //! new order each epoch, and what can be reached at all is max(steps, link). Small samples: 20,000 of 3 KB,
 //! batches of 256. Large ones: 1,500 of 110 KB, batches of 32. Two loader threads; shown is the second epoch, and what
-//! was waited in the first. Lines of JSON; `floor_seconds` is what the steps alone or the link alone would take.
+//! was waited in the first. What was read of the second while the first was under way is no part of its seconds, and a
+//! sample that both want is read once: the small ones fit in the window. Lines of JSON; `floor_seconds` is what the
+//! steps alone or the link alone would take.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
@@ -23,6 +25,7 @@ use std::time::{Duration, Instant};
 use lossfeed::engine::Dataset;
 use lossfeed::error::Result;
 use lossfeed::loader::Next;
+use lossfeed::sampler::{SamplerSettings, Uniform};
 use lossfeed::source::{Form, ImageMode, OpenOptions, Payload, Source, Traffic, open};
 use lossfeed::{Dtype, Engine, SampleId, Settings, TensorSpec};
 use store::{Server, shard};
@@ -83,6 +86,9 @@ impl Source for Stored {
     fn remote(&self) -> bool {
         self.0.remote()
     }
+    fn requests_ahead(&self) -> usize {
+        self.0.requests_ahead()
+    }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         self.0.fetch(ids, sink);
     }
@@ -111,8 +117,10 @@ impl Source for Stored {
 fn main() {
     let kinds = [("small", 20_000, 3000, 256), ("large", 1500, 110_000, 32)];
     let stores = [("10 ms", 10, 10), ("50 ms, 1 % 500 ms", 50, 500)];
-    // Of which kind, if not of both: `-- large`.
-    let only: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    // Of which kind, if not of both, and whether only with samples read ahead: `-- large ahead`.
+    let mut only: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let ahead = only.iter().any(|named| named == "ahead");
+    only.retain(|named| named != "ahead");
     for (kind, samples, size, batch_size) in kinds {
         if !only.is_empty() && !only.iter().any(|named| named == kind) {
             continue;
@@ -124,7 +132,7 @@ fn main() {
             server.latency_ms.store(latency, Ordering::Relaxed);
             server.tail_ms.store(tail, Ordering::Relaxed);
             for (mb_per_s, factor) in [(40u64, 2.0), (40, 1.0), (40, 0.25)] {
-                for read_ahead in [0, 128 << 20] {
+                for read_ahead in [0, 128 << 20].into_iter().filter(|&bytes| bytes > 0 || !ahead) {
                     server.bytes_per_s.store(1 << 40, Ordering::Relaxed);
                     let source = open(&url, &OpenOptions::default()).unwrap();
                     server.bytes_per_s.store(mb_per_s * 1_000_000, Ordering::Relaxed);
@@ -135,6 +143,7 @@ fn main() {
                         batch_size,
                         workers: Some(2),
                         read_ahead: Some(read_ahead),
+                        sampler: SamplerSettings::Uniform(Uniform::default()),
                         stats: false,
                         ..Settings::default()
                     };
@@ -144,10 +153,11 @@ fn main() {
                     let (_, cold_waited) = epoch(&engine, step);
                     let ((count, waited), took) = server.counted(|| epoch(&engine, step));
                     assert_eq!(count, batches);
+                    let requests = engine.source().requests_ahead();
                     let floor = link.max(step.as_secs_f64() * batches as f64);
                     println!(
                         "{{\"samples\":\"{kind}\",\"store\":\"{store}\",\"compute_over_link\":{factor},\"read_ahead\":{read_ahead},\
-                         \"floor_seconds\":{floor:.2},\"waited_seconds\":{waited:.3},\"cold_waited_seconds\":{cold_waited:.3},{took}}}"
+                         \"floor_seconds\":{floor:.2},\"waited_seconds\":{waited:.3},\"cold_waited_seconds\":{cold_waited:.3},\"requests_in_flight\":{requests},{took}}}"
                     );
                     std::io::stdout().flush().unwrap();
                     engine.close();

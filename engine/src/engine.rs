@@ -168,6 +168,7 @@ impl Engine {
         c.arena_largest_free_bytes.store(arena.largest_free_bytes(), Relaxed);
         if let Some(ahead) = &self.feed.read_ahead {
             c.read_ahead_bytes.store(ahead.bytes(), Relaxed);
+            c.read_ahead_requests.store(self.feed.source.requests_ahead() as u64, Relaxed);
         }
         if let Some(disk) = self.feed.source.disk() {
             c.disk_hits_total.store(disk.hits, Relaxed);

@@ -8,7 +8,7 @@ use lossfeed::{Dtype, Engine, SampleId, Settings, TensorSpec};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 /// Bytes of one sample.
@@ -19,7 +19,9 @@ pub(crate) struct Patterned {
     samples: usize,
     form: Form,
     target: TensorSpec,
-    pub(crate) fetches: AtomicU64,
+    /// Samples that were read. Whoever has `shut` for writing keeps all others waiting.
+    pub(crate) fetches: Arc<AtomicU64>,
+    pub(crate) shut: Arc<RwLock<()>>,
     pub(crate) delay: Duration,
     pub(crate) bad: HashSet<SampleId>,
     /// Fetching one of these panics, once each, in threads whose names begin like this.
@@ -38,7 +40,8 @@ impl Patterned {
             samples,
             form: Form::Rows(TensorSpec::new(Dtype::U8, [SAMPLE_BYTES])),
             target: TensorSpec::class_index(),
-            fetches: AtomicU64::new(0),
+            fetches: Arc::default(),
+            shut: Arc::default(),
             delay: Duration::ZERO,
             bad: HashSet::new(),
             explosive: Arc::default(),
@@ -80,6 +83,7 @@ impl Source for Patterned {
                 assert!(air.insert(id), "sample {id} is being fetched twice at one time");
             }
         }
+        let _open = self.shut.read().unwrap();
         std::thread::sleep(self.delay);
         let here = std::thread::current().name().unwrap_or_default().starts_with(self.explodes_in);
         let explodes = here && ids.iter().any(|id| self.explosive.lock().unwrap().remove(id));

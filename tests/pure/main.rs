@@ -1,5 +1,6 @@
 //! The pure half held to things simpler than itself.
 
+mod ahead;
 mod batches;
 mod control;
 mod hostile;

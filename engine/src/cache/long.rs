@@ -12,6 +12,15 @@ use parking_lot::MutexGuard;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// A pass that has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begun {
+    /// Its number.
+    pub pass: u64,
+    /// Where it begins among the places that [`Cache::ahead`] told of for the pass before it, if it was foreseen there.
+    pub start: Option<usize>,
+}
+
 /// Books on loan. They go back when this is dropped, also if what was done with them panicked.
 struct Loan<'a> {
     cache: &'a Cache,
@@ -61,19 +70,45 @@ impl Drop for Loan<'_> {
 }
 
 impl Cache {
-    /// Tells the policy what is to come of `plan` from batch `first` on, and begins a pass over it. Returns the
-    /// pass's number.
-    pub fn begin(&self, plan: Plan, first: usize) -> u64 {
+    /// Tells the policy what is to come of `plan` from batch `first` on, and begins a pass over it.
+    pub fn begin(&self, plan: Plan, first: usize) -> Begun {
         // In the journal before the scores that come meanwhile: the policy hears of those after the plan.
         let mut loan = Loan::new(self, |state| state.journal.begin(&plan, first));
         if let Some(ledger) = loan.ledger() {
             ledger.plan(&plan.order.ids[plan.to_come(first)..]);
         }
-        loan.back().control.begin(plan, first)
+        let mut state = loan.back();
+        let foreseen = state.control.take_foreseen();
+        let start = foreseen.as_ref().and_then(|foreseen| foreseen.start_of(&plan, first));
+        let pass = state.control.begin(plan, first);
+        drop(state);
+        drop(foreseen); // after the lock
+        Begun { pass, start }
     }
 
-    /// Draws `epoch`, by a snapshot of beliefs and residents where the sampler looks at them.
-    pub fn draw(&self, epoch: u64) -> Result<Order> {
+    /// Draws the epoch behind pass `pass`, if its order can be known already and was not drawn yet: [`Self::ahead`] goes
+    /// on with it, and [`Self::draw`] finds it.
+    pub fn foresee(&self, pass: u64) {
+        let Some((drawing, epoch)) = self.state.lock().control.to_foresee(pass) else { return };
+        let drawn =
+            drawing.draw_blind(epoch).inspect_err(|e| tracing::debug!(error = %e, epoch, "nothing is foreseen"));
+        let useless = self.state.lock().control.foresee(pass, drawn.ok().map(Arc::new));
+        drop(useless); // after the lock
+    }
+
+    /// Whether anything is foreseen behind the pass that began last.
+    pub fn foresees(&self) -> bool {
+        self.state.lock().control.foresees()
+    }
+
+    /// The order of `epoch`: the one that was foreseen, or drawn now, by a snapshot of beliefs and residents where the
+    /// sampler looks at them.
+    pub fn draw(&self, epoch: u64) -> Result<Arc<Order>> {
+        let foreseen = self.state.lock().control.foreseen(epoch);
+        foreseen.map_or_else(|| self.draw_now(epoch).map(Arc::new), Ok)
+    }
+
+    fn draw_now(&self, epoch: u64) -> Result<Order> {
         let (drawing, stream, shared) = {
             let state = self.state.lock();
             (state.control.drawing().cloned(), state.control.stream(epoch), state.control.shared())

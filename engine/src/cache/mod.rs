@@ -9,6 +9,7 @@ mod journal;
 mod long;
 
 pub use flight::{Flight, Landing};
+pub use long::Begun;
 
 use crate::arena::{Arena, Pins, Shelf, Slot};
 use crate::control::{self, Ahead, Control, Room, Turn, Verdict};
@@ -172,12 +173,16 @@ impl Cache {
         self.decide_by(|control, bytes| control.decide_again(pass, number, bytes), record_bytes)
     }
 
-    /// What batches of pass `pass` that are not decided yet will want, see [`Control::ahead`]; not what somebody is
+    /// What batches of pass `pass` that are not decided yet will want, and those behind it, see [`Control::ahead`]; not what somebody is
     /// fetching now. Waits while the books are lent.
     pub fn ahead(&self, pass: u64, from: usize, room: Room, bytes: &dyn Fn(SampleId) -> u64) -> Option<Ahead> {
         let state = self.whole();
         let mut ahead = state.control.ahead(pass, from, room, bytes)?;
-        ahead.wants.retain(|want| !state.flights.contains_key(&want.id));
+        let (busy, free) =
+            std::mem::take(&mut ahead.wants).into_iter().partition(|w| state.flights.contains_key(&w.id));
+        (ahead.busy, ahead.wants) = (busy, free);
+        // Of this pass's somebody takes care.
+        ahead.busy.retain(|want| ahead.beyond.is_some_and(|beyond| want.place >= beyond));
         Some(ahead)
     }
 

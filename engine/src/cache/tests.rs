@@ -46,7 +46,7 @@ fn used(policy: &str, record_bytes: fn(SampleId) -> u64, spare: u64) -> Cache {
     let record = |id: SampleId| id.to_le_bytes().into_iter().cycle().take(record_bytes(id) as usize);
     for epoch in 0..3 {
         let order: Vec<SampleId> = (0..SAMPLES).map(|k| (k * 7919 + epoch) % SAMPLES).collect();
-        let pass = cache.begin(plan(u64::from(epoch), order, 256), 0);
+        let pass = cache.begin(plan(u64::from(epoch), order, 256), 0).pass;
         while let Some(Decision { ids, lookups, owned, residents, .. }) = cache.decide(pass, &record_bytes) {
             let mut records = residents.iter();
             for (&id, lookup) in ids.iter().zip(lookups) {
@@ -109,7 +109,7 @@ fn all_that_is_kept_about_a_resident_is_at_most_32_bytes() {
 #[test]
 fn a_cache_of_nothing_keeps_no_places() {
     let cache = cache(0, 1000, "minio");
-    let pass = cache.begin(plan(0, vec![3], 1), 0);
+    let pass = cache.begin(plan(0, vec![3], 1), 0).pass;
     let decision = cache.decide(pass, &|_| 10).unwrap();
     assert!(matches!(decision.owned[..], [Owned { id: 3, admitted: false, .. }]));
     assert_eq!(cache.whole().shelf.metadata_bytes(), 0);
@@ -123,7 +123,7 @@ fn over_memory_only_what_is_to_be_kept_has_a_flight() {
         let cache = cache(room, 10, "minio");
         let cache = if over_memory { cache.over_memory() } else { cache };
         let ids = vec![0, 1, 2, 3, 4, 3, 0];
-        let pass = cache.begin(plan(0, ids, 7), 0);
+        let pass = cache.begin(plan(0, ids, 7), 0).pass;
         let decision = cache.decide(pass, &record_bytes).unwrap();
         let owned = decision.owned.iter().filter(|owned| owned.admitted).count();
         let count = |of: Lookup| decision.lookups.iter().filter(|lookup| **lookup == of).count();

@@ -166,19 +166,19 @@ impl Engine {
         }
         self.set_pace(first == 0)?;
         let (order, cut) = match stored.or(handed) {
-            Some(known) => known,
+            Some((order, cut)) => (Arc::new(order), cut),
             None => (self.feed.cache.draw(epoch)?, Cut::Even(self.batches)),
         };
-        let plan = Plan { epoch, order: Arc::new(order), cut };
+        let plan = Plan { epoch, order, cut };
         let batches = plan.len();
-        let pass = self.feed.cache.begin(plan.clone(), first);
+        let begun = self.feed.cache.begin(plan.clone(), first);
         if let Some(ahead) = &self.feed.read_ahead {
             self.threads.start_reading(&self.feed)?;
-            ahead.begin(pass);
+            ahead.begin(begun);
         }
         let window = self.settings.window();
         let workers = self.settings.worker_count();
-        let iteration = Arc::new(Iteration::new(Arc::clone(&self.feed), pass, plan, first, window, workers));
+        let iteration = Arc::new(Iteration::new(Arc::clone(&self.feed), begun.pass, plan, first, window, workers));
         self.deliveries.lock().begin(epoch, first);
         self.threads.start(&iteration, workers).inspect_err(|_| iteration.stop())?;
         clock.next_epoch = epoch + 1;
@@ -196,8 +196,10 @@ impl Engine {
     pub(super) fn end_pass(&self, iteration: &Iteration) {
         let delivered = iteration.seen().checked_sub(1).map_or(0, |last| iteration.plan().range(last).end);
         self.feed.cache.end(iteration.pass(), 0..delivered);
-        if let Some(ahead) = &self.feed.read_ahead {
-            ahead.begin(0);
+        // Behind a pass that was delivered to its end reading goes on with the next.
+        let goes_on = iteration.is_over() && self.feed.cache.foresees();
+        if let Some(ahead) = self.feed.read_ahead.as_ref().filter(|_| !goes_on) {
+            ahead.end();
         }
     }
 

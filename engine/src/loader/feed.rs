@@ -95,6 +95,14 @@ impl Feed {
         }
     }
 
+    /// As [`Source::doubt`]: of what was read ahead too.
+    pub(super) fn doubt(&self, ids: &[SampleId]) {
+        self.source.doubt(ids);
+        if let Some(ahead) = &self.read_ahead {
+            ahead.doubt(ids);
+        }
+    }
+
     /// What happened to sample `id`, with the name that a person knows it by.
     pub(super) fn named(&self, id: SampleId, e: Error) -> Arc<Error> {
         let kind = e.kind();

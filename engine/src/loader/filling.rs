@@ -101,7 +101,6 @@ impl Filling<'_> {
         while !asked.is_empty() {
             let answered = self.ask(&asked);
             let answers = answered.iter().filter(|answered| answered.get()).count();
-            self.feed.counters.fetched_samples_total.fetch_add(answers as u64, Relaxed);
             if answers == asked.len() {
                 return;
             }
@@ -183,12 +182,14 @@ impl Filling<'_> {
         if !again.is_empty() {
             again.iter().for_each(|&k| answered[k].set(false));
             let wanted: Vec<SampleId> = again.iter().map(|&k| wanted[k]).collect();
-            source.doubt(&wanted);
+            feed.doubt(&wanted);
             traffic += source.fetch_unless(&abandoned, &wanted, &mut |k, payload| land(again[k], payload, None));
         }
         feed.counters.store_requests_total.fetch_add(traffic.requests, Relaxed);
         feed.counters.store_vain_bytes_total.fetch_add(traffic.vain_bytes, Relaxed);
-        feed.counters.fetched_bytes_total.fetch_add(fetched_bytes, Relaxed);
+        let answers = answered.iter().filter(|answered| answered.get()).count() as u64;
+        feed.counters.fetched_samples_total.fetch_add(answers.saturating_sub(traffic.repeated_samples), Relaxed);
+        feed.counters.fetched_bytes_total.fetch_add(fetched_bytes.saturating_sub(traffic.repeated_bytes), Relaxed);
         answered
     }
 

@@ -80,5 +80,8 @@ impl<'a> Origins<'a> {
 impl Drop for Origins<'_> {
     fn drop(&mut self) {
         self.feed.cache.publish(std::mem::take(&mut self.owned));
+        if let Some(ahead) = &self.feed.read_ahead {
+            ahead.released();
+        }
     }
 }

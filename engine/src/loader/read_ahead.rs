@@ -8,13 +8,14 @@
 //!
 //! Nothing is decided early, see decision 28: batches, hits and journals are the same with it and without.
 
-use super::window::{self, Landed, Vain, Window};
-use crate::cache::{Cache, Decision, Lookup};
+use super::window::{self, Landed, Look, Vain, Window};
+use crate::cache::{Begun, Cache, Decision, Lookup};
 use crate::error::Result;
 use crate::source::{Payload, Source, Traffic};
 use crate::stats::Counters;
 use crate::types::SampleId;
 use parking_lot::{Condvar, Mutex};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,6 +34,8 @@ const FEW: usize = 64;
 struct Taken {
     /// How many had come.
     landed: u64,
+    /// Of these, those that had stayed for this pass.
+    repeated: Traffic,
     under_way: Vec<usize>,
     /// Those that nobody asked for, or that did not come.
     absent: Vec<usize>,
@@ -62,9 +65,18 @@ impl ReadAhead {
         }
     }
 
-    /// Reads for pass `pass` from now on, as the cache numbers passes; 0: for none.
-    pub fn begin(&self, pass: u64) {
-        let vain = self.window.lock().begin(pass);
+    /// Reads for a pass that has begun. What was read for it already stays, if it was foreseen.
+    pub fn begin(&self, begun: Begun) {
+        self.read_for(begun.pass, begun.start);
+    }
+
+    /// Reads for no pass any more.
+    pub fn end(&self) {
+        self.read_for(0, None);
+    }
+
+    fn read_for(&self, pass: u64, start: Option<usize>) {
+        let vain = self.window.lock().begin(pass, start);
         self.count(vain);
         self.room.notify_all();
         self.landed.notify_all();
@@ -74,7 +86,7 @@ impl ReadAhead {
     pub fn close(&self) {
         let mut window = self.window.lock();
         window.close();
-        let vain = window.begin(0);
+        let vain = window.begin(0, None);
         drop(window);
         self.count(vain);
         self.room.notify_all();
@@ -99,23 +111,28 @@ impl ReadAhead {
     pub fn work(&self, cache: &Cache, source: &dyn Source) {
         let bytes = |id| source.payload_bytes(id) + self.target_bytes;
         loop {
-            let (pass, look) = {
+            let look = {
                 let mut window = self.window.lock();
                 loop {
                     if window.is_closed() {
                         return;
                     }
                     if let Some(look) = window.look() {
-                        break (window.pass(), look);
+                        break look;
                     }
                     self.room.wait(&mut window);
                 }
             };
-            let wants = cache.ahead(pass, look.from, look.room, &bytes);
-            let found = self.window.lock().looked(pass, &look, wants, &bytes);
+            let ahead = || cache.ahead(look.pass, look.from, look.room, &bytes);
+            let mut wants = ahead();
+            if wants.as_ref().is_some_and(|ahead| ahead.undrawn && ahead.wants.is_empty()) {
+                cache.foresee(look.pass);
+                wants = ahead();
+            }
+            let found = self.window.lock().looked(&look, wants, &bytes);
             let along = source.along(&found.ids, found.urgent, look.request_bytes);
-            let ids = self.window.lock().asked(pass, found, &along, &bytes);
-            self.read(source, pass, &ids, look.request_bytes);
+            let ids = self.window.lock().asked(&look, found, &along, &bytes);
+            self.read(source, &look, &ids);
         }
     }
 
@@ -124,8 +141,8 @@ impl ReadAhead {
         self.room.notify_all();
     }
 
-    fn read(&self, source: &dyn Source, pass: u64, ids: &[SampleId], request_bytes: u64) {
-        let stopped = || self.window.lock().pass() != pass;
+    fn read(&self, source: &dyn Source, look: &Look, ids: &[SampleId]) {
+        let stopped = || self.window.lock().stretch() != look.stretch;
         // From here on another may look, while this call's last answers come: enough to keep the link busy.
         let few = (ids.len() / 4).max(FEW);
         let mut ceded = ids.len() <= few;
@@ -134,13 +151,13 @@ impl ReadAhead {
         }
         let mut unanswered: HashSet<SampleId> = ids.iter().copied().collect();
         let read = AssertUnwindSafe(|| {
-            source.fetch_by(request_bytes, &stopped, ids, &mut |k, payload| {
+            source.fetch_by(look.request_bytes, &stopped, ids, &mut |k, payload| {
                 let Some(&id) = ids.get(k).filter(|id| unanswered.remove(id)) else {
                     return ControlFlow::Continue(());
                 };
                 match payload {
                     Ok(payload) if payload.data.len() as u64 == source.payload_bytes(id) => {
-                        self.land(id, [payload.data, payload.target].concat().into());
+                        self.land(id, Arc::new([payload.data, payload.target].concat()));
                     }
                     // Its batch asks for it again, and says what is wrong with it.
                     _ => self.miss(&[id]),
@@ -157,12 +174,14 @@ impl ReadAhead {
             self.cede();
         }
         match read {
-            Ok(Traffic { requests, vain_bytes }) => {
+            Ok(Traffic { requests, vain_bytes, .. }) => {
                 self.counters.store_requests_total.fetch_add(requests, Relaxed);
                 self.counters.store_vain_bytes_total.fetch_add(vain_bytes, Relaxed);
             }
             // It happens again where the batch asks, which has somebody to tell.
-            Err(_) => tracing::error!(pass, samples = ids.len(), "the source panicked while it was read ahead"),
+            Err(_) => {
+                tracing::error!(pass = look.pass, samples = ids.len(), "the source panicked while it was read ahead")
+            }
         }
         // It does not come. Of the others nothing is said: by now another call may be asking for them.
         self.miss(&unanswered.into_iter().collect::<Vec<_>>());
@@ -195,6 +214,19 @@ impl ReadAhead {
         self.room.notify_all();
     }
 
+    /// A batch has ended: nobody has its samples in hand any more.
+    pub(super) fn released(&self) {
+        if self.window.lock().released() {
+            self.room.notify_all();
+        }
+    }
+
+    /// As [`Source::doubt`].
+    pub(super) fn doubt(&self, ids: &[SampleId]) {
+        self.window.lock().doubt(ids);
+        self.room.notify_all();
+    }
+
     /// As [`Source::fetch_unless`] for the samples of a batch: from what was read ahead, and from `source` what was
     /// not.
     pub(super) fn fetch_unless(
@@ -204,9 +236,17 @@ impl ReadAhead {
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
-        let mut traffic = Traffic::default();
-        let ControlFlow::Continue(at_first) = self.take((0..ids.len()).collect(), ids, sink) else { return traffic };
+        let traffic = Cell::new(Traffic::default());
+        let add = |more: Traffic| {
+            let mut sum = traffic.get();
+            sum += more;
+            traffic.set(sum);
+        };
+        let ControlFlow::Continue(at_first) = self.take((0..ids.len()).collect(), ids, sink) else {
+            return traffic.get();
+        };
         self.counters.read_ahead_samples_total.fetch_add(at_first.landed, Relaxed);
+        add(at_first.repeated);
         // First, so that they are under way too while the others are waited for.
         let mut broken = false;
         let mut ask = |absent: &[usize], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>| {
@@ -214,29 +254,30 @@ impl ReadAhead {
                 return false;
             }
             let wanted: Vec<SampleId> = absent.iter().filter_map(|&k| ids.get(k).copied()).collect();
-            traffic += source.fetch_unless(stopped, &wanted, &mut |at, payload| {
+            add(source.fetch_unless(stopped, &wanted, &mut |at, payload| {
                 let going = absent.get(at).map_or(ControlFlow::Continue(()), |&k| sink(k, payload));
                 broken |= going.is_break();
                 going
-            });
+            }));
             broken
         };
         if ask(&at_first.absent, sink) {
-            return traffic;
+            return traffic.get();
         }
         let (mut under_way, mut missed) = (at_first.under_way, Vec::new());
         while !under_way.is_empty() {
             if stopped() {
-                return traffic;
+                return traffic.get();
             }
             self.wait(&under_way, ids);
-            let ControlFlow::Continue(taken) = self.take(under_way, ids, sink) else { return traffic };
+            let ControlFlow::Continue(taken) = self.take(under_way, ids, sink) else { return traffic.get() };
             self.counters.read_ahead_late_total.fetch_add(taken.landed, Relaxed);
+            add(taken.repeated);
             missed.extend(taken.absent);
             under_way = taken.under_way;
         }
         ask(&missed, sink);
-        traffic
+        traffic.get()
     }
 
     /// Hands what has come of the positions `wanted` to `sink`.
@@ -246,21 +287,27 @@ impl ReadAhead {
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> ControlFlow<(), Taken> {
-        let (mut landed, mut taken) = (Vec::new(), Taken::default());
+        let (mut here, mut taken, mut free_bytes) = (Vec::new(), Taken::default(), 0);
         {
             let mut window = self.window.lock();
             for k in wanted {
                 match ids.get(k).map_or(window::Taken::Nothing, |&id| window.take(id)) {
-                    window::Taken::Landed(bytes) => landed.push((k, bytes)),
+                    window::Taken::Landed { landed, stays, used } => {
+                        free_bytes += if stays { 0 } else { landed.len() as u64 };
+                        if used {
+                            taken.repeated.repeated_samples += 1;
+                            taken.repeated.repeated_bytes += (landed.len() as u64).saturating_sub(self.target_bytes);
+                        }
+                        here.push((k, landed));
+                    }
                     window::Taken::UnderWay => taken.under_way.push(k),
                     window::Taken::Nothing => taken.absent.push(k),
                 }
             }
         }
-        taken.landed = landed.len() as u64;
-        let bytes = landed.iter().map(|(_, landed)| landed.len() as u64).sum();
+        taken.landed = here.len() as u64;
         let mut going = ControlFlow::Continue(());
-        for (k, landed) in landed {
+        for (k, landed) in here {
             let data = landed.len().saturating_sub(self.target_bytes as usize);
             let (data, target) = landed.split_at(data);
             going = sink(k, Ok(Payload { data, target }));
@@ -270,7 +317,7 @@ impl ReadAhead {
         }
         if taken.landed > 0 {
             let mut window = self.window.lock();
-            window.give_back(bytes);
+            window.give_back(free_bytes);
             drop(window);
             self.room.notify_all();
         }

@@ -1,10 +1,11 @@
 //! What is read ahead: which samples were asked for, which have come, and how many bytes all that takes. Without locks;
 //! `read_ahead.rs` puts one around it.
 
-use crate::control::{Ahead, Room};
+use crate::control::{Ahead, Room, Want};
 use crate::types::SampleId;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// The first call of a pass asks for this share of the limit at most, and each after it for as much as all before: the
 /// first batch does not wait for half of the limit to come.
@@ -14,22 +15,41 @@ const FIRST_SHARE: u64 = 64;
 const REQUEST_SHARE: u64 = 256;
 
 /// A sample's payload, and its target behind it.
-pub(super) type Landed = Box<[u8]>;
+pub(super) type Landed = Arc<Vec<u8>>;
 
 /// A sample that was asked for. While it is on its way nobody asks for it again.
 struct Asked {
     /// Its place in the epoch's order; `None` if nobody needs it any more.
     place: Option<usize>,
+    /// Its place in the next pass, if it is wanted there too: then it stays when it is taken.
+    again: Option<usize>,
     bytes: u64,
     landed: Option<Landed>,
+    /// A batch of an earlier pass has taken it.
+    used: bool,
+}
+
+impl Asked {
+    /// It is wanted at `place` too. One that is here for an earlier batch is not read twice: that batch may keep it in the
+    /// cache, and if it is one of the pass before, the sample stays here.
+    fn want(&mut self, place: usize, beyond: Option<usize>) {
+        let first = *self.place.get_or_insert(place);
+        if beyond.is_some_and(|beyond| first < beyond && beyond <= place) {
+            self.again.get_or_insert(place);
+        }
+    }
 }
 
 /// Where to look for more.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Look {
+    /// The pass that is read for, and the stretch it belongs to.
+    pub(super) pass: u64,
+    pub(super) stretch: u64,
     pub(super) from: usize,
+    changes: u64,
     pub(super) room: Room,
-    /// So much is to be asked for now.
+    /// So much is to be asked for now, and what is due.
     enough_bytes: u64,
     /// By requests of about so many bytes at most.
     pub(super) request_bytes: u64,
@@ -38,18 +58,26 @@ pub(super) struct Look {
 /// Who is to be asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// In the order of need. The first `urgent` of them are asked for.
+    /// The first `urgent` of them are asked for; they and the others each in the order of need.
     pub(super) ids: Vec<SampleId>,
     pub(super) urgent: usize,
     /// Where each is in the order.
     places: Vec<usize>,
 }
 
+impl Found {
+    fn push(&mut self, want: Want) {
+        self.ids.push(want.id);
+        self.places.push(want.place);
+    }
+}
+
 /// What a batch finds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// It has come. Its bytes count until [`Window::give_back`].
-    Landed(Landed),
+    /// It has come. Its bytes count until [`Window::give_back`], unless it `stays` for the next pass. `used`: it had
+    /// stayed for this one.
+    Landed { landed: Landed, stays: bool, used: bool },
     /// It is on its way.
     UnderWay,
     /// Nobody asked for it, or it did not come.
@@ -68,6 +96,8 @@ pub(super) struct Window {
     limit: u64,
     /// The pass that is read for; 0: none.
     pass: u64,
+    /// Passes that were read for one behind the other are one stretch: what was asked for is of use to the next.
+    stretch: u64,
     /// Everything that is wanted before this place of its order was asked for, if there was room.
     next: usize,
     whole: bool,
@@ -75,9 +105,17 @@ pub(super) struct Window {
     reached: usize,
     /// Somebody looks, or has just begun to ask for what was found.
     looking: bool,
-    /// The next sample takes more than there is room for.
+    /// The next sample takes more than there is room for, or somebody has it in hand.
     blocked: bool,
+    /// Times that this may have ended.
+    changes: u64,
+    /// What little is missing at the start of a pass that was foreseen is asked for at once.
+    fresh: bool,
+    /// The places of the next pass begin here.
+    beyond: Option<usize>,
     asked: HashMap<SampleId, Asked>,
+    /// Wanted by the next pass, and fetched for this one by a batch when that was found.
+    due: HashSet<SampleId>,
     /// Of all that was asked for or has come, and of what batches have taken and not used yet.
     bytes: u64,
     /// Asked for in this pass.
@@ -91,25 +129,43 @@ impl Window {
         Self {
             limit,
             pass: 0,
+            stretch: 0,
             next: 0,
             whole: true,
             reached: 0,
             looking: false,
             blocked: false,
+            changes: 0,
+            fresh: false,
+            beyond: None,
             asked: HashMap::new(),
+            due: HashSet::new(),
             bytes: 0,
             asked_bytes: 0,
             closed: false,
         }
     }
 
-    /// Another pass begins, or with 0 none: what was read for the last one is let go of.
-    pub(super) fn begin(&mut self, pass: u64) -> Vain {
+    /// Another pass begins, or with 0 none. What was read for the last one is let go of. If this one was foreseen, from
+    /// place `start` on, what was read for it stays.
+    pub(super) fn begin(&mut self, pass: u64, start: Option<usize>) -> Vain {
         let mut vain = Vain::default();
+        self.asked_bytes = 0;
         let all: Vec<SampleId> = self.asked.keys().copied().collect();
-        all.into_iter().for_each(|id| self.let_go(id, &mut vain));
+        for id in all {
+            let foreseen = |asked: &Asked| asked.again.or(asked.place)?.checked_sub(start?);
+            match self.asked.get_mut(&id).and_then(|asked| Some((foreseen(asked)?, asked))) {
+                Some((place, asked)) => {
+                    (asked.place, asked.again) = (Some(place), None);
+                    self.asked_bytes += asked.bytes;
+                }
+                None => self.let_go(id, &mut vain),
+            }
+        }
+        self.due.clear();
+        self.stretch += u64::from(start.is_none());
         (self.pass, self.next, self.whole) = (pass, 0, pass == 0);
-        (self.reached, self.blocked, self.asked_bytes) = (0, false, 0);
+        (self.reached, self.blocked, self.fresh, self.beyond) = (0, false, start.is_some(), None);
         vain
     }
 
@@ -119,9 +175,8 @@ impl Window {
     pub(super) fn is_closed(&self) -> bool {
         self.closed
     }
-    /// The pass that is read for; 0: none.
-    pub(super) fn pass(&self) -> u64 {
-        self.pass
+    pub(super) fn stretch(&self) -> u64 {
+        self.stretch
     }
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
@@ -131,37 +186,35 @@ impl Window {
     pub(super) fn look(&mut self) -> Option<Look> {
         let enough_bytes = self.asked_bytes.clamp(self.limit / FIRST_SHARE, self.limit / 2).max(1);
         let free_bytes = self.limit.saturating_sub(self.bytes);
-        if self.closed || self.whole || self.looking || self.blocked || free_bytes < enough_bytes {
+        let time = self.fresh || free_bytes >= enough_bytes;
+        let nothing = !time && self.due.is_empty();
+        if self.closed || self.whole || self.looking || self.blocked || nothing {
             return None;
         }
-        self.looking = true;
+        let enough_bytes = if time { enough_bytes } else { 0 };
+        (self.looking, self.fresh) = (true, false);
         let beyond = |asked: &&Asked| asked.place.is_some_and(|place| place >= self.next);
         let beyond_bytes: u64 = self.asked.values().filter(beyond).map(|asked| asked.bytes).sum();
         // All that is wanted within this, from the next place on, has room.
         let room = Room { free_bytes: free_bytes + beyond_bytes, sample_bytes_max: self.limit };
         let request_bytes = self.asked_bytes / REQUEST_SHARE;
-        Some(Look { from: self.next, room, enough_bytes, request_bytes })
+        let &mut Self { pass, stretch, next: from, changes, .. } = self;
+        Some(Look { pass, stretch, from, changes, room, enough_bytes, request_bytes })
     }
 
-    /// What was found in the order of pass `pass`. Those who are needed first are asked for from now on; of the others
-    /// those may be that come with them.
-    pub(super) fn looked(
-        &mut self,
-        pass: u64,
-        look: &Look,
-        found: Option<Ahead>,
-        bytes: &dyn Fn(SampleId) -> u64,
-    ) -> Found {
+    /// What was found by `look`. Those who are needed first are asked for from now on; of the others those may be that
+    /// come with them.
+    pub(super) fn looked(&mut self, look: &Look, found: Option<Ahead>, bytes: &dyn Fn(SampleId) -> u64) -> Found {
         let mut seen = Found::default();
-        if self.pass != pass || self.closed {
+        if self.pass != look.pass || self.closed {
             return seen;
         }
-        let Some(Ahead { wants, next, whole }) = found else {
+        let Some(Ahead { wants, busy, next, beyond, whole, .. }) = found else {
             self.whole = true;
             return seen;
         };
-        let (mut urgent_bytes, mut fetched, before) = (0, HashSet::new(), self.next);
-        self.next = next;
+        let (mut urgent_bytes, mut fetched, mut later, before) = (0, HashSet::new(), Vec::new(), self.next);
+        (self.next, self.beyond) = (next, beyond);
         for want in wants {
             // Its batch was decided meanwhile and fetches it now.
             if want.place < self.reached {
@@ -171,24 +224,38 @@ impl Window {
                 continue;
             }
             match self.asked.get_mut(&want.id) {
-                // One that is here for an earlier batch is not read twice: that batch may keep it.
-                Some(asked) => _ = asked.place.get_or_insert(want.place),
+                Some(asked) => asked.want(want.place, beyond),
                 None => {
-                    let bytes = bytes(want.id);
-                    if urgent_bytes >= look.enough_bytes || self.bytes + bytes > self.limit {
+                    let (bytes, due) = (bytes(want.id), self.due.remove(&want.id));
+                    let enough = urgent_bytes >= look.enough_bytes && !due;
+                    if enough || self.bytes + bytes > self.limit {
                         self.next = self.next.min(want.place);
+                        later.push(want);
                     } else {
                         urgent_bytes += bytes;
-                        seen.urgent += 1;
+                        seen.push(want);
                         self.ask(want.id, want.place, bytes);
                     }
-                    seen.ids.push(want.id);
-                    seen.places.push(want.place);
+                }
+            }
+        }
+        seen.urgent = seen.ids.len();
+        // What is due may lie behind what is not urgent.
+        later.into_iter().for_each(|want| seen.push(want));
+        for want in busy {
+            match self.asked.get_mut(&want.id) {
+                Some(asked) => asked.want(want.place, beyond),
+                None => {
+                    self.due.insert(want.id);
+                    self.next = self.next.min(want.place);
                 }
             }
         }
         self.whole = whole && self.next == next;
-        self.blocked = !self.whole && seen.urgent == 0 && self.next == before && self.bytes > 0;
+        let waits = self.bytes > 0 || !self.due.is_empty();
+        // Unless what it waits for has come while somebody looked.
+        let same = self.changes == look.changes;
+        self.blocked = !self.whole && seen.urgent == 0 && self.next == before && waits && same;
         seen
     }
 
@@ -196,17 +263,21 @@ impl Window {
     /// the order of need.
     pub(super) fn asked(
         &mut self,
-        pass: u64,
+        look: &Look,
         found: Found,
         along: &[usize],
         bytes: &dyn Fn(SampleId) -> u64,
     ) -> Vec<SampleId> {
-        if self.pass != pass || self.closed {
+        if self.stretch != look.stretch || self.closed {
             // Nobody asks the source for them now.
             found.ids.iter().take(found.urgent).for_each(|&id| self.miss(id));
             return Vec::new();
         }
         let mut ids = found.ids.get(..found.urgent).unwrap_or_default().to_vec();
+        if self.pass != look.pass {
+            // The places of the others are those of the pass before.
+            return ids;
+        }
         for &k in along {
             let (Some(&id), Some(&place)) = (found.ids.get(k), found.places.get(k)) else { continue };
             let bytes = bytes(id);
@@ -225,7 +296,7 @@ impl Window {
     }
 
     fn ask(&mut self, id: SampleId, place: usize, bytes: u64) {
-        self.asked.insert(id, Asked { place: Some(place), bytes, landed: None });
+        self.asked.insert(id, Asked { place: Some(place), again: None, bytes, landed: None, used: false });
         (self.bytes, self.asked_bytes) = (self.bytes + bytes, self.asked_bytes + bytes);
     }
 
@@ -254,16 +325,19 @@ impl Window {
     pub(super) fn take(&mut self, id: SampleId) -> Taken {
         match self.asked.entry(id) {
             Entry::Vacant(_) => Taken::Nothing,
-            Entry::Occupied(mut asked) => match asked.get_mut().landed.take() {
-                None => {
-                    asked.get_mut().place.get_or_insert(0);
-                    Taken::UnderWay
+            Entry::Occupied(mut entry) => {
+                let asked = entry.get_mut();
+                let Some(landed) = asked.landed.clone() else {
+                    asked.place.get_or_insert(0);
+                    return Taken::UnderWay;
+                };
+                let (used, again) = (asked.used, asked.again.take());
+                match again {
+                    Some(_) => (asked.place, asked.used) = (again, true),
+                    None => _ = entry.remove(),
                 }
-                Some(landed) => {
-                    asked.remove();
-                    Taken::Landed(landed)
-                }
-            },
+                Taken::Landed { landed, stays: again.is_some(), used }
+            }
         }
     }
 
@@ -275,7 +349,22 @@ impl Window {
     /// So many bytes that batches have taken are used.
     pub(super) fn give_back(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
-        self.blocked = false;
+        self.unblock();
+    }
+
+    /// Samples `ids` did not decode: what is here of them is no good to the next pass either.
+    pub(super) fn doubt(&mut self, ids: &[SampleId]) {
+        for &id in ids {
+            if self.asked.get(&id).is_some_and(|asked| asked.used) {
+                self.let_go(id, &mut Vain::default());
+            }
+        }
+    }
+
+    /// A batch has ended, and nobody has its samples in hand any more. Whether some of them are due.
+    pub(super) fn released(&mut self) -> bool {
+        self.unblock();
+        !self.due.is_empty()
     }
 
     /// A batch of pass `pass` was decided that ends at place `reach` of the order. Its samples `ids` are cached: what was
@@ -286,7 +375,11 @@ impl Window {
             return vain;
         }
         self.reached = self.reached.max(reach);
-        self.blocked = false;
+        self.unblock();
+        // The last of its pass: who is cached when the next begins is settled, and who gave way since it was looked at.
+        if let Some(beyond) = self.beyond.filter(|&beyond| beyond <= reach) {
+            (self.next, self.whole, self.fresh) = (self.next.min(beyond), false, true);
+        }
         for id in ids {
             if self.asked.get(&id).and_then(|asked| asked.place).is_some_and(|place| place < reach) {
                 self.let_go(id, &mut vain);
@@ -295,16 +388,23 @@ impl Window {
         vain
     }
 
+    fn unblock(&mut self) {
+        self.blocked = false;
+        self.changes += 1;
+    }
+
     /// Nobody needs sample `id` any more.
     fn let_go(&mut self, id: SampleId, vain: &mut Vain) {
         let Entry::Occupied(mut asked) = self.asked.entry(id) else { return };
         if asked.get().landed.is_none() {
-            asked.get_mut().place = None;
+            (asked.get_mut().place, asked.get_mut().again) = (None, None);
             return;
         }
         let asked = asked.remove();
-        vain.samples += 1;
-        vain.bytes += asked.bytes;
+        if !asked.used {
+            vain.samples += 1;
+            vain.bytes += asked.bytes;
+        }
         self.give_back(asked.bytes);
     }
 }

@@ -176,7 +176,7 @@ proptest! {
         *store.wrongs.lock() = wrongs.clone();
         let (expected, one_each) = fetched(&*alone, &ids);
         let requests = store.asked.lock().len() as u64;
-        prop_assert_eq!(one_each, Traffic { requests, vain_bytes: 0 });
+        prop_assert_eq!(one_each, Traffic { requests, ..Traffic::default() });
         store.asked.lock().clear();
         let (told, _) = fetched(&*together, &ids);
         prop_assert_eq!(&told, &expected);

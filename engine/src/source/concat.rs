@@ -205,6 +205,9 @@ impl Source for Concat {
             self.of(id, |part, id| part.doubt(&[id]));
         }
     }
+    fn requests_ahead(&self) -> usize {
+        self.parts.iter().map(|part| part.requests_ahead()).sum()
+    }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         let mut along = Vec::new();
         for number in 0..self.parts.len() {

@@ -113,6 +113,9 @@ impl<R: Reader> Source for Files<R> {
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.reader.limit(bytes_per_s)
     }
+    fn requests_ahead(&self) -> usize {
+        self.reader.requests_ahead()
+    }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         self.reader.along(&self.catalog, ids, first, request_bytes)
     }

@@ -52,6 +52,7 @@ mod identity;
 mod identity_tests;
 mod index_cache;
 mod label;
+mod lanes;
 mod link;
 mod local;
 mod on_disk;
@@ -82,6 +83,9 @@ mod subset;
 mod tar;
 #[cfg(test)]
 mod tests;
+mod tuner;
+#[cfg(test)]
+mod tuner_tests;
 #[cfg(test)]
 mod walk_tests;
 
@@ -139,12 +143,18 @@ pub struct Traffic {
     pub requests: u64,
     /// Bytes that lay between samples which one request brought, and that nobody wanted.
     pub vain_bytes: u64,
+    /// Samples that were not read, because they had been read ahead for the epoch before and were kept for this one.
+    pub repeated_samples: u64,
+    /// Their bytes.
+    pub repeated_bytes: u64,
 }
 
 impl AddAssign for Traffic {
     fn add_assign(&mut self, more: Self) {
         self.requests += more.requests;
         self.vain_bytes += more.vain_bytes;
+        self.repeated_samples += more.repeated_samples;
+        self.repeated_bytes += more.repeated_bytes;
     }
 }
 
@@ -223,6 +233,12 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// Requests for what nobody needs yet ([`Self::fetch_by`]) that this source has in flight at most, as its link is now.
+    /// 0: it makes none.
+    fn requests_ahead(&self) -> usize {
+        0
+    }
+
     /// Whether bytes that turn out not to be a sample may come right when they are fetched again: they came over a
     /// network.
     fn remote(&self) -> bool {
@@ -261,7 +277,8 @@ pub trait Source: Send + Sync {
     }
 
     /// The same, where the samples may come together by requests of about `request_bytes` at most: who asks for many
-    /// needs the first ones soon.
+    /// needs the first ones soon. `u64::MAX`: they are needed now. All else is asked for ahead of need, and as many
+    /// requests are in flight for it as the link has use for.
     fn fetch_by(
         &self,
         _request_bytes: u64,

@@ -153,6 +153,9 @@ impl Source for OnDisk {
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.inner.limit(bytes_per_s)
     }
+    fn requests_ahead(&self) -> usize {
+        self.inner.requests_ahead()
+    }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         // What the disk has needs no request and brings nobody along.
         let has = |id: SampleId| self.key(id).is_some_and(|key| self.disk.has(key));

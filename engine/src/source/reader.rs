@@ -31,6 +31,11 @@ pub(super) trait Reader: Send + Sync {
         false
     }
 
+    /// As [`Source::requests_ahead`](super::Source::requests_ahead).
+    fn requests_ahead(&self) -> usize {
+        0
+    }
+
     /// Whether bytes that turn out to be wrong may come right when they are read again. Such a reader holds them to
     /// their checksums itself.
     fn remote(&self) -> bool {

@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use super::failure::{Maker, classified};
 use super::files::{changed, short_read};
 use super::identity::{Mark, Proof, Stamp};
+use super::lanes::Lanes;
 use super::link::{Link, Worth};
 use super::pacer::Pacer;
 use super::retry::{Failure, Health};
@@ -34,6 +35,8 @@ pub(super) struct Store {
     maker: Maker,
     health: Health,
     permits: Semaphore,
+    /// Of these, those for requests ahead of need.
+    lanes: Lanes,
     connections: usize,
     latency: Duration,
     pacer: Pacer,
@@ -55,6 +58,8 @@ pub(super) struct Wanted<'a> {
     pub(super) what: &'a (dyn Fn() -> String + Sync),
     /// Counts the requests that it takes.
     pub(super) requests: &'a AtomicU64,
+    /// Whether nobody waits for it yet: then it takes a lane.
+    pub(super) early: bool,
 }
 
 impl Store {
@@ -66,6 +71,7 @@ impl Store {
             maker,
             health: Health::new(options.retry_timeout),
             permits: Semaphore::new(options.connections),
+            lanes: Lanes::new(options.connections),
             connections: options.connections,
             latency: options.throttle.map_or(Duration::ZERO, |t| t.latency),
             pacer: Pacer::new(options.throttle.and_then(|t| t.bandwidth_bytes_per_s)),
@@ -77,6 +83,11 @@ impl Store {
     /// Requests that may be in flight at once.
     pub(super) fn connections(&self) -> usize {
         self.connections
+    }
+
+    /// Requests for what nobody needs yet that may be in flight at once.
+    pub(super) fn lanes(&self) -> usize {
+        self.lanes.target()
     }
 
     /// What is worth reading from here, as far as it is known, where `lanes` requests run side by side.
@@ -108,6 +119,7 @@ impl Store {
                 // Held while a request is under way: not while one waits for the next, nor while an answer waits for
                 // its reader.
                 let closed = |e| Failure::Final(Error::internal("the store's permits are closed").because(e));
+                let lane = if wanted.early { Some(self.lanes.enter().await.map_err(closed)?) } else { None };
                 let permit = self.permits.acquire().await.map_err(closed)?;
                 let asked = || format!("{} bytes at offset {} of {}", wanted.bytes, wanted.start, (wanted.what)());
                 wanted.requests.fetch_add(1, Ordering::Relaxed);
@@ -121,6 +133,9 @@ impl Store {
                 }
                 let body = started.elapsed().saturating_sub(first_byte);
                 drop(permit);
+                if let Some(lane) = lane {
+                    lane.answered(first_byte, wanted.bytes);
+                }
                 self.link.learn(first_byte, body, wanted.bytes, self.link.brought().saturating_sub(before));
                 sound(&bytes).map_err(Failure::Again)?;
                 Ok(bytes)

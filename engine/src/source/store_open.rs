@@ -262,7 +262,8 @@ fn reader<'a>(
         let what = || shard.path.clone();
         let (start, bytes) = (range.start, range.end - range.start);
         let (mark, if_match) = (Mark::of(&shard.stamp), if_match.as_deref());
-        let wanted = Wanted { key, start, bytes, total: shard.bytes, mark, if_match, what: &what, requests };
+        let wanted =
+            Wanted { key, start, bytes, total: shard.bytes, mark, if_match, what: &what, requests, early: false };
         Ok(store.wait(store.range(wanted, &|_| Ok(())))??.to_vec())
     })
 }

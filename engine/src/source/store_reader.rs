@@ -47,6 +47,8 @@ struct Stored {
 struct Sent {
     requests: AtomicU64,
     vain_bytes: AtomicU64,
+    /// Nobody needs it yet.
+    early: bool,
 }
 
 impl StoreReader {
@@ -60,9 +62,9 @@ impl Stored {
     /// The samples of a run, in its order. `None` stands for one that is to be asked for by itself.
     async fn bring(&self, catalog: &Catalog, run: &Run, sent: &Sent) -> Vec<Option<Result<Bytes>>> {
         if let [only] = run.wishes[..] {
-            return vec![Some(self.sample(catalog, only, &sent.requests).await)];
+            return vec![Some(self.sample(catalog, only, sent).await)];
         }
-        let brought = self.together(catalog, run, &sent.requests).await;
+        let brought = self.together(catalog, run, sent).await;
         match brought {
             Ok(bytes) => {
                 sent.vain_bytes.fetch_add(run.vain_bytes, Ordering::Relaxed);
@@ -85,14 +87,17 @@ impl Stored {
     }
 
     /// All bytes of a run of several samples.
-    async fn together(&self, catalog: &Catalog, run: &Run, requests: &AtomicU64) -> Result<Bytes> {
+    async fn together(&self, catalog: &Catalog, run: &Run, sent: &Sent) -> Result<Bytes> {
+        let &Sent { ref requests, early, .. } = sent;
         let place = run.wishes[0].place;
         let (key, shard) = self.shard(catalog, place)?;
         let what = || format!("{} and {} samples behind it", catalog.name(run.wishes[0].id), run.wishes.len() - 1);
         let (start, bytes, total) = (run.start, run.end - run.start, shard.bytes);
         let (mark, if_match) = (Mark::of(&shard.stamp), shard.stamp.if_match());
         let if_match = if_match.as_deref();
-        self.store.range(Wanted { key, start, bytes, total, mark, if_match, what: &what, requests }, &|_| Ok(())).await
+        self.store
+            .range(Wanted { key, start, bytes, total, mark, if_match, what: &what, requests, early }, &|_| Ok(()))
+            .await
     }
 
     /// What is asked for, a request each, for the samples of a call: of about `request_bytes` at most. All of them are
@@ -118,7 +123,8 @@ impl Stored {
         self.shards.get(at).zip(catalog.shards.get(at)).ok_or_else(missing)
     }
 
-    async fn sample(&self, catalog: &Catalog, wish: Wish, requests: &AtomicU64) -> Result<Bytes> {
+    async fn sample(&self, catalog: &Catalog, wish: Wish, sent: &Sent) -> Result<Bytes> {
+        let &Sent { ref requests, early, .. } = sent;
         let Wish { id, place, .. } = wish;
         let (start, bytes) = (place.offset, u64::from(place.bytes));
         let what = || catalog.name(id);
@@ -126,14 +132,15 @@ impl Stored {
         if place.shard == Place::OWN_FILE {
             let key = below(&self.root, catalog.names.get(id as usize))?;
             let mark = catalog.mark(id);
-            let wanted = Wanted { key: &key, start, bytes, total: bytes, mark, if_match: None, what: &what, requests };
+            let wanted =
+                Wanted { key: &key, start, bytes, total: bytes, mark, if_match: None, what: &what, requests, early };
             return self.store.range(wanted, &sound).await;
         }
         let (key, shard) = self.shard(catalog, place)?;
         let if_match = shard.stamp.if_match();
         let mark = Mark::of(&shard.stamp);
         let (total, if_match) = (shard.bytes, if_match.as_deref());
-        let wanted = Wanted { key, start, bytes, total, mark, if_match, what: &what, requests };
+        let wanted = Wanted { key, start, bytes, total, mark, if_match, what: &what, requests, early };
         self.store.range(wanted, &sound).await
     }
 }
@@ -152,6 +159,10 @@ impl Reader for StoreReader {
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.0.store.limit(bytes_per_s);
         true
+    }
+
+    fn requests_ahead(&self) -> usize {
+        self.0.store.lanes()
     }
 
     fn along(&self, catalog: &Catalog, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
@@ -175,7 +186,7 @@ impl Reader for StoreReader {
         stopped: &dyn Fn() -> bool,
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
     ) -> Traffic {
-        let sent = Arc::new(Sent::default());
+        let sent = Arc::new(Sent { early: request_bytes < u64::MAX, ..Sent::default() });
         let work = async {
             let to_ask = self.0.requests(catalog, wanted.iter().copied(), request_bytes);
             let (mut to_ask, mut asked) = (VecDeque::from(to_ask), JoinSet::new());
@@ -230,6 +241,6 @@ impl Reader for StoreReader {
             }
         }
         let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Traffic { requests: total(&sent.requests), vain_bytes: total(&sent.vain_bytes) }
+        Traffic { requests: total(&sent.requests), vain_bytes: total(&sent.vain_bytes), ..Traffic::default() }
     }
 }

@@ -153,6 +153,9 @@ impl Source for Subset {
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.inner.limit(bytes_per_s)
     }
+    fn requests_ahead(&self) -> usize {
+        self.inner.requests_ahead()
+    }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         // All or none are in range: whoever asks has them from an order.
         let inner: Option<Vec<SampleId>> = ids.iter().map(|&id| self.inner(id)).collect();

@@ -216,6 +216,8 @@ counters! {
     cache_bytes: Gauge, Bytes;
     /// Bytes that were asked for ahead of their batch, or have come and wait for it.
     read_ahead_bytes: Gauge, Bytes;
+    /// Requests to the store ahead of need that may be in flight, as many as its link has use for now; 0: none are made.
+    read_ahead_requests: Gauge, Requests;
     /// Bytes on the disk tier, those of other datasets and processes included.
     disk_bytes: Gauge, Bytes;
     /// The cache's limit in bytes.

@@ -198,6 +198,7 @@ impl Control {
 
     /// Draws with other options of the same sampler from the next pass on. Between passes only.
     pub fn retune(&mut self, sampler: Arc<dyn Sampler>, options: Option<BufferOptions>) {
+        self.foreseen = None;
         if let Some(drawing) = &mut self.drawing {
             drawing.sampler = sampler;
         }

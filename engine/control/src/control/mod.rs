@@ -7,7 +7,7 @@
 //! 2. [`Control::lend`] hands out the books, so that the policy can be told the plan, and [`Control::take_back`] ends
 //!    that;
 //! 3. [`Control::begin`] starts a pass, [`Control::decide`] decides its next batch, and [`Control::ahead`] tells what
-//!    later ones will want;
+//!    later ones will want, those of the next pass too once [`Control::foresee`] was told its order;
 //! 4. [`Control::cancel`], [`Control::read`] and [`Control::learn`] tell what became of a batch, [`Control::met`]
 //!    what an epoch has delivered;
 //! 5. [`Control::news`] and [`Control::share_merged`] exchange that with other ranks, in runs that do.
@@ -24,7 +24,7 @@ mod learning;
 mod plan;
 mod snapshot;
 
-pub use ahead::{Ahead, Room, Want};
+pub use ahead::{Ahead, Foreseen, Room, Want};
 pub use buffer::BufferSetup;
 pub use decision::{Decision, Evicted, Row, Turn, Verdict};
 pub use exchange::{News, What, merge};
@@ -49,6 +49,8 @@ pub struct Control {
     books: Books,
     drawing: Option<Drawing>,
     pass: Option<Pass>,
+    /// The pass behind that one.
+    foreseen: Option<Foreseen>,
     /// Passes begun: a worker of an earlier one is told that it is over.
     passes: u64,
     /// Batches scored so far: the clock of score ages.
@@ -89,6 +91,7 @@ impl Control {
             books: Books::Here(Box::new(ledger)),
             drawing: None,
             pass: None,
+            foreseen: None,
             passes: 0,
             step: 0,
             saved: None,
@@ -116,6 +119,7 @@ impl Control {
     /// ([`Drawing::awaits_weights`], [`BufferSetup::awaits_weights`]): the training loop was seen to read them, or a
     /// restored run's was. Between passes only. A buffer that has begun to use them does not stop.
     pub fn use_weights(&mut self, used: bool) {
+        self.foreseen = None;
         if let Some(drawing) = &mut self.drawing {
             drawing.awaits_weights = !used;
         }
@@ -127,6 +131,7 @@ impl Control {
     /// The seed of all draws from now on, where a run that began without one gets one. Between passes, and only with one
     /// rank: shares of several were cut by the seed.
     pub fn reseed(&mut self, seed: u64) {
+        self.foreseen = None;
         if let Some(drawing) = &mut self.drawing {
             drawing.seed = seed;
         }
@@ -145,6 +150,7 @@ impl Control {
         if let Books::Here(ledger) = &mut self.books {
             ledger.begin(plan.order.ids.len() - plan.to_come(first));
         }
+        self.foreseen = self.behind(&plan);
         self.pass = Some(Pass { plan, next: first, substituted: Vec::new() });
         self.passes
     }

@@ -77,6 +77,10 @@ impl Plan {
         }
         order
     }
+    /// Draws that are in a batch: the places before this one. Behind it lies what is dropped.
+    pub fn drawn(&self) -> usize {
+        self.range(self.len().saturating_sub(1)).end
+    }
     /// Where the first batch that is still to come begins in the order.
     pub fn to_come(&self, first: usize) -> usize {
         if first < self.len() { self.range(first).start } else { self.order.ids.len() }
