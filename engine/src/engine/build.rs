@@ -132,6 +132,11 @@ impl Checked {
         let settings = Settings { workers: Some(settings.worker_count()), ..settings };
         let samples = dataset.source.len();
         settings.validate(samples)?;
+        if settings.read_ahead.is_some_and(|bytes| bytes > 0) && dataset.source.form().tailed() {
+            return Err(Error::settings(
+                "read_ahead is for samples whose size is known before they are read, and these differ: leave it out",
+            ));
+        }
         let sampler = settings.sampler.build()?;
         let batches = settings.batches(samples)?;
         let steps = ImageSteps::new(dataset.spec(), settings.crop.as_ref(), settings.transform.as_ref())?;
