@@ -48,8 +48,8 @@ pub(super) fn walk<R: Read + Seek>(reader: R, len: u64, what: &str) -> Result<Sh
         let error = Error::unreadable(format!(
             "{what} ({len} bytes) cannot be read as a tar archive: {after} lies no header of a member; re-create or download it again"
         ));
-        // What the reader says of a header that is none quotes the file's own bytes.
-        if e.kind() == io::ErrorKind::Other { error } else { error.because(e) }
+        // What the reader says of numbers that are none quotes the file's own bytes.
+        if e.to_string().contains("numeric field") { error } else { error.because(e) }
     };
     let mut last = "at its beginning".to_owned();
     let mut archive = ::tar::Archive::new(reader);
