@@ -80,6 +80,10 @@ def test_a_loop_that_waits_for_a_python_dataset_is_told_once_of_processes(monkey
     assert said(loader, lambda b: None, 2) == []
 
 
+def test_an_epoch_without_a_batch_draws_nobody_more_often(numbers):
+    assert said(lf.Loader(numbers, 8, sampler=[1, 2, 3], drop_last=True), lambda b: None) == []
+
+
 STEPS = {
     "cross_entropy": lambda loader, b: loader.cross_entropy(logits(b), b),
     "loss": lambda loader, b: loader.loss("mse", logits(b)[:, 0], b, target=b.target.float()),

@@ -69,7 +69,7 @@ class Uses:
                 "(scores_negative_total): add what makes them positive, give gradient norms beside them and "
                 "score='gradient_norm', or score='rank', which looks at their order alone",
             )
-        if not self.weight_read and stats.get("ess_ppm", 1e6) < 999_000:
+        if not self.weight_read and 0 < stats.get("ess_ppm", 0) < 999_000:  # 0: nothing was delivered
             self._say(
                 "weights",
                 f"sampler={sampler!r} draws some samples more often than others, and a whole epoch has left the "
