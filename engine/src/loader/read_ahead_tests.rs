@@ -416,3 +416,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_a_stopped_batch_waited_for_at_the_end_is_not_kept_when_it_comes() {
+    let mut window = Window::new(10_000);
+    window.begin(1, None);
+    assert_eq!(ask(&mut window, &[(0, 3), (1, 4)], 2), [3, 4]);
+    window.close();
+    window.begin(0, None);
+    // A loader thread had this one in hand, and has not seen the end yet.
+    assert_eq!(window.take(3), Taken::UnderWay);
+    assert!(!window.land(3, landed(3)) && !window.land(4, landed(4)));
+    assert_eq!((window.bytes(), window.take(3)), (0, Taken::Nothing));
+}

@@ -300,10 +300,12 @@ impl Window {
         (self.bytes, self.asked_bytes) = (self.bytes + bytes, self.asked_bytes + bytes);
     }
 
-    /// Sample `id` has come. False if nobody needs it any more.
+    /// Sample `id` has come. False if nobody needs it any more: at the end a batch may still have waited for it, which
+    /// was stopped meanwhile, and nobody would let go of it.
     pub(super) fn land(&mut self, id: SampleId, landed: Landed) -> bool {
+        let closed = self.closed;
         let Some(asked) = self.asked.get_mut(&id).filter(|asked| asked.landed.is_none()) else { return false };
-        let needed = asked.place.is_some();
+        let needed = asked.place.is_some() && !closed;
         if needed {
             asked.landed = Some(landed);
         } else {
