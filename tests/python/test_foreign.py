@@ -67,6 +67,7 @@ def test_a_stream_that_gives_ids_is_scored_by_them():
     for ids, x in lf.stage(DataLoader(Stream(), 16)):
         scores.score_ids(ids, x)
     assert scores.importance().tolist() == list(range(N))
+    scores.score_ids(torch.tensor([3, 5]), torch.tensor([7.0, 7.0], dtype=torch.bfloat16, requires_grad=True))
     scores.score_ids(np.array([3, 5], np.uint16), np.array([0.5, 0.25]))
     assert scores.importance()[[3, 5]].tolist() == [0.5, 0.25]
     counts = np.bincount(sum(iter(scores), []), minlength=N)

@@ -378,6 +378,9 @@ def test_the_target_is_what_is_named_or_goes_by_its_name():
     assert target((1, 2, 3)).tolist() == [3, 3]
     assert target({"x": 1, "y": "cat"}) == ["cat", "cat"]
     assert target((1, {"a": 2}))["a"].tolist() == [2, 2]
+    data = lf.open(Made(lambda i: {"label": i, "kind": -i}), target="kind")
+    batch = next(iter(lf.Loader(data, 2, collate_fn=lambda items: {k: [item[k] for item in items] for k in items[0]})))
+    assert batch.target == [0, -1]
 
 
 def test_losses_go_by_the_target_and_say_so_where_there_is_none():
@@ -407,9 +410,10 @@ def test_arrays_may_be_a_dict_or_a_longer_tuple_and_are_read_where_they_lie():
     for refused, says in [({"a": x, "b": y[:5]}, "a has 20 samples and b has 5"), ((x, z, np.array(1)), "2 is a scalar")]:
         with pytest.raises(lf.SettingsError, match=says):
             lf.open(refused)
-    data = TensorDataset(x, torch.from_numpy(z), torch.from_numpy(y))
-    for ours, theirs in zip(lf.Loader(data, 8), DataLoader(data, 8), strict=True):
-        same(list(ours), list(theirs))
+    for data in (TensorDataset(x, torch.from_numpy(z), torch.from_numpy(y)), TensorDataset(x), TensorDataset(x, x)):
+        for ours, theirs in zip(lf.Loader(data, 8), DataLoader(data, 8), strict=True):
+            same(list(ours), list(theirs))
+    assert len(lf.open((x,))) == 20, "rows of one array, and no dataset of one item"
 
 
 def test_data_of_any_structure_can_be_looked_at_split_and_joined():

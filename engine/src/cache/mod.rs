@@ -173,8 +173,8 @@ impl Cache {
         self.decide_by(|control, bytes| control.decide_again(pass, number, bytes), record_bytes)
     }
 
-    /// What batches of pass `pass` that are not decided yet will want, and those behind it, see [`Control::ahead`]; not what somebody is
-    /// fetching now. Waits while the books are lent.
+    /// What batches of pass `pass` that are not decided yet will want, and those behind it, see [`Control::ahead`]; not
+    /// what somebody is fetching now. Waits while the books are lent.
     pub fn ahead(&self, pass: u64, from: usize, room: Room, bytes: &dyn Fn(SampleId) -> u64) -> Option<Ahead> {
         let state = self.whole();
         let mut ahead = state.control.ahead(pass, from, room, bytes)?;

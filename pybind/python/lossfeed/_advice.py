@@ -78,8 +78,8 @@ class Uses:
             )
 
     def _waits_for(self, stats: dict[str, float]) -> str | None:
-        """What is to be said of the epoch's waits for a Python dataset. Threads cannot run a dataset's Python side by side, however many there are: who comes from torch's worker
-        processes is told what stands for them."""
+        """What is to be said of the epoch's waits for a Python dataset. Threads cannot run a dataset's Python side by
+        side, however many there are: who comes from torch's worker processes is told what stands for them."""
         names = "wait_source_us_total", "wait_us_total", "busy_us_total"
         source, waited, busy = (stats.get(name, 0) - self._before.get(name, 0) for name in names)
         self._before = {name: stats.get(name, 0) for name in names}

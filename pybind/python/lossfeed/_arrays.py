@@ -33,8 +33,10 @@ def score_losses(account: Account, losses: Any, batch: Batch, grad_norms: Any) -
 def score_ids(account: Account, samples: int, ids: Any, losses: Any, grad_norms: Any) -> None:
     """See :meth:`lossfeed.Scores.score_ids`."""
     numpy = require_numpy("scoring by ids")
-    host = [value.detach().cpu().numpy() if is_tensor(value) else value for value in (ids, losses, grad_norms)]
-    names, *floats = (None if value is None else numpy.asarray(value) for value in host)
+    # NumPy has no bfloat16.
+    plain = [v.float() if is_tensor(v) and v.is_floating_point() else v for v in (ids, losses, grad_norms)]
+    host = [v.detach().cpu().numpy() if is_tensor(v) else v for v in plain]
+    names, *floats = (None if v is None else numpy.asarray(v) for v in host)
     if names.ndim != 1 or names.dtype.kind not in "iu":
         raise SettingsError(f"ids are {names.dtype} of shape {names.shape}: give one integer a sample, (B,)")
     if len(names) and not 0 <= (wrong := names.max() if names.max() >= samples else names.min()) < samples:

@@ -29,10 +29,8 @@ def of_arrays(tree: Any) -> Data:
         return Data(_native.array_source(columns[:1], *columns[1], len(some)))
     row = dict(zip(tree, (value[0] for value in values))) if isinstance(tree, dict) else [value[0] for value in values]
     structure = Structure(row)
-    fields = sorted((leaf.number, column) for leaf, column in zip(structure.leaves, columns) if leaf.place == "field")
-    targets = [column for leaf, column in zip(structure.leaves, columns) if leaf.place == "target"]
-    target = targets[0] if targets else (bytes(len(some)), NO_TARGET)
-    return Data(_native.array_source([column for _, column in fields], *target, len(some)), (), structure)
+    fields, target = structure.divided(columns)
+    return Data(_native.array_source(fields, *(target or (bytes(len(some)), NO_TARGET)), len(some)), (), structure)
 
 
 def _array(name: str, value: Any) -> Any:
@@ -58,8 +56,7 @@ def tensors_of(data: Any) -> Any:
 
 
 def are_arrays(data: Any) -> bool:
-    """Whether it is a tuple or dict of arrays, or torch's dataset of tensors."""
+    """Whether it is a tuple or dict of arrays."""
     if type(data) not in (tuple, dict) or not data:
         return False
-    values = list(data.values()) if type(data) is dict else data
-    return len(values) > (0 if type(data) is dict else 1) and all(is_array(a) or is_tensor(a) for a in values)
+    return all(is_array(a) or is_tensor(a) for a in (data.values() if type(data) is dict else data))

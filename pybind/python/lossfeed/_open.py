@@ -56,11 +56,12 @@ def open(
             * files of arrays: ``("x.npy", "y.npy")``, a dict of ``.npy`` files, an ``.npz`` (not compressed) or a
               ``.safetensors`` file, whose samples are dicts. Rows are read as they are needed, so the files may be larger
               than memory;
-            * a map-style Dataset (``__len__`` and ``__getitem__``, ``__getitems__`` if it has one). Its items are pairs
-              ``(x, y)``, or any tree of dicts, tuples and lists; item 0 says what all are made of. Arrays, tensors and
-              numbers have one dtype and shape (see ``varying``), lists of numbers are arrays, PIL images become uint8
-              (height, width, channels), text and other objects are pickled. Background threads call it, one at a time unless it is ``thread_safe``. ``__getitems__`` gets what a batch lacks in one
-              call; ``__getitem__`` is called item by item, and a pass that is over ends between two of them.
+            * a map-style Dataset (``__len__`` and ``__getitem__``, ``__getitems__`` if it has one). Its items are
+              pairs ``(x, y)``, or any tree of dicts, tuples and lists; item 0 says what all are made of. Arrays,
+              tensors and numbers have one dtype and shape (see ``varying``), lists of numbers are arrays, PIL images
+              become uint8 (height, width, channels), text and other objects are pickled. Background threads call it,
+              one at a time unless it is ``thread_safe``. ``__getitems__`` gets what a batch lacks in one call;
+              ``__getitem__`` is called item by item, and a pass that is over ends between two of them.
         mode: ``"auto"`` (channels as the first image has them), ``"rgb"`` or ``"gray"``.
         resize: ``(height, width)``, or one int for both: every image is resized to it, bilinear with antialiasing.
             Without it all images must have one size, unless the loader's transform makes one of all

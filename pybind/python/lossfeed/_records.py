@@ -87,9 +87,8 @@ def of_files(data: Any) -> Data:
     structure = Structure(
         rows[0] if isinstance(tree, Column) else dict(zip(tree, rows)) if isinstance(tree, dict) else rows
     )
-    target = [column.row for leaf, column in zip(structure.leaves, columns, strict=True) if leaf.place == "target"]
-    data_rows = [column.row for leaf, column in zip(structure.leaves, columns, strict=True) if leaf.place == "field"]
-    return Data(_native.record_source(data_rows, target[0] if target else None, first.shape[0]), (), structure)
+    fields, target = structure.divided([column.row for column in columns])
+    return Data(_native.record_source(fields, target, first.shape[0]), (), structure)
 
 
 def _columns(data: Any) -> Any:

@@ -267,6 +267,15 @@ class Structure:
             return {key: self._build(part, value) for key, part in tree.items()}
         return _like(tree, range(len(tree)), [self._build(part, value) for part in tree])
 
+    def divided(self, columns: list[Any]) -> tuple[list[Any], Any]:
+        """What there is for each leaf, in their order: that for the fields in theirs, and that for the target, or None.
+        For samples without a tail."""
+        placed = list(zip(self.leaves, columns, strict=True))
+        return (
+            [column for leaf, column in placed if leaf.place == "field"],
+            next((column for leaf, column in placed if leaf.place == "target"), None),
+        )
+
     def pick(self, tree: Any) -> Any:
         """The target of a tree that is made like this one; None if it has none."""
         return None if self.target_key is None else tree[self.target_key]

@@ -155,7 +155,7 @@ def collated(views: Views, slot: _native.Slot, collate_fn: Any) -> Fields:
     """What the user's `collate_fn` makes of the samples of a slot."""
     if views.structure is not None:
         items, ids, weight = views.items(slot)
-        return _of_collated(collate_fn(items), None, ids, weight)
+        return _of_collated(collate_fn(items), None, ids, weight, (views.structure.target_key, *TARGET_KEYS))
     return collated_rows(views.of(slot), collate_fn)
 
 
@@ -165,13 +165,13 @@ def collated_rows(fields: Fields, collate_fn: Any) -> Fields:
     return _of_collated(collate_fn([(data[i], target[i]) for i in range(len(ids))]), target, ids, weight)
 
 
-def _of_collated(result: Any, target: Any, ids: Any, weight: Any) -> Fields:
+def _of_collated(result: Any, target: Any, ids: Any, weight: Any, keys: tuple[Any, ...] = TARGET_KEYS) -> Fields:
     if result is None:
         raise SettingsError("collate_fn returned None: it must return the batch, a pair (data, target) for example")
     if type(result) in (tuple, list) and len(result) == 2:
         return Fields(result[0], result[1], ids, weight)
     if isinstance(result, Mapping):
-        target = next((result[key] for key in TARGET_KEYS if key in result), target)
+        target = next((result[key] for key in keys if key in result), target)
     elif isinstance(result, (tuple, list)) and result:
         target = result[-1]
     return Fields(result, target, ids, weight, False)
