@@ -15,12 +15,16 @@ pub mod term;
 pub mod train;
 
 mod allocate;
-#[cfg(feature = "doctor")]
+#[cfg(feature = "engine")]
 mod doctor;
 mod forms;
+#[cfg(feature = "engine")]
+mod index;
 mod jobs;
 mod journal;
 mod manual;
+#[cfg(feature = "engine")]
+mod pack;
 mod papers;
 mod parallel;
 mod progress;
@@ -55,7 +59,11 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
         args::Command::Papers(options) => papers::run(&options),
         args::Command::Completions { shell } => manual::completions(shell),
         args::Command::Man { dir } => manual::pages(&dir),
-        #[cfg(feature = "doctor")]
+        #[cfg(feature = "engine")]
+        args::Command::Pack(options) => pack::run(&options),
+        #[cfg(feature = "engine")]
+        args::Command::Index(options) => index::run(&options),
+        #[cfg(feature = "engine")]
         args::Command::Doctor(options) => doctor::run(&options),
     }
 }

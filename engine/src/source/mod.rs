@@ -16,7 +16,7 @@
 //! link.rs     what a request costs             ranged.rs  an object as a file, for the walk over its headers
 //! retry.rs, failure.rs  one budget of retries a store, a breaker; what a store's errors mean
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
-//! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached
+//! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached      several.rs  shards at once
 //! arrays.rs   two buffers in memory                   index_cache.rs  a shard's index kept on disk
 //! fields.rs   rows of several arrays                  records.rs  rows in files: .npy, .npz, safetensors
 //! on_disk.rs  what was fetched, kept on a local disk: the disk tier (lossfeed-disk) before a source
@@ -74,6 +74,7 @@ mod retry;
 mod retry_tests;
 mod runs;
 mod runtime;
+mod several;
 mod store;
 mod store_open;
 mod store_reader;

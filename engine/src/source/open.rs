@@ -9,6 +9,7 @@ use super::found::{Found, find};
 use super::local::{self, LocalReader};
 use super::on_disk::OnDisk;
 use super::options::OpenOptions;
+use super::several::several;
 use super::tar::ShardIndex;
 use super::{Source, folder, index_cache, label, store_open};
 use crate::error::{Error, Result};
@@ -83,16 +84,16 @@ fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Sour
         }
         Found::Shards(paths) => {
             let cache = options.index_cache.as_deref();
-            let mut shards = Vec::with_capacity(paths.len());
-            for path in paths {
-                let (_, bytes, stamp) = local::open_file(&path)?;
-                let shard = Shard { path, bytes, stamp };
+            let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+            let shards = several(&paths, at_once, |path| {
+                let (_, bytes, stamp) = local::open_file(path)?;
+                let shard = Shard { path: path.clone(), bytes, stamp };
                 let key = || index_cache::local_key(&shard);
                 let sum = |index: &mut ShardIndex| local::sum_shard(&shard, index);
                 let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> =
                     if options.checksums { Some(&sum) } else { None };
-                shards.push(index_cache::through(cache, key, &shard, || local::index_shard(&shard.path), sum)?);
-            }
+                index_cache::through(cache, key, &shard, || local::index_shard(&shard.path), sum)
+            })?;
             let reader = LocalReader::new(PathBuf::new(), shards.len());
             let mut catalog = Catalog { url: local.to_owned(), ..Catalog::default() };
             label::assemble(&mut catalog, shards)?;

@@ -2,15 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::thread;
+use std::sync::atomic::AtomicU64;
 
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use parking_lot::Mutex;
 
 use super::catalog::{Catalog, Shard, is_hidden, is_image};
 use super::failure::Maker;
@@ -19,14 +16,15 @@ use super::found::{self, Found};
 use super::identity::{Mark, Stamp};
 use super::link::Worth;
 use super::ranged::Ranged;
+use super::several::several;
 use super::store::{Store, Wanted};
 use super::store_reader::{StoreReader, below};
 use super::tar::{self, ShardIndex};
 use super::{OpenOptions, Source, checksums, folder, index_cache, label, local, pattern};
 use crate::error::{Error, Result};
 
-/// Shards walked at once; each has one request in flight.
-const WALKS_MAX: usize = 16;
+/// Shards looked at and walked at once; each has one request in flight.
+const LANES_MAX: usize = 16;
 
 /// A shard in a store; its path is its URL, for people and the index cache.
 struct Object {
@@ -105,39 +103,50 @@ fn in_store(
     options: &OpenOptions,
 ) -> Result<Arc<dyn Source>> {
     let url = |key: &str| format!("{base}/{key}");
-    let mut objects = Vec::new();
+    let mut keys = Vec::new();
     for path in paths {
         let key = below(&Path::default(), path)?;
         if pattern::has_wildcard(path) {
             let (parent, wanted) = path.rsplit_once('/').unwrap_or(("", path));
-            let before = objects.len();
+            let before = keys.len();
             for found in store.list(&below(&Path::default(), parent)?)? {
                 let found = found.location.to_string();
                 let direct = below(&Path::default(), parent)?.as_ref().len();
                 let name = found.get(direct..).unwrap_or("").trim_start_matches('/');
                 if !name.contains('/') && pattern::matches(wanted, name) {
-                    objects.extend(object(&store, &found, url(&found))?);
+                    keys.push((found.clone(), url(&found)));
                 }
             }
-            if objects.len() == before {
+            if keys.len() == before {
                 return Err(Error::unreadable(format!("no object matches {}: check the pattern", url(path))));
             }
-        } else if let Some(object) = object(&store, key.as_ref(), url(path))? {
-            objects.push(object);
-        } else if paths.len() == 1 && found::shards_among(&[path]).is_empty() {
-            return prefix(store, base, &key, index_key, options);
         } else {
-            return Err(Error::unreadable(format!("{} does not exist: check the URL", url(path))));
+            keys.push((key.as_ref().to_owned(), url(path)));
         }
     }
+    let found = looked_at(&store, &keys, options)?;
+    if let ([path], [None]) = (paths, found.as_slice())
+        && !pattern::has_wildcard(path)
+        && found::shards_among(&[path]).is_empty()
+    {
+        return prefix(store, base, &below(&Path::default(), path)?, index_key, options);
+    }
+    let there = |(object, (_, url)): (Option<Object>, &(String, String))| {
+        object.ok_or_else(|| Error::unreadable(format!("{url} does not exist: check the URL")))
+    };
+    let objects = found.into_iter().zip(&keys).map(there).collect::<Result<Vec<_>>>()?;
     let named = paths.first().map(|p| url(p)).unwrap_or_default();
     let named = if paths.len() > 1 { format!("{named} and {} more", paths.len() - 1) } else { named };
     shards(store, named, objects, index_key, options)
 }
 
-fn object(store: &Store, key: &str, url: String) -> Result<Option<Object>> {
-    let key = below(&Path::default(), key)?;
-    Ok(store.head(&key)?.map(|(bytes, stamp)| Object { key, shard: Shard { path: url, bytes, stamp } }))
+/// The objects of these keys and URLs as they are now, several asked for at once; `None` where there is none.
+fn looked_at(store: &Store, keys: &[(String, String)], options: &OpenOptions) -> Result<Vec<Option<Object>>> {
+    several(keys, LANES_MAX.min(options.connections), |(key, url)| {
+        let key = below(&Path::default(), key)?;
+        let found = store.head(&key)?;
+        Ok(found.map(|(bytes, stamp)| Object { key, shard: Shard { path: url.clone(), bytes, stamp } }))
+    })
 }
 
 /// A prefix in a store: tar shards directly below it, or class folders.
@@ -189,11 +198,9 @@ fn prefix(
     if !catalog.classes.is_empty() {
         return Err(found::ambiguous(&url, names.len(), catalog.classes.len()));
     }
-    let mut objects = Vec::new();
-    for name in names {
-        let key = below(key, name)?;
-        objects.extend(object(&store, key.as_ref(), format!("{url}/{name}"))?);
-    }
+    let named = names.into_iter().map(|name| Ok((below(key, name)?.as_ref().to_owned(), format!("{url}/{name}"))));
+    let keys = named.collect::<Result<Vec<_>>>()?;
+    let objects = looked_at(&store, &keys, options)?.into_iter().flatten().collect();
     shards(store, url, objects, index_key, options)
 }
 
@@ -212,35 +219,14 @@ fn shards(
     index_key: IndexKey<'_>,
     options: &OpenOptions,
 ) -> Result<Arc<dyn Source>> {
-    let (next, indexed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let lanes = objects.len().min(WALKS_MAX).min(options.connections);
-    let cache: Option<PathBuf> = options.index_cache.clone();
-    let walks = || {
-        while let Some((n, object)) =
-            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, objects.get(n)?)))
-        {
-            let key = || index_key(&object.shard);
-            let sum = |index: &mut ShardIndex| sum(&store, object, lanes, index);
-            let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> = if options.checksums { Some(&sum) } else { None };
-            let result =
-                index_cache::through(cache.as_deref(), key, &object.shard, || walk(&store, object, lanes), sum);
-            let failed = result.is_err();
-            indexed.lock().push((n, result));
-            if failed {
-                // No use in reading on: the first failure is what the caller gets.
-                next.store(objects.len(), Ordering::Relaxed);
-            }
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 1..lanes {
-            scope.spawn(walks);
-        }
-        walks();
-    });
-    let mut indexed = indexed.into_inner();
-    indexed.sort_unstable_by_key(|(n, _)| *n);
-    let indexed = indexed.into_iter().map(|(_, r)| r).collect::<Result<Vec<_>>>()?;
+    let lanes = objects.len().min(LANES_MAX).min(options.connections);
+    let cache = options.index_cache.as_deref();
+    let indexed = several(&objects, lanes, |object| {
+        let key = || index_key(&object.shard);
+        let sum = |index: &mut ShardIndex| sum(&store, object, lanes, index);
+        let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> = if options.checksums { Some(&sum) } else { None };
+        index_cache::through(cache, key, &object.shard, || walk(&store, object, lanes), sum)
+    })?;
     let mut catalog = Catalog { url, ..Catalog::default() };
     label::assemble(&mut catalog, indexed)?;
     let keys = objects.into_iter().map(|o| o.key).collect();

@@ -1,5 +1,7 @@
 //! Every option, defined once: help, parsing, completions and manual pages come from here.
 
+#[cfg(feature = "engine")]
+mod data;
 mod jobs;
 mod replay;
 mod train;
@@ -9,6 +11,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::term::Color;
 
+#[cfg(feature = "engine")]
+pub use data::{IndexArgs, PackArgs};
 pub use jobs::{AllocateArgs, FormsArgs, JobsArgs, Sharing};
 pub use replay::{ReplayArgs, TraceFormat};
 pub use train::TrainArgs;
@@ -49,8 +53,14 @@ pub enum Command {
         /// The folder; made if it is not there.
         dir: std::path::PathBuf,
     },
+    /// Write a dataset of images as tar shards of a good size, mixed: what an object store reads best
+    #[cfg(feature = "engine")]
+    Pack(PackArgs),
+    /// Walk the shards of a dataset once and keep their index, so that training opens it at once
+    #[cfg(feature = "engine")]
+    Index(IndexArgs),
     /// Tell what this machine can and cannot do, with a remedy for each shortcoming
-    #[cfg(feature = "doctor")]
+    #[cfg(feature = "engine")]
     Doctor(DoctorArgs),
 }
 
@@ -86,7 +96,7 @@ pub struct PapersArgs {
 }
 
 /// `lossfeed doctor`.
-#[cfg(feature = "doctor")]
+#[cfg(feature = "engine")]
 #[derive(Debug, Clone, Args)]
 pub struct DoctorArgs {
     /// One JSON document instead of lines

@@ -20,7 +20,7 @@ use snapshot::{NvmlStatus, Snapshot};
 const NOT_FOUND: i32 = 6;
 
 /// What NVML says, for `doctor`.
-#[cfg(feature = "doctor")]
+#[cfg(feature = "engine")]
 pub(crate) fn devices() -> (snapshot::Nvml, Vec<snapshot::Gpu>) {
     nvml::read()
 }

@@ -1,0 +1,202 @@
+//! `lossfeed pack`: a dataset of images becomes tar shards of a good size, mixed.
+//!
+//! A store answers a request a sample for class folders, and one for many samples of a shard. What lies near each
+//! other there is then read together, so samples are mixed once, when they are packed: see `block` in the README.
+//!
+//! A shard gets its name when it is whole, and all are opened and compared with the source at the end. Images are
+//! copied byte by byte, never decoded.
+
+mod plan;
+mod write;
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use lossfeed::source::{self, Form, OpenOptions, Source};
+use lossfeed::{Error, Result, SampleId};
+use serde::Serialize;
+
+use crate::args::PackArgs;
+use crate::parallel::in_parallel;
+use crate::progress::Progress;
+use crate::term;
+use plan::Order;
+
+/// The JSON document.
+#[derive(Debug, Serialize)]
+struct Report {
+    source: String,
+    folder: String,
+    samples: usize,
+    shards: usize,
+    /// Shards that lay there already, with `--resume`.
+    kept: usize,
+    bytes: u64,
+    seconds: f64,
+}
+
+/// What tells a sample's label.
+#[derive(Debug)]
+enum Labels<'a> {
+    /// The folder it lies in.
+    Names { classes: &'a [String], labels: &'a [i64] },
+    /// A number in a member beside it.
+    Numbers(&'a [i64]),
+}
+
+impl<'a> Labels<'a> {
+    fn of(source: &'a dyn Source) -> Result<Self> {
+        let labels = source
+            .labels()
+            .ok_or_else(|| Error::settings(format!("{} has no labels to pack with its images", source.describe())))?;
+        let classes = source.classes();
+        // Opened again, classes are the folders that are there: one without samples would shift the numbers.
+        let used: HashSet<i64> = labels.iter().copied().collect();
+        let all = !classes.is_empty() && used == (0..classes.len() as i64).collect();
+        Ok(if all && classes.is_sorted() { Self::Names { classes, labels } } else { Self::Numbers(labels) })
+    }
+    fn in_names(&self) -> bool {
+        matches!(self, Self::Names { .. })
+    }
+    /// The number to write beside sample `id`, if one is.
+    fn beside(&self, id: SampleId) -> Option<i64> {
+        match self {
+            Self::Names { .. } => None,
+            Self::Numbers(labels) => labels.get(id as usize).copied(),
+        }
+    }
+    fn all(&self) -> &[i64] {
+        match self {
+            Self::Names { labels, .. } | Self::Numbers(labels) => labels,
+        }
+    }
+}
+
+/// Runs the command and returns its exit code.
+pub(crate) fn run(args: &PackArgs) -> i32 {
+    match pack(args) {
+        Ok(report) => term::exit_code(print(&report, args.json, &mut io::stdout().lock())),
+        Err(e) => term::failed(&e),
+    }
+}
+
+fn pack(args: &PackArgs) -> Result<Report> {
+    let started = Instant::now();
+    if args.shard_size == 0 {
+        return Err(Error::settings("--shard-size 0 holds nothing: give a size such as 256MB"));
+    }
+    let source = source::open(&args.source, &OpenOptions::default())?;
+    let source = source.as_ref();
+    if source.form() != &Form::Images {
+        return Err(Error::settings(format!("{} holds no images: only images are packed", source.describe())));
+    }
+    let labels = Labels::of(source)?;
+    let order = if args.keep_order { Order::Kept } else { Order::Shuffled(args.seed) };
+    let shards = plan::shards(source.len(), order, &labels, args.shard_size, |id| source.payload_bytes(id));
+    let there = prepare(&args.folder, args.resume)?;
+
+    let progress = Progress::on_stderr("shards", shards.len());
+    let failed = AtomicBool::new(false);
+    let numbered: Vec<(usize, &[SampleId])> = shards.iter().map(Vec::as_slice).enumerate().collect();
+    let kept = in_parallel(&numbered, |&(number, ids)| {
+        let name = plan::shard_name(number, shards.len());
+        if failed.load(Ordering::Relaxed) {
+            return Ok(false); // another's failure is what the caller gets
+        }
+        let known = there.contains(&name);
+        let wrote = if known { Ok(()) } else { write::shard(source, ids, &labels, &args.folder, &name) };
+        failed.fetch_or(wrote.is_err(), Ordering::Relaxed);
+        progress.step();
+        wrote.map(|()| known)
+    });
+    drop(progress);
+    let kept = kept.into_iter().collect::<Result<Vec<_>>>()?.into_iter().filter(|&known| known).count();
+    let bytes = check(source, &labels, &shards, &args.folder)?;
+    Ok(Report {
+        source: source.describe(),
+        folder: args.folder.display().to_string(),
+        samples: source.len(),
+        shards: shards.len(),
+        kept,
+        bytes,
+        seconds: started.elapsed().as_secs_f64(),
+    })
+}
+
+/// Makes the folder, and says which shards are in it already.
+fn prepare(folder: &Path, resume: bool) -> Result<HashSet<String>> {
+    let told = |e: io::Error| Error::settings(format!("the folder {} cannot be written", folder.display())).because(e);
+    fs::create_dir_all(folder).map_err(told)?;
+    let mut there = HashSet::new();
+    for entry in fs::read_dir(folder).map_err(told)? {
+        let name = entry.map_err(told)?.file_name().to_string_lossy().into_owned();
+        if write::is_partial(&name) {
+            fs::remove_file(folder.join(&name)).map_err(told)?;
+        } else if resume && name.starts_with("shard-") && name.ends_with(".tar") {
+            there.insert(name);
+        } else {
+            return Err(Error::settings(format!(
+                "{} is not empty, it holds {name}: give a new folder, or --resume to go on with what was begun there",
+                folder.display()
+            )));
+        }
+    }
+    Ok(there)
+}
+
+/// Opens what was written, and holds names, labels and sizes against the source. The bytes of all shards.
+fn check(source: &dyn Source, labels: &Labels<'_>, shards: &[Vec<SampleId>], folder: &Path) -> Result<u64> {
+    let other = |what: String| {
+        Error::unreadable(format!(
+            "{} does not hold what was to be packed: {what}; if it was begun with other options or another source, give a new folder",
+            folder.display()
+        ))
+    };
+    let path = folder.to_str().ok_or_else(|| other("its name is not UTF-8".to_owned()))?;
+    let packed = source::open(path, &OpenOptions::default())?;
+    let ids = shards.concat();
+    if packed.len() != ids.len() {
+        return Err(other(format!("{} samples instead of {}", packed.len(), ids.len())));
+    }
+    let found = packed.labels().unwrap_or_default();
+    for (at, &id) in (0..).zip(&ids) {
+        let (name, key) = (packed.name(at), plan::key(id, labels)?);
+        let alike = name.contains(&key)
+            && packed.payload_bytes(at) == source.payload_bytes(id)
+            && found.get(at as usize) == labels.all().get(id as usize);
+        if !alike {
+            return Err(other(format!(
+                "{name} ({} bytes) stands where {} belongs",
+                packed.payload_bytes(at),
+                source.name(id)
+            )));
+        }
+    }
+    let bytes = |name| fs::metadata(folder.join(name)).map(|of| of.len());
+    let told = |e: io::Error| Error::unreadable(format!("{} cannot be read", folder.display())).because(e);
+    (0..shards.len()).map(|n| bytes(plan::shard_name(n, shards.len())).map_err(told)).sum()
+}
+
+fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
+    if json {
+        term::document(report, out)?;
+        return Ok(0);
+    }
+    let Report { source, folder, samples, shards, kept, bytes, seconds } = report;
+    writeln!(out, "{source}")?;
+    let kept = if *kept > 0 { format!(" ({kept} of them were there)") } else { String::new() };
+    writeln!(
+        out,
+        "→ {folder}: {samples} samples in {shards} shards{kept}, {:.1} MB, {seconds:.1} s",
+        *bytes as f64 / 1e6
+    )?;
+    writeln!(out, "Names, labels and sizes were compared. Open it: lf.open({folder:?})")?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests;
