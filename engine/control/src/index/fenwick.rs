@@ -75,17 +75,27 @@ impl Fenwick {
         }
         EVEN * u128::from(self.total) * u128::from(count) + BY_WEIGHT * u128::from(self.count) * u128::from(sum)
     }
+    /// The chance of a place of this weight, in parts of [`Fenwick::span`].
+    pub fn chance_of(&self, weight: u32) -> u128 {
+        self.chance(1, u64::from(weight))
+    }
+    /// The largest power of two that is not above the number of places: where a walk from the root begins.
+    pub fn first_step(&self) -> usize {
+        self.weights.len().checked_ilog2().map_or(0, |bits| 1usize << bits)
+    }
+    /// The chance of all places that end at a node, counted from 1: as many as the node's lowest bit says. `None` if
+    /// there is no such node.
+    pub fn chance_of_node(&self, node: usize) -> Option<u128> {
+        Some(self.chance(*self.counts.get(node)?, *self.sums.get(node)?))
+    }
     /// The place in which `mark` lies when the chances are laid end to end. `mark` must be below [`Fenwick::span`].
     pub fn find(&self, mark: u128) -> usize {
         let (mut place, mut rest) = (0, mark);
-        let mut step = self.weights.len().checked_ilog2().map_or(0, |bits| 1usize << bits);
+        let mut step = self.first_step();
         while step > 0 {
-            if let (Some(&sum), Some(&count)) = (self.sums.get(place + step), self.counts.get(place + step)) {
-                let chance = self.chance(count, sum);
-                if chance <= rest {
-                    rest -= chance;
-                    place += step;
-                }
+            if let Some(chance) = self.chance_of_node(place + step).filter(|&chance| chance <= rest) {
+                rest -= chance;
+                place += step;
             }
             step /= 2;
         }
@@ -95,7 +105,7 @@ impl Fenwick {
     /// empty one.
     pub fn fair(&self, place: usize) -> f64 {
         let Some(weight) = self.weight(place) else { return 0.0 };
-        self.span() as f64 / (f64::from(self.count) * self.chance(1, u64::from(weight)) as f64)
+        self.span() as f64 / (f64::from(self.count) * self.chance_of(weight) as f64)
     }
     /// Heap bytes held.
     pub fn metadata_bytes(&self) -> usize {

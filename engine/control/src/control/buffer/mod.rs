@@ -5,15 +5,17 @@
 //! it.
 
 mod deck;
+mod spread;
 mod words;
 
 use std::sync::Arc;
 
 use crate::index::Fenwick;
-use crate::random::{Purpose, below_u128, generator};
+use crate::random::{Purpose, generator};
 use crate::sampler::BufferOptions;
 use crate::types::SampleId;
 use deck::Deck;
+use spread::Spread;
 pub(super) use words::{Reader, Words};
 
 /// An importance of 1. Beliefs become whole numbers of 2⁻²⁴, at most 128.
@@ -56,6 +58,7 @@ pub(super) struct Buffer {
     /// awaits weights has both.
     passes: Option<Deck>,
     by_score: Option<Fenwick>,
+    spread: Spread,
     /// Whether anybody has left, or the stream has begun anew: until then every row of a batch is new.
     pub(super) full: bool,
 }
@@ -65,8 +68,9 @@ impl Buffer {
         let places = setup.residents_max.min(samples).max(1);
         let by_score = setup.options.by_score.then(|| Fenwick::new(places));
         let passes = (by_score.is_none() || setup.awaits_weights).then(|| Deck::new(places));
+        let spread = Spread::new(if by_score.is_some() { places } else { 0 }, setup.seed, setup.rank);
         let (ring, place_of) = (vec![0; places], vec![OUT; samples]);
-        Self { setup, ring, tail: 0, head: 0, place_of, passes, by_score, full: false }
+        Self { setup, ring, tail: 0, head: 0, place_of, passes, by_score, spread, full: false }
     }
     /// From now on scores decide who is used again, if they are asked for at all.
     pub(super) fn use_weights(&mut self) {
@@ -140,31 +144,26 @@ impl Buffer {
     }
     /// Draws `count` residents for the batch of that serial number, with their weights.
     pub(super) fn draw(&mut self, count: usize, serial: u64) -> Vec<(SampleId, f32)> {
-        let rng = &mut generator(self.setup.seed, serial, self.setup.rank, Purpose::Replay);
         let (ring, share) = (&self.ring, self.setup.share_weight);
         if let Some(deck) = &mut self.passes {
+            let rng = &mut generator(self.setup.seed, serial, self.setup.rank, Purpose::Replay);
             let drawn = (0..count).filter_map(|_| deck.draw(rng));
             return drawn.filter_map(|place| ring.get(place as usize).map(|&id| (id, share))).collect();
         }
-        let Some(tree) = self.by_score.as_ref().filter(|tree| tree.span() > 0 && count > 0) else { return Vec::new() };
-        let start = below_u128(rng, tree.span());
-        marks(tree.span(), count, start)
-            .map(|mark| tree.find(mark))
-            .filter_map(|place| ring.get(place).map(|&id| (id, (f64::from(share) * tree.fair(place)) as f32)))
-            .collect()
+        let mut drawn = Vec::with_capacity(count);
+        if let Some(tree) = &self.by_score {
+            self.spread.draw(tree, count, |place, times| {
+                let weight = (f64::from(share) * tree.fair(place)) as f32;
+                drawn.extend(std::iter::repeat_n((ring[place], weight), times));
+            });
+        }
+        drawn
     }
     pub(super) fn metadata_bytes(&self) -> usize {
         let passes = self.passes.as_ref().map_or(0, Deck::metadata_bytes);
         let by_score = self.by_score.as_ref().map_or(0, Fenwick::metadata_bytes);
-        (self.ring.capacity() + self.place_of.capacity()) * 4 + passes + by_score
+        (self.ring.capacity() + self.place_of.capacity()) * 4 + passes + by_score + self.spread.metadata_bytes()
     }
-}
-
-/// Systematic resampling: `count` evenly spaced marks below `span`. Over all starts below `span`, each place of the
-/// span gets the same number of marks.
-fn marks(span: u128, count: usize, start: u128) -> impl Iterator<Item = u128> {
-    let count = count as u128;
-    (0..count).map(move |k| (start + k * span) / count)
 }
 
 /// A belief as a whole number; without one, the mean of those in the buffer.

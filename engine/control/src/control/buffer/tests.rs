@@ -1,6 +1,7 @@
 //! What is drawn from the buffer, held to lists and to sums over all starts.
 
 use super::*;
+use crate::random::below_u128;
 
 fn setup(by_score: bool, residents_max: usize) -> BufferSetup {
     BufferSetup {
@@ -14,30 +15,17 @@ fn setup(by_score: bool, residents_max: usize) -> BufferSetup {
     }
 }
 
-/// Over all starts together, every resident's weights add up to the same: a fair mean, to the last unit.
+/// Weights are 1 over (residents × chance): over the chances they add up to the mean over the buffer.
 #[test]
-fn draws_by_score_are_exactly_fair_for_the_buffer() {
+fn weights_undo_the_chances() {
     for weights in [vec![0, 0, 0], vec![1, 5, 0, 2], vec![7], vec![0, 9], vec![3, 3, 3, 30]] {
         let mut tree = Fenwick::new(weights.len() + 2);
+        weights.iter().enumerate().for_each(|(place, &weight)| tree.set(place + 1, Some(weight)));
         for (place, &weight) in weights.iter().enumerate() {
-            tree.set(place + 1, Some(weight));
+            let chance = tree.chance_of(weight) as f64 / tree.span() as f64;
+            assert!((tree.fair(place + 1) * chance * weights.len() as f64 - 1.0).abs() < 1e-12);
         }
-        let (total, n) = (weights.iter().map(|&w| u128::from(w)).sum::<u128>(), weights.len() as u128);
-        for count in [1, 2, 5] {
-            let mut times = vec![0u128; weights.len() + 2];
-            for start in 0..tree.span() {
-                marks(tree.span(), count, start).for_each(|mark| times[tree.find(mark)] += 1);
-            }
-            assert_eq!((times[0], times[weights.len() + 1]), (0, 0), "an empty place was drawn");
-            for (&times, &weight) in times[1..].iter().zip(&weights) {
-                let chance = if total == 0 { 1 } else { total + 4 * n * u128::from(weight) };
-                assert_eq!(times, chance * count as u128);
-            }
-            for (place, &times) in times.iter().enumerate().filter(|&(_, &times)| times > 0) {
-                let mass = times as f64 * tree.fair(place) / (tree.span() as f64 * count as f64);
-                assert!((mass * weights.len() as f64 - 1.0).abs() < 1e-12, "{mass}");
-            }
-        }
+        assert_eq!(weights.iter().map(|&w| tree.chance_of(w)).sum::<u128>(), tree.span());
     }
 }
 
@@ -128,5 +116,53 @@ fn what_was_written_is_read_back_and_draws_the_same() {
                 let _ = Buffer::new(setup(by_score, 9), 64).read(&mut Reader::new(&changed));
             }
         }
+    }
+}
+
+/// Over complete stays every sample weighs the same in all, B / fresh, whatever its score: also where a score follows
+/// from being used, and where it is learnt only some batches later.
+#[test]
+fn over_complete_stays_every_sample_weighs_the_same() {
+    let (places, samples, rows, fresh, lag) = (300u32, 100_000u32, 32u32, 4u32, 6usize);
+    let mut buffer = Buffer::new(setup(true, places as usize), samples as usize);
+    // Hard samples stay hard, others are learnt with every use; both are measured with noise.
+    let score = |id: SampleId, uses: u32| {
+        let noise = 0.5 + f64::from((id * 31 + uses * 17) % 16) / 16.0;
+        noise * if id % 4 == 0 { 4.0 } else { 2.0 * 0.7f64.powi(uses as i32) }
+    };
+    let (mut mass, mut uses) = (vec![1.0f64; samples as usize], vec![1u32; samples as usize]);
+    let mut late = std::collections::VecDeque::new();
+    for batch in 0..samples / fresh {
+        let mut drawn = Vec::new();
+        if batch * fresh >= places {
+            for (id, weight) in buffer.draw((rows - fresh) as usize, u64::from(batch)) {
+                mass[id as usize] += f64::from(weight);
+                uses[id as usize] += 1;
+                drawn.push(id);
+            }
+        }
+        for id in batch * fresh..(batch + 1) * fresh {
+            if id >= places {
+                buffer.leave(id - places);
+            }
+            buffer.enter(id, None);
+            drawn.push(id);
+        }
+        late.push_back(drawn);
+        if late.len() > lag {
+            for id in late.pop_front().unwrap() {
+                buffer.rescore(id, score(id, uses[id as usize]) as f32);
+            }
+        }
+    }
+    // Whose stay began when the buffer was full, and ended.
+    let whole = 2 * places..samples - 2 * places;
+    for kind in 0..4 {
+        let of: Vec<f64> = whole.clone().filter(|id| id % 4 == kind).map(|id| mass[id as usize]).collect();
+        let mean = of.iter().sum::<f64>() / of.len() as f64;
+        let spread = (of.iter().map(|m| (m - mean).powi(2)).sum::<f64>() / of.len() as f64).sqrt();
+        let expected = f64::from(rows) / f64::from(fresh);
+        println!("{kind}: {mean:.3} ± {spread:.3}");
+        assert!((mean / expected - 1.0).abs() < 0.04, "kind {kind}: {mean} instead of {expected}");
     }
 }

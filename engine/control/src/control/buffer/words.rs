@@ -52,7 +52,8 @@ impl<'a> Reader<'a> {
 }
 
 impl Buffer {
-    /// Residents in the order of their arrival, what they weigh, and what this pass over them has drawn.
+    /// Residents in the order of their arrival, what they weigh, what this pass over them has drawn, and how far draws by
+    /// score are behind.
     pub(in crate::control) fn write(&self, words: &mut Words) {
         words.put(u32::from(self.full));
         words.long(self.tail);
@@ -76,6 +77,8 @@ impl Buffer {
             words.put(order.len() as u32);
             words.0.extend(order);
         }
+        words.put(self.spread.parts().len() as u32);
+        words.0.extend(self.spread.parts());
     }
 
     /// Puts back what [`Buffer::write`] wrote, into a new buffer of the same setup. Answers the residents in the
@@ -110,6 +113,10 @@ impl Buffer {
             if !order.iter().all(known) || !deck.restore(order, undrawn) {
                 return Err(damaged("the pass over it names places that are empty"));
             }
+        }
+        let behind = (0..words.count()?).map(|_| words.get()).collect::<Result<_>>()?;
+        if !self.spread.restore(behind) {
+            return Err(damaged("its draws are those of another cache's size"));
         }
         Ok(residents)
     }
