@@ -1,8 +1,11 @@
 """What code written for torch's DataLoader finds on the loader, its batches and its loss."""
 
+import importlib.util
 import pickle
+import re
 import warnings
-from collections import namedtuple
+from collections import Counter, namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -240,3 +243,18 @@ def test_the_losss_arguments_stand_where_torchs_do():
             torch.testing.assert_close(lf.cross_entropy(z, y, *args), F.cross_entropy(z, y, *args))
     with pytest.warns(UserWarning, match="reduction='sum'"):
         lf.cross_entropy(z, y, None, False, -1)
+
+
+def test_the_page_about_torchs_own_tests_says_what_is_expected_of_them():
+    folder = Path(__file__).parents[1] / "integrations"
+    spec = importlib.util.spec_from_file_location("torch_own_tests", folder / "torch_own_tests.py")
+    runner = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(runner)
+    assert (folder / "torch_own_tests.md").read_text() == runner.table(), "run it with --table and commit the page"
+    ours = [Counter(what.outcome for what in tests.values()) for tests in runner.expected()[1].values()]
+    for of in (ours[0], ours[1] + ours[2]):
+        passed = of["passed"] + of["passed on what torch would give"]
+        others = of["refused"], of["differs"], of["skipped"] + of["not applicable"]
+        counts = re.findall(r"\d+", f"{of.total()} {passed} {others}")
+        readme = (folder.parents[1] / "README.md").read_text()
+        assert re.search(r"\b" + r"\b[^0-9]*\b".join(counts) + r"\b", readme), counts
