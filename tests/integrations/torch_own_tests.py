@@ -28,8 +28,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple
 
-HERE = Path(__file__).resolve().parent
-EXPECTED = HERE / "torch_own_tests.toml"
+EXPECTED = Path(__file__).with_suffix(".toml")
 SECONDS = 60
 #: In the order of the table. Of these, tests are run.
 RUN = {
@@ -256,8 +255,8 @@ def wrong(what: Expected | None, ended: Ended) -> str | None:
 def files(given: list[str]) -> dict[str, Path]:
     """The test files that are at hand, by name."""
     places = given or [place for place in os.environ.get("LOSSFEED_TORCH_TESTS", "").split(os.pathsep) if place]
-    found = [path for place in map(Path, places) for path in (sorted(place.glob("test_*.py")) if place.is_dir() else [place])]
-    return {path.name: path.resolve() for path in found}
+    within = [place / name for place in map(Path, places) for name in (expected()[0] if place.is_dir() else [""])]
+    return {path.name: path.resolve() for path in within if path.exists()}
 
 
 def main() -> int:
@@ -268,12 +267,10 @@ def main() -> int:
     asked.add_argument("--table", action="store_true")
     options = asked.parse_args()
     if options.table:
-        print(table(), end="")
-        return 0
+        return print(table(), end="") or 0
     at_hand = files(options.files)
     if not at_hand:
-        print("no test file is at hand, nothing was run: give paths, or set LOSSFEED_TORCH_TESTS")
-        return 0
+        return print("no test file is at hand, nothing was run: give paths, or set LOSSFEED_TORCH_TESTS") or 0
     import torch.testing._internal.common_utils  # noqa: F401  # once, before the forks
 
     _, known = expected()
