@@ -47,9 +47,9 @@ HEAD = """# torch's own tests, with our loader in the place of theirs
 
 `python tests/integrations/torch_own_tests.py --table` prints this page. Its counts are of tests, as `torch_own_tests.toml`
 expects them to end; the runner fails where one ends otherwise. Last run on 2026-11-23 with torch 2.15.0 and torchdata
-0.11.0, on the CPU. Of tests that the first loader refuses no more was run than that; what is not applicable, and what
-wants a GPU, was judged by reading. torchdata's own `test_dataloader.py` is torch's, with its class in it and tests of an
-`enumerate()` that ours does not have.
+0.11.0, on the CPU, from an excerpt of the files by hand: the tests to be run with what they need. Of those that the first
+loader refuses it had no more than that; what is not applicable, and most of what wants a GPU, was judged by reading.
+torchdata's own `test_dataloader.py` is torch's, with its class in it and tests of an `enumerate()` that ours does not have.
 """
 
 
