@@ -84,6 +84,11 @@ impl Slot {
         Tails::of(&self.slot, kinds).map_err(raise)
     }
 
+    /// Whether the consumer holds so many slots that the loader has fewer left than it began with.
+    fn is_scarce(&self) -> bool {
+        self.slot.is_scarce()
+    }
+
     /// Bytes of the slot, all parts.
     #[getter]
     fn total_bytes(&self) -> usize {

@@ -1,7 +1,11 @@
 """What code written for torch's DataLoader finds on the loader, its batches and its loss."""
 
+import importlib.util
 import pickle
+import re
 import warnings
+from collections import Counter, namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,8 +38,123 @@ def test_every_attribute_of_torchs_loader_is_there_and_says_what_was_asked_for(n
 
 
 def test_what_was_asked_for_cannot_be_changed_afterwards(numbers):
-    with pytest.raises(AttributeError):
-        lf.Loader(numbers).batch_size = 4
+    loader = lf.Loader(numbers)
+    theirs = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(3)))
+    for name in ("batch_size", "sampler", "batch_sampler", "drop_last", "dataset"):
+        for made in (loader, theirs):
+            with pytest.raises(ValueError):
+                setattr(made, name, {})
+    with pytest.raises(lf.SettingsError, match="collate_fn cannot change .* make another"):
+        loader.collate_fn = list
+    assert loader.batch_size == 1 and loader.collate_fn is None
+    loader.note = "a script's own"
+
+
+def test_a_loader_can_be_named_with_what_its_batches_are():
+    def of(loader: lf.Loader[list[torch.Tensor]]) -> None: ...
+
+    assert of.__annotations__
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("collate", [None, lambda items: {"x": torch.stack([x for x, _ in items]), "first": items[0]}])
+def test_any_number_of_batches_can_be_kept(workers, collate):
+    """Torch's loader makes memory for each; ours has batch slots, and copies where too many of them are held."""
+    data = torch.arange(600.0).reshape(300, 2), torch.arange(300)
+    loader = lf.Loader(torch.utils.data.TensorDataset(*data), 2, num_workers=workers, collate_fn=collate)
+    for _ in range(2):
+        held = list(loader)
+        lent = loader.stats()["slots_lent"]
+        assert len(held) == 150 and lent == 64, "the rest lies in memory of its own"
+        for number, batch in enumerate(held):
+            loader.score_losses(torch.full((2,), float(number)), batch)
+            if collate is not None:
+                assert torch.equal(batch["first"][0], data[0][2 * number])
+        x = torch.cat([batch.data if collate is None else batch["x"] for batch in held])
+        assert torch.equal(x, data[0]) and torch.equal(torch.cat([batch.ids for batch in held]), data[1])
+        assert loader.importance()[-1] > 0, "and is scored as any batch"
+        del held, batch
+        assert loader.stats()["slots_lent"] == 0
+
+
+def test_text_and_lengths_that_differ_can_be_kept_too():
+    items = [{"text": f"number {i}", "tokens": torch.arange(i % 5), "label": i} for i in range(100)]
+    held = list(lf.Loader(lf.open(items, varying=True), pad=0, num_workers=0))
+    assert [b["text"] for b in held] == [[item["text"]] for item in items]
+    assert all(torch.equal(b["tokens"][0], item["tokens"]) for b, item in zip(held, items, strict=True))
+    assert held[99].target is held[99]["label"], "the target is still a part of the data"
+
+
+def test_a_list_of_tensors_is_a_dataset_of_them():
+    items = [torch.full((4,), float(i)) for i in range(5)]
+    theirs = list(torch.utils.data.DataLoader(items, 2))
+    assert [b.data.tolist() for b in lf.Loader(items, 2)] == [b.tolist() for b in theirs]
+    ragged = [torch.arange(i + 1) for i in range(5)]
+    assert [list(map(len, b.data)) for b in lf.Loader(ragged, 3, collate_fn=list)] == [[1, 2, 3], [4, 5]]
+
+
+def test_items_that_a_collate_fn_leaves_alone_are_no_pair_where_they_are_two(numbers):
+    for collate in (list, tuple, lambda items: items):
+        for batch in lf.Loader([{"n": i} for i in range(5)], 3, collate_fn=collate):
+            assert type(batch.data) in (list, tuple) and [item["n"] for item in batch.data] == batch.ids.tolist()
+        for batch in lf.Loader(numbers, 2, collate_fn=collate):
+            assert [float(x[0]) for x, _ in batch.data] == batch.ids.tolist()
+    made = next(iter(lf.Loader(numbers, 2, collate_fn=torch.utils.data.default_collate)))
+    assert made.data.shape == (2, 3) and made.target.tolist() == [0, 1], "which are a pair"
+
+
+Point = namedtuple("Point", "x y")
+Sample = namedtuple("Sample", "image point label")
+
+
+def test_fields_of_named_tuples_have_their_names():
+    items = [Sample(torch.full((3,), float(i)), Point(i, -i), i % 2) for i in range(4)]
+    theirs = next(iter(torch.utils.data.DataLoader(items, 4)))
+    ours = next(iter(lf.Loader(items, 4)))
+    assert type(ours.data) is Sample and type(ours.point) is Point
+    assert torch.equal(ours.image, theirs.image) and torch.equal(ours.label, theirs.label)
+    assert torch.equal(ours.point.x, theirs.point.x) and torch.equal(ours.point.y, theirs.point.y)
+    assert ours.target is ours.label and len(pickle.loads(pickle.dumps(ours)).point) == 2
+    with pytest.raises(AttributeError, match="no attribute 'mask'"):
+        ours.mask
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(range(20))
+
+    def __len__(self):
+        return 20
+
+
+def test_datasets_that_are_streams_are_refused_with_their_remedy():
+    chained = torch.utils.data.ChainDataset([Stream()])
+    for stream in (Stream(), chained, iter([1, 2])):
+        with pytest.raises(lf.SettingsError, match="iterable datasets have no ids to score: stage their DataLoader"):
+            lf.Loader(stream, 4)
+    assert [b.tolist() for b in lf.stage(torch.utils.data.DataLoader(Stream(), 10), "cpu")][1][0] == 10
+
+
+def test_what_cannot_be_asked_for_is_a_value_error_as_in_torch(numbers):
+    x, y = map(torch.from_numpy, numbers)
+    given = torch.utils.data.TensorDataset(x, y)
+    one = torch.utils.data.SequentialSampler(given)
+    many = torch.utils.data.BatchSampler(one, 3, False)
+    for wrong in (
+        {"num_workers": -1},
+        {"timeout": -1},
+        {"batch_size": None, "drop_last": True},
+        {"num_workers": 0, "multiprocessing_context": "spawn"},
+        {"num_workers": 1, "multiprocessing_context": "bad"},
+        {"batch_size": 11, "sampler": one, "shuffle": True},
+        {"batch_sampler": many, "sampler": one, "shuffle": True},
+        {"batch_sampler": many, "shuffle": True},
+        {"batch_sampler": many, "drop_last": True},
+        {"batch_sampler": many, "drop_last": 3},
+    ):
+        for make in (torch.utils.data.DataLoader, lf.Loader):
+            with pytest.raises(ValueError):
+                make(given, **wrong)
 
 
 def test_a_batch_larger_than_the_dataset_is_one_short_batch(numbers):
@@ -124,3 +243,18 @@ def test_the_losss_arguments_stand_where_torchs_do():
             torch.testing.assert_close(lf.cross_entropy(z, y, *args), F.cross_entropy(z, y, *args))
     with pytest.warns(UserWarning, match="reduction='sum'"):
         lf.cross_entropy(z, y, None, False, -1)
+
+
+def test_the_page_about_torchs_own_tests_says_what_is_expected_of_them():
+    folder = Path(__file__).parents[1] / "integrations"
+    spec = importlib.util.spec_from_file_location("torch_own_tests", folder / "torch_own_tests.py")
+    runner = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(runner)
+    assert (folder / "torch_own_tests.md").read_text() == runner.table(), "run it with --table and commit the page"
+    ours = [Counter(what.outcome for what in tests.values()) for tests in runner.expected()[1].values()]
+    for of in (ours[0], ours[1] + ours[2]):
+        passed = of["passed"] + of["passed on what torch would give"]
+        others = of["refused"], of["differs"], of["skipped"] + of["not applicable"]
+        counts = re.findall(r"\d+", f"{of.total()} {passed} {others}")
+        readme = (folder.parents[1] / "README.md").read_text()
+        assert re.search(r"\b" + r"\b[^0-9]*\b".join(counts) + r"\b", readme), counts

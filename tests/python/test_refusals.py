@@ -39,12 +39,14 @@ def test_arrays_that_are_more_than_their_elements_are_refused(make, says):
         lf.open(Items())
 
 
-def test_a_list_of_arrays_is_no_dataset():
+def test_a_list_of_two_arrays_could_be_two_things():
     x, y = np.zeros((2, 2), dtype=np.float32), np.zeros(2)
-    for given in ([x, y], [torch.from_numpy(x)] * 3):
-        with pytest.raises(lf.SettingsError, match=rf"a list of {len(given)} arrays .* the pair lf.open\(\(x, y\)\)"):
+    for given in ([x, y], [torch.from_numpy(x)] * 2):
+        with pytest.raises(lf.SettingsError, match=r"a list of 2 arrays .* a pair lf.open\(\(x, y\)\)"):
             lf.open(given)
     assert len(lf.open(list(zip(x, y, strict=True)))) == 2, "a list of pairs is one"
+    two = lf.Loader(torch.utils.data.Subset([torch.zeros(3), torch.ones(3)], [0, 1]), 2)
+    assert [b.data.tolist() for b in two] == [[[0.0] * 3, [1.0] * 3]], "as the refusal has it"
 
 
 @pytest.fixture

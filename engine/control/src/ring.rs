@@ -167,6 +167,11 @@ impl Ring {
         self.slots.len() == self.bound && self.slots.iter().all(|&state| state == SlotState::Lent)
     }
 
+    /// Whether the consumer holds so many slots that fewer than `needed` are left for everybody else, now and for ever.
+    pub fn is_scarce(&self, needed: usize) -> bool {
+        self.slots.iter().filter(|&&state| state == SlotState::Lent).count() + needed > self.bound
+    }
+
     /// How many slots are in which state.
     pub fn gauges(&self) -> SlotGauges {
         let mut gauges = SlotGauges { total: self.slots.len(), ..SlotGauges::default() };

@@ -282,6 +282,12 @@ impl World {
                 self.ring.is_lent_out() == (coming == 0),
                 "the consumer is not told that it holds every slot, or told wrongly",
             )?;
+            for needed in 0..=self.bound {
+                ensure(
+                    self.ring.is_scarce(needed) == (coming < needed),
+                    "the consumer is not told that it leaves too few slots, or told wrongly",
+                )?;
+            }
         }
 
         for slot in 0..gauges.total as u32 + 1 {

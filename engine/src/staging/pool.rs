@@ -24,6 +24,7 @@ pub struct SlotPool(Arc<Shared>);
 /// What the pool's handles and its slots share.
 pub(super) struct Shared {
     layout: BatchLayout,
+    depth: usize,
     max_slots: usize,
     device: Arc<dyn Device>,
     inside: Mutex<Inside>,
@@ -60,6 +61,7 @@ impl SlotPool {
         let inside = Inside { ring: Ring::new(depth, max_slots), descriptors, refusal: None };
         Ok(Self(Arc::new(Shared {
             layout,
+            depth,
             max_slots,
             device,
             inside: Mutex::new(inside),
@@ -196,6 +198,11 @@ impl Shared {
         let wake = self.inside.lock().ring.enter(index, next)?;
         self.wake(wake);
         Ok(())
+    }
+
+    /// Whether the consumer leaves fewer slots than the pool began with; never in a child process.
+    pub(super) fn is_scarce(&self) -> bool {
+        !self.forked() && self.inside.lock().ring.is_scarce(self.depth)
     }
 
     fn wake(&self, wake: Wake) {

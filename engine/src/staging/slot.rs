@@ -252,6 +252,11 @@ impl BatchSlot {
     pub fn lend(&mut self) -> Result<()> {
         self.shared.enter(self.index, SlotState::Lent)
     }
+    /// Whether its consumer holds so many slots that the loader has fewer left than it began with: one that can do with
+    /// a copy of this one should give it back.
+    pub fn is_scarce(&self) -> bool {
+        self.shared.is_scarce()
+    }
     /// A copy to a device is about to be queued; who drops the slot has waited for the copy. By shared reference, for
     /// the consumer's views share a lent slot.
     ///

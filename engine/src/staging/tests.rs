@@ -97,6 +97,21 @@ fn only_what_the_consumer_holds_counts_as_lent_out() {
 }
 
 #[test]
+fn slots_are_scarce_where_the_consumer_leaves_fewer_than_there_were_at_first() {
+    let pool = pool(2, 4);
+    let mut held: Vec<_> = (0..3).map(|_| pool.acquire(NOW).unwrap().unwrap()).collect();
+    held.iter_mut().for_each(|slot| slot.ready().unwrap());
+    for slot in &mut held[..2] {
+        slot.lend().unwrap();
+        assert!(!slot.is_scarce(), "two of four are left, or more");
+    }
+    held[2].lend().unwrap();
+    assert!(held[2].is_scarce());
+    drop(held.pop());
+    assert!(!held[0].is_scarce());
+}
+
+#[test]
 fn a_pool_grows_to_its_bound_and_then_says_with_numbers_who_holds_the_slots() {
     let pool = pool(1, 4);
     let mut held: Vec<_> = (0..4).map(|_| pool.acquire(NOW).unwrap().unwrap()).collect();

@@ -5,12 +5,19 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from ._errors import SettingsError
+
 
 class Asked:
     """Attributes of :class:`torch.utils.data.DataLoader`, for the code that reads them. They say what was asked for, and
     nothing changes by them."""
 
     _asked: SimpleNamespace
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(getattr(Asked, name, None), property):
+            raise SettingsError(f"{name} cannot change once the loader is made: make another with {name}={value!r}")
+        super().__setattr__(name, value)
 
     @property
     def dataset(self) -> Any:

@@ -101,7 +101,7 @@ class Batch:
         return self
 
     def __reduce__(self) -> Any:
-        fields = tuple(_own(value) for value in (self.data, self.target, self.ids, self._weight))
+        fields = tuple(own(value) for value in (self.data, self.target, self.ids, self._weight))
         return Apart, (*fields, len(self), self.epoch, self.number)
 
     def copy_(self, other: Batch) -> Batch:
@@ -144,7 +144,7 @@ class Whole(Batch):
     """A batch of samples that are no pairs: its data is made as they are.
 
     Of dicts: ``batch["image"]``, ``"image" in batch``, ``batch.items()``, ``model(**batch)``; iterating it gives the
-    keys. Of tuples and lists: ``a, b, c = batch`` and ``batch[0]``. ``batch["data"]``, ``"target"``, ``"ids"`` and
+    keys. Of tuples and lists: ``a, b, c = batch`` and ``batch[0]``; of named ones, ``batch.name`` too. ``batch["data"]``, ``"target"``, ``"ids"`` and
     ``"weight"`` are there too, where no key of the samples has that name. ``len(batch)`` stays the number of samples.
     """
 
@@ -155,6 +155,12 @@ class Whole(Batch):
     shape, in its dtype), and a list of B in the place of text and other objects."""
     target: Any
     """What of it is the target: see ``target`` of :func:`lossfeed.open`. None if the samples have none."""
+
+    def __getattr__(self, name: str) -> Any:
+        """A field of named tuples, which has no other meaning here."""
+        if name not in FIELDS and name in getattr(self.data, "_fields", ()):
+            return getattr(self.data, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.data if isinstance(self.data, (Mapping, tuple, list)) else (self.data,))
@@ -196,7 +202,7 @@ class Whole(Batch):
         return key in self.data if isinstance(self.data, Mapping) else any(key is part for part in self)
 
     def __reduce__(self) -> Any:
-        fields = tuple(_own(value) for value in (self.data, self.target, self.ids, self._weight))
+        fields = tuple(own(value) for value in (self.data, self.target, self.ids, self._weight))
         return ApartWhole, (*fields, len(self), self.epoch, self.number)
 
     def __repr__(self) -> str:
@@ -275,9 +281,16 @@ def mapped(change: Callable[[Any], Any], value: Any, able: str) -> Any:
     return value
 
 
-def _own(value: Any) -> Any:
-    """`value` in memory of its own."""
-    return mapped(lambda array: array.clone() if hasattr(array, "clone") else array.copy(), value, "shape")
+def own(value: Any) -> Any:
+    """`value` in memory of its own. What is in it twice is in it twice again."""
+    made: dict[int, Any] = {}
+
+    def copied(array: Any) -> Any:
+        if id(array) not in made:
+            made[id(array)] = array.clone() if hasattr(array, "clone") else array.copy()
+        return made[id(array)]
+
+    return mapped(copied, value, "shape")
 
 
 def _arrays(value: Any) -> Iterator[Any]:

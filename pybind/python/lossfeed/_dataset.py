@@ -47,7 +47,10 @@ class Adaptor:
         try:
             return self.dataset[0]
         except Exception as cause:
-            raise SampleError(f"dataset item 0 raised {type(cause).__name__} while its shape was looked up") from cause
+            raise SampleError(
+                f"dataset item 0 raised {type(cause).__name__} while its shape was looked up: it says what all items are "
+                "made of, so it must be there when the dataset is opened or a loader is made of it"
+            ) from cause
 
     def __call__(self, ids: list[int]) -> list[Any]:
         """For the first of `ids`, one at least, the pair of buffers, or ``(words, exception, whether it ends

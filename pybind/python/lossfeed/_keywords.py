@@ -42,7 +42,7 @@ HONOURED = {
 REFUSED = {
     "worker_init_fn": "workers are threads of the engine and run no Python of yours; "
     "prepare the dataset before, or transform batch.data after",
-    "multiprocessing_context": "workers are threads, no process is started",
+    "multiprocessing_context": "workers are threads, no process is started; leave it out",
     "pin_memory_device": "deprecated in torch too; use device='cuda:N'",
     "in_order=False": "delivering batches as they finish would make runs irreproducible and checkpoints wrong",
 }

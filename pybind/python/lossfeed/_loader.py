@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from types import SimpleNamespace
+from types import GenericAlias, SimpleNamespace
 from typing import Any, Iterable
 
 from . import _arrays, _closing, _exchange, _keywords, _making, _native, _readers, _words
@@ -97,7 +97,8 @@ class Loader(Asked, Told, OfThisProcess):
         score: what becomes importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or ``"rank"``; None suits
             policy and sampler, and takes losses where the run's first scores bring nothing else. A run keeps to one.
         smoothing: weight of the old belief when a new score comes, in [0, 1).
-        max_slots: bound on batch slots, those you hold included; None is the prefetch depth + 64.
+        max_slots: bound on batch slots, those you hold included; holding them all is a :class:`MemoryLimitError`. None is
+            the prefetch depth + 64, and batches in host memory that you hold beyond 64 are copies.
         job: name shown by ``lossfeed smi``. stats: publish a page for it.
         record: a file that must not exist yet. What the cache decides and what is scored is written to it, in CSV, or
             gzip if its name ends in ``.gz``: ``lossfeed replay --trace`` gives the run's hits again, and those of
@@ -173,6 +174,10 @@ class Loader(Asked, Told, OfThisProcess):
         self._group: Any = None
         self._process = Process()
         _closing.live.add(self)
+
+    def __class_getitem__(cls, item: Any) -> GenericAlias:
+        # ``DataLoader[Sample]`` in annotations, as torch has it.
+        return GenericAlias(cls, item)
 
     # ---- epochs ----------------------------------------------------------------------------------------------------
 

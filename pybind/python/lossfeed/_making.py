@@ -85,7 +85,8 @@ def make(asked: SimpleNamespace) -> Made:
     if courier is not None:
         courier.start(engine)
     of_passes = timeout_s, settings["seed"], watch, engine.batches_per_epoch()
-    line = Line(account, delivery.views, courier, asked.collate_fn, *of_passes, delivery.move_to)
+    spares = asked.max_slots is None
+    line = Line(account, delivery.views, courier, asked.collate_fn, *of_passes, spares, delivery.move_to)
     return Made(engine, data, framework, settings, line, order, seeds)
 
 
@@ -118,7 +119,8 @@ def _refuse(asked: SimpleNamespace) -> None:
         )
     if asked.batch_size is None:
         raise SettingsError(
-            "batch_size=None is refused: scores are counted in a batch; use batch_size=1 for single samples"
+            "batch_size=None is refused: scores are counted in a batch; use batch_size=1 for single samples, and "
+            "batch_sampler= for a sampler that gives lists of ids, which a dataset's __getitems__ gets in one call"
         )
     if asked.collate_fn is not None and not callable(asked.collate_fn):
         raise SettingsError(f"collate_fn={asked.collate_fn!r} must be callable")

@@ -12,7 +12,7 @@ from ._dataset import Adaptor
 from ._errors import SettingsError
 from ._in_memory import are_arrays, of_arrays, tensors_of
 from ._keywords import choice, flag, real, whole
-from ._memory import is_array, is_tensor, require_numpy
+from ._memory import is_array, is_tensor, require_numpy, torch_loaded
 from ._processes import Processes
 from ._records import are_files, of_files
 from ._resize import Resize, find as find_resize
@@ -217,6 +217,12 @@ def _only_for_datasets(thread_safe: bool | None, processes: int) -> None:
             raise SettingsError(f"{name}={value!r} is for Python datasets: leave it out")
 
 
+def _is_iterable(data: Any) -> bool:
+    """Whether it is torch's IterableDataset, which inherits a ``__getitem__`` that raises, and may have a length."""
+    torch = torch_loaded()
+    return torch is not None and isinstance(data, torch.utils.data.IterableDataset)
+
+
 def _dataset(
     data: Any,
     mode: str,
@@ -227,7 +233,7 @@ def _dataset(
     target: str | None,
 ) -> Data:
     indexed = all(callable(getattr(data, name, None)) for name in ("__getitem__", "__len__"))
-    if not indexed or isinstance(data, (dict, bytes)):
+    if not indexed or isinstance(data, (dict, bytes)) or _is_iterable(data):
         iterable = ""
         if hasattr(data, "__iter__"):
             iterable = " (iterable datasets have no ids to score: stage their DataLoader with lf.stage)"
@@ -235,10 +241,10 @@ def _dataset(
             f"{type(data).__name__} cannot be opened: give a path or URL, a pair (x, y) of arrays, or a map-style "
             f"Dataset with __len__ and __getitem__{iterable}"
         )
-    if type(data) is list and data and all(is_array(part) or is_tensor(part) for part in data):
+    if type(data) is list and len(data) == 2 and all(is_array(part) or is_tensor(part) for part in data):
         raise SettingsError(
-            f"a list of {len(data)} arrays is no dataset of (x, y) items: for two arrays of samples and targets give the "
-            "pair lf.open((x, y)), for one item a row list(zip(x, y))"
+            "a list of 2 arrays could be a dataset of two items, or samples and targets: give a pair lf.open((x, y)) for "
+            "the latter, torch.utils.data.Subset([x, y], [0, 1]) for the former"
         )
     if len(data) == 0:
         raise SettingsError(f"the dataset is empty: {type(data).__name__} has 0 items")

@@ -29,6 +29,8 @@ class Line:
     world: Watch
     #: Batches an epoch.
     batches: int
+    #: Whether batches get memory of their own where the consumer holds so many that slots run out.
+    spares: bool = False
     #: Where batches go that are put together in host memory by the user's ``collate_fn``; None where they are.
     move_to: str | None = None
 
@@ -112,7 +114,8 @@ class Pass(Iterator[Batch]):
         self._unseen = 1
         slot, ticket = found
         views, collate_fn = self._line.views, self._line.collate_fn
-        return (views.of(slot) if collate_fn is None else collated(views, slot, collate_fn)), ticket
+        fields = views.of(slot) if collate_fn is None else collated(views, slot, collate_fn)
+        return (fields.apart() if self._line.spares and slot.is_scarce() else fields), ticket
 
     def _next_on_device(self, courier: Courier) -> Any:
         """Hands out the batch sent last time and sends the one after it if it is ready, so that its copy runs while the

@@ -85,8 +85,8 @@ class Structure:
         """Keys and values of a branch; None for a leaf."""
         if isinstance(value, Mapping):
             return list(value), list(value.values())
-        # Numbers in a list are an array, but for the sample itself.
-        if isinstance(value, (tuple, list)) and not (path and _is_numbers(value)):
+        # Numbers in a list are an array, but for the sample itself, and where they have names.
+        if isinstance(value, (tuple, list)) and not (path and _is_numbers(value) and not hasattr(value, "_fields")):
             return range(len(value)), value
         return None
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import pickle
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
 from . import _native
-from ._batch import Batch, Whole
+from ._batch import Batch, Whole, own
 from ._errors import SampleError, SettingsError
 from ._memory import as_bytes, require_numpy, to_numpy, to_torch
 from ._structure import TARGET_KEYS, Leaf, Spec, Structure, restored
@@ -25,6 +26,11 @@ class Fields(NamedTuple):
     weight: Any
     #: Whether data and target are the two parts of a pair.
     paired: bool = True
+
+    def apart(self) -> Fields:
+        """The same in memory of its own."""
+        data, target = own((self.data, self.target))
+        return Fields(data, target, own(self.ids), own(self.weight), self.paired)
 
     def batch(self, ticket: _native.Ticket, uses: Any) -> Batch:
         """The batch of them."""
@@ -155,20 +161,25 @@ def collated(views: Views, slot: _native.Slot, collate_fn: Any) -> Fields:
     """What the user's `collate_fn` makes of the samples of a slot."""
     if views.structure is not None:
         items, ids, weight = views.items(slot)
-        return _of_collated(collate_fn(items), None, ids, weight, (views.structure.target_key, *TARGET_KEYS))
+        return _of_collated(collate_fn, items, None, ids, weight, (views.structure.target_key, *TARGET_KEYS))
     return collated_rows(views.of(slot), collate_fn)
 
 
 def collated_rows(fields: Fields, collate_fn: Any) -> Fields:
     """What the user's `collate_fn` makes of the rows of a batch of pairs."""
     data, target, ids, weight, _ = fields
-    return _of_collated(collate_fn([(data[i], target[i]) for i in range(len(ids))]), target, ids, weight)
+    return _of_collated(collate_fn, [(data[i], target[i]) for i in range(len(ids))], target, ids, weight)
 
 
-def _of_collated(result: Any, target: Any, ids: Any, weight: Any, keys: tuple[Any, ...] = TARGET_KEYS) -> Fields:
+def _of_collated(
+    collate_fn: Any, items: list[Any], target: Any, ids: Any, weight: Any, keys: tuple[Any, ...] = TARGET_KEYS
+) -> Fields:
+    given = list(items)
+    result = collate_fn(items)
     if result is None:
         raise SettingsError("collate_fn returned None: it must return the batch, a pair (data, target) for example")
-    if type(result) in (tuple, list) and len(result) == 2:
+    # Two items, as they were given, are no pair of data and target.
+    if type(result) in (tuple, list) and len(result) == 2 and not all(map(operator.is_, result, given)):
         return Fields(result[0], result[1], ids, weight)
     if isinstance(result, Mapping):
         target = next((result[key] for key in keys if key in result), target)
