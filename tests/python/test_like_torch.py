@@ -258,3 +258,40 @@ def test_the_page_about_torchs_own_tests_says_what_is_expected_of_them():
         counts = re.findall(r"\d+", f"{of.total()} {passed} {others}")
         readme = (folder.parents[1] / "README.md").read_text()
         assert re.search(r"\b" + r"\b[^0-9]*\b".join(counts) + r"\b", readme), counts
+
+
+class OneArray(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, i):
+        return torch.full((3,), float(i))
+
+
+def test_a_batch_of_samples_that_are_one_array_reads_like_torchs_tensor():
+    theirs = next(iter(torch.utils.data.DataLoader(OneArray(), 4)))
+    ours = next(iter(lf.Loader(OneArray(), 4)))
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
+    for of in (
+        lambda b: b[0], lambda b: b[1:], lambda b: b[torch.tensor([True, False, True, False])], lambda b: b[:, 1],
+        model, lambda b: b / 255, lambda b: 2 - b, lambda b: -b, lambda b: b @ torch.ones(3), lambda b: b > 1.5,
+        lambda b: b.mean(), lambda b: b.view(2, 6), lambda b: torch.cat([b, b]), lambda b: torch.stack(list(b)),
+        lambda b: torch.nn.functional.mse_loss(b, torch.zeros(4, 3)), lambda b: torch.ones(4, 3) * b, lambda b: b.size(0),
+        lambda b: len(b), lambda b: np.asarray(b), lambda b: np.asarray(b, np.float64), lambda b: b.to("cpu") * 1,
+        lambda b: b.shape, lambda b: [row.sum() for row in b], lambda b: torch.tensor(2.0) in b,
+    ):  # fmt: skip
+        a, b = of(theirs), of(ours)
+        assert type(a) is type(b) or isinstance(a, tuple)
+        if isinstance(a, torch.Tensor):
+            assert torch.equal(a, b)
+        else:
+            assert np.array_equal(a, b)
+    assert ours["data"] is ours.data and ours.ids.tolist() == [0, 1, 2, 3]
+    assert "4 samples" in repr(ours) and not hasattr(ours, "no_such_thing")
+    again = pickle.loads(pickle.dumps(ours))
+    assert torch.equal(again[0], theirs[0]) and torch.equal(model(again), model(theirs))
+
+
+def test_so_does_one_of_numpys():
+    batch = next(iter(lf.Loader(list(np.arange(12.0).reshape(4, 3)), 4, framework="numpy")))
+    assert (batch[1] == [3, 4, 5]).all() and (batch * 2).sum() == 132 and batch.mean() == 5.5 and len(list(batch)) == 4

@@ -7,6 +7,7 @@ from typing import Any
 from torch.utils import _pytree
 
 from ._batch import Batch, Whole
+from ._plain import Plain
 
 
 class _Whose:
@@ -32,5 +33,5 @@ def _unflatten(fields: Any, whose: Any) -> Batch:
     return kind(*fields, ticket, uses)
 
 
-for kind in (Batch, Whole):
+for kind in (Batch, Whole, Plain):
     _pytree.register_pytree_node(kind, _flatten, _unflatten, serialized_type_name=f"lossfeed.{kind.__name__}")

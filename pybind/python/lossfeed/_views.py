@@ -11,6 +11,7 @@ from . import _native
 from ._batch import Batch, Whole, own
 from ._errors import SampleError, SettingsError
 from ._memory import as_bytes, require_numpy, to_numpy, to_torch
+from ._plain import Plain
 from ._structure import TARGET_KEYS, Leaf, Spec, Structure, restored
 
 #: ``pad=`` that joins arrays of different lengths without filling.
@@ -35,7 +36,8 @@ class Fields(NamedTuple):
     def batch(self, ticket: _native.Ticket, uses: Any) -> Batch:
         """The batch of them."""
         *fields, paired = self
-        return (Batch if paired else Whole)(*fields, ticket, uses)
+        kind = Batch if paired else Plain if hasattr(self.data, "shape") else Whole
+        return kind(*fields, ticket, uses)
 
 
 class Views:
