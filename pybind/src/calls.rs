@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use lossfeed::SampleId;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::PyList;
 
-use crate::buffer::Input;
-use crate::errors::{Raised, contract};
+use crate::errors::contract;
 use crate::interpreter::{self, enter, leaving};
+use crate::items::{Items, Rows};
 use crate::process::Process;
 use crate::turns::Held;
 
@@ -52,17 +52,8 @@ pub(crate) fn forked() {
     CALLS.store(0, Ordering::SeqCst);
 }
 
-/// One sample's bytes, or what reading it raised and whether that asks for the end of everything.
-pub(crate) enum Item {
-    Sample(Vec<u8>, Vec<u8>),
-    /// Our own words, which say what is wrong with the item.
-    Bad(String),
-    Raised(Raised),
-    Fatal(Raised),
-}
-
 /// The items of the first ids asked for, at least one of them; or what concerns all.
-pub(crate) type Answer = PyResult<Vec<Item>>;
+pub(crate) type Answer = PyResult<Items>;
 
 #[derive(Default)]
 struct Progress {
@@ -113,40 +104,28 @@ impl Call {
         self.ids.clone()
     }
 
-    /// The call is over: a list of items (see [`items`]), or the exception it raised.
+    /// The call is over: its items (see [`items`]), or the exception it raised.
     fn answer(&self, answer: &Bound<'_, PyAny>) {
         self.finish(items(answer, self.ids.len()));
     }
 }
 
-/// What an adaptor's answer says: for each of the first ids `(data, target)` as contiguous buffers, or `(words,
-/// exception, fatal)`, without an exception where the words are ours. An exception in place of the list concerns all.
+/// What an adaptor's answer says: [`Rows`], or a list of what [`Items::put`] takes, for the first ids. An exception in
+/// their place concerns all.
 pub(crate) fn items(answer: &Bound<'_, PyAny>, asked: usize) -> Answer {
-    let Ok(list) = answer.cast::<PyList>() else { return Err(PyErr::from_value(answer.clone())) };
-    if list.is_empty() || list.len() > asked {
-        return Err(contract(format!("{} items for {asked} ids", list.len())));
+    let items = if let Ok(rows) = answer.cast_exact::<Rows>() {
+        rows.try_borrow_mut()?.take()
+    } else if let Ok(list) = answer.cast_exact::<PyList>() {
+        let mut items = Items::default();
+        list.iter().try_for_each(|item| items.put(item.cast()?))?;
+        items
+    } else {
+        return Err(PyErr::from_value(answer.clone()));
+    };
+    if items.each.is_empty() || items.each.len() > asked {
+        return Err(contract(format!("{} items for {asked} ids", items.each.len())));
     }
-    list.iter().map(|item| one(&item)).collect()
-}
-
-fn bytes(part: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
-    match part.cast::<PyBytes>() {
-        Ok(bytes) => Ok(bytes.as_bytes().to_vec()),
-        Err(_) => Ok(Input::get(part)?.bytes().to_vec()),
-    }
-}
-
-fn one(item: &Bound<'_, PyAny>) -> PyResult<Item> {
-    let item = item.cast::<PyTuple>()?;
-    if item.len() == 2 {
-        return Ok(Item::Sample(bytes(&item.get_item(0)?)?, bytes(&item.get_item(1)?)?));
-    }
-    let (text, error, fatal): (String, Bound<'_, PyAny>, bool) = item.extract()?;
-    if error.is_none() {
-        return Ok(Item::Bad(text));
-    }
-    let raised = Raised { error: Arc::new(PyErr::from_value(error)), text };
-    Ok(if fatal { Item::Fatal(raised) } else { Item::Raised(raised) })
+    Ok(items)
 }
 
 /// Has `readers` call `fetch(ids)` and waits for it. None if the interpreter is about to go.

@@ -11,9 +11,10 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::calls::{self, Answer, Item};
+use crate::calls::{self, Answer};
 use crate::errors::{Raised, came_from_python, raise};
 use crate::interpreter;
+use crate::items::{Item, Items};
 use crate::source::Source;
 use crate::spec::{self, PySpec};
 use crate::turns::{Held, Turns};
@@ -83,7 +84,7 @@ impl Callback {
     }
 
     /// On the consumer's own thread, unless that is a daemon: the interpreter's exit does not wait for those.
-    fn call_here(&self, py: Python<'_>, ids: &[SampleId]) -> PyResult<Option<Vec<Item>>> {
+    fn call_here(&self, py: Python<'_>, ids: &[SampleId]) -> PyResult<Option<Items>> {
         let thread = py.import("threading")?.call_method0("current_thread")?;
         if thread.getattr("daemon")?.is_truthy()? {
             return Ok(None);
@@ -120,12 +121,12 @@ impl Callback {
                 }
             };
             let mut fatal = None;
-            for item in items {
+            for item in items.each {
                 let name = || format!("dataset item {} raised", ids[done]);
                 let answered = match item {
                     Item::Sample(data, target) => {
                         self.note_size(ids[done], data.len());
-                        sink(done, Ok(Payload { data: &data, target: &target }))
+                        sink(done, Ok(Payload { data: &items.data[data], target: &items.targets[target] }))
                     }
                     Item::Bad(words) => sink(done, Err(Error::sample(words))),
                     Item::Raised(raised) => sink(done, Err(Error::sample(name()).because(raised))),

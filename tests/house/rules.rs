@@ -87,6 +87,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("kernels/src/fast/dispatch.rs", "functions compiled for a vector unit"),
     ("kernels/src/fast/prefetch.rs", "an instruction of the processor"),
     ("pybind/src/buffer.rs", "memory lent by Python"),
+    ("pybind/src/lent.rs", "arrays and tensors of a dataset's items, where they lie in Python's memory"),
     ("engine/src/engine/courier.rs", "device addresses lent by a framework"),
     ("pybind/src/courier.rs", "device addresses lent by Python"),
     ("pybind/src/cuda.rs", "device addresses lent by Python"),

@@ -457,25 +457,3 @@ def test_a_batch_of_dicts_is_read_like_one():
     assert three[2].tolist() == [0, 1, 2, 3] and three["target"] is three.target
     first, second = lf.Loader(Made(make_dict), 10, num_workers=0)
     assert first.copy_(second)["labels"].tolist() == [i % 3 for i in range(10, 20)] and first.target.tolist() == second.target.tolist()
-
-
-@pytest.mark.parametrize("make", [*FIXED.values(), make_ragged], ids=[*FIXED, "ragged"])
-def test_items_that_are_taken_for_granted_become_the_bytes_that_care_makes_of_them(make):
-    data = lf.open(Made(make), varying=make is make_ragged)
-    structure = data._adaptors[0].structure
-    assert structure._quick is not None
-    for i in range(N):
-        assert tuple(map(bytes, structure._quick(make(i)))) == tuple(map(bytes, structure.pack_with_care(make(i), i)))
-
-
-@pytest.mark.parametrize("value", [np.zeros(3), torch.zeros(2), torch.zeros(3, dtype=torch.int32), [0.0] * 3, 3, "x", None], ids=str)
-def test_what_is_not_as_item_0_was_is_never_taken_for_granted(value):
-    made = {"tensor": torch.ones(3), "array": np.ones(3, np.float32), "list": [1, 2, 3], "int": 1, "float": 0.5, "flag": True}
-    structure = lf.open(Made(lambda i: made))._adaptors[0].structure
-    for key in made.keys() - ({"int"} if type(value) is int else set()):
-        with pytest.raises(Exception):
-            structure._quick({**made, key: value})
-    gradient, slice_of = torch.ones(3, requires_grad=True), torch.arange(9.0)[::3]
-    taken = structure.pack({**made, "tensor": gradient}, 0), structure.pack({**made, "tensor": slice_of}, 0)
-    assert bytes(taken[0][0]) == bytes(structure.pack(made, 0)[0]) != bytes(taken[1][0])
-    assert np.frombuffer(bytes(taken[1][0])[:12], np.float32).tolist() == [0.0, 3.0, 6.0]

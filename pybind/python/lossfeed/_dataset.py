@@ -52,31 +52,38 @@ class Adaptor:
                 "made of, so it must be there when the dataset is opened or a loader is made of it"
             ) from cause
 
-    def __call__(self, ids: list[int]) -> list[Any]:
-        """For the first of `ids`, one at least, the pair of buffers, or ``(words, exception, whether it ends
-        everything)``.
+    def __call__(self, ids: list[int]) -> _native.Rows:
+        """The first of `ids`, one at least: the bytes of each item, or what reading it raised.
 
         ``__getitems__`` gets them all in one call. ``__getitem__`` is called until some time has passed: a slow one
         once.
         """
-        me = threading.get_ident()
+        me, reading, dataset = threading.get_ident(), self.reading, self.dataset
         try:
-            self.reading[me] = ids[0]
+            reading[me] = ids[0]
             items = self._batch(ids) if self.batched else None
+            rows, add = self.structure.rows(len(ids), RUN_S)
             if items is not None:
-                return [self._bytes(item, i) for item, i in zip(items, ids, strict=True)]
-            found = []
-            until = time.perf_counter() + RUN_S
+                for item, i in zip(items, ids, strict=True):
+                    if add(item) is None:
+                        rows.put(self._bytes(item, i))
+                return rows
             for i in ids:
-                self.reading[me] = i
-                item = self._one(i)
-                # Copied before the next call: a dataset may fill the same array again.
-                found.append(_kept(self._bytes(item, i)))
-                if time.perf_counter() > until or _is_fatal(item):
+                reading[me] = i
+                try:
+                    item = dataset[i]
+                except BaseException as error:
+                    more = rows.put(_raised(error))
+                else:
+                    # Copied before the next call: a dataset may fill the same array again.
+                    more = add(item)
+                    if more is None:
+                        more = rows.put(self._bytes(item, i))
+                if not more:
                     break
-            return found
+            return rows
         finally:
-            self.reading.pop(me, None)
+            reading.pop(me, None)
 
     def _batch(self, ids: list[int]) -> list[Any] | None:
         """All items in one call, or None if that fails: item by item the bad one is found by name."""
@@ -94,12 +101,6 @@ class Adaptor:
             return [short] * len(ids)
         return items
 
-    def _one(self, i: int) -> Any:
-        try:
-            return self.dataset[i]
-        except BaseException as error:
-            return error
-
     def _bytes(self, item: Any, i: int) -> Any:
         if isinstance(item, BaseException):
             return _raised(item)
@@ -107,11 +108,6 @@ class Adaptor:
             return self.structure.pack(item, i)
         except BaseException as error:
             return _raised(error)
-
-
-def _kept(found: Any) -> Any:
-    """Buffers of ours instead of views of the dataset's memory; what is no pair of buffers stays as it is."""
-    return (bytes(found[0]), bytes(found[1])) if len(found) == 2 else found
 
 
 def guarded(dataset: Any) -> list[Any]:

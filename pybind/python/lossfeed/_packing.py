@@ -1,21 +1,21 @@
 """Packing items quickly: what item 0 was made of decides once how each leaf of the others becomes bytes.
 
 A dataset in memory gives an item in a microsecond or two; looking at all that could be wrong with each costs more than
-ten times that. So an item is taken for granted first: whatever is not exactly as item 0 was ends in an exception, and
-:meth:`lossfeed._structure.Structure.pack` looks at it again with care.
+ten times that. So an item is taken for granted first, by native code that goes through it once: whatever is not exactly
+as item 0 was is refused, and :meth:`lossfeed._structure.Structure.pack` looks at it again with care.
 """
 
 from __future__ import annotations
 
 import pickle
 import struct
-import sys
 from typing import Any, Callable, NamedTuple, Sequence
 
-from ._memory import torch_loaded
+from . import _native
+from ._memory import require_numpy, torch_loaded
 
-#: The bytes of a leaf's value, or, in the tail, its lengths and bytes. Any exception: look with care.
-Quick = Callable[[Any], Any]
+#: What native code can look at in the place of an item. Any exception: look with care.
+Prepare = Callable[[Any], Any]
 
 
 class Leaf(NamedTuple):
@@ -32,10 +32,6 @@ class Leaf(NamedTuple):
     given: str
     #: How messages, and ``pad=``, call it.
     path: str
-
-
-class _Other(Exception):
-    """Not as item 0 was."""
 
 
 def tailed(tail: Sequence[tuple[tuple[int, ...], Any]]) -> list[Any]:
@@ -55,140 +51,62 @@ def tailed(tail: Sequence[tuple[tuple[int, ...], Any]]) -> list[Any]:
     return parts
 
 
-def quick(tree: Any, leaves: list[Leaf], plain: bool, values: Callable[[Any, int], Any]) -> Quick | None:
-    """What packs items that are made exactly like item 0, of which these are the tree and its leaves; None if there is
-    nothing quicker than care. `plain`: pairs of one field and one target; `values` takes any item apart."""
-    of_leaf = [_of(leaf) for leaf in leaves]
-    if not all(of_leaf):
-        return None
+def walks(branch: Any) -> bool:
+    """Whether native code finds the parts of a dict, tuple or list of item 0 as Python does."""
+    kind = type(branch)
+    if kind is dict:
+        return all(type(key) is str for key in branch)
+    # Named tuples lie in memory as tuples do, unless they are looked up in some way of their own.
+    return kind in (tuple, list) or (hasattr(kind, "_fields") and kind.__getitem__ is tuple.__getitem__)
+
+
+def packing(tree: Any, leaves: list[Leaf]) -> _native.Packing:
+    """What packs items made like `tree`, which has the numbers of its leaves in their places."""
+    numpy, torch = require_numpy("a Python dataset"), torch_loaded()
+    numbers = {kind for kind in numpy.sctypeDict.values() if issubclass(kind, (numpy.number, numpy.bool_))}
+    tensor = None
+    if torch is not None:
+        table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        tensor = torch.Tensor, torch.utils.dlpack.to_dlpack, table
+    specs = [(leaf.place, leaf.dtype, leaf.shape) for leaf in leaves]
+    return _native.Packing(tree, specs, tensor, [numpy.ndarray, numpy.memmap, *numbers])
+
+
+def preparing(tree: Any, leaves: list[Leaf], values: Callable[[Any, int], Any], image: Any) -> Prepare:
+    """What makes of an item the list of its leaves' values, with arrays or bytes in the place of those of which only
+    Python knows how they become some: objects, lists of numbers, pictures. `values` takes any item apart."""
     take = _taking(tree, leaves, values)
-    if plain:
-        first, second = of_leaf
-        assert first is not None and second is not None
+    known = {"object": _pickled, "list": _listed, "image": image}
+    makes = [(number, known[leaf.given]) for number, leaf in enumerate(leaves) if leaf.given in known]
 
-        def pair(item: Any) -> tuple[Any, Any]:
-            x, y = item
-            return first(x), second(y)
+    def prepare(item: Any) -> list[Any]:
+        found = take(item)
+        for number, make in makes:
+            found[number] = make(found[number])
+        return found
 
-        return pair
-
-    number = {"target": 0, "field": 1, "tail": 2, "object": 2}
-    sorts = [number[leaf.place] for leaf in leaves]
-
-    def whole(item: Any) -> tuple[Any, Any]:
-        target, fields, tail = b"\0", [], []
-        for sort, make, value in zip(sorts, of_leaf, take(item), strict=True):
-            made = make(value)  # type: ignore[misc]
-            if sort == 1:
-                fields.append(made)
-            elif sort == 2:
-                tail.append(made)
-            else:
-                target = made
-        return b"".join(fields + tailed(tail)), target
-
-    return whole
+    return prepare
 
 
-def _taking(tree: Any, leaves: list[Leaf], values: Callable[[Any, int], Any]) -> Callable[[Any], Any]:
+def _taking(tree: Any, leaves: list[Leaf], values: Callable[[Any, int], Any]) -> Callable[[Any], list[Any]]:
     """What takes an item apart, quickly where that is no more than looking up keys."""
     if type(tree) is dict and list(tree.values()) == leaves:
         keys, same = list(tree), set(tree)
 
         def flat(item: Any) -> list[Any]:
             if item.keys() != same:
-                raise _Other
+                raise KeyError(*same)
             return [item[key] for key in keys]
 
         return flat
-    return lambda item: values(item, 0)
+    return lambda item: list(values(item, 0))
 
 
-def _of(leaf: Leaf) -> Quick | None:
-    """What packs one leaf."""
-    if leaf.place == "object":
-        return _pickled
-    make = _array(leaf)
-    if make is None or leaf.place != "tail":
-        return make and _fixed(leaf, make)
-    dimensions = len(leaf.shape)
-
-    def lengths(value: Any) -> tuple[Any, bytes]:
-        array = make(value)
-        if array.ndim != dimensions:
-            raise _Other
-        return array.shape, array.tobytes()
-
-    return lengths
+def _pickled(value: Any) -> bytes:
+    return pickle.dumps(value, protocol=5)
 
 
-def _pickled(value: Any) -> tuple[tuple[int], bytes]:
-    raw = pickle.dumps(value, protocol=5)
-    return (len(raw),), raw
-
-
-def _fixed(leaf: Leaf, make: Quick) -> Quick:
-    shape = leaf.shape
-    numbers: dict[str, Quick] = {
-        "int": lambda value: value.to_bytes(8, sys.byteorder, signed=True),
-        "bool": lambda value: b"\1" if value else b"\0",
-        "float": struct.Struct("=f").pack,
-    }
-    if leaf.given in numbers:
-        kind = {"int": int, "bool": bool, "float": float}[leaf.given]
-        of_number = numbers[leaf.given]
-
-        def number(value: Any) -> bytes:
-            if type(value) is not kind:
-                raise _Other
-            return of_number(value)
-
-        return number
-
-    def array(value: Any) -> bytes:
-        made = make(value)
-        if made.shape != shape:
-            raise _Other
-        return made.tobytes()
-
-    return array
-
-
-def _array(leaf: Leaf) -> Quick | None:
-    """What makes a NumPy array of the leaf's dtype of a value."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None or leaf.given == "image":
-        return None
-    if leaf.dtype == "bfloat16":
-        torch = torch_loaded()
-        dtype = None if torch is None else torch.bfloat16
-
-        def half(value: Any) -> Any:
-            if value.dtype is not dtype:
-                raise _Other
-            return value.view(torch.int16).numpy()
-
-        return None if torch is None else half
-    wanted = numpy.dtype(leaf.dtype)
-    kinds = (numpy.ndarray, *(kind for kind in numpy.sctypeDict.values() if issubclass(kind, numpy.generic)))
-    plain = set(kinds)
-
-    def tensor(value: Any) -> Any:
-        # Raises for what has another device, a gradient, another layout or a pending conjugation.
-        made = value.numpy()
-        if made.dtype != wanted:
-            raise _Other
-        return made
-
-    def array(value: Any) -> Any:
-        if type(value) not in plain or value.dtype != wanted:
-            raise _Other
-        return value
-
-    def listed(value: Any) -> Any:
-        made = numpy.asarray(value)
-        if type(value) not in (list, tuple) or made.dtype != wanted:
-            raise _Other
-        return made
-
-    return {"tensor": tensor, "array": array, "list": listed}.get(leaf.given, lambda value: None)
+def _listed(value: Any) -> Any:
+    if type(value) not in (list, tuple):
+        raise TypeError("no list")
+    return require_numpy("a list of numbers").asarray(value)

@@ -13,9 +13,10 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Callable, Iterator
 
+from . import _native
 from ._errors import SampleError, SettingsError
 from ._memory import DTYPES, as_bytes, check_dense, dtype_name, is_array, is_tensor, require_numpy
-from ._packing import Leaf, quick, tailed
+from ._packing import Leaf, Prepare, packing, preparing, tailed, walks
 
 Spec = tuple[str, tuple[int, ...]]
 
@@ -58,10 +59,11 @@ class Structure:
         self.tail: list[tuple[str, int]] = []
         self.target: Spec = NO_TARGET
         self.leaves: list[Leaf] = []
+        self._walks = True
         self.tree: Any = self._grow(item, "")
         #: Whether a sample is a pair of one array and one target, each of a fixed shape: what batches have by themselves.
         self.plain: bool = self.pair and [getattr(part, "place", None) for part in self.tree] == ["field", "target"]
-        self._quick = quick(self.tree, self.leaves, self.plain, self.values)
+        self._prepare, self._packing = self._made_quick()
         self._lengths_in_tail = sum(dimensions for _, dimensions in self.tail)
 
     # ---- item 0 ----------------------------------------------------------------------------------------------------
@@ -73,6 +75,7 @@ class Structure:
             self.leaves.append(leaf)
             return leaf
         keys, values = parts
+        self._walks &= walks(value)
         grown = [self._grow(v, self._path(path, key)) for key, v in zip(keys, values, strict=True)]
         return _like(value, keys, grown)
 
@@ -153,21 +156,36 @@ class Structure:
 
     # ---- every item ------------------------------------------------------------------------------------------------
 
+    def _made_quick(self) -> tuple[Prepare | None, _native.Packing]:
+        if self._walks and all(leaf.given not in ("object", "list", "image") for leaf in self.leaves):
+            numbers = iter(range(len(self.leaves)))
+            return None, packing(self.build(lambda _: next(numbers)), self.leaves)
+        return preparing(self.tree, self.leaves, self.values, self._image), packing([*range(len(self.leaves))], self.leaves)
+
+    def rows(self, count: int, seconds: float) -> tuple[_native.Rows, Callable[[Any], bool | None]]:
+        """A run of `count` items at most that are read within some time, and what adds an item to it and tells whether
+        another may follow; None for one that :meth:`pack` must look at."""
+        rows, prepare = _native.Rows(self._packing, count, seconds), self._prepare
+        if prepare is None:
+            return rows, rows.add
+
+        def add(item: Any) -> bool | None:
+            # An exception in an item's place is none, not even where items may be any object.
+            if isinstance(item, BaseException):
+                return None
+            try:
+                return rows.add(prepare(item))
+            except Exception:
+                return None
+
+        return rows, add
+
     def pack(self, item: Any, i: int) -> tuple[Any, Any]:
-        """An item's bytes as they travel: fields and tail, and the target.
+        """An item's bytes as they travel: fields and tail, and the target. What :meth:`rows` is tested against.
 
         Raises:
             SampleError: it is not made as item 0 is; with both.
         """
-        if self._quick is not None:
-            try:
-                return self._quick(item)
-            except Exception:
-                pass
-        return self.pack_with_care(item, i)
-
-    def pack_with_care(self, item: Any, i: int) -> tuple[Any, Any]:
-        """The same, and what is wrong with an item is found."""
         values = list(self.values(item, i))
         fields: list[Any] = []
         tail: list[Any] = []
@@ -319,7 +337,7 @@ class Structure:
 
     def __getstate__(self) -> dict[str, Any]:
         # For worker processes, which make pixels by themselves.
-        return {**self.__dict__, "_image": None, "_quick": None}
+        return {**self.__dict__, "_image": None, "_prepare": None, "_packing": None}
 
 
 def restored(leaf: Leaf, value: Any) -> Any:
