@@ -128,7 +128,7 @@ fn over_complete_stays_every_sample_weighs_the_same() {
     // Hard samples stay hard, others are learnt with every use; both are measured with noise.
     let score = |id: SampleId, uses: u32| {
         let noise = 0.5 + f64::from((id * 31 + uses * 17) % 16) / 16.0;
-        noise * if id % 4 == 0 { 4.0 } else { 2.0 * 0.7f64.powi(uses as i32) }
+        noise * if id.is_multiple_of(4) { 4.0 } else { 2.0 * 0.7f64.powi(uses as i32) }
     };
     let (mut mass, mut uses) = (vec![1.0f64; samples as usize], vec![1u32; samples as usize]);
     let mut late = std::collections::VecDeque::new();
