@@ -144,7 +144,8 @@ class Whole(Batch):
     """A batch of samples that are no pairs: its data is made as they are.
 
     Of dicts: ``batch["image"]``, ``"image" in batch``, ``batch.items()``, ``model(**batch)``; iterating it gives the
-    keys. Of tuples and lists: ``a, b, c = batch`` and ``batch[0]``; of named ones, ``batch.name`` too. ``batch["data"]``, ``"target"``, ``"ids"`` and
+    keys. Of tuples and lists: ``a, b, c = batch`` and ``batch[0]``; of named ones, ``batch.name`` too. ``batch["data"]``,
+    ``"target"``, ``"ids"`` and
     ``"weight"`` are there too, where no key of the samples has that name. ``len(batch)`` stays the number of samples.
     """
 

@@ -1,10 +1,11 @@
 //! Samplers that train on a buffer which turns over: every batch takes some new samples from a shuffled stream of the
 //! dataset, and uses again what the cache holds. What is used again is decided with the batch, not with the epoch.
 //!
-//! The promise is another one than that of an epoch's sampler: exact for the mean over the buffer at every batch, and
-//! for the dataset's mean over complete stays, because every sample stays until the same number of others has come.
-//! Replays by score are spread evenly over time (`control/buffer/spread.rs`), which takes most of the luck out of what a
-//! sample weighs over its stay; where scores follow from the draws themselves the means then hold within three per cent.
+//! The promise is another one than that of an epoch's sampler: for the mean over the buffer at every batch, and for the
+//! dataset's mean over complete stays, because every sample stays until the same number of others has come. Both are
+//! exact for scores that do not follow from the draws. Replays by score are spread evenly over time
+//! (`control/buffer/spread.rs`), which takes most of the luck out of what a sample weighs over its stay; where a score
+//! falls because its sample was just drawn, that sample weighs up to four per cent too little.
 
 use serde::{Deserialize, Serialize};
 

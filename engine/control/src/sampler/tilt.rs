@@ -113,16 +113,16 @@ pub(super) fn weighted_order(outlook: &Outlook<'_>, chances: Vec<f32>) -> Order 
     {
         let weigh = weigher(outlook, &chances);
         let mut drawn: Vec<(u32, f32)> = Vec::with_capacity(2 * AHEAD * run);
-        let mut name = |drawn: &mut Vec<(u32, f32)>| {
+        let mut look_up = |drawn: &mut Vec<(u32, f32)>| {
             draws.extend(drawn.drain(..).map(|(index, weight)| (outlook.owned[index as usize], weight)));
         };
         systematic(&chances, run, chances.len(), rng, |index, times| {
             drawn.extend(std::iter::repeat_n((index, weigh(index as usize) as f32), times));
             if drawn.len() >= AHEAD * run {
-                name(&mut drawn);
+                look_up(&mut drawn);
             }
         });
-        name(&mut drawn);
+        look_up(&mut drawn);
     }
     drop(chances);
     let draws = shuffle_large(draws, &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order));
