@@ -2,7 +2,7 @@
 
 mod images;
 
-pub use images::{CropOf, CropSettings, ImageSteps};
+pub use images::{CropOf, CropSettings, ImageSteps, JitterSettings};
 
 use crate::error::{Error, Result};
 use crate::policy;
@@ -208,6 +208,9 @@ pub struct Settings {
     /// then have one size.
     #[serde(default)]
     pub crop: Option<CropSettings>,
+    /// How the loader's threads change colours between the two, on any device. `None`: not at all.
+    #[serde(default)]
+    pub jitter: Option<JitterSettings>,
     /// How batches get to a GPU, by [`crate::engine::Courier`]. `None`: the way that is measured to be the fastest when
     /// the engine is made. On paths other than the gathered one a batch's cached samples are not in its slot
     /// ([`crate::staging::BatchSlot::gather`]).
@@ -254,6 +257,7 @@ impl Default for Settings {
             cache_form: CacheForm::Encoded,
             transform: None,
             crop: None,
+            jitter: None,
             copy_path: gathered(),
             policy: None,
             sampler: SamplerSettings::default(),

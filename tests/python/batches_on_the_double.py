@@ -276,10 +276,13 @@ def main():
                 cache = {"cache": "60%", "policy": "lru", "copy_path": path}
                 found = deliver(transform, 200, on=SIDE, **keywords, **cache)
                 assert found == 0, f"{found} wrong batches: {transform}, {keywords}, {cache}"
-    # Cropped by the loader's threads, the rest by the kernel.
+    # Cropped and coloured by the loader's threads, the rest by the kernel.
     parts = lf.ImageTransform("float16", mean=0.4, std=0.3, crop=(6, 5), scale=(0.2, 1.0), flip=0.5)
     middle = lf.ImageTransform("uint8", layout="NHWC", resize=9, crop=8, random_crop=False, flip=0.5)
-    for cropping in (parts, middle):
+    colours = lf.ImageTransform(
+        "float16", mean=0.4, std=0.3, crop=(6, 5), scale=(0.2, 1.0), flip=0.5, brightness=0.4, hue=0.2, grayscale=0.2
+    )
+    for cropping in (parts, middle, colours):
         for keywords in ({"num_workers": 2}, {"num_workers": 1, "cache": "60%"}, {"num_workers": 0, "cache": "60%", "copy_path": "gathered"}):
             for of in (data, lf.open(pictures()), lf.open(pictures(), resize=16, crop=12)):
                 found = deliver(cropping, 200, on=SIDE, data=of, **keywords)

@@ -95,7 +95,7 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
             "sampler auto chooses the cache policy too: leave policy {policy} out, or name a sampler"
         )));
     }
-    let steps = ImageSteps::new(dataset.spec(), settings.crop.as_ref(), settings.transform.as_ref())?;
+    let steps = ImageSteps::of(dataset.spec(), &settings)?;
     let run = Circumstances {
         dataset_bytes: dataset.records(settings.cache_form).total_footprint(),
         cache_bytes: settings.cache_bytes,
@@ -139,7 +139,7 @@ impl Checked {
         }
         let sampler = settings.sampler.build()?;
         let batches = settings.batches(samples)?;
-        let steps = ImageSteps::new(dataset.spec(), settings.crop.as_ref(), settings.transform.as_ref())?;
+        let steps = ImageSteps::of(dataset.spec(), &settings)?;
         let delivered = if steps.any() { vec![steps.delivered().clone()] } else { dataset.fields().to_vec() };
         let layout = BatchLayout::of_fields(settings.batch_size, delivered, dataset.source.target_spec().clone())?;
         Arena::check_limit(settings.cache_bytes)?;

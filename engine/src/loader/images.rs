@@ -3,12 +3,13 @@
 use crate::error::Result;
 use crate::settings::ImageSteps;
 use crate::source::{Decoder, Scratch, resample};
-use lossfeed_kernels::image::{Erase, ImageMaker, ResizedCrop};
+use lossfeed_kernels::image::{ColorJitter, Erase, ImageMaker, ResizedCrop};
 use std::sync::atomic::AtomicU64;
 
 /// Makes the rows of batches from images.
 pub struct Images {
     crop: Option<ResizedCrop>,
+    jitter: Option<ColorJitter>,
     maker: Option<ImageMaker>,
     erase: Option<Erase>,
     /// Crops are taken of encoded images as they are, of any size. Else of the dataset's one size.
@@ -25,8 +26,8 @@ pub(super) type Draw = (u64, i64);
 impl Images {
     /// For `steps`, at least one. Crops are taken of images of their own size if `own_size` says so.
     pub fn new(steps: ImageSteps, own_size: bool, seed: u64) -> Self {
-        let ImageSteps { crop, transform, erase, source, .. } = steps;
-        Self { crop, maker: transform.map(ImageMaker::new), erase, own_size, source, seed: seed.into() }
+        let ImageSteps { crop, jitter, transform, erase, source, .. } = steps;
+        Self { crop, jitter, maker: transform.map(ImageMaker::new), erase, own_size, source, seed: seed.into() }
     }
 
     /// Makes a row of an encoded image. Unless crops are taken of images as they are, `scratch.decoded` is then the
@@ -59,18 +60,18 @@ impl Images {
                 let region = crop.region([height, width], draw.0, draw.1);
                 resample(&mut scratch.resizer, pixels, [height, width], region, out, crop.size(), channels)
             }),
-            (None, Some(maker)) => {
+            (None, Some(maker)) if self.jitter.is_none() => {
                 self.finish(maker, draw, pixels, out);
                 Ok(())
             }
-            (None, None) => {
+            (None, _) => self.cropped(draw, out, scratch, |out, _| {
                 out.copy_from_slice(pixels);
                 Ok(())
-            }
+            }),
         }
     }
 
-    /// Crops into the row itself, or on the way there if more is made of it.
+    /// Crops into the row itself, or on the way there if more is made of it, and changes colours there.
     fn cropped(
         &self,
         draw: Draw,
@@ -78,6 +79,13 @@ impl Images {
         scratch: &mut Scratch,
         crop: impl FnOnce(&mut [u8], &mut Scratch) -> Result<()>,
     ) -> Result<()> {
+        let crop = |out: &mut [u8], scratch: &mut Scratch| {
+            crop(out, scratch)?;
+            if let Some(jitter) = &self.jitter {
+                jitter.apply(draw.0, draw.1, self.source[2], out);
+            }
+            Ok(())
+        };
         let Some(maker) = &self.maker else { return crop(out, scratch) };
         let mut cropped = std::mem::take(&mut scratch.cropped);
         cropped.resize(maker.transform().source_bytes(), 0);

@@ -1,9 +1,11 @@
 //! What becomes of a sample's pixels on their way into a batch: a crop of an image of any size, then the transform.
 
-use super::TransformSettings;
+use super::{Settings, TransformSettings};
 use crate::error::{Error, Result};
 use crate::types::{Dtype, TensorSpec};
-use lossfeed_kernels::image::{CropKind, Erase, ImageDtype, ImageError, ImageTransform, ResizedCrop};
+use lossfeed_kernels::image::{
+    ColorJitter, CropKind, Erase, ImageDtype, ImageError, ImageTransform, JitterOptions, ResizedCrop,
+};
 
 /// A crop of images of any size, resized to one; see [`lossfeed_kernels::image::ResizedCrop`]. Loader threads make it,
 /// whatever the device.
@@ -35,16 +37,50 @@ pub enum CropOf {
     },
 }
 
+/// How colours change in each delivery; see [`lossfeed_kernels::image::ColorJitter`]. Loader threads do it, whatever the
+/// device.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct JitterSettings {
+    /// Least and largest factor of brightness; `None` leaves it.
+    pub brightness: Option<[f64; 2]>,
+    /// Of contrast.
+    pub contrast: Option<[f64; 2]>,
+    /// Of saturation.
+    pub saturation: Option<[f64; 2]>,
+    /// Least and largest turn of the hue, in shares of the circle.
+    pub hue: Option<[f64; 2]>,
+    /// Chance that these change.
+    pub chance: f64,
+    /// Chance of becoming grey.
+    pub grayscale: f64,
+}
+
+impl JitterSettings {
+    fn build(&self, channels: usize) -> Result<Option<ColorJitter>> {
+        let &Self { brightness, contrast, saturation, hue, chance, grayscale } = self;
+        let options = JitterOptions { brightness, contrast, saturation, hue, chance, grayscale };
+        let jitter = ColorJitter::new(options).map_err(refused)?;
+        if jitter.is_some() && ![1, 3].contains(&channels) {
+            return Err(Error::settings(format!(
+                "transform: images of {channels} channels have no colours to change, only those of 1 or 3: leave brightness, contrast, saturation, hue and grayscale out"
+            )));
+        }
+        Ok(jitter)
+    }
+}
+
 /// The steps, checked against a dataset's samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageSteps {
     /// The first, done by loader threads.
     pub crop: Option<ResizedCrop>,
-    /// The second, of what the first gives.
+    /// The second, of what the first gives, done by loader threads too.
+    pub jitter: Option<ColorJitter>,
+    /// The third, of what that gives.
     pub transform: Option<ImageTransform>,
     /// The last, of what that gives.
     pub erase: Option<Erase>,
-    /// Height, width and channels of the dataset's samples; all 0 where there is no crop.
+    /// Height, width and channels of the dataset's samples; all 0 where there is neither crop nor jitter.
     pub(crate) source: [usize; 3],
     delivered: TensorSpec,
 }
@@ -54,14 +90,20 @@ impl ImageSteps {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Settings`] for other samples, and for whatever of the settings does not fit them.
-    pub fn new(spec: &TensorSpec, crop: Option<&CropSettings>, transform: Option<&TransformSettings>) -> Result<Self> {
+    pub fn new(
+        spec: &TensorSpec,
+        crop: Option<&CropSettings>,
+        jitter: Option<&JitterSettings>,
+        transform: Option<&TransformSettings>,
+    ) -> Result<Self> {
         let erase = Erase::new(transform.map_or(0.0, |t| t.erase)).map_err(refused)?;
+        let source = if crop.is_some() || jitter.is_some() { pixels(spec)? } else { [0; 3] };
+        let jitter = jitter.map(|jitter| jitter.build(source[2])).transpose()?.flatten();
         let Some(crop) = crop else {
             let transform = transform.map(|t| t.build(spec)).transpose()?;
             let delivered = transform.as_ref().map_or_else(|| spec.clone(), transformed);
-            return Ok(Self { crop: None, transform, erase, source: [0; 3], delivered });
+            return Ok(Self { crop: None, jitter, transform, erase, source, delivered });
         };
-        let source = pixels(spec)?;
         if ![1, 3].contains(&source[2]) {
             return Err(Error::settings(format!(
                 "transform: images of {} channels cannot be resized, only those of 1 or 3: leave scale and resize out",
@@ -77,12 +119,21 @@ impl ImageSteps {
         let cropped = TensorSpec::new(Dtype::U8, [height, width, source[2]]);
         let transform = transform.map(|t| t.build(&cropped)).transpose()?;
         let delivered = transform.as_ref().map_or(cropped, transformed);
-        Ok(Self { crop: Some(crop), transform, erase, source, delivered })
+        Ok(Self { crop: Some(crop), jitter, transform, erase, source, delivered })
+    }
+
+    /// Those that `settings` ask for.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of(spec: &TensorSpec, settings: &Settings) -> Result<Self> {
+        let Settings { crop, jitter, transform, .. } = settings;
+        Self::new(spec, crop.as_ref(), jitter.as_ref(), transform.as_ref())
     }
 
     /// Whether there is a step at all.
     pub fn any(&self) -> bool {
-        self.crop.is_some() || self.transform.is_some()
+        self.crop.is_some() || self.jitter.is_some() || self.transform.is_some()
     }
 
     /// Element type and shape of what comes out.
@@ -93,6 +144,7 @@ impl ImageSteps {
     /// Whether chance decides anything: deliveries of one sample then differ.
     pub fn is_random(&self) -> bool {
         self.erase.is_some()
+            || self.jitter.is_some()
             || self.crop.is_some_and(|c| c.is_random())
             || self.transform.as_ref().is_some_and(|t| t.is_random())
     }

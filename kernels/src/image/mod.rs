@@ -13,8 +13,8 @@
 //! [`reference`](make_plain) is the contract in plain Rust, [`ImageMaker`] the CPU's path and `cuda/image.cu` the
 //! GPU's: all three give the same bits.
 //!
-//! Before that, an image of any size may become one of a fixed size: [`ResizedCrop`] says which part of it does. After
-//! it, a rectangle may be erased: [`Erase`].
+//! Before that, an image of any size may become one of a fixed size, [`ResizedCrop`] says which part of it does, and its
+//! colours may change: [`ColorJitter`]. After it, a rectangle may be erased: [`Erase`].
 //!
 //! # Chance
 //!
@@ -25,11 +25,13 @@
 mod crop;
 mod erase;
 mod fast;
+mod jitter;
 mod plain;
 
 pub use crop::{CropKind, Region, ResizedCrop};
 pub use erase::{Erase, Erased};
 pub use fast::ImageMaker;
+pub use jitter::{Change, ColorJitter, JitterOptions, Jittered};
 pub use plain::make_plain;
 
 use thiserror::Error;
@@ -118,6 +120,14 @@ pub enum ImageError {
     /// Erasing.
     #[error("erase={0} is no chance: need 0 to 1")]
     Erase(f64),
+    /// Ends of what colours are changed by.
+    #[error(
+        "{0}=({1}, {2}): need factors of at least 0, the least first; of hue, shares of the circle from -0.5 to 0.5"
+    )]
+    Jitter(&'static str, f64, f64),
+    /// A chance of another name.
+    #[error("{0}={1} is no chance: need 0 to 1")]
+    Chance(&'static str, f64),
     /// How many there are of mean or std.
     #[error("{0} has {1} values for {2} channels: give one, or one a channel")]
     Count(&'static str, usize, usize),

@@ -25,6 +25,9 @@ class ImageTransform:
     ``Resize, RandomCrop``    ``resize=256, crop=224``
     ``RandomCrop``            ``crop=32, padding=4``: no resizing
     ``RandomHorizontalFlip``  ``flip=0.5``
+    ``ColorJitter``           ``brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1``
+    ``RandomApply`` of it     ``jitter=0.8``
+    ``RandomGrayscale``       ``grayscale=0.2``
     ``ToTensor, Normalize``   ``mean=…, std=…``
     ``RandomErasing``         ``erase=0.25``: 2 to 33 % of the area, 0.3 to 3.3 times as tall as wide, value 0
     ========================  =====================================================================================
@@ -32,11 +35,13 @@ class ImageTransform:
     Without resizing the result is torchvision's up to float32 rounding; what is resized, up to 2 of 255 levels (Pillow's
     bilinear filter with antialiasing, rounded between its two passes, which come in the other order here). Draws are
     functions of the loader's seed, the epoch, the batch's number and the sample's id: any number of workers, any device
-    and a resumed run draw the same, and a sample that comes twice in an epoch is drawn anew.
+    and a resumed run draw the same, and a sample that comes twice in an epoch is drawn anew. Colours are changed as
+    torchvision's ``v2`` changes uint8 images, up to a level a step; after resizing, and before the other crop, so the
+    ``padding`` of that stays black.
 
     On a CUDA device samples travel as bytes, and one kernel on the copy's stream flips and normalises; on the CPU the
-    loader's threads do it on the way into the batch. Both give the same bits. Resizing is done by the loader's threads
-    on every device.
+    loader's threads do it on the way into the batch. Both give the same bits. Resizing and colours are the work of the
+    loader's threads on every device.
 
     With ``scale`` or ``resize`` images in files may have any size: each is decoded at its own, and what is needed of it
     is resampled. The cache must then keep them encoded (its default). What :func:`lossfeed.open` resized, what is cached
@@ -58,6 +63,11 @@ class ImageTransform:
         resize: ``(height, width)`` or one number for both, at least ``crop``: the image is scaled, its aspect kept, to
             cover this before the crop. One number is torchvision's ``Resize``: the shorter side's length.
         flip: chance of being mirrored left to right, 0 to 1.
+        brightness, contrast, saturation: a number b draws the factor from max(0, 1 − b) to 1 + b; ``(least, most)`` from
+            least to most. In an order that is drawn too. 0 leaves it. Images have 1 or 3 channels then.
+        hue: a number h turns the hue by −h to h of the circle, ``(least, most)`` likewise, −0.5 to 0.5.
+        jitter: chance that these four happen.
+        grayscale: chance that an image becomes grey, after them.
         erase: chance that a rectangle of the finished image becomes 0, which after normalising is the mean; 0 to 1. On
             the CPU only.
 
@@ -65,7 +75,7 @@ class ImageTransform:
         SettingsError: a value makes no sense. When the loader is made: it does not fit the dataset's images.
     """
 
-    __slots__ = ("_crop", "_layout", "_settings")
+    __slots__ = ("_crop", "_jitter", "_layout", "_settings")
 
     def __init__(
         self,
@@ -82,6 +92,12 @@ class ImageTransform:
         scale: tuple[float, float] | None = None,
         ratio: tuple[float, float] | None = None,
         resize: int | tuple[int, int] | None = None,
+        brightness: float | tuple[float, float] = 0.0,
+        contrast: float | tuple[float, float] = 0.0,
+        saturation: float | tuple[float, float] = 0.0,
+        hue: float | tuple[float, float] = 0.0,
+        jitter: float = 1.0,
+        grayscale: float = 0.0,
     ) -> None:
         name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
         self._layout = choice("layout", layout, "NCHW", "NHWC", "channels_last")
@@ -97,6 +113,9 @@ class ImageTransform:
             "std": _numbers("std", std),
         }
         _refuse_levels(self._settings["mean"], self._settings["std"])
+        factors = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
+        #: The engine's settings of changes of colours; None without.
+        self._jitter = _jitter({**{name: _factors(name, f) for name, f in factors.items()}, "hue": _turns(hue)}, jitter, grayscale)
         #: The engine's settings of a crop of images of any size; None without.
         self._crop = _resized_crop(self._settings, scale, ratio, resize)
         if self._crop is not None:
@@ -111,12 +130,15 @@ class ImageTransform:
             said += ["random_crop=False"] if not s["random_crop"] else []
         else:
             said += _said(self._crop)
+        if self._jitter is not None:
+            names = {"chance": "jitter"}
+            said += [f"{names.get(key, key)}={value}" for key, value in self._jitter.items() if value]
         return f"lossfeed.ImageTransform({', '.join([*said, f'layout={self._layout!r}'])})"
 
     def _fit(self, source: _native.Source) -> _native.ImageTransform:
         """Checked against a dataset."""
-        crop = None if self._crop is None else json.dumps(self._crop)
-        return _native.ImageTransform(source, json.dumps(self._settings), crop)
+        crop, jitter = (None if step is None else json.dumps(step) for step in (self._crop, self._jitter))
+        return _native.ImageTransform(source, json.dumps(self._settings), crop, jitter)
 
 
 def transform(value: Any) -> ImageTransform:
@@ -184,6 +206,45 @@ def _resized_crop(plain: dict[str, Any], scale: Any, ratio: Any, resize: Any) ->
         )
     part = {"scale": _span("scale", scale, 1.0), "ratio": _span("ratio", (3 / 4, 4 / 3) if ratio is None else ratio, 1e3)}
     return {"size": plain["crop"], "of": {"part": part}}
+
+
+def _jitter(changes: dict[str, Any], chance: Any, grayscale: Any) -> dict[str, Any] | None:
+    """The engine's settings of changes of colours; None where there is none."""
+    chance, grayscale = real("jitter", chance, 0.0, 1.0), real("grayscale", grayscale, 0.0, 1.0)
+    if chance < 1 and not any(changes.values()):
+        raise SettingsError(f"jitter={chance:g} is the chance that colours change: say how, as in brightness=0.4")
+    if not (chance and any(changes.values())) and not grayscale:
+        return None
+    return {**changes, "chance": chance, "grayscale": grayscale}
+
+
+def _factors(name: str, value: Any) -> tuple[float, float] | None:
+    """What a factor is drawn between."""
+    if isinstance(value, (tuple, list)):
+        ends = _ends(name, value, 0.0, 1e6)
+    else:
+        by = real(name, value, 0.0, 1e6)
+        ends = (max(0.0, 1.0 - by), 1.0 + by)
+    return None if ends == (1.0, 1.0) else ends
+
+
+def _turns(value: Any) -> tuple[float, float] | None:
+    """What a turn of the hue is drawn between."""
+    if isinstance(value, (tuple, list)):
+        ends = _ends("hue", value, -0.5, 0.5)
+    else:
+        by = real("hue", value, 0.0, 0.5)
+        ends = (-by, by)
+    return None if ends == (0.0, 0.0) else ends
+
+
+def _ends(name: str, value: Any, least: float, most: float) -> tuple[float, float]:
+    """Two numbers within bounds, the least first."""
+    if len(value) == 2:
+        low, high = (real(name, end, least, most) for end in value)
+        if low <= high:
+            return low, high
+    raise SettingsError(f"{name}={value!r} must be one number, or two, the least and the most, {least:g} to {most:g}")
 
 
 def _span(name: str, value: Any, most: float) -> tuple[float, float]:

@@ -50,6 +50,8 @@ class _Delivery(NamedTuple):
     transform: dict[str, Any] | None
     #: The settings of a crop of images of any size, for loader threads; None without.
     crop: dict[str, Any] | None
+    #: Those of changes of colours, likewise.
+    jitter: dict[str, Any] | None
     #: Where the user's ``collate_fn`` has made batches of samples in host memory, and they are to go to a device.
     move_to: str | None = None
 
@@ -138,19 +140,19 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -
     specs = data._native.fields if made is None else [made.spec]
     channels_last = transform is not None and transform._layout == "channels_last"
     views = Views(framework, specs, data._native.target_spec, channels_last, structure, asked.pad)
-    settings, crop = (None, None) if transform is None else (transform._settings, transform._crop)
+    settings, *early = (None, None, None) if transform is None else (transform._settings, transform._crop, transform._jitter)
     random = made is not None and made.random
     if device == "cpu":
-        return _Delivery(device, views, None, random, settings, crop)
+        return _Delivery(device, views, None, random, settings, *early)
     if structure is not None and asked.collate_fn is not None:
-        return _Delivery("cpu", views, None, random, settings, crop, device)
+        return _Delivery("cpu", views, None, random, settings, *early, device)
     courier = Courier(device, views, made)
     if settings is not None and settings["erase"] > 0 and not courier.host_transforms:
         raise SettingsError(
             f"erase={settings['erase']:g} is for device='cpu': on a GPU a kernel makes the images, and it erases nothing; "
             "leave it out, and erase in the loop"
         )
-    return _Delivery(courier.name, views, courier, random, settings if courier.host_transforms else None, crop)
+    return _Delivery(courier.name, views, courier, random, settings if courier.host_transforms else None, *early)
 
 
 def _settings(
@@ -186,6 +188,7 @@ def _settings(
         "copy_path": None if path == "auto" else path,
         "transform": delivery.transform,
         "crop": delivery.crop,
+        "jitter": delivery.jitter,
         "policy": None if asked.policy is None else str(asked.policy),
         "sampler": sampler,
         "score": asked.score,
