@@ -131,6 +131,19 @@ def test_the_usual_environment_is_enough(s3, monkeypatch):
     right(lf.open("s3://bucket/data"))
 
 
+def test_a_store_is_the_same_however_it_is_named(s3, monkeypatch, tmp_path):
+    fill(s3, {"train.tar": tar(0, 5)})
+    kept = lambda: sorted(p.name for p in tmp_path.iterdir())  # noqa: E731
+    endpoint = {"endpoint": s3.endpoint}
+    others = {name: value for name, value in s3.options.items() if name != "endpoint"}
+    right(lf.open("s3://bucket/train.tar", store_options={**others, **endpoint}, index_cache=tmp_path))
+    once = kept()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint + "/")
+    right(lf.open("s3://bucket/train.tar", store_options=others, index_cache=tmp_path))
+    right(lf.open("s3://bucket/train.tar", store_options={**others, "aws_endpoint": s3.endpoint}, index_cache=tmp_path))
+    assert len(once) == 1 and kept() == once
+
+
 def test_no_such_bucket_and_no_such_key_are_told_apart(s3):
     with pytest.raises(lf.SourceError, match="bucket"):
         lf.open("s3://elsewhere/data", store_options=s3.options, retry_timeout=1)

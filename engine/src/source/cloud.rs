@@ -1,5 +1,6 @@
 //! URLs of object stores: which client, with which options, and which keys.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -60,7 +61,7 @@ pub(super) fn connect(url: &str, options: &OpenOptions) -> Result<Target> {
             None => {
                 let settings = settings(&scheme, &parsed, options)?;
                 let login = authorization(&scheme, &base, login.as_ref())?;
-                let place = place(&base, &settings)?;
+                let place = place(&scheme, &base, &settings)?;
                 let store = client(&scheme, &parsed, settings, Connector { authorization: login }).map_err(|e| {
                     Error::settings(format!("{name} cannot be opened: check the store options")).because(e)
                 })?;
@@ -162,9 +163,15 @@ fn authorization(scheme: &ObjectStoreScheme, base: &str, login: Option<&Login>) 
     Ok(Some(header))
 }
 
-/// The store's name with every option that says where it is.
-fn place(base: &str, settings: &[(String, String)]) -> Result<String> {
-    let mut place = base.to_owned();
+/// The store's name with every option that says where it is, by the one name that it has, in whatever words and whether
+/// in the environment or in code it was given: of several the last counts.
+fn place(scheme: &ObjectStoreScheme, base: &str, settings: &[(String, String)]) -> Result<String> {
+    macro_rules! named {
+        ($key:ty, $given:expr) => {
+            <$key>::from_str($given).map(|key| key.as_ref().to_owned())
+        };
+    }
+    let mut options = BTreeMap::new();
     for (key, value) in
         settings.iter().filter(|(k, _)| ["endpoint", "url", "account", "bucket"].iter().any(|w| k.contains(w)))
     {
@@ -176,9 +183,15 @@ fn place(base: &str, settings: &[(String, String)]) -> Result<String> {
                 "the store option {key} has a user and password in it, which are not sent: pass the store's keys as options of their own"
             )));
         }
-        place.push_str(&format!(" {key}={value}"));
+        let name = match scheme {
+            ObjectStoreScheme::AmazonS3 => named!(AmazonS3ConfigKey, key),
+            ObjectStoreScheme::GoogleCloudStorage => named!(GoogleConfigKey, key),
+            ObjectStoreScheme::MicrosoftAzure => named!(AzureConfigKey, key),
+            _ => named!(ClientConfigKey, key),
+        };
+        options.insert(name.unwrap_or_else(|_| key.clone()), value.trim_end_matches('/'));
     }
-    Ok(place)
+    Ok(options.iter().fold(base.to_owned(), |place, (name, value)| format!("{place} {name}={value}")))
 }
 
 /// Everything before the key.

@@ -5,8 +5,9 @@
 //! together, each saves its share only, and nothing at all once the others keep the link busy meanwhile. What is left
 //! then is the work that a request takes on both sides.
 //!
-//! Latency and bandwidth are measured on the requests that are made anyway, and assumed until then. An estimate that is
-//! wrong costs time and never data.
+//! Latency and bandwidth are measured on the requests that are made anyway, and assumed until then. Bandwidth shows in
+//! long bodies, and where all are short in how much longer the longer ones take. An estimate that is wrong costs time
+//! and never data.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,6 +27,12 @@ const NEWS: f64 = 1.0 / 16.0;
 /// Where nothing long is read, nothing is learnt of bandwidth: after some thousands of short bodies it is assumed again.
 /// Else a link that was slow for a moment would be held to be slow for ever, since nothing long is read from a slow one.
 const FORGOTTEN: f64 = 1.0 / 2048.0;
+/// Of short bodies, the same for what they show: those of another link are forgotten as slowly.
+const SHORT_NEWS: f64 = 1.0 / 2048.0;
+/// So many short bodies are looked at before anything is concluded from them.
+const SHORT_MIN: f64 = 64.0;
+/// The longer ones take longer for sure if chance would give this many standard errors less.
+const SURE: f64 = 4.0;
 /// An answer that took longer counts as this many times the usual: one in a hundred takes ten times as long.
 const LATENCY_TIMES_MAX: f64 = 4.0;
 /// Shorter bodies come in one burst with the answer's head and say nothing about bandwidth: they fit in the socket's
@@ -65,12 +72,52 @@ struct Believed {
     /// Bytes, and the seconds in which the link brought them: older ones count less.
     bytes: f64,
     seconds: f64,
+    short: Short,
+}
+
+/// Sizes of short bodies and the time until they had come: sums of their powers, older ones count less.
+#[derive(Default)]
+struct Short {
+    count: f64,
+    bytes: f64,
+    seconds: f64,
+    bytes_bytes: f64,
+    bytes_seconds: f64,
+    seconds_seconds: f64,
+}
+
+impl Short {
+    fn learn(&mut self, bytes: f64, seconds: f64) {
+        // Single slow answers say little here too.
+        let usual = if self.count < SHORT_MIN { f64::INFINITY } else { LATENCY_TIMES_MAX * self.seconds / self.count };
+        let seconds = seconds.min(usual);
+        let more = [1.0, bytes, seconds, bytes * bytes, bytes * seconds, seconds * seconds];
+        let Self { count, bytes, seconds, bytes_bytes, bytes_seconds, seconds_seconds } = self;
+        for (sum, more) in [count, bytes, seconds, bytes_bytes, bytes_seconds, seconds_seconds].into_iter().zip(more) {
+            *sum += more - *sum * SHORT_NEWS;
+        }
+    }
+
+    /// What a byte more takes, by least squares; `None` if that may be chance. Where requests share a link it is what the
+    /// link takes for it at least.
+    fn seconds_per_byte(&self) -> Option<f64> {
+        let (bytes, seconds) = (self.bytes / self.count, self.seconds / self.count);
+        let spread = self.bytes_bytes / self.count - bytes * bytes;
+        let together = self.bytes_seconds / self.count - bytes * seconds;
+        let slope = together / spread;
+        let left = (self.seconds_seconds / self.count - seconds * seconds - slope * together).max(0.0);
+        let error = (left / (self.count * spread)).sqrt();
+        // Sizes that hardly differ show nothing but rounding.
+        let shows = self.count >= SHORT_MIN && spread > 1e-6 * bytes * bytes;
+        (shows && slope > SURE * error && slope > 0.0).then_some(slope)
+    }
 }
 
 impl Link {
     /// `timeout` is what one request may take.
     pub(super) fn new(timeout: Option<Duration>) -> Self {
-        let believed = Believed { latency_s: LATENCY_S, bytes: ASSUMED_BYTES, seconds: LATENCY_S };
+        let believed =
+            Believed { latency_s: LATENCY_S, bytes: ASSUMED_BYTES, seconds: LATENCY_S, short: Short::default() };
         Self { timeout, brought: AtomicU64::new(0), believed: Mutex::new(believed) }
     }
 
@@ -94,6 +141,7 @@ impl Link {
             believed.bytes += bytes.max(brought) as f64 - believed.bytes * NEWS;
             believed.seconds += body.as_secs_f64().max(1e-6) - believed.seconds * NEWS;
         } else {
+            believed.short.learn(bytes as f64, (first_byte + body).as_secs_f64());
             believed.bytes += (ASSUMED_BYTES - believed.bytes) * FORGOTTEN;
             believed.seconds += (LATENCY_S - believed.seconds) * FORGOTTEN;
         }
@@ -102,7 +150,8 @@ impl Link {
     /// What is worth reading where `lanes` requests run side by side.
     pub(super) fn worth(&self, lanes: usize) -> Worth {
         let believed = self.believed.lock();
-        let bytes_per_s = believed.bytes / believed.seconds;
+        let measured = believed.bytes / believed.seconds;
+        let bytes_per_s = believed.short.seconds_per_byte().map_or(measured, |each| measured.min(1.0 / each));
         let lane_bytes_per_s = bytes_per_s / lanes.max(1) as f64;
         let gap_bytes = ((believed.latency_s * lane_bytes_per_s) as u64).min(GAP_BYTES_MAX);
         let work_bytes = ((WORK_S * bytes_per_s) as u64).min(WORK_BYTES_MAX);
@@ -150,6 +199,52 @@ mod tests {
         link.learn(ms(60_000), ms(0), 100, 100);
         assert!(link.worth(1).gap_bytes < 1_200_000);
         assert_eq!(link.worth(1).request_bytes_max, u64::MAX);
+    }
+
+    /// A request's size: most are single small samples, some bring several.
+    fn size(k: u64) -> u64 {
+        let noise = k.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        800 + noise % 250 + if noise.is_multiple_of(8) { noise % 9000 } else { 0 }
+    }
+
+    /// Answers of a link that sends one body after the other, `lanes` at a time.
+    fn queued(link: &Link, lanes: usize, bytes_per_s: f64, requests: u64) {
+        let (mut now, mut ends) = (0.0f64, std::collections::VecDeque::from(vec![0.0; lanes]));
+        for k in 0..requests {
+            let asked: f64 = ends.pop_front().unwrap();
+            now = now.max(asked + 0.01) + size(k) as f64 / bytes_per_s;
+            ends.push_back(now);
+            // The head comes at once, or with the body.
+            let wait = if k % 2 == 0 { 0.01 } else { now - asked };
+            let (first, body) = (Duration::from_secs_f64(wait), Duration::from_secs_f64(now - asked - wait));
+            link.learn(first, body, size(k), size(k));
+        }
+    }
+
+    #[test]
+    fn short_bodies_show_that_a_link_is_slow() {
+        for lanes in [1, 5, 20, 64] {
+            let link = Link::new(None);
+            // Of many at a time each is a small part of what the others wait for: more are needed to be sure.
+            queued(&link, lanes, 180e3, if lanes > 20 { 6000 } else { 500 });
+            let Worth { gap_bytes, work_bytes, .. } = link.worth(64);
+            assert!(gap_bytes < 2000 && work_bytes < 20, "{lanes}: {gap_bytes}, {work_bytes}");
+            // Faster again: the old ones are forgotten.
+            queued(&link, lanes, 1e9, 30_000);
+            assert!(link.worth(64).work_bytes > 1000, "{lanes}");
+        }
+    }
+
+    #[test]
+    fn short_bodies_of_a_fast_link_show_nothing() {
+        let link = Link::new(None);
+        for k in 0..20_000u64 {
+            let noise = k.wrapping_mul(0xd134_2543_de82_ef95) >> 40;
+            let late = if noise % 100 == 0 { 500 } else { 0 };
+            let first = Duration::from_micros(9000 + noise % 3000) + ms(late);
+            link.learn(first, Duration::from_nanos(20 * size(k)), size(k), size(k));
+            assert_eq!(link.worth(64).work_bytes, 2500, "{k}");
+        }
     }
 
     #[test]
