@@ -1,4 +1,4 @@
-"""Colours that change in every delivery: against torchvision's formulas in float64, and torchvision itself where it is."""
+"""Colours that change in every delivery: against torchvision's formulas in float64, and torchvision where it is."""
 
 import numpy as np
 import pytest

@@ -66,6 +66,11 @@ def again(loader: Any) -> Iterator[Any]:
         yield from loader
 
 
+def label(name: str) -> int:
+    """Of a picture that is an object: it stands in its name."""
+    return int(name.removesuffix(".jpg").split("-")[1])
+
+
 def pixels(jpeg: bytes) -> Any:
     """torchvision's decoder, the quickest that torch's users have; channels last, as the network wants them."""
     import torch
@@ -99,7 +104,7 @@ class Objects:
         answer = self.local.pool.request("GET", f"{self.place.url}/bucket/objects/{name}")
         if answer.status != 200:
             raise RuntimeError(f"{name}: {answer.status}")
-        return pixels(answer.data), int(name.removesuffix(".jpg").split("-")[1])
+        return pixels(answer.data), label(name)
 
 
 def torch_loader(place: Place, workers: int) -> Iterator[Any]:
@@ -155,7 +160,8 @@ def mosaicml_streaming(place: Place) -> Iterator[Any]:
             return _decoded(super().__getitem__(row))
 
     os.environ["S3_ENDPOINT_URL"] = place.url
-    # Its default shuffles over everything, and reads the data 25 times an epoch where a fifth may be kept.
+    # Its default shuffles over everything: where a fifth may be kept shards are read again and again, and an epoch had
+    # not ended after 100 s behind a store without a limit.
     dataset = Dataset(
         remote="s3://bucket/mds", local=str(place.scratch / "mds"), shuffle=True, shuffle_seed=place.seed,
         batch_size=BATCH, cache_limit=place.cache_bytes, predownload=4 * BATCH, shuffle_block_size=1000,
@@ -170,8 +176,8 @@ def litdata(place: Place) -> Iterator[Any]:
     import litdata as lit
     from litdata.streaming import downloader
 
-    # It takes https alone otherwise. With more chunks ahead than its default it evicts what it needs, and reads them 20
-    # times.
+    # It takes https alone otherwise. max_pre_download is its default: with 4 it evicted what it needed, and read each
+    # chunk 20 times.
     downloader._OBSTORE_CLIENT_OPTIONS = {**downloader._OBSTORE_CLIENT_OPTIONS, "allow_http": True}
     dataset = lit.StreamingDataset(
         "s3://bucket/litdata", cache_dir=str(place.scratch / "lit"), shuffle=True, drop_last=True, transform=_decoded,
@@ -230,13 +236,11 @@ class Lossfeed:
             epoch += 1
 
 
-def lossfeed(place: Place, **keywords: Any) -> Lossfeed:
-    return Lossfeed(place, **keywords)
-
-
-feed("lossfeed-shuffle", "tars", "lossfeed")(partial(lossfeed, shuffle=True))
-feed("lossfeed-uniform-cache", "tars", "lossfeed")(partial(lossfeed, sampler="uniform", policy="minio", cache=CACHE))
-feed("lossfeed-auto", "tars", "lossfeed")(partial(lossfeed, sampler="auto", cache=CACHE))
+feed("lossfeed-shuffle", "tars", "lossfeed")(partial(Lossfeed, shuffle=True))
+feed("lossfeed-uniform-cache", "tars", "lossfeed")(partial(Lossfeed, sampler="uniform", policy="minio", cache=CACHE))
+feed("lossfeed-auto", "tars", "lossfeed")(partial(Lossfeed, sampler="auto", cache=CACHE))
+# The control: the same cache and as many bytes, without scores.
+feed("lossfeed-echo", "tars", "lossfeed")(partial(Lossfeed, sampler="echo", cache=CACHE))
 
 
 @feed("in-memory", "objects", "torch")
@@ -245,7 +249,7 @@ def in_memory(place: Place) -> Iterator[Any]:
     import torch
 
     folder = place.scratch.parent.parent / "bucket" / "objects"
-    x, y = stacked([(pixels((folder / n).read_bytes()), int(n.removesuffix(".jpg").split("-")[1])) for n in place.names])
+    x, y = stacked([(pixels((folder / n).read_bytes()), label(n)) for n in place.names])
     generator = torch.Generator().manual_seed(place.seed)
     while True:
         order = torch.randperm(len(y), generator=generator)

@@ -15,13 +15,14 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 # record.py lies one folder up.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from feeds import FEEDS, Feed, Lossfeed, Place
+from feeds import BATCH, FEEDS, Feed, Lossfeed, Place
 from record import Record
 
 import shards
@@ -39,12 +40,35 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--python", action="append", default=[], metavar="PACKAGE=INTERPRETER", help="for a package with its own venv")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2, help="torch threads of a training")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads of a training")
     parser.add_argument("--together", type=int, default=1, help="trainings at a time, each with a store of its own")
     parser.add_argument("--step-ms", type=float, help="what a step takes by itself (default: measured first)")
     parser.add_argument("--date", help="name of the record, if not today's date")
     parser.add_argument("--record", type=Path, help="folder of the records")
     return parser.parse_args()
+
+
+@dataclass
+class Training:
+    """One that has begun, and the store that it reads."""
+
+    process: subprocess.Popen
+    store: subprocess.Popen
+    out: IO[str]
+    errors: IO[str]
+
+    def end(self) -> dict[str, Any]:
+        """What it took, or why it failed."""
+        try:
+            code = self.process.wait()
+        finally:
+            self.store.kill()
+        for file in (self.out, self.errors):
+            file.seek(0)
+        if code:
+            last = [line for line in self.errors.read().splitlines() if line.strip()] or ["no message"]
+            return {"error": f"{last[-1][:300]} (exit {code})"}
+        return json.loads(self.out.read().strip().splitlines()[-1])
 
 
 class Bench:
@@ -61,7 +85,7 @@ class Bench:
         for form, package in forms.items():
             shards.prepare(self.args.data, self.work, form, self.python(package))
 
-    def begin(self, feed: Feed, bandwidth: float, epochs: int) -> tuple[subprocess.Popen, subprocess.Popen]:
+    def begin(self, feed: Feed, bandwidth: float, epochs: int) -> Training:
         command = [sys.executable, str(HERE / "store.py"), str(self.work), "--latency", str(LATENCY_S)]
         store = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert store.stdout is not None
@@ -74,24 +98,23 @@ class Bench:
         given = [feed.name, url, str(self.work), str(self.args.data)]
         options = {"--epochs": epochs, "--seed": self.args.seed, "--threads": self.args.threads}
         command = [self.python(feed.package), str(HERE / "train.py"), *given, *(str(x) for pair in options.items() for x in pair)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), store
-
-    @staticmethod
-    def end(training: subprocess.Popen, store: subprocess.Popen) -> dict[str, Any]:
-        out, errors = training.communicate()
-        store.kill()
-        if training.returncode:
-            last = [line for line in errors.splitlines() if line.strip()] or ["no message"]
-            return {"error": f"{last[-1][:300]} (exit {training.returncode})"}
-        return json.loads(out.strip().splitlines()[-1])
+        # Into files: a pipe that nobody reads yet, because others are waited for, would stop a loader that says much.
+        out, errors = (tempfile.TemporaryFile("w+") for _ in range(2))
+        return Training(subprocess.Popen(command, stdout=out, stderr=errors), store, out, errors)
 
     def step_ms(self) -> float:
         """A step of the network on pictures in memory: the median of its epochs but the first."""
         if self.args.step_ms:
             return self.args.step_ms
-        ends = self.end(*self.begin(FEEDS["in-memory"], 1e9, 4))["epoch_ends_s"]
-        steps = sum(1 for _ in (self.work / "bucket" / "objects").iterdir()) // 128
-        return 1e3 * statistics.median(b - a for a, b in zip(ends, ends[1:], strict=False)) / steps
+        found = self.begin(FEEDS["in-memory"], 1e9, 4).end()
+        if "error" in found:
+            raise SystemExit(f"steps could not be measured: {found['error']}")
+        ends = found["epoch_ends_s"]
+        return 1e3 * statistics.median(b - a for a, b in zip(ends, ends[1:], strict=False)) / self.steps()
+
+    def steps(self) -> int:
+        """Steps an epoch."""
+        return sum(1 for _ in (self.work / "bucket" / "objects").iterdir()) // BATCH
 
 
 def main() -> int:
@@ -101,10 +124,9 @@ def main() -> int:
     feeds = [FEEDS[name] for name in named]
     bench.prepare(feeds)
     step_ms = bench.step_ms()
-    steps = sum(1 for _ in (bench.work / "bucket" / "objects").iterdir()) // 128
-    pictures, epoch_s = shards.size(bench.work, "objects"), steps * step_ms / 1e3
+    pictures, epoch_s = shards.size(bench.work, "objects"), bench.steps() * step_ms / 1e3
     print(f"a step takes {step_ms:.1f} ms, an epoch {epoch_s:.1f} s; the pictures are {pictures / 1e6:.1f} MB", flush=True)
-    settings = {"epochs": args.epochs, "batch_size": 128, "cache": 0.2, "latency_s": LATENCY_S, "threads": args.threads}
+    settings = {"epochs": args.epochs, "batch_size": BATCH, "cache": 0.2, "latency_s": LATENCY_S, "threads": args.threads}
     record = Record("remote", settings, args.date, **({} if args.record is None else {"root": args.record}))
     for ratio in (float(text) for text in args.ratios.split(",")):
         bandwidth = pictures / (ratio * epoch_s)
@@ -112,8 +134,8 @@ def main() -> int:
         left = [feed for feed in feeds if feed.name not in done]
         for first in range(0, len(left), args.together):
             begun = [(feed, bench.begin(feed, bandwidth, args.epochs)) for feed in left[first : first + args.together]]
-            for feed, processes in begun:
-                found = bench.end(*processes)
+            for feed, training in begun:
+                found = training.end()
                 run = {"feed": feed.name, "seed": args.seed, "ratio": ratio, "bandwidth": round(bandwidth), "together": len(begun)}
                 run |= {"step_ms": round(step_ms, 2), "read_bytes_of_form": shards.size(bench.work, feed.form), **found}
                 print({k: v for k, v in run.items() if k != "epoch_ends_s"}, flush=True)

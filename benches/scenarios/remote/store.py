@@ -3,9 +3,9 @@
     python store.py FOLDER --latency 0.01
 
 Prints the port it listens on. ``GET /-/bandwidth/N`` sets N bytes a second, ``GET /-/counts`` tells requests and bytes
-so far. It knows what loaders ask of a bucket:
-GET with one range, HEAD, and lists (`ListObjectsV2`). Paths are /BUCKET/KEY; a bucket is a folder in FOLDER. Anybody is
-let in: it is for measurements on one machine, and listens on loopback alone.
+so far. It knows what loaders ask of a bucket: GET with one range, HEAD, and lists (`ListObjectsV2`). Paths are
+/BUCKET/KEY; a bucket is a folder in FOLDER. Anybody is let in: it is for measurements on one machine, and listens on
+loopback alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-//! What becomes of a sample's pixels on their way into a batch: a crop of an image of any size, then the transform.
+//! What becomes of a sample's pixels on their way into a batch: a crop of an image of any size, changes of its colours,
+//! then the transform.
 
 use super::{Settings, TransformSettings};
 use crate::error::{Error, Result};
@@ -37,8 +38,7 @@ pub enum CropOf {
     },
 }
 
-/// How colours change in each delivery; see [`lossfeed_kernels::image::ColorJitter`]. Loader threads do it, whatever the
-/// device.
+/// How colours change in each delivery; see [`lossfeed_kernels::image::ColorJitter`]. Loader threads do it on any device.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct JitterSettings {
     /// Least and largest factor of brightness; `None` leaves it.

@@ -163,8 +163,8 @@ fn authorization(scheme: &ObjectStoreScheme, base: &str, login: Option<&Login>) 
     Ok(Some(header))
 }
 
-/// The store's name with every option that says where it is, by the one name that it has, in whatever words and whether
-/// in the environment or in code it was given: of several the last counts.
+/// The store's name with every option that says where it is. An option has several names (`endpoint`, `aws_endpoint_url`)
+/// and may stand in the environment or in code: here it has one name, and the value that the client takes, the last.
 fn place(scheme: &ObjectStoreScheme, base: &str, settings: &[(String, String)]) -> Result<String> {
     macro_rules! named {
         ($key:ty, $given:expr) => {

@@ -27,11 +27,9 @@ const NEWS: f64 = 1.0 / 16.0;
 /// Where nothing long is read, nothing is learnt of bandwidth: after some thousands of short bodies it is assumed again.
 /// Else a link that was slow for a moment would be held to be slow for ever, since nothing long is read from a slow one.
 const FORGOTTEN: f64 = 1.0 / 2048.0;
-/// Of short bodies, the same for what they show: those of another link are forgotten as slowly.
-const SHORT_NEWS: f64 = 1.0 / 2048.0;
 /// So many short bodies are looked at before anything is concluded from them.
 const SHORT_MIN: f64 = 64.0;
-/// The longer ones take longer for sure if chance would give this many standard errors less.
+/// They show that a byte takes time if the slope of time over size is so many standard errors above 0.
 const SURE: f64 = 4.0;
 /// An answer that took longer counts as this many times the usual: one in a hundred takes ten times as long.
 const LATENCY_TIMES_MAX: f64 = 4.0;
@@ -75,7 +73,8 @@ struct Believed {
     short: Short,
 }
 
-/// Sizes of short bodies and the time until they had come: sums of their powers, older ones count less.
+/// Sizes of short bodies and the time until they had come: sums of both, of their squares and of their products. Older
+/// ones are forgotten as slowly as what long bodies showed.
 #[derive(Default)]
 struct Short {
     count: f64,
@@ -94,12 +93,12 @@ impl Short {
         let more = [1.0, bytes, seconds, bytes * bytes, bytes * seconds, seconds * seconds];
         let Self { count, bytes, seconds, bytes_bytes, bytes_seconds, seconds_seconds } = self;
         for (sum, more) in [count, bytes, seconds, bytes_bytes, bytes_seconds, seconds_seconds].into_iter().zip(more) {
-            *sum += more - *sum * SHORT_NEWS;
+            *sum += more - *sum * FORGOTTEN;
         }
     }
 
-    /// What a byte more takes, by least squares; `None` if that may be chance. Where requests share a link it is what the
-    /// link takes for it at least.
+    /// The time that one byte more takes, by least squares; `None` if that may be chance. Requests that share the link
+    /// each see less of its bandwidth than there is, never more.
     fn seconds_per_byte(&self) -> Option<f64> {
         let (bytes, seconds) = (self.bytes / self.count, self.seconds / self.count);
         let spread = self.bytes_bytes / self.count - bytes * bytes;
@@ -141,7 +140,7 @@ impl Link {
             believed.bytes += bytes.max(brought) as f64 - believed.bytes * NEWS;
             believed.seconds += body.as_secs_f64().max(1e-6) - believed.seconds * NEWS;
         } else {
-            believed.short.learn(bytes as f64, (first_byte + body).as_secs_f64());
+            believed.short.learn(bytes as f64, first_byte.saturating_add(body).as_secs_f64());
             believed.bytes += (ASSUMED_BYTES - believed.bytes) * FORGOTTEN;
             believed.seconds += (LATENCY_S - believed.seconds) * FORGOTTEN;
         }

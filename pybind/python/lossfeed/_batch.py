@@ -145,8 +145,8 @@ class Whole(Batch):
 
     Of dicts: ``batch["image"]``, ``"image" in batch``, ``batch.items()``, ``model(**batch)``; iterating it gives the
     keys. Of tuples and lists: ``a, b, c = batch`` and ``batch[0]``; of named ones, ``batch.name`` too. ``batch["data"]``,
-    ``"target"``, ``"ids"`` and
-    ``"weight"`` are there too, where no key of the samples has that name. ``len(batch)`` stays the number of samples.
+    ``"target"``, ``"ids"`` and ``"weight"`` are there too, where no key of the samples has that name. ``len(batch)`` stays
+    the number of samples.
     """
 
     __slots__ = ()

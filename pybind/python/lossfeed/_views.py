@@ -180,9 +180,9 @@ def _of_collated(
     result = collate_fn(items)
     if result is None:
         raise SettingsError("collate_fn returned None: it must return the batch, a pair (data, target) for example")
+    two = type(result) in (tuple, list) and len(result) == 2
     # A batch's two items, as they were given, are no pair of data and target.
-    as_given = len(given) == 2 and type(result) in (tuple, list) and all(map(operator.is_, result, given))
-    if type(result) in (tuple, list) and len(result) == 2 and not as_given:
+    if two and not (len(given) == 2 and all(map(operator.is_, result, given))):
         return Fields(result[0], result[1], ids, weight)
     if isinstance(result, Mapping):
         target = next((result[key] for key in keys if key in result), target)
