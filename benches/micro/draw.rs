@@ -36,14 +36,14 @@ fn main() {
     }
     let resident = |id: u32| id.wrapping_mul(0x9e37_79b9) >> 16 < 13_107;
     let named = std::env::var("LOSSFEED_SAMPLER");
-    let all = "uniform,echo,importance,cost-aware,pads,selective,iis";
+    let all = "uniform,echo,importance,cost-aware,pads,selective,iis,infobatch,curriculum,ods,shade-as-coded";
     for name in named.as_deref().unwrap_or(all).split(',') {
         let sampler = SamplerSettings::from_name(name).unwrap().build().unwrap();
         let outlook = Outlook {
             owned: &owned,
             samples: samples as u32,
-            // One that `selective` and `iis` draw by score.
-            epoch: 7,
+            // One that `selective` and `iis` draw by score; a `curriculum` is through with its growth by then.
+            epoch: if name == "curriculum" { 1 } else { 7 },
             seed: 1,
             rank: 0,
             world_size: 1,

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Order, Outlook, Pads, Sampler};
 use crate::error::Result;
 use crate::index::ScoreTable;
-use crate::random::{Purpose, generator, shuffle};
-use crate::types::SampleId;
+use crate::random::{Purpose, generator, shuffle_large};
 
 /// Draws with replacement from the first epoch on; hits come `repeats` times and all before the misses, which get what
 /// is left of the epoch, if anything: where repeats × hits reach an epoch's length, the rest of the data is never met
@@ -34,15 +33,12 @@ impl Default for PadsAsCoded {
 impl PadsAsCoded {
     /// The rank's scores, dealt out anew among the samples that have one.
     fn misplace(&self, outlook: &Outlook<'_>) -> ScoreTable {
-        let scored = |id: &SampleId| outlook.scores.importance(*id).is_some();
-        let ids: Vec<SampleId> = outlook.owned.iter().copied().filter(scored).collect();
-        let mut earners = ids.clone();
-        shuffle(&mut earners, &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Misplace));
+        let scored = || outlook.owned.iter().filter_map(|&id| Some((id, outlook.scores.importance(id)?)));
+        let rng = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Misplace);
+        let beliefs = shuffle_large(scored().map(|(_, belief)| belief).collect(), rng);
         let mut scores = ScoreTable::new(outlook.scores.len(), 0.0);
-        for (&id, &earner) in ids.iter().zip(&earners) {
-            if let Some(belief) = outlook.scores.importance(earner) {
-                scores.record(id, belief, 0);
-            }
+        for ((id, _), belief) in scored().zip(beliefs) {
+            scores.record(id, belief, 0);
         }
         scores
     }

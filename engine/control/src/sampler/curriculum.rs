@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::percentile::percentiles;
 use super::{Order, Outlook, Sampler, tilt};
 use crate::error::{Error, Result};
-use crate::random::{Purpose, generator, shuffle};
+use crate::random::{Purpose, generator, shuffle_large};
+use crate::types::SampleId;
 
 /// In epoch e ≥ 1: shuffled passes over the easiest min(start × growth^(e − 1), 1) of the rank's samples, until the
 /// epoch is full. Biased towards easy samples on purpose until that part is everything.
@@ -67,16 +68,19 @@ impl Sampler for Curriculum {
             return Ok(Order { weights: vec![1.0; draws], ..tilt::first_pass(outlook) });
         };
         // Percentiles are at least 0, and such floats are ordered as their bits are. Of equals the smaller ids.
-        let mut walked: Vec<u64> =
-            (0..).zip(&standings).map(|(index, share)| u64::from(share.to_bits()) << 32 | index).collect();
-        walked.sort_unstable();
-        walked.truncate(easiest.max(1));
+        let mut packed: Vec<u64> =
+            (0..).zip(standings).map(|(index, share)| u64::from(share.to_bits()) << 32 | index).collect();
+        let last = easiest.clamp(1, draws) - 1;
+        packed.select_nth_unstable(last);
+        packed.truncate(last + 1);
+        packed.sort_unstable();
+        let mut walked: Vec<SampleId> =
+            packed.into_iter().map(|packed| outlook.owned[packed as u32 as usize]).collect();
         let rng = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order);
         let mut ids = Vec::with_capacity(draws);
         while ids.len() < draws {
-            shuffle(&mut walked, rng);
-            let rest = draws - ids.len();
-            ids.extend(walked.iter().take(rest).map(|&packed| outlook.owned[packed as u32 as usize]));
+            walked = shuffle_large(walked, rng);
+            ids.extend(walked.iter().take(draws - ids.len()));
         }
         Ok(Order { weights: vec![1.0; draws], ids })
     }

@@ -3,16 +3,16 @@
 //! As published, a pass keeps a sample with chance percentile^β, its loss's percentile among the last 1,024 met (the
 //! rule of Selective-Backprop, applied to losses of earlier epochs). The first `warm_up` epochs and every `reuse`-th
 //! are full, and no weight corrects what is left out. The public code has β = 1, and on its command line values with
-//! which no sample is ever passed over (`reuse` 1). Departures, of which `corrected: false` undoes all but the first:
+//! which no sample is ever passed over (`reuse` 1). Departures, of which `corrected: false` undoes the last two:
 //! 1. an epoch is as long as any other, so that ranks step alike and trainings compare at equal steps: where the paper
-//!    saves steps, this walks on and meets the hard samples again. [`Iis::pass`] is one pass as published;
-//! 2. percentiles are among all of the rank's samples, and draws are made by systematic resampling: each sample comes
-//!    as often as its chance says, rounded up or down;
-//! 3. weights W/(N q) undo the tilt, and a floor keeps every chance above 0, so that the mean is unbiased.
+//!    saves steps, this walks on and meets the hard samples again. [`Iis::pass`] is one pass;
+//! 2. percentiles are among all of the rank's samples;
+//! 3. draws are made by systematic resampling: each sample comes as often as its chance says, rounded up or down;
+//! 4. weights W/(N q) undo the tilt, and a floor keeps every chance above 0, so that the mean is unbiased.
 
 use serde::{Deserialize, Serialize};
 
-use super::percentile::{Walk, percentiles};
+use super::percentile::{Passes, percentiles};
 use super::{Order, Outlook, Sampler, tilt};
 use crate::error::{Error, Result};
 use crate::types::SampleId;
@@ -30,30 +30,27 @@ pub struct Iis {
     pub reuse: u64,
     /// Share of the chances that is spread evenly, in (0, 1]; weights are below its inverse. Default 0.1.
     pub floor: f32,
-    /// Percentiles among so many newest losses, as published (`corrected: false`); the first of an epoch are all kept.
-    /// Default 1024.
-    pub history: u32,
     /// Weigh the draws so that the mean is unbiased. Default true; false is what was published.
     pub corrected: bool,
 }
 
 impl Default for Iis {
     fn default() -> Self {
-        Self { beta: 1.0, warm_up: 5, reuse: 3, floor: 0.1, history: 1024, corrected: true }
+        Self { beta: 1.0, warm_up: 5, reuse: 3, floor: 0.1, corrected: true }
     }
 }
 
 impl Iis {
     pub(super) fn check(&self) -> Result<()> {
-        self.walk().check("iis")?;
+        self.passes().check("iis")?;
         tilt::check_floor("iis", self.floor)?;
         if self.reuse == 0 {
             return Err(Error::settings("iis: reuse is 0: give 1 (every epoch is full) or more"));
         }
         Ok(())
     }
-    fn walk(&self) -> Walk {
-        Walk { history: self.history, beta: self.beta }
+    fn passes(&self) -> Passes {
+        Passes { beta: self.beta }
     }
     fn is_full(&self, epoch: u64) -> bool {
         epoch < self.warm_up || epoch.is_multiple_of(self.reuse)
@@ -63,7 +60,7 @@ impl Iis {
         if self.is_full(outlook.epoch) {
             return tilt::first_pass(outlook).ids;
         }
-        self.walk().pass(outlook)
+        self.passes().one(outlook)
     }
 }
 
@@ -79,7 +76,7 @@ impl Sampler for Iis {
             return Ok(tilt::first_pass(outlook));
         }
         if !self.corrected {
-            return Ok(self.walk().epoch(outlook));
+            return Ok(self.passes().epoch(outlook));
         }
         let Some(mut chances) = percentiles(outlook) else { return Ok(tilt::first_pass(outlook)) };
         chances.iter_mut().for_each(|c| *c = self.floor + (1.0 - self.floor) * c.powf(self.beta));

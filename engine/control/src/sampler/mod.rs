@@ -8,7 +8,6 @@ mod cap;
 mod cost_aware;
 mod curriculum;
 mod given;
-mod history;
 mod iis;
 mod importance;
 mod infobatch;

@@ -1,9 +1,8 @@
 //! Where a sample's belief stands among others: the share of them that are at most as large.
 //!
-//! Two ways, for two kinds of samplers. [`percentiles`] compares with all of the rank's own samples, exactly. [`Walk`]
-//! compares as Selective-Backprop (Jiang et al. 2019) and iCACHE do: with the last few that were met.
+//! [`percentiles`] counts beliefs instead of sorting them, which takes two reads of them all. [`Passes`] keeps samples
+//! by them, as Selective-Backprop (Jiang et al. 2019) and iCACHE do.
 
-use super::history::History;
 use super::{Order, Outlook};
 use crate::error::{Error, Result};
 use crate::index::Standing;
@@ -14,108 +13,84 @@ use crate::types::SampleId;
 /// Where a sample stands that was delivered and got no score: where an average one does.
 const AVERAGE: f32 = 0.5;
 
+/// Of a belief's order-preserving bits, those that do not count: what is left is a sign, an exponent and 11 bits.
+const DROPPED: u32 = 12;
+
 /// For each owned sample the share of the scored ones whose belief is at most its own: above 0, and 1 for the largest.
-/// An unseen sample has 1: it must be met soon. `None` if nothing has a score.
+/// Beliefs that differ by less than one part in 2,048 may count as equal. An unseen sample has 1: it must be met soon.
+/// `None` if nothing has a score.
 pub(super) fn percentiles(outlook: &Outlook<'_>) -> Option<Vec<f32>> {
-    let mut all = vec![1.0; outlook.owned.len()];
-    // Belief and index in one number: sorting then looks at nothing else.
-    let mut scored: Vec<u64> = Vec::with_capacity(all.len());
-    for (index, &id) in outlook.owned.iter().enumerate() {
-        match outlook.scores.standing(id) {
-            Standing::Scored(belief) => scored.push(u64::from(Key::to_bits(belief)) << 32 | index as u64),
-            Standing::Tried | Standing::Failed => all[index] = AVERAGE,
-            Standing::Unseen => {}
-        }
+    let level = |belief| (Key::to_bits(belief) >> DROPPED) as usize;
+    // How many have each level, then how many have at most it.
+    let mut at_most = vec![0u32; 1 << (u32::BITS - DROPPED)];
+    for belief in outlook.owned.iter().filter_map(|&id| outlook.scores.importance(id)) {
+        at_most[level(belief)] += 1;
     }
-    scored.sort_unstable();
-    let mut at_most = 0;
-    for equal in scored.chunk_by(|a, b| a >> 32 == b >> 32) {
-        at_most += equal.len();
-        let share = (at_most as f64 / scored.len() as f64) as f32;
-        equal.iter().for_each(|&packed| all[packed as u32 as usize] = share);
+    let mut scored = 0;
+    for count in &mut at_most {
+        scored += *count;
+        *count = scored;
     }
-    (!scored.is_empty()).then_some(all)
+    let share = |&id: &SampleId| match outlook.scores.standing(id) {
+        Standing::Scored(belief) => (f64::from(at_most[level(belief)]) / f64::from(scored)) as f32,
+        Standing::Tried | Standing::Failed => AVERAGE,
+        Standing::Unseen => 1.0,
+    };
+    (scored > 0).then(|| outlook.owned.iter().map(share).collect())
 }
 
-/// A walk over shuffled passes that keeps a sample with chance percentile^beta, the percentile being its belief's among
-/// the last `history` beliefs that were met, its own included. The first `history` of a walk are all kept, and so is
-/// who is unseen.
+/// Shuffled passes, each of which keeps a sample with chance percentile^beta: all of the unseen and of the largest.
 ///
-/// The published code walks in blocks of a batch; here each sample is compared by itself, since a sampler knows no
-/// batches.
+/// The published codes compare a loss with the last 1,024 that were met. Their share at most as large has the
+/// percentile among all as its mean, and 1/64 as its largest standard deviation; here is the mean itself.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Walk {
-    pub(super) history: u32,
+pub(super) struct Passes {
     pub(super) beta: f32,
 }
 
-impl Walk {
+impl Passes {
     /// # Errors
-    /// `Settings`, with the value and the range, if an option is out of range.
+    /// `Settings`, with the value and the range, if `beta` is out of range.
     pub(super) fn check(&self, name: &str) -> Result<()> {
-        let &Self { history, beta } = self;
-        if !(beta > 0.0 && beta <= 64.0) {
-            return Err(Error::settings(format!(
-                "{name}: beta is {beta}: give how much harder the hard samples are preferred, above 0 and at most 64"
-            )));
+        let beta = self.beta;
+        if beta > 0.0 && beta <= 64.0 {
+            return Ok(());
         }
-        if !(1..=1 << 16).contains(&history) {
-            return Err(Error::settings(format!(
-                "{name}: history is {history}: give the number of losses a loss is compared with, 1 to 65536"
-            )));
-        }
-        Ok(())
+        Err(Error::settings(format!(
+            "{name}: beta is {beta}: give how much harder the hard samples are preferred, above 0 and at most 64"
+        )))
     }
 
     /// What one pass keeps: fewer samples than the rank owns.
-    pub(super) fn pass(&self, outlook: &Outlook<'_>) -> Vec<SampleId> {
-        self.keep(outlook, 1)
+    pub(super) fn one(&self, outlook: &Outlook<'_>) -> Vec<SampleId> {
+        self.kept(outlook, 1)
     }
 
-    /// As many draws as the rank owns samples, by walking on into further passes. Weights are 1, as published.
+    /// As many draws as the rank owns samples, from as many passes as that takes. Weights are 1, as published.
     pub(super) fn epoch(&self, outlook: &Outlook<'_>) -> Order {
-        let ids = self.keep(outlook, usize::MAX);
+        let ids = self.kept(outlook, usize::MAX);
         Order { weights: vec![1.0; ids.len()], ids }
     }
 
     /// Ends: the sample with the largest belief is kept in every pass.
-    fn keep(&self, outlook: &Outlook<'_>, passes: usize) -> Vec<SampleId> {
+    fn kept(&self, outlook: &Outlook<'_>, passes: usize) -> Vec<SampleId> {
+        let draws = outlook.owned.len();
+        let mut chances = percentiles(outlook).unwrap_or_else(|| vec![1.0; draws]);
+        chances.iter_mut().for_each(|chance| *chance = chance.powf(self.beta));
         let order = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order);
         let chance = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Draw);
-        let draws = outlook.owned.len();
-        let mut history = History::new(self.history as usize, self.beta);
-        let unscored = f64::from(AVERAGE).powf(f64::from(self.beta));
-        let beliefs = outlook.scores.as_slice();
-        let mut walked = outlook.owned.to_vec();
         let mut kept = Vec::with_capacity(draws);
         for _ in 0..passes {
-            walked = shuffle_large(walked, order);
-            for ids in walked.chunks(BLOCK) {
-                // All of a block first: these loads do not wait for each other.
-                let mut block = [0.0; BLOCK];
-                block.iter_mut().zip(ids).for_each(|(belief, &id)| *belief = beliefs[id as usize]);
-                for (&id, &belief) in ids.iter().zip(&block) {
-                    if kept.len() == draws {
-                        return kept;
-                    }
-                    let mark = unit(chance);
-                    let keeps = match outlook.scores.standing_of(id, belief) {
-                        Standing::Scored(belief) => history.keeps(belief, mark),
-                        Standing::Tried | Standing::Failed => mark < unscored,
-                        Standing::Unseen => true,
-                    };
-                    if keeps {
-                        kept.push(id);
-                    }
-                }
+            if kept.len() == draws {
+                break;
             }
+            let keeps = outlook.owned.iter().zip(&chances).filter(|&(_, &share)| unit(chance) < f64::from(share));
+            let pass = shuffle_large(keeps.map(|(&id, _)| id).collect(), order);
+            kept.extend(pass.into_iter().take(draws - kept.len()));
         }
         kept
     }
 }
-
-/// Samples whose beliefs are fetched together.
-const BLOCK: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -151,9 +126,13 @@ mod tests {
                 let all = percentiles(outlook).unwrap();
                 let scored: Vec<f32> = outlook.owned.iter().filter_map(|&id| scores.importance(id)).collect();
                 for (&id, &found) in outlook.owned.iter().zip(&all) {
-                    let counted = |belief| scored.iter().filter(|&&other| other <= belief).count();
-                    let share = scores.importance(id).map_or(1.0, |b| counted(b) as f32 / scored.len() as f32);
-                    assert!((found - share).abs() < 1e-6 && found > 0.0, "{id}: {found}, {share} counted");
+                    // Who is larger by a part in 2,048 may count as equal.
+                    let share =
+                        |most: f32| scored.iter().filter(|&&other| other <= most).count() as f32 / scored.len() as f32;
+                    let (least, most) =
+                        scores.importance(id).map_or((1.0, 1.0), |b| (share(b), share(b + b.abs() / 2048.0)));
+                    let range = least - 1e-6..=most + 1e-6;
+                    assert!(range.contains(&found) && found > 0.0, "{id}: {found}, {least} to {most} counted");
                 }
             });
         }
@@ -165,29 +144,52 @@ mod tests {
         });
     }
 
+    /// Each sample by itself, over many epochs: five standard errors around its chance.
     #[test]
-    fn a_walk_keeps_all_of_the_first_and_then_one_part_in_beta_plus_one() {
-        let scores = table(|id| Some(random_belief(3, id)));
-        for (beta, history) in [(1.0, 100), (3.0, 50), (0.33, 64)] {
-            let walk = Walk { history, beta };
-            let (pass, epoch) = with(&scores, |outlook| (walk.pass(outlook), walk.epoch(outlook)));
-            let owned = with(&scores, |outlook| outlook.owned.len());
-            let expected = f64::from(history) + (owned as f64 - f64::from(history)) / (1.0 + f64::from(beta));
-            assert!((pass.len() as f64 - expected).abs() < 40.0, "{beta}: {} kept, {expected} expected", pass.len());
-            assert_eq!(epoch.ids[..pass.len()], pass, "an epoch begins with the pass");
-            assert_eq!((epoch.ids.len(), epoch.weights.len()), (owned, owned));
-            let mut once = pass.clone();
-            once.sort_unstable();
-            once.dedup();
-            assert_eq!(once.len(), pass.len(), "a pass meets nobody twice");
+    fn a_pass_keeps_each_sample_by_its_chance() {
+        let scores = table(|id| (id % 9 != 4).then(|| random_belief(3, id)));
+        for beta in [1.0, 3.0, 0.33] {
+            let epochs = 500;
+            with(&scores, |outlook| {
+                let mut kept = vec![0u32; SAMPLES as usize];
+                for epoch in 0..epochs {
+                    let pass = Passes { beta }.one(&Outlook { epoch, ..*outlook });
+                    pass.iter().for_each(|&id| kept[id as usize] += 1);
+                }
+                for (&id, &share) in outlook.owned.iter().zip(&percentiles(outlook).unwrap()) {
+                    let chance = f64::from(share).powf(f64::from(beta));
+                    let (expected, found) = (chance * epochs as f64, f64::from(kept[id as usize]));
+                    let spread = 5.0 * (expected * (1.0 - chance)).sqrt();
+                    assert!(
+                        (found - expected).abs() <= spread + 1e-6,
+                        "{beta}: {id} kept {found} times, not {expected}"
+                    );
+                }
+            });
         }
     }
 
     #[test]
-    fn a_walk_ends_whatever_is_believed() {
+    fn an_epoch_begins_with_a_pass_and_a_pass_meets_nobody_twice() {
+        let scores = table(|id| Some(random_belief(3, id)));
+        for beta in [1.0, 3.0, 0.33] {
+            let (pass, epoch) = with(&scores, |outlook| (Passes { beta }.one(outlook), Passes { beta }.epoch(outlook)));
+            let owned = with(&scores, |outlook| outlook.owned.len());
+            assert_eq!(epoch.ids[..pass.len()], pass);
+            assert_eq!((epoch.ids.len(), epoch.weights.len()), (owned, owned));
+            let mut once = pass.clone();
+            once.sort_unstable();
+            once.dedup();
+            assert_eq!(once.len(), pass.len());
+            assert!(!pass.is_sorted(), "in random order");
+        }
+    }
+
+    #[test]
+    fn an_epoch_is_full_whatever_is_believed() {
         let steep = table(|id| Some(f32::MAX * 0.5f32.powi(id as i32 % 200)));
         for (scores, beta) in [(&steep, 64.0), (&table(|_| Some(1.0)), 64.0), (&table(|_| None), 1.0)] {
-            let epoch = with(scores, |outlook| Walk { history: 1, beta }.epoch(outlook));
+            let epoch = with(scores, |outlook| Passes { beta }.epoch(outlook));
             assert_eq!(epoch.ids.len(), with(scores, |outlook| outlook.owned.len()));
         }
     }

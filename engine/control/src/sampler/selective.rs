@@ -3,44 +3,43 @@
 //! The original computes every sample's loss and propagates back only some; its stale variant takes losses of up to
 //! three epochs ago, and so can a sampler, which then fetches only those. Departures:
 //! 1. the epoch that renews the losses trains on every sample, because a loss is only known of what is delivered;
-//! 2. an epoch is as long as any other: where the original does less, this walks on into further passes.
+//! 2. an epoch is as long as any other: where the original does less, this walks on into further passes;
+//! 3. percentiles are among all of the rank's samples; its code takes them among the last 1,024 losses.
 
 use serde::{Deserialize, Serialize};
 
-use super::percentile::Walk;
+use super::percentile::Passes;
 use super::{Order, Outlook, Sampler, tilt};
 use crate::error::{Error, Result};
 
-/// Keeps a sample with chance percentile^β, its loss's percentile among the newest `history` met. Biased towards hard
-/// samples on purpose: no weight makes up for those left out.
+/// Keeps a sample with chance percentile^β, its loss's percentile among the rank's samples. Biased towards hard samples
+/// on purpose: no weight makes up for those left out.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Selective {
     /// How much harder the hard samples are preferred, above 0 and at most 64. Default 3, the authors' code's: one
     /// sample in four.
     pub beta: f32,
-    /// Percentiles among so many newest losses; the first of an epoch are all kept. Default 1024.
-    pub history: u32,
     /// Every so many-th epoch trains on every sample once, which renews all losses; 1 makes all of them so. Default 3.
     pub stale: u64,
 }
 
 impl Default for Selective {
     fn default() -> Self {
-        Self { beta: 3.0, history: 1024, stale: 3 }
+        Self { beta: 3.0, stale: 3 }
     }
 }
 
 impl Selective {
     pub(super) fn check(&self) -> Result<()> {
-        self.walk().check("selective")?;
+        self.passes().check("selective")?;
         if self.stale == 0 {
             return Err(Error::settings("selective: stale is 0: give 1 (every epoch renews all losses) or more"));
         }
         Ok(())
     }
-    fn walk(&self) -> Walk {
-        Walk { history: self.history, beta: self.beta }
+    fn passes(&self) -> Passes {
+        Passes { beta: self.beta }
     }
 }
 
@@ -55,6 +54,6 @@ impl Sampler for Selective {
         if outlook.epoch.is_multiple_of(self.stale) {
             return Ok(Order { weights: vec![1.0; outlook.owned.len()], ..tilt::first_pass(outlook) });
         }
-        Ok(self.walk().epoch(outlook))
+        Ok(self.passes().epoch(outlook))
     }
 }
