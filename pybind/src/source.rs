@@ -128,13 +128,13 @@ impl Source {
     /// Whether samples are encoded images.
     #[getter]
     fn images(&self) -> bool {
-        matches!(self.dataset.source.form(), Form::Images)
+        matches!(self.dataset.source.form(), Form::Images { .. })
     }
 }
 
 /// Opens a directory, tar shards or a URL.
 #[pyfunction]
-#[pyo3(signature = (url, *, mode, resize, crop, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce, disk))]
+#[pyo3(signature = (url, *, mode, resize, crop, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce, disk, fields))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn open_source(
     py: Python<'_>,
@@ -152,6 +152,7 @@ pub(crate) fn open_source(
     checksums: bool,
     coalesce: bool,
     disk: Option<(PathBuf, u64)>,
+    fields: Vec<String>,
 ) -> PyResult<Source> {
     let seconds = |name: &str, s: f64| {
         Duration::try_from_secs_f64(s).map_err(|_| {
@@ -176,10 +177,23 @@ pub(crate) fn open_source(
         retry_timeout,
         checksums,
         coalesce,
+        fields,
         disk,
     };
     let opened = outside(py, || source::open(url, &options))?;
     Source::wrap(py, opened, mode, resize.map(|to| Resize { to, crop }))
+}
+
+/// What each of the members `fields` of a shard's samples becomes: "picture", "label", or "tail" with its number there.
+#[pyfunction]
+pub(crate) fn member_parts(fields: Vec<String>) -> PyResult<Vec<(&'static str, usize)>> {
+    let parts = source::Part::of(&fields).map_err(raise)?;
+    let named = |part| match part {
+        source::Part::Picture => ("picture", 0),
+        source::Part::Label => ("label", 0),
+        source::Part::Tail(number) => ("tail", number),
+    };
+    Ok(parts.into_iter().map(named).collect())
 }
 
 /// A dataset of rows in files: arrays of data as (path, offset, spec), and one of targets or none.

@@ -35,8 +35,12 @@ pub(crate) fn run(args: &IndexArgs) -> i32 {
 
 fn index(args: &IndexArgs) -> Result<Report> {
     writable(&args.cache)?;
-    let options =
-        OpenOptions { index_cache: Some(args.cache.clone()), checksums: args.checksums, ..OpenOptions::default() };
+    let options = OpenOptions {
+        index_cache: Some(args.cache.clone()),
+        checksums: args.checksums,
+        fields: args.fields.clone(),
+        ..OpenOptions::default()
+    };
     let started = Instant::now();
     let source = source::open(&args.source, &options)?;
     let seconds = started.elapsed().as_secs_f64();
@@ -74,7 +78,7 @@ mod tests {
 
     fn args(source: &Path, cache: &Path) -> IndexArgs {
         let source = source.to_str().unwrap().to_owned();
-        IndexArgs { source, cache: cache.to_owned(), checksums: true, json: true }
+        IndexArgs { source, cache: cache.to_owned(), checksums: true, fields: Vec::new(), json: true }
     }
 
     #[test]

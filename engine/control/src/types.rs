@@ -82,6 +82,10 @@ impl TensorSpec {
     pub fn class_index() -> Self {
         Self::new(Dtype::I64, [])
     }
+    /// One byte, 0: what stands for the target of samples that have none.
+    pub fn no_target() -> Self {
+        Self::new(Dtype::U8, [])
+    }
     /// Bytes of one sample's tensor.
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.size_bytes()

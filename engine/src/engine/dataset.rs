@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::loader::RecordSizes;
 use crate::settings::CacheForm;
-use crate::source::{Concat, Decoder, Form, ImageMode, Resize, Scratch, Source};
+use crate::source::{Concat, Decoder, Form, ImageMode, Resize, Scratch, Source, picture_and_tail};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Dataset {
     /// gives.
     pub fn new(source: Arc<dyn Source>, mode: ImageMode, resize: Option<Resize>) -> Result<Self> {
         let decoder = match source.form() {
-            Form::Images => Some(Decoder::for_source(&*source, mode, resize)?),
+            Form::Images { .. } => Some(Decoder::for_source(&*source, mode, resize)?),
             Form::Rows(_) | Form::Fields(_) if resize.is_some() => {
                 return Err(Error::settings(
                     "resize is for images; this dataset holds tensors, which travel as they are",
@@ -59,7 +59,7 @@ impl Dataset {
             (Some(decoder), _) => decoder.spec(),
             (None, Form::Rows(spec)) => spec,
             (None, Form::Fields(fields)) => fields.row(),
-            (None, Form::Images) => self.source.target_spec(), // unreachable by construction: images have a decoder
+            (None, Form::Images { .. }) => self.source.target_spec(), // unreachable by construction: images have a decoder
         }
     }
 
@@ -88,8 +88,11 @@ impl Dataset {
                         }
                     };
                 };
+                let tailed = self.source.form().tailed();
+                let (picture, tail) = if tailed { picture_and_tail(payload.data)? } else { (payload.data, &[][..]) };
                 let mut data = vec![0; self.spec().bytes()];
-                decoder.decode(payload.data, &mut data, &mut Scratch::default())?;
+                decoder.decode(picture, &mut data, &mut Scratch::default())?;
+                data.extend_from_slice(tail);
                 Ok((data, payload.target.to_vec()))
             });
             ControlFlow::Break(())

@@ -237,7 +237,7 @@ fn land_one(
 ) -> Result<Fetched> {
     let id = rows.ids[row];
     let stored = feed.source.payload_bytes(id);
-    if payload.data.len() as u64 != stored && !feed.records.tailed() {
+    if payload.data.len() as u64 != stored && feed.records.sized() {
         return Err(Error::sample(format!(
             "the source gave {} bytes where {stored} were announced: it changed since it was opened; open it again",
             payload.data.len()

@@ -13,6 +13,7 @@ pub struct RecordSizes {
     source: Arc<dyn Source>,
     encoded: bool,
     tailed: bool,
+    sized: bool,
     decoded_bytes: usize,
     target_bytes: usize,
 }
@@ -20,10 +21,10 @@ pub struct RecordSizes {
 impl RecordSizes {
     /// For samples that have `decoded_bytes` once they are decoded, tails apart. Only images have an encoded form.
     pub fn new(source: Arc<dyn Source>, decoded_bytes: usize, form: CacheForm) -> Self {
-        let encoded = form == CacheForm::Encoded && matches!(source.form(), Form::Images);
+        let encoded = form == CacheForm::Encoded && matches!(source.form(), Form::Images { .. });
         let target_bytes = source.target_spec().bytes();
-        let tailed = source.form().tailed();
-        Self { source, encoded, tailed, decoded_bytes, target_bytes }
+        let (tailed, sized) = (source.form().tailed(), source.sized());
+        Self { source, encoded, tailed, sized, decoded_bytes, target_bytes }
     }
 
     /// Whether records hold the source's own bytes, which are decoded at every use.
@@ -31,9 +32,14 @@ impl RecordSizes {
         self.encoded
     }
 
-    /// Whether each record has a size of its own, which may not be known until it was read once.
+    /// Whether a tail follows what all decoded samples have.
     pub fn tailed(&self) -> bool {
         self.tailed
+    }
+
+    /// Whether each record's size is known before it was read once.
+    pub fn sized(&self) -> bool {
+        self.sized
     }
 
     /// Bytes of a decoded sample, without its tail.
@@ -43,8 +49,11 @@ impl RecordSizes {
 
     /// The record's own bytes.
     pub fn bytes(&self, id: SampleId) -> u64 {
-        let own = self.encoded || self.tailed;
-        let payload = if own { self.source.payload_bytes(id) } else { self.decoded_bytes as u64 };
+        let payload = match self.source.form() {
+            _ if self.encoded => self.source.payload_bytes(id),
+            Form::Fields(fields) if fields.tailed() => self.source.payload_bytes(id),
+            _ => self.decoded_bytes as u64 + self.source.tail_bytes(id),
+        };
         payload + self.target_bytes as u64
     }
 
@@ -55,7 +64,7 @@ impl RecordSizes {
 
     /// What the smallest record takes in the arena, or would without its tail.
     pub fn smallest_footprint(&self) -> u64 {
-        if self.tailed {
+        if !self.sized {
             return Arena::footprint(self.decoded_bytes + self.target_bytes);
         }
         self.footprints().min().unwrap_or(0)
@@ -63,15 +72,19 @@ impl RecordSizes {
 
     /// What all samples together take in the arena; `u64::MAX` where that is not known.
     pub fn total_footprint(&self) -> u64 {
-        if self.tailed {
+        if !self.sized {
             return u64::MAX;
         }
-        if self.encoded { self.footprints().sum() } else { self.footprint(0).saturating_mul(self.source.len() as u64) }
+        if self.encoded || self.tailed {
+            self.footprints().sum()
+        } else {
+            self.footprint(0).saturating_mul(self.source.len() as u64)
+        }
     }
 
     /// Of every sample, or of one where all are alike.
     fn footprints(&self) -> impl Iterator<Item = u64> + '_ {
-        let samples = if self.encoded { self.source.len() } else { self.source.len().min(1) };
+        let samples = if self.encoded || self.tailed { self.source.len() } else { self.source.len().min(1) };
         (0..samples as SampleId).map(|id| self.footprint(id))
     }
 }

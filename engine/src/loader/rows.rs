@@ -3,7 +3,7 @@
 use super::Feed;
 use super::timesheet::{Timesheet, Work};
 use crate::error::{Error, Result};
-use crate::source::{Payload, Scratch};
+use crate::source::{Payload, Scratch, picture_and_tail};
 use crate::staging::Field;
 use crate::types::SampleId;
 
@@ -62,21 +62,23 @@ impl Rows<'_> {
                 if feed.records.tailed() { " at least" } else { "" }
             )));
         }
-        if feed.scatters() {
+        if feed.images.is_none() && feed.scatters() {
             self.scatter(row, payload);
             return Ok(());
         }
+        let (pixels, tail) = payload.data.split_at(wanted);
+        self.set_tail(row, tail);
         let (sheet, key, id) = (self.sheet, self.key, i64::from(self.ids[row]));
         let (data, target) = self.at(row);
         target.copy_from_slice(payload.target);
         if let Some(images) = &feed.images {
             let before = sheet.turn(Work::Decode);
-            let made = images.make((key, id), payload.data, data, scratch);
+            let made = images.make((key, id), pixels, data, scratch);
             sheet.turn(before);
             made
         } else {
             // A plain copy stays on the account it is done for: reading the clock twice a row would cost as much.
-            data.copy_from_slice(payload.data);
+            data.copy_from_slice(pixels);
             Ok(())
         }
     }
@@ -88,8 +90,12 @@ impl Rows<'_> {
         }
         let bytes = self.target_bytes;
         self.target[row * bytes..(row + 1) * bytes].copy_from_slice(payload.target);
-        if let Some(tail) = self.tails.get_mut(row) {
-            *tail = payload.data[self.feed.records.decoded_bytes()..].into();
+        self.set_tail(row, &payload.data[self.feed.records.decoded_bytes()..]);
+    }
+
+    fn set_tail(&mut self, row: usize, tail: &[u8]) {
+        if let Some(place) = self.tails.get_mut(row) {
+            *place = tail.into();
         }
     }
 
@@ -114,16 +120,28 @@ impl Rows<'_> {
         if payload.target.len() != self.target_bytes {
             return Err(self.wrong_target(payload));
         }
+        let tailed = feed.records.tailed();
+        let (picture, tail) = if tailed { picture_and_tail(payload.data)? } else { (payload.data, &[][..]) };
+        self.set_tail(row, tail);
         let (sheet, key, id) = (self.sheet, self.key, i64::from(self.ids[row]));
         let (data, target) = self.at(row);
         target.copy_from_slice(payload.target);
         let before = sheet.turn(Work::Decode);
         let decoded = match &feed.images {
-            None => decoder.decode(payload.data, data, scratch),
-            Some(images) => images.decode((key, id), decoder, payload.data, data, scratch),
+            None => decoder.decode(picture, data, scratch),
+            Some(images) => images.decode((key, id), decoder, picture, data, scratch),
         };
         sheet.turn(before);
-        decoded
+        decoded?;
+        if tailed && !feed.keeps_encoded() {
+            // What is kept of it: the pixels, and the tail behind them.
+            if feed.images.is_none() {
+                scratch.decoded.clear();
+                scratch.decoded.extend_from_slice(data);
+            }
+            scratch.decoded.extend_from_slice(tail);
+        }
+        Ok(())
     }
 
     /// What the cache keeps of the payload just written to `row`.
@@ -132,6 +150,7 @@ impl Rows<'_> {
             (None, _) => payload.data,
             _ if self.feed.keeps_encoded() => payload.data,
             (Some(_), Some(_)) => &scratch.decoded,
+            (Some(_), None) if self.feed.records.tailed() => &scratch.decoded,
             (Some(_), None) => self.at(row).0,
         }
     }

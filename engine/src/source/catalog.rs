@@ -1,6 +1,7 @@
 //! What a dataset made of files holds: every sample's name, place and label, in the order of ids.
 
 use super::identity::{Mark, Stamp};
+use super::members::Members;
 use crate::error::{Error, Result, printable};
 use crate::types::{MAX_SAMPLES, SampleId};
 use sha2::{Digest, Sha256};
@@ -89,6 +90,8 @@ pub(super) struct Catalog {
     /// CRC-32 of every sample, if checksums were asked for; else empty.
     pub(super) sums: Vec<u32>,
     pub(super) labels: Vec<i64>,
+    /// Where samples have several members each, those that were chosen.
+    pub(super) members: Option<Members>,
     pub(super) classes: Vec<String>,
     pub(super) ignored: Ignored,
 }
@@ -165,6 +168,9 @@ impl Catalog {
         }
         add(&place.offset.to_le_bytes());
         add(&place.bytes.to_le_bytes());
+        if let Some(members) = &self.members {
+            add(&members.proof(id));
+        }
         if let Some(sum) = self.sums.get(id as usize) {
             add(&sum.to_le_bytes());
         }

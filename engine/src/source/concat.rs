@@ -109,7 +109,7 @@ impl Concat {
 fn kind(source: &dyn Source) -> String {
     let words = |spec: &TensorSpec| format!("{} {:?}", spec.dtype.name(), spec.shape);
     let samples = match source.form() {
-        Form::Images => "encoded images".to_owned(),
+        Form::Images { tailed } => format!("encoded images{}", if *tailed { " and what differs in size" } else { "" }),
         Form::Rows(spec) => words(spec),
         Form::Fields(fields) => {
             let each: Vec<String> = fields.each().iter().map(words).collect();
@@ -128,6 +128,12 @@ impl Source for Concat {
     }
     fn payload_bytes(&self, id: SampleId) -> u64 {
         self.of(id, |part, id| part.payload_bytes(id)).unwrap_or(0)
+    }
+    fn sized(&self) -> bool {
+        self.parts.iter().all(|part| part.sized())
+    }
+    fn tail_bytes(&self, id: SampleId) -> u64 {
+        self.of(id, |part, id| part.tail_bytes(id)).unwrap_or(0)
     }
     fn name(&self, id: SampleId) -> String {
         self.of(id, |part, id| part.name(id)).unwrap_or_default()

@@ -2,7 +2,7 @@
 
 use super::catalog::Catalog;
 use super::reader::Reader;
-use super::{Fingerprint, Form, Payload, Source, Traffic, checksums};
+use super::{Fields, Fingerprint, Form, Payload, Source, Traffic, checksums};
 use crate::error::{Error, Result, printable};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 pub(super) struct Files<R> {
     catalog: Arc<Catalog>,
     reader: R,
+    form: Form,
     target_spec: TensorSpec,
 }
 
@@ -24,12 +25,13 @@ impl<R: Reader> Files<R> {
         if catalog.places.is_empty() {
             let seen = catalog.ignored;
             return Err(Error::unreadable(format!(
-                "{} holds no samples: expected class folders of .jpg, .jpeg or .png files, or tar shards of them ({} other files, {} links, \
+                "{} holds no samples: expected class folders of .jpg, .jpeg or .png files, or tar shards of them; members of other kinds are samples where fields names them ({} other files, {} links, \
                  {} names with '..' were ignored); check the path",
                 catalog.url, seen.others, seen.links, seen.escaping
             )));
         }
-        if catalog.labels.len() != catalog.places.len() {
+        let labelled = catalog.members.as_ref().is_none_or(|members| members.labelled);
+        if labelled && catalog.labels.len() != catalog.places.len() {
             return Err(Error::internal(format!(
                 "{} labels for {} samples",
                 catalog.labels.len(),
@@ -41,7 +43,20 @@ impl<R: Reader> Files<R> {
             let sums = checksums::of_samples(&catalog, &reader)?;
             Arc::make_mut(&mut catalog).sums = sums;
         }
-        Ok(Self { catalog, reader, target_spec: TensorSpec::class_index() })
+        let form = match &catalog.members {
+            None => Form::Images { tailed: false },
+            Some(members) if members.picture => Form::Images { tailed: members.has_tail() },
+            Some(_) => Form::Fields(Fields::new(Vec::new(), true)?),
+        };
+        let target_spec = if labelled { TensorSpec::class_index() } else { TensorSpec::no_target() };
+        Ok(Self { catalog, reader, form, target_spec })
+    }
+
+    fn target(&self, id: SampleId) -> Option<&[u8]> {
+        if self.catalog.labels.is_empty() {
+            return Some(&[0]);
+        }
+        self.catalog.labels.get(id as usize).map(bytemuck::bytes_of)
     }
 }
 
@@ -66,13 +81,23 @@ impl<R: Reader> Source for Files<R> {
         text
     }
     fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.catalog.place(id).map_or(0, |p| u64::from(p.bytes))
+        match (self.catalog.place(id), &self.catalog.members) {
+            (None, _) => 0,
+            (Some(place), None) => u64::from(place.bytes),
+            (Some(_), Some(members)) => members.payload_bytes(id),
+        }
+    }
+    fn sized(&self) -> bool {
+        true
+    }
+    fn tail_bytes(&self, id: SampleId) -> u64 {
+        self.catalog.members.as_ref().map_or(0, |members| members.tail_bytes(id))
     }
     fn name(&self, id: SampleId) -> String {
         self.catalog.name(id)
     }
     fn form(&self) -> &Form {
-        &Form::Images
+        &self.form
     }
     fn target_spec(&self) -> &TensorSpec {
         &self.target_spec
@@ -81,19 +106,23 @@ impl<R: Reader> Source for Files<R> {
         &self.catalog.classes
     }
     fn labels(&self) -> Option<&[i64]> {
-        Some(&self.catalog.labels)
+        (!self.catalog.labels.is_empty()).then_some(&self.catalog.labels)
     }
     fn remote(&self) -> bool {
         self.reader.remote()
     }
     fn digest(&self) -> String {
         let catalog = &self.catalog;
-        let mut digest = Fingerprint::new(self.len(), &Form::Images, &self.target_spec, &catalog.classes);
+        let mut digest = Fingerprint::new(self.len(), &self.form, &self.target_spec, &catalog.classes);
         for (id, place) in catalog.places.iter().enumerate() {
             digest.add(catalog.names.get(id).as_bytes());
             digest.add(&place.bytes.to_le_bytes());
         }
         digest.add(bytemuck::cast_slice(&catalog.labels));
+        if let Some(members) = &catalog.members {
+            digest.add(members.names.as_bytes());
+            (0..self.len() as SampleId).for_each(|id| digest.add(&members.payload_bytes(id).to_le_bytes()));
+        }
         digest.finish()
     }
     fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
@@ -143,14 +172,20 @@ impl<R: Reader> Source for Files<R> {
                 return Traffic::default();
             }
         }
-        let labels = &self.catalog.labels;
         let verified = self.reader.remote();
+        let mut joined = Vec::new();
         self.reader.read(&self.catalog, &wanted, request_bytes, stopped, &mut |k, id, data| {
             let sound =
                 data.and_then(|data| if verified { Ok(data) } else { self.catalog.verify(id, data).map(|()| data) });
-            let payload = sound.and_then(|data| match labels.get(id as usize) {
-                Some(label) => Ok(Payload { data, target: bytemuck::bytes_of(label) }),
-                None => Err(out_of_range(id, labels.len())),
+            let payload = sound.and_then(|data| {
+                let target = self.target(id).ok_or_else(|| out_of_range(id, self.len()))?;
+                match &self.catalog.members {
+                    None => Ok(Payload { data, target }),
+                    Some(members) => {
+                        members.payload(id, data, &mut joined)?;
+                        Ok(Payload { data: &joined, target })
+                    }
+                }
             });
             sink(k, payload)
         })

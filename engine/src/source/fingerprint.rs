@@ -14,7 +14,8 @@ impl Fingerprint {
         let mut begun = Self(Sha256::new());
         begun.add(&(samples as u64).to_le_bytes());
         match form {
-            Form::Images => begun.add(b"images"),
+            Form::Images { tailed: false } => begun.add(b"images"),
+            Form::Images { tailed: true } => begun.add(b"images and a tail"),
             Form::Rows(spec) => begun.add_spec(spec),
             Form::Fields(fields) => {
                 begun.add(if fields.tailed() { b"fields and a tail" } else { b"fields" });

@@ -4,7 +4,10 @@
 use std::collections::HashSet;
 use std::io::Cursor;
 
-use super::catalog::Ignored;
+use super::catalog::{Catalog, Ignored, Shard};
+use super::groups::assemble;
+use super::identity::Stamp;
+use super::members::picture_and_tail;
 use super::tar::{Member, ShardIndex, walk};
 use super::{Form, Payload, Source, index_cache};
 use crate::error::Result;
@@ -19,12 +22,34 @@ pub fn tar(bytes: &[u8]) {
     let Ok(found) = walk(Cursor::new(bytes), bytes.len() as u64, "the shard") else { return };
     within(&found, bytes.len() as u64);
     let mut names = HashSet::new();
-    for member in &found.members {
+    for member in found.members.iter().chain(&found.others) {
         assert!(!member.name.starts_with('/') && member.name.split('/').all(|part| part != ".."), "{:?}", member.name);
+    }
+    for member in &found.members {
         assert!(names.insert(&member.name), "{:?} comes twice", member.name);
     }
     let kept = index_cache::encode(KEY, &found);
     assert_eq!(index_cache::decode(&kept, KEY, bytes.len() as u64).as_ref(), Some(&found));
+    for fields in [&["png;jpg", "txt"][..], &["cls", "png"], &["txt", "json"]] {
+        groups(bytes, found.clone(), fields);
+    }
+}
+
+/// Samples of several members: refused with words, or payloads of what lies in the archive, as long as announced.
+fn groups(bytes: &[u8], found: ShardIndex, fields: &[&str]) {
+    let fields: Vec<String> = fields.iter().map(|&field| field.to_owned()).collect();
+    let shard = Shard { path: "train.tar".to_owned(), bytes: bytes.len() as u64, stamp: Stamp::default() };
+    let mut catalog = Catalog::default();
+    let Ok(members) = assemble(&mut catalog, vec![(shard, found)], &fields) else { return };
+    let mut payload = Vec::new();
+    for (id, place) in (0..).zip(&catalog.places) {
+        let start = place.offset as usize;
+        let read = bytes.get(start..start + place.bytes as usize);
+        assert!(read.is_some_and(|read| members.payload(id, read, &mut payload).is_ok()), "{place:?}");
+        assert_eq!(payload.len() as u64, members.payload_bytes(id));
+        let apart = picture_and_tail(&payload).map(|(_, tail)| tail.len() as u64);
+        assert!(!(members.picture && members.has_tail()) || apart.is_ok_and(|tail| tail == members.tail_bytes(id)));
+    }
 }
 
 /// An index file, as it lies and with its checksum put right: nothing, or members within the shard.
@@ -34,13 +59,16 @@ pub fn index(bytes: &[u8]) {
     for file in [bytes, &sealed] {
         let Some(found) = index_cache::decode(file, KEY, SHARD_BYTES) else { continue };
         within(&found, SHARD_BYTES);
-        assert!(found.members.capacity() <= file.len(), "memory that the file does not justify");
+        assert!(
+            found.members.capacity() + found.others.capacity() <= file.len(),
+            "memory that the file does not justify"
+        );
         assert_eq!(index_cache::decode(&index_cache::encode(KEY, &found), KEY, SHARD_BYTES), Some(found));
     }
 }
 
 fn within(found: &ShardIndex, shard_bytes: u64) {
-    for member in &found.members {
+    for member in found.members.iter().chain(&found.others) {
         assert!(member.offset.checked_add(member.bytes).is_some_and(|end| end <= shard_bytes), "{member:?}");
     }
 }
@@ -61,6 +89,15 @@ pub fn tar_seeds() -> Vec<Vec<u8>> {
         archive(&[("a.png", b"x"), ("a.cls", b"1"), ("b.jpg", b"yy"), ("b.cls", b" 2\n")]),
         archive(&[("cat/a.png", b"x"), ("dog/b.jpg", &[7; 600]), ("notes.txt", b"")]),
         archive(&[(&long, b"x")]),
+        archive(&[
+            ("a.png", b"x"),
+            ("a.txt", b"words"),
+            ("a.cls", b"1"),
+            ("b.txt", b""),
+            ("b.cls", b"2"),
+            ("b.jpg", b"yy"),
+        ]),
+        archive(&[("a.txt", b"words"), ("a.json", b"{}"), ("a.wav", &[7; 600]), ("b.json", b"[]"), ("b.txt", b"")]),
     ]
 }
 
@@ -75,7 +112,7 @@ pub fn index_seeds() -> Vec<Vec<u8>> {
     };
     let ignored = Ignored { links: 1, escaping: 2, others: 3 };
     [vec![], vec![member(1, None)], (0..5).map(|n| member(n, Some(-(n as i64)))).collect()]
-        .map(|members| index_cache::encode(KEY, &ShardIndex { members, ignored }))
+        .map(|members| index_cache::encode(KEY, &ShardIndex { others: members.clone(), members, ignored }))
         .into()
 }
 
@@ -96,7 +133,7 @@ impl Source for OneImage {
         id.to_string()
     }
     fn form(&self) -> &Form {
-        &Form::Images
+        &Form::Images { tailed: false }
     }
     fn target_spec(&self) -> &TensorSpec {
         static SPEC: std::sync::LazyLock<TensorSpec> = std::sync::LazyLock::new(TensorSpec::class_index);

@@ -11,13 +11,14 @@
 //!
 //! ```text
 //! 0   8  "lfindex\0"          little endian throughout
-//! 8   4  version (2)
+//! 8   4  version (3)
 //! 12  4  CRC-32 of everything after it
 //! 16  -  key: u32 length, UTF-8
 //!        ignored: links, escaping, others (u64 each)
 //!        u32 members, then each: offset u64, bytes u64, flags u8 (1: labelled, 2: with a checksum), label i64,
 //! CRC-32 u32,
 //!        name u32 length + UTF-8
+//!        u32 other files, each likewise
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -35,7 +36,7 @@ use super::tar::{Member, ShardIndex};
 use crate::error::Result;
 
 const MAGIC: &[u8; 8] = b"lfindex\0";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// No index is larger: a hundred million members of a shard would be.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 /// The fixed part of a member, for bounding a declared count by the bytes that are there.
@@ -125,14 +126,16 @@ pub(super) fn encode(key: &str, index: &ShardIndex) -> Vec<u8> {
     for count in [index.ignored.links, index.ignored.escaping, index.ignored.others] {
         body.extend_from_slice(&count.to_le_bytes());
     }
-    body.extend_from_slice(&(index.members.len() as u32).to_le_bytes());
-    for m in &index.members {
-        body.extend_from_slice(&m.offset.to_le_bytes());
-        body.extend_from_slice(&m.bytes.to_le_bytes());
-        body.push(u8::from(m.label.is_some()) | u8::from(m.sum.is_some()) << 1);
-        body.extend_from_slice(&m.label.unwrap_or(0).to_le_bytes());
-        body.extend_from_slice(&m.sum.unwrap_or(0).to_le_bytes());
-        text(&mut body, &m.name);
+    for members in [&index.members, &index.others] {
+        body.extend_from_slice(&(members.len() as u32).to_le_bytes());
+        for m in members {
+            body.extend_from_slice(&m.offset.to_le_bytes());
+            body.extend_from_slice(&m.bytes.to_le_bytes());
+            body.push(u8::from(m.label.is_some()) | u8::from(m.sum.is_some()) << 1);
+            body.extend_from_slice(&m.label.unwrap_or(0).to_le_bytes());
+            body.extend_from_slice(&m.sum.unwrap_or(0).to_le_bytes());
+            text(&mut body, &m.name);
+        }
     }
     let mut file = Vec::with_capacity(16 + body.len());
     file.extend_from_slice(MAGIC);
@@ -163,23 +166,8 @@ pub(super) fn decode(file: &[u8], key: &str, shard_bytes: u64) -> Option<ShardIn
         return None;
     }
     let ignored = Ignored { links: at.u64()?, escaping: at.u64()?, others: at.u64()? };
-    let count = at.u32()? as usize;
-    if count.checked_mul(MEMBER_BYTES_MIN)? > at.0.len() {
-        return None;
-    }
-    let mut members = Vec::with_capacity(count);
-    for _ in 0..count {
-        let (offset, bytes, flags) = (at.u64()?, at.u64()?, *at.take(1)?.first()?);
-        let (label, sum) = (at.u64()? as i64, at.u32()?);
-        let name = at.text()?.to_owned();
-        offset.checked_add(bytes).filter(|&end| end <= shard_bytes)?;
-        if flags > 3 {
-            return None;
-        }
-        let (label, sum) = ((flags & 1 != 0).then_some(label), (flags & 2 != 0).then_some(sum));
-        members.push(Member { name, offset, bytes, label, sum });
-    }
-    at.0.is_empty().then_some(ShardIndex { members, ignored })
+    let (members, others) = (at.members(shard_bytes)?, at.members(shard_bytes)?);
+    at.0.is_empty().then_some(ShardIndex { members, others, ignored })
 }
 
 struct Cursor<'a>(&'a [u8]);
@@ -199,6 +187,26 @@ impl<'a> Cursor<'a> {
     fn text(&mut self) -> Option<&'a str> {
         let n = self.u32()?;
         std::str::from_utf8(self.take(n as usize)?).ok()
+    }
+    /// A list of members of a shard of so many bytes.
+    fn members(&mut self, shard_bytes: u64) -> Option<Vec<Member>> {
+        let count = self.u32()? as usize;
+        if count.checked_mul(MEMBER_BYTES_MIN)? > self.0.len() {
+            return None;
+        }
+        let mut members = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (offset, bytes, flags) = (self.u64()?, self.u64()?, *self.take(1)?.first()?);
+            let (label, sum) = (self.u64()? as i64, self.u32()?);
+            let name = self.text()?.to_owned();
+            offset.checked_add(bytes).filter(|&end| end <= shard_bytes)?;
+            if flags > 3 {
+                return None;
+            }
+            let (label, sum) = ((flags & 1 != 0).then_some(label), (flags & 2 != 0).then_some(sum));
+            members.push(Member { name, offset, bytes, label, sum });
+        }
+        Some(members)
     }
 }
 

@@ -1,17 +1,23 @@
 //! Labels of shards: from `key.cls` members where there are any (the webdataset convention), otherwise from the
 //! directory an image lies in.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::catalog::{Catalog, Shard, key};
+use super::groups;
 use super::tar::ShardIndex;
 use crate::error::{Error, Result};
 
-/// Adds the members of all shards to `catalog`, in order, with their labels.
+/// Adds the members of all shards to `catalog`, in order, with their labels; or samples of the members `fields`.
 ///
 /// # Errors
-/// `Sample` when some images have a `.cls` and others none, or when an image lies in no directory and has none.
-pub(super) fn assemble(catalog: &mut Catalog, shards: Vec<(Shard, ShardIndex)>) -> Result<()> {
+/// `Sample` when some images have a `.cls` and others none, or when an image lies in no directory and has none; as
+/// [`groups::assemble`].
+pub(super) fn assemble(catalog: &mut Catalog, shards: Vec<(Shard, ShardIndex)>, fields: &[String]) -> Result<()> {
+    if !fields.is_empty() {
+        catalog.members = Some(groups::assemble(catalog, shards, fields)?);
+        return Ok(());
+    }
     let images: usize = shards.iter().map(|(_, i)| i.members.len()).sum();
     let labelled: usize = shards.iter().map(|(_, i)| i.members.iter().filter(|m| m.label.is_some()).count()).sum();
     let mut classes = BTreeMap::new();
@@ -25,7 +31,16 @@ pub(super) fn assemble(catalog: &mut Catalog, shards: Vec<(Shard, ShardIndex)>) 
     catalog.labels.reserve(images);
     for (number, (shard, index)) in shards.into_iter().enumerate() {
         let number = u32::try_from(number).map_err(|_| Error::settings("more than four billion shards"))?;
+        let mut keys = HashSet::new();
         for member in &index.members {
+            if member.label.is_some() && !keys.insert(key(&member.name)) {
+                return Err(Error::sample(format!(
+                    "{}: two images share the key {}, the second is {}: a sample is one image, rename or remove one, or say which is meant with fields=",
+                    shard.path,
+                    key(&member.name),
+                    member.name
+                )));
+            }
             let label = match (member.label, labelled) {
                 (Some(label), _) => label,
                 (None, 0) => directory(&member.name).and_then(|d| classes.get(d)).copied().ok_or_else(|| {

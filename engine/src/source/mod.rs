@@ -9,6 +9,7 @@
 //! options.rs  how it is opened and read               found.rs        what a name of this machine stands for
 //! folder.rs   a class-per-folder directory            tar.rs          one shard's members, by walking its headers
 //! catalog.rs  names, places, labels of all samples    label.rs        classes from folders or from key.cls members
+//! groups.rs   samples of several members: key.jpg, key.txt, key.json     members.rs  and their payloads
 //! files.rs    the Source made of a catalog and a reader (reader.rs):
 //! local.rs    files on this machine: positioned reads, no runtime
 //! store.rs    everything else, through object_store: bounded connections, timeouts, retries, a throttle
@@ -47,6 +48,7 @@ mod folder;
 mod found;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod groups;
 mod identity;
 #[cfg(test)]
 mod identity_tests;
@@ -55,6 +57,7 @@ mod label;
 mod lanes;
 mod link;
 mod local;
+mod members;
 mod on_disk;
 #[cfg(test)]
 mod on_disk_tests;
@@ -96,6 +99,8 @@ pub(crate) use decode::resample;
 pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch};
 pub use fields::Fields;
 pub use fingerprint::Fingerprint;
+pub use groups::Part;
+pub(crate) use members::picture_and_tail;
 pub use open::open;
 pub use options::{DiskTier, OpenOptions, Throttle};
 pub use records::{Place, Records};
@@ -112,7 +117,10 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Form {
     /// Encoded images (JPEG or PNG) of any size; [`Decoder`] makes pixels of them.
-    Images,
+    Images {
+        /// Whether a tail follows the image, and then the image's length (a `u64`).
+        tailed: bool,
+    },
     /// Rows of one shape, ready to travel: [`Payload::data`] has exactly the spec's bytes.
     Rows(TensorSpec),
     /// Rows of several arrays: [`Payload::data`] has exactly the bytes of all of them, and then the tail, if there is
@@ -121,10 +129,13 @@ pub enum Form {
 }
 
 impl Form {
-    /// Whether samples differ in size although nothing is encoded. [`Source::payload_bytes`] of one that has not been
-    /// read yet is [`SIZE_UNKNOWN`] then.
+    /// Whether samples have something of any length, which is delivered as it is.
     pub fn tailed(&self) -> bool {
-        matches!(self, Self::Fields(fields) if fields.tailed())
+        match self {
+            Self::Images { tailed } => *tailed,
+            Self::Rows(_) => false,
+            Self::Fields(fields) => fields.tailed(),
+        }
     }
 }
 
@@ -177,9 +188,19 @@ pub trait Source: Send + Sync {
     /// The dataset in words for people: its URL without credentials or query, or what it is made of.
     fn describe(&self) -> String;
 
-    /// Size of the stored sample in bytes, without its target; 0 for an id out of range. It may be unknown until the
-    /// sample is read where samples have tails, and does not change once it is known.
+    /// Size of the stored sample in bytes, without its target; 0 for an id out of range. Where samples are not
+    /// [`Self::sized`] it is [`SIZE_UNKNOWN`] until the sample is read, and does not change once it is known.
     fn payload_bytes(&self, id: SampleId) -> u64;
+
+    /// Whether the size of every sample is known before it is read.
+    fn sized(&self) -> bool {
+        !self.form().tailed()
+    }
+
+    /// Of encoded images with a tail that are [`Self::sized`]: the tail's size in bytes.
+    fn tail_bytes(&self, _: SampleId) -> u64 {
+        0
+    }
 
     /// What a person would call the sample: a path, a member of a shard, a row.
     fn name(&self, id: SampleId) -> String;

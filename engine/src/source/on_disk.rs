@@ -35,7 +35,10 @@ impl OnDisk {
     /// `Settings` as [`Disk::open`]; also for a source whose labels are not known without reading, or whose samples
     /// nothing tells apart from their next version.
     pub(super) fn new(inner: Arc<dyn Source>, place: &str, tier: &DiskTier) -> Result<Self> {
-        let known = inner.labels().is_some() && *inner.target_spec() == TensorSpec::class_index();
+        let known = match inner.labels() {
+            Some(_) => *inner.target_spec() == TensorSpec::class_index(),
+            None => *inner.target_spec() == TensorSpec::no_target(),
+        };
         // An empty sample has no proof, as it has no bytes.
         let some = (0..inner.len() as SampleId).find(|&id| inner.payload_bytes(id) > 0);
         if !known || some.is_some_and(|id| inner.proof(id).is_none()) {
@@ -73,17 +76,21 @@ impl OnDisk {
         keys: &[Option<Key>],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> ControlFlow<(), Vec<usize>> {
-        let labels = self.inner.labels().unwrap_or_default();
+        let labels = self.inner.labels();
         let (mut left, mut room) = (Vec::new(), Vec::new());
         for (k, (&id, found)) in ids.iter().zip(self.disk.find(keys)).enumerate() {
             let bytes = self.inner.payload_bytes(id) as usize;
-            if let Some((found, label)) = found.as_ref().zip(labels.get(id as usize)) {
+            let target = match labels {
+                Some(labels) => labels.get(id as usize).map(bytemuck::bytes_of),
+                None => Some(&[0][..]),
+            };
+            if let Some((found, target)) = found.as_ref().zip(target) {
                 if room.len() < bytes {
                     room.resize(bytes, 0);
                 }
                 let data = room.get_mut(..bytes).unwrap_or_default();
                 if self.disk.read_found(found, data) {
-                    sink(k, Ok(Payload { data, target: bytemuck::bytes_of(label) }))?;
+                    sink(k, Ok(Payload { data, target }))?;
                     continue;
                 }
             }
@@ -102,6 +109,12 @@ impl Source for OnDisk {
     }
     fn payload_bytes(&self, id: SampleId) -> u64 {
         self.inner.payload_bytes(id)
+    }
+    fn sized(&self) -> bool {
+        self.inner.sized()
+    }
+    fn tail_bytes(&self, id: SampleId) -> u64 {
+        self.inner.tail_bytes(id)
     }
     fn name(&self, id: SampleId) -> String {
         self.inner.name(id)

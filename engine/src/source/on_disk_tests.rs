@@ -144,7 +144,7 @@ impl Source for Damaging {
         id.to_string()
     }
     fn form(&self) -> &Form {
-        &Form::Images
+        &Form::Images { tailed: false }
     }
     fn target_spec(&self) -> &TensorSpec {
         &self.target

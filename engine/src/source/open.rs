@@ -79,6 +79,7 @@ fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Sour
     }
     match find(local)? {
         Found::Folder(root, listed) => {
+            options.check_fields_of(local)?;
             let catalog = folder::catalog(&root, listed)?;
             Ok(Arc::new(Files::new(catalog, LocalReader::new(root, 0), options.checksums)?))
         }
@@ -91,12 +92,12 @@ fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Sour
                 let key = || index_cache::local_key(&shard);
                 let sum = |index: &mut ShardIndex| local::sum_shard(&shard, index);
                 let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> =
-                    if options.checksums { Some(&sum) } else { None };
+                    if options.sums_of_members() { Some(&sum) } else { None };
                 index_cache::through(cache, key, &shard, || local::index_shard(&shard.path), sum)
             })?;
             let reader = LocalReader::new(PathBuf::new(), shards.len());
             let mut catalog = Catalog { url: local.to_owned(), ..Catalog::default() };
-            label::assemble(&mut catalog, shards)?;
+            label::assemble(&mut catalog, shards, &options.fields)?;
             Ok(Arc::new(Files::new(catalog, reader, options.checksums)?))
         }
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::Part;
 use crate::error::{Error, Result};
 
 /// Makes a store behave like one that is far away, for demonstrations and experiments.
@@ -42,6 +43,9 @@ pub struct OpenOptions {
     /// and padding apart. Local files without a throttle are read sample by sample: there is no request to save.
     /// Default: yes.
     pub coalesce: bool,
+    /// What of a shard's samples is delivered, by member: see [`Part::of`](super::Part::of). Default: none, samples are
+    /// images and their labels.
+    pub fields: Vec<String>,
     /// Keep what was fetched on a local disk, and read it there the next time. Default: none.
     pub disk: Option<DiskTier>,
 }
@@ -67,15 +71,34 @@ impl Default for OpenOptions {
             retry_timeout: Duration::from_secs(120),
             checksums: false,
             coalesce: true,
+            fields: Vec::new(),
             disk: None,
         }
     }
 }
 
 impl OpenOptions {
+    /// Whether checksums are taken when a shard is indexed. Those of samples of several members are taken of what is
+    /// read of them.
+    pub(super) fn sums_of_members(&self) -> bool {
+        self.checksums && self.fields.is_empty()
+    }
+    /// # Errors
+    /// `Settings` for fields of a dataset that is a folder of files.
+    pub(super) fn check_fields_of(&self, folder: &str) -> Result<()> {
+        if self.fields.is_empty() {
+            return Ok(());
+        }
+        Err(Error::settings(format!(
+            "fields: {folder} is a folder of images, and members of samples are those of tar shards: leave fields out, or name the shards"
+        )))
+    }
     pub(super) fn check(&self) -> Result<()> {
         if !(1..=4096).contains(&self.connections) {
             return Err(Error::settings(format!("connections={} is not possible: use 1 to 4096", self.connections)));
+        }
+        if !self.fields.is_empty() {
+            Part::of(&self.fields)?;
         }
         if self.timeout == Some(Duration::ZERO) {
             return Err(Error::settings(

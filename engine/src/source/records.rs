@@ -68,8 +68,7 @@ impl Records {
             Ok([only]) => Form::Rows(only),
             Err(_) => Form::Fields(fields),
         };
-        let target_spec =
-            target.as_ref().map_or_else(|| TensorSpec::new(crate::types::Dtype::U8, []), |place| place.spec.clone());
+        let target_spec = target.as_ref().map_or_else(TensorSpec::no_target, |place| place.spec.clone());
         Fields::new(vec![target_spec.clone()], false)?;
         let columns = data.into_iter().chain(target).map(|place| Column::open(place, samples));
         let columns = columns.collect::<Result<_>>()?;

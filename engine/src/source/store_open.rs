@@ -43,6 +43,7 @@ pub(super) fn local(path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
     };
     match found::find(path)? {
         Found::Folder(root, listed) => {
+            options.check_fields_of(path)?;
             let root_key = key(local::utf8(&root)?)?;
             files(store, folder::catalog(&root, listed)?, root_key, options)
         }
@@ -224,11 +225,12 @@ fn shards(
     let indexed = several(&objects, lanes, |object| {
         let key = || index_key(&object.shard);
         let sum = |index: &mut ShardIndex| sum(&store, object, lanes, index);
-        let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> = if options.checksums { Some(&sum) } else { None };
+        let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> =
+            if options.sums_of_members() { Some(&sum) } else { None };
         index_cache::through(cache, key, &object.shard, || walk(&store, object, lanes), sum)
     })?;
     let mut catalog = Catalog { url, ..Catalog::default() };
-    label::assemble(&mut catalog, indexed)?;
+    label::assemble(&mut catalog, indexed, &options.fields)?;
     let keys = objects.into_iter().map(|o| o.key).collect();
     let reader = StoreReader::new(store, keys, Path::default(), options.coalesce);
     Ok(Arc::new(Files::new(catalog, reader, options.checksums)?))

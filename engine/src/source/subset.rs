@@ -100,6 +100,12 @@ impl Source for Subset {
     fn payload_bytes(&self, id: SampleId) -> u64 {
         self.inner(id).map_or(0, |id| self.inner.payload_bytes(id))
     }
+    fn sized(&self) -> bool {
+        self.inner.sized()
+    }
+    fn tail_bytes(&self, id: SampleId) -> u64 {
+        self.inner(id).map_or(0, |id| self.inner.tail_bytes(id))
+    }
     fn name(&self, id: SampleId) -> String {
         self.inner(id).map_or_else(String::new, |id| self.inner.name(id))
     }

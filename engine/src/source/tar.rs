@@ -17,7 +17,7 @@ const LABEL_BYTES_MAX: u64 = 64;
 /// After the end mark, writers pad to a record: 10 KiB as a rule, up to this much is looked at.
 const PADDING_BYTES_MAX: u64 = 64 << 10;
 
-/// An image in a shard.
+/// An image in a shard, or another file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Member {
     pub(super) name: String,
@@ -33,6 +33,8 @@ pub(super) struct Member {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ShardIndex {
     pub(super) members: Vec<Member>,
+    /// Files that are neither images nor class numbers. They are counted among the ignored, until they are asked for.
+    pub(super) others: Vec<Member>,
     pub(super) ignored: Ignored,
 }
 
@@ -93,31 +95,30 @@ pub(super) fn walk<R: Read + Seek>(reader: R, len: u64, what: &str) -> Result<Sh
             }
         } else {
             found.ignored.others += 1;
+            found.others.push(Member { name, offset, bytes, label: None, sum: None });
         }
     }
     check_end(archive.into_inner(), end, len, what)?;
-    join(&mut found, labels, what)?;
+    join(&mut found, &labels);
     Ok(found)
 }
 
-/// Gives every image the label of its key.
-fn join(found: &mut ShardIndex, labels: HashMap<String, i64>, what: &str) -> Result<()> {
+/// Gives every file the label of its key.
+fn join(found: &mut ShardIndex, labels: &HashMap<String, i64>) {
     if labels.is_empty() {
-        return Ok(());
+        return;
     }
     let mut used = HashSet::with_capacity(labels.len());
     for member in &mut found.members {
-        let key = key(&member.name);
-        member.label = labels.get(key).copied();
-        if member.label.is_some() && !used.insert(key) {
-            return Err(Error::sample(format!(
-                "{what}: two images share the key {key}, the second is {}: a sample is one image, rename or remove one",
-                member.name
-            )));
+        member.label = labels.get(key(&member.name)).copied();
+        if member.label.is_some() {
+            used.insert(key(&member.name));
         }
     }
     found.ignored.others += (labels.len() - used.len()) as u64;
-    Ok(())
+    for member in &mut found.others {
+        member.label = labels.get(key(&member.name)).copied();
+    }
 }
 
 /// A name without `.` components and leading slashes; `None` when it climbs out of the archive.

@@ -130,11 +130,12 @@ class Data(OfThisProcess):
 
     def cache_bytes(self, form: str = "encoded") -> int:
         """Host memory in bytes that caching every sample would take, in the form ``"encoded"`` or ``"decoded"``."""
-        if self._structure is not None and self._structure.tail:
+        size = self._native.cache_bytes(form)
+        if size == 2**64 - 1:
             raise SettingsError(
                 "samples of this dataset differ in size, which is known of those alone that were read: give cache= in bytes"
             )
-        return self._native.cache_bytes(form)
+        return size
 
     def __repr__(self) -> str:
         made = self.spec if self._structure is not None else "{} {}".format(*self.spec)

@@ -131,9 +131,9 @@ def _refuse(asked: SimpleNamespace) -> None:
 def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -> _Delivery:
     transform = None if asked.transform is None else _images.transform(asked.transform)
     structure = data._structure
-    if transform is not None and structure is not None:
+    if transform is not None and structure is not None and not data._native.images:
         raise SettingsError(
-            "transform= is for datasets of pairs (image, target), and this one's samples are made otherwise: transform in "
+            "transform= is for pairs (image, target) and for pictures in shards, and this dataset's samples are others: transform in "
             "the loop, on batch.data"
         )
     made = None if transform is None else transform._fit(data._native)

@@ -435,7 +435,9 @@ def open_source(
     checksums: bool,
     coalesce: bool,
     disk: tuple[str, int] | None,
+    fields: list[str],
 ) -> Source: ...
+def member_parts(fields: list[str]) -> list[tuple[str, int]]: ...
 def crop_box(
     size: tuple[int, int], resize: tuple[int, int], crop: tuple[int, int]
 ) -> tuple[float, float, float, float]: ...

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import _native, _words
+from . import _groups, _native, _words
 from ._data import Data, parse_bandwidth
 from ._dataset import Adaptor
 from ._errors import SettingsError
@@ -41,6 +42,7 @@ def open(
     processes: int = 0,
     varying: bool = False,
     target: str | None = None,
+    fields: Sequence[str] | Mapping[str, str] | None = None,
 ) -> Data:
     """Opens a dataset.
 
@@ -103,6 +105,12 @@ def open(
             time: their size is known then.
         target: the key of the target, for a Python dataset of dicts: what ``batch.target`` is and losses go by. None
             takes the first of labels, label, target, targets and y that items have.
+        fields: what of the samples in tar shards is delivered, where they have several members (``a.jpg``, ``a.json``,
+            ``a.cls``): ``("jpg;png", "json", "cls")`` makes tuples of them, ``{"image": "jpg;png", "caption": "txt"}``
+            dicts. Semicolons stand between alternatives; every sample must have each. The first picture is decoded as
+            images are, ``cls`` is the target; of the others a batch has a list, of text (txt, text, transcript), of what
+            JSON says (json), of arrays (npy), else of bytes. They travel and are cached with the picture, and read with
+            the same request, so a sample's members must lie one after the other.
 
     Raises:
         SourceError: nothing is there, or it cannot be read. OutageError, a SourceError: the store does not serve.
@@ -120,24 +128,24 @@ def open(
         raise SettingsError("varying= and target= are for Python datasets: leave them out")
     if isinstance(data, (str, os.PathLike)) and not are_files(data):
         _only_for_datasets(thread_safe, processes)
-        return Data(
-            _native.open_source(
-                os.fspath(data),
-                mode=mode,
-                resize=None if resized is None else resized.to,
-                crop=None if resized is None else resized.crop,
-                latency_s=real("latency", latency),
-                bandwidth_bytes_per_s=parse_bandwidth(bandwidth),
-                connections=whole("connections", connections, 1, 65536),
-                index_cache=None if index_cache is None else os.fspath(index_cache),
-                store_options=_store_options(os.fspath(data), store_options),
-                timeout_s=None if timeout is None else real("timeout", timeout),
-                retry_timeout_s=real("retry_timeout", retry_timeout),
-                checksums=flag("checksums", checksums),
-                coalesce=flag("coalesce", coalesce),
-                disk=_disk(disk, disk_bytes),
-            )
+        source = _native.open_source(
+            os.fspath(data),
+            mode=mode,
+            resize=None if resized is None else resized.to,
+            crop=None if resized is None else resized.crop,
+            latency_s=real("latency", latency),
+            bandwidth_bytes_per_s=parse_bandwidth(bandwidth),
+            connections=whole("connections", connections, 1, 65536),
+            index_cache=None if index_cache is None else os.fspath(index_cache),
+            store_options=_store_options(os.fspath(data), store_options),
+            timeout_s=None if timeout is None else real("timeout", timeout),
+            retry_timeout_s=real("retry_timeout", retry_timeout),
+            checksums=flag("checksums", checksums),
+            coalesce=flag("coalesce", coalesce),
+            disk=_disk(disk, disk_bytes),
+            fields=_groups.names(fields),
         )
+        return Data(source, (), None if fields is None else _groups.structure_of(fields, source))
     for name, value, default in (
         ("latency", latency, 0.0),
         ("bandwidth", bandwidth, None),
@@ -150,6 +158,7 @@ def open(
         ("coalesce", coalesce, True),
         ("disk", disk, None),
         ("disk_bytes", disk_bytes, None),
+        ("fields", fields, None),
     ):
         if value != default:
             raise SettingsError(

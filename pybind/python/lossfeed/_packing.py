@@ -28,7 +28,8 @@ class Leaf(NamedTuple):
     dtype: str
     #: Of a field or target; of an array in the tail as many dimensions, whatever their lengths.
     shape: tuple[int, ...]
-    #: How a dataset gives it: "tensor", "array", "image", "int", "float", "bool", "list" or "object".
+    #: How a dataset gives it: "tensor", "array", "image", "int", "float", "bool", "list" or "object"; or what a member of
+    #: a shard holds: "json", "text", "npy" or "bytes".
     given: str
     #: How messages, and ``pad=``, call it.
     path: str

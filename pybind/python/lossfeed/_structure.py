@@ -7,6 +7,8 @@ Python object, which is pickled), makes up the sample's *tail*. One leaf may be 
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import pickle
 import struct
@@ -86,6 +88,8 @@ class Structure:
 
     def _parts(self, value: Any, path: str) -> tuple[Any, Any] | None:
         """Keys and values of a branch; None for a leaf."""
+        if isinstance(value, Leaf):
+            return None
         if isinstance(value, Mapping):
             return list(value), list(value.values())
         # Numbers in a list are an array, but for the sample itself, and where they have names.
@@ -94,6 +98,8 @@ class Structure:
         return None
 
     def _leaf(self, value: Any, path: str) -> Leaf:
+        if isinstance(value, Leaf):
+            return self._made(value)
         name = path or "the sample"
         array, given = self._array(value, name, 0)
         if array is None:
@@ -113,6 +119,16 @@ class Structure:
             return Leaf("target", 0, dtype, shape, given, path)
         self.fields.append((dtype, shape))
         return Leaf("field", len(self.fields) - 1, dtype, shape, given, path)
+
+    def _made(self, leaf: Leaf) -> Leaf:
+        """A leaf of samples that native code makes."""
+        if leaf.place == "target":
+            self.target = leaf.dtype, leaf.shape
+        elif leaf.place == "field":
+            self.fields.append((leaf.dtype, leaf.shape))
+        else:
+            self.tail.append((leaf.dtype, len(leaf.shape)))
+        return leaf
 
     def _array(self, value: Any, name: str, i: int) -> tuple[Any, str]:
         """`value` as a CPU tensor or a native-endian array of a dtype that travels, and what it was; None for what is no
@@ -156,7 +172,9 @@ class Structure:
 
     # ---- every item ------------------------------------------------------------------------------------------------
 
-    def _made_quick(self) -> tuple[Prepare | None, _native.Packing]:
+    def _made_quick(self) -> tuple[Prepare | None, _native.Packing | None]:
+        if any(leaf.given in ("json", "text", "bytes", "npy") for leaf in self.leaves):
+            return None, None  # no items are packed
         if self._walks and all(leaf.given not in ("object", "list", "image") for leaf in self.leaves):
             numbers = iter(range(len(self.leaves)))
             return None, packing(self.build(lambda _: next(numbers)), self.leaves)
@@ -165,6 +183,7 @@ class Structure:
     def rows(self, count: int, seconds: float) -> tuple[_native.Rows, Callable[[Any], bool | None]]:
         """A run of `count` items at most that are read within some time, and what adds an item to it and tells whether
         another may follow; None for one that :meth:`pack` must look at."""
+        assert self._packing is not None
         rows, prepare = _native.Rows(self._packing, count, seconds), self._prepare
         if prepare is None:
             return rows, rows.add
@@ -321,7 +340,7 @@ class Structure:
                 return restored(leaf, convert(target, leaf.dtype, leaf.shape))
             part, dtype, shape = (fields if leaf.place == "field" else tail)[leaf.number]
             if leaf.place == "object":
-                return pickle.loads(part)
+                return opened(leaf, part)
             # A copy of its own: fields of a row lie without gaps, where a type may not be aligned.
             return restored(leaf, convert(bytearray(part), dtype, shape))
 
@@ -333,11 +352,34 @@ class Structure:
 
     def alike(self, other: Structure) -> bool:
         """Whether samples of both can be in one batch."""
-        return (self.spec(), self.target_key) == (other.spec(), other.target_key)
+        mine, others = ([leaf.given for leaf in of.leaves if leaf.place == "object"] for of in (self, other))
+        return (self.spec(), self.target_key, mine) == (other.spec(), other.target_key, others)
 
     def __getstate__(self) -> dict[str, Any]:
         # For worker processes, which make pixels by themselves.
         return {**self.__dict__, "_image": None, "_prepare": None, "_packing": None}
+
+
+def opened(leaf: Leaf, raw: Any) -> Any:
+    """What the bytes of a leaf stand for that is no array of numbers.
+
+    Raises:
+        SampleError: they are not what the leaf is.
+    """
+    try:
+        if leaf.given == "object":
+            return pickle.loads(raw)
+        if leaf.given == "json":
+            return json.loads(bytes(raw))
+        if leaf.given == "text":
+            return str(raw, "utf-8")
+        if leaf.given == "npy":
+            return require_numpy("a member of an array").load(io.BytesIO(raw), allow_pickle=False)
+    except (ValueError, EOFError, RecursionError) as cause:
+        if leaf.given == "object":
+            raise
+        raise SampleError(f"{leaf.path}: {len(raw)} bytes are no {leaf.given}: {str(cause)[:200]}") from cause
+    return bytes(raw)
 
 
 def restored(leaf: Leaf, value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import pickle
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
@@ -12,7 +11,7 @@ from ._batch import Batch, Whole, own
 from ._errors import SampleError, SettingsError
 from ._memory import as_bytes, require_numpy, to_numpy, to_torch
 from ._plain import Plain
-from ._structure import TARGET_KEYS, Leaf, Spec, Structure, restored
+from ._structure import TARGET_KEYS, Leaf, Spec, Structure, opened, restored
 
 #: ``pad=`` that joins arrays of different lengths without filling.
 NESTED = "nested"
@@ -90,7 +89,9 @@ class Views:
         *data, target, ids, weight = fields
         if self.structure is None:
             return Fields(self.shown(data[0]), target, ids, weight)
-        places = {"field": data, "target": [target], "tail": tail, "object": tail}
+        # Pictures of shards are made as images alone are, and are the only array of their samples.
+        shown = [self.shown(field) for field in data]
+        places = {"field": shown, "target": [target], "tail": tail, "object": tail}
         tree = self.structure.build(lambda leaf: places[leaf.place][leaf.number])
         if self.structure.pair:
             return Fields(tree[0], tree[1], ids, weight)
@@ -108,7 +109,7 @@ class Views:
         joined: dict[int, Any] = {}
         for leaf in self.structure.leaves:
             if leaf.place == "object":
-                joined[leaf.number] = [pickle.loads(tails.copied(row, leaf.number)) for row in range(slot.rows)]
+                joined[leaf.number] = [_opened(slot, tails, leaf, row) for row in range(slot.rows)]
             elif leaf.place == "tail":
                 joined[leaf.number] = self._join(tails, leaf)
         return [joined[number] for number in range(len(joined))]
@@ -150,13 +151,21 @@ class Views:
                     return restored(leaf, (target if leaf.place == "target" else data[leaf.number])[row])
                 assert tails is not None
                 if leaf.place == "object":
-                    return pickle.loads(tails.copied(row, leaf.number))
+                    return _opened(slot, tails, leaf, row)
                 part, shape = tails.part(row, leaf.number)
                 return restored(leaf, self._convert(part, leaf.dtype, tuple(shape)))
 
             return structure.build(value)
 
         return [item(row) for row in range(slot.rows)], ids, weight
+
+
+def _opened(slot: _native.Slot, tails: _native.Tails, leaf: Leaf, row: int) -> Any:
+    try:
+        return opened(leaf, tails.copied(row, leaf.number))
+    except SampleError as cause:
+        ids = memoryview(slot.fields()[-2]).cast("B").cast("q")
+        raise SampleError(f"sample {ids[row]}: {cause}") from cause
 
 
 def collated(views: Views, slot: _native.Slot, collate_fn: Any) -> Fields:

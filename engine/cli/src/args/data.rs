@@ -45,6 +45,9 @@ pub struct IndexArgs {
     /// Read the whole dataset and keep a CRC-32 of every sample, for lossfeed.open(…, checksums=True)
     #[arg(long)]
     pub checksums: bool,
+    /// The members that samples are made of, as lossfeed.open(…, fields=) takes them: jpg,json,cls
+    #[arg(long, value_delimiter = ',')]
+    pub fields: Vec<String>,
     /// One JSON document instead of lines
     #[arg(long)]
     pub json: bool,

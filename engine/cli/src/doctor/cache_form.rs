@@ -47,7 +47,8 @@ fn said(cost: &Cost) -> String {
 }
 
 fn measure() -> Result<Cost> {
-    let picture: Arc<dyn Source> = Arc::new(Picture { form: Form::Images, target: TensorSpec::class_index() });
+    let picture: Arc<dyn Source> =
+        Arc::new(Picture { form: Form::Images { tailed: false }, target: TensorSpec::class_index() });
     let decoder = Decoder::for_source(&*picture, ImageMode::Rgb, None)?;
     let decoded_bytes = decoder.spec().bytes();
     let (mut pixels, mut scratch) = (vec![0; decoded_bytes], Scratch::default());

@@ -91,7 +91,7 @@ fn pack(args: &PackArgs) -> Result<Report> {
     }
     let source = source::open(&args.source, &OpenOptions::default())?;
     let source = source.as_ref();
-    if source.form() != &Form::Images {
+    if source.form() != &(Form::Images { tailed: false }) {
         return Err(Error::settings(format!("{} holds no images: only images are packed", source.describe())));
     }
     let labels = Labels::of(source)?;

@@ -116,7 +116,7 @@ impl Decoder {
     /// `Usage` for a source of rows; `Settings` for a resize of 0 or beyond [`MAX_PIXELS`]; `Sample` when none of the
     /// first 16 samples decodes.
     pub fn for_source(source: &dyn Source, mode: ImageMode, resize: Option<Resize>) -> Result<Self> {
-        if !matches!(source.form(), Form::Images) {
+        if !matches!(source.form(), Form::Images { .. }) {
             return Err(Error::usage(format!(
                 "{} holds rows, not images: there is nothing to decode",
                 source.describe()

@@ -33,7 +33,7 @@ impl Source for Images {
         format!("image {id}")
     }
     fn form(&self) -> &Form {
-        &Form::Images
+        &Form::Images { tailed: false }
     }
     fn target_spec(&self) -> &TensorSpec {
         unreachable!("the decoder looks at no target")
