@@ -50,7 +50,6 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(source::open_source, module)?)?;
     module.add_function(wrap_pyfunction!(source::array_source, module)?)?;
     module.add_function(wrap_pyfunction!(source::record_source, module)?)?;
-    module.add_function(wrap_pyfunction!(source::member_parts, module)?)?;
     module.add_function(wrap_pyfunction!(dataset::dataset_source, module)?)?;
     module.add_class::<calls::Call>()?;
     module.add_class::<packing::Packing>()?;

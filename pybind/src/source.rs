@@ -125,6 +125,13 @@ impl Source {
         Ok((Buffer::from_vec(data), Buffer::from_vec(target)))
     }
 
+    /// What samples are made of, as (name, kind, dtype of its numbers or ""); empty for pairs of one array and a target.
+    #[getter]
+    fn pieces(&self) -> Vec<(&str, &'static str, &'static str)> {
+        let of = |piece: &source::Piece| piece.kind.dtype().map_or("", |dtype| dtype.name());
+        self.dataset.source.pieces().iter().map(|piece| (piece.name.as_str(), piece.kind.name(), of(piece))).collect()
+    }
+
     /// Whether samples are encoded images.
     #[getter]
     fn images(&self) -> bool {
@@ -182,18 +189,6 @@ pub(crate) fn open_source(
     };
     let opened = outside(py, || source::open(url, &options))?;
     Source::wrap(py, opened, mode, resize.map(|to| Resize { to, crop }))
-}
-
-/// What each of the members `fields` of a shard's samples becomes: "picture", "label", or "tail" with its number there.
-#[pyfunction]
-pub(crate) fn member_parts(fields: Vec<String>) -> PyResult<Vec<(&'static str, usize)>> {
-    let parts = source::Part::of(&fields).map_err(raise)?;
-    let named = |part| match part {
-        source::Part::Picture => ("picture", 0),
-        source::Part::Label => ("label", 0),
-        source::Part::Tail(number) => ("tail", number),
-    };
-    Ok(parts.into_iter().map(named).collect())
 }
 
 /// A dataset of rows in files: arrays of data as (path, offset, spec), and one of targets or none.

@@ -207,9 +207,9 @@ def test_an_index_that_was_kept_serves_any_fields(shards, tmp_path):
 @pytest.mark.parametrize(
     "fields, says",
     [
-        ((), "give the members"),
-        ("jpg", "give the members"),
-        ({"a": 1}, "give the members"),
+        ((), "give the parts"),
+        ("jpg", "give the parts"),
+        ({"a": 1}, "give the parts"),
         ({1: "png"}, "keys are text"),
         (("cls", "png"), "comes last"),
         (("cls",), "beside the class number"),

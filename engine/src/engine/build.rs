@@ -132,7 +132,7 @@ impl Checked {
         let settings = Settings { workers: Some(settings.worker_count()), ..settings };
         let samples = dataset.source.len();
         settings.validate(samples)?;
-        if settings.read_ahead.is_some_and(|bytes| bytes > 0) && !dataset.source.sized() {
+        if settings.read_ahead.is_some_and(|bytes| bytes > 0) && dataset.source.expected_bytes(0).is_none() {
             return Err(Error::settings(
                 "read_ahead is for samples whose size is known before they are read, and these differ: leave it out",
             ));
@@ -218,8 +218,11 @@ impl Checked {
         let cache = Cache::new(control, arena, Arc::clone(&counters));
         let cache = if let Some(writer) = journal { cache.recorded(writer) } else { cache };
         let cache = if source.in_memory() { cache.over_memory() } else { cache };
-        let read_ahead_bytes =
-            if source.in_memory() || !source.sized() { 0 } else { settings.read_ahead_bytes(source.remote()) };
+        let read_ahead_bytes = if source.in_memory() || source.expected_bytes(0).is_none() {
+            0
+        } else {
+            settings.read_ahead_bytes(source.remote())
+        };
         let target_bytes = source.target_spec().bytes();
         let read_ahead =
             (read_ahead_bytes > 0).then(|| ReadAhead::new(read_ahead_bytes, target_bytes, Arc::clone(&counters)));

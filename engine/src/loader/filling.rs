@@ -237,13 +237,16 @@ fn land_one(
 ) -> Result<Fetched> {
     let id = rows.ids[row];
     let stored = feed.source.payload_bytes(id);
-    if payload.data.len() as u64 != stored && feed.records.sized() {
+    if feed.records.announced() && payload.data.len() as u64 != stored {
         return Err(Error::sample(format!(
             "the source gave {} bytes where {stored} were announced: it changed since it was opened; open it again",
             payload.data.len()
         )));
     }
     rows.write(row, payload, feed.decoder.is_some(), scratch)?;
+    if !feed.records.announced() {
+        feed.source.delivered(id, payload.data);
+    }
     let Some((flight, admitted)) = origins.flight(row) else { return Ok(Fetched::Passed(None)) };
     // What is kept takes what the books say: a sample whose size was not known, or was another, is kept another time.
     let record_bytes = rows.kept(row, payload, scratch).len() + payload.target.len();

@@ -109,7 +109,7 @@ impl ReadAhead {
 
     /// The life of a thread that reads ahead for batches which `cache` decides, until [`Self::close`].
     pub fn work(&self, cache: &Cache, source: &dyn Source) {
-        let bytes = |id| source.payload_bytes(id) + self.target_bytes;
+        let bytes = |id| source.expected_bytes(id).unwrap_or(0) + self.target_bytes;
         loop {
             let look = {
                 let mut window = self.window.lock();
@@ -156,7 +156,7 @@ impl ReadAhead {
                     return ControlFlow::Continue(());
                 };
                 match payload {
-                    Ok(payload) if payload.data.len() as u64 == source.payload_bytes(id) => {
+                    Ok(payload) if !source.sized() || payload.data.len() as u64 == source.payload_bytes(id) => {
                         self.land(id, Arc::new([payload.data, payload.target].concat()));
                     }
                     // Its batch asks for it again, and says what is wrong with it.

@@ -13,7 +13,7 @@ pub struct RecordSizes {
     source: Arc<dyn Source>,
     encoded: bool,
     tailed: bool,
-    sized: bool,
+    announced: bool,
     decoded_bytes: usize,
     target_bytes: usize,
 }
@@ -23,8 +23,8 @@ impl RecordSizes {
     pub fn new(source: Arc<dyn Source>, decoded_bytes: usize, form: CacheForm) -> Self {
         let encoded = form == CacheForm::Encoded && matches!(source.form(), Form::Images { .. });
         let target_bytes = source.target_spec().bytes();
-        let (tailed, sized) = (source.form().tailed(), source.sized());
-        Self { source, encoded, tailed, sized, decoded_bytes, target_bytes }
+        let (tailed, announced) = (source.form().tailed(), source.sized());
+        Self { source, encoded, tailed, announced, decoded_bytes, target_bytes }
     }
 
     /// Whether records hold the source's own bytes, which are decoded at every use.
@@ -37,9 +37,14 @@ impl RecordSizes {
         self.tailed
     }
 
-    /// Whether each record's size is known before it was read once.
-    pub fn sized(&self) -> bool {
-        self.sized
+    /// Whether the source says before it reads them how large samples are.
+    pub fn announced(&self) -> bool {
+        self.announced
+    }
+
+    /// Whether each record's size is known before it was read once: so it is where decoded samples are all there is.
+    fn sized(&self) -> bool {
+        self.announced || !(self.encoded || self.tailed)
     }
 
     /// Bytes of a decoded sample, without its tail.
@@ -64,7 +69,7 @@ impl RecordSizes {
 
     /// What the smallest record takes in the arena, or would without its tail.
     pub fn smallest_footprint(&self) -> u64 {
-        if !self.sized {
+        if !self.sized() {
             return Arena::footprint(self.decoded_bytes + self.target_bytes);
         }
         self.footprints().min().unwrap_or(0)
@@ -72,7 +77,7 @@ impl RecordSizes {
 
     /// What all samples together take in the arena; `u64::MAX` where that is not known.
     pub fn total_footprint(&self) -> u64 {
-        if !self.sized {
+        if !self.sized() {
             return u64::MAX;
         }
         if self.encoded || self.tailed {

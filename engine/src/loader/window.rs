@@ -307,6 +307,10 @@ impl Window {
         let Some(asked) = self.asked.get_mut(&id).filter(|asked| asked.landed.is_none()) else { return false };
         let needed = asked.place.is_some() && !closed;
         if needed {
+            // What it takes may not have been known when it was asked for.
+            let bytes = landed.len() as u64;
+            self.bytes = (self.bytes + bytes).saturating_sub(asked.bytes);
+            asked.bytes = bytes;
             asked.landed = Some(landed);
         } else {
             self.miss(id);

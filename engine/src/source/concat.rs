@@ -132,6 +132,12 @@ impl Source for Concat {
     fn sized(&self) -> bool {
         self.parts.iter().all(|part| part.sized())
     }
+    fn delivered(&self, id: SampleId, payload: &[u8]) {
+        self.of(id, |part, id| part.delivered(id, payload));
+    }
+    fn expected_bytes(&self, id: SampleId) -> Option<u64> {
+        self.of(id, |part, id| part.expected_bytes(id)).flatten()
+    }
     fn tail_bytes(&self, id: SampleId) -> u64 {
         self.of(id, |part, id| part.tail_bytes(id)).unwrap_or(0)
     }

@@ -1,6 +1,7 @@
 //! A dataset made of files: a catalog says what there is, a reader brings the bytes.
 
 use super::catalog::Catalog;
+use super::pieces::Piece;
 use super::reader::Reader;
 use super::{Fields, Fingerprint, Form, Payload, Source, Traffic, checksums};
 use crate::error::{Error, Result, printable};
@@ -99,6 +100,9 @@ impl<R: Reader> Source for Files<R> {
     fn form(&self) -> &Form {
         &self.form
     }
+    fn pieces(&self) -> &[Piece] {
+        self.catalog.members.as_ref().map_or(&[], |members| &members.pieces)
+    }
     fn target_spec(&self) -> &TensorSpec {
         &self.target_spec
     }
@@ -120,7 +124,7 @@ impl<R: Reader> Source for Files<R> {
         }
         digest.add(bytemuck::cast_slice(&catalog.labels));
         if let Some(members) = &catalog.members {
-            digest.add(members.names.as_bytes());
+            members.pieces.iter().for_each(|piece| digest.add(piece.name.as_bytes()));
             (0..self.len() as SampleId).for_each(|id| digest.add(&members.payload_bytes(id).to_le_bytes()));
         }
         digest.finish()

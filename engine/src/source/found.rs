@@ -1,4 +1,4 @@
-//! What a name of this machine stands for: class folders, or tar shards.
+//! What a name of this machine stands for: class folders, tar shards, or Parquet files.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 pub(super) enum Found {
     /// A directory of class folders.
     Folder(PathBuf, Contents),
-    /// Tar shards, in the order of ids.
+    /// Tar shards or Parquet files, in the order of ids.
     Shards(Vec<String>),
 }
 
@@ -49,6 +49,7 @@ pub(super) fn find(name: &str) -> Result<Found> {
 fn directory(path: &Path) -> Result<Found> {
     let listed = folder::contents(path)?;
     let shards = shards_among(&listed.files);
+    one_split(&path.display().to_string(), &shards)?;
     match (shards.is_empty(), listed.directories.is_empty()) {
         (true, _) => Ok(Found::Folder(path.to_owned(), listed)),
         (false, true) => shards
@@ -60,9 +61,50 @@ fn directory(path: &Path) -> Result<Found> {
     }
 }
 
-/// The file names that are tar shards.
+/// The file names that are tar shards or Parquet files.
 pub(super) fn shards_among<S: AsRef<str>>(files: &[S]) -> Vec<&str> {
-    files.iter().map(AsRef::as_ref).filter(|f| f.ends_with(".tar")).collect()
+    files.iter().map(AsRef::as_ref).filter(|f| f.ends_with(".tar") || is_parquet(f)).collect()
+}
+
+/// Whether a name says that it is a Parquet file.
+pub(super) fn is_parquet(name: &str) -> bool {
+    name.ends_with(".parquet")
+}
+
+/// Whether shards are Parquet files.
+///
+/// # Errors
+/// `Settings` for some that are and some that are not.
+pub(super) fn all_parquet<S: AsRef<str>>(shards: &[S]) -> Result<bool> {
+    let names = || shards.iter().map(AsRef::as_ref);
+    match (names().find(|name| is_parquet(name)), names().find(|name| !is_parquet(name))) {
+        (Some(one), Some(other)) => {
+            Err(Error::settings(format!("{one} is a Parquet file and {other} is not: open them apart")))
+        }
+        (parquet, _) => Ok(parquet.is_some()),
+    }
+}
+
+/// Files of a folder are one dataset, but not if they are a training and a test part, as Hugging Face names them
+/// (`train-00000-of-00002.parquet`).
+///
+/// # Errors
+/// `Settings` with the parts.
+pub(super) fn one_split(folder: &str, shards: &[&str]) -> Result<()> {
+    let part = |name: &str| match name.split_once('-') {
+        Some((part, rest)) if rest.contains("-of-") && is_parquet(name) => part.to_owned(),
+        _ => String::new(),
+    };
+    let parts: std::collections::BTreeSet<String> = shards.iter().map(|name| part(name)).collect();
+    if parts.len() < 2 {
+        return Ok(());
+    }
+    let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+    Err(Error::settings(format!(
+        "{folder} holds the parts {}: name the files of one, as {folder}/{}-*.parquet",
+        parts.join(", "),
+        parts.last().unwrap_or(&"train")
+    )))
 }
 
 /// Both layouts in one place.

@@ -7,7 +7,7 @@ use std::io::Cursor;
 use super::catalog::{Catalog, Ignored, Shard};
 use super::groups::assemble;
 use super::identity::Stamp;
-use super::members::picture_and_tail;
+use super::payload::picture_and_tail;
 use super::tar::{Member, ShardIndex, walk};
 use super::{Form, Payload, Source, index_cache};
 use crate::error::Result;

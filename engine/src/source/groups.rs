@@ -6,83 +6,30 @@
 
 use std::collections::HashSet;
 
-use super::catalog::{Catalog, Shard, is_image, key};
+use super::catalog::{Catalog, Shard, key};
 use super::members::{Extent, Members};
+use super::pieces::{Piece, PieceKind};
 use super::tar::{Member, ShardIndex};
 use crate::error::{Error, Result};
 
 /// The member that holds a class number.
 const LABEL: &str = "cls";
 
-/// What a member of a sample becomes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    /// Pixels.
-    Picture,
-    /// The target.
-    Label,
-    /// Bytes, at this place among those of the tail.
-    Tail(usize),
-}
-
-impl Part {
-    /// What the members `fields` become. Each is named by what follows its key's dot, with alternatives between
-    /// semicolons (`"jpg;png"`). The first of pictures is decoded; others stay encoded.
-    ///
-    /// # Errors
-    /// `Settings` for a name that is none, or comes twice, and where nothing but a class number is left.
-    pub fn of(fields: &[String]) -> Result<Vec<Self>> {
-        let (mut parts, mut seen, mut tail, mut picture) = (Vec::new(), Vec::new(), 0, false);
-        for field in fields {
-            for name in field.split(';') {
-                let plain = !name.is_empty() && !name.contains(['/', ' ']) && !name.starts_with('.');
-                if !plain || seen.contains(&name) {
-                    return Err(Error::settings(format!(
-                        "fields: {field:?} {}: give what follows the dot of a member's name, as in \"jpg;png\", \"cls\", \"json\"",
-                        if plain { "names a member twice" } else { "is no member's name" }
-                    )));
-                }
-                seen.push(name);
-            }
-            let image = field.split(';').all(|name| is_image(&format!("k.{name}")));
-            parts.push(match field.as_str() {
-                LABEL => Self::Label,
-                _ if image && !picture => {
-                    picture = true;
-                    Self::Picture
-                }
-                _ => {
-                    tail += 1;
-                    Self::Tail(tail - 1)
-                }
-            });
-        }
-        if parts.iter().all(|part| *part == Self::Label) {
-            return Err(Error::settings("fields: name a member beside the class number, such as \"jpg\" or \"txt\""));
-        }
-        Ok(parts)
-    }
-}
-
 /// Adds the samples of all shards to `catalog`: what has all of the members `fields`.
 ///
 /// # Errors
-/// As [`Part::of`]. `Sample` for a sample that lacks one of them or has one twice, and for one whose members do not
+/// As [`Piece::of_members`]. `Sample` for a sample that lacks one of them or has one twice, and for one whose members do not
 /// lie together.
 pub(super) fn assemble(catalog: &mut Catalog, shards: Vec<(Shard, ShardIndex)>, fields: &[String]) -> Result<Members> {
-    let parts = Part::of(fields)?;
+    let pieces = Piece::of_members(fields)?;
     // In the order in which they are kept: the picture comes first.
-    let mut kept: Vec<(&Part, &String)> = parts.iter().zip(fields).filter(|(part, _)| **part != Part::Label).collect();
-    kept.sort_by_key(|(part, _)| **part != Part::Picture);
-    let wanted: Vec<Vec<&str>> = kept.iter().map(|(_, field)| field.split(';').collect()).collect();
-    let picture = parts.contains(&Part::Picture);
-    let mut made = Members {
-        names: fields.join(" "),
-        picture,
-        labelled: parts.contains(&Part::Label),
-        tail: kept.len() - usize::from(picture),
-        extents: Vec::new(),
-    };
+    let mut kept: Vec<&Piece> = pieces.iter().filter(|piece| piece.kind != PieceKind::Label).collect();
+    kept.sort_by_key(|piece| piece.kind != PieceKind::Picture);
+    let wanted: Vec<Vec<&str>> = kept.iter().map(|piece| piece.name.split(';').collect()).collect();
+    let picture = kept.first().is_some_and(|piece| piece.kind == PieceKind::Picture);
+    let tail = kept.len() - usize::from(picture);
+    let labelled = kept.len() < pieces.len();
+    let mut made = Members { pieces: pieces.clone(), picture, labelled, tail, extents: Vec::new() };
     for (number, (shard, mut index)) in shards.into_iter().enumerate() {
         let number = u32::try_from(number).map_err(|_| Error::settings("more than four billion shards"))?;
         let mut members = std::mem::take(&mut index.members);
@@ -179,7 +126,7 @@ fn listed(group: &[Member]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::members::picture_and_tail;
+    use crate::source::payload::picture_and_tail;
 
     fn member(name: &str, offset: u64, bytes: u64) -> Member {
         Member { name: name.to_owned(), offset, bytes, label: Some(offset as i64), sum: None }
@@ -226,13 +173,5 @@ mod tests {
         let (_, members) = assembled(files(), &["txt"]).unwrap();
         members.payload(0, &[5, 6], &mut payload).unwrap();
         assert_eq!((payload.len() as u64, &payload[8..]), (members.payload_bytes(0), &[5, 6][..]));
-    }
-
-    #[test]
-    fn bytes_that_are_no_payload_are_told() {
-        for payload in [&[][..], &[1; 7], &u64::MAX.to_ne_bytes(), &[&[7; 3][..], &4u64.to_ne_bytes()].concat()] {
-            assert!(picture_and_tail(payload).is_err(), "{payload:?}");
-        }
-        assert_eq!(picture_and_tail(&0u64.to_ne_bytes()).unwrap(), (&[][..], &[][..]));
     }
 }

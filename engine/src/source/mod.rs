@@ -9,7 +9,8 @@
 //! options.rs  how it is opened and read               found.rs        what a name of this machine stands for
 //! folder.rs   a class-per-folder directory            tar.rs          one shard's members, by walking its headers
 //! catalog.rs  names, places, labels of all samples    label.rs        classes from folders or from key.cls members
-//! groups.rs   samples of several members: key.jpg, key.txt, key.json     members.rs  and their payloads
+//! groups.rs   samples of several members: key.jpg, key.txt, key.json     members.rs  where these lie
+//! pieces.rs   what such samples are made of     payload.rs  and what they are as bytes
 //! files.rs    the Source made of a catalog and a reader (reader.rs):
 //! local.rs    files on this machine: positioned reads, no runtime
 //! store.rs    everything else, through object_store: bounded connections, timeouts, retries, a throttle
@@ -19,6 +20,7 @@
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
 //! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached      several.rs  shards at once
 //! arrays.rs   two buffers in memory                   index_cache.rs  a shard's index kept on disk
+//! parquet/    rows of Parquet files
 //! fields.rs   rows of several arrays                  records.rs  rows in files: .npy, .npz, safetensors
 //! on_disk.rs  what was fetched, kept on a local disk: the disk tier (lossfeed-disk) before a source
 //! fingerprint.rs  what a dataset holds, in 32 characters
@@ -64,9 +66,13 @@ mod on_disk_tests;
 mod open;
 mod options;
 mod pacer;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod pattern;
+mod payload;
 #[cfg(test)]
 mod permit_tests;
+mod pieces;
 mod ranged;
 #[cfg(test)]
 mod ranged_tests;
@@ -99,10 +105,10 @@ pub(crate) use decode::resample;
 pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch};
 pub use fields::Fields;
 pub use fingerprint::Fingerprint;
-pub use groups::Part;
-pub(crate) use members::picture_and_tail;
 pub use open::open;
 pub use options::{DiskTier, OpenOptions, Throttle};
+pub(crate) use payload::picture_and_tail;
+pub use pieces::{Piece, PieceKind};
 pub use records::{Place, Records};
 pub use store_open::open_in;
 pub use subset::Subset;
@@ -197,7 +203,17 @@ pub trait Source: Send + Sync {
         !self.form().tailed()
     }
 
-    /// Of encoded images with a tail that are [`Self::sized`]: the tail's size in bytes.
+    /// What the size of a sample will be about, target apart: what room is kept by while it is on its way. `None` where
+    /// nothing is known of that, and such samples are not read ahead.
+    fn expected_bytes(&self, id: SampleId) -> Option<u64> {
+        self.sized().then(|| self.payload_bytes(id))
+    }
+
+    /// Sample `id` was delivered, and this is its payload. Where samples are not [`Self::sized`] this is when its size
+    /// becomes known, and not when it is read: that may be at any time before.
+    fn delivered(&self, _id: SampleId, _payload: &[u8]) {}
+
+    /// Of encoded images with a tail: the tail's size in bytes, known when the payload's is.
     fn tail_bytes(&self, _: SampleId) -> u64 {
         0
     }
@@ -210,6 +226,12 @@ pub trait Source: Send + Sync {
 
     /// Element type and shape of every target.
     fn target_spec(&self) -> &TensorSpec;
+
+    /// What samples are made of, where that is more than [`Self::form`] and a target say. Parts in the tail lie there in
+    /// this order.
+    fn pieces(&self) -> &[Piece] {
+        &[]
+    }
 
     /// The sources it is made of, one after the other, if it is made of several.
     fn parts(&self) -> Option<&[Arc<dyn Source>]> {

@@ -15,7 +15,7 @@ use lossfeed_disk::{Disk, Key, Numbers, Policy, Settings};
 use sha2::{Digest, Sha256};
 
 use super::options::DiskTier;
-use super::{Form, Payload, Source, Traffic};
+use super::{Form, Payload, Piece, Source, Traffic};
 use crate::error::{Error, Result};
 use crate::process::Process;
 use crate::types::{SampleId, TensorSpec};
@@ -41,6 +41,12 @@ impl OnDisk {
         };
         // An empty sample has no proof, as it has no bytes.
         let some = (0..inner.len() as SampleId).find(|&id| inner.payload_bytes(id) > 0);
+        if !inner.sized() {
+            return Err(Error::settings(format!(
+                "{} cannot be kept on disk: the size of a row is not known before it was read; leave `disk` out, or pack it into tar shards",
+                inner.describe()
+            )));
+        }
         if !known || some.is_some_and(|id| inner.proof(id).is_none()) {
             return Err(Error::settings(format!(
                 "{} cannot be kept on disk: its store tells neither entity tags nor dates, so nothing would tell a \
@@ -121,6 +127,12 @@ impl Source for OnDisk {
     }
     fn form(&self) -> &Form {
         self.inner.form()
+    }
+    fn pieces(&self) -> &[Piece] {
+        self.inner.pieces()
+    }
+    fn expected_bytes(&self, id: SampleId) -> Option<u64> {
+        self.inner.expected_bytes(id)
     }
     fn target_spec(&self) -> &TensorSpec {
         self.inner.target_spec()

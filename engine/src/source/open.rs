@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::catalog::{Catalog, Shard};
 use super::files::Files;
-use super::found::{Found, find};
+use super::found::{Found, all_parquet, find};
 use super::local::{self, LocalReader};
 use super::on_disk::OnDisk;
 use super::options::OpenOptions;
@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 /// - a directory with one folder a class, or one with `.tar` files;
 /// - tar shards by name, with `{0000..0146}`, `{a,b}`, `*` and `?` for several (the order of names is the order of
 ///   ids);
+/// - Parquet files, named likewise (feature `parquet`);
 /// - the same behind `file://`, and, where the crate is built with the feature `cloud`, `s3://`, `gs://`, `az://`,
 ///   `http://` and `https://`.
 ///
@@ -83,7 +84,9 @@ fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Sour
             let catalog = folder::catalog(&root, listed)?;
             Ok(Arc::new(Files::new(catalog, LocalReader::new(root, 0), options.checksums)?))
         }
+        Found::Shards(paths) if all_parquet(&paths)? => local_parquet(local, &paths, options),
         Found::Shards(paths) => {
+            options.check_members()?;
             let cache = options.index_cache.as_deref();
             let at_once = std::thread::available_parallelism().map_or(1, usize::from);
             let shards = several(&paths, at_once, |path| {
@@ -101,4 +104,24 @@ fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Sour
             Ok(Arc::new(Files::new(catalog, reader, options.checksums)?))
         }
     }
+}
+
+#[cfg(feature = "parquet")]
+fn local_parquet(url: &str, paths: &[String], options: &OpenOptions) -> Result<Arc<dyn Source>> {
+    options.check_rows(url)?;
+    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+    let looked = several(paths, at_once, |path| {
+        let (file, bytes, stamp) = local::open_file(path)?;
+        let looked =
+            super::parquet::look(&file, Shard { path: path.clone(), bytes, stamp: stamp.clone() }, &options.fields)?;
+        local::unchanged(&Shard { path: path.clone(), bytes, stamp }, &file)?;
+        Ok(looked)
+    })?;
+    let reader = LocalReader::new(PathBuf::new(), paths.len());
+    Ok(Arc::new(super::parquet::Parquet::new(url.to_owned(), looked, reader)?))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn local_parquet(url: &str, _: &[String], _: &OpenOptions) -> Result<Arc<dyn Source>> {
+    Err(super::options::without_parquet(url))
 }

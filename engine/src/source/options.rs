@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Part;
+use super::Piece;
 use crate::error::{Error, Result};
 
 /// Makes a store behave like one that is far away, for demonstrations and experiments.
@@ -43,8 +43,8 @@ pub struct OpenOptions {
     /// and padding apart. Local files without a throttle are read sample by sample: there is no request to save.
     /// Default: yes.
     pub coalesce: bool,
-    /// What of a shard's samples is delivered, by member: see [`Part::of`](super::Part::of). Default: none, samples are
-    /// images and their labels.
+    /// What of the samples is delivered, by name: members of shards, see [`Piece::of_members`](super::Piece::of_members),
+    /// or columns of Parquet files. Default: none; samples of shards are images and their labels.
     pub fields: Vec<String>,
     /// Keep what was fetched on a local disk, and read it there the next time. Default: none.
     pub disk: Option<DiskTier>,
@@ -84,6 +84,14 @@ impl OpenOptions {
         self.checksums && self.fields.is_empty()
     }
     /// # Errors
+    /// `Settings` for fields that name no members of shards.
+    pub(super) fn check_members(&self) -> Result<()> {
+        if !self.fields.is_empty() {
+            Piece::of_members(&self.fields)?;
+        }
+        Ok(())
+    }
+    /// # Errors
     /// `Settings` for fields of a dataset that is a folder of files.
     pub(super) fn check_fields_of(&self, folder: &str) -> Result<()> {
         if self.fields.is_empty() {
@@ -96,9 +104,6 @@ impl OpenOptions {
     pub(super) fn check(&self) -> Result<()> {
         if !(1..=4096).contains(&self.connections) {
             return Err(Error::settings(format!("connections={} is not possible: use 1 to 4096", self.connections)));
-        }
-        if !self.fields.is_empty() {
-            Part::of(&self.fields)?;
         }
         if self.timeout == Some(Duration::ZERO) {
             return Err(Error::settings(
@@ -121,4 +126,24 @@ impl OpenOptions {
             _ => Ok(()),
         }
     }
+}
+
+impl OpenOptions {
+    /// # Errors
+    /// `Settings` for checksums of rows: there is no read of one row to hold against one.
+    #[cfg(feature = "parquet")]
+    pub(super) fn check_rows(&self, what: &str) -> Result<()> {
+        if !self.checksums {
+            return Ok(());
+        }
+        Err(Error::settings(format!(
+            "checksums: {what} is Parquet, whose pages are read and not its rows: leave checksums out"
+        )))
+    }
+}
+
+/// What an engine says that was built without Parquet.
+#[cfg(not(feature = "parquet"))]
+pub(super) fn without_parquet(what: &str) -> Error {
+    Error::settings(format!("{what}: Parquet is not built in; build lossfeed with the feature \"parquet\""))
 }

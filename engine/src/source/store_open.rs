@@ -186,6 +186,7 @@ fn prefix(
     }
     catalog.classes = folders.iter().map(|&f| f.to_owned()).collect();
     let names = found::shards_among(&top);
+    found::one_split(&url, &names)?;
     catalog.ignored.others += (top.len() - names.len()) as u64;
     if listed.is_empty() {
         return Err(Error::unreadable(format!("{url} does not exist or is empty: check the URL")));
@@ -221,6 +222,10 @@ fn shards(
     options: &OpenOptions,
 ) -> Result<Arc<dyn Source>> {
     let lanes = objects.len().min(LANES_MAX).min(options.connections);
+    if found::all_parquet(&objects.iter().map(|object| object.shard.path.as_str()).collect::<Vec<_>>())? {
+        return parquet(store, url, objects, lanes, options);
+    }
+    options.check_members()?;
     let cache = options.index_cache.as_deref();
     let indexed = several(&objects, lanes, |object| {
         let key = || index_key(&object.shard);
@@ -234,6 +239,33 @@ fn shards(
     let keys = objects.into_iter().map(|o| o.key).collect();
     let reader = StoreReader::new(store, keys, Path::default(), options.coalesce);
     Ok(Arc::new(Files::new(catalog, reader, options.checksums)?))
+}
+
+#[cfg(feature = "parquet")]
+fn parquet(
+    store: Store,
+    url: String,
+    objects: Vec<Object>,
+    lanes: usize,
+    options: &OpenOptions,
+) -> Result<Arc<dyn Source>> {
+    options.check_rows(&url)?;
+    let looked = several(&objects, lanes, |object| {
+        let requests = AtomicU64::new(0);
+        let file = reader(&store, object, lanes, &requests);
+        let failure = file.failure();
+        let looked = super::parquet::look(file, object.shard.clone(), &options.fields);
+        // What the store said, if it failed: the library passes it on as text only.
+        looked.map_err(|e| failure.lock().take().unwrap_or(e))
+    })?;
+    let keys = objects.into_iter().map(|object| object.key).collect();
+    let reader = StoreReader::new(store, keys, Path::default(), options.coalesce);
+    Ok(Arc::new(super::parquet::Parquet::new(url, looked, reader)?))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet(_: Store, url: String, _: Vec<Object>, _: usize, _: &OpenOptions) -> Result<Arc<dyn Source>> {
+    Err(super::options::without_parquet(&url))
 }
 
 /// The object as a file, read while `lanes` are; every part of it must be from the object that was looked at first.

@@ -103,6 +103,14 @@ impl Source for Subset {
     fn sized(&self) -> bool {
         self.inner.sized()
     }
+    fn delivered(&self, id: SampleId, payload: &[u8]) {
+        if let Some(id) = self.inner(id) {
+            self.inner.delivered(id, payload);
+        }
+    }
+    fn expected_bytes(&self, id: SampleId) -> Option<u64> {
+        self.inner.expected_bytes(self.inner(id)?)
+    }
     fn tail_bytes(&self, id: SampleId) -> u64 {
         self.inner(id).map_or(0, |id| self.inner.tail_bytes(id))
     }

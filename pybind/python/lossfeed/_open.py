@@ -50,7 +50,7 @@ def open(
         data: one of
 
             * a path or URL: a class-per-folder directory, a tar shard, shards as ``"train-{0000..0146}.tar"`` or
-              ``"train-*.tar"``; ``file://``, ``s3://``, ``gs://``, ``az://``, ``http(s)://``. Images (JPEG, PNG) are
+              ``"train-*.tar"``, Parquet files (``"train-*.parquet"``); ``file://``, ``s3://``, ``gs://``, ``az://``, ``http(s)://``. Images (JPEG, PNG) are
               delivered as uint8 (height, width, channels), labels as int64;
             * ``(x, y)``: two arrays or CPU tensors of equal length, delivered in their own dtypes. Contiguous ones are
               read where they lie, without a copy: leave them as they are while a loader reads them. A longer tuple, or a
@@ -111,6 +111,11 @@ def open(
             images are, ``cls`` is the target; of the others a batch has a list, of text (txt, text, transcript), of what
             JSON says (json), of arrays (npy), else of bytes. They travel and are cached with the picture, and read with
             the same request, so a sample's members must lie one after the other.
+            Of Parquet files ``fields`` names columns: pictures (structs of bytes and path, as Hugging Face writes them, or
+            bytes called image, jpg or png), text, JSON, bytes, numbers, lists of numbers (joined by the loader's
+            ``pad=``). The target is the column that Hugging Face's description calls a class label, or a whole number
+            called label, target or y. Without ``fields`` a picture and a label are pairs, and other rows dicts of all
+            columns. Rows have no checksums and no disk tier: pages are read, and not rows.
 
     Raises:
         SourceError: nothing is there, or it cannot be read. OutageError, a SourceError: the store does not serve.
@@ -145,7 +150,7 @@ def open(
             disk=_disk(disk, disk_bytes),
             fields=_groups.names(fields),
         )
-        return Data(source, (), None if fields is None else _groups.structure_of(fields, source))
+        return Data(source, (), _groups.structure_of(fields, source))
     for name, value, default in (
         ("latency", latency, 0.0),
         ("bandwidth", bandwidth, None),

@@ -62,6 +62,8 @@ class Structure:
         self.target: Spec = NO_TARGET
         self.leaves: list[Leaf] = []
         self._walks = True
+        #: Whether items are packed; native code makes samples of leaves that are given.
+        self._packs = True
         self.tree: Any = self._grow(item, "")
         #: Whether a sample is a pair of one array and one target, each of a fixed shape: what batches have by themselves.
         self.plain: bool = self.pair and [getattr(part, "place", None) for part in self.tree] == ["field", "target"]
@@ -122,6 +124,7 @@ class Structure:
 
     def _made(self, leaf: Leaf) -> Leaf:
         """A leaf of samples that native code makes."""
+        self._packs = False
         if leaf.place == "target":
             self.target = leaf.dtype, leaf.shape
         elif leaf.place == "field":
@@ -173,8 +176,8 @@ class Structure:
     # ---- every item ------------------------------------------------------------------------------------------------
 
     def _made_quick(self) -> tuple[Prepare | None, _native.Packing | None]:
-        if any(leaf.given in ("json", "text", "bytes", "npy") for leaf in self.leaves):
-            return None, None  # no items are packed
+        if not self._packs:
+            return None, None
         if self._walks and all(leaf.given not in ("object", "list", "image") for leaf in self.leaves):
             numbers = iter(range(len(self.leaves)))
             return None, packing(self.build(lambda _: next(numbers)), self.leaves)

@@ -218,7 +218,7 @@ def _pads(pad: Any, structure: Structure | None, torch_half: bool) -> dict[str, 
     """
     if pad is None:
         return {}
-    leaves = {leaf.path: leaf for leaf in (structure.leaves if structure else ()) if leaf.place == "tail"}
+    leaves = {leaf.path: leaf for leaf in (structure.leaves if structure else ()) if leaf.place == "tail" and leaf.shape}
     if not leaves:
         raise SettingsError(
             f"pad={pad!r}: no array of this dataset differs in length; if one does, open it with lf.open(…, varying=True)"
