@@ -5,7 +5,7 @@
 //! step ends in whole levels, cut off towards 0, as there.
 
 use super::crop::Words;
-use super::{ImageError, mix};
+use super::{ImageError, checked_chance, mix};
 
 /// What of the colours is drawn: `None` leaves them as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -74,9 +74,7 @@ impl ColorJitter {
             }
         }
         for (name, chance) in [("jitter", chance), ("grayscale", grayscale)] {
-            if !(0.0..=1.0).contains(&chance) {
-                return Err(ImageError::Chance(name, chance));
-            }
+            checked_chance(name, chance)?;
         }
         let below = |chance: f64| (chance * (1u64 << 53) as f64) as u64;
         let changes = ranges.iter().any(Option::is_some) && chance > 0.0;

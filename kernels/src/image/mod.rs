@@ -114,18 +114,12 @@ pub enum ImageError {
     /// Padding.
     #[error("padding={0} is beyond {SIDE_MAX} pixels")]
     Padding(usize),
-    /// Flip.
-    #[error("flip={0} is no chance: need 0 to 1")]
-    Flip(f64),
-    /// Erasing.
-    #[error("erase={0} is no chance: need 0 to 1")]
-    Erase(f64),
     /// Ends of what colours are changed by.
     #[error(
         "{0}=({1}, {2}): need factors of at least 0, the least first; of hue, shares of the circle from -0.5 to 0.5"
     )]
     Jitter(&'static str, f64, f64),
-    /// A chance of another name.
+    /// A chance, by its name.
     #[error("{0}={1} is no chance: need 0 to 1")]
     Chance(&'static str, f64),
     /// How many there are of mean or std.
@@ -207,9 +201,7 @@ impl ImageTransform {
         if out[0] == 0 || out[1] == 0 || out[0] > padded[0] || out[1] > padded[1] {
             return Err(ImageError::Crop(out[0], out[1], padded[0], padded[1]));
         }
-        if !(0.0..=1.0).contains(&options.flip) {
-            return Err(ImageError::Flip(options.flip));
-        }
+        checked_chance("flip", options.flip)?;
         if options.dtype == ImageDtype::U8 && !(options.mean.is_empty() && options.std.is_empty()) {
             return Err(ImageError::Bytes);
         }
@@ -281,6 +273,10 @@ impl ImageTransform {
         };
         Draw { top, left, flip: (first >> 32) < self.flip_below }
     }
+}
+
+fn checked_chance(name: &'static str, chance: f64) -> Result<(), ImageError> {
+    if (0.0..=1.0).contains(&chance) { Ok(()) } else { Err(ImageError::Chance(name, chance)) }
 }
 
 /// One value for each channel.
