@@ -111,7 +111,7 @@ impl ColorJitter {
 
 impl Change {
     /// Changes an image. Of one channel there is neither saturation nor hue.
-    fn apply(self, channels: usize, pixels: &mut [u8]) {
+    pub(super) fn apply(self, channels: usize, pixels: &mut [u8]) {
         match (self, channels) {
             (Self::Brightness(factor), _) => by_level(pixels, |level| level * factor),
             (Self::Contrast(factor), _) => {

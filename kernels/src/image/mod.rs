@@ -14,7 +14,8 @@
 //! GPU's: all three give the same bits.
 //!
 //! Before that, an image of any size may become one of a fixed size, [`ResizedCrop`] says which part of it does, and its
-//! colours may change: [`ColorJitter`]. After it, a rectangle may be erased: [`Erase`].
+//! colours may change: [`ColorJitter`]. Automatic augmentation, [`Augment`], lies between a transform that crops and flips
+//! and one that normalises. After all of it, a rectangle may be erased: [`Erase`].
 //!
 //! # Chance
 //!
@@ -22,12 +23,14 @@
 //! makes the batch and however many there are, and after a resume; another one for a sample that comes twice in an
 //! epoch.
 
+mod augment;
 mod crop;
 mod erase;
 mod fast;
 mod jitter;
 mod plain;
 
+pub use augment::{Augment, AugmentKind, AugmentOptions, Operation};
 pub use crop::{CropKind, Region, ResizedCrop};
 pub use erase::{Erase, Erased};
 pub use fast::ImageMaker;
@@ -119,6 +122,12 @@ pub enum ImageError {
         "{0}=({1}, {2}): need factors of at least 0, the least first; of hue, shares of the circle from -0.5 to 0.5"
     )]
     Jitter(&'static str, f64, f64),
+    /// A number of automatic augmentation.
+    #[error("augment: {0}={1}: need {2} to {3}")]
+    Augment(&'static str, usize, usize, usize),
+    /// Channels of images that are not augmented.
+    #[error("images of {0} channels cannot be augmented, only those of 1 or 3: leave augment out")]
+    Channels(usize),
     /// A chance, by its name.
     #[error("{0}={1} is no chance: need 0 to 1")]
     Chance(&'static str, f64),
