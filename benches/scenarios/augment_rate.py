@@ -10,7 +10,7 @@ Pictures of 32 x 32 and 224 x 224 x 3; rounds of the ways in turn:
     rand     augment="rand" (RandAugment: two operations of magnitude 9)
 
 Ours take pixels out of the cache and put batches together; torchvision's are called with one tensor after another, and
-nothing else. Samples a second and CPU time a sample, medians over the rounds. By the clock on a quiet machine only.
+nothing else. Samples a second by the clock and CPU time a sample, medians over the rounds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,11 @@ def main() -> int:
 
     torch.set_num_threads(1)
     where = {} if args.record is None else {"root": args.record}
-    settings = {"rounds": args.rounds} | ({} if args.note is None else {"note": args.note})
+    try:
+        theirs = metadata.version("torchvision")
+    except metadata.PackageNotFoundError:
+        theirs = "none"
+    settings = {"rounds": args.rounds, "torchvision": theirs} | ({} if args.note is None else {"note": args.note})
     record = Record("augment-rate", settings, args.date, **where)
     for side, count in SIZES:
         measure(side, count, args.rounds, record)
