@@ -2,7 +2,7 @@
 
 mod images;
 
-pub use images::{CropOf, CropSettings, ImageSteps, JitterSettings};
+pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, JitterSettings};
 
 use crate::error::{Error, Result};
 use crate::policy;
@@ -211,6 +211,10 @@ pub struct Settings {
     /// How the loader's threads change colours between the two, on any device. `None`: not at all.
     #[serde(default)]
     pub jitter: Option<JitterSettings>,
+    /// How the loader's threads cut, mirror and augment images after that, on any device. `None`: the transform cuts and
+    /// mirrors.
+    #[serde(default)]
+    pub augment: Option<AugmentSettings>,
     /// How batches get to a GPU, by [`crate::engine::Courier`]. `None`: the way that is measured to be the fastest when
     /// the engine is made. On paths other than the gathered one a batch's cached samples are not in its slot
     /// ([`crate::staging::BatchSlot::gather`]).
@@ -258,6 +262,7 @@ impl Default for Settings {
             transform: None,
             crop: None,
             jitter: None,
+            augment: None,
             copy_path: gathered(),
             policy: None,
             sampler: SamplerSettings::default(),

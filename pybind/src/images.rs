@@ -1,7 +1,7 @@
 //! What becomes of images, as Python makes it: checked against a dataset before a loader is made.
 
 use lossfeed::Error;
-use lossfeed::settings::{CropSettings, ImageSteps, JitterSettings, TransformSettings};
+use lossfeed::settings::{AugmentSettings, CropSettings, ImageSteps, JitterSettings, TransformSettings};
 use lossfeed::source::Resize;
 use lossfeed_kernels::image::{ImageTransform as Core, batch_key};
 use pyo3::prelude::*;
@@ -23,16 +23,23 @@ impl ImageTransform {
 
 #[pymethods]
 impl ImageTransform {
-    /// `settings` is the engine's `TransformSettings` as JSON, `crop` its `CropSettings` and `jitter` its
-    /// `JitterSettings`, if there are such.
+    /// `settings` is the engine's `TransformSettings` as JSON, `crop` its `CropSettings`, `jitter` its `JitterSettings`
+    /// and `augment` its `AugmentSettings`, if there are such.
     #[new]
-    fn new(source: &Source, settings: &str, crop: Option<&str>, jitter: Option<&str>) -> PyResult<Self> {
+    fn new(
+        source: &Source,
+        settings: &str,
+        crop: Option<&str>,
+        jitter: Option<&str>,
+        augment: Option<&str>,
+    ) -> PyResult<Self> {
         let unknown = |e: serde_json::Error| raise(Error::settings(format!("transform: {e}")));
         let transform: TransformSettings = serde_json::from_str(settings).map_err(unknown)?;
         let crop: Option<CropSettings> = crop.map(serde_json::from_str).transpose().map_err(unknown)?;
         let jitter: Option<JitterSettings> = jitter.map(serde_json::from_str).transpose().map_err(unknown)?;
-        let steps = ImageSteps::new(source.dataset.spec(), crop.as_ref(), jitter.as_ref(), Some(&transform));
-        steps.map(Self).map_err(raise)
+        let augment: Option<AugmentSettings> = augment.map(serde_json::from_str).transpose().map_err(unknown)?;
+        let (crop, jitter, augment) = (crop.as_ref(), jitter.as_ref(), augment.as_ref());
+        ImageSteps::new(source.dataset.spec(), crop, jitter, augment, Some(&transform)).map(Self).map_err(raise)
     }
 
     /// (dtype, shape in memory) of what it makes of a sample.

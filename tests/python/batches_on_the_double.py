@@ -150,8 +150,8 @@ def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, data=data,
         by_threads = transform is not None and _cuda._loaded[0] is None
         assert (there._settings["transform"] is not None) == by_threads, "who transforms"
         path = keywords.get("copy_path", "auto")
-        cropped = transform is not None and transform._crop is not None
-        measured = path == "auto" and "cache" in keywords and not by_threads and not cropped
+        early = transform is not None and any(transform._steps[1:])
+        measured = path == "auto" and "cache" in keywords and not by_threads and not early
         assert set(there.copy_paths()) == (set(PATHS) if measured else set())
         assert path in (there.copy_path, "auto")
         for _ in range(epochs):
@@ -276,15 +276,18 @@ def main():
                 cache = {"cache": "60%", "policy": "lru", "copy_path": path}
                 found = deliver(transform, 200, on=SIDE, **keywords, **cache)
                 assert found == 0, f"{found} wrong batches: {transform}, {keywords}, {cache}"
-    # Cropped and coloured by the loader's threads, the rest by the kernel.
+    # Cropped, coloured and augmented by the loader's threads, the rest by the kernel.
     parts = lf.ImageTransform("float16", mean=0.4, std=0.3, crop=(6, 5), scale=(0.2, 1.0), flip=0.5)
     middle = lf.ImageTransform("uint8", layout="NHWC", resize=9, crop=8, random_crop=False, flip=0.5)
     colours = lf.ImageTransform(
         "float16", mean=0.4, std=0.3, crop=(6, 5), scale=(0.2, 1.0), flip=0.5, brightness=0.4, hue=0.2, grayscale=0.2
     )
-    for cropping in (parts, middle, colours):
+    augmented = lf.ImageTransform("float32", mean=0.4, std=0.3, crop=(6, 5), padding=2, flip=0.5, hue=0.2, augment="trivial")
+    both = lf.ImageTransform("float16", crop=(6, 5), scale=(0.2, 1.0), flip=0.5, augment={"name": "rand", "fill": (9, 8, 7)})
+    for cropping in (parts, middle, colours, augmented, both):
+        of_one_size = data, lf.open(pictures(), resize=16, crop=12)
         for keywords in ({"num_workers": 2}, {"num_workers": 1, "cache": "60%"}, {"num_workers": 0, "cache": "60%", "copy_path": "gathered"}):
-            for of in (data, lf.open(pictures()), lf.open(pictures(), resize=16, crop=12)):
+            for of in (*of_one_size, *([] if cropping._crop is None else [lf.open(pictures())])):
                 found = deliver(cropping, 200, on=SIDE, data=of, **keywords)
                 assert found == 0, f"{found} wrong batches: {cropping}, {keywords}"
     for path in ("batched", "mapped"):

@@ -1,15 +1,18 @@
-//! From an image, encoded or not, to a row: decoded, cropped, transformed, as far as the run asks for it.
+//! From an image, encoded or not, to a row: decoded, cropped, augmented, transformed, as far as the run asks for it.
 
 use crate::error::Result;
 use crate::settings::ImageSteps;
 use crate::source::{Decoder, Scratch, resample};
-use lossfeed_kernels::image::{ColorJitter, Erase, ImageMaker, ResizedCrop};
+use lossfeed_kernels::image::{Augment, ColorJitter, Erase, ImageMaker, ResizedCrop};
 use std::sync::atomic::AtomicU64;
 
 /// Makes the rows of batches from images.
 pub struct Images {
     crop: Option<ResizedCrop>,
     jitter: Option<ColorJitter>,
+    /// Cuts and mirrors what is augmented then.
+    cut: Option<ImageMaker>,
+    augment: Option<Augment>,
     maker: Option<ImageMaker>,
     erase: Option<Erase>,
     /// Crops are taken of encoded images as they are, of any size. Else of the dataset's one size.
@@ -26,8 +29,10 @@ pub(super) type Draw = (u64, i64);
 impl Images {
     /// For `steps`, at least one. Crops are taken of images of their own size if `own_size` says so.
     pub fn new(steps: ImageSteps, own_size: bool, seed: u64) -> Self {
-        let ImageSteps { crop, jitter, transform, erase, source, .. } = steps;
-        Self { crop, jitter, maker: transform.map(ImageMaker::new), erase, own_size, source, seed: seed.into() }
+        let ImageSteps { crop, jitter, augment, transform, erase, source, .. } = steps;
+        let (cut, augment) = augment.map_or((None, None), |a| (a.cut.map(ImageMaker::new), Some(a.augment)));
+        let maker = transform.map(ImageMaker::new);
+        Self { crop, jitter, cut, augment, maker, erase, own_size, source, seed: seed.into() }
     }
 
     /// Makes a row of an encoded image. Unless crops are taken of images as they are, `scratch.decoded` is then the
@@ -60,7 +65,7 @@ impl Images {
                 let region = crop.region([height, width], draw.0, draw.1);
                 resample(&mut scratch.resizer, pixels, [height, width], region, out, crop.size(), channels)
             }),
-            (None, Some(maker)) if self.jitter.is_none() => {
+            (None, Some(maker)) if self.jitter.is_none() && self.augment.is_none() => {
                 self.finish(maker, draw, pixels, out);
                 Ok(())
             }
@@ -71,7 +76,7 @@ impl Images {
         }
     }
 
-    /// Crops into the row itself, or on the way there if more is made of it, and changes colours there.
+    /// Crops into the row itself, or on the way there if more is made of it, changes colours there and augments.
     fn cropped(
         &self,
         draw: Draw,
@@ -79,17 +84,34 @@ impl Images {
         scratch: &mut Scratch,
         crop: impl FnOnce(&mut [u8], &mut Scratch) -> Result<()>,
     ) -> Result<()> {
-        let crop = |out: &mut [u8], scratch: &mut Scratch| {
+        let (key, id) = draw;
+        let colored = |out: &mut [u8], scratch: &mut Scratch| {
             crop(out, scratch)?;
             if let Some(jitter) = &self.jitter {
-                jitter.apply(draw.0, draw.1, self.source[2], out);
+                jitter.apply(key, id, self.source[2], out);
             }
             Ok(())
         };
-        let Some(maker) = &self.maker else { return crop(out, scratch) };
+        let augmented = |out: &mut [u8], scratch: &mut Scratch| {
+            match &self.cut {
+                Some(cut) => {
+                    let mut uncut = std::mem::take(&mut scratch.uncut);
+                    uncut.resize(cut.transform().source_bytes(), 0);
+                    let done = colored(&mut uncut, scratch).map(|()| cut.make(key, id, &uncut, out));
+                    scratch.uncut = uncut;
+                    done?;
+                }
+                None => colored(out, scratch)?,
+            }
+            if let Some(augment) = &self.augment {
+                augment.apply(key, id, out, &mut scratch.before);
+            }
+            Ok(())
+        };
+        let Some(maker) = &self.maker else { return augmented(out, scratch) };
         let mut cropped = std::mem::take(&mut scratch.cropped);
         cropped.resize(maker.transform().source_bytes(), 0);
-        let done = crop(&mut cropped, scratch).map(|()| self.finish(maker, draw, &cropped, out));
+        let done = augmented(&mut cropped, scratch).map(|()| self.finish(maker, draw, &cropped, out));
         scratch.cropped = cropped;
         done
     }

@@ -1,11 +1,12 @@
 //! What becomes of a sample's pixels on their way into a batch: a crop of an image of any size, changes of its colours,
-//! then the transform.
+//! automatic augmentation, then the transform.
 
 use super::{Settings, TransformSettings};
 use crate::error::{Error, Result};
 use crate::types::{Dtype, TensorSpec};
 use lossfeed_kernels::image::{
-    ColorJitter, CropKind, Erase, ImageDtype, ImageError, ImageTransform, JitterOptions, ResizedCrop,
+    Augment, AugmentKind, AugmentOptions, ColorJitter, CropKind, Erase, ImageDtype, ImageError, ImageOptions,
+    ImageTransform, JitterOptions, ResizedCrop,
 };
 
 /// A crop of images of any size, resized to one; see [`lossfeed_kernels::image::ResizedCrop`]. Loader threads make it,
@@ -36,6 +37,21 @@ pub enum CropOf {
         /// At a place drawn anew in each delivery; else the middle.
         random: bool,
     },
+}
+
+impl CropSettings {
+    fn build(&self, channels: usize) -> Result<ResizedCrop> {
+        if ![1, 3].contains(&channels) {
+            return Err(Error::settings(format!(
+                "transform: images of {channels} channels cannot be resized, only those of 1 or 3: leave scale and resize out"
+            )));
+        }
+        let kind = match self.of {
+            CropOf::Part { scale, ratio } => CropKind::Part { scale, ratio },
+            CropOf::Covering { to, random } => CropKind::Covering { to, random },
+        };
+        ResizedCrop::new(self.size, kind).map_err(refused)
+    }
 }
 
 /// How colours change in each delivery; see [`lossfeed_kernels::image::ColorJitter`]. Loader threads do it on any device.
@@ -69,6 +85,75 @@ impl JitterSettings {
     }
 }
 
+/// Automatic augmentation, and the crop and the mirroring that come before it; see
+/// [`lossfeed_kernels::image::Augment`]. Loader threads do it on any device.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct AugmentSettings {
+    /// What is drawn.
+    pub of: AugmentOf,
+    /// Strengths from none to the strongest.
+    pub bins: usize,
+    /// Levels of pixels from beyond the image: none (0), one, or one a channel.
+    pub fill: Vec<u8>,
+    /// As [`TransformSettings::crop`], whose place it takes.
+    pub crop: Option<[usize; 2]>,
+    /// As [`TransformSettings::padding`], likewise.
+    pub padding: usize,
+    /// As [`TransformSettings::random_crop`], likewise.
+    pub random_crop: bool,
+    /// As [`TransformSettings::flip`], likewise.
+    pub flip: f64,
+}
+
+/// Which augmentation.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AugmentOf {
+    /// RandAugment.
+    Rand {
+        /// How many operations follow each other.
+        ops: usize,
+        /// Their strength, below the settings' `bins`.
+        magnitude: usize,
+    },
+    /// TrivialAugment Wide.
+    Trivial,
+}
+
+impl AugmentSettings {
+    /// For images of height, width and channels.
+    fn build(&self, shape: [usize; 3]) -> Result<Augmentation> {
+        let options = ImageOptions {
+            dtype: ImageDtype::U8,
+            channels_first: false,
+            crop: self.crop,
+            padding: self.padding,
+            random_crop: self.random_crop,
+            flip: self.flip,
+            mean: &[],
+            std: &[],
+        };
+        let cut = ImageTransform::new(shape, &options).map_err(refused)?;
+        let kind = match self.of {
+            AugmentOf::Rand { ops, magnitude } => AugmentKind::Rand { ops, magnitude },
+            AugmentOf::Trivial => AugmentKind::Trivial,
+        };
+        let options = AugmentOptions { kind, bins: self.bins, fill: &self.fill };
+        let augment = Augment::new(cut.shape(), &options).map_err(refused)?;
+        let nothing = cut.shape() == shape && !cut.is_random() && self.padding == 0 && self.flip == 0.0;
+        Ok(Augmentation { cut: (!nothing).then_some(cut), augment })
+    }
+}
+
+/// Automatic augmentation of bytes, and what comes before it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Augmentation {
+    /// Cuts and mirrors. `None`: nothing to do.
+    pub cut: Option<ImageTransform>,
+    /// Then this.
+    pub augment: Augment,
+}
+
 /// The steps, checked against a dataset's samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageSteps {
@@ -76,11 +161,13 @@ pub struct ImageSteps {
     pub crop: Option<ResizedCrop>,
     /// The second, of what the first gives, done by loader threads too.
     pub jitter: Option<ColorJitter>,
-    /// The third, of what that gives.
+    /// The third, likewise.
+    pub augment: Option<Augmentation>,
+    /// The fourth, of what that gives.
     pub transform: Option<ImageTransform>,
     /// The last, of what that gives.
     pub erase: Option<Erase>,
-    /// Height, width and channels of the dataset's samples; all 0 where there is neither crop nor jitter.
+    /// Height, width and channels of the dataset's samples; all 0 where the transform is the only step.
     pub(crate) source: [usize; 3],
     delivered: TensorSpec,
 }
@@ -94,32 +181,26 @@ impl ImageSteps {
         spec: &TensorSpec,
         crop: Option<&CropSettings>,
         jitter: Option<&JitterSettings>,
+        augment: Option<&AugmentSettings>,
         transform: Option<&TransformSettings>,
     ) -> Result<Self> {
         let erase = Erase::new(transform.map_or(0.0, |t| t.erase)).map_err(refused)?;
-        let source = if crop.is_some() || jitter.is_some() { pixels(spec)? } else { [0; 3] };
+        let early = crop.is_some() || jitter.is_some() || augment.is_some();
+        let source = if early { pixels(spec)? } else { [0; 3] };
         let jitter = jitter.map(|jitter| jitter.build(source[2])).transpose()?.flatten();
-        let Some(crop) = crop else {
-            let transform = transform.map(|t| t.build(spec)).transpose()?;
-            let delivered = transform.as_ref().map_or_else(|| spec.clone(), transformed);
-            return Ok(Self { crop: None, jitter, transform, erase, source, delivered });
-        };
-        if ![1, 3].contains(&source[2]) {
-            return Err(Error::settings(format!(
-                "transform: images of {} channels cannot be resized, only those of 1 or 3: leave scale and resize out",
-                source[2]
-            )));
+        let crop = crop.map(|crop| crop.build(source[2])).transpose()?;
+        let mut made = spec.clone();
+        if let Some(crop) = &crop {
+            let [height, width] = crop.size();
+            made = TensorSpec::new(Dtype::U8, [height, width, source[2]]);
         }
-        let kind = match crop.of {
-            CropOf::Part { scale, ratio } => CropKind::Part { scale, ratio },
-            CropOf::Covering { to, random } => CropKind::Covering { to, random },
-        };
-        let crop = ResizedCrop::new(crop.size, kind).map_err(refused)?;
-        let [height, width] = crop.size();
-        let cropped = TensorSpec::new(Dtype::U8, [height, width, source[2]]);
-        let transform = transform.map(|t| t.build(&cropped)).transpose()?;
-        let delivered = transform.as_ref().map_or(cropped, transformed);
-        Ok(Self { crop: Some(crop), jitter, transform, erase, source, delivered })
+        let augment = augment.map(|augment| augment.build(pixels(&made)?)).transpose()?;
+        if let Some(cut) = augment.as_ref().and_then(|a| a.cut.as_ref()) {
+            made = transformed(cut);
+        }
+        let transform = transform.map(|t| t.build(&made)).transpose()?;
+        let delivered = transform.as_ref().map_or(made, transformed);
+        Ok(Self { crop, jitter, augment, transform, erase, source, delivered })
     }
 
     /// Those that `settings` ask for.
@@ -127,13 +208,13 @@ impl ImageSteps {
     /// # Errors
     /// As [`Self::new`].
     pub fn of(spec: &TensorSpec, settings: &Settings) -> Result<Self> {
-        let Settings { crop, jitter, transform, .. } = settings;
-        Self::new(spec, crop.as_ref(), jitter.as_ref(), transform.as_ref())
+        let Settings { crop, jitter, augment, transform, .. } = settings;
+        Self::new(spec, crop.as_ref(), jitter.as_ref(), augment.as_ref(), transform.as_ref())
     }
 
     /// Whether there is a step at all.
     pub fn any(&self) -> bool {
-        self.crop.is_some() || self.jitter.is_some() || self.transform.is_some()
+        self.crop.is_some() || self.jitter.is_some() || self.augment.is_some() || self.transform.is_some()
     }
 
     /// Element type and shape of what comes out.
@@ -145,6 +226,7 @@ impl ImageSteps {
     pub fn is_random(&self) -> bool {
         self.erase.is_some()
             || self.jitter.is_some()
+            || self.augment.is_some()
             || self.crop.is_some_and(|c| c.is_random())
             || self.transform.as_ref().is_some_and(|t| t.is_random())
     }

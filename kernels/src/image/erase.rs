@@ -1,7 +1,7 @@
 //! Random erasing (Zhong et al., AAAI 2020): a rectangle of a finished image becomes 0.
 
 use super::crop::Words;
-use super::{ImageError, ImageTransform, mix};
+use super::{ImageError, ImageTransform, checked_chance, mix};
 
 /// torchvision's `RandomErasing`: shares of the image's area, height over width, and tries before it is left as it is.
 const SCALE: [f64; 2] = [0.02, 0.33];
@@ -31,9 +31,7 @@ impl Erase {
     /// # Errors
     /// For a number that is no chance.
     pub fn new(chance: f64) -> Result<Option<Self>, ImageError> {
-        if !(0.0..=1.0).contains(&chance) {
-            return Err(ImageError::Erase(chance));
-        }
+        checked_chance("erase", chance)?;
         Ok((chance > 0.0).then_some(Self { below: (chance * (1u64 << 53) as f64) as u64 }))
     }
 
@@ -137,7 +135,7 @@ mod tests {
         }
         assert_eq!(Erase::new(0.0).unwrap(), None);
         for chance in [-0.1, 1.1, f64::NAN] {
-            assert!(matches!(Erase::new(chance), Err(ImageError::Erase(_))));
+            assert!(matches!(Erase::new(chance), Err(ImageError::Chance("erase", _))));
         }
         // Nothing fits into one line.
         let erase = Erase::new(1.0).unwrap().unwrap();

@@ -58,6 +58,10 @@ impl ImageMaker {
         let t = &self.transform;
         assert_eq!((source.len(), out.len()), (self.transform.source_bytes(), self.transform.out_bytes()));
         match &self.tables {
+            Tables::Bytes(_) if !t.channels_first => match t.source[2] {
+                3 => copied::<3>(t, draw, source, out),
+                _ => copied::<0>(t, draw, source, out),
+            },
             Tables::Bytes(tables) => sample(t, tables, draw, source, out),
             Tables::Halves(tables) => sample(t, tables, draw, source, bytemuck::cast_slice_mut(out)),
             Tables::Floats(tables) => sample(t, tables, draw, source, bytemuck::cast_slice_mut(out)),
@@ -77,6 +81,30 @@ impl Span {
         let start = padding.saturating_sub(at).min(n);
         let end = (padding + side).saturating_sub(at).clamp(start, n);
         Span { start, end, first: (at + start).saturating_sub(padding) }
+    }
+}
+
+/// Bytes as they are, in their order. `C`: the channels where they are known when this is compiled, else 0.
+fn copied<const C: usize>(t: &ImageTransform, draw: Draw, source: &[u8], out: &mut [u8]) {
+    let ([height, width, channels], [out_height, out_width]) = (t.source, t.out);
+    let pixel = if C == 0 { channels } else { C };
+    let down = Span::new(out_height, draw.top, t.padding, height);
+    let across = Span::new(out_width, draw.left, t.padding, width);
+    let cols = if draw.flip { out_width - across.end..out_width - across.start } else { across.start..across.end };
+    for (y, line) in out.chunks_exact_mut(out_width * pixel).enumerate() {
+        if cols.is_empty() || !(down.start..down.end).contains(&y) {
+            line.fill(0);
+            continue;
+        }
+        line[..cols.start * pixel].fill(0);
+        line[cols.end * pixel..].fill(0);
+        let line = &mut line[cols.start * pixel..cols.end * pixel];
+        let from = &source[((down.first + y - down.start) * width + across.first) * pixel..][..line.len()];
+        if draw.flip {
+            line.chunks_exact_mut(pixel).rev().zip(from.chunks_exact(pixel)).for_each(|(o, p)| o.copy_from_slice(p));
+        } else {
+            line.copy_from_slice(from);
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! step ends in whole levels, cut off towards 0, as there.
 
 use super::crop::Words;
-use super::{ImageError, mix};
+use super::{ImageError, checked_chance, mix};
 
 /// What of the colours is drawn: `None` leaves them as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -56,6 +56,8 @@ const NAMES: [&str; 4] = ["brightness", "contrast", "saturation", "hue"];
 const KINDS: [fn(f32) -> Change; 4] = [Change::Brightness, Change::Contrast, Change::Saturation, Change::Hue];
 /// Weights of red, green and blue in a pixel's grey (ITU-R 601-2, as torchvision rounds them).
 const GREY: [f32; 3] = [0.2989, 0.587, 0.114];
+/// Pixels that are changed at once.
+const SIDE_BY_SIDE: usize = 64;
 
 impl ColorJitter {
     /// `None` where nothing would change.
@@ -74,9 +76,7 @@ impl ColorJitter {
             }
         }
         for (name, chance) in [("jitter", chance), ("grayscale", grayscale)] {
-            if !(0.0..=1.0).contains(&chance) {
-                return Err(ImageError::Chance(name, chance));
-            }
+            checked_chance(name, chance)?;
         }
         let below = |chance: f64| (chance * (1u64 << 53) as f64) as u64;
         let changes = ranges.iter().any(Option::is_some) && chance > 0.0;
@@ -106,39 +106,46 @@ impl ColorJitter {
             change.apply(channels, pixels);
         }
         if grey && channels == 3 {
-            pixels.as_chunks_mut().0.iter_mut().for_each(|pixel| *pixel = [grey_of(*pixel) as u8; 3]);
+            by_pixel(pixels, |pixel| [grey_of(pixel); 3]);
         }
     }
 }
 
 impl Change {
     /// Changes an image. Of one channel there is neither saturation nor hue.
-    fn apply(self, channels: usize, pixels: &mut [u8]) {
+    pub(super) fn apply(self, channels: usize, pixels: &mut [u8]) {
         match (self, channels) {
             (Self::Brightness(factor), _) => by_level(pixels, |level| level * factor),
             (Self::Contrast(factor), _) => {
                 let sum: f64 = match channels {
-                    3 => pixels.as_chunks().0.iter().map(|&pixel| f64::from(grey_of(pixel))).sum(),
+                    3 => pixels
+                        .as_chunks()
+                        .0
+                        .iter()
+                        .map(|pixel: &[u8; 3]| f64::from(grey_of(pixel.map(f32::from))))
+                        .sum(),
                     _ => pixels.iter().map(|&level| f64::from(level)).sum(),
                 };
                 let mean = (sum / (pixels.len() / channels).max(1) as f64) as f32;
                 by_level(pixels, |level| level * factor + mean * (1.0 - factor));
             }
             (Self::Saturation(factor), 3) => {
-                for pixel in pixels.as_chunks_mut().0 {
-                    let grey = grey_of(*pixel) * (1.0 - factor);
-                    *pixel = pixel.map(|level| (f32::from(level) * factor + grey) as u8);
-                }
+                by_pixel(pixels, |pixel| {
+                    let grey = grey_of(pixel) * (1.0 - factor);
+                    pixel.map(|level| level * factor + grey)
+                });
             }
-            (Self::Hue(turn), 3) => pixels.as_chunks_mut().0.iter_mut().for_each(|pixel| *pixel = turned(*pixel, turn)),
+            (Self::Hue(turn), 3) => by_pixel(pixels, |pixel| turned(pixel, turn)),
             (Self::Saturation(_) | Self::Hue(_), _) => {}
         }
     }
 }
 
 /// A pixel's grey, in whole levels.
-fn grey_of([red, green, blue]: [u8; 3]) -> f32 {
-    (f32::from(red) * GREY[0] + f32::from(green) * GREY[1] + f32::from(blue) * GREY[2]).floor()
+#[inline(always)]
+fn grey_of([red, green, blue]: [f32; 3]) -> f32 {
+    // A cast rounds down; baseline processors have a function for it, and no instruction.
+    (red * GREY[0] + green * GREY[1] + blue * GREY[2]) as i32 as f32
 }
 
 /// The same for all bytes of a level: casts end at 0 and 255.
@@ -148,41 +155,59 @@ fn by_level(pixels: &mut [u8], change: impl Fn(f32) -> f32) {
     pixels.iter_mut().for_each(|level| *level = levels[usize::from(*level)]);
 }
 
-/// A pixel whose hue is turned by a share of the circle: to hue, saturation and value, and back.
-fn turned(pixel: [u8; 3], turn: f32) -> [u8; 3] {
-    let [red, green, blue] = pixel.map(|level| f32::from(level) / 255.0);
-    let (most, least) = (red.max(green).max(blue), red.min(green).min(blue));
-    let range = most - least;
-    if range == 0.0 {
-        // Grey has no hue.
-        return pixel;
+/// Changes pixels side by side, for vectors: levels to levels, cut off towards 0 and at 255.
+fn by_pixel(pixels: &mut [u8], change: impl Fn([f32; 3]) -> [f32; 3]) {
+    for pixels in pixels.as_chunks_mut::<3>().0.chunks_mut(SIDE_BY_SIDE) {
+        let [mut reds, mut greens, mut blues] = [[0.0; SIDE_BY_SIDE]; 3];
+        for (n, &[red, green, blue]) in pixels.iter().enumerate() {
+            (reds[n], greens[n], blues[n]) = (f32::from(red), f32::from(green), f32::from(blue));
+        }
+        for ((red, green), blue) in reds.iter_mut().zip(&mut greens).zip(&mut blues) {
+            [*red, *green, *blue] = change([*red, *green, *blue]);
+        }
+        for (n, pixel) in pixels.iter_mut().enumerate() {
+            *pixel = [reds[n] as u8, greens[n] as u8, blues[n] as u8];
+        }
     }
+}
+
+/// One of two numbers, both of which are there already: a branch would keep pixels from vectors.
+#[inline(always)]
+fn either(first: bool, one: f32, other: f32) -> f32 {
+    let mask = u32::from(first).wrapping_neg();
+    f32::from_bits((one.to_bits() & mask) | (other.to_bits() & !mask))
+}
+
+/// A pixel whose hue is turned by a share of the circle: to hue, saturation and value, and back.
+#[inline(always)]
+fn turned(pixel: [f32; 3], turn: f32) -> [f32; 3] {
+    let [red, green, blue] = pixel.map(|level| level / 255.0);
+    let larger = |a: f32, b: f32| either(a > b, a, b);
+    let smaller = |a: f32, b: f32| either(a < b, a, b);
+    let (most, least) = (larger(larger(red, green), blue), smaller(smaller(red, green), blue));
+    let range = most - least;
     let [to_red, to_green, to_blue] = [red, green, blue].map(|level| (most - level) / range);
-    let sixth = if most == red {
-        to_blue - to_green
-    } else if most == green {
-        2.0 + to_red - to_blue
-    } else {
-        4.0 + to_green - to_red
-    };
-    let hue = (sixth / 6.0 + 1.0 + turn).rem_euclid(1.0) * 6.0;
-    let (sector, part) = (hue.floor(), hue - hue.floor());
+    let of_others = either(most == green, 2.0 + to_red - to_blue, 4.0 + to_green - to_red);
+    let sixth = either(most == red, to_blue - to_green, of_others);
+    // Casts take the whole part away, for the same reason as in a pixel's grey.
+    let hue = sixth / 6.0 + 1.0 + turn;
+    let hue = hue - hue as i32 as f32;
+    let hue = either(hue < 0.0, hue + 1.0, hue) * 6.0;
+    let sixths = hue as i32;
+    let part = hue - sixths as f32;
+    // Rounding may give a whole circle.
+    let sector = sixths * i32::from(sixths < 6);
     let saturation = range / most;
     let low = most * (1.0 - saturation);
     let falling = most * (1.0 - saturation * part);
     let rising = most * (1.0 - saturation * (1.0 - part));
-    let made = match sector as u32 {
-        0 => [most, rising, low],
-        1 => [falling, most, low],
-        2 => [low, most, rising],
-        3 => [low, falling, most],
-        4 => [rising, low, most],
-        // Rounding may give a whole circle.
-        5 => [most, low, falling],
-        _ => [most, rising, low],
+    let primary = |full: [i32; 2], from: i32, to: i32| {
+        let between = either(sector == from, rising, either(sector == to, falling, low));
+        either((sector == full[0]) | (sector == full[1]), most, between)
     };
-    // As torchvision makes bytes of floats: 256 equal parts, the last with both its ends.
-    made.map(|level| (level * 255.999) as u8)
+    let made = [primary([0, 5], 4, 1), primary([1, 2], 0, 3), primary([3, 4], 2, 5)];
+    // As torchvision makes bytes of floats: 256 equal parts, the last with both its ends. Grey has no hue.
+    std::array::from_fn(|c| either(range == 0.0, pixel[c], made[c] * 255.999))
 }
 
 #[cfg(test)]
@@ -277,16 +302,76 @@ mod tests {
         assert_eq!(made(Change::Hue(0.5), [90, 90, 90]), [90, 90, 90]);
     }
 
+    /// By the sector of the hue.
+    fn plainly_turned(pixel: [u8; 3], turn: f32) -> [u8; 3] {
+        let [red, green, blue] = pixel.map(|level| f32::from(level) / 255.0);
+        let (most, least) = (red.max(green).max(blue), red.min(green).min(blue));
+        let range = most - least;
+        if range == 0.0 {
+            // Grey has no hue.
+            return pixel;
+        }
+        let [to_red, to_green, to_blue] = [red, green, blue].map(|level| (most - level) / range);
+        let sixth = if most == red {
+            to_blue - to_green
+        } else if most == green {
+            2.0 + to_red - to_blue
+        } else {
+            4.0 + to_green - to_red
+        };
+        let hue = (sixth / 6.0 + 1.0 + turn).rem_euclid(1.0) * 6.0;
+        let (sector, part) = (hue.floor(), hue - hue.floor());
+        let saturation = range / most;
+        let low = most * (1.0 - saturation);
+        let falling = most * (1.0 - saturation * part);
+        let rising = most * (1.0 - saturation * (1.0 - part));
+        let made = match sector as u32 {
+            0 => [most, rising, low],
+            1 => [falling, most, low],
+            2 => [low, most, rising],
+            3 => [low, falling, most],
+            4 => [rising, low, most],
+            // Rounding may give a whole circle.
+            5 => [most, low, falling],
+            _ => [most, rising, low],
+        };
+        // As torchvision makes bytes of floats: 256 equal parts, the last with both its ends.
+        made.map(|level| (level * 255.999) as u8)
+    }
+
     #[test]
     fn every_color_stays_a_color_whatever_the_turn() {
-        for color in 0..1u32 << 15 {
-            let pixel = [color & 31, (color >> 5) & 31, color >> 10].map(|level| (level * 255 / 31) as u8);
-            for turn in [-0.5, -0.3, f32::EPSILON, 0.17, 0.5] {
-                let made = turned(pixel, turn);
-                let ends = |p: [u8; 3]| (*p.iter().min().unwrap(), *p.iter().max().unwrap());
+        let colors = (0..1u32 << 15).map(|color| [color & 31, (color >> 5) & 31, color >> 10]);
+        let colors: Vec<[u8; 3]> = colors.map(|color| color.map(|level| (level * 255 / 31) as u8)).collect();
+        for turn in [-1.0, -0.5, -0.3, -f32::EPSILON, 0.0, f32::EPSILON, 1.0 / 3.0, 0.17, 0.5, 1.0] {
+            let mut all = colors.as_flattened().to_vec();
+            Change::Hue(turn).apply(3, &mut all);
+            for (pixel, made) in colors.iter().zip(all.as_chunks::<3>().0) {
+                assert_eq!(*made, plainly_turned(*pixel, turn), "{pixel:?} {turn}");
+                let ends = |p: &[u8; 3]| (*p.iter().min().unwrap(), *p.iter().max().unwrap());
                 let ((low, high), (was_low, was_high)) = (ends(made), ends(pixel));
                 assert!(low.abs_diff(was_low) <= 1 && high.abs_diff(was_high) <= 1, "{pixel:?} {turn} {made:?}");
             }
+        }
+    }
+
+    #[test]
+    fn images_of_any_number_of_pixels_change_pixel_by_pixel() {
+        for change in [Change::Saturation(1.7), Change::Saturation(0.3), Change::Hue(0.21)] {
+            for count in [0, 1, 15, 16, 17, 100] {
+                let (mut all, mut each) = (pixels(count), pixels(count));
+                change.apply(3, &mut all);
+                each.chunks_exact_mut(3).for_each(|pixel| change.apply(3, pixel));
+                assert_eq!(all, each, "{change:?} of {count}");
+            }
+        }
+        for pixel in pixels(2000).as_chunks::<3>().0 {
+            let floats = pixel.map(f32::from);
+            let floor = (floats[0] * GREY[0] + floats[1] * GREY[1] + floats[2] * GREY[2]).floor();
+            assert_eq!(grey_of(floats), floor, "{pixel:?}");
+            let mut made = pixel.to_vec();
+            Change::Saturation(1.37).apply(3, &mut made);
+            assert_eq!(made, floats.map(|level| (level * 1.37 + floor * (1.0 - 1.37f32)) as u8), "{pixel:?}");
         }
     }
 

@@ -14,7 +14,8 @@
 //! GPU's: all three give the same bits.
 //!
 //! Before that, an image of any size may become one of a fixed size, [`ResizedCrop`] says which part of it does, and its
-//! colours may change: [`ColorJitter`]. After it, a rectangle may be erased: [`Erase`].
+//! colours may change: [`ColorJitter`]. Automatic augmentation, [`Augment`], lies between a transform that crops and flips
+//! and one that normalises. After all of it, a rectangle may be erased: [`Erase`].
 //!
 //! # Chance
 //!
@@ -22,12 +23,14 @@
 //! makes the batch and however many there are, and after a resume; another one for a sample that comes twice in an
 //! epoch.
 
+mod augment;
 mod crop;
 mod erase;
 mod fast;
 mod jitter;
 mod plain;
 
+pub use augment::{Augment, AugmentKind, AugmentOptions, Operation};
 pub use crop::{CropKind, Region, ResizedCrop};
 pub use erase::{Erase, Erased};
 pub use fast::ImageMaker;
@@ -114,18 +117,18 @@ pub enum ImageError {
     /// Padding.
     #[error("padding={0} is beyond {SIDE_MAX} pixels")]
     Padding(usize),
-    /// Flip.
-    #[error("flip={0} is no chance: need 0 to 1")]
-    Flip(f64),
-    /// Erasing.
-    #[error("erase={0} is no chance: need 0 to 1")]
-    Erase(f64),
     /// Ends of what colours are changed by.
     #[error(
         "{0}=({1}, {2}): need factors of at least 0, the least first; of hue, shares of the circle from -0.5 to 0.5"
     )]
     Jitter(&'static str, f64, f64),
-    /// A chance of another name.
+    /// A number of automatic augmentation.
+    #[error("augment: {0}={1}: need {2} to {3}")]
+    Augment(&'static str, usize, usize, usize),
+    /// Channels of images that are not augmented.
+    #[error("images of {0} channels cannot be augmented, only those of 1 or 3: leave augment out")]
+    Channels(usize),
+    /// A chance, by its name.
     #[error("{0}={1} is no chance: need 0 to 1")]
     Chance(&'static str, f64),
     /// How many there are of mean or std.
@@ -207,9 +210,7 @@ impl ImageTransform {
         if out[0] == 0 || out[1] == 0 || out[0] > padded[0] || out[1] > padded[1] {
             return Err(ImageError::Crop(out[0], out[1], padded[0], padded[1]));
         }
-        if !(0.0..=1.0).contains(&options.flip) {
-            return Err(ImageError::Flip(options.flip));
-        }
+        checked_chance("flip", options.flip)?;
         if options.dtype == ImageDtype::U8 && !(options.mean.is_empty() && options.std.is_empty()) {
             return Err(ImageError::Bytes);
         }
@@ -281,6 +282,10 @@ impl ImageTransform {
         };
         Draw { top, left, flip: (first >> 32) < self.flip_below }
     }
+}
+
+fn checked_chance(name: &'static str, chance: f64) -> Result<(), ImageError> {
+    if (0.0..=1.0).contains(&chance) { Ok(()) } else { Err(ImageError::Chance(name, chance)) }
 }
 
 /// One value for each channel.

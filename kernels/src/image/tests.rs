@@ -94,7 +94,7 @@ fn what_makes_no_sense_is_refused_with_its_numbers() {
     assert_eq!(refused(image, &ImageOptions { crop: Some([0, 1]), ..PLAIN }), ImageError::Crop(0, 1, 32, 48));
     assert_eq!(refused(image, &ImageOptions { padding: usize::MAX, ..PLAIN }), ImageError::Padding(usize::MAX));
     for flip in [-0.1, 1.1, f64::NAN] {
-        assert!(matches!(refused(image, &ImageOptions { flip, ..PLAIN }), ImageError::Flip(_)));
+        assert!(matches!(refused(image, &ImageOptions { flip, ..PLAIN }), ImageError::Chance("flip", _)));
     }
     assert_eq!(refused(image, &ImageOptions { mean: &[0.1, 0.2], ..PLAIN }), ImageError::Count("mean", 2, 3));
     assert_eq!(refused(image, &ImageOptions { std: &[0.1, 0.0, 1.0], ..PLAIN }), ImageError::Value("std", 0.0));

@@ -25,6 +25,8 @@ class ImageTransform:
     ``Resize, RandomCrop``    ``resize=256, crop=224``
     ``RandomCrop``            ``crop=32, padding=4``: no resizing
     ``RandomHorizontalFlip``  ``flip=0.5``
+    ``TrivialAugmentWide``    ``augment="trivial"``
+    ``RandAugment``           ``augment="rand"``: two operations of magnitude 9 of 31
     ``ColorJitter``           ``brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1``
     ``RandomApply`` of it     ``jitter=0.8``
     ``RandomGrayscale``       ``grayscale=0.2``
@@ -39,9 +41,14 @@ class ImageTransform:
     torchvision's ``v2`` changes uint8 images, up to a level a step; after resizing, and before the other crop, so the
     ``padding`` of that stays black.
 
+    ``augment`` has the operations, ranges and formulas of torchvision's ``v2`` for uint8 images, with its nearest pixel,
+    and comes where its recipes have it: after every crop and the flip, before normalising and erasing. Crops and flips
+    are drawn as without it. Pixels that move are torchvision's but where two are equally near, and other levels up to
+    one. Strengths are exact: torchvision's are float32, which a translation by 16 pixels may leave at 15.
+
     On a CUDA device samples travel as bytes, and one kernel on the copy's stream flips and normalises; on the CPU the
-    loader's threads do it on the way into the batch. Both give the same bits. Resizing and colours are the work of the
-    loader's threads on every device.
+    loader's threads do it on the way into the batch. Both give the same bits. Resizing, colours and ``augment`` are the
+    work of the loader's threads on every device, and with ``augment`` the flip and every crop too.
 
     With ``scale`` or ``resize`` images in files may have any size: each is decoded at its own, and what is needed of it
     is resampled. The cache must then keep them encoded (its default). What :func:`lossfeed.open` resized, what is cached
@@ -68,6 +75,10 @@ class ImageTransform:
         hue: a number h turns the hue by −h to h of the circle, ``(least, most)`` likewise, −0.5 to 0.5.
         jitter: chance that these four happen.
         grayscale: chance that an image becomes grey, after them.
+        augment: ``"trivial"`` or ``"rand"``; or a dict of the ``"name"`` and options: ``{"name": "rand", "ops": 2,
+            "magnitude": 9, "bins": 31, "fill": 0}``. ``bins``: strengths there are, 2 to 65536; ``"trivial"`` draws one.
+            ``magnitude``: the one of ``"rand"``, below ``bins``. ``ops``: operations in a row, 0 to 100. ``fill``: level
+            of what comes from beyond the image, 0 to 255, or one a channel. Images have 1 or 3 channels then.
         erase: chance that a rectangle of the finished image becomes 0, which after normalising is the mean; 0 to 1. On
             the CPU only.
 
@@ -75,7 +86,7 @@ class ImageTransform:
         SettingsError: a value makes no sense. When the loader is made: it does not fit the dataset's images.
     """
 
-    __slots__ = ("_crop", "_jitter", "_layout", "_settings")
+    __slots__ = ("_augment", "_crop", "_jitter", "_layout", "_settings")
 
     def __init__(
         self,
@@ -98,6 +109,7 @@ class ImageTransform:
         hue: float | tuple[float, float] = 0.0,
         jitter: float = 1.0,
         grayscale: float = 0.0,
+        augment: str | dict[str, Any] | None = None,
     ) -> None:
         name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
         self._layout = choice("layout", layout, "NCHW", "NHWC", "channels_last")
@@ -121,9 +133,16 @@ class ImageTransform:
         if self._crop is not None:
             # It has the size then, and what follows it neither crops nor pads.
             self._settings |= {"crop": None, "random_crop": False}
+        #: The engine's settings of automatic augmentation; None without.
+        self._augment = _augment(augment)
+        if self._augment is not None:
+            # It comes after the crop and the flip, which are left to it.
+            nothing = {"crop": None, "padding": 0, "random_crop": False, "flip": 0.0}
+            self._augment |= {name: self._settings[name] for name in nothing}
+            self._settings |= nothing
 
     def __repr__(self) -> str:
-        s = self._settings
+        s = self._settings | (self._augment or {})
         name = next(long for long, short in _SHORT.items() if short == s["dtype"])
         said = [repr(name), *(f"{key}={s[key]}" for key in ("mean", "std", "crop", "padding", "flip", "erase") if s[key])]
         if self._crop is None:
@@ -133,12 +152,19 @@ class ImageTransform:
         if self._jitter is not None:
             names = {"chance": "jitter"}
             said += [f"{names.get(key, key)}={value}" for key, value in self._jitter.items() if value]
+        if self._augment is not None:
+            said += [f"augment={_asked(self._augment)}"]
         return f"lossfeed.ImageTransform({', '.join([*said, f'layout={self._layout!r}'])})"
+
+    @property
+    def _steps(self) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any] | None, dict[str, Any] | None]:
+        """The engine's settings of the transform, the crop, the jitter and the augmentation."""
+        return self._settings, self._crop, self._jitter, self._augment
 
     def _fit(self, source: _native.Source) -> _native.ImageTransform:
         """Checked against a dataset."""
-        crop, jitter = (None if step is None else json.dumps(step) for step in (self._crop, self._jitter))
-        return _native.ImageTransform(source, json.dumps(self._settings), crop, jitter)
+        transform, *early = (step and json.dumps(step) for step in self._steps)
+        return _native.ImageTransform(source, transform, *early)
 
 
 def transform(value: Any) -> ImageTransform:
@@ -216,6 +242,41 @@ def _jitter(changes: dict[str, Any], chance: Any, grayscale: Any) -> dict[str, A
     if not (chance and any(changes.values())) and not grayscale:
         return None
     return {**changes, "chance": chance, "grayscale": grayscale}
+
+
+#: Options of automatic augmentation, by its name.
+_OPTIONS = {"rand": ("ops", "magnitude", "bins", "fill"), "trivial": ("bins", "fill")}
+
+
+def _augment(value: Any) -> dict[str, Any] | None:
+    """The engine's settings of automatic augmentation; None where there is none."""
+    if value is None:
+        return None
+    options = dict(value) if isinstance(value, dict) else {"name": value}
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise SettingsError(
+            f"augment={value!r} must be 'rand' or 'trivial', or a dict with such a name: {{'name': 'rand', 'magnitude': 9}}"
+        )
+    allowed = _OPTIONS[choice("augment", name, *_OPTIONS)]
+    for option in options:
+        if option not in allowed:
+            raise SettingsError(f"augment={name!r} has no option {option!r}: use {', '.join(allowed[:-1])} or {allowed[-1]}")
+    bins = whole("augment: bins", options.get("bins", 31), 2, 1 << 16)
+    fill = options.get("fill", 0)
+    # Nothing in it is refused as what it is: no level.
+    levels = [whole("augment: fill", v, 0, 255) for v in (fill if isinstance(fill, (tuple, list)) and fill else [fill])]
+    if name == "trivial":
+        return {"of": "trivial", "bins": bins, "fill": levels}
+    ops = whole("augment: ops", options.get("ops", 2), 0, 100)
+    magnitude = whole("augment: magnitude", options.get("magnitude", 9), 0, bins - 1, f": it is one of bins={bins}")
+    return {"of": {"rand": {"ops": ops, "magnitude": magnitude}}, "bins": bins, "fill": levels} if ops else None
+
+
+def _asked(augment: dict[str, Any]) -> dict[str, Any]:
+    """The keyword that asked for it."""
+    rest = {"bins": augment["bins"], "fill": augment["fill"]}
+    return {"name": "trivial", **rest} if augment["of"] == "trivial" else {"name": "rand", **augment["of"]["rand"], **rest}
 
 
 def _factors(name: str, value: Any) -> tuple[float, float] | None:

@@ -52,6 +52,8 @@ class _Delivery(NamedTuple):
     crop: dict[str, Any] | None
     #: Those of changes of colours, likewise.
     jitter: dict[str, Any] | None
+    #: Those of automatic augmentation, likewise.
+    augment: dict[str, Any] | None
     #: Where the user's ``collate_fn`` has made batches of samples in host memory, and they are to go to a device.
     move_to: str | None = None
 
@@ -140,7 +142,7 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -
     specs = data._native.fields if made is None else [made.spec]
     channels_last = transform is not None and transform._layout == "channels_last"
     views = Views(framework, specs, data._native.target_spec, channels_last, structure, asked.pad)
-    settings, *early = (None, None, None) if transform is None else (transform._settings, transform._crop, transform._jitter)
+    settings, *early = (None, None, None, None) if transform is None else transform._steps
     random = made is not None and made.random
     if device == "cpu":
         return _Delivery(device, views, None, random, settings, *early)
@@ -189,6 +191,7 @@ def _settings(
         "transform": delivery.transform,
         "crop": delivery.crop,
         "jitter": delivery.jitter,
+        "augment": delivery.augment,
         "policy": None if asked.policy is None else str(asked.policy),
         "sampler": sampler,
         "score": asked.score,

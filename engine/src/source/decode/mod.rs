@@ -75,6 +75,10 @@ pub struct Scratch {
     pub(crate) decoded: Vec<u8>,
     /// A crop of it, likewise.
     pub(crate) cropped: Vec<u8>,
+    /// What that is before it is cut and mirrored, likewise.
+    pub(crate) uncut: Vec<u8>,
+    /// An image as it was before an operation on it, likewise.
+    pub(crate) before: Vec<u8>,
     pixels: Vec<u8>,
     spare: Vec<u8>,
     pub(crate) resizer: Resizer,
@@ -83,8 +87,7 @@ pub struct Scratch {
 impl Scratch {
     /// Forgets what decoders use of it, after one of them was left in mid-work.
     fn renew(&mut self) {
-        let (decoded, cropped) = (std::mem::take(&mut self.decoded), std::mem::take(&mut self.cropped));
-        *self = Self { decoded, cropped, ..Self::default() };
+        (self.pixels, self.spare, self.resizer) = Default::default();
     }
 }
 
