@@ -6,7 +6,6 @@ from typing import Any, Callable
 from typing_extensions import Buffer as _Buffer
 
 __version__: str
-
 _Spec = tuple[str, list[int]]
 _AnySpec = tuple[str, tuple[int, ...]] | _Spec
 
