@@ -3,6 +3,7 @@
 import io
 import json
 import pathlib
+import subprocess
 import sys
 
 import numpy as np
@@ -206,6 +207,33 @@ def test_rows_behind_a_store_come_a_page_at_a_time_and_survive_its_faults(tmp_pa
     with FaultStore({"train.parquet": file.getvalue()[:-100]}) as store:
         with pytest.raises(lf.SourceError, match="cannot be read as a Parquet file"):
             lf.open(store.url + "/train.parquet")
+
+
+def test_packed_rows_are_the_rows(files, tmp_path):
+    def pack(*more):
+        argv = [sys.executable, "-m", "lossfeed", "pack", str(files), *more]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    said = pack(str(tmp_path / "all"), "--fields", ",".join(ALL), "--shard-size", "16kB", "--keep-order")
+    assert 'fields=["jpg;png", "cls", "caption.txt", "half.npy", "even.npy", "tokens.npy"]' in said
+    fields = {"img": "png", "label": "cls", "caption": "caption.txt", "half": "half.npy", "even": "even.npy", "tokens": "tokens.npy"}
+    data = lf.open(tmp_path / "all", fields=fields)
+    assert len(data) == N and len(list((tmp_path / "all").iterdir())) > 3
+    for i in (0, 7, N - 1):
+        item = data[i]
+        assert np.array_equal(item["img"], pixels(i)) and (item["label"], item["caption"]) == (i % 3, words(i))
+        assert (item["half"], item["even"], item["tokens"].tolist()) == (i / 2, i % 2 == 0, tokens(i))
+        assert (item["half"].dtype, item["even"].dtype, item["tokens"].dtype) == (np.float64, np.bool_, np.int32)
+    # A picture and its label become images in the folders of their classes.
+    pack(str(tmp_path / "pairs"), "--fields", "img,label")
+    pairs = lf.open(tmp_path / "pairs")
+    assert pairs.classes == ["cat", "dog", "fish"] and sorted(pairs.labels.tolist()) == sorted(i % 3 for i in range(N))
+    packed = {bytes(image.numpy()): int(label) for image, label in (pairs[i] for i in range(N))}
+    assert packed == {pixels(i).tobytes(): i % 3 for i in range(N)}
+    again = subprocess.run([sys.executable, "-m", "lossfeed", "pack", str(files), str(tmp_path / "pairs"), "--fields", "img,label", "--resume"], capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0 and "were there" in again.stdout, again.stderr
 
 
 def test_a_file_that_was_damaged_is_named_and_never_delivered_wrong(tmp_path):

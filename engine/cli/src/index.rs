@@ -48,7 +48,7 @@ fn index(args: &IndexArgs) -> Result<Report> {
     source::open(&args.source, &options)?;
     let again_s = started.elapsed().as_secs_f64();
     let samples = source.len();
-    let bytes = (0..samples as u32).map(|id| source.payload_bytes(id)).sum();
+    let bytes = (0..samples as u32).map(|id| source.expected_bytes(id).unwrap_or(0)).sum();
     Ok(Report { source: source.describe(), samples, classes: source.classes().len(), bytes, seconds, again_s })
 }
 
@@ -68,7 +68,8 @@ fn print(report: &Report, args: &IndexArgs, out: &mut impl Write) -> io::Result<
     let Report { source, seconds, again_s, .. } = report;
     writeln!(out, "{source}")?;
     writeln!(out, "Walked in {seconds:.2} s, opened again in {again_s:.2} s.")?;
-    writeln!(out, "Open it: lf.open({:?}, index_cache={:?})", args.source, args.cache.display().to_string())?;
+    let fields = if args.fields.is_empty() { String::new() } else { format!(", fields={:?}", args.fields) };
+    writeln!(out, "Open it: lf.open({:?}, index_cache={:?}{fields})", args.source, args.cache.display().to_string())?;
     Ok(0)
 }
 

@@ -107,6 +107,7 @@ pub use fields::Fields;
 pub use fingerprint::Fingerprint;
 pub use open::open;
 pub use options::{DiskTier, OpenOptions, Throttle};
+pub use payload::apart;
 pub(crate) use payload::picture_and_tail;
 pub use pieces::{Piece, PieceKind};
 pub use records::{Place, Records};

@@ -4,6 +4,7 @@
 //! A tail has the lengths of its parts, a number for each that may differ in length, and then the parts, each at a
 //! multiple of eight from where the first begins. `pybind/src/tails.rs` reads it.
 
+use super::pieces::{Piece, PieceKind};
 use crate::error::{Error, Result};
 
 const ALIGNMENT: usize = 8;
@@ -61,9 +62,80 @@ pub(crate) fn picture_and_tail(payload: &[u8]) -> Result<(&[u8], &[u8])> {
     parts.ok_or_else(|| Error::sample("its picture is longer than the sample: it is damaged"))
 }
 
+/// What of a payload belongs to each of `pieces`, in their order; nothing for labels, which are targets.
+///
+/// # Errors
+/// `Sample` for a payload that is not made of them.
+pub fn apart<'a>(pieces: &[Piece], payload: &'a [u8]) -> Result<Vec<&'a [u8]>> {
+    let tail_of = || pieces.iter().map(|piece| piece.kind).filter(|kind| kind.in_tail());
+    let pictured = pieces.iter().any(|piece| piece.kind == PieceKind::Picture);
+    let (picture, mut tail) = match (pictured, tail_of().next()) {
+        (true, None) => (payload, &[][..]),
+        (true, Some(_)) => picture_and_tail(payload)?,
+        (false, _) => (&[][..], payload),
+    };
+    let broken = || Error::sample("it has other parts than its dataset: it is damaged");
+    let mut bytes = Vec::new();
+    for kind in tail_of() {
+        let each = kind.dtype().map_or(1, |dtype| dtype.size_bytes());
+        let count = match kind {
+            PieceKind::Number(_) => 1,
+            _ => {
+                let (count, rest) = tail.split_first_chunk::<NUMBER_BYTES>().ok_or_else(broken)?;
+                tail = rest;
+                usize::try_from(u64::from_ne_bytes(*count)).map_err(|_| broken())?
+            }
+        };
+        bytes.push(count.checked_mul(each).ok_or_else(broken)?);
+    }
+    let (mut at, mut parts) = (0usize, Vec::with_capacity(bytes.len()));
+    for bytes in bytes {
+        at = at.next_multiple_of(ALIGNMENT);
+        let end = at.checked_add(bytes).ok_or_else(broken)?;
+        parts.push(tail.get(at..end).ok_or_else(broken)?);
+        at = end;
+    }
+    let mut parts = parts.into_iter();
+    let part = |piece: &Piece| match piece.kind {
+        PieceKind::Label => &[][..],
+        PieceKind::Picture => picture,
+        _ => parts.next().unwrap_or_default(),
+    };
+    Ok(pieces.iter().map(part).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Dtype;
+
+    #[test]
+    fn the_parts_of_a_payload_are_those_that_were_joined() {
+        let piece = |name: &str, kind| Piece { name: name.to_owned(), kind };
+        let numbers = [1i32, 2, 3].map(i32::to_ne_bytes).concat();
+        let half = 0.5f64.to_ne_bytes();
+        let tail = [
+            TailPart { bytes: b"words", length: Some(5) },
+            TailPart { bytes: &half, length: None },
+            TailPart { bytes: &numbers, length: Some(3) },
+        ];
+        let others =
+            [("t", PieceKind::Text), ("h", PieceKind::Number(Dtype::F64)), ("n", PieceKind::Numbers(Dtype::I32))];
+        let mut pieces: Vec<Piece> = others.map(|(name, kind)| piece(name, kind)).into();
+        let mut payload = Vec::new();
+        join(None, &tail, &mut payload);
+        assert_eq!(apart(&pieces, &payload).unwrap(), [&b"words"[..], &half, &numbers]);
+        pieces.insert(1, piece("label", PieceKind::Label));
+        pieces.insert(2, piece("img", PieceKind::Picture));
+        join(Some(b"picture"), &tail, &mut payload);
+        assert_eq!(apart(&pieces, &payload).unwrap(), [&b"words"[..], b"", b"picture", &half, &numbers]);
+        for cut in 0..payload.len() {
+            let found = apart(&pieces, &payload[..cut]);
+            assert!(found.is_err() || found.is_ok_and(|parts| parts.len() == pieces.len()));
+        }
+        let only = [piece("img", PieceKind::Picture), piece("y", PieceKind::Label)];
+        assert_eq!(apart(&only, b"picture").unwrap(), [&b"picture"[..], b""]);
+    }
 
     #[test]
     fn a_payload_has_the_bytes_that_are_announced_and_comes_apart_again() {

@@ -62,7 +62,7 @@ impl PieceKind {
     }
 
     /// What the members of a shard hold whose names end so.
-    fn of_member(name: &str) -> Self {
+    pub fn of_member(name: &str) -> Self {
         match name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase().as_str() {
             "cls" => Self::Label,
             "json" => Self::Json,

@@ -10,13 +10,17 @@ use super::units::bytes;
 #[derive(Debug, Clone, Args)]
 #[command(
     after_help = "Stores are reached by their usual environment (AWS_*, GOOGLE_*, AZURE_*). Images are copied as they are. \
-                        Labels stand in folder names, or in key.cls members where the source has numbers alone."
+                        Labels stand in folder names, or in key.cls members where the source has numbers alone. Other parts of a sample \
+                        become members beside its image: text key.NAME.txt, numbers key.NAME.npy."
 )]
 pub struct PackArgs {
-    /// What to pack: class folders, tar shards or a URL, as for lossfeed.open
+    /// What to pack: class folders, tar shards, Parquet files or a URL, as for lossfeed.open
     pub source: String,
     /// Where to put the shards: a folder of this machine, new or empty
     pub folder: PathBuf,
+    /// What of the samples to pack, as lossfeed.open(…, fields=) takes it: columns of Parquet files, members of shards
+    #[arg(long, value_delimiter = ',')]
+    pub fields: Vec<String>,
     /// How long a shard may become: "256MB"
     #[arg(long, value_name = "SIZE", default_value = "256MB", value_parser = bytes)]
     pub shard_size: u64,

@@ -1,4 +1,4 @@
-//! `lossfeed pack`: a dataset of images becomes tar shards of a good size, mixed.
+//! `lossfeed pack`: a dataset of images, or of samples with several parts, becomes tar shards of a good size, mixed.
 //!
 //! A store answers a request a sample for class folders, and one for many samples of a shard. What lies near each
 //! other there is then read together, so samples are mixed once, when they are packed: see `block` in the README.
@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use lossfeed::source::{self, Form, OpenOptions, Source};
+use lossfeed::source::{self, Form, OpenOptions, Piece, PieceKind, SIZE_UNKNOWN, Source};
 use lossfeed::{Error, Result, SampleId};
 use serde::Serialize;
 
@@ -30,6 +30,8 @@ use plan::Order;
 #[derive(Debug, Serialize)]
 struct Report {
     source: String,
+    /// What opens the packed samples as those of the source are; empty for images and their labels.
+    fields: Vec<String>,
     folder: String,
     samples: usize,
     shards: usize,
@@ -46,32 +48,40 @@ enum Labels<'a> {
     Names { classes: &'a [String], labels: &'a [i64] },
     /// A number in a member beside it.
     Numbers(&'a [i64]),
+    /// Nothing: samples have none.
+    None,
 }
 
 impl<'a> Labels<'a> {
     fn of(source: &'a dyn Source) -> Result<Self> {
-        let labels = source
-            .labels()
-            .ok_or_else(|| Error::settings(format!("{} has no labels to pack with its images", source.describe())))?;
+        let Some(labels) = source.labels() else {
+            return match source.pieces() {
+                [] => Err(Error::settings(format!("{} has no labels to pack with its images", source.describe()))),
+                _ => Ok(Self::None),
+            };
+        };
         let classes = source.classes();
         // Opened again, classes are the folders that are there: one without samples would shift the numbers.
         let used: HashSet<i64> = labels.iter().copied().collect();
         let all = !classes.is_empty() && used == (0..classes.len() as i64).collect();
-        Ok(if all && classes.is_sorted() { Self::Names { classes, labels } } else { Self::Numbers(labels) })
-    }
-    fn in_names(&self) -> bool {
-        matches!(self, Self::Names { .. })
+        // Of samples of several members the class is one of these.
+        Ok(if all && classes.is_sorted() && !source.form().tailed() {
+            Self::Names { classes, labels }
+        } else {
+            Self::Numbers(labels)
+        })
     }
     /// The number to write beside sample `id`, if one is.
     fn beside(&self, id: SampleId) -> Option<i64> {
         match self {
-            Self::Names { .. } => None,
+            Self::Names { .. } | Self::None => None,
             Self::Numbers(labels) => labels.get(id as usize).copied(),
         }
     }
     fn all(&self) -> &[i64] {
         match self {
             Self::Names { labels, .. } | Self::Numbers(labels) => labels,
+            Self::None => &[],
         }
     }
 }
@@ -89,14 +99,22 @@ fn pack(args: &PackArgs) -> Result<Report> {
     if args.shard_size == 0 {
         return Err(Error::settings("--shard-size 0 holds nothing: give a size such as 256MB"));
     }
-    let source = source::open(&args.source, &OpenOptions::default())?;
+    let source = source::open(&args.source, &OpenOptions { fields: args.fields.clone(), ..OpenOptions::default() })?;
     let source = source.as_ref();
-    if source.form() != &(Form::Images { tailed: false }) {
+    if source.form() != &(Form::Images { tailed: false }) && source.pieces().is_empty() {
         return Err(Error::settings(format!("{} holds no images: only images are packed", source.describe())));
     }
     let labels = Labels::of(source)?;
+    let beside = source.pieces().iter().filter(|piece| piece.kind.in_tail()).count() as u64;
     let order = if args.keep_order { Order::Kept } else { Order::Shuffled(args.seed) };
-    let shards = plan::shards(source.len(), order, &labels, args.shard_size, |id| source.payload_bytes(id));
+    let shards = plan::shards(
+        source.len(),
+        order,
+        &labels,
+        args.shard_size,
+        |id| source.expected_bytes(id).unwrap_or(0),
+        beside,
+    );
     let there = prepare(&args.folder, args.resume)?;
 
     let progress = Progress::on_stderr("shards", shards.len());
@@ -118,6 +136,7 @@ fn pack(args: &PackArgs) -> Result<Report> {
     let bytes = check(source, &labels, &shards, &args.folder)?;
     Ok(Report {
         source: source.describe(),
+        fields: fields(source),
         folder: args.folder.display().to_string(),
         samples: source.len(),
         shards: shards.len(),
@@ -148,6 +167,19 @@ fn prepare(folder: &Path, resume: bool) -> Result<HashSet<String>> {
     Ok(there)
 }
 
+/// What opens the packed samples as those of `source` are: members of shards; none for images and labels alone.
+fn fields(source: &dyn Source) -> Vec<String> {
+    if !source.form().tailed() {
+        return Vec::new();
+    }
+    let named = |piece: &Piece| match piece.kind {
+        PieceKind::Picture => "jpg;png".to_owned(),
+        PieceKind::Label => "cls".to_owned(),
+        _ => plan::member(piece),
+    };
+    source.pieces().iter().map(named).collect()
+}
+
 /// Opens what was written, and holds names, labels and sizes against the source. The bytes of all shards.
 fn check(source: &dyn Source, labels: &Labels<'_>, shards: &[Vec<SampleId>], folder: &Path) -> Result<u64> {
     let other = |what: String| {
@@ -157,7 +189,7 @@ fn check(source: &dyn Source, labels: &Labels<'_>, shards: &[Vec<SampleId>], fol
         ))
     };
     let path = folder.to_str().ok_or_else(|| other("its name is not UTF-8".to_owned()))?;
-    let packed = source::open(path, &OpenOptions::default())?;
+    let packed = source::open(path, &OpenOptions { fields: fields(source), ..OpenOptions::default() })?;
     let ids = shards.concat();
     if packed.len() != ids.len() {
         return Err(other(format!("{} samples instead of {}", packed.len(), ids.len())));
@@ -165,8 +197,12 @@ fn check(source: &dyn Source, labels: &Labels<'_>, shards: &[Vec<SampleId>], fol
     let found = packed.labels().unwrap_or_default();
     for (at, &id) in (0..).zip(&ids) {
         let (name, key) = (packed.name(at), plan::key(id, labels)?);
+        // Numbers become files of an array; and a source that does not say how large samples are knows it of those that
+        // were read now.
+        let bytes = source.payload_bytes(id);
+        let sized = bytes != SIZE_UNKNOWN && source.pieces().iter().all(|piece| piece.kind.dtype().is_none());
         let alike = name.contains(&key)
-            && packed.payload_bytes(at) == source.payload_bytes(id)
+            && (!sized || packed.payload_bytes(at) == bytes)
             && found.get(at as usize) == labels.all().get(id as usize);
         if !alike {
             return Err(other(format!(
@@ -186,7 +222,7 @@ fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
         term::document(report, out)?;
         return Ok(0);
     }
-    let Report { source, folder, samples, shards, kept, bytes, seconds } = report;
+    let Report { source, fields, folder, samples, shards, kept, bytes, seconds } = report;
     writeln!(out, "{source}")?;
     let kept = if *kept > 0 { format!(" ({kept} of them were there)") } else { String::new() };
     writeln!(
@@ -194,7 +230,8 @@ fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
         "→ {folder}: {samples} samples in {shards} shards{kept}, {:.1} MB, {seconds:.1} s",
         *bytes as f64 / 1e6
     )?;
-    writeln!(out, "Names, labels and sizes were compared. Open it: lf.open({folder:?})")?;
+    let fields = if fields.is_empty() { String::new() } else { format!(", fields={fields:?}") };
+    writeln!(out, "Names, labels and sizes were compared. Open it: lf.open({folder:?}{fields})")?;
     Ok(0)
 }
 

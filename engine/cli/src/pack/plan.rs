@@ -1,6 +1,9 @@
 //! Which sample goes into which shard, and under which name. Nothing is read or written here.
 
+use std::borrow::Cow;
+
 use lossfeed::random::{Purpose, generator, shuffle};
+use lossfeed::source::{Piece, PieceKind};
 use lossfeed::{Error, Result, SampleId};
 
 use super::Labels;
@@ -19,13 +22,14 @@ pub(super) enum Order {
 }
 
 /// The ids of each shard, none of which becomes longer than `most` bytes unless one sample alone makes it so.
-/// `bytes_of` are a sample's own bytes.
+/// `bytes_of` are a sample's own bytes, of which `beside` members beside the first have their part.
 pub(super) fn shards(
     samples: usize,
     order: Order,
     labels: &Labels<'_>,
     most: u64,
     bytes_of: impl Fn(SampleId) -> u64,
+    beside: u64,
 ) -> Vec<Vec<SampleId>> {
     let mut ids: Vec<SampleId> = (0..samples as SampleId).collect();
     if let Order::Shuffled(seed) = order {
@@ -33,7 +37,8 @@ pub(super) fn shards(
     }
     let (mut shards, mut bytes) = (Vec::<Vec<SampleId>>::new(), 0);
     for id in ids {
-        let more = member_bytes(bytes_of(id)) + if labels.in_names() { 0 } else { member_bytes(1) };
+        let label = if labels.beside(id).is_some() { member_bytes(1) } else { 0 };
+        let more = member_bytes(bytes_of(id)) + label + beside * member_bytes(1);
         match shards.last_mut() {
             Some(shard) if bytes + more <= most => shard.push(id),
             _ => {
@@ -68,8 +73,49 @@ pub(super) fn key(id: SampleId, labels: &Labels<'_>) -> Result<String> {
                 class.ok_or_else(|| Error::sample(format!("sample {id} is of no class that the source names")))?;
             Ok(format!("{class}/{id:08}"))
         }
-        Labels::Numbers(_) => Ok(format!("{id:08}")),
+        Labels::Numbers(_) | Labels::None => Ok(format!("{id:08}")),
     }
+}
+
+/// What the member is called that holds a part of a sample, behind the sample's key: as in the source, if that is a
+/// member's name of its kind, or with the ending of its kind.
+pub(super) fn member(piece: &Piece) -> String {
+    let first = piece.name.split(';').next().unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    let name: String = first.chars().map(plain).collect();
+    let ending = match piece.kind {
+        kind if kind == PieceKind::of_member(&name) => return name,
+        PieceKind::Text => "txt",
+        PieceKind::Json => "json",
+        PieceKind::Npy | PieceKind::Number(_) | PieceKind::Numbers(_) => "npy",
+        PieceKind::Bytes | PieceKind::Picture | PieceKind::Label => "bin",
+    };
+    format!("{name}.{ending}")
+}
+
+/// A part's bytes as its member holds them: numbers as NumPy's format has them.
+pub(super) fn content(kind: PieceKind, bytes: &[u8]) -> Cow<'_, [u8]> {
+    let Some(dtype) = kind.dtype() else { return Cow::Borrowed(bytes) };
+    let size = dtype.size_bytes();
+    // bool, int and float of NumPy begin as they do here.
+    let letter = dtype.name().chars().next().unwrap_or('V');
+    let shape = match kind {
+        PieceKind::Number(_) => String::new(),
+        _ => format!("{},", bytes.len() / size),
+    };
+    let order = if size == 1 { '|' } else { '<' };
+    let head = format!("{{'descr': '{order}{letter}{size}', 'fortran_order': False, 'shape': ({shape}), }}");
+    // Magic, version and length take ten bytes, and the data begins at a multiple of 64.
+    let padding = (64 - (10 + head.len() + 1) % 64) % 64;
+    let length = (head.len() + padding + 1) as u16;
+    let mut file = Vec::with_capacity(128 + bytes.len());
+    file.extend_from_slice(b"\x93NUMPY\x01\x00");
+    file.extend_from_slice(&length.to_le_bytes());
+    file.extend_from_slice(head.as_bytes());
+    file.resize(file.len() + padding, b' ');
+    file.push(b'\n');
+    file.extend_from_slice(bytes);
+    Cow::Owned(file)
 }
 
 /// The ending that says what an image's first bytes are.
@@ -88,7 +134,7 @@ mod tests {
         let labels = Labels::Numbers(&numbers);
         for order in [Order::Kept, Order::Shuffled(3)] {
             for most in [1, 3000, 20_000, u64::MAX] {
-                let shards = shards(900, order, &labels, most, bytes_of);
+                let shards = shards(900, order, &labels, most, bytes_of, 0);
                 let mut ids = shards.concat();
                 assert_eq!(ids.is_sorted(), order == Order::Kept);
                 ids.sort_unstable();
@@ -102,7 +148,27 @@ mod tests {
                 assert!(full, "a shard ends only where the next sample does not fit");
             }
         }
-        assert!(shards(0, Order::Kept, &labels, 10, bytes_of).is_empty());
+        assert!(shards(0, Order::Kept, &labels, 10, bytes_of, 0).is_empty());
+    }
+
+    #[test]
+    fn members_end_as_their_kind_is_read() {
+        let named = |name: &str, kind| member(&Piece { name: name.to_owned(), kind });
+        for (name, kind, expected) in [
+            ("caption", PieceKind::Text, "caption.txt"),
+            ("txt", PieceKind::Text, "txt"),
+            ("a long/name", PieceKind::Json, "a_long_name.json"),
+            ("wav;flac", PieceKind::Bytes, "wav"),
+            ("image_2", PieceKind::Bytes, "image_2"),
+            ("png", PieceKind::Bytes, "png.bin"),
+            ("json", PieceKind::Text, "json.txt"),
+            ("half", PieceKind::Number(lossfeed::Dtype::F64), "half.npy"),
+        ] {
+            let found = named(name, kind);
+            assert_eq!(found, expected);
+            let read = PieceKind::of_member(&found);
+            assert!(read == kind || (read == PieceKind::Npy && kind.dtype().is_some()), "{found} is read as {read:?}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use lossfeed::source::Source;
+use lossfeed::source::{Piece, PieceKind, Source, apart};
 use lossfeed::{Error, Result, SampleId};
 
 use super::{Labels, plan};
@@ -42,7 +42,8 @@ pub(super) fn shard(
             let piece = piece(source, &ids[from..]);
             let read = read(source, piece)?;
             for (&id, image) in piece.iter().zip(&read) {
-                add(&mut archive, id, image, labels, &told)?;
+                source.delivered(id, image);
+                add(&mut archive, source.pieces(), id, image, labels, &told)?;
             }
             from += piece.len();
         }
@@ -60,7 +61,7 @@ pub(super) fn shard(
 fn piece<'a>(source: &dyn Source, ids: &'a [SampleId]) -> &'a [SampleId] {
     let mut bytes = 0;
     let fits = ids.iter().take_while(|&&id| {
-        bytes += source.payload_bytes(id);
+        bytes += source.expected_bytes(id).unwrap_or(0);
         bytes <= PIECE_BYTES
     });
     &ids[..fits.count().max(1)]
@@ -90,13 +91,24 @@ fn read(source: &dyn Source, ids: &[SampleId]) -> Result<Vec<Vec<u8>>> {
 
 fn add<W: Write>(
     archive: &mut tar::Builder<W>,
+    pieces: &[Piece],
     id: SampleId,
-    image: &[u8],
+    sample: &[u8],
     labels: &Labels<'_>,
     told: &impl Fn(io::Error) -> Error,
 ) -> Result<()> {
     let key = plan::key(id, labels)?;
-    member(archive, &format!("{key}.{}", plan::ending(image)), image).map_err(told)?;
+    if pieces.is_empty() {
+        member(archive, &format!("{key}.{}", plan::ending(sample)), sample).map_err(told)?;
+    }
+    for (piece, bytes) in pieces.iter().zip(apart(pieces, sample)?) {
+        let name = match piece.kind {
+            PieceKind::Label => continue,
+            PieceKind::Picture => plan::ending(bytes).to_owned(),
+            _ => plan::member(piece),
+        };
+        member(archive, &format!("{key}.{name}"), &plan::content(piece.kind, bytes)).map_err(told)?;
+    }
     match labels.beside(id) {
         Some(label) => member(archive, &format!("{key}.cls"), label.to_string().as_bytes()).map_err(told),
         None => Ok(()),
