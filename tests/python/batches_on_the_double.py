@@ -12,10 +12,12 @@ import contextlib
 import ctypes
 import functools
 import gc
+import io
 import math
 import os
 import shutil
 import sys
+import tarfile
 import tempfile
 import warnings
 
@@ -223,6 +225,36 @@ def structured(delay_us, **keywords):
     return wrong
 
 
+@functools.cache
+def shard():
+    """A tar shard of PNGs of one size, each with a text and a class."""
+    place = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, place)
+    with tarfile.open(os.path.join(place, "shard.tar"), "w") as archive:
+        for i, image in enumerate(pixels):
+            out = io.BytesIO()
+            PIL.Image.fromarray(image).save(out, "PNG")
+            for name, body in ("png", out.getvalue()), ("txt", b"text " * (i % 7)), ("cls", b"%d" % (i % 3)):
+                entry = tarfile.TarInfo(f"{i:03}.{name}")
+                entry.size = len(body)
+                archive.addfile(entry, io.BytesIO(body))
+    return os.path.join(place, "shard.tar")
+
+
+def membered(transform, delay_us, **keywords):
+    """The same of pictures with texts: the kernel makes images of the former, beside what comes from the host."""
+    call("set", b"delay_us", delay_us)
+    wrong = 0
+    dataset = lf.open(shard(), fields={"image": "png", "text": "txt", "label": "cls"})
+    keywords = {"seed": 5, "shuffle": True, "transform": transform, "framework": "torch", "stats": False, **keywords}
+    with lf.Loader(dataset, BATCH, device="cuda:0", **keywords) as there, lf.Loader(dataset, BATCH, **keywords) as here:
+        for _ in range(3):
+            for a, b in zip(there, here, strict=True):
+                assert a["text"] == b["text"] == ["text " * (i % 7) for i in b.ids.tolist()]
+                wrong += any(not torch.equal(x.read(), y) for x, y in ((a["image"], b["image"]), (a.target, b.target), (a.ids, b.ids)))
+    return wrong
+
+
 def abandon_a_copy(delay_us=20_000):
     """Lets go of a pass whose next batch is on its way, and takes its memory for something else: whether that stays as
     written."""
@@ -304,6 +336,8 @@ def main():
         assert "erase=0.25 is for device='cpu'" in str(refusal), refusal
     for keywords in ({"num_workers": 0}, {"num_workers": 2}, {"num_workers": 1, "cache": "1MiB", "policy": "lru"}):
         assert structured(200, **keywords) == 0, f"wrong batches of dicts: {keywords}"
+        for transform in (None, *made, augmented):
+            assert membered(transform, 200, **keywords) == 0, f"wrong batches of pictures with texts: {transform}, {keywords}"
     with warnings.catch_warnings(action="ignore"):
         _cuda._loaded[0], kernels = None, _cuda._loaded[0]  # as where the driver refuses them: the loader's threads transform
         assert deliver(made[0], 200, num_workers=1, cache="60%") == 0
