@@ -81,6 +81,8 @@ class FaultStore:
         #: How often each fault was served, and how often each object was asked for; "outage" counts refused requests.
         self.counts: Counter[str] = Counter()
         self.requests: Counter[str] = Counter()
+        #: What requests for objects brought to be let in.
+        self.authorizations: set[str | None] = set()
         #: Body bytes the client took from endless answers.
         self.poured = 0
         self.closing = threading.Event()
@@ -315,6 +317,7 @@ class _Handler(BaseHTTPRequestHandler):
         return path.removeprefix(BUCKET + "/") if path.startswith(BUCKET + "/") else path
 
     def _allowed(self) -> bool:
+        self.store.authorizations.add(self.headers.get("Authorization"))
         if self.store.credentials is None:
             return True
         wanted = "Basic " + base64.b64encode(":".join(self.store.credentials).encode()).decode()

@@ -1,5 +1,8 @@
 //! What a name of this machine stands for: class folders, tar shards, or Parquet files.
 
+#[cfg(feature = "cloud")]
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::folder::{self, Contents};
@@ -85,26 +88,59 @@ pub(super) fn all_parquet<S: AsRef<str>>(shards: &[S]) -> Result<bool> {
     }
 }
 
-/// Files of a folder are one dataset, but not if they are a training and a test part, as Hugging Face names them
-/// (`train-00000-of-00002.parquet`).
+/// The part that a file's name says it belongs to, as Hugging Face names files (`train-00000-of-00002.parquet`); empty
+/// for other names.
+fn part(name: &str) -> &str {
+    match name.split_once('-') {
+        Some((part, rest)) if rest.contains("-of-") && is_parquet(name) => part,
+        _ => "",
+    }
+}
+
+/// Files of a folder are one dataset, but not if they are a training and a test part.
 ///
 /// # Errors
 /// `Settings` with the parts.
 pub(super) fn one_split(folder: &str, shards: &[&str]) -> Result<()> {
-    let part = |name: &str| match name.split_once('-') {
-        Some((part, rest)) if rest.contains("-of-") && is_parquet(name) => part.to_owned(),
-        _ => String::new(),
-    };
-    let parts: std::collections::BTreeSet<String> = shards.iter().map(|name| part(name)).collect();
+    let parts: BTreeSet<&str> = shards.iter().map(|name| part(name)).collect();
     if parts.len() < 2 {
         return Ok(());
     }
-    let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     Err(Error::settings(format!(
         "{folder} holds the parts {}: name the files of one, as {folder}/{}-*.parquet",
         parts.join(", "),
         parts.last().unwrap_or(&"train")
     )))
+}
+
+/// The shards of a repository whose files have these names, if they are of one folder and one part.
+///
+/// # Errors
+/// `Settings` with what may be meant; `Source` where there are none.
+#[cfg(feature = "cloud")]
+pub(super) fn of_repository(base: &str, names: &[String]) -> Result<Vec<String>> {
+    let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for name in shards_among(names) {
+        let (folder, file) = name.rsplit_once('/').map_or(("", name), |(folder, file)| (folder, file));
+        let ending = if is_parquet(file) { "*.parquet" } else { "*.tar" };
+        let begins = if part(file).is_empty() { String::new() } else { format!("{}-", part(file)) };
+        let slash = if folder.is_empty() { "" } else { "/" };
+        groups.entry(format!("{folder}{slash}{begins}{ending}")).or_default().push(name.to_owned());
+    }
+    if groups.len() > 1 {
+        let meant: Vec<String> = groups.keys().take(8).map(|pattern| format!("{base}/{pattern}")).collect();
+        let more = groups.len() - meant.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        return Err(Error::settings(format!("{base} holds several datasets: name one of {}{more}", meant.join(", "))));
+    }
+    let mut shards = groups.into_values().next().ok_or_else(|| {
+        Error::unreadable(format!(
+            "{base} has neither Parquet files nor tar shards: of most datasets the Hub keeps some, in the revision @~parquet"
+        ))
+    })?;
+    shards.sort_unstable();
+    Ok(shards)
 }
 
 /// Both layouts in one place.

@@ -18,6 +18,7 @@
 //! link.rs     what a request costs             ranged.rs  an object as a file, for the walk over its headers
 //! retry.rs, failure.rs  one budget of retries a store, a breaker; what a store's errors mean
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
+//! hub.rs     the Hugging Face Hub as a store
 //! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached      several.rs  shards at once
 //! arrays.rs   two buffers in memory                   index_cache.rs  a shard's index kept on disk
 //! parquet/    rows of Parquet files
@@ -51,6 +52,8 @@ mod found;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod groups;
+#[cfg(feature = "cloud")]
+mod hub;
 mod identity;
 #[cfg(test)]
 mod identity_tests;

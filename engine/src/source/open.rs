@@ -52,7 +52,10 @@ fn place(url_or_path: &str, options: &OpenOptions) -> Result<String> {
 
 #[cfg(feature = "cloud")]
 fn store_place(url: &str, options: &OpenOptions) -> Result<String> {
-    super::cloud::place_of(url, options)
+    match url.starts_with("hf://") {
+        true => Ok(super::hub::connect(url)?.place),
+        false => super::cloud::place_of(url, options),
+    }
 }
 
 /// Never reached: without the feature no such URL is opened.

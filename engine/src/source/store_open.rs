@@ -63,9 +63,17 @@ pub(super) fn local(path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
 /// A dataset behind a URL.
 #[cfg(feature = "cloud")]
 pub(super) fn remote(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
-    let target = super::cloud::connect(url, options)?;
+    let hub = url.starts_with("hf://");
+    let target = if hub { super::hub::connect(url)? } else { super::cloud::connect(url, options)? };
     let index_key = |shard: &Shard| index_cache::remote_key(&target.place, shard);
-    in_store(Store::new(target.store, Maker::Cloud, options)?, &target.base, &target.paths, &index_key, options)
+    let store = Store::new(target.store, Maker::Cloud, options)?;
+    let mut paths = target.paths;
+    if hub && paths.iter().all(|path| path.is_empty()) {
+        let listed = store.list(&Path::default())?;
+        let names: Vec<String> = listed.into_iter().map(|object| object.location.to_string()).collect();
+        paths = found::of_repository(&target.base, &names)?;
+    }
+    in_store(store, &target.base, &paths, &index_key, options)
 }
 
 /// A dataset behind a URL.

@@ -50,8 +50,9 @@ def open(
         data: one of
 
             * a path or URL: a class-per-folder directory, a tar shard, shards as ``"train-{0000..0146}.tar"`` or
-              ``"train-*.tar"``, Parquet files (``"train-*.parquet"``); ``file://``, ``s3://``, ``gs://``, ``az://``, ``http(s)://``. Images (JPEG, PNG) are
-              delivered as uint8 (height, width, channels), labels as int64;
+              ``"train-*.tar"``, Parquet files (``"train-*.parquet"``); ``file://``, ``s3://``, ``gs://``, ``az://``,
+              ``http(s)://``, and ``hf://datasets/OWNER/NAME@REVISION/PATTERN`` for the Hugging Face Hub (``HF_TOKEN`` for
+              what is not public). Images (JPEG, PNG) are delivered as uint8 (height, width, channels), labels as int64;
             * ``(x, y)``: two arrays or CPU tensors of equal length, delivered in their own dtypes. Contiguous ones are
               read where they lie, without a copy: leave them as they are while a loader reads them. A longer tuple, or a
               dict of arrays, makes samples that are tuples or dicts of their rows;
