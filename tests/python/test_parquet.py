@@ -286,6 +286,19 @@ def test_nulls_are_bad_samples(tmp_path):
     assert batch.ids.tolist() == [0, 2, 3, 4, 5] and batch[1] == ["a", "c", "d", "e", "f"]
 
 
+def test_the_demonstration_job_trains_on_them(tmp_path):
+    def train(data):
+        argv = [sys.executable, "-m", "lossfeed", "train", "--data", str(data), "--steps", "2", "--batch-size", "4", "--seeds", "1"]
+        return subprocess.run([*argv, "--compare", "uniform+minio", "--quiet"], capture_output=True, text=True, timeout=120)
+
+    for part in ("train", "test"):
+        pq.write_table(table(range(20)), tmp_path / f"{part}-00000-of-00001.parquet")
+    done = train(tmp_path)
+    assert done.returncode == 0 and "uniform" in done.stdout, done.stderr
+    done = train(tmp_path / "train-*.parquet")
+    assert done.returncode == 2 and "no part is held out" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_folders_and_options_that_make_no_sense_are_refused(tmp_path):
     for part in ("train", "test"):
         pq.write_table(table(range(6)), tmp_path / f"{part}-00000-of-00001.parquet")
@@ -299,7 +312,14 @@ def test_folders_and_options_that_make_no_sense_are_refused(tmp_path):
         lf.open(one, checksums=True)
     with pytest.raises(lf.SettingsError, match="differ in size"):
         lf.Loader(lf.open(one), 4, cache="10%")
-    assert len(list(lf.Loader(lf.open(one), 4, cache="50%", cache_form="decoded"))) == 2
+    # Decoded pictures are of one size, known before any is read.
+    data = lf.open(one)
+    assert data.cache_bytes("decoded") < 6 * 400
+    with lf.Loader(data, 4, cache="100%", cache_form="decoded") as loader:
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            assert len(list(loader)) == 2
+        assert loader.stats()["hits_total"] == 6
     (tmp_path / "other").mkdir()
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "other" / "a.parquet")
     pq.write_table(pa.table({"words": ["a"]}), tmp_path / "other" / "b.parquet")

@@ -57,7 +57,8 @@ impl RecordSizes {
         let payload = match self.source.form() {
             _ if self.encoded => self.source.payload_bytes(id),
             Form::Fields(fields) if fields.tailed() => self.source.payload_bytes(id),
-            _ => self.decoded_bytes as u64 + self.source.tail_bytes(id),
+            _ if self.tailed => self.decoded_bytes as u64 + self.source.tail_bytes(id),
+            _ => self.decoded_bytes as u64,
         };
         payload + self.target_bytes as u64
     }

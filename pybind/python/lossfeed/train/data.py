@@ -20,6 +20,7 @@ from .files import once, write_tar
 from .options import OptionError
 
 _TEST_NAMES = ("test", "val", "valid", "validation", "held-out", "heldout")
+_ENDINGS = (".tar", ".parquet")
 _HELD_OUT = 0.1
 _SPLIT_SEED = 0
 
@@ -37,7 +38,7 @@ class Splits:
 def find(data: str | None, work_dir: Path) -> Splits:
     """The two sets behind ``data``; ``None`` is the bundled digits.
 
-    Accepts a folder of ``train-*.tar`` and ``test-*.tar`` shards, a folder with a ``train`` and a ``test`` (or
+    Accepts a folder of ``train-*.tar`` and ``test-*.tar`` shards (or ``.parquet``), a folder with a ``train`` and a ``test`` (or
     ``val``, ``validation``) class-per-folder tree, or one set (a class-per-folder tree, or the tar shards of a folder,
     a glob or a brace pattern), of which a seeded tenth is then held out. Raises :class:`OptionError` if it is none of
     these.
@@ -57,7 +58,7 @@ def find(data: str | None, work_dir: Path) -> Splits:
         test_dir = next((path / word for word in _TEST_NAMES if (path / word).is_dir()), None)
         if (path / "train").is_dir() and test_dir:
             return Splits(name, str(path / "train"), str(test_dir))
-        tars = sorted(path.glob("*.tar"))
+        tars = sorted(path.glob("*.tar")) or sorted(path.glob("*.parquet"))
         if tars:
             return _hold_out_tars(name, tars, work_dir)
         return _hold_out_folder(name, path, work_dir)
@@ -99,11 +100,17 @@ def expand(pattern: str) -> list[str]:
 
 
 def _shards(folder: Path, word: str) -> list[Path]:
-    return sorted(folder.glob(f"{word}-*.tar")) or sorted(folder.glob(f"{word}.tar"))
+    found = (sorted(folder.glob(f"{word}{name}")) for ending in _ENDINGS for name in (f"-*{ending}", ending))
+    return next(filter(None, found), [])
 
 
 def _hold_out_tars(name: str, tars: Sequence[Path], work_dir: Path) -> Splits:
     """Holds out whole shards where there are enough of them, else splits the members into two new archives."""
+    if any(tar.suffix == ".parquet" for tar in tars):
+        raise OptionError(
+            f"--data {name}: of Parquet files no part is held out here; name the training files train-*.parquet and the "
+            "others test-*.parquet, as Hugging Face does, or pack them first (lossfeed pack)"
+        )
     draw = random.Random(_SPLIT_SEED)
     if len(tars) >= 5:
         chosen = set(draw.sample(range(len(tars)), max(1, round(len(tars) * _HELD_OUT))))
