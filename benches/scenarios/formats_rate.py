@@ -17,6 +17,7 @@ Samples a second of processor time and by the clock, medians over the rounds.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import io
 import json
 import os
@@ -131,6 +132,9 @@ def main() -> int:
         return 0
     folder = cifar_folder(args.folder)
     if folder is None:
+        return 0
+    if importlib.util.find_spec("pyarrow") is None:
+        print("formats: not run, pip install pyarrow writes the Parquet files")
         return 0
     where = {} if args.record is None else {"root": args.record}
     record = Record("formats-rate", {"rounds": args.rounds, "samples": args.samples, "batch": BATCH}, args.date, **where)
