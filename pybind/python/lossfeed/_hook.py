@@ -76,13 +76,19 @@ def cross_entropy(
     flag("overwrite_logits", overwrite_logits)
     if not isinstance(label_smoothing, (int, float)) or not 0.0 <= label_smoothing <= 1.0:
         real("label_smoothing", label_smoothing, 0.0, 1.0)
-    _check_tensor("logits", logits, samples, "; score NumPy logits with loader.score")
-    target = _check_target(logits, _beside(known(batch.target if target is None else target), logits.device))
+    if not isinstance(logits, torch.Tensor) or logits.shape[:1] != (samples,):
+        _check_tensor("logits", logits, samples, "; score NumPy logits with loader.score")
+    target = _beside(known(batch.target if target is None else target), logits.device)
+    if not target.is_floating_point():
+        target = target.to(torch.int64)
     if weight is not None:
         weight = _check_weight(logits, weight)
+    takes = _losses.takes(logits, target, weight, label_smoothing)
+    if not takes:
+        _check_call(logits, target)
     way = choose(account, batch, logits.device)
 
-    if _losses.takes(logits, target, weight, label_smoothing):
+    if takes:
         # A launch that measures a row a sample takes the scores home itself.
         home = way.home if target.numel() == samples else _cuda.NOWHERE
         how = None
@@ -212,19 +218,18 @@ def _check_tensor(name: str, value: Any, samples: int, remedy: str = "") -> None
     check_rows(name, value, samples)
 
 
-def _check_target(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The target of a cross entropy: class indices as int64, or probabilities."""
-    if target.is_floating_point():
-        if target.shape != logits.shape:
-            raise SettingsError(
-                f"target of shape {tuple(target.shape)} holds floats, which are probabilities in the shape of logits, "
-                f"{tuple(logits.shape)}; class indices are integers"
-            )
-        if not logits.is_floating_point():
-            raise SettingsError(f"logits of {logits.dtype} have no cross entropy: give floats")
-        return target
-    check_logits(logits, target)
-    return target.to(torch.int64)
+def _check_call(logits: torch.Tensor, target: torch.Tensor) -> None:
+    """Refuses a cross entropy that nobody can take, before torch does in words of its own."""
+    check_rows("logits", logits, logits.shape[0])
+    if not target.is_floating_point():
+        check_logits(logits, target)
+    elif target.shape != logits.shape:
+        raise SettingsError(
+            f"target of shape {tuple(target.shape)} holds floats, which are probabilities in the shape of logits, "
+            f"{tuple(logits.shape)}; class indices are integers"
+        )
+    elif not logits.is_floating_point():
+        raise SettingsError(f"logits of {logits.dtype} have no cross entropy: give floats")
 
 
 def _check_weight(logits: torch.Tensor, weight: Any) -> torch.Tensor:
