@@ -42,6 +42,17 @@ def test_the_module_runs_as_a_program():
     assert found.stdout.split() == ["lossfeed", lf.__version__]
 
 
+def test_doctor_examines_the_python_it_runs_in(tmp_path, monkeypatch):
+    monkeypatch.delenv("LOSSFEED_PYTHON", raising=False)
+    # Another python3 comes first on PATH.
+    (tmp_path / "python3").symlink_to("/bin/false")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.chdir(tmp_path)
+    told = subprocess.run([sys.executable, "-m", "lossfeed", "doctor"], capture_output=True, text=True, timeout=60)
+    assert sys.executable in told.stdout, told.stdout
+
+
 def test_a_train_callback_that_raises_and_one_that_returns_a_code_are_passed_on():
     from lossfeed import _native
 

@@ -1,8 +1,5 @@
 """What used to be taken in silence, or answered in a stranger's words."""
 
-import copy
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -69,14 +66,6 @@ def test_options_of_a_store_need_a_store(folder):
         with pytest.raises(lf.SettingsError, match=r"store_options=\['region'\] for .* no object store: leave them out"):
             lf.open(place, store_options={"region": "eu"})
     assert len(lf.open(folder, store_options={})) == 2
-
-
-def test_loaders_and_data_say_why_they_are_not_pickled(numbers):
-    data = lf.open(numbers)
-    for one, name in ((data, "Data"), (lf.Loader(data, 8), "Loader")):
-        for way in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(lf.UsageError, match=rf"lossfeed.{name} cannot be pickled .* call lf.open and lf.Loader there"):
-                way(one)
 
 
 def test_too_many_ranks_are_told_how_many_there_may_be(numbers):

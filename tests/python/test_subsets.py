@@ -162,7 +162,7 @@ def test_what_cannot_follow_is_refused(data, numbers):
     for call, says in (
         (lambda: data + lf.open((numbers[0][:, :2], numbers[1])), r"part 1 holds float32 \[2\] with targets int64 \[\] and part 0 float32 \[3\]"),
         (lambda: lf.concat([]), "nothing to concatenate"),
-        (lambda: lf.concat([data, numbers]), "part 1 is a tuple: open it first"),
+        (lambda: lf.concat([data, numbers]), "part 1 is of type tuple: open it first"),
     ):
         with pytest.raises(lf.SettingsError, match=says):
             call()

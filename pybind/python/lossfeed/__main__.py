@@ -21,6 +21,9 @@ def main() -> int:
     argv = sys.argv[1:]
     if program.startswith("lossfeed-smi"):
         argv = ["smi", *argv]
+    # What doctor examines is this interpreter, and not the first one on PATH.
+    if sys.executable:
+        os.environ.setdefault("LOSSFEED_PYTHON", sys.executable)
     # The command line waits outside the interpreter, where Python's own handler would never run.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _native.cli_main(argv, _train)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._columns import RANK_BASE, Columns, check_logits, check_losses, check_rows, check_sequence, known, per_sample
+from ._columns import RANK_BASE, Columns, check_logits, check_ignored, check_losses, check_rows, check_sequence, known, per_sample
 from ._errors import SampleError, SettingsError
 from ._memory import as_bytes, dtype_name, is_tensor, require_numpy, to_numpy
 
@@ -18,6 +18,7 @@ def score(account: Account, logits: Any, batch: Batch, ignore_index: int, sequen
     """See :meth:`lossfeed.Loader.score`."""
     check_rows("logits", logits, len(batch))
     check_sequence(sequence)
+    check_ignored(ignore_index)
     numpy = require_numpy("scoring arrays")
     found = measure(logits, numpy.asarray(known(batch.target)), ignore_index)
     _send(account, batch, found if len(found.loss) == len(batch) else per_sample(numpy, found, len(batch), sequence))
@@ -36,9 +37,13 @@ def score_ids(account: Account, samples: int, ids: Any, losses: Any, grad_norms:
     # NumPy has no bfloat16.
     plain = [v.float() if is_tensor(v) and v.is_floating_point() else v for v in (ids, losses, grad_norms)]
     host = [v.detach().cpu().numpy() if is_tensor(v) else v for v in plain]
-    names, *floats = (None if v is None else numpy.asarray(v) for v in host)
-    if names.ndim != 1 or names.dtype.kind not in "iu":
-        raise SettingsError(f"ids are {names.dtype} of shape {names.shape}: give one integer a sample, (B,)")
+    try:
+        names, *floats = (None if v is None else numpy.asarray(v) for v in host)
+    except ValueError as cause:
+        raise SettingsError(f"ids and losses are one number a sample, (B,): {cause}") from None
+    if names is None or names.ndim != 1 or names.dtype.kind not in "iu":
+        found = "None" if names is None else f"{names.dtype} of shape {names.shape}"
+        raise SettingsError(f"ids are {found}: give one integer a sample, (B,)")
     if len(names) and not 0 <= (wrong := names.max() if names.max() >= samples else names.min()) < samples:
         raise SampleError(f"id {wrong} is none of {samples} samples: ids are 0 to {samples - 1}")
     check_rows("losses", floats[0], len(names))

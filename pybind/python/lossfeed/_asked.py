@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
-from ._errors import SettingsError
+from ._errors import SettingsError, UsageError
+from ._keywords import differs
 
 
 class Asked:
@@ -13,6 +15,26 @@ class Asked:
     nothing changes by them."""
 
     _asked: SimpleNamespace
+
+    def _to_copy(self, under_way: bool) -> dict[str, Any]:
+        """The keywords that another such loader is made with.
+
+        Raises:
+            UsageError: a copy would be something else, silently.
+        """
+        defaults = inspect.signature(type(self).__init__).parameters
+        given = {name: value for name, value in vars(self._asked).items() if differs(value, defaults[name].default)}
+        if "record" in given:
+            raise UsageError(
+                f"a loader with record={given['record']!r} cannot be pickled or copied: the file is one run's; make the "
+                "other loader there, with a name of its own"
+            )
+        if under_way:
+            raise UsageError(
+                "this loader is in the middle of an epoch, and a copy would begin anew: pickle or copy it between epochs, or "
+                "save state_dict() and load it into a loader that is made there"
+            )
+        return given
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(getattr(Asked, name, None), property):

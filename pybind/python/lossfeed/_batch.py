@@ -110,6 +110,8 @@ class Batch:
         For CUDA graphs: capture a step on one batch, then ``static.copy_(batch)`` before each replay. The scores of a
         replay are credited to the ids that lie in ``static.ids`` then.
         """
+        if not isinstance(other, Batch):
+            raise SettingsError(f"{type(other).__name__} is no batch: copy_ takes over another batch's samples")
         # First, for a pickled batch has none: nothing may change then.
         ticket = other._ticket
         pairs = []

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ._errors import SettingsError
-from ._memory import dtype_name
+from ._keywords import choice, whole
+from ._memory import check_dense, compiling, dtype_name, is_tensor
 
 #: Added to a rank count before the logarithm: SHADE's published code (the paper leaves it open).
 RANK_BASE = 10.0
@@ -96,6 +97,10 @@ def check_losses(losses: Any, grad_norms: Any) -> None:
     for name, column in (("losses", losses), ("grad_norms", grad_norms)):
         if column is None:
             continue
+        if is_tensor(column) is not is_tensor(losses) or not hasattr(column, "dtype"):
+            raise SettingsError(
+                f"{name} are {type(column).__name__}, beside losses of {type(losses).__name__}: give both in one library"
+            )
         if tuple(column.shape) != tuple(losses.shape) or len(column.shape) != 1:
             raise SettingsError(f"{name} have shape {tuple(column.shape)}: give one number a sample, (B,)")
         if dtype_name(column) not in LOGIT_DTYPES:
@@ -106,6 +111,8 @@ def check_rows(name: str, values: Any, samples: int) -> None:
     """Refuses values that do not have one row for each sample of a batch."""
     if tuple(getattr(values, "shape", ()))[:1] != (samples,):
         raise wrong_rows(name, values, samples)
+    if not compiling():
+        check_dense(name, values)
 
 
 def wrong_rows(name: str, values: Any, samples: int) -> SettingsError:
@@ -120,10 +127,15 @@ def wrong_rows(name: str, values: Any, samples: int) -> SettingsError:
     )
 
 
-def check_sequence(sequence: str) -> None:
+def check_sequence(sequence: Any) -> None:
     """Refuses a word that is not in :data:`SEQUENCES`."""
-    if sequence not in SEQUENCES:
-        raise SettingsError(f"sequence={sequence!r} is unknown: use mean, max or sum")
+    choice("sequence", sequence, *SEQUENCES)
+
+
+def check_ignored(ignore_index: Any) -> None:
+    """Refuses what can be no target's number."""
+    if type(ignore_index) is not int or not -(2**63) <= ignore_index < 2**63:
+        whole("ignore_index", ignore_index, -(2**63))
 
 
 def per_sample(xp: Any, columns: Columns, samples: int, sequence: str) -> Columns:

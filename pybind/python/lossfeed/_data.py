@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, Iterable
+from array import array
+from typing import Any, Callable, Iterable
 
 from . import _native
 from ._dataset import Adaptor
 from ._errors import SettingsError
-from ._keywords import real, whole
+from ._keywords import choice, real, whole
 from ._memory import to_numpy, to_torch, torch_loaded
-from ._process import OfThisProcess
+from ._process import MadeAgain
 from ._processes import Processes
 from ._sizes import parse_bytes
 from ._structure import Structure
 
 
-class Data(OfThisProcess):
+class Data(MadeAgain):
     """An opened dataset: what :func:`lossfeed.open` returns and :class:`lossfeed.Loader` reads.
 
     Opening reads an index and at most one sample. Ids are ``0 .. len(data) - 1`` and keep their meaning as long as the
     data lies unchanged.
+
+    It is pickled and copied as what it was opened from (the path, the arrays, the dataset) with the keywords, and opened
+    again where it arrives.
     """
 
-    __slots__ = ("_native", "_adaptors", "_structure")
+    __slots__ = ("_native", "_adaptors", "_made", "_structure")
 
     def __init__(
         self,
@@ -36,6 +40,17 @@ class Data(OfThisProcess):
         self._adaptors = adaptors
         #: What samples are made of; None for pairs of one array and one target.
         self._structure = structure
+        #: What makes it again, and of what.
+        self._made: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+
+    def _made_by(self, how: Callable[..., Any], *of: Any) -> Data:
+        """Itself, with its recipe."""
+        self._made = how, of
+        return self
+
+    def _recipe(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        assert self._made is not None, "whoever makes one says how"
+        return self._made
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -92,9 +107,12 @@ class Data(OfThisProcess):
     def subset(self, ids: Any) -> Data:
         """The samples `ids` (a sequence, an array or a tensor of ints; each once) as a dataset of their own, in that
         order. Its ids count from 0 anew."""
-        values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-        chosen = self._native.subset([whole("id", id, 0, len(self) - 1) for id in values])
-        return Data(chosen, self._adaptors, self._structure)
+        values = ids.tolist() if hasattr(ids, "tolist") else ids
+        if not hasattr(values, "__iter__") or isinstance(values, (str, bytes)):
+            raise SettingsError(f"ids={values!r}: give a sequence, an array or a tensor of ints")
+        chosen = [whole("id", id, 0, len(self) - 1) for id in values]
+        made = Data(self._native.subset(chosen), self._adaptors, self._structure)
+        return made._made_by(_subset, self, array("q", chosen))
 
     def split(self, part: float | int, seed: int = 0) -> tuple[Data, Data]:
         """Two datasets without a sample in common: a share of the samples (a float below 1) or so many of them (an
@@ -104,10 +122,8 @@ class Data(OfThisProcess):
         else:
             first = whole("part", part, 1, len(self), hint=" or a share as a float")
         chosen = self._native.split(first, whole("seed", seed, 0, 2**64 - 1))
-        return (
-            Data(chosen[0], self._adaptors, self._structure),
-            Data(chosen[1], self._adaptors, self._structure),
-        )
+        one, other = (Data(native, self._adaptors, self._structure) for native in chosen)
+        return one._made_by(_part, self, first, seed, 0), other._made_by(_part, self, first, seed, 1)
 
     def __add__(self, other: Data) -> Data:
         """Both datasets as one; see :func:`lossfeed.concat`."""
@@ -130,7 +146,7 @@ class Data(OfThisProcess):
 
     def cache_bytes(self, form: str = "encoded") -> int:
         """Host memory in bytes that caching every sample would take, in the form ``"encoded"`` or ``"decoded"``."""
-        size = self._native.cache_bytes(form)
+        size = self._native.cache_bytes(choice("form", form, "encoded", "decoded"))
         if size == 2**64 - 1:
             raise SettingsError(
                 "samples of this dataset differ in size, which is known of those alone that were read: give cache= in bytes"
@@ -149,10 +165,12 @@ def concat(parts: Iterable[Data]) -> Data:
     Raises:
         SettingsError: their samples, targets or classes differ.
     """
+    if isinstance(parts, Data) or not hasattr(parts, "__iter__"):
+        raise SettingsError(f"a {type(parts).__name__} is no list of datasets: lf.concat([a, b])")
     all_parts = list(parts)
     for number, part in enumerate(all_parts):
         if not isinstance(part, Data):
-            raise SettingsError(f"part {number} is a {type(part).__name__}: open it first, with lf.open")
+            raise SettingsError(f"part {number} is of type {type(part).__name__}: open it first, with lf.open")
     if not all_parts:
         raise SettingsError("nothing to concatenate: give at least one dataset")
     first, *others = all_parts
@@ -161,7 +179,16 @@ def concat(parts: Iterable[Data]) -> Data:
         if (mine is None) != (theirs is None) or (mine is not None and theirs is not None and not mine.alike(theirs)):
             raise SettingsError(f"part {number} has samples of {part.spec}, part 0 of {first.spec}: make them alike")
     adaptors = {id(adaptor): adaptor for part in all_parts for adaptor in part._adaptors}
-    return Data(first._native.concat([part._native for part in others]), tuple(adaptors.values()), first._structure)
+    made = Data(first._native.concat([part._native for part in others]), tuple(adaptors.values()), first._structure)
+    return made._made_by(concat, all_parts)
+
+
+def _subset(data: Data, ids: Any) -> Data:
+    return data.subset(ids)
+
+
+def _part(data: Data, first: int, seed: int, which: int) -> Data:
+    return data.split(first, seed)[which]
 
 
 def parse_bandwidth(given: int | str | None) -> int | None:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ._errors import SettingsError
+from ._keywords import real
 
 #: Each loss's own keywords, as in torch.nn.functional.
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -63,7 +64,7 @@ def sample_losses(
     Raises:
         SettingsError: an unknown loss or option, or shapes that differ.
     """
-    if kind not in _LOSSES:
+    if not isinstance(kind, str) or kind not in _LOSSES:
         raise SettingsError(
             f"loss {kind!r} is unknown: use {', '.join(_LOSSES)}; for classes loader.cross_entropy; for anything "
             "else loader.score_losses"
@@ -78,6 +79,11 @@ def sample_losses(
             f"target of shape {tuple(target.shape)} does not fit predictions of shape {tuple(prediction.shape)}: "
             "they must be equal"
         )
+    for name, value in (("predictions", prediction), ("targets", target)):
+        if value.is_complex() or (name == "predictions" and not value.is_floating_point()):
+            raise SettingsError(f"{name} of {value.dtype} have no {kind} loss: give floats")
+    for name, value in options.items():
+        _check_option(kind, name, value, prediction)
     if prediction.numel() == 0:
         raise SettingsError(f"predictions of shape {tuple(prediction.shape)} hold nothing to take a loss of")
     real = torch.float64 if prediction.dtype == torch.float64 else torch.float32
@@ -85,3 +91,21 @@ def sample_losses(
     samples = prediction.shape[0]
     losses, slope = losses.reshape(samples, -1), slope.detach().reshape(samples, -1)
     return losses.mean(1), torch.linalg.vector_norm(slope, dim=1) / slope.shape[1]
+
+
+def _check_option(kind: str, name: str, value: Any, prediction: torch.Tensor) -> None:
+    """Refuses options that torch would refuse in words of its own, or take in silence."""
+    if name != "pos_weight":
+        number = real(name, value)
+        if number == 0 and kind == "huber":
+            raise SettingsError(f"{name}={value!r}: the width of a huber loss's parabola must be above 0")
+    elif value is not None:
+        if not isinstance(value, torch.Tensor):
+            raise SettingsError(f"pos_weight={value!r} must be a tensor, a number for each class")
+        try:
+            torch.broadcast_shapes(value.shape, prediction.shape)
+        except RuntimeError:
+            raise SettingsError(
+                f"pos_weight of shape {tuple(value.shape)} does not fit predictions of shape {tuple(prediction.shape)}: "
+                "give a number for each class"
+            ) from None

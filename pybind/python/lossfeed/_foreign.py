@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Any, Iterable, Iterator, TypeVar
 
 from . import _words
 from ._arrays import score_ids
 from ._batch import Batch
-from ._errors import SettingsError, UsageError
+from ._errors import MemoryLimitError, SettingsError, UsageError
 from ._keywords import whole
 from ._loader import Loader
 from ._memory import require_numpy
+from ._process import MadeAgain
 
 T = TypeVar("T")
 
 
-class Scores:
+class Scores(MadeAgain):
     """Draws batches of ids by scores, for a loader of another kind to read: a batch sampler for torch's ``DataLoader``::
 
         scores = lf.Scores(dataset, 64, sampler="importance", seed=0)
@@ -54,14 +56,20 @@ class Scores:
         job: str | None = None,
         stats: bool = True,
     ) -> None:
+        self._given = {name: value for name, value in locals().items() if name not in ("self", "samples", "__class__")}
         numpy = require_numpy("lf.Scores")
+        if isinstance(samples, (str, bytes)):
+            raise SettingsError(f"samples={samples!r} must be the dataset, or an int: how many samples it has")
         count = whole("samples", len(samples) if hasattr(samples, "__len__") else samples, 1)
         if sampler is not None and not isinstance(sampler, (str, dict)):
             raise SettingsError(
                 f"sampler={type(sampler).__name__} is an order of your own: give it to your loader, and score by ids with "
                 "score_ids"
             )
-        ids = numpy.arange(count)
+        try:
+            ids = numpy.arange(count)
+        except MemoryError:
+            raise MemoryLimitError(f"samples={count}: ids, scores and orders of so many do not fit into memory") from None
         self._loader = Loader(
             (ids, ids),
             batch_size,
@@ -103,6 +111,8 @@ class Scores:
         Raises:
             UsageError: `loader` delivers a batch that was not drawn here.
         """
+        if not hasattr(loader, "__iter__"):
+            raise SettingsError(f"{type(loader).__name__} is not iterable: give the loader that these scores draw for")
         for theirs in loader:
             if not self._drawn:
                 raise UsageError(
@@ -165,6 +175,14 @@ class Scores:
         """As :meth:`lossfeed.Loader.load_state_dict`."""
         self._drawn.clear()
         self._loader.load_state_dict(state)
+
+    def _recipe(self) -> tuple[Any, tuple[Any, ...]]:
+        if self._drawn:
+            raise UsageError(
+                f"{len(self._drawn)} batches were drawn and have not come back: pickle or copy scores between epochs, or save "
+                "state_dict()"
+            )
+        return partial(Scores, **self._given), (len(self._loader.data),)
 
     def close(self) -> None:
         """Gives the memory back."""

@@ -127,7 +127,7 @@ def _plain(given: Any) -> Any:
 
 def _check(id: Any, what: str) -> None:
     hint = " (a sampler of batches is a batch_sampler=)" if isinstance(id, (list, tuple)) else ""
-    whole(what, id, -(2**63), 2**63 - 1, hint)
+    whole(what, id, -(2**63), 2**63 - 1, hint or ": ids count from 0")
 
 
 def find(asked: SimpleNamespace, samples: int, ranks: int) -> Given | None:

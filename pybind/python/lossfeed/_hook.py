@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 
 from . import _cuda, _elementwise, _losses
-from ._columns import SEQUENCES, Columns, check_logits, check_losses, check_rows, check_sequence, known, wrong_rows
+from ._columns import SEQUENCES, Columns, check_ignored, check_logits, check_losses, check_rows, check_sequence, known
 from ._errors import SettingsError
 from ._forward import Reduction, class_rows
+from ._keywords import choice, flag, real
 from ._ways import Way, choose
 
 if TYPE_CHECKING:
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 def score(account: Account, logits: Any, batch: Batch, ignore_index: int, sequence: str) -> None:
     """See :meth:`lossfeed.Loader.score`."""
     plans = account.plans
-    if plans is not None and sequence in SEQUENCES and not torch.compiler.is_compiling():
+    if plans is not None and sequence in SEQUENCES and type(ignore_index) is int and not torch.compiler.is_compiling():
         if plans.score(account, logits, batch, ignore_index):
             return
     check_rows("logits", logits, batch.ids.shape[0])
     check_sequence(sequence)
+    check_ignored(ignore_index)
     target = _beside(known(batch.target), logits.device)
     check_logits(logits, target)
     _score(choose(account, batch, logits.device), logits, target, ignore_index, sequence)
@@ -59,7 +61,8 @@ def cross_entropy(
 ) -> Any:
     """See :meth:`lossfeed.Loader.cross_entropy`."""
     plans = account.plans
-    if plans is not None and weight is None and sequence in SEQUENCES and not torch.compiler.is_compiling():
+    plain = weight is None and sequence in SEQUENCES and type(ignore_index) is int
+    if plans is not None and plain and not torch.compiler.is_compiling():
         mine, weights = batch.target if target is None else target, batch.weight if weighted else None
         settings = ignore_index, reduction, label_smoothing, overwrite_logits
         done = plans.cross_entropy(logits, mine, *settings, account, batch, weights)
@@ -68,16 +71,24 @@ def cross_entropy(
     samples = batch.ids.shape[0]
     _check_reduction(reduction)
     check_sequence(sequence)
+    check_ignored(ignore_index)
+    flag("weighted", weighted)
+    flag("overwrite_logits", overwrite_logits)
+    if not isinstance(label_smoothing, (int, float)) or not 0.0 <= label_smoothing <= 1.0:
+        real("label_smoothing", label_smoothing, 0.0, 1.0)
     if not isinstance(logits, torch.Tensor) or logits.shape[:1] != (samples,):
-        raise _no_rows("logits", logits, samples, "; score NumPy logits with loader.score")
+        _check_tensor("logits", logits, samples, "; score NumPy logits with loader.score")
     target = _beside(known(batch.target if target is None else target), logits.device)
     if not target.is_floating_point():
         target = target.to(torch.int64)
     if weight is not None:
-        weight = weight.to(device=logits.device, dtype=logits.dtype)
+        weight = _check_weight(logits, weight)
+    takes = _losses.takes(logits, target, weight, label_smoothing)
+    if not takes:
+        _check_call(logits, target)
     way = choose(account, batch, logits.device)
 
-    if _losses.takes(logits, target, weight, label_smoothing):
+    if takes:
         # A launch that measures a row a sample takes the scores home itself.
         home = way.home if target.numel() == samples else _cuda.NOWHERE
         how = None
@@ -120,9 +131,8 @@ def loss(
 ) -> Any:
     """See :meth:`lossfeed.Loader.loss`."""
     _check_reduction(reduction)
-    samples = batch.ids.shape[0]
-    if not isinstance(prediction, torch.Tensor) or prediction.shape[:1] != (samples,):
-        raise _no_rows("prediction", prediction, samples, "")
+    flag("weighted", weighted)
+    _check_tensor("prediction", prediction, batch.ids.shape[0])
     target = _beside(known(batch.target if target is None else target), prediction.device)
     losses, grad_norms = _elementwise.sample_losses(kind, prediction, target, options)
     choose(account, batch, losses.device).send(Columns(losses.detach(), grad_norms))
@@ -142,6 +152,10 @@ def weighted_mean(account: Account, losses: Any, batch: Batch, grad_norms: Any) 
             f"losses must be a torch tensor of {samples} rows, one a sample, before any reduction "
             f"(reduction='none'), not {found}"
         )
+    if not losses.is_floating_point():
+        raise SettingsError(f"losses have dtype {losses.dtype}: give floats")
+    if losses.numel() == 0 and samples > 0:
+        raise SettingsError(f"losses of shape {tuple(losses.shape)} hold nothing to take a mean of")
     mine = losses if losses.dim() == 1 else losses.flatten(1).mean(1)
     score_losses(account, mine, batch, grad_norms)
     return (mine * _weights(batch, mine.device, 1)).mean()
@@ -185,16 +199,43 @@ def _weights(batch: Batch, device: torch.device, positions: int) -> torch.Tensor
 
 def _beside(value: Any, device: torch.device) -> torch.Tensor:
     """`value` as a tensor on `device`."""
-    return torch.as_tensor(value).to(device, non_blocking=True)
+    if not isinstance(value, torch.Tensor):
+        try:
+            value = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError) as cause:
+            raise SettingsError(f"a target of {type(value).__name__} is no tensor or array of numbers: {cause}") from None
+    return value.to(device, non_blocking=True)
 
 
 def _check_reduction(reduction: str) -> None:
-    if reduction not in _losses.REDUCTIONS:
-        raise SettingsError(f"reduction={reduction!r} is unknown: use none, mean or sum")
+    choice("reduction", reduction, *_losses.REDUCTIONS)
 
 
-def _no_rows(name: str, value: Any, samples: int, remedy: str) -> SettingsError:
-    """What is wrong with a value that is not a tensor with one row a sample."""
+def _check_tensor(name: str, value: Any, samples: int, remedy: str = "") -> None:
+    """Refuses what is no tensor with one row a sample."""
     if not isinstance(value, torch.Tensor):
-        return SettingsError(f"{name} must be a torch tensor, not {type(value).__name__}{remedy}")
-    return wrong_rows(name, value, samples)
+        raise SettingsError(f"{name} must be a torch tensor, not {type(value).__name__}{remedy}")
+    check_rows(name, value, samples)
+
+
+def _check_call(logits: torch.Tensor, target: torch.Tensor) -> None:
+    """Refuses a cross entropy that nobody can take, before torch does in words of its own."""
+    check_rows("logits", logits, logits.shape[0])
+    if not target.is_floating_point():
+        check_logits(logits, target)
+    elif target.shape != logits.shape:
+        raise SettingsError(
+            f"target of shape {tuple(target.shape)} holds floats, which are probabilities in the shape of logits, "
+            f"{tuple(logits.shape)}; class indices are integers"
+        )
+    elif not logits.is_floating_point():
+        raise SettingsError(f"logits of {logits.dtype} have no cross entropy: give floats")
+
+
+def _check_weight(logits: torch.Tensor, weight: Any) -> torch.Tensor:
+    """A weight for each class, beside the logits."""
+    classes = logits.shape[1] if logits.dim() > 1 else logits.shape[0]
+    if not isinstance(weight, torch.Tensor) or weight.shape != (classes,):
+        found = f"shape {tuple(weight.shape)}" if isinstance(weight, torch.Tensor) else type(weight).__name__
+        raise SettingsError(f"weight of {found}: give a tensor of {classes} numbers, one a class")
+    return weight.to(device=logits.device, dtype=logits.dtype)

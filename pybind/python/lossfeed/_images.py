@@ -189,7 +189,7 @@ def _numbers(name: str, value: Any) -> list[float]:
         value = value.tolist()
     try:
         numbers = [float(v) for v in (value if isinstance(value, (tuple, list)) else [value])]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         numbers = [math.nan]
     if not all(map(math.isfinite, numbers)) or not numbers:
         raise SettingsError(f"{name}={value!r} must be a finite number, or one for each channel")

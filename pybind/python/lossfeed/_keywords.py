@@ -48,6 +48,10 @@ REFUSED = {
 }
 
 
+#: Times are at most this: thirty years, which no clock overflows at.
+_LONGEST_S = 1e9
+
+
 def refuse(name: str, value: Any, reason: str | None = None) -> None:
     """Raises for a keyword that cannot be honoured."""
     raise SettingsError(f"{name}={value!r} is refused: {reason or REFUSED[name]}")
@@ -67,6 +71,11 @@ def refuse_unhonourable(
         refuse("in_order", in_order, REFUSED["in_order=False"])
 
 
+def differs(value: Any, default: Any) -> bool:
+    """Whether a keyword was given another value than its own."""
+    return value is not default and not (type(value) is type(default) and value == default)
+
+
 def flag(name: str, value: Any) -> bool:
     """A bool; nothing is taken for true by accident."""
     if value is True or value is False:
@@ -83,7 +92,7 @@ def whole(name: str, value: Any, least: int, most: int = 2**63 - 1, hint: str = 
     if number is None or isinstance(value, bool):
         raise SettingsError(f"{name}={value!r} must be an int{hint}")
     if not least <= number <= most:
-        bounds = f"at least {least}" if most == 2**63 - 1 else f"{least} to {most}"
+        bounds = f"at least {least}" if most == 2**63 - 1 and number < least else f"{least} to {most}"
         raise SettingsError(f"{name}={number} must be {bounds}{hint}")
     return number
 
@@ -92,7 +101,8 @@ def real(name: str, value: Any, least: float = 0.0, most: float = math.inf) -> f
     """A finite float in range."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        # RuntimeError is what a tensor of several elements raises.
         number = math.nan
     if isinstance(value, (bool, str)) or not math.isfinite(number) or not least <= number <= most:
         bounds = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
@@ -100,9 +110,17 @@ def real(name: str, value: Any, least: float = 0.0, most: float = math.inf) -> f
     return number
 
 
+def seconds(name: str, value: Any) -> float:
+    """A time in seconds. Text is refused, with its unit or without: what a number means is said in one place."""
+    try:
+        return real(name, value, 0.0, _LONGEST_S)
+    except SettingsError:
+        raise SettingsError(f"{name}={value!r} must be a number of seconds, 0 to {_LONGEST_S:g}") from None
+
+
 def choice(name: str, value: Any, *allowed: str) -> str:
     """One of a few words."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise SettingsError(f"{name}={value!r} is unknown: use {', '.join(allowed[:-1])} or {allowed[-1]}")
     return value
 
@@ -144,6 +162,17 @@ def sampler(value: Any, shuffle: Any) -> dict[str, Any]:
     return settings
 
 
+#: What the engine's names of types mean to whoever sets an option.
+_KINDS = {
+    "u32": "a whole number from 0 on",
+    "u64": "a whole number from 0 on",
+    "usize": "a whole number from 0 on",
+    "f32": "a number",
+    "f64": "a number",
+    "a boolean": "True or False",
+}
+
+
 def _check_sampler(settings: dict[str, Any]) -> None:
     """Refuses names and options that no sampler has, and values of another kind."""
     name, known = settings["name"], dict(_native.sampler_options())
@@ -161,7 +190,9 @@ def _check_sampler(settings: dict[str, Any]) -> None:
     problem = _native.sampler_problem(json.dumps(settings))
     if problem is not None:
         option, why = problem
-        raise SettingsError(f"sampler {name}: {option}={settings[option]!r} is refused: {why}")
+        wanted = next((words for kind, words in _KINDS.items() if why.endswith(f"expected {kind}")), None)
+        said = f"must be {wanted}" if wanted else f"is refused: {why}"
+        raise SettingsError(f"sampler {name}: {option}={settings[option]!r} {said}")
 
 
 def _nearest(typed: Any, known: Iterable[str]) -> str:

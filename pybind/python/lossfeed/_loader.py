@@ -17,14 +17,14 @@ from ._images import ImageTransform
 from ._memory import is_tensor
 from ._data import Data
 from ._pass import Pass
-from ._process import OfThisProcess, Process
+from ._process import MadeAgain, Process
 from ._report import described
 from ._told import Told
 
 _STATE_VERSION = 1
 
 
-class Loader(Asked, Told, OfThisProcess):
+class Loader(Asked, Told, MadeAgain):
     """Feeds a training run: iterating it gives one epoch of :class:`Batch`, in an order that scores may steer.
 
     ``data`` is what :func:`lossfeed.open` returns or takes. The keywords up to ``in_order`` are those of
@@ -108,7 +108,9 @@ class Loader(Asked, Told, OfThisProcess):
 
     One pass at a time: a second one's first batch ends the first, whose next batch then raises :class:`UsageError`.
     Dropping an iterator in mid-epoch stops its work, between two samples. After ``fork`` a child must make a loader
-    of its own. Waits release the interpreter lock and answer Ctrl-C within a tenth of a second.
+    of its own. Waits release the interpreter lock and answer Ctrl-C within a tenth of a second. A loader is pickled
+    (``spawn``, ``deepcopy``) as its keywords and its dataset, and made anew where it arrives, as that process's rank, with
+    nothing scored, cached or delivered; take what it has learned along by :meth:`state_dict`.
 
     Raises:
         SettingsError: a setting is wrong, with its value and what to do.
@@ -429,7 +431,7 @@ class Loader(Asked, Told, OfThisProcess):
                 by then is left behind with a :class:`lossfeed.ThreadWarning` that says where it hangs; what it writes
                 to stays in memory. Dropping a loader waits for nothing, and the interpreter's exit for five seconds.
         """
-        seconds = None if timeout is None else _keywords.real("timeout", timeout)
+        seconds = None if timeout is None else _keywords.seconds("timeout", timeout)
         engine = self._engine
         if engine is not None and self._process.is_this() and self._pass is not None:
             # While the memory is still there: a checkpoint may be written after the `with` statement. A device that is
@@ -463,6 +465,10 @@ class Loader(Asked, Told, OfThisProcess):
     def __repr__(self) -> str:
         return described(self, self._settings, None if self._engine is None else self._engine.describe())
 
+    def _recipe(self) -> tuple[Any, tuple[Any, ...]]:
+        under_way = self._pass() if self._pass is not None else None
+        return _again, (type(self), self._to_copy(under_way is not None and under_way.under_way))
+
     # ---- inside ----------------------------------------------------------------------------------------------------
 
     def _own(self, batch: Any) -> Batch:
@@ -472,3 +478,10 @@ class Loader(Asked, Told, OfThisProcess):
             )
         self._account.uses.scored = True
         return batch
+
+
+def _again(kind: type[Loader], keywords: dict[str, Any]) -> Loader:
+    """A loader that came out of a pickle."""
+    made = kind.__new__(kind)
+    Loader.__init__(made, **keywords)
+    return made

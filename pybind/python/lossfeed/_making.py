@@ -65,7 +65,7 @@ def make(asked: SimpleNamespace) -> Made:
     framework = _keywords.framework(asked.framework, device)
     given = asked.dataset if asked.data is None else asked.data
     data = open_for(given, asked.collate_fn is not None or asked.batch_sampler is not None)
-    timeout_s = _keywords.real("timeout", asked.timeout)
+    timeout_s = _keywords.seconds("timeout", asked.timeout)
     world = _ranks.find(asked.rank, asked.world_size)
     order = _given.find(asked, len(data), world.size)
     # A rank that brings its own ids has no share that a process group could say otherwise about.

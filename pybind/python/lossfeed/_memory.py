@@ -60,6 +60,8 @@ def check_dense(name: str, value: Any) -> None:
 
         if value.layout is not torch.strided:
             raise SettingsError(f"{name} is a {value.layout} tensor: make it dense, with to_dense()")
+        if value.is_meta:
+            raise SettingsError(f"{name} is on the device meta, where no numbers are: give a tensor that has some")
         if value.is_quantized:
             raise SettingsError(f"{name} is a quantised tensor: give its numbers, with dequantize() or int_repr()")
     masked = sys.modules.get("numpy.ma")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,10 @@ from ._data import Data, parse_bandwidth
 from ._dataset import Adaptor
 from ._errors import SettingsError
 from ._in_memory import are_arrays, of_arrays, tensors_of
-from ._keywords import choice, flag, real, whole
+from ._keywords import choice, differs, flag, seconds, whole
 from ._memory import is_array, is_tensor, require_numpy, torch_loaded
 from ._processes import Processes
-from ._records import are_files, of_files
+from ._records import are_files, is_file, of_files
 from ._resize import Resize, find as find_resize
 from ._sizes import parse_bytes
 from ._structure import TARGET_KEYS
@@ -123,8 +124,34 @@ def open(
         SampleError: the first sample cannot be decoded, or a dataset's item cannot travel.
         SettingsError: an option makes no sense, or not for this kind of data.
     """
+    asked = dict(locals())
+    del asked["data"]
+    given = {name: value for name, value in asked.items() if differs(value, (open.__kwdefaults__ or {})[name])}
     if isinstance(data, Data):
+        if given:
+            raise SettingsError(f"{', '.join(given)}: this dataset is opened already; give keywords when you open it")
         return data
+    return _open(data, given, **asked)._made_by(_again, data, given)
+
+
+def _again(data: Any, keywords: dict[str, Any]) -> Data:
+    return open(data, **keywords)
+
+
+def _open(
+    data: Any,
+    given: dict[str, Any],
+    *,
+    mode: Any,
+    resize: Any,
+    crop: Any,
+    thread_safe: Any,
+    processes: Any,
+    varying: Any,
+    target: Any,
+    **of_paths: Any,
+) -> Data:
+    """A dataset of `data`; `given` are the keywords that somebody gave."""
     mode = choice("mode", mode, "auto", "rgb", "gray")
     resized = find_resize(resize, crop)
     if thread_safe is not None:
@@ -134,41 +161,11 @@ def open(
         raise SettingsError("varying= and target= are for Python datasets: leave them out")
     if isinstance(data, (str, os.PathLike)) and not are_files(data):
         _only_for_datasets(thread_safe, processes)
-        source = _native.open_source(
-            os.fspath(data),
-            mode=mode,
-            resize=None if resized is None else resized.to,
-            crop=None if resized is None else resized.crop,
-            latency_s=real("latency", latency),
-            bandwidth_bytes_per_s=parse_bandwidth(bandwidth),
-            connections=whole("connections", connections, 1, 65536),
-            index_cache=None if index_cache is None else os.fspath(index_cache),
-            store_options=_store_options(os.fspath(data), store_options),
-            timeout_s=None if timeout is None else real("timeout", timeout),
-            retry_timeout_s=real("retry_timeout", retry_timeout),
-            checksums=flag("checksums", checksums),
-            coalesce=flag("coalesce", coalesce),
-            disk=_disk(disk, disk_bytes),
-            fields=_groups.names(fields),
-        )
-        return Data(source, (), _groups.structure_of(fields, source))
-    for name, value, default in (
-        ("latency", latency, 0.0),
-        ("bandwidth", bandwidth, None),
-        ("connections", connections, 64),
-        ("timeout", timeout, None),
-        ("index_cache", index_cache, None),
-        ("store_options", store_options, None),
-        ("retry_timeout", retry_timeout, 120.0),
-        ("checksums", checksums, False),
-        ("coalesce", coalesce, True),
-        ("disk", disk, None),
-        ("disk_bytes", disk_bytes, None),
-        ("fields", fields, None),
-    ):
-        if value != default:
+        return _of_path(_place("data", data), mode, resized, **of_paths)
+    for name in of_paths:
+        if name in given:
             raise SettingsError(
-                f"{name}={value!r} is for paths and URLs of images; this data is in memory, in files of "
+                f"{name}={given[name]!r} is for paths and URLs of images; this data is in memory, in files of "
                 "arrays, or a Python dataset: leave it out"
             )
     if mode == "auto" and not (resized or thread_safe or processes or varying or target):
@@ -185,6 +182,64 @@ def open(
         _only_for_datasets(thread_safe, processes)
         return of_files(data) if files else of_arrays(data)
     return _dataset(data, mode, resized, thread_safe, whole("processes", processes, 0, 1024), varying, target)
+
+
+def _of_path(
+    place: str,
+    mode: str,
+    resized: Resize | None,
+    *,
+    latency: Any,
+    bandwidth: Any,
+    connections: Any,
+    timeout: Any,
+    index_cache: Any,
+    store_options: Any,
+    retry_timeout: Any,
+    checksums: Any,
+    coalesce: Any,
+    disk: Any,
+    disk_bytes: Any,
+    fields: Any,
+) -> Data:
+    """Folders of images, shards, Parquet files."""
+    _refuse_strangers(place)
+    source = _native.open_source(
+        place,
+        mode=mode,
+        resize=None if resized is None else resized.to,
+        crop=None if resized is None else resized.crop,
+        latency_s=seconds("latency", latency),
+        bandwidth_bytes_per_s=parse_bandwidth(bandwidth),
+        connections=whole("connections", connections, 1, 65536),
+        index_cache=_index_cache(index_cache),
+        store_options=_store_options(place, store_options),
+        timeout_s=None if timeout is None else seconds("timeout", timeout),
+        retry_timeout_s=seconds("retry_timeout", retry_timeout),
+        checksums=flag("checksums", checksums),
+        coalesce=flag("coalesce", coalesce),
+        disk=_disk(disk, disk_bytes),
+        fields=_groups.names(fields),
+    )
+    return Data(source, (), _groups.structure_of(fields, source))
+
+
+#: Endings of what is no image, shard or Parquet file, and what to do with such files.
+_STRANGERS = {
+    (".csv", ".tsv", ".json", ".jsonl", ".txt"): "is a table or text: read it, and open its columns as arrays or its rows as a dataset",
+    (".h5", ".hdf5", ".mat"): "is an HDF5 file or one of MATLAB: open a Dataset that reads it, with processes= if it is slow",
+    (".arrow", ".feather", ".lmdb", ".tfrecord", ".tfrecords", ".beton", ".mds"): "is another library's: open a Dataset that reads it",
+    (".pt", ".pth", ".pkl", ".pickle"): "is a pickle: load it, and open what it holds",
+    (".zip", ".7z", ".rar"): "is an archive that is no tar: unpack it, or write shards with `lossfeed pack`",
+    (".jpg", ".jpeg", ".png"): "is one image: give the folder of class folders",
+}  # fmt: skip
+
+
+def _refuse_strangers(place: str) -> None:
+    """Names files that are known not to be what can be opened."""
+    for endings, what in _STRANGERS.items():
+        if place.lower().endswith(endings) and not os.path.isdir(place):
+            raise SettingsError(f"{place!r} {what}")
 
 
 def open_for(given: Any, varying: bool) -> Data:
@@ -214,16 +269,51 @@ def _disk(folder: str | os.PathLike[str] | None, size: int | str | None) -> tupl
         return None
     if folder is None or size is None:
         raise SettingsError("disk and disk_bytes belong together: name a folder and what it may take, as in '50GB'")
-    return os.path.expanduser(os.fspath(folder)), parse_bytes("disk_bytes", size)
+    return os.path.expanduser(_place("disk", folder)), parse_bytes("disk_bytes", size)
+
+
+def _index_cache(folder: str | os.PathLike[str] | None) -> str | None:
+    """The folder of indexes, made if need be: one that cannot be written would be asked in vain at every start."""
+    if folder is None:
+        return None
+    place = _place("index_cache", folder)
+    try:
+        os.makedirs(place, 0o700, exist_ok=True)
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except (OSError, ValueError) as cause:
+        why = getattr(cause, "strerror", None) or cause
+        raise SettingsError(f"index_cache={place!r} is no folder that can be written: {why}; name another") from None
+    return place
+
+
+def _place(name: str, value: Any) -> str:
+    """A path or URL as text that the engine takes."""
+    try:
+        place = os.fspath(value)
+    except TypeError:
+        raise SettingsError(f"{name}={value!r} is no path: give text or a pathlib.Path") from None
+    if not isinstance(place, str):
+        raise SettingsError(f"{name}={value!r} is bytes: give text, with os.fsdecode")
+    try:
+        place.encode()
+    except UnicodeEncodeError:
+        raise SettingsError(f"{name}={value!r} is no UTF-8, which names must be here: rename it") from None
+    return place
 
 
 def _store_options(place: str, given: dict[str, str] | None) -> list[tuple[str, str]]:
+    if given is not None and not isinstance(given, Mapping):
+        raise SettingsError(f"store_options={given!r} must be a dict, as in {{'region': 'eu-central-1'}}")
     if given and ("://" not in place or place.startswith("file://")):
         raise SettingsError(
             f"store_options={sorted(map(str, given))} for {place!r}, which is no object store: leave them out, or give a "
             "URL (s3://, gs://, az://, http://)"
         )
-    return [(str(name), str(value)) for name, value in (given or {}).items()]
+    for name, value in (given or {}).items():
+        if not isinstance(name, str) or not isinstance(value, (str, int, float)):
+            raise SettingsError(f"store_options={{{name!r}: {type(value).__name__}}}: names and values are text")
+    return [(name, str(value)) for name, value in (given or {}).items()]
 
 
 def _only_for_datasets(thread_safe: bool | None, processes: int) -> None:
@@ -238,6 +328,15 @@ def _is_iterable(data: Any) -> bool:
     return torch is not None and isinstance(data, torch.utils.data.IterableDataset)
 
 
+def _length(data: Any) -> int:
+    try:
+        return len(data)
+    except Exception as cause:
+        raise SettingsError(
+            f"{type(data).__name__} does not say how many items it has: len() raised {type(cause).__name__}: {cause}"
+        ) from cause
+
+
 def _dataset(
     data: Any,
     mode: str,
@@ -248,6 +347,8 @@ def _dataset(
     target: str | None,
 ) -> Data:
     indexed = all(callable(getattr(data, name, None)) for name in ("__getitem__", "__len__"))
+    if isinstance(data, type):
+        raise SettingsError(f"{data.__name__} is a class: make a dataset of it, {data.__name__}(…), and open that")
     if not indexed or isinstance(data, (dict, bytes)) or _is_iterable(data):
         iterable = ""
         if hasattr(data, "__iter__"):
@@ -261,7 +362,13 @@ def _dataset(
             "a list of 2 arrays could be a dataset of two items, or samples and targets: give a pair lf.open((x, y)) for "
             "the latter, torch.utils.data.Subset([x, y], [0, 1]) for the former"
         )
-    if len(data) == 0:
+    if type(data) is tuple and any(is_array(part) or is_tensor(part) or is_file(part) for part in data):
+        made = " and ".join(type(part).__name__ for part in data)
+        raise SettingsError(
+            f"a tuple of {made}: a pair (x, y) is two arrays or two .npy files, alike; make arrays of both, or open a list "
+            "of items"
+        )
+    if _length(data) == 0:
         raise SettingsError(f"the dataset is empty: {type(data).__name__} has 0 items")
     require_numpy("a Python dataset")
     adaptor: Adaptor | Processes

@@ -10,6 +10,7 @@ from . import _native
 from ._account import Account
 from ._batch import Batch
 from ._device import Courier
+from ._process import OfThisProcess
 from ._ranks import Watch
 from ._views import Views, collated, collated_rows
 
@@ -43,7 +44,7 @@ class _Lost:
         self.taken = taken
 
 
-class Pass(Iterator[Batch]):
+class Pass(OfThisProcess, Iterator[Batch]):
     """One pass over one epoch. Dropping it ends the pass; the loader's position stays where it ended.
 
     The epoch begins with its first batch: trainers make iterators only to see whether they can, and those must cost no
@@ -148,6 +149,11 @@ class Pass(Iterator[Batch]):
     def _send(self, courier: Courier, found: tuple[_native.Slot, _native.Ticket]) -> tuple[Any, Any]:
         slot, ticket = found
         return courier.send(slot, self._line.seed, ticket), ticket
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it has begun, and not ended."""
+        return self._iteration != 0 and not self._over
 
     def held(self) -> int:
         """Batches taken from the engine that the consumer has not seen."""

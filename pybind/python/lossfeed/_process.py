@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import NoReturn, SupportsIndex
+from typing import Any, Callable, NoReturn, SupportsIndex
 
 from ._errors import UsageError
 
@@ -21,6 +21,24 @@ class Process:
         return self._pid == os.getpid()
 
 
+class MadeAgain:
+    """What is pickled and copied as what it was made from: the other process makes it anew, with threads, memory and a
+    position of its own. What it was given must pickle, and says so itself where it does not."""
+
+    __slots__ = ()
+
+    def _recipe(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What makes another like it, and of what.
+
+        Raises:
+            UsageError: nothing does.
+        """
+        raise NotImplementedError
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self._recipe()
+
+
 class OfThisProcess:
     """What lives in one process: it is not pickled, and not copied."""
 
@@ -28,7 +46,7 @@ class OfThisProcess:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise UsageError(
-            f"a lossfeed.{type(self).__name__} cannot be pickled or copied: it holds threads and memory of this process. "
-            "Hand its path or dataset to the other process and call lf.open and lf.Loader there; to resume a run, save "
-            "state_dict()"
+            f"a {type(self).__name__} of lossfeed cannot be pickled or copied: it is an epoch under way, with threads and "
+            "memory of this process. Pickle the loader, which is made anew where it arrives; its state_dict() says how far "
+            "it has come"
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from . import _arrays
-from ._columns import SampleScores, check_logits
+from ._columns import SampleScores, check_ignored, check_logits
 from ._half import torch_half
-from ._memory import is_tensor
+from ._memory import check_dense, is_tensor
 
 
 def sample_scores(logits: Any, target: Any, ignore_index: int = -100) -> SampleScores:
@@ -29,6 +29,8 @@ def sample_scores(logits: Any, target: Any, ignore_index: int = -100) -> SampleS
         SampleError: a target outside ``[0, C)``, with the row and the target. On a CUDA device such a row gets no rank
             and a NaN loss, and a later call on that stream raises: finding out at once would have to wait.
     """
+    check_ignored(ignore_index)
+    check_dense("logits", logits)
     _, shape = check_logits(logits, target)
     if is_tensor(logits):
         found = torch_half("sample_scores").losses.measure(logits, target, ignore_index)

@@ -41,10 +41,10 @@ def parse_bytes(name: str, value: int | str) -> int:
         if match is None or match[2].lower() not in _UNITS:
             raise SettingsError(f"{name}={value!r} is no size: give bytes (1000000) or a size ('20MB', '1GiB')")
         number, unit = float(match[1]), match[2].lower()
-    size = int(number * _UNITS[unit])
+    size = number * _UNITS[unit]
     if not 0 <= size < 2**63:
         raise SettingsError(f"{name}={value!r} is no size: it must lie between 0 and 2^63 bytes")
-    return size
+    return int(size)
 
 
 def parse_cache(value: int | float | str | None, dataset_bytes: Callable[[], int]) -> int:

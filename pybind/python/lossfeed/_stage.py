@@ -12,6 +12,7 @@ from . import _native
 from ._errors import DeviceError, SettingsError, UsageError
 from ._keywords import device as device_name, whole
 from ._memory import is_array, is_tensor, require_torch
+from ._process import OfThisProcess
 
 T = TypeVar("T")
 
@@ -92,7 +93,7 @@ class Staged(Generic[T]):
         return f"<lossfeed.stage {type(self._iterable).__name__} on {self._device}, {self._depth} ahead>"
 
 
-class StagedIterator(Iterator[T]):
+class StagedIterator(OfThisProcess, Iterator[T]):
     """One background pass over an iterable."""
 
     def __init__(self, iterable: Iterable[T], device: str, depth: int) -> None:

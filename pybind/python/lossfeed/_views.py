@@ -240,6 +240,8 @@ def _pad(leaf: Leaf, value: Any, torch_half: bool) -> Any:
         if not torch_half:
             raise SettingsError(f"{said}: NumPy has no nested arrays; use framework='torch'")
         return NESTED
+    if not isinstance(value, (int, float)) and not hasattr(value, "item"):
+        raise SettingsError(f"{said}: give a number to fill up with, or {NESTED!r}")
     try:
         raw = bytes(_element(leaf.dtype, value, torch_half))
         made = (to_torch if torch_half else to_numpy)(bytearray(raw), leaf.dtype, (1,))[0].item()

@@ -27,12 +27,14 @@ class Batches(Together, DataLoaderStateMixin):
 
     def __init__(self, loader: Loader) -> None:
         super().__init__(loader)
-        self.gradient_state = GradientState()
+        self.gradient_state: GradientState = GradientState()
+        self.end_of_dataloader: bool = False
         #: No rank is padded with samples of others: gather_for_metrics must cut none off.
         self._drop_last = True
         #: What skip_first_batches makes a DataLoader of, which takes batches as they are.
-        self.dataset = _FromTheStart(self)
-        self.batch_size = self.prefetch_factor = None
+        self.dataset: IterableDataset[Any] = _FromTheStart(self)
+        self.batch_size: int | None = None
+        self.prefetch_factor: int | None = None
         self.drop_last = False
         self.collate_fn = _as_it_is
 
@@ -47,7 +49,7 @@ class Batches(Together, DataLoaderStateMixin):
             self.end()
 
 
-class _FromTheStart(IterableDataset):
+class _FromTheStart(IterableDataset[Any]):
     """Batches as skip_first_batches counts them: None for each that a restored state has behind it."""
 
     def __init__(self, batches: Batches) -> None:
