@@ -113,8 +113,8 @@ proptest! {
         let outlook = Outlook {
             owned: &owned, samples: SAMPLES as u32, epoch, seed: 5, rank: 0, world_size: 1, scores: &table, resident: &resident,
         };
-        // By systematic resampling a sample comes at most once more than its mean; PADS draws with replacement. Hundreds
-        // of cases a run look for the farthest draw: five standard deviations were met once, eight are not.
+        // By systematic resampling a sample comes at most once more than its mean; PADS draws with replacement, and in
+        // the hundreds of cases of a run nobody is eight standard deviations off by chance.
         let chance = |most: f64| most + 8.0 * most.sqrt();
         let samplers = [
             (SamplerSettings::Importance(Importance::default()), MAX_GAIN + 1.0),

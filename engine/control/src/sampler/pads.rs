@@ -58,7 +58,9 @@ impl Pads {
     }
     fn chances(&self, outlook: &Outlook<'_>) -> Vec<f32> {
         let scores = outlook.scores;
-        let Some(mean) = scores.mean() else { return vec![1.0; outlook.owned.len()] };
+        if scores.mean().is_none() {
+            return vec![1.0; outlook.owned.len()];
+        }
         let scored = outlook.owned.iter().filter_map(|&id| scores.importance(id));
         let largest = scored.fold(0.0f32, f32::max);
         let value = |&id: &SampleId| match (scores.standing(id), self.unseen) {
@@ -75,8 +77,10 @@ impl Pads {
         };
         // Cut where one belief would be most of the mean, and with it most of the draws.
         let values = chances.iter().copied().filter(|&c| c != AVERAGE);
-        let mean = match cap::cut(values, known(&chances)) {
-            None => mean.max(0.0),
+        // Counted anew: the table's own mean forgets what small beliefs are once a huge one has come and gone.
+        let counted = known(&chances);
+        let mean = match cap::cut(values, counted) {
+            None => counted,
             Some(cut) => {
                 chances.iter_mut().for_each(|c| *c = c.min(cut.belief as f32));
                 known(&chances)
