@@ -333,7 +333,7 @@ impl Settings {
         }
         if self.max_slots.is_some_and(|m| m < self.depth()) {
             return Err(Error::settings(format!(
-                "max_slots {} is below the {} slots that num_workers and prefetch_factor keep busy",
+                "max_slots {} is below the {} slots that num_workers and prefetch_factor keep busy: raise it, or lower those",
                 self.max_slots.unwrap_or(0),
                 self.depth()
             )));
