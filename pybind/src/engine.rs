@@ -158,6 +158,11 @@ impl Engine {
         outside(py, || self.core.has_order())
     }
 
+    /// Sets what the cache may hold; answers the bytes of memory that went back to the system.
+    fn resize_cache(&self, py: Python<'_>, bytes: u64) -> PyResult<u64> {
+        outside(py, || self.core.resize_cache(bytes))
+    }
+
     /// The run's seed; None while it is open.
     fn seed(&self) -> Option<u64> {
         self.core.seed()

@@ -6,6 +6,7 @@ mod ahead;
 mod copied;
 mod numbers;
 mod recorded;
+mod resized;
 mod stalls;
 mod stops;
 mod support;

@@ -89,3 +89,24 @@ def test_what_has_no_limit_says_so(shard, numbers):
     with pytest.raises(lf.SettingsError, match="let nothing through"):
         far.limit(0)
     far.subset(range(10)).limit("1MB")
+
+
+def test_a_cache_may_hold_less_or_more_while_batches_go_on():
+    x, y = np.arange(400, dtype=np.float32).repeat(16).reshape(400, 16), np.arange(400)
+    with lf.Loader((x, y), 40, shuffle=True, seed=0, cache="100%", policy="minio") as loader:
+        list(loader)
+        most = loader.stats()["cache_capacity_bytes"]
+        assert loader.resize_cache("25%") > 0
+        assert loader.stats()["cache_capacity_bytes"] == most / 4 >= loader.stats()["cache_bytes"]
+        for batch in loader:
+            assert np.array_equal(np.asarray(batch.data)[:, 3], np.asarray(batch.target))
+        assert loader.stats()["hits_total"] == 100
+        assert loader.resize_cache(1.0) == 0
+        list(loader)
+        list(loader)
+        assert loader.stats()["hits_total"] == 600
+        for cache, says in (("2GB", "more than the"), (-1, "cache=-1"), ("two", "cache='two'"), (1.5, "cache=1.5")):
+            with pytest.raises(lf.SettingsError, match=says):
+                loader.resize_cache(cache)
+    with pytest.raises(lf.UsageError, match="closed"):
+        loader.resize_cache(0)

@@ -15,6 +15,7 @@
 //! bin higher never finds it again unless the size happens to be a bin's own.
 
 use super::GRANULE_BYTES;
+use super::withdrawn::Withdrawn;
 use super::words::Words;
 
 const MANTISSA_BITS: u32 = 3;
@@ -73,6 +74,9 @@ pub(super) struct Granules {
     first_free: bool,
     used: u32,
     records: u32,
+    /// Nothing behind this granule stays free, see [`super::fence`].
+    pub(super) fence: u32,
+    pub(super) withdrawn: Withdrawn,
 }
 
 /// The bin whose smallest size is the largest one not above `size`.
@@ -88,7 +92,16 @@ impl Granules {
     /// Books for `total` granules, all free, in `words`.
     pub(super) fn new(words: Words, total: u32) -> Self {
         let (heads, filled) = ([NONE; BINS], [0; BINS / 64]);
-        let mut books = Self { words, heads, filled, first_free: false, used: 0, records: 0 };
+        let mut books = Self {
+            words,
+            heads,
+            filled,
+            first_free: false,
+            used: 0,
+            records: 0,
+            fence: total,
+            withdrawn: Withdrawn::default(),
+        };
         if total > 0 {
             books.link(0, total);
         }
@@ -154,15 +167,28 @@ impl Granules {
         let size = granules(self.words.get(length_at(end)));
         self.used -= size;
         self.records -= 1;
-        let (mut from, mut to) = (end - size, end);
-        if self.is_free_behind(end) {
-            to += self.unlink(end);
+        if self.is_behind(end) {
+            return self.set_aside(end - size, end);
         }
+        let to = if self.is_free_behind(end) { end + self.unlink(end) } else { end };
+        self.make_free(end - size, to);
+    }
+
+    /// Makes granules free that lie in no bin, together with a free block before them. None may be behind them.
+    pub(super) fn make_free(&mut self, from: u32, to: u32) {
+        let mut from = from;
         if from > 0 && self.words.get::<u16>(state_at(from)) & REFERENCES == 0 {
             from -= self.words.get::<u32>(length_at(from));
             self.unlink(from);
         }
         self.link(from, to - from);
+    }
+
+    /// Where the block starts that ends at `end`, and whether it is free.
+    pub(super) fn block_before(&self, end: u32) -> (u32, bool) {
+        let length: u32 = self.words.get(length_at(end));
+        let free = self.words.get::<u16>(state_at(end)) & REFERENCES == 0;
+        (end - if free { length } else { granules(length) }, free)
     }
 
     /// Whether a free block starts where another ends.
@@ -228,7 +254,7 @@ impl Granules {
     }
 
     /// Takes the free block that starts at `start` out of its bin; its size.
-    fn unlink(&mut self, start: u32) -> u32 {
+    pub(super) fn unlink(&mut self, start: u32) -> u32 {
         let [size, before, after] = [Head::Size, Head::Before, Head::After].map(|field| self.head(start, field));
         if after != NONE {
             self.set_head(after, Head::Before, before);
@@ -262,11 +288,16 @@ impl Granules {
         }
         let (mut end, mut free_behind, mut used, mut records) = (total, false, 0, 0);
         while end > 0 {
+            if let Some(start) = self.withdrawn.start_of(end) {
+                assert!(start >= self.fence, "withdrawn before the fence");
+                // Behind it may be a free block that is still to be withdrawn.
+                (end, free_behind) = (start, false);
+                continue;
+            }
             assert_eq!(self.is_free_behind(end), free_behind);
-            let length = self.words.get::<u32>(length_at(end));
-            let free = self.words.get::<u16>(state_at(end)) & REFERENCES == 0;
-            let size = if free { length } else { granules(length) };
-            end -= size;
+            let (start, free) = self.block_before(end);
+            let size = end - start;
+            end = start;
             if free {
                 assert!(!free_behind, "two free blocks touch");
                 assert!(binned.remove(&end));

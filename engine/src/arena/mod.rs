@@ -1,15 +1,18 @@
 //! All slots of the cache: one bounded piece of memory, handed out in granules of 64 bytes.
 //!
 //! The arena never holds more than its limit: the limit is what it maps, and it maps once. Its memory is plain on the
-//! CPU (pages appear when first written) and prefaulted and page-locked for a device that copies from it.
+//! CPU (pages appear when first written) and prefaulted and page-locked for a device that copies from it. A cache that
+//! was made smaller [withdraws](Arena::withdraw) the end of it, and plain memory goes back to the system.
 //!
 //! Cost: one short lock for an allocation, one for all that a batch pins and one for all that it lets go of, no system
 //! call. A record has 6 bytes of books behind it in the arena and a place of 4 on the [`Shelf`].
 
+mod fence;
 mod granules;
 mod mapping;
 mod shelf;
 mod slot;
+mod withdrawn;
 mod words;
 
 use std::sync::Arc;
@@ -32,6 +35,9 @@ pub use slot::{Pins, Slot, SlotMut};
 /// What an allocation is rounded to: a cache line, so that no two samples share one and every slot is aligned for any
 /// element type.
 pub const GRANULE_BYTES: u64 = 64;
+
+/// Blocks looked at in one hold of the lock.
+const WITHDRAWN_AT_ONCE: usize = 4096;
 
 /// Granules are counted in u32.
 const LIMIT_MAX_BYTES: u64 = u32::MAX as u64 * GRANULE_BYTES;
@@ -102,6 +108,36 @@ impl Arena {
         let bytes = u32::try_from(bytes).ok()?;
         let end = self.with_books(|books| books.allocate(bytes)).flatten()?;
         End::new(end).map(|end| SlotMut::new(Arc::clone(self), end))
+    }
+
+    /// Hands nothing out behind the first `bytes` any more. What lies there stays until it is let go of; see
+    /// [`Shelf::move_before_fence`] and [`Self::give_back`]. Takes the lock for a piece at a time.
+    pub fn withdraw(&self, bytes: u64) {
+        let (fence, total) = (self.granules_in(bytes), self.granules_in(self.limit_bytes));
+        self.with_books(|books| books.set_fence(fence));
+        let mut from = Some(total);
+        while let Some(at) = from {
+            from = self.with_books(|books| books.withdraw(at, WITHDRAWN_AT_ONCE)).flatten();
+        }
+    }
+
+    /// The first `bytes` may be handed out again, however many were withdrawn.
+    pub fn restore(&self, bytes: u64) {
+        let fence = self.granules_in(bytes);
+        self.with_books(|books| books.restore(fence));
+    }
+
+    /// Gives the pages that are withdrawn back to the system; answers their bytes. They come back, empty, when they are
+    /// written to. None of memory that a device has page-locked: its driver holds the pages. Nobody may
+    /// [restore](Self::restore) meanwhile.
+    pub fn give_back(&self) -> u64 {
+        let ranges: Vec<(u32, u32)> = self.with_books(|books| books.withdrawn.ranges().collect()).unwrap_or_default();
+        let bytes = |granule: u32| u64::from(granule) * GRANULE_BYTES;
+        ranges.into_iter().map(|(start, end)| self.mapping.discard(bytes(start)..bytes(end))).sum()
+    }
+
+    fn granules_in(&self, bytes: u64) -> u32 {
+        (bytes.min(self.limit_bytes) / GRANULE_BYTES) as u32
     }
 
     /// All of the memory, while nobody holds a record: for measurements.

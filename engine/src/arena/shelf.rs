@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::slot::End;
+use super::slot::{self, End};
 use super::{Arena, Pins, Slot, granules};
 use crate::types::SampleId;
 
@@ -59,6 +59,32 @@ impl Shelf {
     /// Keeps the record of `id` no longer.
     pub fn evict(&mut self, id: SampleId) {
         self.evicted.extend(self.places.get_mut(id as usize).and_then(Option::take));
+    }
+
+    /// Copies those of the records of `ids` that lie behind the arena's fence to before it. Answers those for which there
+    /// is no room: they are to be [evicted](Self::evict). What was copied is let go of by the next
+    /// [settle](Self::settle).
+    pub fn move_before_fence(&mut self, ids: std::ops::Range<SampleId>) -> Vec<SampleId> {
+        let Some(fence) = self.arena.with_books(|books| books.fence) else { return Vec::new() };
+        let behind = |place: &Option<End>| place.is_some_and(|end| end.get() > fence);
+        let places = self.places.get(ids.start as usize..ids.end as usize).unwrap_or_default();
+        let moving: Vec<SampleId> = ids.zip(places).filter(|(_, place)| behind(place)).map(|(id, _)| id).collect();
+        let mut left_over = Vec::new();
+        for id in moving {
+            let Some(record) = self.record(id) else { continue };
+            match self.arena.allocate(record.len()) {
+                Some(mut room) => {
+                    room.copy_from_slice(record);
+                    self.put(id, room.freeze());
+                }
+                None => left_over.push(id),
+            }
+        }
+        left_over
+    }
+
+    fn record(&self, id: SampleId) -> Option<&[u8]> {
+        self.place(id).map(|end| slot::kept(&self.arena, end))
     }
 
     /// Ends a batch: what it pinned, in that order, and what was evicted. Records in the latter are freed when it is

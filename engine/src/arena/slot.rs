@@ -58,6 +58,12 @@ fn record(arena: &Arena, end: End) -> NonNull<[u8]> {
     NonNull::slice_from_raw_parts(arena.words.address(start), bytes as usize)
 }
 
+/// The record of a place on the shelf, for as long as the shelf is not changed.
+pub(super) fn kept(arena: &Arena, end: End) -> &[u8] {
+    // SAFETY: as in `Slot::deref`: the place stands for a reference, which the shelf gives back only when it is changed.
+    unsafe { record(arena, end).as_ref() }
+}
+
 impl SlotMut {
     /// The record that the books have just handed out.
     pub(super) fn new(arena: Arc<Arena>, end: End) -> Self {

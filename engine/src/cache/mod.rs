@@ -7,6 +7,7 @@
 mod flight;
 mod journal;
 mod long;
+mod resize;
 
 pub use flight::{Flight, Landing};
 pub use long::Begun;
@@ -111,6 +112,8 @@ pub struct Cache {
     counters: Arc<Counters>,
     /// Whether two who want a sample at a time fetch it once.
     coalesces: bool,
+    /// Held while the cache becomes smaller or larger.
+    resizing: Mutex<()>,
 }
 
 impl Cache {
@@ -119,7 +122,14 @@ impl Cache {
         counters.cache_capacity_bytes.store(arena.limit_bytes(), Relaxed);
         let shelf = Shelf::new(Arc::clone(&arena), control.scores().len());
         let state = State { control, shelf, flights: HashMap::new(), journal: Journal::default() };
-        Self { state: Mutex::new(state), returned: Condvar::new(), arena, counters, coalesces: true }
+        Self {
+            state: Mutex::new(state),
+            returned: Condvar::new(),
+            arena,
+            counters,
+            coalesces: true,
+            resizing: Mutex::new(()),
+        }
     }
 
     /// The same over a source whose samples lie in memory: those that are not to be kept need no flight.

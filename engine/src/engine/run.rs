@@ -68,6 +68,29 @@ impl Engine {
         Ok(())
     }
 
+    /// Sets what the cache may hold while the run goes on, at most what it was made with. Who has to leave for it is
+    /// chosen by the policy, and the memory that becomes free goes back to the system: answers the bytes that did, 0
+    /// where a device has page-locked them. Any thread; it copies residents, and other threads wait a moment at a time.
+    ///
+    /// # Errors
+    /// `Settings` for more than the cache was made with. `Usage` while a journal is written, which could not repeat it,
+    /// and if the engine is closed, or another process's.
+    pub fn resize_cache(&self, bytes: u64) -> Result<u64> {
+        self.usable()?;
+        let made_with = self.settings.cache_bytes;
+        if bytes > made_with {
+            return Err(Error::settings(format!(
+                "a cache of {bytes} bytes is more than the {made_with} this loader was made with: make it with the most it shall ever have"
+            )));
+        }
+        if self.feed.cache.is_recorded() {
+            return Err(Error::usage(
+                "this run writes a journal (record), whose replay could not repeat that its cache changes: leave record out",
+            ));
+        }
+        Ok(self.feed.cache.resize(bytes))
+    }
+
     /// From now on the seed of everything that is drawn. Whoever calls it holds the clock, and no pass is under way.
     pub(super) fn reseed(&self, seed: u64) {
         self.seed.store(seed, Relaxed);

@@ -19,6 +19,7 @@ from ._data import Data
 from ._pass import Pass
 from ._process import MadeAgain, Process
 from ._report import described
+from ._sizes import parse_cache
 from ._told import Told
 
 _STATE_VERSION = 1
@@ -222,6 +223,13 @@ class Loader(Asked, Told, MadeAgain):
         self._account.engine().set_epoch(_keywords.whole("epoch", epoch, 0))
         if self._given is not None:
             self._given.set_epoch(epoch)
+
+    def resize_cache(self, cache: int | float | str) -> int:
+        """Sets what the cache may hold, at most the ``cache=`` it was made with. Batches go on meanwhile; the policy
+        chooses who leaves. Returns the bytes of memory that went back to the system: 0 where a GPU has page-locked
+        them. Not with ``record=``: a replay could not repeat it."""
+        form = self._settings["cache_form"]
+        return self._account.engine().resize_cache(parse_cache(cache, lambda: self.data.cache_bytes(form)))
 
     def __iter__(self) -> Pass:
         """One pass over the next epoch. It begins with its first batch: then the order is drawn, the workers run ahead,
