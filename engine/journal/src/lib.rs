@@ -30,7 +30,7 @@
 //! `id` is the sample that was delivered, `drawn` the one that the sampler chose: they differ where a policy
 //! substitutes. The verdict of a decision is `hit`, `keep` (fetched and kept), `pass` (fetched and let go) or
 //! `displaced` (kept, and evicted by the same batch). `step` is the batch's number in its epoch. `bytes` is what the
-//! sample takes in the cache.
+//! sample takes in the cache. A loss may be `inf`, as it was measured; `NaN` is never written, and refused.
 //!
 //! In pandas: `pandas.read_csv("run.csv.gz", comment="#")`.
 

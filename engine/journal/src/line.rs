@@ -127,7 +127,10 @@ pub(crate) enum Read {
 /// What this line says of its row.
 pub(crate) fn row(line: &Line<'_>) -> Result<Read, String> {
     let id = needed("id", line.id)?;
-    let real = |value: Option<f32>| value.unwrap_or(f32::NAN);
+    let real = |column: &str, value: Option<f32>| match value {
+        Some(value) if value.is_nan() => Err(format!("{column} is NaN: what was not measured is left empty")),
+        value => Ok(value.unwrap_or(f32::NAN)),
+    };
     Ok(match line.event {
         "decide" => {
             let name = needed("verdict", line.verdict)?;
@@ -137,20 +140,26 @@ pub(crate) fn row(line: &Line<'_>) -> Result<Read, String> {
                 return Err("bytes is 0: a sample takes at least 1".into());
             }
             let bytes = line.bytes.unwrap_or(0);
-            Read::Decided(Row { id, drawn: needed("drawn", line.drawn)?, verdict, bytes, weight: real(line.weight) })
+            Read::Decided(Row {
+                id,
+                drawn: needed("drawn", line.drawn)?,
+                verdict,
+                bytes,
+                weight: real("weight", line.weight)?,
+            })
         }
         "learn" => Read::Scored(Scored {
             id,
-            score: real(line.score),
-            loss: real(line.loss),
-            gradient_norm: real(line.gradient_norm),
+            score: real("score", line.score)?,
+            loss: real("loss", line.loss)?,
+            gradient_norm: real("gradient_norm", line.gradient_norm)?,
         }),
         "read" => match needed("verdict", line.verdict)? {
             READ => Read::Told(id, true),
             FAILED => Read::Told(id, false),
             other => return Err(format!("verdict is {other:?}: it must be read or failed")),
         },
-        "believe" => Read::Believed(id, real(line.score)),
+        "believe" => Read::Believed(id, real("score", line.score)?),
         _ => Read::Id(id),
     })
 }

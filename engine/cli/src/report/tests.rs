@@ -75,7 +75,7 @@ fn the_page_is_whole_needs_nobody_and_shows_every_row() {
     nested(&page);
     assert!(page.contains("cost-aware + importance, noise") && page.contains("ESS (% of deliveries)"));
     let single = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(single.path(), "epoch,step,id,loss\n0,0,4,nan\n").unwrap();
+    std::fs::write(single.path(), "epoch,step,id,loss\n0,0,4,\n").unwrap();
     let (page, _) = files(&["--trace", single.path().to_str().unwrap(), "--capacity-fraction=0,1"]);
     nested(&page);
     assert!(page.contains("There is one epoch") && page.contains(">empty</text>") && !page.contains("NaN"));

@@ -2,8 +2,8 @@
 //!
 //! CSV, plain or gzip, header `epoch,step,id,loss` or `epoch,step,id,loss,bytes`; one row a delivered sample, in order.
 //! Empty lines mean nothing. The rows of one (epoch, step) are a batch and stand together; (epoch, step) never goes
-//! back. `bytes` (1 to 4294967295) is the sample's size, the same in every row of an id. A loss may be `nan` or `inf`:
-//! such a row is an access without a score.
+//! back. `bytes` (1 to 4294967295) is the sample's size, the same in every row of an id. A loss is a finite number; left
+//! empty, the row is an access without a score.
 //!
 //! A trace comes from anywhere, so reading one is bounded in every direction: by rows, by bytes a line, and ids are
 //! numbered densely (in their own order), so that one huge id costs nothing.
@@ -36,6 +36,7 @@ pub(super) const B0: f32 = 10.0;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
     pub(super) ids: Vec<SampleId>,
+    /// By row; NaN where the row has none.
     pub(super) losses: Vec<f32>,
     /// What the losses make of their samples, by row; NaN where a loss has no rank. Empty if no row has one. Ranked
     /// once, for every replay.
@@ -294,7 +295,7 @@ impl Row {
             epoch: whole("epoch", next())?,
             step: whole("step", next())?,
             id: whole("id", next())?,
-            loss: real("loss", next())?,
+            loss: loss(next())?,
             bytes: if columns == 5 { Some(whole("bytes", next())?) } else { None },
         };
         if row.bytes == Some(0) {
@@ -308,6 +309,11 @@ fn whole(name: &str, text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("{name} is {text:?}: a whole number from 0 to {} is needed", u32::MAX))
 }
 
-fn real(name: &str, text: &str) -> Result<f32, String> {
-    text.parse().map_err(|_| format!("{name} is {text:?}: a number is needed"))
+/// NaN where there is none.
+fn loss(text: &str) -> Result<f32, String> {
+    if text.is_empty() {
+        return Ok(f32::NAN);
+    }
+    let wrong = || format!("loss is {text:?}: a finite number is needed, or nothing where the row has no loss");
+    text.parse().ok().filter(|loss: &f32| loss.is_finite()).ok_or_else(wrong)
 }
