@@ -90,6 +90,10 @@ pub struct SmiArgs {
 /// `lossfeed papers`.
 #[derive(Debug, Clone, Args)]
 pub struct PapersArgs {
+    /// Also ask who is first on Gavel's cluster traces: the folder with simulation_throughputs.json and, in or below it,
+    /// NAME.trace
+    #[arg(long, value_name = "FOLDER")]
+    pub gavel: Option<std::path::PathBuf>,
     /// One JSON document instead of lines
     #[arg(long)]
     pub json: bool,
