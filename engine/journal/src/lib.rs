@@ -36,6 +36,7 @@
 
 mod event;
 mod line;
+mod losses;
 mod reader;
 mod recording;
 mod writer;
@@ -44,6 +45,7 @@ mod writer;
 mod tests;
 
 pub use event::{Event, Meta, Row, Scored};
+pub use losses::{Measured, losses};
 pub use lossfeed_control::control::Verdict;
 pub use reader::{Ending, Limits, Reader, is_journal};
 pub use recording::{Recording, Replayed, replay, replay_with};

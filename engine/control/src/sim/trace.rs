@@ -66,6 +66,15 @@ pub(super) struct Rows {
     pub(super) bytes: Option<Vec<u32>>,
 }
 
+/// A batch of a recorded run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordedBatch {
+    /// Of the run. Where it is another one than the batch's before, an epoch begins.
+    pub epoch: u64,
+    /// Who was delivered, at what loss; NaN where there is none.
+    pub rows: Vec<(SampleId, f32)>,
+}
+
 /// `ids` numbered densely and in their own order, because ties are broken by id; and the distinct ones, ascending.
 pub(super) fn dense<T: Copy + Ord>(ids: &[T]) -> (Vec<SampleId>, Vec<T>) {
     let mut distinct = ids.to_vec();
@@ -100,6 +109,34 @@ impl Trace {
         } else {
             parse(reader, rows_max)
         }
+    }
+    /// A run of these batches, in their order, and of samples of these sizes.
+    ///
+    /// # Errors
+    /// `Settings` if there are no rows or more than 2³² − 2, a sample has no size, or one of 0 or 2³² and more.
+    pub fn of_batches(batches: &[RecordedBatch], sizes: Option<&HashMap<SampleId, u64>>) -> Result<Self> {
+        let rows: usize = batches.iter().map(|batch| batch.rows.len()).sum();
+        if rows == 0 || rows > u32::MAX as usize - 1 {
+            return Err(Error::settings(format!("the run has {rows} rows: 1 to {} can be replayed", u32::MAX - 1)));
+        }
+        let (mut starts, mut epochs, mut at, mut before) = (vec![], vec![], 0, None);
+        for batch in batches.iter().filter(|batch| !batch.rows.is_empty()) {
+            if before.replace(batch.epoch) != Some(batch.epoch) {
+                epochs.push(starts.len() as u32);
+            }
+            starts.push(at);
+            at += batch.rows.len() as u32;
+        }
+        let (named, losses): (Vec<_>, Vec<_>) = batches.iter().flat_map(|batch| batch.rows.iter().copied()).unzip();
+        let (ids, distinct) = dense(&named);
+        let size = |sizes: &HashMap<SampleId, u64>, id: &SampleId| {
+            let bytes = sizes.get(id).copied().unwrap_or(0);
+            u32::try_from(bytes).ok().filter(|&bytes| bytes > 0).ok_or_else(|| {
+                Error::settings(format!("sample {id} takes {bytes} bytes: 1 to {} can be replayed", u32::MAX))
+            })
+        };
+        let bytes = sizes.map(|sizes| distinct.iter().map(|id| size(sizes, id)).collect::<Result<_>>()).transpose()?;
+        Ok(Self::of(Rows { ids, losses, starts, epochs, samples: distinct.len(), bytes }))
     }
     /// Accesses, all epochs together.
     pub fn requests(&self) -> usize {
