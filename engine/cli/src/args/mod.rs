@@ -19,7 +19,7 @@ pub use train::TrainArgs;
 
 /// Trains models faster when the data is the bottleneck: samples are cached, chosen and weighted by their own losses.
 #[derive(Debug, Parser)]
-#[command(name = "lossfeed", version, about, max_term_width = 110)]
+#[command(name = "lossfeed", version, max_term_width = 110)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
