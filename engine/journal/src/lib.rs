@@ -24,6 +24,8 @@
 //! | `read` | row, id, verdict | whether its bytes could be read: `read` or `failed` |
 //! | `tried` | row, id | delivered, and no score came |
 //! | `believe` | row, id, score | what a resumed run believed at its start |
+//! | `sampler` | verdict | from here on orders are drawn by this sampler and these options, as `NAME:option=value…` |
+//! | `weights` | verdict | from here on they are drawn with weights, `used`, or without, `unused` |
 //! | `lost` | row | `row` rows are missing here: the disk was slower than the run |
 //! | `end` | | the run closed its journal |
 //!

@@ -33,6 +33,8 @@ pub(crate) const END: &str = "end";
 
 const READ: &str = "read";
 const FAILED: &str = "failed";
+const USED: &str = "used";
+const UNUSED: &str = "unused";
 
 /// NaN is not written: the field stays empty.
 fn number(value: f32) -> Option<f32> {
@@ -51,9 +53,14 @@ pub(crate) fn write(out: &mut csv::Writer<impl Write>, event: &Event) -> csv::Re
     if let Event::Lost(rows) = event {
         return out.serialize(Line { row: Some(*rows), ..head });
     }
+    let verdict = match event {
+        Event::Sampler(spelled) => Some(&spelled[..]),
+        Event::Weights(used) => Some(if *used { USED } else { UNUSED }),
+        _ => None,
+    };
     let rows = event.rows();
     if rows == 0 {
-        return out.serialize(head);
+        return out.serialize(Line { verdict, ..head });
     }
     for k in 0..rows {
         let line = Line { row: Some(k as u64), ..head };
@@ -67,7 +74,7 @@ pub(crate) fn write(out: &mut csv::Writer<impl Write>, event: &Event) -> csv::Re
                 Line { id: Some(id), verdict: Some(if read { READ } else { FAILED }), ..line }
             }
             Event::Believe(rows) => Line { id: Some(rows[k].0), score: number(rows[k].1), ..line },
-            Event::Lost(_) => line,
+            Event::Sampler(_) | Event::Weights(_) | Event::Lost(_) => line,
         })?;
     }
     Ok(())
@@ -105,11 +112,18 @@ pub(crate) fn begun(line: &Line<'_>) -> Result<Event, String> {
         "read" => Event::Read(Vec::new()),
         "tried" => Event::Tried(Vec::new()),
         "believe" => Event::Believe(Vec::new()),
+        "sampler" => Event::Sampler(needed("verdict", line.verdict)?.to_owned()),
+        "weights" => match needed("verdict", line.verdict)? {
+            USED => Event::Weights(true),
+            UNUSED => Event::Weights(false),
+            other => return Err(format!("verdict is {other:?}: it must be used or unused")),
+        },
         "lost" => Event::Lost(needed("row", line.row)?),
         other => {
             let shown: String = other.chars().take(40).collect();
             return Err(format!(
-                "event is {shown:?}: it must be begin, decide, learn, cancel, read, tried, believe, lost or end"
+                "event is {shown:?}: it must be begin, decide, learn, cancel, read, tried, believe, sampler, weights, lost \
+                 or end"
             ));
         }
     })

@@ -231,7 +231,8 @@ pub fn replay_with(
             Event::Tried(ids) => ids.iter().for_each(|&id| {
                 control.tried(id);
             }),
-            Event::Lost(_) => {}
+            // Orders are the run's: who drew them does not count.
+            Event::Sampler(_) | Event::Weights(_) | Event::Lost(_) => {}
         }
     }
     let counts = control.counts();
