@@ -1,8 +1,9 @@
 //! What an epoch's order costs: time and memory to draw it, at the size of a very large dataset.
 //!
 //! `cargo bench -p lossfeed-benches --bench draw`. `LOSSFEED_SAMPLES` sets the size (100,000,000), `LOSSFEED_SAMPLER`
-//! names samplers (comma-separated) instead of all. One line of JSON a sampler: seconds by the clock on the wall, seconds of processor time, and the most memory that was held while it was
-//! drawn, in bytes a sample, without the beliefs (8 a sample) and the rank's ids (4), and with the order itself (8).
+//! names samplers (comma-separated) instead of all. One line of JSON a sampler: seconds by the clock on the wall,
+//! seconds of processor time, and the most memory that was held while it was drawn, in bytes a sample. That has the
+//! order itself (8), and neither the table of beliefs (8 a sample) nor the rank's ids (4), which a run holds anyway.
 //! A fifth of the samples are cached; one in a hundred is unseen.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]

@@ -6,6 +6,7 @@ mod control;
 mod hostile;
 mod jobs;
 mod journal;
+mod large;
 mod pads;
 mod policies;
 mod queue;

@@ -19,6 +19,11 @@ fn every_malformed_row_is_an_error_that_names_its_line() {
         ("0,-1,9,0.5,1", "step is \"-1\""),
         ("0,1,4294967296,0.5,1", "id is \"4294967296\""),
         ("0,1,9,half,1", "loss is \"half\""),
+        ("0,1,9,nan,1", "loss is \"nan\": a finite number is needed, or nothing where the row has no loss"),
+        ("0,1,9,NaN,1", "loss is \"NaN\""),
+        ("0,1,9,inf,1", "loss is \"inf\""),
+        ("0,1,9,-Infinity,1", "loss is \"-Infinity\""),
+        ("0,1,9,1e39,1", "loss is \"1e39\""),
         ("0,1,9,0.5,0", "bytes is 0"),
         ("0,1,9,0.5,4294967296", "bytes is \"4294967296\""),
         ("0,1,7,0.5,99", "sample 7 takes 99 bytes here and 100 before"),
@@ -87,9 +92,9 @@ fn a_bytes_column_makes_capacity_a_part_of_the_bytes() {
 }
 
 #[test]
-fn a_loss_without_a_rank_is_an_access_without_a_score() {
-    // Ranked alone, sample 1 would not replace anything; nan and inf must neither rank nor be counted below.
-    let trace = read("epoch,step,id,loss\n0,0,0,nan\n0,0,1,inf\n0,0,2,0.5\n1,1,0,nan\n1,1,1,-inf\n").unwrap();
+fn a_row_without_a_loss_is_an_access_without_a_score() {
+    // Ranked alone, sample 1 would not replace anything; rows without a loss must neither rank nor be counted below.
+    let trace = read("epoch,step,id,loss\n0,0,0,\n0,0,1, \n0,0,2,0.5\n1,1,0,\n1,1,1,\n").unwrap();
     for policy in lossfeed::policy::NAMES {
         let replayed = replay(&trace, policy, 1.0).unwrap();
         assert_eq!((replayed.hits, replayed.misses), (2, 3), "{policy}");

@@ -96,3 +96,38 @@ def test_train_records_every_run(tmp_path):
     assert len(journals) == 2 and all(name.endswith("-seed0.csv.gz") for name in journals), journals
     for name in journals:
         assert replay(tmp_path / "runs" / name)["run"]["differing"] == 0
+
+
+@pytest.mark.parametrize("augmented", [True, False])
+def test_what_auto_chose_and_what_it_came_to_at_the_borders_of_epochs_is_in_the_journal(pictures, tmp_path, augmented):
+    path = tmp_path / "run.csv.gz"
+    auto = {"name": "auto", "augmented": augmented, "stall": 0.02}
+    loader = lf.Loader(
+        str(pictures), 8, sampler=auto, cache="20%", num_workers=0, seed=1, record=path, framework="numpy", stats=False
+    )
+    paces = []
+    for _ in range(3):
+        for k, batch in enumerate(loader):
+            if k == 0:
+                paces.append(loader.stats()["fetches_ppm"] / 1e6)
+            loader.score_losses(np.asarray(batch.target, dtype=np.float32) + 0.5, batch)
+            _ = batch.weight
+    loader.close()
+    with gzip.open(path, "rt") as text:
+        about = json.loads(next(text).removeprefix("# "))
+        rows = list(csv.DictReader(text))
+    name, option = ("replay", "fresh") if augmented else ("cost-aware", "fetches")
+    assert about["lossfeed-journal"] == 2 and about["settings"]["sampler"]["name"] == name
+    told = [row for row in rows if row["event"] in ("sampler", "weights", "begin")]
+    told = [row for k, row in enumerate(told) if row["event"] != "begin" or told[k - 1]["event"] != "begin"]
+    assert [row["event"] for row in told] == ["sampler", "begin", "weights", "sampler", "begin", "sampler", "begin"]
+    assert [row["epoch"] for row in told if row["event"] == "begin"] == ["0", "1", "2"]
+    assert [row["verdict"] for row in told if row["event"] == "weights"] == ["used"]
+    for row, pace in zip([row["verdict"] for row in told if row["event"] == "sampler"], paces, strict=True):
+        spelled = dict(part.split("=") for part in row.split(":")[1:])
+        assert row.split(":")[0] == name and float(spelled[option]) == pytest.approx(pace, abs=1e-6)
+    # What the journal says is what the command line takes.
+    sampler = [row["verdict"] for row in told if row["event"] == "sampler"][-1]
+    assert replay(path, "--sampler", sampler)["results"][0]["sampler"] == sampler
+    run = replay(path, "--policy", "fifo", "--capacity", "4KiB")["run"]
+    assert run["differing"] == 0 and run["complete"]

@@ -1,10 +1,12 @@
 """`lossfeed train`: what it can be asked for, and what it answers to what it cannot."""
 
+import json
+
 import lossfeed as lf
 import pytest
 from lossfeed import _native
 from lossfeed.train import main
-from lossfeed.train.options import DEFAULT_COMPARE, OptionError, Options, Recipe
+from lossfeed.train.options import _SAMPLER_KEYS, DEFAULT_COMPARE, OptionError, Options, Recipe
 
 
 def test_nothing_given_compares_five_ways_over_three_seeds():
@@ -111,3 +113,16 @@ def test_policies_are_the_engines_own():
     assert {Recipe.parse(f"uniform+{name}").policy for name in policies} == set(policies)
     for name, (live, _) in policies.items():
         assert not live or f'``"{name}"``' in lf.Loader.__doc__, f"the loader's help does not name {name}"
+
+
+def test_options_of_samplers_are_ones_that_the_engine_knows_and_of_the_kind_it_takes():
+    engines = {name: set(options) for name, options in _native.sampler_options()}
+    assert set(_SAMPLER_KEYS) == set(engines)
+    value = {bool: True, int: 2, float: 0.5}
+    for sampler, keys in _SAMPLER_KEYS.items():
+        assert set(keys) <= engines[sampler], f"{sampler}: the engine does not know {set(keys) - engines[sampler]}"
+        for key, kind in keys.items():
+            assert _native.sampler_problem(json.dumps({"name": sampler, key: value[kind]})) is None, f"{sampler}:{key}"
+    for gone in ("iis:history=1024", "selective:history=1024"):
+        with pytest.raises(OptionError, match="'history=1024' is not KEY=VALUE with one of the keys beta, "):
+            Recipe.parse(gone)

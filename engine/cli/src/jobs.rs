@@ -68,6 +68,19 @@ pub(crate) fn run(args: &JobsArgs) -> i32 {
     }
 }
 
+/// Mean completion times, in seconds, over the jobs of all traces: of every order and cache system.
+pub(crate) fn completions(args: &JobsArgs) -> Result<Vec<(Order, CacheSystem, f64)>> {
+    let report = report(args)?;
+    let of = |runs: &[Run]| runs.first().map(|first| (first.order, first.cache, completion_s(runs)));
+    Ok(report.runs.chunks(args.trace.len().max(1)).filter_map(of).collect())
+}
+
+/// Over all jobs of these runs.
+fn completion_s(runs: &[Run]) -> f64 {
+    let jobs: usize = runs.iter().map(|run| run.jobs).sum();
+    runs.iter().map(|run| run.mean_completion_s * run.jobs as f64).sum::<f64>() / jobs as f64
+}
+
 fn report(args: &JobsArgs) -> Result<Report> {
     let gpus = f64::from(args.gpus);
     let resources = Resources {
@@ -158,9 +171,8 @@ fn print(report: &Report, args: &JobsArgs, out: &mut impl Write) -> io::Result<i
     writeln!(out, "{:<8} {:<7} {:>13} {:>11} {:>11} {:>6}", "order", "cache", heads[0], heads[1], heads[2], heads[3])?;
     for runs in report.runs.chunks(args.trace.len().max(1)) {
         let Some(first) = runs.first() else { continue };
-        let jobs: usize = runs.iter().map(|run| run.jobs).sum();
         let sum = |of: fn(&Run) -> f64| runs.iter().map(of).sum::<f64>();
-        let completion = sum(|run| run.mean_completion_s * run.jobs as f64) / jobs as f64 / 3600.0;
+        let completion = completion_s(runs) / 3600.0;
         let makespan = sum(|run| run.makespan_s) / runs.len() as f64 / 3600.0;
         let (read, fetched) = (sum(|run| run.read_bytes), sum(|run| run.fetched_bytes));
         let hit = if read > 0.0 { 100.0 * (1.0 - fetched / read) } else { 0.0 };

@@ -3,8 +3,8 @@
 use std::io::{self, Read, Write};
 
 use lossfeed_control::Result;
-use lossfeed_control::sim::{Options, Replay};
-use lossfeed_journal::{Ending, Limits, Recording};
+use lossfeed_control::sim::{Options, Replay, Trace};
+use lossfeed_journal::{Ending, Limits, Measured, Recording};
 use serde::Serialize;
 
 /// The recorded run, and the same policy and capacity replayed.
@@ -58,6 +58,11 @@ pub(crate) fn read(file: impl Read) -> Result<Journal> {
     let requests = usize::try_from(hits + misses).unwrap_or(usize::MAX);
     let (samples, total_bytes) = (recording.delivered(), recording.delivered_bytes());
     Ok(Journal { run, requests, samples, total_bytes, recording })
+}
+
+/// Reads of the journal what its run learned, for runs that samplers draw anew.
+pub(crate) fn losses(file: impl Read) -> Result<(Trace, Measured)> {
+    lossfeed_journal::losses(&Recording::read(file, Limits::default())?)
 }
 
 impl Journal {
@@ -146,7 +151,16 @@ mod tests {
         assert_eq!((&said["results"][0]["hits"], &said["results"][1]["hits"]), (&2.into(), &2.into()));
         let samples = ReplayArgs { samples: Some(9), ..args.clone() };
         assert!(crate::replay::report(&samples, &mut Vec::new()).unwrap_err().to_string().contains("journal"));
-        let sampler = ReplayArgs { sampler: vec!["uniform".to_owned()], ..args };
-        assert!(crate::replay::report(&sampler, &mut Vec::new()).unwrap_err().to_string().contains("journal"));
+        let closed = ReplayArgs { sampler: vec!["uniform".to_owned()], ..args };
+        let refused = crate::replay::report(&closed, &mut Vec::new()).unwrap_err().to_string();
+        assert!(refused.contains("the journal has no scores"), "{refused}");
+        let learned = "learn,0,0,0,1,,,,,2,,\nlearn,0,2,0,1,,,,,1,,\nend,,,,,,,,,,,\n";
+        std::fs::write(file.path(), format!("{JOURNAL}{learned}")).unwrap();
+        let mut out = Vec::new();
+        crate::replay::report(&ReplayArgs { json: true, ..closed }, &mut out).unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!((&said["requests"], &said["samples"]), (&3.into(), &3.into()));
+        assert!(said["assumed"].to_string().contains("its scores stand for them"), "{said}");
+        assert_eq!(said["results"][0]["capacity_bytes"], 21);
     }
 }

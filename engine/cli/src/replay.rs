@@ -15,6 +15,7 @@ use lossfeed_control::sim::{
     read_oracle_general, replay_with,
 };
 use lossfeed_control::{Error, ErrorKind, Result};
+use lossfeed_journal::Measured;
 
 use crate::args::{ReplayArgs, TraceFormat};
 use crate::journal::{self, Journal};
@@ -43,10 +44,20 @@ pub(crate) fn report(args: &ReplayArgs, out: &mut impl io::Write) -> Result<i32>
 
 /// What is replayed.
 enum Source {
-    Trace(Trace, Option<Taken>),
+    Trace(Trace, Origin),
     Journal(Box<Journal>),
     /// Nothing but this many samples.
     Planted(usize),
+}
+
+/// What a trace was read from.
+enum Origin {
+    /// Our CSV.
+    Csv,
+    /// libCacheSim's formats, which have no losses.
+    Objects(Taken),
+    /// A journal, for the losses alone.
+    Journal(Measured),
 }
 
 /// A sampler as it was typed, and what that means.
@@ -236,12 +247,12 @@ fn read(args: &ReplayArgs) -> Result<Source> {
     let told = |e: Error| Error::unreadable(format!("trace {}", path.display())).because(e);
     let mut file = File::open(path).map_err(|e| told(Error::unreadable("cannot open it").because(e)))?;
     let seekable = file.stream_position().is_ok();
-    let (trace, taken) = if let Some(columns) = args.object_csv {
+    let (trace, origin) = if let Some(columns) = args.object_csv {
         let (trace, taken) = read_object_csv(file, columns, ROWS_MAX).map_err(told)?;
-        (trace, Some(taken))
+        (trace, Origin::Objects(taken))
     } else if is_oracle_general(args.format, path) {
         let (trace, taken) = read_oracle_general(file, ROWS_MAX).map_err(told)?;
-        (trace, Some(taken))
+        (trace, Origin::Objects(taken))
     } else {
         // A pipe cannot be looked at twice; it is read as a trace.
         let is_journal = args.format == TraceFormat::Auto && seekable && lossfeed_journal::is_journal(&file);
@@ -252,22 +263,21 @@ fn read(args: &ReplayArgs) -> Result<Source> {
             if args.samples.is_some() {
                 return Err(Error::settings("--samples is for traces: a journal knows how large its dataset is"));
             }
-            if closed {
-                return Err(Error::settings(
-                    "--sampler takes losses from a trace in CSV, not from a journal: leave --trace out to model them",
-                ));
-            }
             let told = |e: Error| if e.kind() == ErrorKind::Settings { e } else { told(e) };
+            if closed {
+                let (trace, measured) = journal::losses(file).map_err(told)?;
+                return Ok(Source::Trace(trace, Origin::Journal(measured)));
+            }
             return Ok(Source::Journal(Box::new(journal::read(file).map_err(told)?)));
         }
-        (Trace::read(file, ROWS_MAX).map_err(told)?, None)
+        (Trace::read(file, ROWS_MAX).map_err(told)?, Origin::Csv)
     };
     match args.samples {
         Some(_) if closed => Err(Error::settings(
             "--samples goes with --sampler only if there is no trace: of samples that it does not name no loss is known",
         )),
-        Some(samples) => Ok(Source::Trace(trace.of_dataset(samples as usize)?, taken)),
-        None => Ok(Source::Trace(trace, taken)),
+        Some(samples) => Ok(Source::Trace(trace.of_dataset(samples as usize)?, origin)),
+        None => Ok(Source::Trace(trace, origin)),
     }
 }
 
@@ -325,7 +335,7 @@ fn assumed(args: &ReplayArgs, source: &Source, samplers: &[Named], costs: Option
         assumed.push("every sample takes 1: capacities are numbers of samples".to_owned());
     }
     match source {
-        Source::Trace(_, Some(Taken { other_sizes, empty })) => {
+        Source::Trace(_, Origin::Objects(Taken { other_sizes, empty })) => {
             assumed.push("the trace is one epoch, and nothing has a score".to_owned());
             if *other_sizes > 0 {
                 assumed.push(format!(
@@ -350,6 +360,14 @@ fn assumed(args: &ReplayArgs, source: &Source, samplers: &[Named], costs: Option
             _ => "a sample's loss is the last that the trace has of it by the end of that epoch".to_owned(),
         };
         assumed.push(from);
+        if let Source::Trace(_, Origin::Journal(measured)) = source {
+            assumed.push(
+                "samples that the run delivered without telling their size have the mean of the others".to_owned(),
+            );
+            if *measured == Measured::Score {
+                assumed.push("the journal has no losses: its scores stand for them".to_owned());
+            }
+        }
         assumed.push("scores come at once; they are ranks for pads and shade, else losses".to_owned());
         let a_epoch = (dataset(source).0 as u64).div_ceil(u64::from(args.batch_size.unwrap_or(BATCH)));
         let batches = a_epoch * epochs(args, source);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What is true of the whole run: the first line of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
-    /// The version of the format, [`Meta::FORMAT`].
+    /// The version of the format, at most [`Meta::FORMAT`].
     #[serde(rename = "lossfeed-journal")]
     pub format: u32,
     /// Samples of the dataset; ids are below it.
@@ -26,8 +26,9 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// The version that this crate writes and reads.
-    pub const FORMAT: u32 = 1;
+    /// The version that this crate writes. It reads those before it too: version 1 has neither [`Event::Sampler`] nor
+    /// [`Event::Weights`].
+    pub const FORMAT: u32 = 2;
 
     /// The run's description, with no further settings.
     pub fn new(samples: u64, capacity_bytes: u64, policy: impl Into<String>, smoothing: f32) -> Self {
@@ -120,6 +121,11 @@ pub enum Event {
     Tried(Vec<SampleId>),
     /// What is believed at the start of a resumed run.
     Believe(Vec<(SampleId, f32)>),
+    /// The orders of the passes to come are drawn by this sampler: its name and options, as `lossfeed replay --sampler`
+    /// reads them. Told at the borders of epochs, where a run follows what it fetches or waits for.
+    Sampler(String),
+    /// Whether the orders of the passes to come use weights. Told where that was left to be found out.
+    Weights(bool),
     /// So many rows are missing here.
     Lost(u64),
 }
@@ -135,6 +141,8 @@ impl Event {
             Event::Read(_) => "read",
             Event::Tried(_) => "tried",
             Event::Believe(_) => "believe",
+            Event::Sampler(_) => "sampler",
+            Event::Weights(_) => "weights",
             Event::Lost(_) => "lost",
         }
     }
@@ -147,7 +155,7 @@ impl Event {
             Event::Cancel(ids) | Event::Tried(ids) => ids.len(),
             Event::Read(rows) => rows.len(),
             Event::Believe(rows) => rows.len(),
-            Event::Lost(_) => 0,
+            Event::Sampler(_) | Event::Weights(_) | Event::Lost(_) => 0,
         }
     }
     /// About what it takes in memory.

@@ -24,18 +24,21 @@
 //! | `read` | row, id, verdict | whether its bytes could be read: `read` or `failed` |
 //! | `tried` | row, id | delivered, and no score came |
 //! | `believe` | row, id, score | what a resumed run believed at its start |
+//! | `sampler` | verdict | from here on orders are drawn by this sampler and these options, as `NAME:option=value…` |
+//! | `weights` | verdict | from here on they are drawn with weights, `used`, or without, `unused` |
 //! | `lost` | row | `row` rows are missing here: the disk was slower than the run |
 //! | `end` | | the run closed its journal |
 //!
 //! `id` is the sample that was delivered, `drawn` the one that the sampler chose: they differ where a policy
 //! substitutes. The verdict of a decision is `hit`, `keep` (fetched and kept), `pass` (fetched and let go) or
 //! `displaced` (kept, and evicted by the same batch). `step` is the batch's number in its epoch. `bytes` is what the
-//! sample takes in the cache.
+//! sample takes in the cache. A loss may be `inf`, as it was measured; `NaN` is never written, and refused.
 //!
 //! In pandas: `pandas.read_csv("run.csv.gz", comment="#")`.
 
 mod event;
 mod line;
+mod losses;
 mod reader;
 mod recording;
 mod writer;
@@ -44,6 +47,7 @@ mod writer;
 mod tests;
 
 pub use event::{Event, Meta, Row, Scored};
+pub use losses::{Measured, losses};
 pub use lossfeed_control::control::Verdict;
 pub use reader::{Ending, Limits, Reader, is_journal};
 pub use recording::{Recording, Replayed, replay, replay_with};

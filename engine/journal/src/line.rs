@@ -33,6 +33,8 @@ pub(crate) const END: &str = "end";
 
 const READ: &str = "read";
 const FAILED: &str = "failed";
+const USED: &str = "used";
+const UNUSED: &str = "unused";
 
 /// NaN is not written: the field stays empty.
 fn number(value: f32) -> Option<f32> {
@@ -51,9 +53,14 @@ pub(crate) fn write(out: &mut csv::Writer<impl Write>, event: &Event) -> csv::Re
     if let Event::Lost(rows) = event {
         return out.serialize(Line { row: Some(*rows), ..head });
     }
+    let verdict = match event {
+        Event::Sampler(spelled) => Some(&spelled[..]),
+        Event::Weights(used) => Some(if *used { USED } else { UNUSED }),
+        _ => None,
+    };
     let rows = event.rows();
     if rows == 0 {
-        return out.serialize(head);
+        return out.serialize(Line { verdict, ..head });
     }
     for k in 0..rows {
         let line = Line { row: Some(k as u64), ..head };
@@ -67,7 +74,7 @@ pub(crate) fn write(out: &mut csv::Writer<impl Write>, event: &Event) -> csv::Re
                 Line { id: Some(id), verdict: Some(if read { READ } else { FAILED }), ..line }
             }
             Event::Believe(rows) => Line { id: Some(rows[k].0), score: number(rows[k].1), ..line },
-            Event::Lost(_) => line,
+            Event::Sampler(_) | Event::Weights(_) | Event::Lost(_) => line,
         })?;
     }
     Ok(())
@@ -105,11 +112,18 @@ pub(crate) fn begun(line: &Line<'_>) -> Result<Event, String> {
         "read" => Event::Read(Vec::new()),
         "tried" => Event::Tried(Vec::new()),
         "believe" => Event::Believe(Vec::new()),
+        "sampler" => Event::Sampler(needed("verdict", line.verdict)?.to_owned()),
+        "weights" => match needed("verdict", line.verdict)? {
+            USED => Event::Weights(true),
+            UNUSED => Event::Weights(false),
+            other => return Err(format!("verdict is {other:?}: it must be used or unused")),
+        },
         "lost" => Event::Lost(needed("row", line.row)?),
         other => {
             let shown: String = other.chars().take(40).collect();
             return Err(format!(
-                "event is {shown:?}: it must be begin, decide, learn, cancel, read, tried, believe, lost or end"
+                "event is {shown:?}: it must be begin, decide, learn, cancel, read, tried, believe, sampler, weights, lost \
+                 or end"
             ));
         }
     })
@@ -127,7 +141,10 @@ pub(crate) enum Read {
 /// What this line says of its row.
 pub(crate) fn row(line: &Line<'_>) -> Result<Read, String> {
     let id = needed("id", line.id)?;
-    let real = |value: Option<f32>| value.unwrap_or(f32::NAN);
+    let real = |column: &str, value: Option<f32>| match value {
+        Some(value) if value.is_nan() => Err(format!("{column} is NaN: what was not measured is left empty")),
+        value => Ok(value.unwrap_or(f32::NAN)),
+    };
     Ok(match line.event {
         "decide" => {
             let name = needed("verdict", line.verdict)?;
@@ -137,20 +154,26 @@ pub(crate) fn row(line: &Line<'_>) -> Result<Read, String> {
                 return Err("bytes is 0: a sample takes at least 1".into());
             }
             let bytes = line.bytes.unwrap_or(0);
-            Read::Decided(Row { id, drawn: needed("drawn", line.drawn)?, verdict, bytes, weight: real(line.weight) })
+            Read::Decided(Row {
+                id,
+                drawn: needed("drawn", line.drawn)?,
+                verdict,
+                bytes,
+                weight: real("weight", line.weight)?,
+            })
         }
         "learn" => Read::Scored(Scored {
             id,
-            score: real(line.score),
-            loss: real(line.loss),
-            gradient_norm: real(line.gradient_norm),
+            score: real("score", line.score)?,
+            loss: real("loss", line.loss)?,
+            gradient_norm: real("gradient_norm", line.gradient_norm)?,
         }),
         "read" => match needed("verdict", line.verdict)? {
             READ => Read::Told(id, true),
             FAILED => Read::Told(id, false),
             other => return Err(format!("verdict is {other:?}: it must be read or failed")),
         },
-        "believe" => Read::Believed(id, real(line.score)),
+        "believe" => Read::Believed(id, real("score", line.score)?),
         _ => Read::Id(id),
     })
 }

@@ -267,9 +267,9 @@ fn read_meta(text: &mut dyn BufRead) -> Result<Meta> {
     }
     let told = |e: serde_json::Error| Error::unreadable("line 1: the run's description").because(e);
     let version: Version = serde_json::from_slice(json).map_err(told)?;
-    if version.format != Meta::FORMAT {
+    if !(1..=Meta::FORMAT).contains(&version.format) {
         return Err(Error::unreadable(format!(
-            "line 1: it is a journal of version {}, this program reads version {}",
+            "line 1: it is a journal of version {}, this program reads versions 1 to {}",
             version.format,
             Meta::FORMAT
         )));

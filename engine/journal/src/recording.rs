@@ -114,6 +114,12 @@ impl Recording {
         self.sizes.iter().filter(|&&bytes| bytes != UNKNOWN).sum()
     }
 
+    /// Every sample that was delivered, and what it takes in the cache where that is told.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = (SampleId, Option<u64>)> + '_ {
+        let delivered = self.sizes.iter().enumerate().filter(|(_, bytes)| **bytes != 0);
+        delivered.map(|(id, &bytes)| (id as SampleId, Some(bytes).filter(|&bytes| bytes != UNKNOWN)))
+    }
+
     /// The samples as the run left them: what was believed of them at last, and how long ago they were delivered.
     pub fn population(&self) -> Population {
         let samples = self.sizes.len();
@@ -228,7 +234,8 @@ pub fn replay_with(
             Event::Tried(ids) => ids.iter().for_each(|&id| {
                 control.tried(id);
             }),
-            Event::Lost(_) => {}
+            // Orders are the run's: who drew them does not count.
+            Event::Sampler(_) | Event::Weights(_) | Event::Lost(_) => {}
         }
     }
     let counts = control.counts();

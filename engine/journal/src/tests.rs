@@ -42,6 +42,9 @@ fn every_event() -> Vec<Event> {
         Event::Cancel(vec![0, 5]),
         Event::Read(vec![(1, true), (2, false)]),
         Event::Tried(vec![98]),
+        Event::Sampler("replay:fresh=0.25:lag=64".into()),
+        Event::Weights(true),
+        Event::Weights(false),
         Event::Lost(123_456_789_012),
         Event::Begin { epoch: 4, step: 0, plan: [].into() },
         Event::Begin { epoch: 5, step: 0, plan: [].into() },
@@ -135,7 +138,7 @@ fn every_event_is_read_back_bit_for_bit() {
 #[test]
 fn the_file_is_a_table_that_others_read() {
     let (bytes, _) = written(&every_event()[1..3], false);
-    let golden = "# {\"lossfeed-journal\":1,\"samples\":100,\"capacity_bytes\":1000,\"policy\":\"lru\",\"smoothing\":0.25,\"settings\":{}}\n\
+    let golden = "# {\"lossfeed-journal\":2,\"samples\":100,\"capacity_bytes\":1000,\"policy\":\"lru\",\"smoothing\":0.25,\"settings\":{}}\n\
         event,epoch,step,row,id,drawn,verdict,bytes,weight,score,loss,gradient_norm\n\
         begin,18446744073709551615,2,0,5,,,,,,,\n\
         begin,18446744073709551615,2,1,4,,,,,,,\n\
@@ -263,7 +266,14 @@ fn what_is_no_journal_is_refused_with_the_line() {
         ("decide,0,0,0,9,1,hit,10,1,,,\n", "id is 9: the dataset has 9 samples"),
         ("decide,0,0,0,1,9,hit,10,1,,,\n", "drawn is 9"),
         ("decide,,0,0,1,1,hit,10,1,,,\n", "epoch is empty"),
+        ("learn,0,0,0,1,,,,,1,nan,\n", "line 3: loss is NaN: what was not measured is left empty"),
+        ("learn,0,0,0,1,,,,,nan,1,\n", "score is NaN"),
+        ("learn,0,0,0,1,,,,,1,1,NaN\n", "gradient_norm is NaN"),
+        ("believe,,,0,1,,,,,nan,,\n", "score is NaN"),
+        ("decide,0,0,0,1,1,hit,10,nan,,,\n", "weight is NaN"),
         ("read,,,0,1,,hit,,,,,\n", "must be read or failed"),
+        ("sampler,,,,,,,,,,,\n", "verdict is empty"),
+        ("weights,,,,,,perhaps,,,,,\n", "must be used or unused"),
         ("forget,,,,,,,,,,,\n", "event is \"forget\""),
         ("tried,,,1,1,,,,,,,\n", "begins in the middle"),
         ("tried,,,0,1,,,,,,,\ntried,,,2,1,,,,,,,\n", "line 4: row 2 of \"tried\" follows 1 rows"),
@@ -277,7 +287,8 @@ fn what_is_no_journal_is_refused_with_the_line() {
     for (text, said) in [
         ("", "line 1: it is no journal"),
         ("epoch,step,id,loss\n0,0,1,2\n", "line 1: it is no journal"),
-        ("# {\"lossfeed-journal\":2}\nx\n", "version 2, this program reads version 1"),
+        ("# {\"lossfeed-journal\":3}\nx\n", "version 3, this program reads versions 1 to 2"),
+        ("# {\"lossfeed-journal\":0}\nx\n", "version 0, this program reads versions 1 to 2"),
         (&HEAD.replace("\"smoothing\":0", "\"smoothing\":1"), "smoothing is 1"),
         (&HEAD.replace("drawn,", ""), "line 2: the columns must be event,"),
         (&HEAD.replace("\"samples\":9", "\"samples\":268435457"), "268435457 samples: 268435456 are the most"),
@@ -312,6 +323,12 @@ fn a_recording_makes_the_same_calls_again() {
     assert_eq!((recording.counted(), recording.lost(), recording.delivered()), ((1, 4), 0, 3));
     let same = replay(&recording, "lru", 20).unwrap();
     assert_eq!((same.hits, same.misses, same.otherwise), (1, 4, 0));
+    // A journal of the version before, which HEAD says this is, and one of this version with what draws its orders.
+    let drawn = text
+        .replace(":1,", ":2,")
+        .replace("begin,0", "sampler,,,,,,echo:fresh=0.5,,,,,\nweights,,,,,,used,,,,,\nbegin,0");
+    let drawn = Recording::read(drawn.as_bytes(), Limits::default()).unwrap();
+    assert_eq!(replay(&drawn, "lru", 20).unwrap(), same);
     // Without the cancelled sample's end, 2 would have taken the place of 1.
     let deaf = Recording::read(text.replace("cancel,,,0,2,,,,,,,\n", "").as_bytes(), Limits::default()).unwrap();
     assert_eq!(replay(&deaf, "lru", 20).unwrap().otherwise, 1);

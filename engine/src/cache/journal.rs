@@ -3,6 +3,7 @@
 use crate::arena::Arena;
 use crate::control::{self, Plan};
 use crate::error::Result;
+use crate::sampler::SamplerSettings;
 use crate::types::{SIZE_UNKNOWN, SampleId};
 use lossfeed_journal::{Event, Row, Scored, Summary, Writer};
 
@@ -72,6 +73,16 @@ impl Journal {
         }
     }
 
+    /// The next passes are drawn by this sampler.
+    pub(super) fn sampler(&self, sampler: &SamplerSettings) {
+        self.push(|| Event::Sampler(spelled(sampler)));
+    }
+
+    /// The next passes are drawn with weights, or without.
+    pub(super) fn weights(&self, used: bool) {
+        self.push(|| Event::Weights(used));
+    }
+
     /// What a resumed run believes at its start. `standings` as in the score table.
     pub(super) fn believe(&self, beliefs: Vec<(SampleId, f32)>, tried: Vec<SampleId>, failed: Vec<SampleId>) {
         if !beliefs.is_empty() {
@@ -87,6 +98,16 @@ impl Journal {
     pub(super) fn take(&mut self) -> Option<Writer> {
         self.0.take()
     }
+}
+
+/// As the command line takes it: `replay:fresh=0.25:lag=64`.
+fn spelled(sampler: &SamplerSettings) -> String {
+    let mut text = sampler.name().to_owned();
+    if let Ok(serde_json::Value::Object(options)) = serde_json::to_value(sampler) {
+        let set = options.iter().filter(|(name, value)| *name != "name" && !value.is_null());
+        text.extend(set.map(|(name, value)| format!(":{name}={value}")));
+    }
+    text
 }
 
 /// Writes what is queued and ends the file.

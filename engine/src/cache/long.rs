@@ -146,7 +146,9 @@ impl Cache {
 
     /// See [`crate::control::Control::use_weights`].
     pub fn use_weights(&self, used: bool) {
-        self.whole().control.use_weights(used);
+        let mut state = self.whole();
+        state.journal.weights(used);
+        state.control.use_weights(used);
     }
 
     /// See [`crate::control::Control::reseed`].
@@ -160,7 +162,9 @@ impl Cache {
     /// `Settings` for options out of range.
     pub fn retune(&self, sampler: SamplerSettings) -> Result<()> {
         let made = sampler.build()?;
-        self.whole().control.retune(made.into(), sampler.buffer());
+        let mut state = self.whole();
+        state.journal.sampler(&sampler);
+        state.control.retune(made.into(), sampler.buffer());
         Ok(())
     }
 

@@ -19,7 +19,7 @@ pub use train::TrainArgs;
 
 /// Trains models faster when the data is the bottleneck: samples are cached, chosen and weighted by their own losses.
 #[derive(Debug, Parser)]
-#[command(name = "lossfeed", version, about, max_term_width = 110)]
+#[command(name = "lossfeed", version, max_term_width = 110)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -90,6 +90,10 @@ pub struct SmiArgs {
 /// `lossfeed papers`.
 #[derive(Debug, Clone, Args)]
 pub struct PapersArgs {
+    /// Also ask who is first on Gavel's cluster traces: the folder with simulation_throughputs.json and, in or below it,
+    /// NAME.trace
+    #[arg(long, value_name = "FOLDER")]
+    pub gavel: Option<std::path::PathBuf>,
     /// One JSON document instead of lines
     #[arg(long)]
     pub json: bool,

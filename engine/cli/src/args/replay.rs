@@ -43,7 +43,8 @@ pub struct ReplayArgs {
 
     /// Close the loop: do not replay the recorded order, but let these samplers draw, comma-separated:
     /// NAME[:key=value…], such as cost-aware:kappa=64. Losses are the
-    /// trace's CSV, or without a trace a model's of --samples N: planted difficulty × e^(−deliveries / --decay)
+    /// trace's (a CSV or a journal with scores), or without one a model's of --samples N: planted difficulty ×
+    /// e^(−deliveries / --decay)
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Closed loop")]
     pub sampler: Vec<String>,
     /// Epochs to run [default: as many as the trace has, or 10]

@@ -81,7 +81,7 @@ fn an_oracle_general_trace_gives_the_hits_of_the_same_accesses_in_csv() {
     for step in 0..3000u64 {
         let id = step.wrapping_mul(step).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57;
         let size = 1 + id as u32 % 9;
-        csv += &format!("0,{step},{id},nan,{size}\n");
+        csv += &format!("0,{step},{id},,{size}\n");
         binary.extend_from_slice(&(step as u32).to_le_bytes());
         // Objects have 64 bits there.
         binary.extend_from_slice(&(id << 40).to_le_bytes());

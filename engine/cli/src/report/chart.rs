@@ -96,7 +96,8 @@ pub(super) fn axes(x: &Scale, y: &Scale, (x_name, y_name): (&str, &str), x_label
         svg += &format!("<line class=\"grid\" x1=\"{left:.1}\" x2=\"{right:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>");
         svg += &format!(
             "<text class=\"tick\" text-anchor=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            left - 6.0,
+            // Clear of a mark on the axis.
+            left - 9.0,
             at + 4.0,
             short(tick)
         );
@@ -141,7 +142,10 @@ pub(super) fn mark(k: usize, x: f64, y: f64, hollow: bool) -> String {
     }
 }
 
-/// A picture that says what it is to those who cannot see it.
+/// A picture that says what it is to those who cannot see it. On a narrow screen it scrolls: shrunk, nobody could read it.
 pub(super) fn svg(height: f64, what: &str, inside: &str) -> String {
-    format!("<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{}\">{inside}</svg>\n", escape(what))
+    let what = escape(what);
+    format!(
+        "<div class=\"wide\"><svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{what}\">{inside}</svg></div>\n"
+    )
 }

@@ -25,6 +25,8 @@ pub(super) struct Lines<'a> {
     /// The unit behind a value that is pointed at, such as "%".
     pub(super) units: (&'a str, &'a str),
     pub(super) log: (bool, bool),
+    /// Only whole numbers stand at the other axis.
+    pub(super) whole: bool,
     /// Where the values' axis ends if it does not end at the largest value.
     pub(super) y_most: Option<f64>,
     /// Whether the values' axis begins near the least value instead of at 0.
@@ -46,7 +48,8 @@ impl Lines<'_> {
         let most = |of: fn(&(f64, f64)) -> f64| points().map(of).fold(f64::NEG_INFINITY, f64::max);
         let height = (GAP * self.lines.len() as f64 + TOP + BOTTOM).max(360.0);
         let right = WIDTH - names_width(self.lines.iter().map(|line| &line.name[..]));
-        let x = Scale::new((least(|p| p.0), most(|p| p.0)), (LEFT, right), self.log.0);
+        let x_least = if self.log.0 { least(|p| p.0) } else { least(|p| p.0).min(0.0) };
+        let x = Scale::new((x_least, most(|p| p.0)), (LEFT, right), self.log.0);
         let room = if self.close { (most(|p| p.1) - least(|p| p.1)).max(1e-3 * most(|p| p.1)) * 0.1 } else { 0.0 };
         let y_least = match (self.log.1, self.close) {
             (true, _) => least(|p| p.1) * 0.9,
@@ -56,7 +59,9 @@ impl Lines<'_> {
         let top = self.y_most.unwrap_or(if self.close { most(|p| p.1) + room } else { most(|p| p.1) * 1.05 });
         let y_most = if top > y_least { top } else { y_least + 1.0 };
         let y = Scale::new((y_least, y_most), (height - BOTTOM, TOP), self.log.1);
-        let mut inside = axes(&x, &y, (self.x_name, self.y_name), short);
+        let mut inside = axes(&x, &y, (self.x_name, self.y_name), |tick| {
+            if self.whole && tick.fract() != 0.0 { String::new() } else { short(tick) }
+        });
         let mut names = Vec::new();
         for line in self.lines {
             let places: Vec<_> = line.points.iter().filter(shown).map(|p| (x.place(p.0), y.place(p.1), *p)).collect();

@@ -28,10 +28,10 @@ svg{width:100%;height:auto;display:block;margin:.4rem 0;font:12px system-ui,sans
 .d7{fill:#6ece58}.d8{fill:#b5de2b}.d9{fill:#fde725}.rest{fill:var(--rest)}
 .key{display:flex;flex-wrap:wrap;gap:.2rem .8rem;color:var(--soft);font-size:.85rem}
 .key span{display:inline-flex;align-items:center;gap:.3rem}.key svg{width:14px;height:14px;margin:0;flex:none}
-.switch>label{margin-right:1rem;color:var(--soft)}.view{display:none}
+.switch>label{margin-right:1rem;color:var(--soft);white-space:nowrap}.view{display:none}
 .switch>input:nth-of-type(1):checked~.view1,.switch>input:nth-of-type(2):checked~.view2,
 .switch>input:nth-of-type(3):checked~.view3{display:block}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
+.wide{overflow-x:auto}.wide>svg{min-width:38rem}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
 th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}
 th.word,td.word{text-align:left}tr.control td{color:var(--soft)}th{background:var(--box)}
 details>summary{cursor:pointer;margin:.6rem 0;color:var(--soft)}

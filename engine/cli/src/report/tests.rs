@@ -74,8 +74,10 @@ fn the_page_is_whole_needs_nobody_and_shows_every_row() {
     let (page, _) = files(&closed);
     nested(&page);
     assert!(page.contains("cost-aware + importance, noise") && page.contains("ESS (% of deliveries)"));
+    // Three epochs: 0, 1 and 2, and nothing between them.
+    assert!(page.contains(">1</text>") && !page.contains(">0.5</text>") && !page.contains(">1.5</text>"));
     let single = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(single.path(), "epoch,step,id,loss\n0,0,4,nan\n").unwrap();
+    std::fs::write(single.path(), "epoch,step,id,loss\n0,0,4,\n").unwrap();
     let (page, _) = files(&["--trace", single.path().to_str().unwrap(), "--capacity-fraction=0,1"]);
     nested(&page);
     assert!(page.contains("There is one epoch") && page.contains(">empty</text>") && !page.contains("NaN"));

@@ -120,6 +120,7 @@ pub(super) fn section(runs: &[Trained]) -> String {
         y_name: "accuracy (%)",
         units: (" MB", "%"),
         log: (false, false),
+        whole: false,
         y_most: None,
         close: true,
         lines: &lines,

@@ -18,7 +18,7 @@ use crate::sampler::{NAMES, Order, SamplerSettings, random_belief};
 type Access = (u32, u32, u32, f32);
 
 fn accesses() -> impl Strategy<Value = Vec<Access>> {
-    let loss = prop_oneof![4 => 0.0..4f32, 1 => Just(f32::NAN), 1 => Just(f32::INFINITY)];
+    let loss = prop_oneof![2 => 0.0..4f32, 1 => Just(f32::NAN)];
     prop::collection::vec((0..4u32, 0..5u32, 0..24u32, loss), 1..120).prop_map(|mut rows| {
         rows.sort_by_key(|row| (row.0, row.1));
         rows
@@ -30,7 +30,11 @@ fn bytes(id: u32) -> u64 {
 }
 
 fn trace(rows: &[Access]) -> Trace {
-    let line = |(epoch, step, id, loss): &Access| format!("{epoch},{step},{id},{loss},{}\n", bytes(*id));
+    let line = |(epoch, step, id, loss): &Access| {
+        // NaN stands for a row without a loss.
+        let loss = if loss.is_nan() { String::new() } else { loss.to_string() };
+        format!("{epoch},{step},{id},{loss},{}\n", bytes(*id))
+    };
     let text = "epoch,step,id,loss,bytes\n".to_owned() + &rows.iter().map(line).collect::<String>();
     Trace::read(text.as_bytes(), 1000).unwrap()
 }

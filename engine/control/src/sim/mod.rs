@@ -34,4 +34,4 @@ pub use replay::{Options, Replay, replay, replay_bytes, replay_with};
 pub use shade_as_coded::{DIFFICULTY, ShadeAsCoded, ShadeRun, planted_losses, planted_normal};
 pub use short_lines::ShortLines;
 pub use tally::{EPOCHS_MAX, Epoch, Tally};
-pub use trace::{ROWS_MAX, Trace};
+pub use trace::{ROWS_MAX, RecordedBatch, Trace};

@@ -2,8 +2,8 @@
 //!
 //! CSV, plain or gzip, header `epoch,step,id,loss` or `epoch,step,id,loss,bytes`; one row a delivered sample, in order.
 //! Empty lines mean nothing. The rows of one (epoch, step) are a batch and stand together; (epoch, step) never goes
-//! back. `bytes` (1 to 4294967295) is the sample's size, the same in every row of an id. A loss may be `nan` or `inf`:
-//! such a row is an access without a score.
+//! back. `bytes` (1 to 4294967295) is the sample's size, the same in every row of an id. A loss is a finite number; left
+//! empty, the row is an access without a score.
 //!
 //! A trace comes from anywhere, so reading one is bounded in every direction: by rows, by bytes a line, and ids are
 //! numbered densely (in their own order), so that one huge id costs nothing.
@@ -36,6 +36,7 @@ pub(super) const B0: f32 = 10.0;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
     pub(super) ids: Vec<SampleId>,
+    /// By row; NaN where the row has none.
     pub(super) losses: Vec<f32>,
     /// What the losses make of their samples, by row; NaN where a loss has no rank. Empty if no row has one. Ranked
     /// once, for every replay.
@@ -63,6 +64,15 @@ pub(super) struct Rows {
     pub(super) samples: usize,
     /// By dense id.
     pub(super) bytes: Option<Vec<u32>>,
+}
+
+/// A batch of a recorded run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordedBatch {
+    /// Of the run. Where it is another one than the batch's before, an epoch begins.
+    pub epoch: u64,
+    /// Who was delivered, at what loss; NaN where there is none.
+    pub rows: Vec<(SampleId, f32)>,
 }
 
 /// `ids` numbered densely and in their own order, because ties are broken by id; and the distinct ones, ascending.
@@ -99,6 +109,34 @@ impl Trace {
         } else {
             parse(reader, rows_max)
         }
+    }
+    /// A run of these batches, in their order, and of samples of these sizes.
+    ///
+    /// # Errors
+    /// `Settings` if there are no rows or more than 2³² − 2, a sample has no size, or one of 0 or 2³² and more.
+    pub fn of_batches(batches: &[RecordedBatch], sizes: Option<&HashMap<SampleId, u64>>) -> Result<Self> {
+        let rows: usize = batches.iter().map(|batch| batch.rows.len()).sum();
+        if rows == 0 || rows > u32::MAX as usize - 1 {
+            return Err(Error::settings(format!("the run has {rows} rows: 1 to {} can be replayed", u32::MAX - 1)));
+        }
+        let (mut starts, mut epochs, mut at, mut before) = (vec![], vec![], 0, None);
+        for batch in batches.iter().filter(|batch| !batch.rows.is_empty()) {
+            if before.replace(batch.epoch) != Some(batch.epoch) {
+                epochs.push(starts.len() as u32);
+            }
+            starts.push(at);
+            at += batch.rows.len() as u32;
+        }
+        let (named, losses): (Vec<_>, Vec<_>) = batches.iter().flat_map(|batch| batch.rows.iter().copied()).unzip();
+        let (ids, distinct) = dense(&named);
+        let size = |sizes: &HashMap<SampleId, u64>, id: &SampleId| {
+            let bytes = sizes.get(id).copied().unwrap_or(0);
+            u32::try_from(bytes).ok().filter(|&bytes| bytes > 0).ok_or_else(|| {
+                Error::settings(format!("sample {id} takes {bytes} bytes: 1 to {} can be replayed", u32::MAX))
+            })
+        };
+        let bytes = sizes.map(|sizes| distinct.iter().map(|id| size(sizes, id)).collect::<Result<_>>()).transpose()?;
+        Ok(Self::of(Rows { ids, losses, starts, epochs, samples: distinct.len(), bytes }))
     }
     /// Accesses, all epochs together.
     pub fn requests(&self) -> usize {
@@ -294,7 +332,7 @@ impl Row {
             epoch: whole("epoch", next())?,
             step: whole("step", next())?,
             id: whole("id", next())?,
-            loss: real("loss", next())?,
+            loss: loss(next())?,
             bytes: if columns == 5 { Some(whole("bytes", next())?) } else { None },
         };
         if row.bytes == Some(0) {
@@ -308,6 +346,11 @@ fn whole(name: &str, text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("{name} is {text:?}: a whole number from 0 to {} is needed", u32::MAX))
 }
 
-fn real(name: &str, text: &str) -> Result<f32, String> {
-    text.parse().map_err(|_| format!("{name} is {text:?}: a number is needed"))
+/// NaN where there is none.
+fn loss(text: &str) -> Result<f32, String> {
+    if text.is_empty() {
+        return Ok(f32::NAN);
+    }
+    let wrong = || format!("loss is {text:?}: a finite number is needed, or nothing where the row has no loss");
+    text.parse().ok().filter(|loss: &f32| loss.is_finite()).ok_or_else(wrong)
 }

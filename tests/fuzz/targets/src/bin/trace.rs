@@ -11,7 +11,7 @@ const ROWS: usize = 4096;
 
 fuzz_target!(
     init: lossfeed_fuzz::start(|| {
-        let plain = b"epoch,step,id,loss\n0,0,7,0.5\n0,0,9,nan\n0,1,7,inf\n1,0,9,1e-3\n";
+        let plain = b"epoch,step,id,loss\n0,0,7,0.5\n0,0,9,\n0,1,7, \n1,0,9,1e-3\n";
         let sized = b"epoch,step,id,loss,bytes\r\n0,0,7,0.5,100\r\n1,0,7,0.25,100\r\n";
         vec![plain.to_vec(), sized.to_vec(), include_bytes!("../../../../golden/small.csv.gz").to_vec()]
     }),
