@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _native, _words
 from ._errors import SettingsError
 from ._keywords import choice, flag, real, whole
 from ._memory import is_array, is_tensor
 from ._resize import find as find_resize, size
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
 
 
 class ImageTransform:
@@ -90,7 +94,7 @@ class ImageTransform:
 
     def __init__(
         self,
-        dtype: Any = "float32",
+        dtype: _words.PixelType | torch.dtype | numpy.dtype[Any] | type = "float32",
         *,
         mean: Any = None,
         std: Any = None,
@@ -109,7 +113,7 @@ class ImageTransform:
         hue: float | tuple[float, float] = 0.0,
         jitter: float = 1.0,
         grayscale: float = 0.0,
-        augment: str | dict[str, Any] | None = None,
+        augment: _words.Augment | dict[str, Any] | None = None,
     ) -> None:
         name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
         self._layout = choice("layout", layout, "NCHW", "NHWC", "channels_last")

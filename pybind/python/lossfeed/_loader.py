@@ -6,7 +6,7 @@ import contextlib
 import os
 import weakref
 from types import GenericAlias, SimpleNamespace
-from typing import Any, Iterable
+from typing import Any, Iterable, Mapping
 
 from . import _arrays, _closing, _exchange, _keywords, _making, _native, _readers, _words
 from ._asked import Asked
@@ -141,7 +141,7 @@ class Loader(Asked, Told, MadeAgain):
         in_order: bool = True,
         dataset: Any = None,
         weights: Any = None,
-        pad: Any = None,
+        pad: float | _words.Join | Mapping[str, float | _words.Join] | None = None,
         device: Any = "cpu",
         cache: int | float | str | None = None,
         cache_form: _words.CacheForm = "encoded",
