@@ -1,5 +1,5 @@
-"""What a type checker says of the package, seen from outside: the trainers' examples, README's, and calls that must and
-must not type-check. pyright is there in `make test-integrations`, and so are all the trainers."""
+"""What type checkers say of the package, from inside and from outside: the trainers' examples, README's, and calls that
+must and must not type-check. pyright is there in `make test-integrations`, and so are all the trainers."""
 
 import importlib.util
 import json
@@ -54,9 +54,14 @@ def said(folder, *command):
     return ended.stdout or ended.stderr
 
 
-def test_mypy_finds_nothing_strictly(checked):
+def test_mypy_finds_nothing_in_what_uses_it(checked):
     folder, files = checked
     assert said(folder, "mypy", "--no-error-summary", "--config-file", SETTINGS.name, *files) == ""
+
+
+def test_mypy_finds_nothing_in_the_package(checked):
+    folder, _ = checked
+    assert said(folder, "mypy", "--no-error-summary", "--config-file", SETTINGS.name, "-p", "lossfeed") == ""
 
 
 @pyright

@@ -167,8 +167,9 @@ class ImageTransform:
 
     def _fit(self, source: _native.Source) -> _native.ImageTransform:
         """Checked against a dataset."""
-        transform, *early = (step and json.dumps(step) for step in self._steps)
-        return _native.ImageTransform(source, transform, *early)
+        settings, *early = self._steps
+        crop, jitter, augment = (None if step is None else json.dumps(step) for step in early)
+        return _native.ImageTransform(source, json.dumps(settings), crop, jitter, augment)
 
 
 def transform(value: Any) -> ImageTransform:
@@ -226,6 +227,7 @@ def _resized_crop(plain: dict[str, Any], scale: Any, ratio: Any, resize: Any) ->
         if ratio is not None:
             raise SettingsError(f"ratio={ratio!r} with resize={resize!r}, which keeps the aspect ratio: leave one out")
         found = find_resize(resize, plain["crop"])
+        assert found is not None
         return {"size": plain["crop"], "of": {"covering": {"to": found.to, "random": plain["random_crop"]}}}
     if resize is not None:
         raise SettingsError(f"scale={scale!r} with resize={resize!r}: a part of any area is resized to crop; leave one out")

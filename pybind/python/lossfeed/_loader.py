@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from types import GenericAlias, SimpleNamespace
+from types import GenericAlias
 from typing import Any, Iterable, Mapping
 
 from . import _arrays, _closing, _exchange, _keywords, _making, _native, _readers, _words
-from ._asked import Asked
+from ._asked import Asked, Keywords
 from ._batch import Batch
 from ._errors import Error, SettingsError, UsageError
 from ._half import torch_half
@@ -164,7 +164,7 @@ class Loader(Asked, Told, MadeAgain):
     ) -> None:
         keywords = dict(locals())
         del keywords["self"]
-        self._asked = SimpleNamespace(**keywords)
+        self._asked = Keywords(**keywords)
         made = _making.make(self._asked)
         self._engine: _native.Engine | None = made.engine
         self._closing: _native.Engine | None = None
