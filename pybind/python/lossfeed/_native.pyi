@@ -400,9 +400,7 @@ class Sent:
 class ImageTransform:
     """What becomes of a dataset's pixels."""
 
-    def __init__(
-        self, source: Source, settings: str, crop: str | None, jitter: str | None, augment: str | None
-    ) -> None: ...
+    def __init__(self, source: Source, settings: str, crop: str | None, jitter: str | None, augment: str | None) -> None: ...
     @property
     def spec(self) -> _Spec: ...
     @property
