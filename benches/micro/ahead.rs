@@ -92,14 +92,6 @@ impl Source for Stored {
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         self.0.fetch(ids, sink);
     }
-    fn fetch_unless(
-        &self,
-        stopped: &dyn Fn() -> bool,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> Traffic {
-        self.0.fetch_unless(stopped, ids, sink)
-    }
     fn fetch_by(
         &self,
         request_bytes: u64,

@@ -53,7 +53,7 @@ fn main() {
         while holds.of("copy_more", || control.copy_more(&mut copy)) == Some(false) {}
         copy.settle();
         let order = holds.of("outside: draw", || copy.draw(epoch)).unwrap();
-        let plan = Plan { epoch, order: Arc::new(order), cut: cut.clone() };
+        let plan = Plan { epoch, order: Arc::new(order), cut: cut.clone(), behind: Vec::new() };
         let mut books = holds.of("lend", || control.lend()).unwrap();
         holds.of("outside: plan", || books.plan(&plan.order.ids));
         holds.of("take_back", || control.take_back(books)).ok().unwrap();

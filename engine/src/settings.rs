@@ -5,7 +5,7 @@ mod images;
 pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, JitterSettings};
 
 use crate::error::{Error, Result};
-use crate::policy;
+use crate::policy::{self, Needs};
 use crate::sampler::{Batches, SamplerSettings};
 use crate::types::{Dtype, MAX_SAMPLES, TensorSpec};
 use lossfeed_kernels::image::{ImageDtype, ImageOptions, ImageTransform};
@@ -333,7 +333,7 @@ impl Settings {
         }
         if self.max_slots.is_some_and(|m| m < self.depth()) {
             return Err(Error::settings(format!(
-                "max_slots {} is below the {} slots that num_workers and prefetch_factor keep busy",
+                "max_slots {} is below the {} slots that num_workers and prefetch_factor keep busy: raise it, or lower those",
                 self.max_slots.unwrap_or(0),
                 self.depth()
             )));
@@ -345,11 +345,17 @@ impl Settings {
                 u32::MAX
             )));
         }
-        policy::find_live(self.policy_name())?;
+        self.sampler.check_policy(self.policy_name(), policy::find_live(self.policy_name())?.needs)?;
         if self.exchange && self.sampler.looks_at_residents() {
             return Err(Error::settings(format!(
                 "sampler {} looks at the cache, and every rank has a cache of its own: ranks that exchange scores draw one order together, so use importance, iis, infobatch, selective, curriculum or uniform, or leave the ranks their own shares",
                 self.sampler.name()
+            )));
+        }
+        if self.exchange && policy::find(self.policy_name())?.needs.contains(Needs::NEXT_EPOCH) {
+            return Err(Error::settings(format!(
+                "policy {} goes by the order of the next epoch, and ranks that exchange scores draw one together when it begins: leave policy out",
+                self.policy_name()
             )));
         }
         if self.exchange && self.record.is_some() {
@@ -446,6 +452,7 @@ impl Settings {
 
     /// The cache policy: the one asked for, or the one that suits the sampler.
     pub fn policy_name(&self) -> &str {
-        self.policy.as_deref().unwrap_or_else(|| policy::default_for(self.sampler.name()).name)
+        let ranks = if self.exchange { 1 } else { self.world_size };
+        self.policy.as_deref().unwrap_or_else(|| policy::default_for(self.sampler.name(), ranks).name)
     }
 }

@@ -93,7 +93,7 @@ impl Callback {
         calls::items(&answer, ids.len()).map(Some)
     }
 
-    /// As [`EngineSource::fetch_unless`].
+    /// As [`EngineSource::fetch_by`], of whatever size requests should be.
     fn ask(
         &self,
         stopped: &dyn Fn() -> bool,
@@ -215,8 +215,9 @@ impl EngineSource for Callback {
         self.ask(&|| false, ids, sink);
     }
 
-    fn fetch_unless(
+    fn fetch_by(
         &self,
+        _: u64,
         stopped: &dyn Fn() -> bool,
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,

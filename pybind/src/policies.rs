@@ -9,8 +9,8 @@ pub(crate) fn cache_policies() -> Vec<(&'static str, &'static str, bool, bool)> 
     policy::ALL.iter().map(|p| (p.name, p.help, p.is_live(), p.needs.contains(Needs::SCORES))).collect()
 }
 
-/// The name of the cache policy that goes with a sampler when none is named.
+/// The name of the cache policy that goes with a sampler of one rank when none is named.
 #[pyfunction]
 pub(crate) fn default_policy(sampler: &str) -> &'static str {
-    policy::default_for(sampler).name
+    policy::default_for(sampler, 1).name
 }

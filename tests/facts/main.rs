@@ -7,6 +7,7 @@ use lossfeed::index::ScoreTable;
 use lossfeed::ledger::{Access, Ledger};
 use lossfeed::policy;
 use lossfeed::sampler::{Outlook, Sampler, SamplerSettings, Uniform};
+use lossfeed::sim::{ClosedLoop, Losses, closed_loop};
 
 /// Hit ratio of each epoch for orders drawn by `sampler`, with room for `fraction` of the samples.
 fn hit_ratios(policy: &str, sampler: &dyn Sampler, samples: u32, fraction: f64, epochs: u64) -> Vec<f64> {
@@ -88,6 +89,45 @@ fn on_one_rank_of_shuffled_epochs_lobster_hits_more_than_nopfs_and_nopfs_more_th
     };
     let [belady, lobster, nopfs, lru] = ["belady", "lobster", "nopfs", "lru"].map(hits);
     assert!(belady >= lobster && lobster > nopfs && nopfs > lru, "{belady} {lobster} {nopfs} {lru}");
+}
+
+/// What a training run gains by knowing as many epochs ahead as there are ranks: decision 40. With one rank nothing: all
+/// reuse crosses the epoch's border, where no more than the cache holds can wait.
+#[test]
+fn a_rank_of_several_that_looks_ahead_hits_two_to_five_times_as_often_as_one_that_keeps_what_it_has() {
+    let hits = |policy, ranks, fraction: f64| {
+        let samples = 8_000;
+        let (found, _) = closed_loop(&ClosedLoop {
+            sampler: SamplerSettings::from_name("uniform").unwrap(),
+            policy,
+            capacity: (fraction, (fraction * samples as f64) as u64),
+            epochs: 24,
+            batch: 100,
+            ranks,
+            seed: 3,
+            losses: Losses::Planted { samples, decay: 1.0 },
+            noise: false,
+            costs: None,
+        })
+        .unwrap();
+        // From the epoch on in which the rank has seen most samples.
+        let late = &found.epochs[12..];
+        late.iter().map(|e| e.hits).sum::<u64>() as f64 / late.iter().map(|e| e.hits + e.misses).sum::<u64>() as f64
+    };
+    for (ranks, fraction, least, most) in [
+        (1, 0.2, 1.0, 1.0),
+        (2, 0.2, 1.9, 2.1),
+        (4, 0.05, 3.7, 4.1),
+        (4, 0.2, 2.3, 2.6),
+        (8, 0.05, 4.6, 5.2),
+        (8, 0.2, 2.4, 2.7),
+    ] {
+        let kept = hits("minio", ranks, fraction);
+        assert!((kept / fraction - 1.0).abs() < 0.05, "{ranks} ranks, {fraction}: minio {kept}");
+        let [belady, lobster] = ["belady", "lobster"].map(|policy| hits(policy, ranks, fraction) / kept);
+        assert!((least..=most).contains(&belady), "{ranks} ranks, {fraction}: belady {belady} times minio");
+        assert!(lobster <= belady + 0.01 && lobster >= 0.99, "{ranks} ranks, {fraction}: lobster {lobster}");
+    }
 }
 
 #[test]

@@ -107,6 +107,29 @@ def test_lightnings_checkpoint_holds_where_every_rank_stands(tmp_path):
     assert on_two_ranks(tmp_path, body).count("went on") == 2
 
 
+def test_lightning_spawns_its_ranks_too(tmp_path):
+    """The DataModule goes to new processes by pickle; what ranks share is found there."""
+    script = tmp_path / "spawned.py"
+    script.write_text("""
+import train_lightning
+
+if __name__ == "__main__":
+    _, trainer = train_lightning.train("saved", strategy="ddp_spawn", devices=2, enable_progress_bar=False)
+    print("accurate", bool(trainer.callback_metrics["accuracy"] > 0.8))
+""")
+    here = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": here, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert "accurate True" in done.stdout, done.stdout + done.stderr
+    assert (tmp_path / "saved" / "step=30.ckpt").exists()
+
+
 # ---- Accelerate ----------------------------------------------------------------------------------------------------
 
 

@@ -33,7 +33,7 @@ def right(data: lf.Data, sampler: Sampler, policy: Policy | None) -> None:
 
 def wrong(data: lf.Data, loader: lf.Loader, batch: lf.Batch, logits: torch.Tensor) -> None:
     lf.Loader(data, policy="mru")  # type: ignore[arg-type]
-    lf.Loader(data, policy="belady")  # type: ignore[arg-type]
+    lf.Loader(data, policy="nopfs")  # type: ignore[arg-type]
     lf.Loader(data, sampler="random")  # type: ignore[arg-type]
     lf.Loader(data, sampler=lf.Loader)  # type: ignore[arg-type]
     lf.Loader(data, score="accuracy")  # type: ignore[arg-type]

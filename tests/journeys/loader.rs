@@ -482,7 +482,8 @@ fn wrong_settings_are_refused_at_construction() {
         Settings { smoothing: Some(-0.1), ..settings(8) },
         Settings { prefetch_factor: 0, ..settings(8) },
         Settings { policy: Some("clairvoyant".into()), ..settings(8) },
-        Settings { policy: Some("belady".into()), ..settings(8) },
+        Settings { policy: Some("nopfs".into()), ..settings(8) },
+        Settings { policy: Some("belady".into()), ..settings(8) }, // beside a sampler that looks at scores
         Settings { device: "tpu".into(), ..settings(8) },
         Settings { max_slots: Some(1), ..settings(8) },
     ];

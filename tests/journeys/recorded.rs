@@ -1,7 +1,8 @@
 //! A run that is recorded: the journal, replayed, makes the same hits, one by one.
 
 use super::support::{Patterned, engine, epoch, next, settings};
-use lossfeed::journal::{Ending, Limits, Recording, replay};
+use lossfeed::journal::{Ending, Event, Limits, Recording, replay};
+use lossfeed::policy::Needs;
 use lossfeed::sampler::SamplerSettings;
 use lossfeed::settings::OnError;
 use lossfeed::{Engine, ErrorKind, Settings, policy};
@@ -9,6 +10,10 @@ use std::fs::File;
 use std::path::Path;
 
 const SAMPLES: usize = 120;
+
+fn uniform() -> SamplerSettings {
+    SamplerSettings::from_name("uniform").unwrap()
+}
 
 fn losses(ids: &[u32], epoch: u32) -> Vec<f32> {
     // Some are no numbers: those samples have no score.
@@ -45,12 +50,16 @@ fn a_recorded_run_is_replayed_to_the_last_hit_for_every_policy_and_any_number_of
                 let path = folder.path().join(format!("{}-{workers}-{name}", entry.name));
                 let mut source = Patterned::new(SAMPLES);
                 source.bad.extend([5, 50]);
+                // Orders that scores decide are not known ahead.
+                let blind = entry.needs.contains(Needs::NEXT_EPOCH);
+                let sampler = if blind { uniform() } else { settings(16).sampler };
                 let engine = engine(
                     source,
                     Settings {
                         workers: Some(workers),
                         cache_bytes: 4096,
                         policy: Some(entry.name.into()),
+                        sampler,
                         on_error: OnError::Skip,
                         record: Some(path.clone()),
                         ..settings(16)
@@ -131,4 +140,56 @@ fn a_journal_that_is_there_already_or_cannot_be_made_is_refused_at_once() {
         assert!(error.kind() == ErrorKind::Settings && error.to_string().contains(told), "{error}");
     }
     assert_eq!(std::fs::read(&taken).unwrap(), b"mine");
+}
+
+/// With several ranks a plan reaches over as many epochs as there are ranks, and holds: what comes is what was told.
+#[test]
+fn a_policy_that_looks_ahead_is_told_what_then_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, ranks) in [("belady", 1), ("belady", 3), ("lobster", 2), ("default", 4)] {
+        let path = folder.path().join(format!("{name}-{ranks}.csv"));
+        let settings = Settings {
+            workers: Some(2),
+            cache_bytes: 4096,
+            sampler: uniform(),
+            policy: Some(name.to_owned()).filter(|name| name != "default"),
+            rank: ranks - 1,
+            world_size: ranks,
+            drop_last: true,
+            ..settings(7)
+        };
+        let first = engine(Patterned::new(SAMPLES), settings.clone());
+        epoch(&first, |_| ());
+        let iteration = first.start_epoch().unwrap();
+        (0..2).for_each(|_| drop(next(&first, iteration).unwrap().unwrap()));
+        let state = first.state().unwrap();
+        first.close();
+        // The second goes on in the middle of an epoch.
+        let second = engine(Patterned::new(SAMPLES), Settings { record: Some(path.clone()), ..settings });
+        second.load_state(&state).unwrap();
+        (0..6).for_each(|_| drop(epoch(&second, |_| ())));
+        second.close();
+        let recording = read(&path);
+        assert_eq!(recording.meta.policy, if name == "default" { "belady" } else { name });
+        let ids = |event: &Event| match event {
+            Event::Decide { rows, .. } => rows.iter().map(|row| row.id).collect(),
+            _ => Vec::new(),
+        };
+        let mut plans = 0;
+        for (number, event) in recording.events.iter().enumerate() {
+            let Event::Begin { plan, .. } = event else { continue };
+            let came: Vec<u32> = recording.events[number..].iter().flat_map(ids).collect();
+            let told = plan.len().min(came.len());
+            assert_eq!(came[..told], plan[..told], "{name}, {ranks} ranks, plan {plans}");
+            let an_epoch = SAMPLES / ranks as usize / 7 * 7;
+            let of_this = an_epoch - if plans == 0 { 14 } else { 0 };
+            assert_eq!(plan.len(), of_this + ranks as usize * an_epoch, "{name}, {ranks} ranks, plan {plans}");
+            plans += 1;
+        }
+        assert_eq!(plans, 6);
+        let again = replay(&recording, &recording.meta.policy, recording.meta.capacity_bytes).unwrap();
+        assert_eq!(again.otherwise, 0, "{name}");
+        // Another policy is told what a run of its own would tell it: an epoch.
+        assert!(replay(&recording, "importance", recording.meta.capacity_bytes).is_ok());
+    }
 }

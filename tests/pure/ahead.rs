@@ -29,7 +29,7 @@ fn control(drawing: &Drawing, name: &str, capacity: u64) -> Control {
 
 fn plan(order: Arc<Order>, epoch: u64, batch_size: usize, drop_last: bool) -> Plan {
     let batches = Batches::new(order.ids.len(), batch_size, drop_last, 0, 1).unwrap();
-    Plan { epoch, order, cut: Cut::Even(batches) }
+    Plan { epoch, order, cut: Cut::Even(batches), behind: Vec::new() }
 }
 
 /// As the reading thread does: from the start, with the next order as soon as it is asked for.

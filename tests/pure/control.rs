@@ -24,7 +24,7 @@ fn control(name: &str, samples: usize, capacity: u64) -> Control {
 fn plan(epoch: u64, ids: Vec<u32>, rows: usize) -> Plan {
     let ends = (rows..ids.len() + rows).step_by(rows).map(|end| end.min(ids.len())).collect();
     let weights = (0..ids.len()).map(|k| 1.0 + k as f32).collect();
-    Plan { epoch, order: Arc::new(Order { ids, weights }), cut: Cut::At(ends) }
+    Plan { epoch, order: Arc::new(Order { ids, weights }), cut: Cut::At(ends), behind: Vec::new() }
 }
 
 fn decided(turn: Turn) -> Decision {

@@ -212,15 +212,17 @@ fn the_registry_says_what_its_policies_say_and_each_sampler_has_one_default() {
         let substitutes = made.needs().contains(policy::Needs::SUBSTITUTES);
         assert_eq!(substitutes, ["icache", "quiver"].contains(&entry.name));
     }
-    let default = |sampler| policy::default_for(sampler).name;
+    let default = |sampler| policy::default_for(sampler, 1).name;
     assert_eq!(
         ["uniform", "pads", "importance", "cost-aware", "anything"].map(default),
         ["minio", "shade", "importance", "importance", "importance"]
     );
     let rest = policy::ALL.iter().filter(|e| e.suits == policy::Suits::TheRest).count();
     assert_eq!(rest, 1);
-    let refused = policy::find_live("belady").unwrap_err().to_string();
-    assert!(refused.contains("replay") && refused.contains("minio") && !refused.contains("of belady"), "{refused}");
+    assert_eq!(policy::default_for("uniform", 2).name, "belady");
+    assert_eq!(policy::default_for("importance", 2).name, "importance");
+    let refused = policy::find_live("nopfs").unwrap_err().to_string();
+    assert!(refused.contains("replay") && refused.contains("minio") && !refused.contains("of nopfs"), "{refused}");
 }
 
 #[test]
@@ -321,7 +323,8 @@ fn metadata_is_at_most_32_bytes_a_sample_when_everything_is_resident() {
         assert_eq!(ledger.residents(), samples);
         let each = (scores.metadata_bytes() + ledger.metadata_bytes()) as f64 / samples as f64;
         // Where each record is costs the engine of a live run 10 more.
-        let most = if policy::find(name).unwrap().is_live() { 22.0 } else { 32.0 };
+        let looks_ahead = policy::find(name).unwrap().needs.contains(policy::Needs::NEXT_USE);
+        let most = if looks_ahead { 32.0 } else { 22.0 };
         assert!(each <= most, "{name}: {each:.1} bytes a sample");
     }
 }

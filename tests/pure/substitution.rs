@@ -22,7 +22,8 @@ fn run(policy: &str, samples: usize, capacity: u64, epochs: &[Vec<u32>], rows: u
     for (epoch, ids) in epochs.iter().enumerate() {
         let ends = (rows..ids.len() + rows).step_by(rows).map(|end| end.min(ids.len())).collect();
         let order = Arc::new(Order { weights: vec![1.0; ids.len()], ids: ids.clone() });
-        let pass = control.plan_and_begin(Plan { epoch: epoch as u64, order, cut: Cut::At(ends) }, 0);
+        let pass =
+            control.plan_and_begin(Plan { epoch: epoch as u64, order, cut: Cut::At(ends), behind: Vec::new() }, 0);
         let mut delivered = Vec::new();
         while let Turn::Decided(decision) = control.decide(pass, &|_| 1) {
             control.learn(None, decision.rows.iter().map(|row| (row.delivered, random_belief(1, row.delivered))));
@@ -94,7 +95,7 @@ proptest! {
         };
         let plan = |order: Order| {
             let ends = (rows..order.ids.len() + rows).step_by(rows).map(|end| end.min(order.ids.len())).collect();
-            Plan { epoch: 1, order: Arc::new(order), cut: Cut::At(ends) }
+            Plan { epoch: 1, order: Arc::new(order), cut: Cut::At(ends), behind: Vec::new() }
         };
         let drawn = |ids: &[u32]| Order { weights: vec![1.0; ids.len()], ids: ids.to_vec() };
         let deliver = |control: &mut Control, pass, most: usize| {

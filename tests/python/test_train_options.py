@@ -106,7 +106,7 @@ def test_times_and_rates_have_units():
 
 def test_policies_are_the_engines_own():
     policies = {name: (live, by_score) for name, _, live, by_score in _native.cache_policies()}
-    assert policies["belady"] == (False, False)
+    assert policies["nopfs"] == (False, False) and policies["belady"] == (True, False)
     assert {name for name, (_, by_score) in policies.items() if by_score} == {"shade", "importance", "icache"}
     assert {Recipe.parse(f"uniform+{name}").policy for name in policies} == set(policies)
     for name, (live, _) in policies.items():

@@ -30,7 +30,7 @@ impl Pass {
         let order = Order { ids: (0..samples as u32).collect(), weights: vec![1.0; samples] };
         let feed = Arc::new(Feed::new(pool.clone(), batches, trouble));
         let cut = Cut::Even(Batches::new(samples, ROWS, false, 0, 1).unwrap());
-        let plan = Plan { epoch: 0, order: Arc::new(order), cut };
+        let plan = Plan { epoch: 0, order: Arc::new(order), cut, behind: Vec::new() };
         let iteration = Arc::new(Iteration::new(feed, PASS, plan, 0, window, workers));
         let workers = (0..workers)
             .map(|worker| {

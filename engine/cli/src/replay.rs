@@ -147,12 +147,18 @@ fn one(
         capacity: asked.capacity,
         epochs: epochs(args, source),
         batch: args.batch_size.unwrap_or(BATCH) as usize,
+        ranks: ranks(args),
         seed: args.seed,
         losses,
         noise: asked.noise,
         costs,
     };
     closed_loop(&run).map(|(found, population)| (found, Some(population)))
+}
+
+/// Ranks that share the dataset of a closed loop.
+fn ranks(args: &ReplayArgs) -> u32 {
+    args.world_size.unwrap_or(1)
 }
 
 /// Epochs of a closed loop.
@@ -196,7 +202,7 @@ fn pairs<'a>(args: &'a ReplayArgs, samplers: &'a [Named]) -> Result<Vec<(Option<
         let sampler = &named_sampler.1;
         let policies = match (sampler.buffer(), named.is_empty()) {
             (Some(_), _) => vec!["fifo"],
-            (None, true) => vec![policy::default_for(sampler.name()).name],
+            (None, true) => vec![policy::default_for(sampler.name(), ranks(args)).name],
             (None, false) => named.clone(),
         };
         for name in policies {
@@ -206,6 +212,7 @@ fn pairs<'a>(args: &'a ReplayArgs, samplers: &'a [Named]) -> Result<Vec<(Option<
                 capacity: (0.0, 0),
                 epochs: 0,
                 batch: 1,
+                ranks: 1,
                 seed: 0,
                 losses: Losses::Planted { samples: 1, decay: 1.0 },
                 noise: false,

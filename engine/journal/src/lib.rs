@@ -17,7 +17,7 @@
 //!
 //! | event | columns | meaning |
 //! | --- | --- | --- |
-//! | `begin` | epoch, step, [row, id] | a pass begins with batch `step`; the rows, if any, are the accesses planned for it |
+//! | `begin` | epoch, step, [row, id] | a pass begins with batch `step`; the rows, if any, are the accesses planned for it, and for the epochs behind it where the policy knows them |
 //! | `decide` | epoch, step, row, id, drawn, verdict, bytes, weight | batch `step` of the epoch, row by row |
 //! | `learn` | epoch, step, row, id, score, loss, gradient_norm | the scores of that batch arrived |
 //! | `cancel` | row, id | it was to be kept, and its bytes never came or found no room |

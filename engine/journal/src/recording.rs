@@ -168,8 +168,10 @@ pub fn replay_with(
         .map_err(|e| Error::unreadable("the dataset has more samples than fit").because(e))?;
     let bytes = |id: SampleId| recording.sizes.get(id as usize).copied().unwrap_or(0);
     let mut ledger = Ledger::new(capacity_bytes, samples, policy::from_name(policy, samples)?);
-    // The run's own policy is told what the run told it.
-    let clairvoyant = ledger.needs().contains(Needs::WHOLE_FUTURE) && policy != recording.meta.policy;
+    // The run's own policy is told what the run told it, others what a run of theirs would tell them.
+    let own = policy == recording.meta.policy;
+    let clairvoyant = ledger.needs().contains(Needs::NEXT_EPOCH) && !own;
+    let told_more = policy::find(&recording.meta.policy).is_ok_and(|run| run.needs.contains(Needs::NEXT_EPOCH)) && !own;
     if clairvoyant {
         ledger.plan(&recording.to_come(0, true));
     }
@@ -183,10 +185,11 @@ pub fn replay_with(
     for (number, event) in recording.events.iter().enumerate() {
         match event {
             Event::Begin { epoch, plan, .. } => {
-                let ids = if plan.is_empty() { recording.to_come(number + 1, false) } else { plan.to_vec() };
+                let ids =
+                    if plan.is_empty() || told_more { recording.to_come(number + 1, false) } else { plan.to_vec() };
                 let cut = Cut::At(vec![ids.len()]);
                 let order = Arc::new(Order { weights: vec![1.0; ids.len()], ids });
-                let plan = Plan { epoch: *epoch, order, cut };
+                let plan = Plan { epoch: *epoch, order, cut, behind: Vec::new() };
                 if clairvoyant {
                     control.begin(plan, 0)
                 } else {

@@ -33,11 +33,7 @@ impl Journal {
 
     /// The policy is about to be told of `plan` from batch `first` on.
     pub(super) fn begin(&self, plan: &Plan, first: usize) {
-        self.push(|| Event::Begin {
-            epoch: plan.epoch,
-            step: first as u32,
-            plan: plan.order.ids[plan.to_come(first)..].into(),
-        });
+        self.push(|| Event::Begin { epoch: plan.epoch, step: first as u32, plan: plan.told(first).into() });
     }
 
     pub(super) fn decide(

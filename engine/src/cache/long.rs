@@ -75,7 +75,7 @@ impl Cache {
         // In the journal before the scores that come meanwhile: the policy hears of those after the plan.
         let mut loan = Loan::new(self, |state| state.journal.begin(&plan, first));
         if let Some(ledger) = loan.ledger() {
-            ledger.plan(&plan.order.ids[plan.to_come(first)..]);
+            ledger.plan(&plan.told(first));
         }
         let mut state = loan.back();
         let foreseen = state.control.take_foreseen();
@@ -106,6 +106,22 @@ impl Cache {
     pub fn draw(&self, epoch: u64) -> Result<Arc<Order>> {
         let foreseen = self.state.lock().control.foreseen(epoch);
         foreseen.map_or_else(|| self.draw_now(epoch).map(Arc::new), Ok)
+    }
+
+    /// The orders of the epochs behind `epoch` that the policy has to know: none, for most.
+    ///
+    /// # Errors
+    /// As the sampler's.
+    pub fn draw_behind(&self, epoch: u64) -> Result<Vec<Arc<Order>>> {
+        let (drawing, known) = {
+            let state = self.whole();
+            let known = |epoch| (epoch, state.control.foreseen(epoch));
+            (state.control.drawing().cloned(), state.control.planned_behind(epoch).map(known).collect::<Vec<_>>())
+        };
+        let Some(drawing) = drawing else { return Ok(Vec::new()) };
+        let drawn =
+            |(epoch, known): (u64, Option<_>)| known.map_or_else(|| drawing.draw_blind(epoch).map(Arc::new), Ok);
+        known.into_iter().map(drawn).collect()
     }
 
     fn draw_now(&self, epoch: u64) -> Result<Order> {

@@ -27,7 +27,12 @@ fn cache(room: u64, samples: usize, policy: &str) -> Cache {
 /// Batches of `rows` rows.
 fn plan(epoch: u64, ids: Vec<SampleId>, rows: usize) -> Plan {
     let ends = (rows..ids.len() + rows).step_by(rows).map(|end| end.min(ids.len())).collect();
-    Plan { epoch, order: Arc::new(Order { weights: vec![1.0; ids.len()], ids }), cut: Cut::At(ends) }
+    Plan {
+        epoch,
+        order: Arc::new(Order { weights: vec![1.0; ids.len()], ids }),
+        cut: Cut::At(ends),
+        behind: Vec::new(),
+    }
 }
 
 /// The books are as a recount has them, and as the arena has them.

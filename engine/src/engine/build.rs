@@ -50,15 +50,10 @@ impl Engine {
     /// not looked at.
     ///
     /// # Errors
-    /// As [`Self::new`], and [`crate::ErrorKind::Settings`] for a policy that needs the whole future: a run's order is
-    /// drawn an epoch at a time.
+    /// As [`Self::new`], and [`crate::ErrorKind::Settings`] for a policy that needs to know more of the
+    /// order to come than the sampler can tell.
     pub fn with_policy(dataset: Dataset, settings: Settings, policy: Box<dyn Policy>) -> Result<Self> {
-        if policy.needs().contains(Needs::WHOLE_FUTURE) {
-            return Err(Error::settings(format!(
-                "policy {} needs the whole future, and a training run draws its order an epoch at a time: use another",
-                policy.name()
-            )));
-        }
+        settings.sampler.check_policy(policy.name(), policy.needs())?;
         if matches!(settings.sampler, SamplerSettings::Auto(_)) {
             return Err(Error::settings(
                 "sampler auto chooses the cache policy too: name a sampler beside a policy of your own",

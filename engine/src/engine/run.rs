@@ -169,7 +169,8 @@ impl Engine {
             Some((order, cut)) => (Arc::new(order), cut),
             None => (self.feed.cache.draw(epoch)?, Cut::Even(self.batches)),
         };
-        let plan = Plan { epoch, order, cut };
+        let behind = self.feed.cache.draw_behind(epoch)?;
+        let plan = Plan { epoch, order, cut, behind };
         let batches = plan.len();
         let begun = self.feed.cache.begin(plan.clone(), first);
         if let Some(ahead) = &self.feed.read_ahead {

@@ -82,7 +82,8 @@ impl Feed {
         self.records.bytes(id)
     }
 
-    /// Reads samples of a batch, as [`Source::fetch_unless`] does: of what was read ahead and of the source.
+    /// Reads samples of a batch, as [`Source::fetch_by`] does what is needed now: of what was read ahead and of the
+    /// source.
     pub(super) fn fetch_unless(
         &self,
         stopped: &dyn Fn() -> bool,
@@ -91,7 +92,7 @@ impl Feed {
     ) -> Traffic {
         match &self.read_ahead {
             Some(ahead) => ahead.fetch_unless(&*self.source, stopped, ids, sink),
-            None => self.source.fetch_unless(stopped, ids, sink),
+            None => self.source.fetch_by(u64::MAX, stopped, ids, sink),
         }
     }
 

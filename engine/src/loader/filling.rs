@@ -183,7 +183,7 @@ impl Filling<'_> {
             again.iter().for_each(|&k| answered[k].set(false));
             let wanted: Vec<SampleId> = again.iter().map(|&k| wanted[k]).collect();
             feed.doubt(&wanted);
-            traffic += source.fetch_unless(&abandoned, &wanted, &mut |k, payload| land(again[k], payload, None));
+            traffic += source.fetch_by(u64::MAX, &abandoned, &wanted, &mut |k, payload| land(again[k], payload, None));
         }
         feed.counters.store_requests_total.fetch_add(traffic.requests, Relaxed);
         feed.counters.store_vain_bytes_total.fetch_add(traffic.vain_bytes, Relaxed);

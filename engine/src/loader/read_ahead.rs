@@ -227,7 +227,7 @@ impl ReadAhead {
         self.room.notify_all();
     }
 
-    /// As [`Source::fetch_unless`] for the samples of a batch: from what was read ahead, and from `source` what was
+    /// As [`Source::fetch_by`] for the samples of a batch: from what was read ahead, and from `source` what was
     /// not.
     pub(super) fn fetch_unless(
         &self,
@@ -254,7 +254,7 @@ impl ReadAhead {
                 return false;
             }
             let wanted: Vec<SampleId> = absent.iter().filter_map(|&k| ids.get(k).copied()).collect();
-            add(source.fetch_unless(stopped, &wanted, &mut |at, payload| {
+            add(source.fetch_by(u64::MAX, stopped, &wanted, &mut |at, payload| {
                 let going = absent.get(at).map_or(ControlFlow::Continue(()), |&k| sink(k, payload));
                 broken |= going.is_break();
                 going

@@ -137,7 +137,7 @@ type Told = BTreeMap<usize, std::result::Result<(Vec<u8>, Vec<u8>), String>>;
 /// What the source answers for `ids`, by position, and what it took.
 fn fetched(source: &dyn Source, ids: &[SampleId]) -> (Told, Traffic) {
     let mut told = Told::new();
-    let traffic = source.fetch_unless(&|| false, ids, &mut |k, payload| {
+    let traffic = source.fetch_by(u64::MAX, &|| false, ids, &mut |k, payload| {
         let payload = payload.map(|p| (p.data.to_vec(), p.target.to_vec())).map_err(|e| e.to_string());
         assert!(told.insert(k, payload).is_none(), "position {k} twice");
         ControlFlow::Continue(())
@@ -267,7 +267,7 @@ fn whoever_has_enough_gets_no_more_of_what_came_together() {
     let source = opened(&store, SOME, true, false);
     for enough in [1, 7] {
         let mut got = 0;
-        source.fetch_unless(&|| false, &(0..50).collect::<Vec<_>>(), &mut |_, payload| {
+        source.fetch_by(u64::MAX, &|| false, &(0..50).collect::<Vec<_>>(), &mut |_, payload| {
             got += usize::from(payload.is_ok());
             if got == enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -282,7 +282,7 @@ fn whoever_has_enough_gets_no_more_of_what_came_together() {
     }
     let source = open_in(folder, "", &slow).unwrap();
     let mut answers = 0;
-    source.fetch_unless(&|| true, &[0, 1, 2], &mut |_, _| {
+    source.fetch_by(u64::MAX, &|| true, &[0, 1, 2], &mut |_, _| {
         answers += 1;
         ControlFlow::Continue(())
     });
@@ -302,7 +302,7 @@ fn an_outage_is_told_once_for_all_and_of_each() {
     store.wrongs.lock().hangs = true;
     store.asked.lock().clear();
     let mut kinds = Vec::new();
-    source.fetch_unless(&|| false, &(0..30).collect::<Vec<_>>(), &mut |_, payload| {
+    source.fetch_by(u64::MAX, &|| false, &(0..30).collect::<Vec<_>>(), &mut |_, payload| {
         let e = payload.map(|_| ()).unwrap_err();
         assert!(e.to_string().contains("nothing is known to be wrong with the data"), "{e}");
         kinds.push(e.kind());

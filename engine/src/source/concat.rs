@@ -189,14 +189,6 @@ impl Source for Concat {
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         self.divide(ids, sink, |part, ids, sink| part.fetch(ids, sink));
     }
-    fn fetch_unless(
-        &self,
-        stopped: &dyn Fn() -> bool,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> Traffic {
-        self.fetch_by(u64::MAX, stopped, ids, sink)
-    }
     fn fetch_by(
         &self,
         request_bytes: u64,

@@ -133,15 +133,7 @@ impl<R: Reader> Source for Files<R> {
         self.catalog.proof(id)
     }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.fetch_unless(&|| false, ids, sink);
-    }
-    fn fetch_unless(
-        &self,
-        stopped: &dyn Fn() -> bool,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> Traffic {
-        self.fetch_by(u64::MAX, stopped, ids, sink)
+        self.fetch_by(u64::MAX, &|| false, ids, sink);
     }
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.reader.limit(bytes_per_s)

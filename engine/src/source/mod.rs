@@ -312,8 +312,13 @@ pub trait Source: Send + Sync {
 
     /// The same, for sources that may wait long before they have anything to hand to the sink: they look at `stopped`
     /// meanwhile, which says what the sink would. The others need not care. Tells what it took.
-    fn fetch_unless(
+    ///
+    /// The samples may come together by requests of about `request_bytes` at most: who asks for many needs the first
+    /// ones soon. `u64::MAX`: they are needed now. All else is asked for ahead of need, and as many requests are in
+    /// flight for it as the link has use for.
+    fn fetch_by(
         &self,
+        _request_bytes: u64,
         stopped: &dyn Fn() -> bool,
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
@@ -322,19 +327,6 @@ pub trait Source: Send + Sync {
             self.fetch(ids, sink);
         }
         Traffic::default()
-    }
-
-    /// The same, where the samples may come together by requests of about `request_bytes` at most: who asks for many
-    /// needs the first ones soon. `u64::MAX`: they are needed now. All else is asked for ahead of need, and as many
-    /// requests are in flight for it as the link has use for.
-    fn fetch_by(
-        &self,
-        _request_bytes: u64,
-        stopped: &dyn Fn() -> bool,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> Traffic {
-        self.fetch_unless(stopped, ids, sink)
     }
 
     /// Which of `ids` from position `first` on would come with the requests for those before it, so that asking for

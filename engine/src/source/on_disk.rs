@@ -165,15 +165,7 @@ impl Source for OnDisk {
         self.inner.doubt(ids);
     }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.fetch_unless(&|| false, ids, sink);
-    }
-    fn fetch_unless(
-        &self,
-        stopped: &dyn Fn() -> bool,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> Traffic {
-        self.fetch_by(u64::MAX, stopped, ids, sink)
+        self.fetch_by(u64::MAX, &|| false, ids, sink);
     }
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.inner.limit(bytes_per_s)

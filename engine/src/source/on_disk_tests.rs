@@ -109,7 +109,7 @@ fn what_the_disk_has_does_not_need_the_source_and_errors_stay_what_they_are() {
         answers += 1;
         ControlFlow::Break(())
     });
-    source.fetch_unless(&|| true, &[0, 1, 2], &mut |_, _| {
+    source.fetch_by(u64::MAX, &|| true, &[0, 1, 2], &mut |_, _| {
         answers += 1;
         ControlFlow::Continue(())
     });

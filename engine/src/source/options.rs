@@ -101,6 +101,17 @@ impl OpenOptions {
             "fields: {folder} is a folder of images, and members of samples are those of tar shards: leave fields out, or name the shards"
         )))
     }
+    /// # Errors
+    /// `Settings` for checksums of rows: there is no read of one row to hold against one.
+    #[cfg(feature = "parquet")]
+    pub(super) fn check_rows(&self, what: &str) -> Result<()> {
+        if !self.checksums {
+            return Ok(());
+        }
+        Err(Error::settings(format!(
+            "checksums: {what} is Parquet, whose pages are read and not its rows: leave checksums out"
+        )))
+    }
     pub(super) fn check(&self) -> Result<()> {
         if !(1..=4096).contains(&self.connections) {
             return Err(Error::settings(format!("connections={} is not possible: use 1 to 4096", self.connections)));
@@ -125,20 +136,6 @@ impl OpenOptions {
             }
             _ => Ok(()),
         }
-    }
-}
-
-impl OpenOptions {
-    /// # Errors
-    /// `Settings` for checksums of rows: there is no read of one row to hold against one.
-    #[cfg(feature = "parquet")]
-    pub(super) fn check_rows(&self, what: &str) -> Result<()> {
-        if !self.checksums {
-            return Ok(());
-        }
-        Err(Error::settings(format!(
-            "checksums: {what} is Parquet, whose pages are read and not its rows: leave checksums out"
-        )))
     }
 }
 

@@ -236,8 +236,10 @@ impl Health {
     fn given_up(&self, what: &(dyn Fn() -> String + Sync), last: &str) -> Error {
         let budget = self.budget_now();
         let short = if budget < self.budget { " (it has never answered: check its name)" } else { "" };
+        // A budget of 0 is one request and no second.
+        let within = if budget.is_zero() { String::new() } else { format!(" within {budget:?}") };
         Error::outage(format!(
-            "{}: the store did not serve it within {budget:?}{short}; nothing is known to be wrong with the data: check the network \
+            "{}: the store did not serve it{within}{short}; nothing is known to be wrong with the data: check the network \
              and the store, or raise retry_timeout; the last failure: {last}",
             what()
         ))

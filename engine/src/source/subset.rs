@@ -156,14 +156,6 @@ impl Source for Subset {
             self.inner.fetch(&inner, &mut |k, answer| sink(places[k], answer));
         }
     }
-    fn fetch_unless(
-        &self,
-        stopped: &dyn Fn() -> bool,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> Traffic {
-        self.fetch_by(u64::MAX, stopped, ids, sink)
-    }
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.inner.limit(bytes_per_s)
     }

@@ -76,9 +76,10 @@ class Loader(Asked, Told, MadeAgain):
         transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers
             pixels as they are.
         policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``, ``"sieve"``,
-            ``"s3fifo"``, ``"lfu"``, ``"arc"``, ``"clrfu"``, or, delivering other samples than those drawn, ``"icache"``
-            and ``"quiver"``; None takes the one that suits the sampler (minio for uniform and ods, shade for pads and
-            shade-as-coded, fifo for echo and replay, else importance).
+            ``"s3fifo"``, ``"lfu"``, ``"arc"``, ``"clrfu"``, or, for samplers that need no scores, ``"belady"`` and
+            ``"lobster"``, which know the next epochs, or, delivering other samples than those drawn, ``"icache"`` and
+            ``"quiver"``; None takes the one that suits the sampler (for uniform minio, with several ranks belady; minio
+            for ods, shade for pads and shade-as-coded, fifo for echo and replay, else importance).
         seed: reproduces every order, on any machine. None draws it from ``generator``, else from torch's own generator
             (so it follows ``torch.manual_seed``), when the first epoch begins, and a state that is loaded brings its
             own; 0 with several ranks, which must draw by one, and without torch. With ``num_workers=0`` always. With

@@ -77,7 +77,7 @@ def open(
         bandwidth: bytes per second the source gives at most, as an int or text (``"100MB"``).
         connections: requests in flight at most.
         timeout: seconds one request may take; None for 30.
-        index_cache: directory that keeps the index of tar shards between runs.
+        index_cache: directory that keeps the index of tar shards between runs. Parquet files have their own.
         store_options: options of the object store (region, endpoint, credentials) by their object_store names.
         retry_timeout: seconds for which a store that does not serve (no connection, no answer, 5xx, 429) is asked
             again, from the first failure after its last answer on; its requests share them. A store that has never

@@ -15,7 +15,8 @@ Sampler = Literal[
     "ods", "shade-as-coded",
 ]
 Policy = Literal[
-    "lru", "fifo", "minio", "shade", "importance", "sieve", "s3fifo", "lfu", "arc", "clrfu", "icache", "quiver"
+    "lru", "fifo", "minio", "shade", "importance", "sieve", "s3fifo", "lfu", "arc", "clrfu", "icache", "quiver", "lobster",
+    "belady",
 ]
 Score = Literal["gradient_norm", "loss", "entropy", "rank"]
 CacheForm = Literal["encoded", "decoded"]

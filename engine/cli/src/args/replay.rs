@@ -52,6 +52,9 @@ pub struct ReplayArgs {
     /// Samples in a batch [default: 256]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "sampler", help_heading = "Closed loop")]
     pub batch_size: Option<u32>,
+    /// Ranks that share the dataset: the first one's cache is told of [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "sampler", help_heading = "Closed loop")]
+    pub world_size: Option<u32>,
     /// Deliveries after which a modelled loss is 1/e of what it was [default: 10]
     #[arg(long, value_name = "X", value_parser = positive, requires = "sampler", help_heading = "Closed loop")]
     pub decay: Option<f64>,

@@ -161,7 +161,7 @@ fn samplers_draw_anew_over_a_model_or_a_trace() {
         assert!(error.kind() == ErrorKind::Settings && error.to_string().contains(said), "{error}");
     };
     refused(ReplayArgs { samples: Some(9), ..args.clone() }, "if there is no trace");
-    refused(ReplayArgs { policy: vec!["belady".to_owned()], ..args.clone() }, "whole future");
+    refused(ReplayArgs { policy: vec!["nopfs".to_owned()], ..args.clone() }, "whole future");
     let typed = |sampler: &str| ReplayArgs { sampler: vec![sampler.to_owned()], ..args.clone() };
     refused(typed("magic"), "no sampler");
     refused(typed("cost-aware:kappa"), "give key=value");

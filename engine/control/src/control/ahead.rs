@@ -61,6 +61,8 @@ pub struct Foreseen {
     start: usize,
     /// Once it is drawn.
     order: Option<Arc<Order>>,
+    /// Those of the epochs behind it that are drawn already.
+    later: Vec<Arc<Order>>,
     /// Draws of it that make batches.
     draws: usize,
 }
@@ -126,7 +128,9 @@ impl Control {
         let known = self.drawing.as_ref().is_some_and(blind) && self.buffered.is_none() && self.exchange.is_none();
         let (epoch, draws) = (plan.epoch.saturating_add(1), plan.drawn());
         let even = matches!(plan.cut, Cut::Even(_));
-        (known && even).then_some(Foreseen { epoch, start: draws, order: None, draws })
+        let mut later = plan.behind.clone();
+        let order = (!later.is_empty()).then(|| later.remove(0));
+        (even && (known || order.is_some())).then_some(Foreseen { epoch, start: draws, order, later, draws })
     }
 
     /// The epoch behind pass `pass`, to be drawn blindly, if it is foreseen and not drawn yet. Too much for a lock:
@@ -148,7 +152,11 @@ impl Control {
 
     /// The order of `epoch`, if it was foreseen and drawn.
     pub fn foreseen(&self, epoch: u64) -> Option<Arc<Order>> {
-        self.foreseen.as_ref().filter(|foreseen| foreseen.epoch == epoch)?.order.clone()
+        let foreseen = self.foreseen.as_ref()?;
+        match usize::try_from(epoch.checked_sub(foreseen.epoch)?).ok()?.checked_sub(1) {
+            None => foreseen.order.clone(),
+            Some(later) => foreseen.later.get(later).cloned(),
+        }
     }
 
     /// Whether an epoch is foreseen behind the pass that began last.

@@ -43,6 +43,9 @@ use snapshot::{Saved, Was};
 /// The most samples that a verb looks at beside those of its batch.
 pub const PIECE: usize = 65_536;
 
+/// The most accesses that a policy is told of, unless two epochs have more: each takes 12 bytes.
+const PLANNED_MAX: u64 = 1 << 25;
+
 /// See the module's head.
 pub struct Control {
     scores: ScoreTable,
@@ -155,6 +158,19 @@ impl Control {
         self.passes
     }
 
+    /// The epochs behind `epoch` whose orders the policy has to know before that one begins: none, for most.
+    ///
+    /// As many as there are ranks, as far as [`PLANNED_MAX`] allows: a rank that shares a shuffled dataset with others
+    /// meets a sample again after as many epochs, in the mean (decision 40).
+    pub fn planned_behind(&self, epoch: u64) -> std::ops::Range<u64> {
+        let foresees = self.ledger().is_some_and(|ledger| ledger.needs().contains(Needs::NEXT_EPOCH));
+        let Some(drawing) = self.drawing.as_ref().filter(|_| foresees) else { return epoch..epoch };
+        let ranks = u64::from(drawing.world_size.max(1));
+        let share = (u64::from(drawing.samples) / ranks).max(1);
+        let epochs = ranks.min((PLANNED_MAX / share).saturating_sub(1)).max(1);
+        epoch.saturating_add(1)..epoch.saturating_add(1).saturating_add(epochs)
+    }
+
     /// Ends pass `pass`: no batch of it is decided any more. It comes back, because it is better freed outside a lock: at
     /// 14 M samples the list of those that were substituted took 3 ms, and the plan is as long.
     pub fn end(&mut self, pass: u64) -> Option<Pass> {
@@ -164,7 +180,7 @@ impl Control {
     /// Tells the policy what is to come of `plan` from batch `first` on, and begins. For drivers without a lock.
     pub fn plan_and_begin(&mut self, plan: Plan, first: usize) -> u64 {
         if let Books::Here(ledger) = &mut self.books {
-            ledger.plan(&plan.order.ids[plan.to_come(first)..]);
+            ledger.plan(&plan.told(first));
         }
         self.begin(plan, first)
     }

@@ -1,9 +1,12 @@
 //! An epoch's plan: who is drawn, and how the draws are cut into batches.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
+#[cfg(doc)]
+use crate::policy::Needs;
 use crate::sampler::{Batches, Order};
 use crate::types::SampleId;
 
@@ -25,6 +28,8 @@ pub struct Plan {
     pub order: Arc<Order>,
     /// Its batches.
     pub cut: Cut,
+    /// The orders of the epochs behind it, cut alike, for a policy that [has to know](Needs::NEXT_EPOCH) them.
+    pub behind: Vec<Arc<Order>>,
 }
 
 impl Plan {
@@ -80,6 +85,18 @@ impl Plan {
     /// Draws that are in a batch: the places before this one. Behind it lies what is dropped.
     pub fn drawn(&self) -> usize {
         self.range(self.len().saturating_sub(1)).end
+    }
+    /// What the policy is told when batch `first` is next: the accesses to come, as far as they are known.
+    pub fn told(&self, first: usize) -> Cow<'_, [SampleId]> {
+        let ids = &self.order.ids;
+        if self.behind.is_empty() {
+            return Cow::Borrowed(&ids[self.to_come(first)..]);
+        }
+        // What is dropped behind an epoch's last batch is no access.
+        let drawn = self.drawn();
+        let mut told = ids[self.to_come(first).min(drawn)..drawn].to_vec();
+        self.behind.iter().for_each(|order| told.extend(order.ids.iter().take(drawn)));
+        Cow::Owned(told)
     }
     /// Where the first batch that is still to come begins in the order.
     pub fn to_come(&self, first: usize) -> usize {

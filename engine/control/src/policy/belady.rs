@@ -8,14 +8,14 @@ use crate::types::SampleId;
 pub(super) const ENTRY: Entry = Entry {
     name: "belady",
     help: "Belady's bound: who is needed farthest in the future gives way",
-    needs: Needs::WHOLE_FUTURE,
+    needs: Needs::NEXT_EPOCH,
     suits: Suits::Nobody,
     make: |samples| Box::new(Belady::new(samples)),
 };
 
 /// Evicts the resident whose next planned use is farthest away, and lets a candidate through that is needed later than
-/// every resident (or never again). Optimal in hits for samples of equal size when the plan is the whole future; with
-/// an epoch planned at a time it knows no further than that.
+/// every resident (or never again). Optimal in hits for samples of equal size when the plan is the whole future, as in
+/// a replay. A training run plans two epochs, which is as much where every sample comes once an epoch: decision 40.
 ///
 /// 4½ bytes a sample, beside the [`NextUse`] that the ledger keeps for it.
 #[derive(Debug)]

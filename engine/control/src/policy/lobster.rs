@@ -9,7 +9,7 @@ use crate::types::SampleId;
 pub(super) const ENTRY: Entry = Entry {
     name: "lobster",
     help: "Lobster's: the fewest uses until the next epoch's end gives way, of equals the farthest",
-    needs: Needs::WHOLE_FUTURE,
+    needs: Needs::NEXT_EPOCH,
     suits: Suits::Nobody,
     make: |samples| Box::new(Lobster::new(samples)),
 };
@@ -22,8 +22,7 @@ pub(super) const ENTRY: Entry = Entry {
 /// somebody wants its place, not at once; the paper orders by count and distance in two steps, which is one key here;
 /// and its other half, which gives threads to loading and to preprocessing, is no matter of the cache.
 ///
-/// It looks beyond the epoch at hand, so it is for replay; a live run could have it with a plan over two epochs. 9
-/// bytes a sample, beside the [`NextUse`] that the ledger keeps for it.
+/// 9 bytes a sample, beside the [`NextUse`] that the ledger keeps for it.
 #[derive(Debug)]
 pub struct Lobster {
     /// By (uses, nearness): see [`Lobster::key`].

@@ -60,8 +60,11 @@ impl Needs {
     pub const PLAN: Self = Self(2);
     /// The same, and when it is needed.
     pub const NEXT_USE: Self = Self(4 | 2);
-    /// The plan must reach to the end of the run, so a training run cannot have it: its order is drawn epoch by epoch.
-    pub const WHOLE_FUTURE: Self = Self(8 | 4 | 2);
+    /// The same, and the plan must reach to the end of the next epoch: a training run has it where orders depend on the
+    /// seed alone.
+    pub const NEXT_EPOCH: Self = Self(8 | 4 | 2);
+    /// The plan must reach to the end of the run, which a training run does not know.
+    pub const WHOLE_FUTURE: Self = Self(32 | 8 | 4 | 2);
     /// The right to deliver another sample than the one that was asked for. The run is then biased, and says so by
     /// name.
     pub const SUBSTITUTES: Self = Self(16);

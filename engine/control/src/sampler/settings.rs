@@ -7,6 +7,7 @@ use super::tilt;
 use super::{Auto, Chosen, CostAware, Importance, Pads, Sampler, Uniform};
 use super::{Curriculum, Given, Iis, InfoBatch, Ods, PadsAsCoded, Selective};
 use crate::error::{Error, Result};
+use crate::policy::{self, Needs};
 
 /// The names [`SamplerSettings::from_name`] knows: all that can draw. [`Given`] is asked for by those who bring ids.
 pub const NAMES: [&str; 13] = [
@@ -138,6 +139,25 @@ impl SamplerSettings {
     pub fn looks_at_residents(&self) -> bool {
         let of_epochs = matches!(self, Self::CostAware(_) | Self::Pads(_) | Self::PadsAsCoded(_) | Self::Ods(_));
         of_epochs || self.buffer().is_some() || matches!(self, Self::Auto(_))
+    }
+    /// Whether a run with this sampler can tell a policy what it needs to know.
+    ///
+    /// # Errors
+    /// `Settings` if the policy goes by orders that are not known yet, and for options out of range.
+    pub fn check_policy(&self, policy: &str, needs: Needs) -> Result<()> {
+        if needs.contains(Needs::WHOLE_FUTURE) {
+            return Err(Error::settings(format!(
+                "policy {policy} needs the whole future, and a training run draws its order an epoch at a time: use another"
+            )));
+        }
+        let unknown = self.given().is_some() || self.buffer().is_some() || self.build()?.adaptive();
+        if needs.contains(Needs::NEXT_EPOCH) && unknown {
+            let (name, fits) = (self.name(), policy::default_for(self.name(), 1).name);
+            return Err(Error::settings(format!(
+                "policy {policy} goes by the order of the next epoch, and sampler {name}'s is not known before that begins: use policy {fits} with it, or sampler uniform"
+            )));
+        }
+        Ok(())
     }
     /// Checks the options and makes the sampler.
     ///

@@ -5,10 +5,11 @@
 //! what the choice costs and covers: hits, bytes, distinct samples, how even the weights are. What a model would learn
 //! of it, nobody can tell without training one.
 //!
-//! Where the engine waits for scores until a batch was trained on, they are here at once, and for one rank. A score is
+//! Where the engine waits for scores until a batch was trained on, they are here at once. A score is
 //! SHADE's rank in the batch for the sampler `pads` and the policy `shade`, and the newest is believed; elsewhere it is
 //! the loss, and a belief is half old, half new, as in the engine, which takes the gradient's norm instead.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use lossfeed_kernels::rank;
@@ -25,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::ledger::Ledger;
 use crate::policy::{self, Needs};
-use crate::sampler::{Batches, SamplerSettings, random_belief};
+use crate::sampler::{Batches, Order, SamplerSettings, owned_ids, random_belief};
 use crate::types::SampleId;
 
 /// Where losses come from.
@@ -74,6 +75,8 @@ pub struct ClosedLoop<'a> {
     pub epochs: u64,
     /// Samples in a batch.
     pub batch: usize,
+    /// Ranks that share the dataset. The run is that of the first; the others are as it is.
+    pub ranks: u32,
     /// Of every draw.
     pub seed: u64,
     /// What a sample's loss is.
@@ -118,11 +121,12 @@ pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
         return Err(Error::settings(format!("losses decay within {decay} deliveries: give a number above 0")));
     }
     let mut control = control_of(run, samples)?;
-    let cut = Cut::Even(Batches::new(samples, run.batch, false, 0, 1)?);
+    let cut = Cut::Even(Batches::new(samples, run.batch, false, 0, run.ranks)?);
     let bytes = |id: SampleId| match run.losses {
         Losses::Recorded(trace) => trace.bytes(id),
         Losses::Planted { .. } => 1,
     };
+    let mut known: VecDeque<Arc<Order>> = VecDeque::new();
     let mut losses = Model::new(run.losses);
     let mut tally = Tally::new(samples, run.costs);
     let mut packages = matches!(run.losses, Losses::Recorded(trace) if trace.has_sizes()).then(Packages::default);
@@ -131,8 +135,15 @@ pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
         losses.begin_epoch(epoch);
         tally.begin_epoch();
         packages.iter_mut().for_each(Packages::begin_epoch);
-        let order = draw(&mut control, epoch)?;
-        let pass = control.plan_and_begin(Plan { epoch, order: Arc::new(order), cut: cut.clone() }, 0);
+        let order = match known.pop_front() {
+            Some(order) => order,
+            None => Arc::new(draw(&mut control, epoch)?),
+        };
+        for behind in control.planned_behind(epoch).skip(known.len()) {
+            known.push_back(Arc::new(draw(&mut control, behind)?));
+        }
+        let plan = Plan { epoch, order, cut: cut.clone(), behind: known.iter().cloned().collect() };
+        let pass = control.plan_and_begin(plan, 0);
         let mut places = 0;
         while let Turn::Decided(decision) = control.decide(pass, &bytes) {
             let rows = &decision.rows;
@@ -170,16 +181,18 @@ pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
 
 fn control_of(run: &ClosedLoop<'_>, samples: usize) -> Result<Control> {
     let entry = policy::find_live(run.policy)?;
+    run.sampler.check_policy(entry.name, entry.needs)?;
     let smoothing = if run.ranked() { 0.0 } else { 0.5 };
     let ledger = Ledger::new(run.capacity.1, samples, (entry.make)(samples));
-    let owned: Arc<[SampleId]> = (0..samples as u32).collect();
+    let block = run.sampler.buffer().map_or(1, |options| options.block);
+    let owned: Arc<[SampleId]> = owned_ids(samples, run.seed, 0, run.ranks, block).into();
     let drawing = Drawing {
         sampler: run.sampler.build()?.into(),
         samples: samples as u32,
         owned: Arc::clone(&owned),
         seed: run.seed,
         rank: 0,
-        world_size: 1,
+        world_size: run.ranks,
         awaits_weights: false,
     };
     let control = Control::new(ScoreTable::new(samples, smoothing), ledger).with_drawing(drawing);
@@ -195,20 +208,20 @@ fn control_of(run: &ClosedLoop<'_>, samples: usize) -> Result<Control> {
         Losses::Recorded(trace) => (0..samples as u32).map(|id| trace.bytes(id)).min().unwrap_or(1),
         Losses::Planted { .. } => 1,
     };
-    let residents_max = (run.capacity.1 / smallest).min(samples as u64) as usize;
+    let residents_max = (run.capacity.1 / smallest).min(owned.len() as u64) as usize;
     Ok(control.with_buffer(BufferSetup {
         options,
         residents_max,
         seed: run.seed,
         rank: 0,
-        share_weight: 1.0,
+        share_weight: (f64::from(run.ranks) * owned.len() as f64 / samples as f64) as f32,
         owned,
         awaits_weights: false,
     }))
 }
 
 /// As the engine draws.
-fn draw(control: &mut Control, epoch: u64) -> Result<crate::sampler::Order> {
+fn draw(control: &mut Control, epoch: u64) -> Result<Order> {
     let drawing = control.drawing().cloned().ok_or_else(|| Error::internal("an epoch is drawn without a sampler"))?;
     if let Some(position) = control.stream(epoch) {
         return drawing.draw_stream(position, drawing.owned.len());

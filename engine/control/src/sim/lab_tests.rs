@@ -44,7 +44,7 @@ fn naive(rows: &[Access], policy: &str, capacity: u64, noise: Option<u64>) -> (V
     let dense = |id: u32| names.binary_search(&id).unwrap() as u32;
     let size = |id: u32| bytes(names[id as usize]);
     let mut ledger = Ledger::new(capacity, names.len(), policy::from_name(policy, names.len()).unwrap());
-    let clairvoyant = ledger.needs().contains(Needs::WHOLE_FUTURE);
+    let clairvoyant = ledger.needs().contains(Needs::NEXT_EPOCH);
     let all: Vec<u32> = rows.iter().map(|row| dense(row.2)).collect();
     if clairvoyant {
         ledger.plan(&all);
@@ -150,7 +150,7 @@ proptest! {
         let sampler = SamplerSettings::from_name(sampler).unwrap();
         let losses = Losses::Recorded(&trace);
         let run =
-            ClosedLoop { sampler, policy, capacity: (0.5, capacity), epochs: 5, batch, seed, losses, noise, costs: None };
+            ClosedLoop { sampler, policy, capacity: (0.5, capacity), epochs: 5, batch, ranks: 1, seed, losses, noise, costs: None };
         let (found, _) = closed_loop(&run).unwrap();
         let samples = trace.samples();
         let ranked = sampler.name() == "pads" || policy == "shade";
@@ -178,7 +178,7 @@ proptest! {
                 (s + f64::from(w), q + f64::from(w) * f64::from(w))
             });
             let ends = (batch..ids.len() + batch).step_by(batch).map(|end| end.min(ids.len())).collect();
-            let plan = Plan { epoch: epoch as u64, order: order.into(), cut: Cut::At(ends) };
+            let plan = Plan { epoch: epoch as u64, order: order.into(), cut: Cut::At(ends), behind: Vec::new() };
             let pass = control.plan_and_begin(plan, 0);
             let size = |id: u32| bytes(names[id as usize]);
             while let Turn::Decided(decision) = control.decide(pass, &size) {
@@ -212,13 +212,24 @@ fn every_sampler_closes_the_loop_over_a_model_and_its_seed_is_its_run() {
     // "auto" is one of the others by then.
     for name in NAMES.into_iter().filter(|&name| name != "auto") {
         let sampler = SamplerSettings::from_name(name).unwrap();
-        let policy = if sampler.buffer().is_some() { "fifo" } else { policy::default_for(name).name };
+        let policy = if sampler.buffer().is_some() { "fifo" } else { policy::default_for(name, 1).name };
         let run = |seed, noise| {
             let losses = Losses::Planted { samples: 300, decay: 5.0 };
             let costs = Some(Costs { latency_s: 0.01, ..Costs::default() });
             let capacity = (0.2, 60);
-            closed_loop(&ClosedLoop { sampler, policy, capacity, epochs: 4, batch: 10, seed, losses, noise, costs })
-                .unwrap()
+            closed_loop(&ClosedLoop {
+                sampler,
+                policy,
+                capacity,
+                epochs: 4,
+                batch: 10,
+                ranks: 1,
+                seed,
+                losses,
+                noise,
+                costs,
+            })
+            .unwrap()
         };
         let (found, population) = run(1, false);
         assert_eq!((&found, &population), (&run(1, false).0, &run(1, false).1), "{name}");
@@ -243,6 +254,7 @@ fn an_impossible_loop_is_refused() {
         capacity: (0.5, 5),
         epochs: 1,
         batch: 2,
+        ranks: 1,
         seed: 0,
         losses,
         noise: false,
@@ -253,7 +265,8 @@ fn an_impossible_loop_is_refused() {
         assert!(error.contains(said), "{error}");
     };
     refused(run.clone(), "its policy is fifo, not lru");
-    refused(ClosedLoop { policy: "belady", ..run.clone() }, "whole future");
+    refused(ClosedLoop { policy: "nopfs", ..run.clone() }, "whole future");
+    refused(ClosedLoop { policy: "belady", ..run.clone() }, "order of the next epoch, and sampler echo's");
     refused(ClosedLoop { losses: Losses::Planted { samples: 0, decay: 1.0 }, ..run.clone() }, "0 samples");
     refused(ClosedLoop { losses: Losses::Planted { samples: 9, decay: f64::NAN }, ..run }, "number above 0");
 }

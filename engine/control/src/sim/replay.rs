@@ -124,7 +124,7 @@ pub fn replay_with(trace: &Trace, policy: &str, capacity: (f64, u64), options: &
     let samples = trace.samples();
     let mut ledger = Ledger::new(capacity.1, samples, policy::from_name(name, samples)?);
     let needs = ledger.needs();
-    let clairvoyant = needs.contains(Needs::WHOLE_FUTURE);
+    let clairvoyant = needs.contains(Needs::NEXT_EPOCH);
     if clairvoyant {
         ledger.plan(&trace.ids);
     }
@@ -141,7 +141,7 @@ pub fn replay_with(trace: &Trace, policy: &str, capacity: (f64, u64), options: &
         let rows = start..batches.last().map_or(start, |rows| rows.end);
         let order = Order { ids: trace.ids[rows.clone()].to_vec(), weights: vec![1.0; rows.len()] };
         let ends = batches.iter().map(|rows| rows.end - start).collect();
-        let plan = Plan { epoch: epoch as u64, order: Arc::new(order), cut: Cut::At(ends) };
+        let plan = Plan { epoch: epoch as u64, order: Arc::new(order), cut: Cut::At(ends), behind: Vec::new() };
         let pass = if clairvoyant { control.begin(plan, 0) } else { control.plan_and_begin(plan, 0) };
         if let Some(own) = &mut own {
             own.begin_epoch(&trace.ids[rows.clone()], &trace.losses[rows]);

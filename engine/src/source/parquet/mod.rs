@@ -298,14 +298,13 @@ impl<R: Reader> Source for Parquet<R> {
     }
     /// Rows of the units that come anyway, and of those that come with them.
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
-        let urgent = self.wanted(ids.get(..first).unwrap_or_default());
-        let mut places: Vec<SampleId> = urgent.iter().map(|wanted| self.place(wanted)).collect();
-        let mut coming: HashSet<SampleId> = places.iter().copied().collect();
         let all = self.wanted(ids);
-        let before = places.len();
-        places.extend(all.iter().map(|wanted| self.place(wanted)).filter(|place| !coming.contains(place)));
-        let along = self.reader.along(&self.catalog, &places, before, request_bytes);
-        coming.extend(along.into_iter().filter_map(|at| places.get(at).copied()));
+        let (urgent, rest): (Vec<&Wanted>, Vec<&Wanted>) =
+            all.iter().partition(|wanted| wanted.rows.iter().any(|&(_, k)| k < first));
+        let places: Vec<SampleId> = urgent.iter().chain(&rest).map(|wanted| self.place(wanted)).collect();
+        let along = self.reader.along(&self.catalog, &places, urgent.len(), request_bytes);
+        let coming: HashSet<SampleId> =
+            (0..urgent.len()).chain(along).filter_map(|at| places.get(at).copied()).collect();
         // A row comes along if all of its units do.
         let mut left = vec![self.columns.len(); ids.len()];
         for wanted in all.iter().filter(|wanted| coming.contains(&self.place(wanted))) {
@@ -314,15 +313,7 @@ impl<R: Reader> Source for Parquet<R> {
         (first..ids.len()).filter(|&k| left[k] == 0).collect()
     }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.fetch_unless(&|| false, ids, sink);
-    }
-    fn fetch_unless(
-        &self,
-        stopped: &dyn Fn() -> bool,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> Traffic {
-        self.fetch_by(u64::MAX, stopped, ids, sink)
+        self.fetch_by(u64::MAX, &|| false, ids, sink);
     }
     fn fetch_by(
         &self,
