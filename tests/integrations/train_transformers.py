@@ -52,14 +52,12 @@ class Kept(TrainerCallback):
         torch.save(self.loader.state_dict(), checkpoint / f"loader.{args.process_index}")
 
 
-def train(
-    folder: str, resume: str | None = None, sampler: Sampler | None = "importance", **options: Any
-) -> Trainer:
+def train(folder: str, resume: str | None = None, sampler: Sampler | None = "importance", **options: Any) -> Trainer:
     torch.manual_seed(0)
     data, pad = lf.open(sentences(), varying=True), {"input_ids": 0, "attention_mask": 0}
     loader = lf.Loader(data, 32, sampler=sampler, cache="1MiB", pad=pad, num_workers=0, seed=0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    settings: dict[str, Any] = sizes | {"vocab_size": 50, "num_labels": 4}
+    settings: dict[str, Any] = {"vocab_size": 50, "num_labels": 4, **sizes}
     model = BertForSequenceClassification(BertConfig(**settings))
     args = TrainingArguments(
         folder, per_device_train_batch_size=32, learning_rate=5e-3, save_steps=13, report_to=[], use_cpu=True, **options
