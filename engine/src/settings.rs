@@ -6,7 +6,7 @@ pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, J
 
 use crate::error::{Error, Result};
 use crate::policy::{self, Needs};
-use crate::sampler::{Batches, SamplerSettings};
+use crate::sampler::{Batches, SamplerSettings, Uniform};
 use crate::types::{Dtype, MAX_SAMPLES, TensorSpec};
 use lossfeed_kernels::image::{ImageDtype, ImageOptions, ImageTransform};
 use std::path::PathBuf;
@@ -352,6 +352,11 @@ impl Settings {
                 self.sampler.name()
             )));
         }
+        if self.exchange && matches!(self.sampler, SamplerSettings::Uniform(Uniform { fixed_shares: true, .. })) {
+            return Err(Error::settings(
+                "ranks that exchange scores draw one order together, and with fixed_shares each draws its own: leave one of them out",
+            ));
+        }
         if self.exchange && policy::find(self.policy_name())?.needs.contains(Needs::NEXT_EPOCH) {
             return Err(Error::settings(format!(
                 "policy {} goes by the order of the next epoch, and ranks that exchange scores draw one together when it begins: leave policy out",
@@ -453,6 +458,6 @@ impl Settings {
     /// The cache policy: the one asked for, or the one that suits the sampler.
     pub fn policy_name(&self) -> &str {
         let ranks = if self.exchange { 1 } else { self.world_size };
-        self.policy.as_deref().unwrap_or_else(|| policy::default_for(self.sampler.name(), ranks).name)
+        self.policy.as_deref().unwrap_or_else(|| self.sampler.default_policy(ranks).name)
     }
 }

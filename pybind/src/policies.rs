@@ -12,5 +12,5 @@ pub(crate) fn cache_policies() -> Vec<(&'static str, &'static str, bool, bool)> 
 /// The name of the cache policy that goes with a sampler of one rank when none is named.
 #[pyfunction]
 pub(crate) fn default_policy(sampler: &str) -> &'static str {
-    policy::default_for(sampler, 1).name
+    policy::default_for(sampler).name
 }

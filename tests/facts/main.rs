@@ -95,10 +95,10 @@ fn on_one_rank_of_shuffled_epochs_lobster_hits_more_than_nopfs_and_nopfs_more_th
 /// reuse crosses the epoch's border, where no more than the cache holds can wait.
 #[test]
 fn a_rank_of_several_that_looks_ahead_hits_two_to_five_times_as_often_as_one_that_keeps_what_it_has() {
-    let hits = |policy, ranks, fraction: f64| {
+    let hits_of = |fixed_shares, policy, ranks, fraction: f64| {
         let samples = 8_000;
         let (found, _) = closed_loop(&ClosedLoop {
-            sampler: SamplerSettings::from_name("uniform").unwrap(),
+            sampler: SamplerSettings::Uniform(Uniform { fixed_shares, ..Uniform::default() }),
             policy,
             capacity: (fraction, (fraction * samples as f64) as u64),
             epochs: 24,
@@ -114,6 +114,7 @@ fn a_rank_of_several_that_looks_ahead_hits_two_to_five_times_as_often_as_one_tha
         let late = &found.epochs[12..];
         late.iter().map(|e| e.hits).sum::<u64>() as f64 / late.iter().map(|e| e.hits + e.misses).sum::<u64>() as f64
     };
+    let hits = |policy, ranks, fraction| hits_of(false, policy, ranks, fraction);
     for (ranks, fraction, least, most) in [
         (1, 0.2, 1.0, 1.0),
         (2, 0.2, 1.9, 2.1),
@@ -127,6 +128,10 @@ fn a_rank_of_several_that_looks_ahead_hits_two_to_five_times_as_often_as_one_tha
         let [belady, lobster] = ["belady", "lobster"].map(|policy| hits(policy, ranks, fraction) / kept);
         assert!((least..=most).contains(&belady), "{ranks} ranks, {fraction}: belady {belady} times minio");
         assert!(lobster <= belady + 0.01 && lobster >= 0.99, "{ranks} ranks, {fraction}: lobster {lobster}");
+        // Shares that do not change hit as often as one rank with a dataset of that size.
+        let fixed = hits_of(true, "minio", ranks, fraction);
+        let held = (f64::from(ranks) * fraction).min(1.0);
+        assert!((fixed / held - 1.0).abs() < 0.01, "{ranks} ranks, {fraction}: fixed shares {fixed}");
     }
 }
 

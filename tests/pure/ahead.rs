@@ -60,8 +60,8 @@ proptest! {
         capacity in 0u64..150,
         uniform in prop_oneof![
             Just(Uniform::default()),
-            Just(Uniform { in_order: true, replacement: false }),
-            Just(Uniform { in_order: false, replacement: true }),
+            Just(Uniform { in_order: true, ..Uniform::default() }),
+            Just(Uniform { replacement: true, ..Uniform::default() }),
         ],
     ) {
         prop_assume!(!drop_last || batch_size <= samples as usize);

@@ -3,6 +3,7 @@
 use lossfeed::index::{ScoreTable, Sizes};
 use lossfeed::ledger::{Access, LEAVE_MAX, Ledger};
 use lossfeed::policy;
+use lossfeed::sampler::{SamplerSettings, Uniform};
 use proptest::prelude::*;
 
 use crate::twins::Twin;
@@ -212,15 +213,18 @@ fn the_registry_says_what_its_policies_say_and_each_sampler_has_one_default() {
         let substitutes = made.needs().contains(policy::Needs::SUBSTITUTES);
         assert_eq!(substitutes, ["icache", "quiver"].contains(&entry.name));
     }
-    let default = |sampler| policy::default_for(sampler, 1).name;
+    let default = |sampler| policy::default_for(sampler).name;
     assert_eq!(
         ["uniform", "pads", "importance", "cost-aware", "anything"].map(default),
         ["minio", "shade", "importance", "importance", "importance"]
     );
     let rest = policy::ALL.iter().filter(|e| e.suits == policy::Suits::TheRest).count();
     assert_eq!(rest, 1);
-    assert_eq!(policy::default_for("uniform", 2).name, "belady");
-    assert_eq!(policy::default_for("importance", 2).name, "importance");
+    let of_ranks = |sampler: &str, ranks| SamplerSettings::from_name(sampler).unwrap().default_policy(ranks).name;
+    assert_eq!([1, 2].map(|ranks| of_ranks("uniform", ranks)), ["minio", "belady"]);
+    assert_eq!(of_ranks("importance", 2), "importance");
+    let shares = Uniform { fixed_shares: true, ..Uniform::default() };
+    assert_eq!(SamplerSettings::Uniform(shares).default_policy(2).name, "minio");
     let refused = policy::find_live("nopfs").unwrap_err().to_string();
     assert!(refused.contains("replay") && refused.contains("minio") && !refused.contains("of nopfs"), "{refused}");
 }

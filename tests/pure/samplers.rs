@@ -84,6 +84,7 @@ fn unbiased() -> Vec<(&'static str, SamplerSettings)> {
     vec![
         ("uniform", SamplerSettings::Uniform(Uniform::default())),
         ("uniform with replacement", SamplerSettings::Uniform(Uniform { replacement: true, ..Default::default() })),
+        ("uniform, fixed shares", SamplerSettings::Uniform(Uniform { fixed_shares: true, ..Default::default() })),
         ("importance", SamplerSettings::Importance(Importance::default())),
         ("importance with a low floor", SamplerSettings::Importance(Importance { floor: 0.05 })),
         ("cost-aware", SamplerSettings::CostAware(CostAware::default())),

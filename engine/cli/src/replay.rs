@@ -202,7 +202,7 @@ fn pairs<'a>(args: &'a ReplayArgs, samplers: &'a [Named]) -> Result<Vec<(Option<
         let sampler = &named_sampler.1;
         let policies = match (sampler.buffer(), named.is_empty()) {
             (Some(_), _) => vec!["fifo"],
-            (None, true) => vec![policy::default_for(sampler.name(), ranks(args)).name],
+            (None, true) => vec![sampler.default_policy(ranks(args)).name],
             (None, false) => named.clone(),
         };
         for name in policies {

@@ -6,7 +6,7 @@ use crate::device::Cpu;
 use crate::index::ScoreTable;
 
 use crate::ledger::Ledger;
-use crate::policy;
+use crate::policy::{self, Needs};
 use crate::sampler::Order;
 
 const SAMPLES: u32 = 20_000;
@@ -85,8 +85,10 @@ fn used(policy: &str, record_bytes: fn(SampleId) -> u64, spare: u64) -> Cache {
 }
 
 #[test]
-fn all_that_is_kept_about_a_resident_is_at_most_32_bytes() {
-    for name in policy::ALL.iter().filter(|entry| entry.is_live()).map(|entry| entry.name) {
+fn all_that_is_kept_about_a_resident_is_at_most_32_bytes_or_40_for_who_looks_ahead() {
+    for entry in policy::ALL.iter().filter(|entry| entry.is_live()) {
+        let name = entry.name;
+        let most = if entry.needs.contains(Needs::NEXT_EPOCH) { 40.0 } else { 32.0 };
         for kind in ["equal", "unequal"] {
             // With room for all, and with so little less that some always have to give way.
             for spare in [0, 20_000] {
@@ -105,7 +107,7 @@ fn all_that_is_kept_about_a_resident_is_at_most_32_bytes() {
                     each(cache.arena().metadata_bytes()),
                 );
                 assert!(ledger.residents() > SAMPLES as usize * 9 / 10);
-                assert!(each(counted) <= 32.0, "{name} with {kind} sizes: {:.2} bytes a resident", each(counted));
+                assert!(each(counted) <= most, "{name} with {kind} sizes: {:.2} bytes a resident", each(counted));
             }
         }
     }

@@ -53,7 +53,6 @@ impl Engine {
     /// As [`Self::new`], and [`crate::ErrorKind::Settings`] for a policy that needs to know more of the
     /// order to come than the sampler can tell.
     pub fn with_policy(dataset: Dataset, settings: Settings, policy: Box<dyn Policy>) -> Result<Self> {
-        settings.sampler.check_policy(policy.name(), policy.needs())?;
         if matches!(settings.sampler, SamplerSettings::Auto(_)) {
             return Err(Error::settings(
                 "sampler auto chooses the cache policy too: name a sampler beside a policy of your own",
@@ -65,6 +64,7 @@ impl Engine {
                 settings.sampler.name()
             )));
         }
+        settings.sampler.check_policy(policy.name(), policy.needs())?;
         Checked::new(dataset, settings, Left::default())?.build(policy)
     }
 }

@@ -61,14 +61,9 @@ pub fn find_live(name: &str) -> Result<&'static Entry> {
     )))
 }
 
-/// The policy that suits a sampler, of which as many ranks draw.
-pub fn default_for(sampler: &str, ranks: u32) -> &'static Entry {
+/// The policy that suits a sampler, where a rank draws from the same samples in every epoch.
+pub fn default_for(sampler: &str) -> &'static Entry {
     let all = const { &ALL };
-    if sampler == "uniform" && ranks > 1 {
-        // One rank meets every sample once an epoch, and then no policy beats minio; shared out anew, samples come back
-        // after one epoch or ten, and that is known ahead (decision 40).
-        return const { &belady::ENTRY };
-    }
     let suits = |entry: &&Entry| matches!(entry.suits, Suits::Samplers(names) if names.contains(&sampler));
     let otherwise = |entry: &&Entry| entry.suits == Suits::TheRest;
     all.iter().find(suits).or_else(|| all.iter().find(otherwise)).unwrap_or(&all[0])

@@ -7,7 +7,7 @@ use super::tilt;
 use super::{Auto, Chosen, CostAware, Importance, Pads, Sampler, Uniform};
 use super::{Curriculum, Given, Iis, InfoBatch, Ods, PadsAsCoded, Selective};
 use crate::error::{Error, Result};
-use crate::policy::{self, Needs};
+use crate::policy::{self, Entry, Needs};
 
 /// The names [`SamplerSettings::from_name`] knows: all that can draw. [`Given`] is asked for by those who bring ids.
 pub const NAMES: [&str; 13] = [
@@ -140,6 +140,14 @@ impl SamplerSettings {
         let of_epochs = matches!(self, Self::CostAware(_) | Self::Pads(_) | Self::PadsAsCoded(_) | Self::Ods(_));
         of_epochs || self.buffer().is_some() || matches!(self, Self::Auto(_))
     }
+    /// The cache policy that suits it, where as many ranks draw: that of its name, but for several ranks to which every
+    /// epoch is shared out anew. There a sample comes back after one epoch or ten, and that is known ahead (decision
+    /// 40).
+    pub fn default_policy(&self, ranks: u32) -> &'static Entry {
+        let anew = matches!(self, Self::Uniform(Uniform { fixed_shares: false, in_order: false, .. }));
+        let ahead = || policy::find("belady").ok().filter(|_| anew && ranks > 1);
+        ahead().unwrap_or_else(|| policy::default_for(self.name()))
+    }
     /// Whether a run with this sampler can tell a policy what it needs to know.
     ///
     /// # Errors
@@ -152,7 +160,7 @@ impl SamplerSettings {
         }
         let unknown = self.given().is_some() || self.buffer().is_some() || self.build()?.adaptive();
         if needs.contains(Needs::NEXT_EPOCH) && unknown {
-            let (name, fits) = (self.name(), policy::default_for(self.name(), 1).name);
+            let (name, fits) = (self.name(), policy::default_for(self.name()).name);
             return Err(Error::settings(format!(
                 "policy {policy} goes by the order of the next epoch, and sampler {name}'s is not known before that begins: use policy {fits} with it, or sampler uniform"
             )));
@@ -173,7 +181,13 @@ impl SamplerSettings {
             Self::Auto(_) => Err(Error::settings(
                 "sampler auto chooses for a loader, by its cache and its transform: here name replay, cost-aware or uniform",
             )),
-            Self::Uniform(Uniform { replacement: true, in_order: true }) => Err(Error::settings(
+            Self::Uniform(Uniform { fixed_shares: true, replacement, in_order }) if replacement || in_order => {
+                Err(Error::settings(format!(
+                    "uniform: fixed_shares is set beside {}: draws with replacement are from all samples, and a walk in order has fixed shares already, so leave one out",
+                    if replacement { "replacement" } else { "in_order" }
+                )))
+            }
+            Self::Uniform(Uniform { replacement: true, in_order: true, .. }) => Err(Error::settings(
                 "uniform: replacement and in_order are both set: draws with replacement have no order to keep, so leave one out",
             )),
             Self::Uniform(sampler) => Ok(Box::new(sampler)),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Order, Outlook, Sampler};
+use super::{Order, Outlook, Sampler, tilt};
 use crate::error::Result;
 use crate::random::{Purpose, below, generator, shuffle};
 
@@ -18,6 +18,11 @@ pub struct Uniform {
     pub replacement: bool,
     /// Walk the ids in ascending order instead of permuting them (evaluation, debugging). Not with `replacement`.
     pub in_order: bool,
+    /// With several ranks: every rank permutes a share of its own, the same in every epoch, instead of sharing one
+    /// permutation of everything. Its cache then holds that many times as much of what it draws; samples of different
+    /// ranks are never in one rank's batch. Every sample comes once an epoch all the same, with weights for shares of
+    /// unequal size.
+    pub fixed_shares: bool,
 }
 
 impl Sampler for Uniform {
@@ -29,6 +34,9 @@ impl Sampler for Uniform {
     }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
         let &Outlook { samples, epoch, seed, rank, world_size, .. } = outlook;
+        if self.fixed_shares && world_size > 1 {
+            return Ok(tilt::first_pass(outlook));
+        }
         let share = super::batches::share(samples as usize, rank, world_size);
         let ids = if self.replacement {
             let rng = &mut generator(seed, epoch, rank, Purpose::Draw);

@@ -212,7 +212,7 @@ fn every_sampler_closes_the_loop_over_a_model_and_its_seed_is_its_run() {
     // "auto" is one of the others by then.
     for name in NAMES.into_iter().filter(|&name| name != "auto") {
         let sampler = SamplerSettings::from_name(name).unwrap();
-        let policy = if sampler.buffer().is_some() { "fifo" } else { policy::default_for(name, 1).name };
+        let policy = if sampler.buffer().is_some() { "fifo" } else { policy::default_for(name).name };
         let run = |seed, noise| {
             let losses = Losses::Planted { samples: 300, decay: 5.0 };
             let costs = Some(Costs { latency_s: 0.01, ..Costs::default() });
