@@ -12,6 +12,7 @@ SHELL       := /bin/bash
 # TORCH  how pip names PyTorch; a smaller one without CUDA: TORCH="torch --extra-index-url URL_OF_ITS_CPU_WHEELS"
 # MINUTES, SEED, ONLY, OUT  `make chaos`: how long; what it is drawn from (empty: a new one, printed); attacks, with commas (kills,
 #        faults, datasets, losses, processes, files, memory, fuzz; empty: all); the folder of its JSON
+# PYTHONS `make packages`: the interpreters that try the wheels; empty = python3.11 to python3.14
 # PYTHON the interpreter to make .venv from; empty = the newest python3 >= 3.11 that is found
 JOBS   ?= 2
 DATA   ?=
@@ -27,7 +28,7 @@ export CARGO_BUILD_JOBS := $(JOBS)
 export JOBS TORCH PYTHON
 VENV := .venv
 
-.PHONY: help run test test-integrations chaos bench gpu gpu-bundle lint venv wheel clean
+.PHONY: help run test test-integrations chaos bench gpu gpu-bundle lint venv wheel packages clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +63,9 @@ venv: ## .venv with PyTorch and the build tools
 
 wheel: venv ## the release wheel, built and installed into .venv (nothing happens when nothing changed)
 	@.ci/wheel release
+
+packages: ## wheels for x86-64 and aarch64 and a source distribution in dist/packages, audited and tried; PYTHONS="python3.11 python3.14"
+	@.ci/packages
 
 clean: ## forget .venv, wheels, bundles and cargo's output
 	rm -rf $(VENV) .venv-integrations dist .gpu-bundle

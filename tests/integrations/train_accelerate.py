@@ -6,9 +6,16 @@ from sklearn.datasets import load_digits
 
 import lossfeed as lf
 from lossfeed.accelerate import Batches
+from lossfeed.typing import Sampler
 
 
-def train(folder, epochs=3, stop=None, resume=None, sampler="importance"):
+def train(
+    folder: str,
+    epochs: int = 3,
+    stop: int | None = None,
+    resume: str | None = None,
+    sampler: Sampler | None = "importance",
+) -> tuple[list[float], list[int]]:
     """Saves to `folder` and ends after `stop` batches; goes on from the folder `resume`. Returns the losses, and
     after which batches the optimizer stepped."""
     torch.manual_seed(0)
@@ -26,7 +33,8 @@ def train(folder, epochs=3, stop=None, resume=None, sampler="importance"):
     if resume is not None:
         accelerator.load_state(resume)
 
-    losses, steps = [], []
+    losses: list[float] = []
+    steps: list[int] = []
     for epoch in range(loader.epoch, epochs):
         batches.set_epoch(epoch)
         for batch in batches:
@@ -41,7 +49,7 @@ def train(folder, epochs=3, stop=None, resume=None, sampler="importance"):
             if len(losses) == stop:
                 accelerator.save_state(folder)
                 return losses, steps
-        accelerator.print(f"epoch {epoch}: loss {loss.item():.3f}, {loader.stats()['scores_total']:.0f} scores")
+        accelerator.print(f"epoch {epoch}: loss {losses[-1]:.3f}, {loader.stats()['scores_total']:.0f} scores")
     return losses, steps
 
 

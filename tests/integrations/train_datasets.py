@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 import lossfeed as lf
 
 
-def train(epochs=3):
+def train(epochs: int = 3) -> tuple[list[float], lf.Loader, Dataset]:
     torch.manual_seed(0)
     pixels, labels = load_digits(return_X_y=True)
     rows = Dataset.from_dict({"pixels": pixels.astype("float32") / 16, "label": labels})
@@ -15,7 +15,7 @@ def train(epochs=3):
     loader = lf.Loader(parts["train"], 64, sampler="auto", cache="30%", num_workers=2, seed=0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
-    losses = []
+    losses: list[float] = []
     for epoch in range(epochs):
         loader.set_epoch(epoch)
         for batch in loader:
@@ -24,7 +24,7 @@ def train(epochs=3):
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
-        print(f"epoch {epoch}: loss {loss.item():.3f}, {loader.stats()['hits_total']:.0f} hits")
+        print(f"epoch {epoch}: loss {losses[-1]:.3f}, {loader.stats()['hits_total']:.0f} hits")
     with torch.no_grad():
         right = sum((model(b["pixels"]).argmax(1) == b["label"]).sum().item() for b in lf.Loader(parts["test"], 128))
     print(f"{right / len(parts['test']):.1%} right of {len(parts['test'])} held out")

@@ -1,14 +1,18 @@
 """A loop in plain PyTorch, with a checkpoint that goes on in the middle of an epoch."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
 
 import lossfeed as lf
+from lossfeed.typing import Sampler
 
 
-def train(checkpoint, epochs=4, stop=None, sampler="importance"):
+def train(
+    checkpoint: str | Path, epochs: int = 4, stop: int | None = None, sampler: Sampler | None = "importance"
+) -> list[float]:
     """Trains, from `checkpoint` on if it is there; saves and ends after `stop` steps. Returns the losses."""
     torch.manual_seed(0)
     pixels, labels = load_digits(return_X_y=True)
@@ -24,7 +28,7 @@ def train(checkpoint, epochs=4, stop=None, sampler="importance"):
         optimizer.load_state_dict(saved["optimizer"])
         loader.load_state_dict(saved["loader"])
 
-    losses = []
+    losses: list[float] = []
     for epoch in range(loader.epoch, epochs):
         loader.set_epoch(epoch)
         for batch in loader:
@@ -34,10 +38,10 @@ def train(checkpoint, epochs=4, stop=None, sampler="importance"):
             optimizer.step()
             losses.append(loss.item())
             if len(losses) == stop:
-                parts = {"model": model, "optimizer": optimizer, "loader": loader}
+                parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "loader": loader}
                 torch.save({name: part.state_dict() for name, part in parts.items()}, checkpoint)
                 return losses
-        print(f"epoch {epoch}: loss {loss.item():.3f}, {loader.stats()['scores_total']:.0f} scores")
+        print(f"epoch {epoch}: loss {losses[-1]:.3f}, {loader.stats()['scores_total']:.0f} scores")
 
     with torch.no_grad():
         right = sum((model(x).argmax(1) == y).sum().item() for x, y in lf.Loader(validation, 256))

@@ -10,7 +10,9 @@ from timm.utils import ModelEmaV3
 import lossfeed as lf
 
 
-def train(epochs=3, mixup=0.2, smoothing=0.1, samples=256):
+def train(
+    epochs: int = 3, mixup: float = 0.2, smoothing: float = 0.1, samples: int = 256
+) -> tuple[list[float], ModelEmaV3, lf.Loader]:
     torch.manual_seed(0)
     pixels, labels = load_digits(return_X_y=True)
     pictures = (pixels.reshape(-1, 8, 8, 1)[:samples] * 15).astype("uint8").repeat(4, 1).repeat(4, 2)
@@ -24,7 +26,7 @@ def train(epochs=3, mixup=0.2, smoothing=0.1, samples=256):
     average = ModelEmaV3(model, decay=0.9)
     mix = Mixup(mixup_alpha=mixup, label_smoothing=smoothing, num_classes=10)
 
-    losses = []
+    losses: list[float] = []
     for epoch in range(epochs):
         loader.set_epoch(epoch)
         for batch in loader:
@@ -38,7 +40,7 @@ def train(epochs=3, mixup=0.2, smoothing=0.1, samples=256):
             optimizer.step()
             average.update(model)
             losses.append(loss.item())
-        print(f"epoch {epoch}: loss {loss.item():.3f}, {loader.stats()['scores_total']:.0f} scores")
+        print(f"epoch {epoch}: loss {losses[-1]:.3f}, {loader.stats()['scores_total']:.0f} scores")
     return losses, average, loader
 
 

@@ -7,6 +7,7 @@ import typing
 import pytest
 
 import lossfeed as lf
+import lossfeed.typing
 from lossfeed import _native, _words
 
 
@@ -50,6 +51,20 @@ def test_each_word_is_taken_and_another_is_refused(numbers, keyword):
         assert refusal(word) != wrong.replace("mru", word)
 
 
+@pytest.mark.parametrize("keyword,words", [("layout", _words.Layout), ("dtype", _words.PixelType), ("augment", _words.Augment)])
+def test_a_transform_takes_each_word_and_no_other(keyword, words):
+    for word in typing.get_args(words):
+        lf.ImageTransform(**{keyword: word})
+    with pytest.raises(lf.SettingsError, match="mru"):
+        lf.ImageTransform(**{keyword: "mru"})
+
+
+def test_users_are_shown_every_word():
+    words = {name for name, value in vars(_words).items() if typing.get_origin(value) is typing.Literal}
+    assert sorted(words) == lf.typing.__all__
+    assert all(getattr(lf.typing, name) is getattr(_words, name) for name in words)
+
+
 @pytest.mark.parametrize(
     "function,keyword,words",
     [
@@ -58,6 +73,10 @@ def test_each_word_is_taken_and_another_is_refused(numbers, keyword):
         (lf.Loader.loss, "kind", _words.LossKind),
         (lf.open, "mode", _words.Mode),
         (lf.ImageTransform, "layout", _words.Layout),
+        (lf.ImageTransform, "dtype", _words.PixelType),
+        (lf.ImageTransform, "augment", _words.Augment),
+        (lf.Data.cache_bytes, "form", _words.CacheForm),
+        (lf.Loader, "pad", _words.Join),
         *((lf.Loader, keyword, words) for keyword, words in KEYWORDS.items()),
     ],
     ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),

@@ -49,8 +49,8 @@ def score_ids(account: Account, samples: int, ids: Any, losses: Any, grad_norms:
     check_rows("losses", floats[0], len(names))
     check_losses(*floats)
     account.uses.scored = True
-    sent = [None if c is None else as_bytes(numpy.ascontiguousarray(c, dtype=numpy.float32)) for c in floats]
-    account.engine().apply_scores_to_ids(as_bytes(names.astype(numpy.int64)), *sent, None, None)
+    losses, grad_norms = map(_float32, floats)
+    account.engine().apply_scores_to_ids(as_bytes(names.astype(numpy.int64)), losses, grad_norms, None, None)
 
 
 def measure(logits: Any, target: Any, ignore_index: int) -> Columns:
@@ -72,8 +72,12 @@ def measure(logits: Any, target: Any, ignore_index: int) -> Columns:
 
 
 def _send(account: Account, batch: Batch, columns: Columns) -> None:
-    numpy = require_numpy("scoring arrays")
-    floats = columns.loss, columns.grad_norm, columns.entropy
-    sent = [None if c is None else as_bytes(numpy.ascontiguousarray(c, dtype=numpy.float32)) for c in floats]
+    loss, grad_norm, entropy = map(_float32, (columns.loss, columns.grad_norm, columns.entropy))
     count = None if columns.rank_count is None else as_bytes(columns.rank_count)
-    account.engine().apply_scores(batch._ticket, *sent, count)
+    account.engine().apply_scores(batch._ticket, loss, grad_norm, entropy, count)
+
+
+def _float32(column: Any) -> Any:
+    """A column as the engine reads it; None where nobody measured it."""
+    numpy = require_numpy("scoring arrays")
+    return None if column is None else as_bytes(numpy.ascontiguousarray(column, dtype=numpy.float32))

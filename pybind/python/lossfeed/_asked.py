@@ -10,11 +10,23 @@ from ._errors import SettingsError, UsageError
 from ._keywords import differs
 
 
+class Keywords(SimpleNamespace):
+    """A loader's keywords, as they were given."""
+
+    batch_size: int
+    num_workers: int | None
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    prefetch_factor: int | None
+    persistent_workers: bool
+
+
 class Asked:
     """Attributes of :class:`torch.utils.data.DataLoader`, for the code that reads them. They say what was asked for, and
     nothing changes by them."""
 
-    _asked: SimpleNamespace
+    _asked: Keywords
 
     def _to_copy(self, under_way: bool) -> dict[str, Any]:
         """The keywords that another such loader is made with.

@@ -60,7 +60,7 @@ def _generators_kept() -> Iterator[None]:
         random.setstate(pythons)
         if numpy_random is not None:
             numpy_random.set_state(numpys)
-        if torchs is not None:
+        if torch is not None:
             torch.set_rng_state(torchs)
 
 

@@ -114,7 +114,7 @@ class Batch:
             raise SettingsError(f"{type(other).__name__} is no batch: copy_ takes over another batch's samples")
         # First, for a pickled batch has none: nothing may change then.
         ticket = other._ticket
-        pairs = []
+        pairs: list[tuple[Any, Any]] = []
         for name in ("data", "target", "ids", "_weight"):
             mine, theirs = list(_arrays(getattr(self, name))), list(_arrays(getattr(other, name)))
             shapes = [tuple(array.shape) for array in mine], [tuple(array.shape) for array in theirs]

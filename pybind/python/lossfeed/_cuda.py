@@ -104,7 +104,7 @@ def captured_ids(box: _native.Mailbox, batch: Batch, device: torch.device) -> in
         )
     # The graph knows them by their address alone, and may be replayed long after the batch has gone from the caller's
     # hands. They share their memory with what else came with the batch, the targets among them.
-    address = batch.ids.data_ptr()
+    address: int = batch.ids.data_ptr()
     box.keep(address, (batch.ids, batch.target, batch.data, batch._weight))
     return address
 
@@ -143,7 +143,7 @@ def forward(
             native.check(stream(device))
         real = real_dtype(rows)
         one = reduction is not None
-        term = torch.empty(() if one else count, dtype=reduction.dtype if one else real, device=device)
+        term = torch.empty(() if one else count, dtype=real if reduction is None else reduction.dtype, device=device)
         rest = torch.empty((6, count), dtype=real, device=device)
         correct = torch.empty(count, dtype=torch.uint8, device=device)
         counts = torch.empty(count, dtype=torch.int32, device=device) if ranks else None
@@ -300,7 +300,8 @@ def mail_sequences(native: _native.CudaKernels, columns: Columns, samples: int, 
 def mail_columns(native: _native.CudaKernels, columns: list[torch.Tensor], where: Home) -> None:
     """Ranks ``(B,)`` float32 losses and mails them with the columns behind them (grad_norm, entropy)."""
     columns = [c.contiguous() for c in columns]
-    loss, grad_norm, entropy = [*columns, None, None][:3]
+    loss, *others = columns
+    grad_norm, entropy = [*others, None, None][:2]
     device = loss.device
     with on(device):
         scratch = torch.empty(_native.scratch_bytes(len(loss), 1), dtype=torch.uint8, device=device)

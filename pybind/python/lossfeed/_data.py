@@ -6,7 +6,7 @@ import operator
 from array import array
 from typing import Any, Callable, Iterable
 
-from . import _native
+from . import _native, _words
 from ._dataset import Adaptor
 from ._errors import SettingsError
 from ._keywords import choice, real, whole
@@ -144,7 +144,7 @@ class Data(MadeAgain):
                 "stores each has its own: limit those"
             )
 
-    def cache_bytes(self, form: str = "encoded") -> int:
+    def cache_bytes(self, form: _words.CacheForm = "encoded") -> int:
         """Host memory in bytes that caching every sample would take, in the form ``"encoded"`` or ``"decoded"``."""
         size = self._native.cache_bytes(choice("form", form, "encoded", "decoded"))
         if size == 2**64 - 1:

@@ -70,6 +70,7 @@ class Adaptor:
                 return rows
             for i in ids:
                 reading[me] = i
+                more: bool | None
                 try:
                     item = dataset[i]
                 except BaseException as error:

@@ -23,7 +23,7 @@ def exchange(account: Account, rank: int, world_size: int, group: Any) -> None:
                 f"this loader exchanges scores with {world_size - 1} other ranks, and there is no process group to do "
                 "it through: call torch.distributed.init_process_group first, or leave ranks= out"
             )
-        every = _Everybody(distributed, group)
+        every: _Everybody | _Nobody = _Everybody(distributed, group)
     else:
         every = _Nobody()
     failed: Error | None = None

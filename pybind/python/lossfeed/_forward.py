@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import torch
 
@@ -18,7 +18,7 @@ class Forward(NamedTuple):
     """``(6, R)``: share (what the row adds to the denominator of a mean), loss, max, log_sum, grad_norm, entropy."""
     correct: torch.Tensor
     """uint8 ``(R,)``; 255 where ignored."""
-    count: torch.Tensor | None = None
+    rank_count: torch.Tensor | None = None
     """int32 ``(R,)``: rank counts; -1 where there is none. None: nobody asked for ranks."""
     rank_score: torch.Tensor | None = None
     """float32 ``(R,)``; None for those who train, who have no use for it."""
@@ -26,7 +26,7 @@ class Forward(NamedTuple):
     def scores(self) -> Columns:
         """The scores of the plain loss."""
         _, loss, _, _, grad_norm, entropy = self.rest.unbind()
-        return Columns(loss, grad_norm, entropy, self.correct, self.count, self.rank_score)
+        return Columns(loss, grad_norm, entropy, self.correct, self.rank_count, self.rank_score)
 
     @property
     def softmax(self) -> torch.Tensor:
@@ -86,6 +86,10 @@ def class_indices(target: torch.Tensor) -> torch.Tensor:
     return target.detach().to(torch.int64).contiguous()
 
 
+@overload
+def plain(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor: ...
+@overload
+def plain(values: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None: ...
 def plain(values: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     """`values` as the kernels read them: of that type, side by side, without a gradient."""
     return None if values is None else values.detach().to(dtype).contiguous()

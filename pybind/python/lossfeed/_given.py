@@ -172,9 +172,9 @@ def _iterable(name: str, value: Any) -> Any:
 
 def _largest(source: Any, asked: Any) -> int:
     """The most samples of a batch, for which memory is made."""
-    asked = whole("batch_size", asked, 1)
-    if asked > 1:
-        return asked
+    most = whole("batch_size", asked, 1)
+    if most > 1:
+        return most
     said = getattr(source, "batch_size", None)
     if isinstance(said, int) and not isinstance(said, bool) and said > 0:
         return said

@@ -8,7 +8,8 @@ from typing import Any
 
 from . import _native
 from ._errors import SettingsError
-from ._structure import Leaf, Structure
+from ._packing import Leaf
+from ._structure import Structure
 
 
 def names(fields: Any) -> list[str]:

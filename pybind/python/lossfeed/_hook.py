@@ -199,12 +199,13 @@ def _weights(batch: Batch, device: torch.device, positions: int) -> torch.Tensor
 
 def _beside(value: Any, device: torch.device) -> torch.Tensor:
     """`value` as a tensor on `device`."""
-    if not isinstance(value, torch.Tensor):
-        try:
-            value = torch.as_tensor(value)
-        except (TypeError, ValueError, RuntimeError) as cause:
-            raise SettingsError(f"a target of {type(value).__name__} is no tensor or array of numbers: {cause}") from None
-    return value.to(device, non_blocking=True)
+    if isinstance(value, torch.Tensor):
+        return value.to(device, non_blocking=True)
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as cause:
+        raise SettingsError(f"a target of {type(value).__name__} is no tensor or array of numbers: {cause}") from None
+    return tensor.to(device, non_blocking=True)
 
 
 def _check_reduction(reduction: str) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _native, _words
 from ._errors import SettingsError
 from ._keywords import choice, flag, real, whole
 from ._memory import is_array, is_tensor
 from ._resize import find as find_resize, size
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
 
 
 class ImageTransform:
@@ -90,7 +94,7 @@ class ImageTransform:
 
     def __init__(
         self,
-        dtype: Any = "float32",
+        dtype: _words.PixelType | torch.dtype | numpy.dtype[Any] | type = "float32",
         *,
         mean: Any = None,
         std: Any = None,
@@ -109,7 +113,7 @@ class ImageTransform:
         hue: float | tuple[float, float] = 0.0,
         jitter: float = 1.0,
         grayscale: float = 0.0,
-        augment: str | dict[str, Any] | None = None,
+        augment: _words.Augment | dict[str, Any] | None = None,
     ) -> None:
         name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
         self._layout = choice("layout", layout, "NCHW", "NHWC", "channels_last")
@@ -163,8 +167,9 @@ class ImageTransform:
 
     def _fit(self, source: _native.Source) -> _native.ImageTransform:
         """Checked against a dataset."""
-        transform, *early = (step and json.dumps(step) for step in self._steps)
-        return _native.ImageTransform(source, transform, *early)
+        settings, *early = self._steps
+        crop, jitter, augment = (None if step is None else json.dumps(step) for step in early)
+        return _native.ImageTransform(source, json.dumps(settings), crop, jitter, augment)
 
 
 def transform(value: Any) -> ImageTransform:
@@ -222,6 +227,7 @@ def _resized_crop(plain: dict[str, Any], scale: Any, ratio: Any, resize: Any) ->
         if ratio is not None:
             raise SettingsError(f"ratio={ratio!r} with resize={resize!r}, which keeps the aspect ratio: leave one out")
         found = find_resize(resize, plain["crop"])
+        assert found is not None
         return {"size": plain["crop"], "of": {"covering": {"to": found.to, "random": plain["random_crop"]}}}
     if resize is not None:
         raise SettingsError(f"scale={scale!r} with resize={resize!r}: a part of any area is resized to crop; leave one out")

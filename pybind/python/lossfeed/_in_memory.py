@@ -30,7 +30,8 @@ def of_arrays(tree: Any) -> Data:
     row = dict(zip(tree, (value[0] for value in values))) if isinstance(tree, dict) else [value[0] for value in values]
     structure = Structure(row)
     fields, target = structure.divided(columns)
-    return Data(_native.array_source(fields, *(target or (bytes(len(some)), NO_TARGET)), len(some)), (), structure)
+    column, spec = target or (bytes(len(some)), NO_TARGET)
+    return Data(_native.array_source(fields, column, spec, len(some)), (), structure)
 
 
 def _array(name: str, value: Any) -> Any:

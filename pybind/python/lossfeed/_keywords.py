@@ -11,11 +11,13 @@ import math
 import operator
 import os
 import warnings
-from typing import Any, Iterable
+from typing import Any, Iterable, TypeVar
 
 from . import _native
 from ._errors import SettingsError, UsageError
 from ._memory import torch_loaded
+
+W = TypeVar("W", bound=str)
 
 #: Keyword -> what it means here.
 HONOURED = {
@@ -118,11 +120,11 @@ def seconds(name: str, value: Any) -> float:
         raise SettingsError(f"{name}={value!r} must be a number of seconds, 0 to {_LONGEST_S:g}") from None
 
 
-def choice(name: str, value: Any, *allowed: str) -> str:
+def choice(name: str, value: Any, *allowed: W) -> W:
     """One of a few words."""
     if not isinstance(value, str) or value not in allowed:
         raise SettingsError(f"{name}={value!r} is unknown: use {', '.join(allowed[:-1])} or {allowed[-1]}")
-    return value
+    return allowed[allowed.index(value)]
 
 
 def workers(num_workers: Any, prefetch_factor: Any) -> tuple[int | None, int]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from types import GenericAlias, SimpleNamespace
-from typing import Any, Iterable
+from types import GenericAlias
+from typing import Any, Iterable, Mapping
 
 from . import _arrays, _closing, _exchange, _keywords, _making, _native, _readers, _words
-from ._asked import Asked
+from ._asked import Asked, Keywords
 from ._batch import Batch
 from ._errors import Error, SettingsError, UsageError
 from ._half import torch_half
@@ -143,7 +143,7 @@ class Loader(Asked, Told, MadeAgain):
         in_order: bool = True,
         dataset: Any = None,
         weights: Any = None,
-        pad: Any = None,
+        pad: float | _words.Join | Mapping[str, float | _words.Join] | None = None,
         device: Any = "cpu",
         cache: int | float | str | None = None,
         cache_form: _words.CacheForm = "encoded",
@@ -166,7 +166,7 @@ class Loader(Asked, Told, MadeAgain):
     ) -> None:
         keywords = dict(locals())
         del keywords["self"]
-        self._asked = SimpleNamespace(**keywords)
+        self._asked = Keywords(**keywords)
         made = _making.make(self._asked)
         self._engine: _native.Engine | None = made.engine
         self._closing: _native.Engine | None = None

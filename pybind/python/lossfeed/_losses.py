@@ -116,7 +116,7 @@ def cross_entropy(
 ) -> torch.Tensor:
     """See :func:`lossfeed.cross_entropy`."""
     if weight is None and isinstance(logits, torch.Tensor) and logits.is_cuda and not torch.compiler.is_compiling():
-        done = FREE.cross_entropy(logits, target, ignore_index, reduction, label_smoothing, overwrite_logits)
+        done: torch.Tensor | None = FREE.cross_entropy(logits, target, ignore_index, reduction, label_smoothing, overwrite_logits)
         if done is not None:
             return done
     known = reduction in REDUCTIONS

@@ -49,5 +49,6 @@ class Mail:
             event, floats, counts, ticket = self._waiting.popleft()
             if wait:
                 event.synchronize()
-            loss, grad_norm, entropy = [*map(span, floats), None, None][:3]
+            loss, *others = map(span, floats)
+            grad_norm, entropy = [*others, None, None][:2]
             self._engine.apply_scores(ticket, loss, grad_norm, entropy, span(counts))

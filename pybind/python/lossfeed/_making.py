@@ -20,6 +20,7 @@ from ._pass import Line
 from ._seeds import Seeds
 from ._sizes import parse_bytes, parse_cache
 from ._views import Views
+from ._words import CacheForm
 
 
 class Made(NamedTuple):
@@ -142,26 +143,27 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -
     specs = data._native.fields if made is None else [made.spec]
     channels_last = transform is not None and transform._layout == "channels_last"
     views = Views(framework, specs, data._native.target_spec, channels_last, structure, asked.pad)
-    settings, *early = (None, None, None, None) if transform is None else transform._steps
+    settings, crop, jitter, augment = (None, None, None, None) if transform is None else transform._steps
     random = made is not None and made.random
     if device == "cpu":
-        return _Delivery(device, views, None, random, settings, *early)
+        return _Delivery(device, views, None, random, settings, crop, jitter, augment)
     if structure is not None and asked.collate_fn is not None:
-        return _Delivery("cpu", views, None, random, settings, *early, device)
+        return _Delivery("cpu", views, None, random, settings, crop, jitter, augment, device)
     courier = Courier(device, views, made)
     if settings is not None and settings["erase"] > 0 and not courier.host_transforms:
         raise SettingsError(
             f"erase={settings['erase']:g} is for device='cpu': on a GPU a kernel makes the images, and it erases nothing; "
             "leave it out, and erase in the loop"
         )
-    return _Delivery(courier.name, views, courier, random, settings if courier.host_transforms else None, *early)
+    by_threads = settings if courier.host_transforms else None
+    return _Delivery(courier.name, views, courier, random, by_threads, crop, jitter, augment)
 
 
 def _settings(
     asked: SimpleNamespace, data: Data, world: _ranks.World, delivery: _Delivery, order: _given.Given | None
 ) -> dict[str, Any]:
     """The engine's settings."""
-    form = _keywords.choice("cache_form", asked.cache_form, "encoded", "decoded")
+    form: CacheForm = _keywords.choice("cache_form", asked.cache_form, "encoded", "decoded")
     path = _keywords.choice("copy_path", asked.copy_path, "auto", "gathered", "batched", "mapped")
     workers, ahead = _keywords.workers(asked.num_workers, asked.prefetch_factor)
     sampler = _keywords.sampler(asked.sampler, asked.shuffle)

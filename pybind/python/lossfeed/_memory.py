@@ -77,14 +77,15 @@ def dtype_name(value: Any) -> str:
     return str(value.dtype).removeprefix("torch.") if is_tensor(value) else value.dtype.name
 
 
-def span(tensor: Any) -> ctypes.Array:
+def span(tensor: Any) -> ctypes.Array[ctypes.c_ubyte]:
     """The bytes from a CPU tensor's first element to the end of its last, as an object with the buffer protocol that
     keeps the tensor alive. Strides must not be negative, which torch guarantees."""
     if tensor.numel() == 0:
         return (ctypes.c_ubyte * 0)()
     elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    borrowed: ctypes.Array[ctypes.c_ubyte]
     borrowed = (ctypes.c_ubyte * (elements * tensor.element_size())).from_address(tensor.data_ptr())
-    borrowed.owner = tensor
+    borrowed.owner = tensor  # type: ignore[attr-defined]
     return borrowed
 
 

@@ -1,7 +1,7 @@
 """The native half. Private: its calls are what the Python layer needs, and change with it."""
 
 from os import PathLike
-from typing import Any, Callable
+from typing import Any, Callable, Iterator, Sequence
 
 from typing_extensions import Buffer as _Buffer
 
@@ -148,6 +148,7 @@ class Rows:
     def put(self, answer: tuple[Any, ...]) -> bool: ...
     def __len__(self) -> int: ...
     def __getitem__(self, k: int) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
 
 class Call:
     """A call that a loader thread waits for."""
@@ -400,9 +401,7 @@ class Sent:
 class ImageTransform:
     """What becomes of a dataset's pixels."""
 
-    def __init__(
-        self, source: Source, settings: str, crop: str | None, jitter: str | None, augment: str | None
-    ) -> None: ...
+    def __init__(self, source: Source, settings: str, crop: str | None, jitter: str | None, augment: str | None) -> None: ...
     @property
     def spec(self) -> _Spec: ...
     @property
@@ -448,14 +447,14 @@ def record_source(
     data: list[tuple[str, int, _AnySpec]], target: tuple[str, int, _AnySpec] | None, samples: int
 ) -> Source: ...
 def array_source(
-    data: list[tuple[_Buffer, _AnySpec]], target: _Buffer, target_spec: _AnySpec, samples: int
+    data: Sequence[tuple[_Buffer, _AnySpec]], target: _Buffer, target_spec: _AnySpec, samples: int
 ) -> Source: ...
 def dataset_source(
-    fetch: Callable[[list[int]], list[Any]],
+    fetch: Callable[[list[int]], Rows | list[Any]],
     readers: Any,
     turns: Turns,
     samples: int,
-    data: list[_AnySpec],
+    data: Sequence[_AnySpec],
     tailed: bool,
     target_spec: _AnySpec,
     description: str,

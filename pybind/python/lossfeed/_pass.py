@@ -99,7 +99,7 @@ class Pass(OfThisProcess, Iterator[Batch]):
             raise StopIteration
         self._unseen = 1
         fields, ticket = found
-        batch = fields.batch(ticket, line.account.uses)
+        batch: Batch = fields.batch(ticket, line.account.uses)
         if line.move_to is not None:
             batch.to(line.move_to)
         if line.account.graph is not None:

@@ -26,6 +26,10 @@ _STREAMS_MAX = 64
 _SCRATCH_MIN = 1 << 16
 
 _Tensor = torch.Tensor
+#: In the place of a plan that nobody has made yet.
+_UNMADE: Any = object()
+#: The name of the logits' dtype, how many rows and classes, and the elements from row to row.
+_Rows = tuple[str, int, int, int]
 
 
 class _Scratch:
@@ -62,6 +66,10 @@ class _Plan:
     """A native plan, and what a call needs beside the addresses."""
 
     __slots__ = ("native", "size", "device", "index", "mailbox", "real", "dtype", "kept")
+    #: A loss's arithmetic and its own type, and how many numbers its backward needs of the rows.
+    real: torch.dtype
+    dtype: torch.dtype
+    kept: int
 
     def __init__(self, native: Any, device: torch.device, mailbox: _native.Mailbox | None) -> None:
         self.native, self.size = native, native.scratch_bytes
@@ -87,8 +95,8 @@ class Plans:
             *(target.shape, target.stride(), target.dtype, target.device),
             ignore_index,
         )
-        plan = self._scores.get(key, key)
-        if plan is key:
+        plan = self._scores.get(key, _UNMADE)
+        if plan is _UNMADE:
             plan = _make(self._scores, key, account, _score_plan)
         if plan is None or logits.is_neg() or len(batch._ticket) != key[0][0]:
             return False
@@ -96,6 +104,7 @@ class Plans:
         scratch = _scratch_of(plan, stream)
         there = stream, logits.data_ptr(), target.data_ptr()
         if not plan.native.launch(plan.mailbox, batch._ticket, *there, scratch.address):
+            assert plan.mailbox is not None
             scratch, ids = _Scratch(plan.device, plan.size), _cuda.captured_ids(plan.mailbox, batch, plan.device)
             plan.native.launch(plan.mailbox, None, *there, scratch.address, ids)
         return True
@@ -122,8 +131,8 @@ class Plans:
             *(target.shape, target.stride(), target.dtype, target.device),
             *(ignore_index, reduction, label_smoothing, wide),
         )
-        plan = self._losses.get(key, key)
-        if plan is key:
+        plan = self._losses.get(key, _UNMADE)
+        if plan is _UNMADE:
             plan = _make(self._losses, key, account, _loss_plan)
         # Inside vmap, grad and their like the tensors stand for others.
         if plan is None or logits.is_neg() or torch._C._functorch.peek_interpreter_stack() is not None:
@@ -143,7 +152,7 @@ FREE = Plans()
 
 def _launch_loss(
     plan: _Plan, logits: torch.Tensor, target: torch.Tensor, sample_weight: Any, batch: Batch | None
-) -> tuple[Any, Any]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The loss, and what its backward needs of the rows: maxima, log-sums, and the divisor of the mean."""
     stream = _cuda.raw_stream(plan.index)
     loss = torch.empty((), dtype=plan.dtype, device=plan.device)
@@ -153,7 +162,7 @@ def _launch_loss(
     there = stream, logits.data_ptr(), target.data_ptr(), weight, loss.data_ptr(), kept.data_ptr()
     if not plan.native.forward(plan.mailbox, None if batch is None else batch._ticket, *there, scratch.address):
         scratch = _Scratch(plan.device, plan.size)
-        ids = 0 if batch is None else _cuda.captured_ids(plan.mailbox, batch, plan.device)
+        ids = 0 if batch is None or plan.mailbox is None else _cuda.captured_ids(plan.mailbox, batch, plan.device)
         plan.native.forward(plan.mailbox, None, *there, scratch.address, True, ids)
     return loss, kept
 
@@ -225,7 +234,7 @@ def _make(plans: dict[Any, _Plan | None], key: Any, account: Account | None, kin
     return made
 
 
-def _readable(shape: Any, strides: Any, dtype: torch.dtype) -> bool:
+def _readable(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> bool:
     """Whether the kernels read such rows in place, as :func:`lossfeed._forward.readable` has it."""
     if len(shape) != 2 or 0 in shape or str(dtype).removeprefix("torch.") not in LOGIT_DTYPES:
         return False
@@ -233,18 +242,19 @@ def _readable(shape: Any, strides: Any, dtype: torch.dtype) -> bool:
     return (column == 1 or classes == 1) and (row >= classes or rows == 1 or row == 0)
 
 
-def _score_plan(native: _native.CudaKernels, rows: Any, key: Any, account: Any) -> _Plan:
+def _score_plan(native: _native.CudaKernels, rows: _Rows, key: Any, account: Any) -> _Plan:
     return _Plan(_native.ScorePlan(native, *rows, key[8], RANK_BASE), key[3], _cuda.mailbox(account, key[3]))
 
 
-def _loss_plan(native: _native.CudaKernels, rows: Any, key: Any, account: Account | None) -> _Plan | None:
+def _loss_plan(native: _native.CudaKernels, rows: _Rows, key: Any, account: Account | None) -> _Plan | None:
     ignore_index, reduction, label_smoothing, wide = key[8:]
     if reduction not in ("mean", "sum") or not 0.0 <= label_smoothing <= 1.0:
         return None
     dtype, device, mailbox = key[2], key[3], None if account is None else _cuda.mailbox(account, key[3])
     narrow = dtype.itemsize == 2 and not wide
-    settings = ignore_index, label_smoothing, reduction == "mean", narrow, RANK_BASE
-    made = _Plan(_native.LossPlan(native, *rows, *settings), device, mailbox)
+    mean = reduction == "mean"
+    native_plan = _native.LossPlan(native, *rows, ignore_index, label_smoothing, mean, narrow, RANK_BASE)
+    made = _Plan(native_plan, device, mailbox)
     made.real = torch.float64 if dtype == torch.float64 else torch.float32
     made.dtype, made.kept = dtype if narrow else made.real, 2 * key[0][0] + 1
     return made

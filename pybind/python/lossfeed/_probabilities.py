@@ -116,4 +116,5 @@ def losses(
 ) -> torch.Tensor:
     """Losses in the shape of class indices for these logits, in the precision of the arithmetic."""
     shape = () if logits.dim() == 1 else (logits.shape[0], *logits.shape[2:])
-    return ProbabilityLosses.apply(class_rows(logits), class_rows(target), weight, label_smoothing).view(shape)
+    rows: torch.Tensor = ProbabilityLosses.apply(class_rows(logits), class_rows(target), weight, label_smoothing)
+    return rows.view(shape)

@@ -8,7 +8,7 @@ from typing import Any
 
 def readable(report: str) -> dict[str, Any]:
     """The engine's report (JSON), with ranges as text and pairs as dicts."""
-    found = json.loads(report)
+    found: dict[str, Any] = json.loads(report)
     found["uses"] = {_range(least, most): samples for least, most, samples in found["uses"]}
     found["most_used"] = {sample: times for sample, times in found["most_used"]}
     ages = found["score_ages"]

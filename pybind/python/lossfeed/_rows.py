@@ -174,18 +174,19 @@ class RowLosses(torch.autograd.Function):
         ctx.save_for_backward(logits, target, weight, found.rest, sample_weight)
         ctx.settings = ignore_index, label_smoothing
         ctx.overwrite, ctx.mean = overwrite, reduction is not None and reduction.mean
-        ctx.mark_non_differentiable(found.rest, found.correct, *(() if found.count is None else (found.count,)))
+        ctx.mark_non_differentiable(found.rest, found.correct, *(() if found.rank_count is None else (found.rank_count,)))
         return tuple(found[:4])
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:
         logits, target, weight, rest, sample_weight = ctx.saved_tensors
         divisor = rest[0, :1] if ctx.mean else None
+        ignore_index, label_smoothing = ctx.settings
         if torch.is_grad_enabled():
             each = grad if grad.dim() else _each_row(grad.to(rest.dtype), divisor, sample_weight, len(logits))
-            gradient = composite_gradient(logits, target, weight, *ctx.settings, each)
+            gradient = composite_gradient(logits, target, weight, ignore_index, label_smoothing, each)
         else:
-            of_logits = logits, target, weight, *ctx.settings, rest[2:4]
+            of_logits = logits, target, weight, ignore_index, label_smoothing, rest[2:4]
             gradient = backward(*of_logits, grad, ctx.overwrite, divisor, sample_weight)
         return gradient, None, None, None, None, None, None, None
 
@@ -243,7 +244,7 @@ def _(logits, target, weight, ignore_index, label_smoothing, softmax, grad_term)
     return torch.empty_like(logits, memory_format=torch.contiguous_format)
 
 
-def _save_forward(ctx: Any, inputs: tuple, output: tuple) -> None:
+def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     logits, target, weight, ignore_index, label_smoothing = inputs
     ctx.save_for_backward(logits, target, weight, output[1])
     ctx.settings = ignore_index, label_smoothing
@@ -259,7 +260,7 @@ def _backward_of_forward(ctx: Any, grad_term: torch.Tensor | None, *_: Any) -> t
     return gradient, None, None, None, None
 
 
-def _save_backward(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
+def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     logits, target, weight, ignore_index, label_smoothing, _, grad_term = inputs
     ctx.save_for_backward(logits, target, weight, grad_term)
     ctx.settings = ignore_index, label_smoothing
@@ -267,9 +268,10 @@ def _save_backward(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
 
 def _backward_of_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     logits, target, weight, grad_term = ctx.saved_tensors
+    ignore_index, label_smoothing = ctx.settings
     with torch.enable_grad():
         z, g = logits.detach().requires_grad_(), grad_term.detach().requires_grad_()
-        gradient = composite_gradient(z, target, weight, *ctx.settings, g)
+        gradient = composite_gradient(z, target, weight, ignore_index, label_smoothing, g)
         at_logits, at_term = torch.autograd.grad(gradient, (z, g), grad)
     return at_logits, None, None, None, None, None, at_term
 

@@ -134,7 +134,8 @@ class StagedIterator(OfThisProcess, Iterator[T]):
         if isinstance(item, _Raised):
             self._finish()
             raise item.error
-        return self._mover.receive(item) if self._mover else item
+        received: T = self._mover.receive(item) if self._mover else item
+        return received
 
     def _finish(self) -> None:
         self._over = True
@@ -258,7 +259,7 @@ def nested(value: Any, one: Callable[[Any], Any], arrays: bool) -> Any:
     return value
 
 
-def _like(value: dict, moved: dict) -> Any:
+def _like(value: dict[Any, Any], moved: dict[Any, Any]) -> Any:
     """A dict of the same class (an OrderedDict, a BatchEncoding) with the moved values."""
     result = copy.copy(value)
     result.update(moved)

@@ -28,9 +28,10 @@ def _flatten(batch: Batch) -> tuple[list[Any], Any]:
     return [batch.data, batch.target, batch.ids, batch._weight], _Whose(batch)
 
 
-def _unflatten(fields: Any, whose: Any) -> Batch:
+def _unflatten(fields: Any, whose: _Whose) -> Batch:
     kind, ticket, uses = whose.parts
-    return kind(*fields, ticket, uses)
+    data, target, ids, weight = fields
+    return kind(data, target, ids, weight, ticket, uses)
 
 
 for kind in (Batch, Whole, Plain):

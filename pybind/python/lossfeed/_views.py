@@ -10,8 +10,9 @@ from . import _native
 from ._batch import Batch, Whole, own
 from ._errors import SampleError, SettingsError
 from ._memory import as_bytes, require_numpy, to_numpy, to_torch
+from ._packing import Leaf
 from ._plain import Plain
-from ._structure import TARGET_KEYS, Leaf, Spec, Structure, opened, restored
+from ._structure import TARGET_KEYS, Spec, Structure, opened, restored
 
 #: ``pad=`` that joins arrays of different lengths without filling.
 NESTED = "nested"
@@ -34,9 +35,8 @@ class Fields(NamedTuple):
 
     def batch(self, ticket: _native.Ticket, uses: Any) -> Batch:
         """The batch of them."""
-        *fields, paired = self
-        kind = Batch if paired else Plain if hasattr(self.data, "shape") else Whole
-        return kind(*fields, ticket, uses)
+        kind: type[Batch] = Batch if self.paired else Plain if hasattr(self.data, "shape") else Whole
+        return kind(self.data, self.target, self.ids, self.weight, ticket, uses)
 
 
 class Views:

@@ -74,9 +74,10 @@ class OnHost:
         if len(columns.loss) != samples:
             columns = per_sample(torch, columns, samples, sequence)
         floats = (columns.loss, columns.grad_norm, columns.entropy)
-        sent = [None if c is None else span(c.detach().to("cpu", torch.float32).contiguous()) for c in floats]
+        sent: list[Any] = [None if c is None else span(c.detach().to("cpu", torch.float32).contiguous()) for c in floats]
+        loss, grad_norm, entropy = sent
         count = None if columns.rank_count is None else span(columns.rank_count)
-        self._account.engine().apply_scores(self._batch._ticket, *sent, count)
+        self._account.engine().apply_scores(self._batch._ticket, loss, grad_norm, entropy, count)
 
 
 class Mailed:

@@ -1,5 +1,5 @@
-"""The words that keywords take, so that a misspelt one does not type-check. ``tests/python/test_words.py`` holds them
-to what the engine knows."""
+"""The words that keywords take, so that a misspelt one does not type-check; ``lossfeed.typing`` shows them to users.
+``tests/python/test_words.py`` holds them to what the engine knows."""
 
 from __future__ import annotations
 
@@ -25,5 +25,8 @@ OnError = Literal["raise", "skip", "substitute"]
 Ranks = Literal["own", "exchange"]
 Framework = Literal["auto", "torch", "numpy"]
 
+PixelType = Literal["float32", "float16", "bfloat16", "uint8"]
+Augment = Literal["trivial", "rand"]
+Join = Literal["nested"]
 Mode = Literal["auto", "rgb", "gray"]
 Layout = Literal["NCHW", "NHWC", "channels_last"]

@@ -14,7 +14,7 @@ from ._loader import Loader
 from ._together import Together
 
 
-class Batches(Together, DataLoaderStateMixin):
+class Batches(Together):
     """What a loader delivers, for Accelerate: in place of ``accelerator.prepare(loader)``, which takes torch's
     DataLoader apart and leaves every other alone.
 
@@ -27,10 +27,6 @@ class Batches(Together, DataLoaderStateMixin):
 
     def __init__(self, loader: Loader) -> None:
         super().__init__(loader)
-        self.gradient_state: GradientState = GradientState()
-        self.end_of_dataloader: bool = False
-        #: No rank is padded with samples of others: gather_for_metrics must cut none off.
-        self._drop_last = True
         #: What skip_first_batches makes a DataLoader of, which takes batches as they are.
         self.dataset: IterableDataset[Any] = _FromTheStart(self)
         self.batch_size: int | None = None
@@ -39,14 +35,24 @@ class Batches(Together, DataLoaderStateMixin):
         self.collate_fn = _as_it_is
 
     def __iter__(self) -> Iterator[Batch]:
-        self.begin()
+        progress = _Progress()
+        progress.begin()
         try:
             passing = iter(self.loader)
             for batch in passing:
-                self.end_of_dataloader = batch.number + 1 == len(passing)
+                progress.end_of_dataloader = batch.number + 1 == len(passing)
                 yield batch
         finally:
-            self.end()
+            progress.end()
+
+
+class _Progress(DataLoaderStateMixin):
+    """What Accelerate asks the loader it is in: whether this batch is the last."""
+
+    def __init__(self) -> None:
+        self.gradient_state = GradientState()
+        #: No rank is padded with samples of others: gather_for_metrics must cut none off.
+        self._drop_last = True
 
 
 class _FromTheStart(IterableDataset[Any]):

@@ -11,7 +11,7 @@ import os
 import random
 import re
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def _hold_out_tars(name: str, tars: Sequence[Path], work_dir: Path) -> Splits:
         test = [t for i, t in enumerate(tars) if i in chosen]
         return Splits(name, brace(train), brace(test), f"held out {len(test)} of {len(tars)} shards: {', '.join(t.name for t in test)}")
 
-    def members(held_out: bool):
+    def members(held_out: bool) -> Iterator[tuple[str, bytes]]:
         pick = random.Random(_SPLIT_SEED)
         for tar in tars:
             with tarfile.open(tar) as archive:
@@ -126,10 +126,11 @@ def _hold_out_tars(name: str, tars: Sequence[Path], work_dir: Path) -> Splits:
                     if member.isfile() and (pick.random() < _HELD_OUT) == held_out:
                         yield member.name, archive.extractfile(member).read()  # type: ignore[union-attr]
 
-    folder = once(
-        work_dir / f"split-{_fingerprint(tars)}",
-        lambda draft: [write_tar(draft / "train.tar", members(False)), write_tar(draft / "test.tar", members(True))],
-    )
+    def write(draft: Path) -> None:
+        write_tar(draft / "train.tar", members(False))
+        write_tar(draft / "test.tar", members(True))
+
+    folder = once(work_dir / f"split-{_fingerprint(tars)}", write)
     return Splits(name, str(folder / "train.tar"), str(folder / "test.tar"), f"held out a tenth of the samples, split once in {folder}")
 
 

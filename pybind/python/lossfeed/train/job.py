@@ -207,7 +207,7 @@ def prepare(options: Options, splits: Splits) -> Job:
         depth=options.depth,
         wrong_labels=options.wrong_labels,
         lr=options.lr,
-        cache=options.cache_fraction if options.cache_bytes is None else options.cache_bytes,
+        cache=(options.cache_fraction or 0.0) if options.cache_bytes is None else options.cache_bytes,
         latency_s=settled("latency_s"),
         bandwidth_bytes_per_s=settled("bandwidth_bytes_per_s"),
         workers=options.workers,
@@ -234,7 +234,7 @@ def _words(spec: tuple[str, tuple[int, ...]]) -> str:
 def channel_constants(train: Any, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and standard deviation per channel (0 … 255) over the first shuffled batches of the training set."""
     loader = lf.Loader(train, batch_size=batch_size, drop_last=True, sampler="uniform", seed=0, device="cpu")
-    count, total, squares = 0, 0.0, 0.0
+    count, total, squares = 0, torch.zeros(()), torch.zeros(())
     for batch, _ in zip(loader, range(_NORMALISE_BATCHES)):
         pixels = batch.data.flatten(0, 2).double()
         count, total, squares = count + len(pixels), total + pixels.sum(0), squares + (pixels * pixels).sum(0)

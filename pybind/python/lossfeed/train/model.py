@@ -53,6 +53,9 @@ class Residual(nn.Module):
 class Normalise(nn.Module):
     """u8 (B, H, W, C) → float32 (B, C, H, W), channels-last, zero mean and unit deviation per channel."""
 
+    mean: torch.Tensor
+    scale: torch.Tensor
+
     def __init__(self, mean: torch.Tensor, std: torch.Tensor) -> None:
         super().__init__()
         self.register_buffer("mean", mean.view(1, -1, 1, 1).float())

@@ -69,9 +69,9 @@ class Recipe:
         name, _, policy = head.partition("+")
         if name not in SAMPLERS:
             raise OptionError(f"--compare: no sampler is called {name!r}; there are {', '.join(SAMPLERS)}")
-        policy = policy or SAMPLERS[name]
-        if policy is not None and policy not in POLICIES:
-            raise OptionError(f"--compare: no cache policy is called {policy!r}; there are {', '.join(POLICIES)}")
+        chosen = policy or SAMPLERS[name]
+        if chosen is not None and chosen not in POLICIES:
+            raise OptionError(f"--compare: no cache policy is called {chosen!r}; there are {', '.join(POLICIES)}")
         sampler = "pads" if name == "shade" else name
         known = _SAMPLER_KEYS[sampler]
         sampler_options: dict[str, Any] = {}
@@ -83,7 +83,7 @@ class Recipe:
                 allowed = ", ".join([*known, *_LOADER_KEYS])
                 raise OptionError(f"--compare {label}: {setting!r} is not KEY=VALUE with one of the keys {allowed}")
             target[key] = _convert(f"--compare {label}: {key}", value, kind)
-        return cls(label, sampler, policy, sampler_options, loader_options)
+        return cls(label, sampler, chosen, sampler_options, loader_options)
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def parse_size(name: str, value: Any) -> tuple[int, int]:
     return height, width
 
 
-def _augmentation(name: str, value: Any) -> str:
+def _augmentation(name: str, value: str) -> str:
     if value not in AUGMENTATIONS:
         raise OptionError(f"{name}: {value!r} is none of {', '.join(AUGMENTATIONS)}")
     return value

@@ -131,7 +131,9 @@ class _Tally:
 
 def make_loader(job: Job, recipe: Recipe, seed: int) -> Any:
     """The loader of one run, with a cold cache of decoded samples."""
-    workers = {} if job.workers is None else {"num_workers": job.workers}
+    chosen: dict[str, Any] = {"policy": recipe.policy, **recipe.loader_options}
+    if job.workers is not None:
+        chosen["num_workers"] = job.workers
     name = "".join(c if c.isalnum() or c in "+-._=" else "_" for c in recipe.label)
     record = None if job.record is None else job.record / f"{name}-seed{seed}.csv.gz"
     return lf.Loader(
@@ -142,13 +144,11 @@ def make_loader(job: Job, recipe: Recipe, seed: int) -> Any:
         cache=job.cache,
         cache_form="decoded",
         transform=job.transform(),
-        policy=recipe.policy,
         sampler={"name": recipe.sampler, **recipe.sampler_options},
         seed=seed,
         job=f"train {recipe.label} seed {seed}",
         record=record,
-        **recipe.loader_options,
-        **workers,
+        **chosen,
     )
 
 
@@ -173,9 +173,9 @@ def train(
             result.accuracy = run.evaluate()
             epochs.append(result)
             on_epoch(result)
-        result = _summary(recipe, seed, epochs, run.loader.stats())
-        result.wrong_among_most_used = run.wrong_among_most_used()
-        return result
+        whole = _summary(recipe, seed, epochs, run.loader.stats())
+        whole.wrong_among_most_used = run.wrong_among_most_used()
+        return whole
     finally:
         run.loader.close()
 
@@ -189,7 +189,7 @@ class _Run:
         model = models.build(job.shape, job.classes, job.width, job.mean, job.std, job.depth)
         self.model = model.to(job.device)
         # SGD with a one-cycle schedule: the shortest recipe that reaches the accuracy this network is good for.
-        of_sgd = {"lr": job.lr, "momentum": 0.9, "weight_decay": 5e-4, "nesterov": True}
+        of_sgd: dict[str, Any] = {"lr": job.lr, "momentum": 0.9, "weight_decay": 5e-4, "nesterov": True}
         self.optimizer = torch.optim.SGD(self.model.parameters(), **of_sgd)
         # A fifth of the steps is warm-up; a run of fewer than ten cannot be divided so and ends in mid-cycle.
         steps = max(job.steps, 10)

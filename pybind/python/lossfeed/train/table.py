@@ -123,7 +123,7 @@ def _recipe_cells(row: dict[str, Any], alone: bool) -> list[str]:
     return [row["recipe"], values[0], *([] if alone else [difference]), *values[1:]]
 
 
-def _cell(value: dict[str, float | None], digits: int, sign: str = "") -> str:
+def _cell(value: dict[str, Any], digits: int, sign: str = "") -> str:
     mean, sd = value["mean"], value["sd"]
     # Rounded first, plus zero: a difference of -0.04 is not "-0.0".
     text = f"{round(mean, digits) + 0.0:{sign},.{digits}f}"

@@ -1,0 +1,65 @@
+"""Calls for type checkers alone: those that are right, and each of the wrong ones, marked. A mark that is not needed is
+an error too, so a keyword that takes anything is found."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+import lossfeed as lf
+from lossfeed.typing import Policy, Sampler
+
+
+def right(data: lf.Data, sampler: Sampler, policy: Policy | None) -> None:
+    loader = lf.Loader(data, 64, True, sampler, cache="2GiB", policy=policy, device=torch.device("cpu"))
+    lf.Loader((np.zeros((8, 2)), np.zeros(8)), sampler={"name": "cost-aware", "kappa": 16}, cache=0.5, framework="numpy")
+    lf.Loader(data, sampler=torch.utils.data.RandomSampler(range(8)), pad={"ids": 0, "labels": "nested"})
+    lf.Loader(data, batch_sampler=[[0, 1], [2]], score="loss", on_error="skip", cache_form="decoded", copy_path="mapped")
+    lf.ImageTransform(torch.bfloat16, mean=(0.5, 0.5, 0.5), crop=224, augment={"name": "rand", "ops": 2})
+    lf.ImageTransform(np.float32, layout="NHWC", augment="trivial")
+    training, validation = lf.open("train/", mode="rgb", fields={"image": "jpg;png"}).split(0.9, seed=0)
+    lf.concat([training, validation])
+    for batch in loader:
+        logits = torch.zeros(len(batch), 10)
+        loader.cross_entropy(logits, batch, reduction="sum", sequence="max")
+        loader.loss("mse", logits, batch, reduction="none")
+        measured: lf.SampleScores = lf.sample_scores(logits, batch.target)
+        loader.score_losses(measured.loss, batch)
+    stats: Mapping[str, float] = loader.stats()
+    loader.load_state_dict(loader.state_dict())
+    for x, _ in lf.stage([(torch.zeros(2), 1)], "cpu"):
+        print(x.shape, stats["hits_total"], lf.cross_entropy(x, torch.zeros(2)).item())
+
+
+def wrong(data: lf.Data, loader: lf.Loader, batch: lf.Batch, logits: torch.Tensor) -> None:
+    lf.Loader(data, policy="mru")  # type: ignore[arg-type]
+    lf.Loader(data, policy="nopfs")  # type: ignore[arg-type]
+    lf.Loader(data, sampler="random")  # type: ignore[arg-type]
+    lf.Loader(data, sampler=lf.Loader)  # type: ignore[arg-type]
+    lf.Loader(data, score="accuracy")  # type: ignore[arg-type]
+    lf.Loader(data, cache_form="raw")  # type: ignore[arg-type]
+    lf.Loader(data, copy_path="direct")  # type: ignore[arg-type]
+    lf.Loader(data, on_error="ignore")  # type: ignore[arg-type]
+    lf.Loader(data, ranks="all")  # type: ignore[arg-type]
+    lf.Loader(data, framework="jax")  # type: ignore[arg-type]
+    lf.Loader(data, pad="zeros")  # type: ignore[arg-type]
+    lf.Loader(data, pad={"ids": "packed"})  # type: ignore[dict-item]
+    lf.Loader(data, batch_size="64")  # type: ignore[arg-type]
+    lf.Loader(data, worker_init_fn=print)  # type: ignore[arg-type]
+    lf.Loader(data, transform=torch.nn.Identity())  # type: ignore[arg-type]
+    lf.Loader(data, batchsize=64)  # type: ignore[call-arg]
+    lf.Scores(data, sampler="random")  # type: ignore[arg-type]
+    lf.Scores(data, score="accuracy")  # type: ignore[arg-type]
+    lf.ImageTransform("float64")  # type: ignore[arg-type]
+    lf.ImageTransform(layout="HWC")  # type: ignore[arg-type]
+    lf.ImageTransform(augment="autoaugment")  # type: ignore[arg-type]
+    lf.open("train/", mode="cmyk")  # type: ignore[arg-type]
+    lf.open("train/", crop="224")  # type: ignore[arg-type]
+    data.cache_bytes("raw")  # type: ignore[arg-type]
+    data.split("half")  # type: ignore[arg-type]
+    loader.cross_entropy(logits, batch, reduction="avg")  # type: ignore[arg-type]
+    loader.cross_entropy(logits, batch, sequence="median")  # type: ignore[arg-type]
+    loader.cross_entropy(logits, logits)  # type: ignore[arg-type]
+    loader.loss("hinge", logits, batch)  # type: ignore[arg-type]
+    loader.set_epoch("1")  # type: ignore[arg-type]
+    lf.cross_entropy(logits, logits, reduction="avg")  # type: ignore[arg-type]
