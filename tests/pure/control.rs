@@ -145,7 +145,7 @@ fn a_snapshot_is_of_the_moment_it_began_whatever_happens_meanwhile() {
 #[test]
 fn no_verb_looks_at_more_than_a_batch_and_a_piece() {
     let samples = 5 * PIECE;
-    let rows = 100;
+    let rows = 64;
     let mut machine = control("importance", samples, samples as u64 * 4);
     let order: Vec<u32> = (0..samples as u32).collect();
     let pass = machine.begin(plan(0, order.clone(), rows), 0);
@@ -162,7 +162,7 @@ fn no_verb_looks_at_more_than_a_batch_and_a_piece() {
         assert!(verb(&machine) >= rows as u64);
         machine.learn(None, decision.rows.iter().map(|row| (row.delivered, 1.0)));
         assert_eq!(verb(&machine), rows as u64);
-        if decision.number == 1000 {
+        if decision.number == 100 {
             break;
         }
     }
@@ -177,7 +177,7 @@ fn no_verb_looks_at_more_than_a_batch_and_a_piece() {
     let mut lent = machine.lend();
     assert!(machine.lend().is_none());
     assert_eq!(machine.decide(pass, &bytes), Turn::Lent);
-    for batch in order.chunks(1 << 15).take(5) {
+    for batch in order.chunks(PIECE / 2).take(5) {
         machine.learn(None, batch.iter().map(|&id| (id, 2.0)));
         verb(&machine);
     }

@@ -41,7 +41,7 @@ use exchange::Exchange;
 use snapshot::{Saved, Was};
 
 /// The most samples that a verb looks at beside those of its batch.
-pub const PIECE: usize = 65_536;
+pub const PIECE: usize = 2048;
 
 /// The most accesses that a policy is told of, unless two epochs have more: each takes 12 bytes.
 const PLANNED_MAX: u64 = 1 << 25;

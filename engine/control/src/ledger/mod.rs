@@ -9,7 +9,7 @@ use crate::policy::{Left, Needs, Policy, View};
 use crate::types::SampleId;
 
 /// The most residents that leave in one [`Ledger::resize`], so that a lock is not held for long.
-pub const LEAVE_MAX: usize = 1 << 16;
+pub const LEAVE_MAX: usize = 2048;
 
 /// What the ledger decided about one access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
