@@ -70,8 +70,9 @@ def forked(loader: Any, batch: Any) -> list[str]:
 
 
 HEAD = """
-import atexit, os, signal, sys, threading, time
+import atexit, os, signal, sys, threading, time, warnings
 import numpy as np, lossfeed as lf
+warnings.simplefilter("ignore", lf.TrainingWarning)  # that Slow is slow
 class Slow:
     def __init__(self, seconds): self.seconds = seconds
     def __len__(self): return 4000

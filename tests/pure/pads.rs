@@ -124,3 +124,32 @@ fn shades_two_slot_example_hits_40_80_and_60_percent() {
         assert_eq!([1.0, 2.0, 1.5].map(|repeats| hits(repeats, epoch) * 20), [40, 80, 60]);
     }
 }
+
+/// Who cannot be read is drawn as a miss and does not arrive, and misses have another share of the places than of the
+/// draws: what arrives is weighted to the mean over those that can be read all the same.
+#[test]
+fn corrected_weights_are_right_over_the_samples_that_arrive() {
+    let samples = 300u32;
+    let mut scores = ScoreTable::new(samples as usize, 0.0);
+    (0..samples).for_each(|id| _ = scores.record(id, 1.0 + (id * 37 % 11) as f32, 0));
+    let bad = |id: u32| id % 9 == 8;
+    (0..samples).filter(|&id| bad(id)).for_each(|id| scores.fail(id));
+    let resident = |id: u32| id.is_multiple_of(3) && !bad(id);
+    let value = |id: u32| f64::from(id % 7) + 1.0;
+    let readable: Vec<f64> = (0..samples).filter(|&id| !bad(id)).map(value).collect();
+    let truth = readable.iter().sum::<f64>() / readable.len() as f64;
+    for (repeats, interleave) in [(1.0, true), (2.0, true), (3.0, false)] {
+        let pads = Pads { repeats, miss_quota: 0.2, corrected: true, interleave, ..Default::default() };
+        let means: Vec<f64> = (1..2000)
+            .map(|epoch| {
+                let order = draw(pads, &scores, epoch, &resident);
+                let arrive = || order.ids.iter().zip(&order.weights).filter(|&(&id, _)| !bad(id));
+                arrive().map(|(&id, &weight)| f64::from(weight) * value(id)).sum::<f64>() / arrive().count() as f64
+            })
+            .collect();
+        let mean = means.iter().sum::<f64>() / means.len() as f64;
+        let variance = means.iter().map(|m| (m - mean).powi(2)).sum::<f64>() / (means.len() - 1) as f64;
+        let off = (mean - truth) / (variance / means.len() as f64).sqrt();
+        assert!(off.abs() < 4.5, "repeats {repeats}: {mean} for {truth}, {off} standard errors away");
+    }
+}

@@ -129,6 +129,11 @@ impl Sampler for Pads {
             to.push(if self.corrected { index } else { id });
         }
         let (drawn_hits, drawn_misses) = (hits.len(), misses.len());
+        // Who cannot be read is drawn as ever, always as a miss, and does not arrive.
+        let arrives = |&index: &u32| outlook.scores.standing(outlook.owned[index as usize]) != Standing::Failed;
+        let arriving = |indices: &[u32]| indices.iter().copied().filter(arrives).count();
+        let some_fail = self.corrected && outlook.scores.failed() > 0;
+        let arriving_draws = if some_fail { drawn_hits + arriving(&misses) } else { places };
         let hit_places = self.hit_places(drawn_hits, places);
 
         // Which hits get the extra copy, and which misses stay, must be chance.
@@ -157,10 +162,12 @@ impl Sampler for Pads {
             return Ok(Order { ids: draws, weights: vec![1.0; places] });
         }
         // A draw of i weighs W/(N p_i); a hit draw took hit_places/drawn_hits places on average, a miss draw
-        // (places − hit_places)/drawn_misses of one. Dividing by that restores each draw's say.
+        // (places − hit_places)/drawn_misses of one. Dividing by that restores each draw's say. What is trained on is the
+        // mean over the places that arrive, and of them there is another share than of the draws.
         let weigh = tilt::weigher(outlook, &chances);
-        let hit = drawn_hits as f64 / hit_places.max(1) as f64;
-        let miss = drawn_misses as f64 / (places - hit_places).max(1) as f64;
+        let say = if some_fail { arriving(&draws) as f64 / arriving_draws.max(1) as f64 } else { 1.0 };
+        let hit = say * drawn_hits as f64 / hit_places.max(1) as f64;
+        let miss = say * drawn_misses as f64 / (places - hit_places).max(1) as f64;
         let factor = |index: u32| if (outlook.resident)(outlook.owned[index as usize]) { hit } else { miss };
         let weights = draws.iter().map(|&index| (weigh(index as usize) * factor(index)) as f32).collect();
         Ok(Order { ids: draws.into_iter().map(|index| outlook.owned[index as usize]).collect(), weights })
