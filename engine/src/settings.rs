@@ -457,7 +457,8 @@ impl Settings {
 
     /// The cache policy: the one asked for, or the one that suits the sampler.
     pub fn policy_name(&self) -> &str {
-        let ranks = if self.exchange { 1 } else { self.world_size };
+        // Without a cache nobody has to know what comes: several epochs' orders would be drawn for nothing.
+        let ranks = if self.exchange || self.cache_bytes == 0 { 1 } else { self.world_size };
         self.policy.as_deref().unwrap_or_else(|| self.sampler.default_policy(ranks).name)
     }
 }

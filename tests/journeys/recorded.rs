@@ -145,6 +145,9 @@ fn a_journal_that_is_there_already_or_cannot_be_made_is_refused_at_once() {
 /// With several ranks a plan reaches over as many epochs as there are ranks, and holds: what comes is what was told.
 #[test]
 fn a_policy_that_looks_ahead_is_told_what_then_comes() {
+    // Without a cache nobody looks.
+    let of_two = |cache_bytes| Settings { cache_bytes, world_size: 2, sampler: uniform(), ..settings(7) };
+    assert_eq!([0, 4096].map(|bytes| of_two(bytes).policy_name().to_owned()), ["minio", "belady"]);
     let folder = tempfile::tempdir().unwrap();
     for (name, ranks) in [("belady", 1), ("belady", 3), ("lobster", 2), ("default", 4)] {
         let path = folder.path().join(format!("{name}-{ranks}.csv"));

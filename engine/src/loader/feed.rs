@@ -82,8 +82,7 @@ impl Feed {
         self.records.bytes(id)
     }
 
-    /// Reads samples of a batch, as [`Source::fetch_by`] does what is needed now: of what was read ahead and of the
-    /// source.
+    /// Reads samples of a batch: from what was read ahead, and with [`Source::fetch_by`] what was not.
     pub(super) fn fetch_unless(
         &self,
         stopped: &dyn Fn() -> bool,

@@ -15,7 +15,8 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// Evicts the resident whose next planned use is farthest away, and lets a candidate through that is needed later than
 /// every resident (or never again). Optimal in hits for samples of equal size when the plan is the whole future, as in
-/// a replay. A training run plans two epochs, which is as much where every sample comes once an epoch: decision 40.
+/// a replay. A training run plans as many epochs beside the one at hand as there are ranks, which is nearly as good:
+/// decision 40.
 ///
 /// 4½ bytes a sample, beside the [`NextUse`] that the ledger keeps for it.
 #[derive(Debug)]
