@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Makes small.csv.gz and small.expected.json: a short trace of the kind a uniform run leaves, and the hits an
-independent, deliberately naive program counts on it. Run it only to change the trace: `python3
-tests/golden/make_trace.py`.
+"""Makes small.csv.gz and skewed.csv.gz, short traces of the kind that a uniform run and a run that draws by scores leave,
+and beside each the hits that an independent, deliberately naive program counts on it. Run it only to change them:
+`python3 tests/golden/make_trace.py`.
+
+In shuffled epochs many policies hit alike, whatever they do. Where some samples come often, others seldom, and who comes
+often changes, hardly two do.
 
 Rules: a batch's accesses come first, in row order, then its scores are applied. Capacity = floor(fraction * samples).
 Everything below is lists, sets and `min`: nothing is shared with the engine but the rules.
@@ -29,6 +32,20 @@ def make_rows():
         for k, i in enumerate(order):
             loss = difficulty[i] * math.exp(0.5 * rng.gauss(0, 1) - epoch / 5)
             # Two digits: real float32 losses tie too, and ties are where policies part.
+            rows.append((epoch, k // BATCH, i, f"{loss:.2f}"))
+    return rows
+
+
+def make_skewed_rows():
+    rng = random.Random(11)
+    difficulty = [math.exp(rng.gauss(0, 1.2)) for _ in range(SAMPLES)]
+    rows = []
+    for epoch in range(EPOCHS):
+        # A tenth of the samples change their worth from epoch to epoch.
+        for i in rng.sample(range(SAMPLES), SAMPLES // 10):
+            difficulty[i] = math.exp(rng.gauss(0, 1.2))
+        for k, i in enumerate(rng.choices(range(SAMPLES), weights=difficulty, k=SAMPLES)):
+            loss = difficulty[i] * math.exp(0.3 * rng.gauss(0, 1))
             rows.append((epoch, k // BATCH, i, f"{loss:.2f}"))
     return rows
 
@@ -428,15 +445,15 @@ def app(rows, capacity):
     return hits
 
 
-def main():
-    rows = make_rows()
+def write(name, rows, substitute):
     ids = [i for _, _, i, _ in rows]
     text = "epoch,step,id,loss\n" + "".join(f"{e},{s},{i},{loss}\n" for e, s, i, loss in rows)
-    with open(HERE / "small.csv.gz", "wb") as out, gzip.GzipFile("", "wb", 9, out, mtime=0) as packed:
+    with open(HERE / f"{name}.csv.gz", "wb") as out, gzip.GzipFile("", "wb", 9, out, mtime=0) as packed:
         packed.write(text.encode())
-    expected = {"requests": len(rows), "samples": SAMPLES}
+    samples = max(ids) + 1
+    expected = {"requests": len(rows), "samples": samples}
     for fraction in FRACTIONS:
-        capacity = math.floor(float(fraction) * SAMPLES)
+        capacity = math.floor(float(fraction) * samples)
         expected[fraction] = {
             "lru": recency(ids, capacity, True),
             "fifo": recency(ids, capacity, False),
@@ -451,11 +468,17 @@ def main():
             "clrfu": clrfu(rows, capacity),
             "nopfs": nopfs(ids, capacity),
             "lobster": lobster(rows, capacity),
-            # Hits of the order that each of them makes.
-            "icache": Icache(rows, capacity).run(),
-            "quiver": Quiver(rows, capacity).run(),
         }
-    (HERE / "small.expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+        if substitute:
+            # Hits of the order that each of them makes.
+            expected[fraction] |= {"icache": Icache(rows, capacity).run(), "quiver": Quiver(rows, capacity).run()}
+    (HERE / f"{name}.expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+def main():
+    write("small", make_rows(), substitute=True)
+    # The substituting policies' naive programs know epochs in which everybody comes once.
+    write("skewed", make_skewed_rows(), substitute=False)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,17 @@ fn a_small_trace_gives_the_hits_a_naive_program_counts() {
     assert_eq!(hold_to_expected(&repository().join("tests/golden"), "small"), 60);
 }
 
+#[test]
+fn a_skewed_trace_gives_the_hits_a_naive_program_counts_and_tells_the_policies_apart() {
+    let folder = repository().join("tests/golden");
+    assert_eq!(hold_to_expected(&folder, "skewed"), 52);
+    let text = std::fs::read_to_string(folder.join("skewed.expected.json")).unwrap();
+    let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let counts = expected["0.2"].as_object().unwrap().values();
+    let distinct: std::collections::BTreeSet<u64> = counts.map(|hits| hits.as_u64().unwrap()).collect();
+    assert_eq!(distinct.len(), 13, "{expected}");
+}
+
 /// A real CIFAR-10 run, too large to ship: `LOSSFEED_TRACES` or `../shared/traces` beside the repository.
 #[test]
 fn the_cifar10_trace_gives_the_expected_hits() {

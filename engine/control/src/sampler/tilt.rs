@@ -169,8 +169,20 @@ pub(super) fn total(chances: &[f32]) -> f64 {
 ///
 /// With a `run` above 1 this is done twice. Runs of so many neighbours get their numbers of draws like that, and within
 /// each run evenly spaced marks from a start of its own share them out. Means are the same, `times` may be one more off.
-fn systematic(chances: &[f32], run: usize, draws: usize, rng: &mut ChaCha8Rng, mut take: impl FnMut(u32, usize)) {
+fn systematic(chances: &[f32], run: usize, draws: usize, rng: &mut ChaCha8Rng, take: impl FnMut(u32, usize)) {
     let start = unit(rng);
+    systematic_from(start, chances, run, draws, rng, take);
+}
+
+/// The same with the start given.
+fn systematic_from(
+    start: f64,
+    chances: &[f32],
+    run: usize,
+    draws: usize,
+    rng: &mut ChaCha8Rng,
+    mut take: impl FnMut(u32, usize),
+) {
     let mut runs: Vec<u32> = (0..chances.len().div_ceil(run) as u32).collect();
     shuffle(&mut runs, rng);
     let scale = draws as f64 / total(chances);
@@ -251,6 +263,51 @@ mod tests {
                 let mean = 5000.0 * f64::from(chance) / all;
                 assert!((mean - slack).floor() <= count as f64 && count as f64 <= (mean + slack).ceil());
             }
+        }
+    }
+
+    /// What the weights promise, integrated over the start: every sample is drawn as often as its chance says, so the
+    /// weighted draws have the mean over the samples, of any function. The counts of one laying change only where a mark
+    /// meets an end, so between those starts the integral is a sum.
+    #[test]
+    fn integrated_over_the_start_the_weighted_mean_is_the_mean() {
+        for (count, draws, seed) in [(37u32, 37usize, 1), (37, 5, 2), (12, 100, 3), (1, 4, 4)] {
+            let chances: Vec<f32> = (0..count).map(|i| 0.2 + random_belief(seed, i)).collect();
+            let of: Vec<f64> = (0..count).map(|i| f64::from(random_belief(seed + 9, i)) - 0.7).collect();
+            let all = total(&chances);
+            let times = |start: f64| {
+                let mut times = vec![0; chances.len()];
+                let rng = &mut generator(seed, 0, 0, Purpose::Draw);
+                systematic_from(start, &chances, 1, draws, rng, |index, more| times[index as usize] += more);
+                times
+            };
+            // Where the counts change: found by halving every step of a grid that is finer than any sample is short.
+            let steps = 20_000;
+            let mut changes = vec![0.0];
+            for step in 0..steps {
+                let (mut low, mut high) = (f64::from(step) / f64::from(steps), f64::from(step + 1) / f64::from(steps));
+                let before = times(low);
+                if before != times(high.next_down()) {
+                    while high - low > 1e-12 {
+                        let middle = (low + high) / 2.0;
+                        if times(middle) == before { low = middle } else { high = middle }
+                    }
+                    changes.push(high);
+                }
+            }
+            changes.push(1.0);
+            let (mut drawn, mut mean) = (vec![0.0; chances.len()], 0.0);
+            for piece in changes.windows(2) {
+                for (index, times) in times((piece[0] + piece[1]) / 2.0).into_iter().enumerate() {
+                    let weight = all / f64::from(count) / f64::from(chances[index]);
+                    drawn[index] += (piece[1] - piece[0]) * times as f64;
+                    mean += (piece[1] - piece[0]) * times as f64 * weight * of[index] / draws as f64;
+                }
+            }
+            for (drawn, &chance) in drawn.iter().zip(&chances) {
+                assert!((drawn - draws as f64 * f64::from(chance) / all).abs() < 1e-6);
+            }
+            assert!((mean - of.iter().sum::<f64>() / f64::from(count)).abs() < 1e-6, "{mean}");
         }
     }
 

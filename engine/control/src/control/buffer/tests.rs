@@ -1,4 +1,4 @@
-//! What is drawn from the buffer, held to lists and to sums over all starts.
+//! What is drawn from the buffer, held to lists and to sums over all beginnings.
 
 use super::*;
 use crate::random::below_u128;
@@ -164,5 +164,40 @@ fn over_complete_stays_every_sample_weighs_the_same() {
         let expected = f64::from(rows) / f64::from(fresh);
         println!("{kind}: {mean:.3} ± {spread:.3}");
         assert!((mean / expected - 1.0).abs() < 0.04, "kind {kind}: {mean} instead of {expected}");
+    }
+}
+
+/// The promise of a batch, summed over every beginning that differs: for any function of the samples the weighted draws
+/// have the mean over the buffer, times what a sample of this rank's share weighs. Exactly, and for every batch of a run.
+#[test]
+fn over_all_beginnings_every_batch_has_the_mean_of_the_buffer() {
+    const GRID: [(usize, u32); 3] = [(2, 20), (1, 6), (3, 14)];
+    // Chances of 5, 1, 9 and 5 in 20: the first two have 6 of them, the last two 14. So a node's fraction of a draw is a
+    // whole number of twentieths, sixths or fourteenths, and a beginning in the middle of each stands for all in it.
+    let beliefs = [1.0, 0.0, 2.0, 1.0];
+    let of: [f64; 4] = [3.0, -8.0, 0.25, 100.0];
+    let share_weight = 1.5;
+    let batches = [3usize, 1, 6, 2];
+    let (mut sums, mut times) = ([0.0f64; 4], [[0u32; 4]; 4]);
+    let middle = |part: u32, parts: u32| (((2 * u64::from(part) + 1) << 31) / u64::from(parts)) as u32;
+    for (a, b, c) in (0..20).flat_map(|a| (0..6).flat_map(move |b| (0..14).map(move |c| (a, b, c)))) {
+        let mut buffer = Buffer::new(BufferSetup { share_weight, ..setup(true, 4) }, 64);
+        (0..4).for_each(|id| buffer.enter(id, Some(beliefs[id as usize])));
+        let mut behind = vec![1 << 31; 5];
+        GRID.iter().zip([a, b, c]).for_each(|(&(node, parts), part)| behind[node] = middle(part, parts));
+        assert!(buffer.spread.restore(behind));
+        for (batch, &rows) in batches.iter().enumerate() {
+            for (id, weight) in buffer.draw(rows, batch as u64) {
+                times[batch][id as usize] += 1;
+                sums[batch] += f64::from(weight) * of[id as usize] / rows as f64;
+            }
+        }
+    }
+    let beginnings = GRID.iter().map(|&(_, parts)| parts).product::<u32>();
+    for (batch, &rows) in batches.iter().enumerate() {
+        assert_eq!(times[batch], [5, 1, 9, 5].map(|chance| beginnings * rows as u32 * chance / 20));
+        let mean = sums[batch] / f64::from(beginnings);
+        let expected = f64::from(share_weight) * of.iter().sum::<f64>() / 4.0;
+        assert!((mean / expected - 1.0).abs() < 1e-6, "batch {batch}: {mean} instead of {expected}");
     }
 }
