@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ._generic import D, Y
 from ._together import Together
 
 
-class Batches(Together):
+class Batches(Together[D, Y]):
     """What a loader delivers, for Lightning on several ranks: ``train_dataloader`` returns ``Batches(loader)``, and
     every checkpoint holds where all of them stand.
 
