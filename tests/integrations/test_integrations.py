@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 
 import accelerate
@@ -188,6 +189,34 @@ def test_skip_first_batches_counts_from_the_epochs_start():
         skipped = accelerate.skip_first_batches(batches, 5)
         assert [batch.ids.tolist() for batch in skipped] == whole[5:]
         assert [batch.epoch for batch in batches] == [1] * len(batches)
+
+
+def test_accelerate_is_told_of_a_plain_loader_where_it_is_used():
+    """It prepares torch's loaders alone, and hands ours back."""
+    numbers = np.arange(40, dtype=np.float32), np.arange(40)
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=3)
+
+    def plain():
+        loader = lf.Loader(numbers, 4, shuffle=True, seed=1)
+        assert accelerator.prepare(loader) is loader
+        return loader
+
+    loader = plain()
+    with pytest.warns(lf.TrainingWarning, match="iterate lossfeed.accelerate.Batches") as said:
+        assert len(list(loader)) == len(list(loader)) == 10
+    assert len(said) == 1 and said[0].filename == __file__, "once, at the loop"
+    for skipped in (accelerate.skip_first_batches(loader, 3), accelerator.skip_first_batches(loader, 3)):
+        with pytest.raises(lf.UsageError, match="give skip_first_batches a lossfeed.accelerate.Batches"):
+            next(iter(skipped))
+    with pytest.raises(lf.UsageError, match="list is no batch .* that of lossfeed.accelerate.Batches"):
+        loader.score_losses(torch.zeros(2), [torch.zeros(2), torch.zeros(2)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with torch.no_grad():  # an evaluation
+            list(plain())
+        list(Batches(plain()))
+        scores = lf.Scores(40, 4)
+        list(scores.beside(accelerator.prepare(torch.utils.data.DataLoader(range(40), batch_sampler=scores))))
 
 
 # ---- transformers --------------------------------------------------------------------------------------------------
