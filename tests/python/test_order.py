@@ -78,7 +78,9 @@ def test_samplers_of_ones_own_are_what_was_given(numbers):
     given = torch_data.RandomSampler(range(64), generator=torch.Generator().manual_seed(1))
     loader = lf.Loader(numbers, 10, sampler=given, drop_last=True)
     assert loader.sampler is given and loader.batch_sampler.sampler is given
+    before = torch.get_rng_state()
     shown = list(loader.batch_sampler)  # asks the sampler for an epoch, as torch's batch sampler does
+    assert torch.equal(before, torch.get_rng_state()), "and nobody else"
     given.generator.manual_seed(1)
     passing = iter(loader)
     first = next(passing).ids.tolist()

@@ -261,7 +261,8 @@ class Loader(Of[D, Y], Asked, Told, MadeAgain):
         user's is asked for an epoch."""
         engine, order = self._account.engine(), self._given
         under_way = self._pass() if self._pass is not None else None
-        if self._seeds is not None and not self._settings["sampler"].get("in_order"):
+        ours = order is None or isinstance(order, _given.Weighted)
+        if self._seeds is not None and ours and not self._settings["sampler"].get("in_order"):
             self._seeds.settle(engine)
         if order is not None and not (under_way is not None and under_way.under_way) and not engine.has_order():
             drawn, cut = order.draw(engine)
@@ -290,7 +291,9 @@ class Loader(Of[D, Y], Asked, Told, MadeAgain):
 
     # ---- scores ----------------------------------------------------------------------------------------------------
 
-    def score(self, logits: Any, batch: Batch[Any, Any], ignore_index: int = -100, *, sequence: _words.Sequence = "mean") -> None:
+    def score(
+        self, logits: Any, batch: Batch[Any, Any], ignore_index: int = -100, *, sequence: _words.Sequence = "mean"
+    ) -> None:
         """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing. Can be
         captured in a CUDA graph once it has run outside of one; what a graph reads of the batch stays until the
         loader is closed.
