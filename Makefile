@@ -39,7 +39,7 @@ run: venv wheel ## train on digits (or DATA=PATH), policies side by side; ARGS="
 test: ## everything: format, lints, cargo tests, wheel, Python tests, kernels, Dockerfile
 	@.ci/test
 
-test-integrations: ## the trainers' examples with Lightning, Accelerate, transformers, datasets and timm, in .venv-integrations; ARGS="-k lightning"
+test-integrations: ## the trainers' examples with Lightning, Accelerate, transformers, datasets, timm and Ray, in .venv-integrations; ARGS="-k lightning"
 	@.ci/integrations $(ARGS)
 
 lint: ## only the checks that run nothing: format, clippy, the house's arrows, Dockerfile

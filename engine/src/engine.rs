@@ -27,6 +27,7 @@ mod exchange_tests;
 #[cfg(test)]
 mod given_tests;
 mod mail;
+mod order;
 mod pacing;
 #[cfg(test)]
 mod pacing_tests;

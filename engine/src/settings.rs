@@ -299,8 +299,11 @@ impl Settings {
         if samples > MAX_SAMPLES {
             return Err(Error::settings(format!("{samples} samples are more than ids can name ({MAX_SAMPLES})")));
         }
-        let per_rank = samples.checked_div(self.world_size as usize).filter(|_| self.sampler.given().is_none());
-        if let Some(per_rank) = per_rank.filter(|&samples| samples > 0 && self.batch_size > samples) {
+        // What drop_last leaves of too large a batch size is told by the cut itself.
+        let ranks = self.world_size as usize;
+        let cut_here = self.sampler.given().is_none() && !self.drop_last && (1..=samples).contains(&ranks);
+        let per_rank = cut_here.then(|| samples.div_ceil(ranks));
+        if let Some(per_rank) = per_rank.filter(|&samples| self.batch_size > samples) {
             return Err(Error::settings(format!(
                 "batch_size {} is above the {per_rank} samples of a rank ({samples} samples, world_size {}): use at most {per_rank}",
                 self.batch_size, self.world_size

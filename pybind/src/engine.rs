@@ -158,6 +158,19 @@ impl Engine {
         outside(py, || self.core.has_order())
     }
 
+    /// Who comes when, in the epoch under way or else the next one: int64 ids, and the int64 end of each batch among them.
+    fn plan(&self, py: Python<'_>) -> PyResult<(Buffer, Buffer)> {
+        let plan = outside(py, || self.core.plan())?;
+        let ends: Vec<i64> = (0..plan.len()).map(|number| plan.range(number).end as i64).collect();
+        let ids: Vec<i64> = plan.order.ids.iter().map(|&id| i64::from(id)).collect();
+        Ok((Buffer::from_vec(ids), Buffer::from_vec(ends)))
+    }
+
+    /// Loader threads; 0: the calling thread prepares each batch.
+    fn workers(&self) -> usize {
+        self.core.workers()
+    }
+
     /// Sets what the cache may hold; answers the bytes of memory that went back to the system.
     fn resize_cache(&self, py: Python<'_>, bytes: u64) -> PyResult<u64> {
         outside(py, || self.core.resize_cache(bytes))

@@ -6,15 +6,18 @@ import os
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 
 import accelerate
 import numpy as np
 import pytest
+import ray
 import torch
 import train_accelerate
 import train_datasets
 import train_lightning
+import train_ray
 import train_timm
 import train_transformers
 from transformers import BertConfig, Trainer
@@ -86,6 +89,30 @@ def test_lightnings_epochs_are_ours_where_loaders_are_made_anew_or_end_early(tmp
             train_lightning.train(tmp_path, **options)
         batches = options.get("limit_train_batches", 23)
         assert places(seen) == [(epoch, number) for epoch in range(3) for number in range(batches)], options
+
+
+class AsItIs(train_lightning.Digits):
+    """The loader itself, with nothing around it."""
+
+    def train_dataloader(self):
+        loader = super().train_dataloader().loader
+        loader.loader = loader  # where the example's module looks for it
+        return loader
+
+
+@pytest.mark.parametrize("options", [{}, {"reload_dataloaders_every_n_epochs": 1}, {"limit_train_batches": 5}], ids=str)
+def test_lightning_takes_a_loader_as_it_is(tmp_path, options):
+    """It finds a sampler with a `set_epoch`, and the state."""
+    with delivered(64) as whole:
+        losses, trainer = train_lightning.train(tmp_path, AsItIs(), **options)
+    batches = options.get("limit_train_batches", 23)
+    assert places(whole) == [(epoch, number) for epoch in range(3) for number in range(batches)]
+    assert isinstance(trainer.train_dataloader, lf.Loader)
+    if not options:
+        with delivered(64) as rest:
+            after, _ = train_lightning.train(tmp_path / "again", AsItIs(), resume=tmp_path / "step=30.ckpt")
+        assert rest == whole[30:], "the same samples in the same places"
+        np.testing.assert_allclose(after, losses[30:], rtol=1e-4)
 
 
 def test_lightnings_checkpoint_holds_where_every_rank_stands(tmp_path):
@@ -190,6 +217,34 @@ def test_skip_first_batches_counts_from_the_epochs_start():
         assert [batch.epoch for batch in batches] == [1] * len(batches)
 
 
+def test_accelerate_is_told_of_a_plain_loader_where_it_is_used():
+    """It prepares torch's loaders alone, and hands ours back."""
+    numbers = np.arange(40, dtype=np.float32), np.arange(40)
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=3)
+
+    def plain():
+        loader = lf.Loader(numbers, 4, shuffle=True, seed=1)
+        assert accelerator.prepare(loader) is loader
+        return loader
+
+    loader = plain()
+    with pytest.warns(lf.TrainingWarning, match="iterate lossfeed.accelerate.Batches") as said:
+        assert len(list(loader)) == len(list(loader)) == 10
+    assert len(said) == 1 and said[0].filename == __file__, "once, at the loop"
+    for skipped in (accelerate.skip_first_batches(loader, 3), accelerator.skip_first_batches(loader, 3)):
+        with pytest.raises(lf.UsageError, match="give skip_first_batches a lossfeed.accelerate.Batches"):
+            next(iter(skipped))
+    with pytest.raises(lf.UsageError, match="list is no batch .* that of lossfeed.accelerate.Batches"):
+        loader.score_losses(torch.zeros(2), [torch.zeros(2), torch.zeros(2)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with torch.no_grad():  # an evaluation
+            list(plain())
+        list(Batches(plain()))
+        scores = lf.Scores(40, 4)
+        list(scores.beside(accelerator.prepare(torch.utils.data.DataLoader(range(40), batch_sampler=scores))))
+
+
 # ---- transformers --------------------------------------------------------------------------------------------------
 
 
@@ -248,6 +303,30 @@ def test_the_trainer_resumes_with_exactly_what_was_left(tmp_path, accumulated):
     assert rest == whole[left:], "the same samples in the same places"
     assert resumed.state.global_step == trainer.state.global_step and resumed.state.epoch == trainer.state.epoch
     np.testing.assert_allclose(logged(resumed)[-len(losses) + 13 :], losses[13:], rtol=1e-3)
+
+
+# ---- Ray -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Ray on this machine, as small as it goes."""
+    paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    ray.init(num_cpus=2, object_store_memory=100 << 20, include_dashboard=False, runtime_env={"env_vars": environment})
+    yield
+    ray.shutdown()
+
+
+def test_rays_workers_share_the_samples_and_a_checkpoint_holds_where_each_stands(tmp_path, cluster):
+    whole = train_ray.train(tmp_path, epochs=2).metrics
+    assert len(whole["losses"]) == 2 * 15 and whole["scores"] == len(whole["seen"])
+    first = whole["seen"][: 899]
+    assert len(set(first)) == 899 and max(whole["seen"]) > 1000, "a share of all samples, each once in the first epoch"
+    stopped = train_ray.train(tmp_path, epochs=2, stop=20)
+    rest = train_ray.train(tmp_path, epochs=2, resume=stopped.checkpoint).metrics
+    assert stopped.metrics["seen"] + rest["seen"] == whole["seen"], "the same samples in the same places"
+    np.testing.assert_allclose(stopped.metrics["losses"] + rest["losses"], whole["losses"], rtol=1e-4)
 
 
 # ---- timm, datasets ------------------------------------------------------------------------------------------------

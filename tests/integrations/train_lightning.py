@@ -23,10 +23,7 @@ class Digits(L.LightningDataModule):
 
     def train_dataloader(self) -> Batches:
         # Here, and not in __init__: the ranks are known now.
-        assert self.trainer is not None
-        loader = lf.Loader(self.training, 64, **self.options)
-        loader.set_epoch(self.trainer.current_epoch)  # for reload_dataloaders_every_n_epochs
-        return Batches(loader)
+        return Batches(lf.Loader(self.training, 64, **self.options))
 
     def val_dataloader(self) -> lf.Loader:
         return lf.Loader(self.validation, 128)

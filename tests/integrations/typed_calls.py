@@ -2,6 +2,7 @@
 an error too, so a keyword that takes anything is found."""
 
 from collections.abc import Mapping
+from typing import Any, assert_type
 
 import numpy as np
 import torch
@@ -25,6 +26,17 @@ def right(data: lf.Data, sampler: Sampler, policy: Policy | None) -> None:
         loader.loss("mse", logits, batch, reduction="none")
         measured: lf.SampleScores = lf.sample_scores(logits, batch.target)
         loader.score_losses(measured.loss, batch)
+        assert_type(batch, lf.Batch[torch.Tensor, torch.Tensor])
+        assert_type(batch.data, torch.Tensor)
+        assert_type(batch.target, torch.Tensor)
+    # Other batches than of tensors say so: of dicts, of arrays.
+    dicts: lf.Loader[dict[str, torch.Tensor]] = lf.Loader(data, transform=torch.nn.Identity())
+    for named in dicts:
+        assert_type(named.data["image"], torch.Tensor)
+        dicts.cross_entropy(named["image"], named)
+    arrays: lf.Loader[np.ndarray[Any, Any], np.ndarray[Any, Any]] = lf.Loader(data, framework="numpy", ids=[0, 1])
+    for batch_of_arrays in arrays:
+        print(batch_of_arrays.target.nonzero())
     stats: Mapping[str, float] = loader.stats()
     loader.load_state_dict(loader.state_dict())
     for x, _ in lf.stage([(torch.zeros(2), 1)], "cpu"):
@@ -46,7 +58,11 @@ def wrong(data: lf.Data, loader: lf.Loader, batch: lf.Batch, logits: torch.Tenso
     lf.Loader(data, pad={"ids": "packed"})  # type: ignore[dict-item]
     lf.Loader(data, batch_size="64")  # type: ignore[arg-type]
     lf.Loader(data, worker_init_fn=print)  # type: ignore[arg-type]
-    lf.Loader(data, transform=torch.nn.Identity())  # type: ignore[arg-type]
+    lf.Loader(data, transform="flip")  # type: ignore[arg-type]
+    batch.data.keys()  # type: ignore[attr-defined]
+    batch.target.items()  # type: ignore[attr-defined]
+    dicts: lf.Loader[dict[str, torch.Tensor]] = loader  # type: ignore[assignment]
+    print(dicts)
     lf.Loader(data, batchsize=64)  # type: ignore[call-arg]
     lf.Scores(data, sampler="random")  # type: ignore[arg-type]
     lf.Scores(data, score="accuracy")  # type: ignore[arg-type]

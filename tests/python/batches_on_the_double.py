@@ -225,6 +225,16 @@ def structured(delay_us, **keywords):
     return wrong
 
 
+def changed(delay_us, **keywords):
+    """A function of the user's gets each batch on the device, behind its copy: what it reads there at once is whole."""
+    call("set", b"delay_us", delay_us)
+    keywords = {"batch_size": BATCH, "seed": 5, "shuffle": True, "framework": "torch", "stats": False, **keywords}
+    there = lf.Loader(data, device="cuda:0", transform=lambda images: images.read(), **keywords)
+    with there, lf.Loader(data, transform=torch.clone, **keywords) as here:
+        pairs = [(a.data, b.data) for _ in range(3) for a, b in zip(there, here, strict=True)]
+    return sum(not torch.equal(a, b) for a, b in pairs)
+
+
 @functools.cache
 def shard():
     """A tar shard of PNGs of one size, each with a text and a class."""
@@ -335,6 +345,7 @@ def main():
     except lf.SettingsError as refusal:
         assert "erase=0.25 is for device='cpu'" in str(refusal), refusal
     for keywords in ({"num_workers": 0}, {"num_workers": 2}, {"num_workers": 1, "cache": "1MiB", "policy": "lru"}):
+        assert changed(200, **keywords) == 0, f"a transform that came before the copy: {keywords}"
         assert structured(200, **keywords) == 0, f"wrong batches of dicts: {keywords}"
         for transform in (None, *made, augmented):
             assert membered(transform, 200, **keywords) == 0, f"wrong batches of pictures with texts: {transform}, {keywords}"

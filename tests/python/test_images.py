@@ -172,7 +172,7 @@ def test_a_transform_without_sense_is_refused(make, message):
         (lf.ImageTransform(crop=20, padding=3), r"crop=\(20, 20\) does not fit 16 x 18 pixels \(padding included\)"),
         (lf.ImageTransform("uint8", mean=0.5), "dtype uint8 with mean or std"),
         (lf.ImageTransform(padding=70_000), "padding=70000 is beyond 65536"),
-        (lambda x: x, "must be a lossfeed.ImageTransform: loader threads run no Python of yours"),
+        ("flip", "must be a lossfeed.ImageTransform, or a function of batch.data"),
     ],
 )
 def test_one_that_does_not_fit_is_refused_when_the_loader_is_made(arrays, transform, message):

@@ -265,7 +265,7 @@ def test_cache_sizes_are_read(numbers, cache, expected):
     [
         ({"batch_size": 0}, "batch_size=0"),
         ({"batch_size": -3}, "batch_size=-3"),
-        ({"batch_size": 65, "rank": 0, "world_size": 2}, "batch_size 65 .* 32"),
+        ({"batch_size": 33, "drop_last": True, "rank": 0, "world_size": 2}, "drop_last leaves no batch: batch_size 33 .* 66"),
         ({"rank": 0, "world_size": 1000}, "at most as many ranks as samples"),
         ({"batch_size": 2.0}, "batch_size=2.0 must be an int"),
         ({"batch_size": True}, "batch_size=True must be an int"),

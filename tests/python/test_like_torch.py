@@ -29,12 +29,18 @@ def test_every_attribute_of_torchs_loader_is_there_and_says_what_was_asked_for(n
     keywords = dict(batch_size=8, drop_last=True, num_workers=1, collate_fn=collate, timeout=5.0, prefetch_factor=3, persistent_workers=True)
     theirs, ours = torch.utils.data.DataLoader(given, **keywords), lf.Loader(given, **keywords)
     assert ours.dataset is theirs.dataset is given
-    for name in (*keywords, "generator", "pin_memory", "worker_init_fn", "multiprocessing_context", "in_order"):
+    for name in (*keywords, *ALIKE):
         assert getattr(ours, name) == getattr(theirs, name), name
-    public = {name for name in vars(theirs) if not name.startswith("_")} - {"batch_sampler", "sampler", "pin_memory_device"}
+    public = {name for name in dir(theirs) if not name.startswith("_")} - {"check_worker_number_rationality"}
     assert all(hasattr(ours, name) for name in public), public
-    assert (ours.sampler, ours.batch_sampler) == ("uniform", None)
-    assert lf.Loader(dataset=numbers, sampler={"name": "echo"}, cache="50%").sampler == {"name": "echo"}
+    # Nothing asked for: torch's loader has no workers then, and ours one a core.
+    theirs, ours = torch.utils.data.DataLoader(given), lf.Loader(given, num_workers=0)
+    assert all(getattr(ours, name) == getattr(theirs, name) for name in (*keywords, *ALIKE))
+    threads = lf.Loader(given)
+    assert type(threads.num_workers) is int and threads.num_workers >= 1 and threads.prefetch_factor == 2
+
+
+ALIKE = "generator", "pin_memory", "pin_memory_device", "worker_init_fn", "multiprocessing_context", "in_order"
 
 
 def test_what_was_asked_for_cannot_be_changed_afterwards(numbers):
@@ -46,7 +52,7 @@ def test_what_was_asked_for_cannot_be_changed_afterwards(numbers):
                 setattr(made, name, {})
     with pytest.raises(lf.SettingsError, match="collate_fn cannot change .* make another"):
         loader.collate_fn = list
-    assert loader.batch_size == 1 and loader.collate_fn is None
+    assert loader.batch_size == 1 and loader.collate_fn is torch.utils.data.default_collate
     loader.note = "a script's own"
 
 
@@ -159,9 +165,25 @@ def test_what_cannot_be_asked_for_is_a_value_error_as_in_torch(numbers):
                 make(given, **wrong)
 
 
-def test_a_batch_larger_than_the_dataset_is_one_short_batch(numbers):
+def test_a_batch_larger_than_the_dataset_is_one_short_batch_on_every_rank(numbers):
     loader = lf.Loader(numbers, 1000)
-    assert len(loader) == 1 and [len(b) for b in loader] == [64]
+    assert len(loader) == 1 and [len(b) for b in loader] == [64] and loader.batch_size == 1000
+    for ranks in (2, 3, 5, 64):
+        loaders = [lf.Loader(numbers, 1000, rank=rank, world_size=ranks, num_workers=0) for rank in range(ranks)]
+        seen = [[b.ids.tolist() for b in loader] for loader in loaders]
+        assert all(len(batches) == 1 == len(loader) for batches, loader in zip(seen, loaders))
+        assert sorted(sum((batches[0] for batches in seen), [])) == list(range(64))
+
+
+def test_drop_last_that_would_leave_no_batch_is_refused_and_one_of_a_sampler_of_ones_own_is_empty(numbers):
+    """torch's loader has no batch then, and its loop trains nothing without a word."""
+    given = torch.utils.data.TensorDataset(*map(torch.from_numpy, numbers))
+    assert len(torch.utils.data.DataLoader(given, 1000, drop_last=True)) == 0
+    for ranks in (1, 2):
+        with pytest.raises(lf.SettingsError, match="leaves no batch.* lower batch_size or set drop_last to false"):
+            lf.Loader(numbers, 1000, drop_last=True, rank=0, world_size=ranks)
+    loader = lf.Loader(numbers, 1000, sampler=range(64), drop_last=True)
+    assert len(loader) == 0 and list(loader) == []
 
 
 def test_fields_come_by_position_and_by_name(batch):

@@ -1,15 +1,17 @@
 """Six ordinary training scripts, written for torch's DataLoader: with the import changed and nothing else they give
-torch's losses, step by step. Then each gains loss-fed sampling by one line more.
+torch's losses, step by step. Then each gains loss-fed sampling, by three to six lines.
 
 Where a script shuffles, torch's own sampler does, from a generator, so that both loaders have one order.
 """
 
-import inspect
+import difflib
 import textwrap
 
 import numpy as np
 import pytest
 import torch
+
+import lossfeed as lf
 
 PICTURES = """
     torch.manual_seed(0)
@@ -167,10 +169,127 @@ def test_a_script_with_another_import_has_torchs_losses_step_by_step(name, worke
     assert found == expected
 
 
-def test_one_line_more_is_loss_fed():
-    script = inspect.cleandoc(PICTURES).replace("sampler=order", "sampler='importance', seed=0").replace(
-        "F.cross_entropy(model(images), labels)", "train_loader.cross_entropy(model(images), batch)"
-    ).replace("for images, labels in train_loader:\n", "for batch in train_loader:\n        images, labels = batch\n")
-    found = losses(script + "\nstats = train_loader.stats()\nlosses.append(stats['scores_total'])", "from lossfeed import Loader as DataLoader", 2)
-    assert found[-1] == 3 * 80 and found[-3] < found[0]
-    torch.manual_seed(0)
+#: What makes each script loss-fed: the lines that change, and how many they are.
+#:
+#: The loader's line and the loss's change everywhere. A loop that takes batches apart keeps the batch too (a line, or two
+#: where it calls `next`), and a loss of its own is made per sample.
+GAINS = {
+    "pictures": (
+        3,
+        [
+            ("sampler=order", 'sampler="importance"'),
+            ("for images, labels in train_loader:", "for batch in train_loader:"),
+            ("loss = F.cross_entropy(model(images), labels)", "loss = train_loader.cross_entropy(model(batch.data), batch)"),
+        ],
+    ),
+    "dicts": (
+        3,
+        [
+            ("batch_size=8,", 'batch_size=8, sampler="importance",'),
+            (
+                'loss = F.mse_loss(model(features).squeeze(1), batch["label"].float())',
+                'loss = loader.loss("mse", model(features).squeeze(1), batch)',
+            ),
+            # What counts on rows that come in order goes by ids now.
+            ('f"row {8 * step}"', 'f"row {batch.ids[0]}"'),
+        ],
+    ),
+    "text": (
+        4,
+        [
+            ("batch_size=8,", 'batch_size=8, sampler="importance",'),
+            ("for tokens, lengths, labels in loader:", "for batch in loader:\n            tokens, lengths, labels = batch"),
+            ("loss = F.cross_entropy(model(pooled), labels)", "loss = loader.cross_entropy(model(pooled), batch)"),
+        ],
+    ),
+    # One sampler takes the other's place. What the classes count is said to the loss now, and holds whoever is drawn.
+    "imbalanced": (
+        4,
+        [
+            ("sampler=sampler", 'sampler="importance"'),
+            ("for inputs, targets in loader:", "for batch in loader:"),
+            ("            assert 0.1 < targets.float().mean() < 0.9\n", ""),
+            (
+                "loss = F.cross_entropy(model(inputs), targets)",
+                "loss = loader.cross_entropy(model(batch.data), batch, weight=1.0 / torch.bincount(y).float())",
+            ),
+        ],
+    ),
+    # Samples of any length come together now: they are filled up with zeros, which this loss does not see.
+    "buckets": (
+        5,
+        [
+            ("    torch.manual_seed(0)\n", "    torch.manual_seed(0)\n    import lossfeed as lf\n"),
+            (
+                "loader = DataLoader(Pairs(), batch_sampler=buckets,",
+                'loader = DataLoader(lf.open(Pairs(), varying=True), 5, sampler="importance", pad=0,',
+            ),
+            ("for anchor, other, distance in loader:", "for batch in loader:\n            anchor, other, distance = batch"),
+            (
+                "loss = ((weight * (anchor - other)).norm(dim=1) - distance).pow(2).mean()",
+                "loss = loader.weighted_mean(((weight * (anchor - other)).norm(dim=1) - distance).pow(2), batch)",
+            ),
+        ],
+    ),
+    "nested": (
+        6,
+        [
+            ("Boxes(), 6, False,", 'Boxes(), 6, sampler="importance",'),
+            ("images, targets = next(iterator)", "batch = next(iterator)"),
+            ("images, targets = next(iterator)", "batch = next(iterator)"),
+            ("        out = model", "        images, targets = batch\n        out = model"),
+            (
+                'loss = F.l1_loss(out[:, :8].reshape(-1, 2, 4), targets["boxes"])',
+                'loss = F.l1_loss(out[:, :8].reshape(-1, 2, 4), targets["boxes"], reduction="none").mean((1, 2))',
+            ),
+            (
+                'loss = loss + F.cross_entropy(out[:, 8:].reshape(-1, 3), targets["labels"].reshape(-1))',
+                'loss = loader.weighted_mean(loss + F.cross_entropy(out[:, 8:].reshape(-1, 2, 3).mT, targets["labels"], '
+                'reduction="none").mean(1), batch)',
+            ),
+        ],
+    ),
+}
+#: How many samples each script delivers.
+DELIVERED = {"pictures": 240, "dicts": 120, "text": 150, "imbalanced": 300, "buckets": 80, "nested": 54}
+
+
+def loss_fed(name):
+    """A script with its changes, each made once."""
+    script = SCRIPTS[name]
+    for old, new in GAINS[name][1]:
+        assert old in script, old
+        script = script.replace(old, new, 1)
+    return script
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_it_is_loss_fed_by_a_few_lines_more(name, workers, recwarn):
+    script = loss_fed(name)
+    loader = "train_loader" if name == "pictures" else "loader"
+    found = losses(script + f"\n    losses.append({loader})", "from lossfeed import Loader as DataLoader", workers)
+    loader = found.pop()
+    assert np.isfinite(found).all()
+    assert loader.stats()["scores_total"] == DELIVERED[name], "every delivered sample is scored"
+    assert loader.epoch_report()["weight_max"] > 1.001, "and by scores it was drawn"
+    assert loader._account.uses.weight_read, "its weights went into the loss"
+    assert [str(w.message) for w in recwarn if issubclass(w.category, lf.TrainingWarning)] == []
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_as_many_lines_change_as_are_said(name):
+    before, after = (textwrap.dedent(script).splitlines() for script in (SCRIPTS[name], loss_fed(name)))
+    changed = 0
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        changed += 0 if kind == "equal" else max(b - a, d - c)
+    assert changed == GAINS[name][0]
+
+
+def test_without_drawing_by_scores_the_changed_losses_are_the_scripts_own():
+    """What the changed lines compute is what those before them did, where both walk in one order."""
+    for name in ("pictures", "dicts", "text", "buckets", "nested"):
+        ours = losses(loss_fed(name).replace('sampler="importance"', "sampler=None"), "from lossfeed import Loader as DataLoader", 0)
+        script = SCRIPTS[name].replace("sampler=order", "sampler=None")
+        theirs = losses(script, "from torch.utils.data import DataLoader", 0)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4)

@@ -3,6 +3,8 @@
 import io
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -115,6 +117,16 @@ def test_a_throttled_store_is_waited_for(work_dir):
 def test_a_batch_larger_than_the_data_is_refused_with_both_numbers(work_dir, capsys):
     events(work_dir, expect=2, batch_size=5000)
     assert "5000" in (said := capsys.readouterr().err) and "1347" in said
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_a_device_that_is_not_there_is_a_line_and_no_traceback():
+    for device, why in (("cuda", "sees no CUDA device"), ("cuda:1", "sees no CUDA device"), ("tpu", "use cpu, cuda or cuda:N")):
+        command = [sys.executable, "-m", "lossfeed", "train", "--device", device]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert ended.returncode == 2 and ended.stdout == "", ended
+        (line,) = ended.stderr.splitlines()
+        assert line.startswith(f"lossfeed train: --device {device}: ") and why in line
 
 
 def test_unreadable_data_ends_with_a_reason_and_no_traceback(tmp_path, capsys):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 from . import _native
 from ._errors import TrainingWarning
+from ._memory import torch_loaded
 from ._native import cache_policies
 
 #: Policies that keep by score.
@@ -19,11 +21,13 @@ SLOW_S, SLOW_SHARE = 2.0, 0.2
 class Uses:
     """What a training loop has done with a loader's batches so far. Set where it happens, looked at once an epoch."""
 
-    __slots__ = ("scored", "weight_read", "_asked", "_sampler", "_cached", "_dataset", "_before", "_said")
+    __slots__ = ("scored", "weight_read", "wrapped", "_asked", "_sampler", "_cached", "_dataset", "_before", "_said")
 
     def __init__(self, asked: str, sampler: str, cached: bool, dataset: str | None = None) -> None:
         self.scored: bool = False
         self.weight_read: bool = False
+        #: Whether somebody passes the batches on who knows the trainer (:mod:`lossfeed.accelerate`, ``lf.Scores``).
+        self.wrapped: bool = False
         #: What was asked for, and what is in force: they differ where the choice was left to the engine.
         self._asked = asked
         self._sampler = sampler
@@ -33,6 +37,21 @@ class Uses:
         #: Counters after the epoch before.
         self._before: dict[str, float] = {}
         self._said: set[str] = set()
+
+    def look_around(self) -> None:
+        """Before an epoch. Accelerate prepares torch's loaders alone: it hands every other back as it is, and knows
+        nothing of it."""
+        state = sys.modules.get("accelerate.state")
+        if self.wrapped or state is None or not getattr(state.GradientState, "_shared_state", None):
+            return
+        torch = torch_loaded()
+        if torch is not None and torch.is_grad_enabled():
+            self._say(
+                "accelerate",
+                "Accelerate knows nothing of this loader, prepared or not: accumulate does not see an epoch's end, and "
+                "save_state leaves out where it stands. For training iterate lossfeed.accelerate.Batches(loader); an "
+                "evaluation may go on as it is, under torch.no_grad()",
+            )
 
     def look_back(self, engine: _native.Engine) -> None:
         """After a whole epoch."""

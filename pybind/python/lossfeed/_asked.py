@@ -8,6 +8,8 @@ from typing import Any
 
 from ._errors import SettingsError, UsageError
 from ._keywords import differs
+from ._memory import require_torch
+from ._order import Cut, Order
 
 
 class Keywords(SimpleNamespace):
@@ -15,6 +17,7 @@ class Keywords(SimpleNamespace):
 
     batch_size: int
     num_workers: int | None
+    weights: Any
     pin_memory: bool
     drop_last: bool
     timeout: float
@@ -27,6 +30,10 @@ class Asked:
     nothing changes by them."""
 
     _asked: Keywords
+    #: "torch" or "numpy".
+    _framework: str
+    #: Loader threads.
+    _workers: int
 
     def _to_copy(self, under_way: bool) -> dict[str, Any]:
         """The keywords that another such loader is made with.
@@ -70,29 +77,41 @@ class Asked:
 
     @property
     def sampler(self) -> Any:
-        """The sampler that was given; else who comes next, by name or with options: a setting of the engine, no object
-        that gives ids."""
-        return "uniform" if self._asked.sampler is None else self._asked.sampler
+        """The sampler that was given; with a ``batch_sampler`` the one that it draws from, or None. Else who comes next, as
+        an object that is equal to what was asked for (``"uniform"`` if nothing was): it has a length and a ``set_epoch``,
+        and iterating it gives the ids of the epoch under way, or of the next one."""
+        if self._asked.batch_sampler is not None:
+            return getattr(self._asked.batch_sampler, "sampler", None)
+        given = self._asked.sampler
+        return given if given is not None and not isinstance(given, (str, dict)) else Order(self)
 
     @property
     def batch_sampler(self) -> Any:
-        """What was given; None: the engine cuts batches."""
-        return self._asked.batch_sampler
+        """What was given; else the batches of :attr:`sampler`: iterating it gives the list of each one's ids."""
+        return Cut(self) if self._asked.batch_sampler is None else self._asked.batch_sampler
 
     @property
-    def num_workers(self) -> int | None:
-        """Loader threads as given; None is one a core, 0 prepares each batch in the calling thread."""
-        return self._asked.num_workers
+    def num_workers(self) -> int:
+        """Loader threads: as given, or one a core; with 0 the calling thread prepares each batch."""
+        return self._workers
 
     @property
     def collate_fn(self) -> Any:
-        """What was given, or None."""
-        return self._asked.collate_fn
+        """What was given. Else torch's ``default_collate`` where batches are tensors: it is what it stands for, and is
+        not called. Of arrays None."""
+        if self._asked.collate_fn is not None or self._framework != "torch":
+            return self._asked.collate_fn
+        return require_torch("collate_fn").utils.data.default_collate
 
     @property
     def pin_memory(self) -> bool:
         """As given: with a CUDA device batches are page-locked either way."""
         return self._asked.pin_memory
+
+    @property
+    def pin_memory_device(self) -> str:
+        """Empty: ``device`` says where batches go."""
+        return ""
 
     @property
     def timeout(self) -> float:
@@ -106,8 +125,10 @@ class Asked:
 
     @property
     def prefetch_factor(self) -> int | None:
-        """Batches that each worker prepares ahead, as given."""
-        return self._asked.prefetch_factor
+        """Batches that each worker prepares ahead; None without workers."""
+        if self._workers == 0:
+            return None
+        return 2 if self._asked.prefetch_factor is None else self._asked.prefetch_factor
 
     @property
     def persistent_workers(self) -> bool:

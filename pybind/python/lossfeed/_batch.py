@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator
 
 from . import _native
 from ._errors import SettingsError, UsageError
+from ._generic import D, Of, Y
 
 if TYPE_CHECKING:
     from ._advice import Uses
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 FIELDS = ("data", "target", "ids", "weight")
 
 
-class Batch:
+class Batch(Of[D, Y]):
     """Samples, targets, and who they are.
 
     On the CPU the four fields are views of one batch slot, without a copy: they stay valid as long as any of them (or a
@@ -30,15 +31,15 @@ class Batch:
 
     __slots__ = ("data", "target", "ids", "_weight", "_ticket", "_uses", "__weakref__")
 
-    data: Any
+    data: D
     """``(B,)`` + the sample's shape, in the source's dtype; images are uint8 ``(B, height, width, channels)``, or
     what the loader's ``transform`` makes of them."""
-    target: Any
+    target: Y
     """``(B,)`` + the target's shape, in the source's dtype; class labels are int64 ``(B,)``."""
     ids: Any
     """int64 ``(B,)``: the samples that are really in it, in row order."""
 
-    def __init__(self, data: Any, target: Any, ids: Any, weight: Any, ticket: _native.Ticket, uses: Uses) -> None:
+    def __init__(self, data: D, target: Y, ids: Any, weight: Any, ticket: _native.Ticket, uses: Uses) -> None:
         self.data = data
         self.target = target
         self.ids = ids
@@ -83,28 +84,19 @@ class Batch:
         """What ``**batch`` passes: ``"data"`` and ``"target"``. Ids and weight travel beside them."""
         return ("data", "target")
 
-    def to(self, device: Any, non_blocking: bool = False) -> Batch:
+    def to(self, device: Any, non_blocking: bool = False) -> Batch[D, Y]:
         """Itself, with data, target and weight on `device`; what a ``collate_fn`` made is moved where it can be. Ids
         stay where they are. A loader with ``device="cuda"`` delivers there already, and sooner."""
-        there: dict[int, Any] = {}
-
-        def moved(value: Any) -> Any:
-            # A target that is a part of the data stays that part.
-            if id(value) not in there:
-                there[id(value)] = value.to(device, non_blocking=non_blocking)
-            return there[id(value)]
-
         if not hasattr(self._weight, "to"):
             raise SettingsError(f"a batch of NumPy arrays cannot go to {device}: make the loader with framework='torch'")
-        self.data, self.target = mapped(moved, self.data, "to"), mapped(moved, self.target, "to")
-        self._weight = moved(self._weight)
+        self.data, self.target, self._weight = moved((self.data, self.target, self._weight), device, non_blocking)
         return self
 
     def __reduce__(self) -> Any:
         fields = tuple(own(value) for value in (self.data, self.target, self.ids, self._weight))
         return Apart, (*fields, len(self), self.epoch, self.number)
 
-    def copy_(self, other: Batch) -> Batch:
+    def copy_(self, other: Batch[Any, Any]) -> Batch[D, Y]:
         """Takes over the samples of `other`, a batch of the same shapes, on the current stream without a wait.
 
         For CUDA graphs: capture a step on one batch, then ``static.copy_(batch)`` before each replay. The scores of a
@@ -131,18 +123,15 @@ class Batch:
         self._ticket = ticket
         return self
 
-    def pin_memory(self) -> Batch:
+    def pin_memory(self) -> Batch[D, Y]:
         """Itself: a slot is page-locked already where that helps."""
         return self
 
     def __repr__(self) -> str:
-        return (
-            f"<lossfeed.Batch {self.number} of epoch {self.epoch}: {len(self)} samples, data "
-            f"{tuple(self.data.shape)} {self.data.dtype}>"
-        )
+        return f"<lossfeed.Batch {self.number} of epoch {self.epoch}: {len(self)} samples, data {_said(self.data)}>"
 
 
-class Whole(Batch):
+class Whole(Batch[Any, Any]):
     """A batch of samples that are no pairs: its data is made as they are.
 
     Of dicts: ``batch["image"]``, ``"image" in batch``, ``batch.items()``, ``model(**batch)``; iterating it gives the
@@ -213,7 +202,7 @@ class Whole(Batch):
         return f"<lossfeed.Batch {self.number} of epoch {self.epoch}: {len(self)} samples of {kind}>"
 
 
-class Apart(Batch):
+class Apart(Batch[Any, Any]):
     """A batch that came out of a pickle: it belongs to no loader of this process."""
 
     __slots__ = ("_place",)
@@ -232,7 +221,7 @@ class Apart(Batch):
             "its own process"
         )
 
-    def copy_(self, other: Batch) -> Batch:
+    def copy_(self, other: Batch[Any, Any]) -> Batch[Any, Any]:
         """Refused: a static batch must be one of the loader's.
 
         Raises:
@@ -282,6 +271,23 @@ def mapped(change: Callable[[Any], Any], value: Any, able: str) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(mapped(change, v, able) for v in value)
     return value
+
+
+def moved(parts: Any, device: Any, non_blocking: bool = False) -> Any:
+    """`parts` with all in them that can be moved on `device`. A target that is a part of the data stays that part."""
+    there: dict[int, Any] = {}
+
+    def sent(value: Any) -> Any:
+        if id(value) not in there:
+            there[id(value)] = value.to(device, non_blocking=non_blocking)
+        return there[id(value)]
+
+    return mapped(sent, parts, "to")
+
+
+def _said(data: Any) -> str:
+    """Shape and dtype; of what a transform made of it its type."""
+    return f"{tuple(data.shape)} {data.dtype}" if hasattr(data, "shape") else type(data).__name__
 
 
 def own(value: Any) -> Any:

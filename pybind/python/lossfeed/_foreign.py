@@ -85,6 +85,8 @@ class Scores(MadeAgain):
             job=job,
             stats=stats,
         )
+        # Its batches are ids, and the loader that reads them is the trainer's.
+        self._loader._account.uses.wrapped = True
         #: Batches that were drawn and have not come back.
         self._drawn: deque[Batch] = deque()
         self._pass: Iterator[Batch] | None = None

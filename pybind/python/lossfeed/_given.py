@@ -45,6 +45,14 @@ class Given:
             return count
         return count // self.batch_size if self._drop_last else -(-count // self.batch_size)
 
+    def ends(self, count: int) -> array[int]:
+        """Where `count` ids are cut into batches, where the sampler does not cut them: the end of each."""
+        whole, rest = divmod(count, self.batch_size)
+        ends = array("q", range(self.batch_size, whole * self.batch_size + 1, self.batch_size))
+        if rest and not self._drop_last:
+            ends.append(count)
+        return ends
+
     def set_epoch(self, epoch: int) -> None:
         """Tells the sampler, or that of a batch sampler, if it asks to be told (``DistributedSampler``)."""
         for source in (self._source, getattr(self._source, "sampler", None)):
@@ -118,6 +126,13 @@ class Weighted(Given):
     def draw(self, engine: _native.Engine) -> tuple[Any, None]:
         """The next epoch of `engine`."""
         return engine.draw_weighted(self._weights), None
+
+
+def numbers(drawn: Any) -> memoryview:
+    """int64 numbers in a buffer, as ints."""
+    view = memoryview(drawn)
+    # No view of nothing can be cast.
+    return view.cast("B").cast("q") if view.nbytes else memoryview(array("q"))
 
 
 def _plain(given: Any) -> Any:

@@ -173,12 +173,12 @@ class ImageTransform:
 
 
 def transform(value: Any) -> ImageTransform:
-    """An image transform; a callable is refused with where it belongs."""
+    """An image transform; what is none is refused."""
     if isinstance(value, ImageTransform):
         return value
     raise SettingsError(
-        f"transform={value!r} must be a lossfeed.ImageTransform: loader threads run no Python of yours; apply other "
-        "transforms to batch.data in the loop"
+        f"transform={value!r} must be a lossfeed.ImageTransform, or a function of batch.data (torchvision's v2 transforms "
+        "are): make an object of a class first"
     )
 
 

@@ -29,7 +29,8 @@ HONOURED = {
     "batch_sampler": "anything that gives lists of ids: its batches are the plan; batch_size= says the most samples of "
     "one where it has no batch_size of its own",
     "num_workers": "loader threads, not processes; None is one a core, 0 works in the calling thread",
-    "collate_fn": "called with the list of (x, y) rows of a delivered batch; must return (data, target)",
+    "collate_fn": "called with the list of a batch's samples, of plain pairs the (x, y) rows of the finished batch; what it "
+    "returns is the batch's data, or of a pair data and target",
     "pin_memory": "with a CUDA device batches are always page-locked; without one True brings a warning, as in torch",
     "drop_last": "leaves out the batch that would be short",
     "timeout": "seconds to wait for a batch; 0 waits for ever",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import weakref
-from types import GenericAlias
-from typing import Any, Iterable, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
-from . import _arrays, _closing, _exchange, _keywords, _making, _native, _readers, _words
+from . import _arrays, _closing, _exchange, _given, _keywords, _making, _native, _readers, _words
 from ._asked import Asked, Keywords
 from ._batch import Batch
 from ._errors import Error, SettingsError, UsageError
+from ._generic import D, Of, Y
 from ._half import torch_half
 from ._images import ImageTransform
 from ._memory import is_tensor
@@ -25,15 +26,15 @@ from ._told import Told
 _STATE_VERSION = 1
 
 
-class Loader(Asked, Told, MadeAgain):
+class Loader(Of[D, Y], Asked, Told, MadeAgain):
     """Feeds a training run: iterating it gives one epoch of :class:`Batch`, in an order that scores may steer.
 
     ``data`` is what :func:`lossfeed.open` returns or takes. The keywords up to ``in_order`` are those of
     :class:`torch.utils.data.DataLoader` in its order; each is honoured, or refused with the reason:
 
     Args:
-        batch_size: samples a batch and rank, at least 1. With several ranks, or ``drop_last``, at most a rank's share of
-            the dataset; else a larger one gives one short batch.
+        batch_size: samples a batch and rank, at least 1. More than a rank has gives one short batch; with ``drop_last``
+            it is refused, as no batch would be left.
         shuffle: True permutes by ``(seed, epoch)``; None or False walks the ids in order, unless ``sampler`` is asked for.
         sampler: torch's samplers, or whatever else gives ids: an epoch is taken from it whole when the epoch begins (as
             much as its ``len()``), and each rank gets what its own sampler gives. Or who comes next, by name or as a
@@ -51,6 +52,8 @@ class Loader(Asked, Told, MadeAgain):
             and ``echo`` draw some ids more often than others; ``batch.weight`` makes the loss unbiased again.
         batch_sampler: gives lists of ids: its batches are the plan. Where it has no ``batch_size``, pass
             ``batch_size=`` with the most samples of a batch.
+        ids: the samples to load, each once, as :meth:`lossfeed.Data.subset` has it: ids of batches count from 0 anew, in
+            this order. None: all.
         weights: one number a sample: ids are drawn with replacement, in proportion to them (torch's
             ``WeightedRandomSampler``). ``batch.weight`` stays 1: the mean is over what was drawn, as there.
         num_workers: threads; None is one a core, 0 prepares each batch in the calling thread, deterministically.
@@ -75,7 +78,11 @@ class Loader(Asked, Told, MadeAgain):
             of :meth:`stats` counts rows that were not gathered. Samples that are decoded or transformed by the
             loader's threads are always gathered.
         transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers
-            pixels as they are.
+            pixels as they are. Or a function of a batch's data (torchvision's ``v2`` transforms), which the thread that
+            takes batches calls for each when it is handed out, on a device after the copy: what it returns is
+            ``batch.data``. Pictures of files and PIL's come to it ``(B, channels, height, width)`` in uint8, all else as it
+            is. What it draws comes from torch's generator: most of ``v2`` draws once a batch, and a resumed run draws
+            anew. ``sampler="auto"`` takes it to draw; ``{"name": "auto", "augmented": False}`` says that it does not.
         policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``, ``"sieve"``,
             ``"s3fifo"``, ``"lfu"``, ``"arc"``, ``"clrfu"``, or, for samplers that need no scores, ``"belady"`` and
             ``"lobster"``, which know the next epochs, or, delivering other samples than those drawn, ``"icache"`` and
@@ -142,13 +149,14 @@ class Loader(Asked, Told, MadeAgain):
         pin_memory_device: str = "",
         in_order: bool = True,
         dataset: Any = None,
+        ids: Any = None,
         weights: Any = None,
         pad: float | _words.Join | Mapping[str, float | _words.Join] | None = None,
         device: Any = "cpu",
         cache: int | float | str | None = None,
         cache_form: _words.CacheForm = "encoded",
         copy_path: _words.CopyPath = "auto",
-        transform: ImageTransform | None = None,
+        transform: ImageTransform | Callable[[Any], Any] | None = None,
         policy: _words.Policy | None = None,
         seed: int | None = None,
         rank: int | None = None,
@@ -171,17 +179,13 @@ class Loader(Asked, Told, MadeAgain):
         self._engine: _native.Engine | None = made.engine
         self._closing: _native.Engine | None = None
         self._last_state: dict[str, Any] | None = None
-        self._data, self._framework = made.data, made.framework
+        self._data, self._framework, self._workers = made.data, made.framework, made.workers
         self._settings, self._line, self._account = made.settings, made.line, made.line.account
         self._given, self._seeds = made.given, made.seeds
-        self._pass: weakref.ref[Pass] | None = None
+        self._pass: weakref.ref[Pass[D, Y]] | None = None
         self._group: Any = None
         self._process = Process()
         _closing.live.add(self)
-
-    def __class_getitem__(cls, item: Any) -> GenericAlias:
-        # ``DataLoader[Sample]`` in annotations, as torch has it.
-        return GenericAlias(cls, item)
 
     # ---- epochs ----------------------------------------------------------------------------------------------------
 
@@ -231,13 +235,13 @@ class Loader(Asked, Told, MadeAgain):
         form = self._settings["cache_form"]
         return self._account.engine().resize_cache(parse_cache(cache, lambda: self.data.cache_bytes(form)))
 
-    def __iter__(self) -> Pass:
+    def __iter__(self) -> Pass[D, Y]:
         """One pass over the next epoch. It begins with its first batch: then the order is drawn, the workers run ahead,
         and an earlier pass ends. An iterator that nobody asks for a batch costs no epoch; its ``begin()`` begins at
         once."""
         return Pass(self._line, self._begin)
 
-    def _begin(self, started: Pass) -> int:
+    def _begin(self, started: Pass[D, Y]) -> int:
         engine = self._account.engine()
         if self._settings["exchange"]:
             self.exchange(self._group)
@@ -251,6 +255,21 @@ class Loader(Asked, Told, MadeAgain):
         number = engine.start_epoch() if given is None else engine.start_given(*given.draw(engine))
         self._pass = weakref.ref(started)
         return number
+
+    def _plan(self) -> tuple[memoryview, memoryview]:
+        """The ids of the epoch under way, or of the next one, and the end of each batch among them. A sampler of the
+        user's is asked for an epoch."""
+        engine, order = self._account.engine(), self._given
+        under_way = self._pass() if self._pass is not None else None
+        ours = order is None or isinstance(order, _given.Weighted)
+        if self._seeds is not None and ours and not self._settings["sampler"].get("in_order"):
+            self._seeds.settle(engine)
+        if order is not None and not (under_way is not None and under_way.under_way) and not engine.has_order():
+            drawn, cut = order.draw(engine)
+            ids = _given.numbers(drawn)
+            return ids, _given.numbers(order.ends(len(ids)) if cut is None else cut)
+        planned, ends = engine.plan()
+        return _given.numbers(planned), _given.numbers(ends)
 
     def exchange(self, group: Any = None) -> None:
         """Gives what this rank has learned since the last exchange to all ranks, and takes theirs: all then believe the
@@ -272,7 +291,9 @@ class Loader(Asked, Told, MadeAgain):
 
     # ---- scores ----------------------------------------------------------------------------------------------------
 
-    def score(self, logits: Any, batch: Batch, ignore_index: int = -100, *, sequence: _words.Sequence = "mean") -> None:
+    def score(
+        self, logits: Any, batch: Batch[Any, Any], ignore_index: int = -100, *, sequence: _words.Sequence = "mean"
+    ) -> None:
         """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing. Can be
         captured in a CUDA graph once it has run outside of one; what a graph reads of the batch stays until the
         loader is closed.
@@ -297,7 +318,7 @@ class Loader(Asked, Told, MadeAgain):
     def cross_entropy(
         self,
         logits: Any,
-        batch: Batch,
+        batch: Batch[Any, Any],
         *,
         target: Any = None,
         weight: Any = None,
@@ -336,7 +357,7 @@ class Loader(Asked, Told, MadeAgain):
         self,
         kind: _words.LossKind,
         prediction: Any,
-        batch: Batch,
+        batch: Batch[Any, Any],
         *,
         target: Any = None,
         reduction: _words.Reduction = "mean",
@@ -362,7 +383,7 @@ class Loader(Asked, Told, MadeAgain):
         hook = torch_half("loss").hook
         return hook.loss(self._account, kind, prediction, self._own(batch), target, reduction, weighted, options)
 
-    def score_losses(self, losses: Any, batch: Batch, grad_norms: Any = None) -> None:
+    def score_losses(self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None) -> None:
         """Scores a batch from per-sample losses you hold already (regression, sequences, objectives of your own).
 
         Args:
@@ -378,7 +399,7 @@ class Loader(Asked, Told, MadeAgain):
         module = torch_half("score_losses").hook if is_tensor(losses) else _arrays
         module.score_losses(self._account, losses, self._own(batch), grad_norms)
 
-    def weighted_mean(self, losses: Any, batch: Batch, grad_norms: Any = None) -> Any:
+    def weighted_mean(self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None) -> Any:
         """The mean of losses of your own, made unbiased by the batch's weights, and their scores by the way.
 
         Args:
@@ -465,7 +486,7 @@ class Loader(Asked, Told, MadeAgain):
             _closing.live.discard(self)
         return left
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> Loader[D, Y]:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -480,16 +501,17 @@ class Loader(Asked, Told, MadeAgain):
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _own(self, batch: Any) -> Batch:
+    def _own(self, batch: Any) -> Batch[Any, Any]:
         if not isinstance(batch, Batch):
+            hint = "; under Accelerate that of lossfeed.accelerate.Batches(loader)" if "accelerate" in sys.modules else ""
             raise UsageError(
-                f"{type(batch).__name__} is no batch of this loader: pass the batch as the loop variable gave it"
+                f"{type(batch).__name__} is no batch of this loader: pass the batch as the loop variable gave it{hint}"
             )
         self._account.uses.scored = True
         return batch
 
 
-def _again(kind: type[Loader], keywords: dict[str, Any]) -> Loader:
+def _again(kind: type[Loader[Any, Any]], keywords: dict[str, Any]) -> Loader[Any, Any]:
     """A loader that came out of a pickle."""
     made = kind.__new__(kind)
     Loader.__init__(made, **keywords)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from . import _given, _images, _keywords, _native, _ranks
 from ._account import Account
@@ -30,6 +30,8 @@ class Made(NamedTuple):
     data: Data
     #: "torch" or "numpy".
     framework: str
+    #: Loader threads.
+    workers: int
     #: The engine's settings.
     settings: dict[str, Any]
     line: Line
@@ -57,6 +59,8 @@ class _Delivery(NamedTuple):
     augment: dict[str, Any] | None
     #: Where the user's ``collate_fn`` has made batches of samples in host memory, and they are to go to a device.
     move_to: str | None = None
+    #: What the user does with a batch's data when it is handed out.
+    of_batches: Callable[[Any], Any] | None = None
 
 
 def make(asked: SimpleNamespace) -> Made:
@@ -66,6 +70,8 @@ def make(asked: SimpleNamespace) -> Made:
     framework = _keywords.framework(asked.framework, device)
     given = asked.dataset if asked.data is None else asked.data
     data = open_for(given, asked.collate_fn is not None or asked.batch_sampler is not None)
+    if asked.ids is not None:
+        data = data.subset(asked.ids)
     timeout_s = _keywords.seconds("timeout", asked.timeout)
     world = _ranks.find(asked.rank, asked.world_size)
     order = _given.find(asked, len(data), world.size)
@@ -91,8 +97,9 @@ def make(asked: SimpleNamespace) -> Made:
         courier.start(engine)
     of_passes = timeout_s, settings["seed"], watch, engine.batches_per_epoch()
     spares = asked.max_slots is None
-    line = Line(account, delivery.views, courier, asked.collate_fn, *of_passes, spares, delivery.move_to)
-    return Made(engine, data, framework, settings, line, order, seeds)
+    ways = delivery.move_to, delivery.of_batches
+    line = Line(account, delivery.views, courier, asked.collate_fn, *of_passes, spares, *ways)
+    return Made(engine, data, framework, engine.workers(), settings, line, order, seeds)
 
 
 def _seeds(asked: SimpleNamespace, settings: dict[str, Any], framework: str) -> Seeds | None:
@@ -132,23 +139,27 @@ def _refuse(asked: SimpleNamespace) -> None:
 
 
 def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -> _Delivery:
-    transform = None if asked.transform is None else _images.transform(asked.transform)
+    of_batches = _of_batches(asked.transform)
+    transform = None if asked.transform is None or of_batches is not None else _images.transform(asked.transform)
     structure = data._structure
     if transform is not None and structure is not None and not data._native.images:
         raise SettingsError(
-            "transform= is for pairs (image, target) and for pictures in shards, and this dataset's samples are others: transform in "
-            "the loop, on batch.data"
+            "an ImageTransform is for pairs (image, target) and for pictures in shards, and this dataset's samples are others: "
+            "give a function of batch.data, transform=function, or transform in the loop"
         )
     made = None if transform is None else transform._fit(data._native)
     specs = data._native.fields if made is None else [made.spec]
-    channels_last = transform is not None and transform._layout == "channels_last"
+    channels_last: tuple[int, ...] = (0,) if transform is not None and transform._layout == "channels_last" else ()
+    if of_batches is not None:
+        channels_last = _pictures(data)
     views = Views(framework, specs, data._native.target_spec, channels_last, structure, asked.pad)
     settings, crop, jitter, augment = (None, None, None, None) if transform is None else transform._steps
-    random = made is not None and made.random
+    # What a function of the user's draws cannot be known.
+    random = of_batches is not None or (made is not None and made.random)
     if device == "cpu":
-        return _Delivery(device, views, None, random, settings, crop, jitter, augment)
+        return _Delivery(device, views, None, random, settings, crop, jitter, augment, None, of_batches)
     if structure is not None and asked.collate_fn is not None:
-        return _Delivery("cpu", views, None, random, settings, crop, jitter, augment, device)
+        return _Delivery("cpu", views, None, random, settings, crop, jitter, augment, device, of_batches)
     courier = Courier(device, views, made)
     if settings is not None and settings["erase"] > 0 and not courier.host_transforms:
         raise SettingsError(
@@ -156,8 +167,30 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -
             "leave it out, and erase in the loop"
         )
     by_threads = settings if courier.host_transforms else None
-    return _Delivery(courier.name, views, courier, random, by_threads, crop, jitter, augment)
+    return _Delivery(courier.name, views, courier, random, by_threads, crop, jitter, augment, None, of_batches)
 
+
+def _of_batches(transform: Any) -> Callable[[Any], Any] | None:
+    """A transform that is a function of a batch's data: torchvision's v2 transforms are."""
+    if not callable(transform) or isinstance(transform, (type, _images.ImageTransform)):
+        return None
+    steps = (transform, *(getattr(transform, "transforms", None) or ()))
+    mixing = next((type(step).__name__ for step in steps if type(step).__name__ in ("MixUp", "CutMix")), None)
+    if mixing is not None:
+        raise SettingsError(
+            f"transform={mixing} mixes labels too, and a transform gets batch.data alone: write images, labels = mix(*batch) "
+            "in the loop, and loader.cross_entropy(model(images), batch, target=labels)"
+        )
+    return transform  # type: ignore[no-any-return]
+
+
+def _pictures(data: Data) -> tuple[int, ...]:
+    """Which fields are pictures, in memory with their channels last: those of files, and PIL's of a Python dataset."""
+    if data._native.images:
+        return (0,)
+    structures = [data._structure] if data._structure is not None else [a.structure for a in data._adaptors]
+    leaves = structures[0].leaves if structures else ()
+    return tuple(leaf.number for leaf in leaves if leaf.given == "image" and leaf.place == "field")
 
 def _settings(
     asked: SimpleNamespace, data: Data, world: _ranks.World, delivery: _Delivery, order: _given.Given | None
@@ -174,9 +207,9 @@ def _settings(
     batch_size, drop_last = _keywords.whole("batch_size", asked.batch_size, 1), _keywords.flag("drop_last", asked.drop_last)
     if order is not None:
         batch_size = order.batch_size
-    elif world.size == 1 and not drop_last:
-        # As in torch: what is larger than the dataset is one short batch, whose memory is that of its samples.
-        batch_size = min(batch_size, len(data))
+    elif not drop_last:
+        # As in torch: what is larger than a rank's samples is one short batch, whose memory is that of its samples.
+        batch_size = min(batch_size, -(-len(data) // world.size))
     settings = {
         "batch_size": batch_size,
         "drop_last": drop_last,

@@ -12,7 +12,8 @@ from ._batch import Batch
 from ._device import Courier
 from ._process import OfThisProcess
 from ._ranks import Watch
-from ._views import Views, collated, collated_rows
+from ._generic import D, Of, Y
+from ._views import Fields, Views, collated, collated_rows, transformed
 
 
 @dataclass
@@ -34,6 +35,8 @@ class Line:
     spares: bool = False
     #: Where batches go that are put together in host memory by the user's ``collate_fn``; None where they are.
     move_to: str | None = None
+    #: The user's own change of ``batch.data``, where batches are handed out.
+    transform: Callable[[Any], Any] | None = None
 
 
 class _Lost:
@@ -44,13 +47,13 @@ class _Lost:
         self.taken = taken
 
 
-class Pass(OfThisProcess, Iterator[Batch]):
+class Pass(OfThisProcess, Of[D, Y], Iterator[Batch[D, Y]]):
     """One pass over one epoch. Dropping it ends the pass; the loader's position stays where it ended.
 
     The epoch begins with its first batch: trainers make iterators only to see whether they can, and those must cost no
     epoch."""
 
-    def __init__(self, line: Line, begin: Callable[[Pass], int]) -> None:
+    def __init__(self, line: Line, begin: Callable[[Pass[D, Y]], int]) -> None:
         self._line = line
         self._engine = line.account.engine()
         line.world.check()
@@ -67,7 +70,7 @@ class Pass(OfThisProcess, Iterator[Batch]):
         self._unseen = 0
         self._over = False
 
-    def __iter__(self) -> Pass:
+    def __iter__(self) -> Pass[D, Y]:
         return self
 
     def begin(self) -> None:
@@ -77,17 +80,23 @@ class Pass(OfThisProcess, Iterator[Batch]):
                 self._iteration = self._begin(self)
                 self._batches = self._engine.batches_per_epoch()
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> Batch[D, Y]:
         if self._over:
             raise StopIteration
         line = self._line
         line.account.engine()
         line.world.check()
         self._unseen = 0
+        if self._iteration == 0:
+            line.account.uses.look_around()
         self.begin()
         try:
             line.account.deliver()
             found = self._next_on_host() if line.courier is None else self._next_on_device(line.courier)
+            if found is not None:
+                # What the user's transform raises finds the batch unseen.
+                self._unseen = 1
+                batch = self._made(*found)
         except BaseException as error:
             # A batch that is late may still come, and Ctrl-C may be caught; any other error ends the pass.
             if self._unseen or not isinstance(error, (TimeoutError, KeyboardInterrupt)):
@@ -97,15 +106,18 @@ class Pass(OfThisProcess, Iterator[Batch]):
             self._over = True
             line.account.uses.look_back(self._engine)
             raise StopIteration
-        self._unseen = 1
-        fields, ticket = found
-        batch: Batch = fields.batch(ticket, line.account.uses)
-        if line.move_to is not None:
-            batch.to(line.move_to)
         if line.account.graph is not None:
             line.account.graph.lend(batch)
         self._unseen = 0
         return batch
+
+    def _made(self, fields: Fields, ticket: _native.Ticket) -> Batch[Any, Any]:
+        line = self._line
+        if line.move_to is not None:
+            fields = fields.to(line.move_to)
+        if line.transform is not None:
+            fields = transformed(fields, line.transform, None if line.collate_fn is not None else line.views.structure)
+        return fields.batch(ticket, line.account.uses)
 
     def _next_on_host(self) -> Any:
         found = self._engine.next_batch(self._iteration, self._line.timeout_s)

@@ -7,20 +7,21 @@ from typing import Any, Iterator
 from . import _ranks
 from ._batch import Batch
 from ._errors import SettingsError
+from ._generic import D, Of, Y
 from ._loader import Loader
 
 
-class Together:
+class Together(Of[D, Y]):
     """What `loader` delivers on this rank, and where all ranks stand."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader[D, Y]) -> None:
         self.loader = loader
 
     def __len__(self) -> int:
         """Batches an epoch and rank."""
         return len(self.loader)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch[D, Y]]:
         return iter(self.loader)
 
     def set_epoch(self, epoch: int) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Callable, NamedTuple
 
 from . import _native
-from ._batch import Batch, Whole, own
+from ._batch import Batch, Whole, moved, own
 from ._errors import SampleError, SettingsError
 from ._memory import as_bytes, require_numpy, to_numpy, to_torch
 from ._packing import Leaf
@@ -33,9 +33,14 @@ class Fields(NamedTuple):
         data, target = own((self.data, self.target))
         return Fields(data, target, own(self.ids), own(self.weight), self.paired)
 
-    def batch(self, ticket: _native.Ticket, uses: Any) -> Batch:
+    def to(self, device: str) -> Fields:
+        """The same on `device`, but for the ids."""
+        data, target, weight = moved((self.data, self.target, self.weight), device)
+        return self._replace(data=data, target=target, weight=weight)
+
+    def batch(self, ticket: _native.Ticket, uses: Any) -> Batch[Any, Any]:
         """The batch of them."""
-        kind: type[Batch] = Batch if self.paired else Plain if hasattr(self.data, "shape") else Whole
+        kind: type[Batch[Any, Any]] = Batch if self.paired else Plain if hasattr(self.data, "shape") else Whole
         return kind(self.data, self.target, self.ids, self.weight, ticket, uses)
 
 
@@ -43,7 +48,8 @@ class Views:
     """Makes the fields of a slot tensors or arrays.
 
     `pad` joins arrays that differ in length: a number to fill up with, ``"nested"``, or either by path; None takes them
-    if they are of one length.
+    if they are of one length. `channels_last` numbers the fields of the data whose channels lie last in memory and are
+    shown first.
     """
 
     def __init__(
@@ -51,7 +57,7 @@ class Views:
         framework: str,
         data: list[tuple[str, list[int]]],
         target: tuple[str, list[int]],
-        channels_last: bool = False,
+        channels_last: Collection[int] = (),
         structure: Structure | None = None,
         pad: Any = None,
     ) -> None:
@@ -71,9 +77,10 @@ class Views:
         fields = [(dtype, (rows, *shape)) for dtype, shape in (*self._data, self._target)]
         return [*fields, ("int64", (rows,)), ("float32", (rows,))]
 
-    def shown(self, data: Any) -> Any:
-        """`data` in the shape that is promised: channels before height and width, wherever they lie in memory."""
-        if not self._channels_last:
+    def shown(self, data: Any, field: int = 0) -> Any:
+        """A field of the data in the shape that is promised: channels before height and width, wherever they lie in
+        memory."""
+        if field not in self._channels_last:
             return data
         return data.permute(0, 3, 1, 2) if self._torch else data.transpose(0, 3, 1, 2)
 
@@ -90,7 +97,7 @@ class Views:
         if self.structure is None:
             return Fields(self.shown(data[0]), target, ids, weight)
         # Pictures of shards are made as images alone are, and are the only array of their samples.
-        shown = [self.shown(field) for field in data]
+        shown = [self.shown(values, field) for field, values in enumerate(data)]
         places = {"field": shown, "target": [target], "tail": tail, "object": tail}
         tree = self.structure.build(lambda leaf: places[leaf.place][leaf.number])
         if self.structure.pair:
@@ -180,6 +187,36 @@ def collated_rows(fields: Fields, collate_fn: Any) -> Fields:
     """What the user's `collate_fn` makes of the rows of a batch of pairs."""
     data, target, ids, weight, _ = fields
     return _of_collated(collate_fn, [(data[i], target[i]) for i in range(len(ids))], target, ids, weight)
+
+
+def transformed(fields: Fields, transform: Callable[[Any], Any], structure: Structure | None) -> Fields:
+    """`fields` with what the user's `transform` makes of the data. The target of samples that are no pairs is looked up in
+    that."""
+    data = transform(fields.data)
+    if data is None:
+        raise SettingsError(
+            f"transform={_named(transform)} returned None: it gets batch.data and must return what batch.data is to be"
+        )
+    if fields.paired:
+        return fields._replace(data=data)
+    return fields._replace(data=data, target=_target_in(data, fields.target, structure))
+
+
+def _named(function: Any) -> str:
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def _target_in(data: Any, before: Any, structure: Structure | None) -> Any:
+    """The target of a tree that was changed; `before` if it has none of that name."""
+    if before is None:
+        return None
+    keys: tuple[Any, ...] = TARGET_KEYS if structure is None else (structure.target_key,)
+    if isinstance(data, Mapping):
+        return next((data[key] for key in keys if key in data), before)
+    if isinstance(data, (tuple, list)) and data:
+        at = -1 if structure is None else structure.target_key
+        return data[at] if isinstance(at, int) and -len(data) <= at < len(data) else before
+    return before
 
 
 def _of_collated(

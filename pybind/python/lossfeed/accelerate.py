@@ -10,11 +10,12 @@ from accelerate.state import GradientState
 from torch.utils.data import IterableDataset
 
 from ._batch import Batch
+from ._generic import D, Y
 from ._loader import Loader
 from ._together import Together
 
 
-class Batches(Together):
+class Batches(Together[D, Y]):
     """What a loader delivers, for Accelerate: in place of ``accelerator.prepare(loader)``, which takes torch's
     DataLoader apart and leaves every other alone.
 
@@ -25,8 +26,9 @@ class Batches(Together):
     epoch's start, and skips what such a state has left of them. Batches are on the loader's own device.
     """
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader[D, Y]) -> None:
         super().__init__(loader)
+        loader._account.uses.wrapped = True
         #: What skip_first_batches makes a DataLoader of, which takes batches as they are.
         self.dataset: IterableDataset[Any] = _FromTheStart(self)
         self.batch_size: int | None = None
@@ -34,7 +36,7 @@ class Batches(Together):
         self.drop_last = False
         self.collate_fn = _as_it_is
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch[D, Y]]:
         progress = _Progress()
         progress.begin()
         try:
@@ -58,10 +60,10 @@ class _Progress(DataLoaderStateMixin):
 class _FromTheStart(IterableDataset[Any]):
     """Batches as skip_first_batches counts them: None for each that a restored state has behind it."""
 
-    def __init__(self, batches: Batches) -> None:
+    def __init__(self, batches: Batches[Any, Any]) -> None:
         self._batches = batches
 
-    def __iter__(self) -> Iterator[Batch | None]:
+    def __iter__(self) -> Iterator[Batch[Any, Any] | None]:
         begun = False
         for batch in self._batches:
             yield from repeat(None, 0 if begun else batch.number)

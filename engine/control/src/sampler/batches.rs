@@ -55,7 +55,7 @@ impl Batches {
         let count = if drop_last { samples / ranks / batch_size } else { longest.div_ceil(batch_size) };
         if count == 0 {
             return Err(Error::settings(format!(
-                "drop_last leaves no batch: {world_size} ranks with batch_size {batch_size} need {} samples and there are {samples}; \
+                "drop_last leaves no batch: batch_size {batch_size} and world_size {world_size} need {} samples and there are {samples}; \
                  lower batch_size or set drop_last to false",
                 batch_size.saturating_mul(ranks)
             )));

@@ -219,11 +219,16 @@ def prepare(options: Options, splits: Splits) -> Job:
 
 
 def _device(asked: str | None) -> str | None:
-    if asked is not None and asked != "cpu" and not torch.cuda.is_available():
+    kind, _, index = (asked or "cpu").partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+        raise OptionError(f"--device {asked}: use cpu, cuda or cuda:N")
+    if kind == "cuda" and not torch.cuda.is_available():
         raise OptionError(
             f"--device {asked}: this PyTorch ({torch.__version__}) sees no CUDA device; leave it out to train on the CPU, "
             "or look at `lossfeed doctor`"
         )
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise OptionError(f"--device {asked}: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
     return asked
 
 
