@@ -93,7 +93,6 @@ def test_pixels_are_pillows_in_folders_and_shards_and_in_both_forms_of_the_cache
     folder = lf.open(folder_of(tmp_path / "folder", files), mode=mode)
     shard = lf.open(tar_of(tmp_path / "s.tar", files.items()), mode=mode)
     for data in (folder, shard):
-        assert data.labels.tolist() == sorted(i % 2 for i in range(N)) or data is shard
         for keywords in ({}, {"cache": 1.0, "cache_form": "decoded"}, {"cache": 1.0, "cache_form": "encoded"}):
             given = delivered(data, 2 if keywords else 1, **keywords)
             assert len(given) == N

@@ -160,7 +160,7 @@ files = {
     "palette-beyond-file.bmp": bmp(4, 4, 8),
     "run-lengths.bmp": bmp(4, 4, 8, 1, bytes(1100)),
     "pixels-beyond-file.bmp": bmp(2, 2)[:10] + b"\xff" * 4 + bmp(2, 2)[14:],
-    "huge-dimensions.tif": tif((256, 1, 60000), (257, 1, 60000), *plain_tif[2:], *strip, rest=bytes(64)),
+    "huge-dimensions.tif": tif((256, 1, 60000), (257, 1, 60000), *plain_tif[2:], (273, 1, 8), (278, 1, 60000), (279, 1, 16), rest=bytes(64)),
     "huge-tile.tif": tif(*plain_tif, (322, 1, 2**31), (323, 1, 2**31), (324, 1, 8), (325, 1, 16), rest=bytes(64)),
     "counts-beyond-file.tif": tif(*plain_tif, (273, 2**31, 8), (278, 1, 4), (279, 2**31, 8)),
     "directory-of-itself.tif": b"II*\0" + struct.pack("<IHI", 8, 0, 8),

@@ -127,7 +127,7 @@ fn what_declares_too_much_is_refused() {
         [&b"BM"[..], &[0; 8], &54u32.to_le_bytes(), &header, &[0; 40]].concat()
     };
     let mut tiff = golden("rgb.tif");
-    for (tag, value) in [(256u16, side), (257, side)] {
+    for (tag, value) in [(256u16, side), (257, side), (278, side)] {
         let at = tiff.windows(4).position(|w| w[..2] == tag.to_le_bytes() && w[3] == 0 && w[2] <= 4).unwrap();
         tiff[at + 2..at + 4].copy_from_slice(&4u16.to_le_bytes());
         tiff[at + 8..at + 12].copy_from_slice(&value.to_le_bytes());

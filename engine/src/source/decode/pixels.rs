@@ -64,11 +64,11 @@ fn luma(color: [u8; 3]) -> u8 {
 }
 
 /// A table of colours. An index that the file names no colour for is the gray of its number, as in Pillow.
-pub(super) struct Palette([[u8; 3]; 256]);
+pub(super) struct Palette(Box<[[u8; 3]; 256]>);
 
 impl Palette {
     pub(super) fn new(colors: impl Iterator<Item = [u8; 3]>) -> Self {
-        let mut table = std::array::from_fn(|index| [index as u8; 3]);
+        let mut table: Box<[[u8; 3]; 256]> = Box::new(std::array::from_fn(|index| [index as u8; 3]));
         table.iter_mut().zip(colors).for_each(|(entry, color)| *entry = color);
         Self(table)
     }

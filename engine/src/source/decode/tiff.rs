@@ -70,7 +70,10 @@ impl<'a> Tiff<'a> {
             return Err(not_read(FORMAT.name, encoded)
                 .because(format!("its samples are no unsigned whole numbers (sample format {other})")));
         }
-        let color = !matches!(samples, Samples::Plain(Layout::Gray | Layout::GrayAlpha));
+        let color = match samples {
+            Samples::Plain(layout) => layout.color(),
+            Samples::Cmyk => true,
+        };
         let head = Head { height: height as usize, width: width as usize, color };
         let mut limits = Limits::default();
         limits.decoding_buffer_size = MAX_PIXELS * PIXEL_BYTES_MAX;
