@@ -217,7 +217,7 @@ def test_packed_rows_are_the_rows(files, tmp_path):
         return done.stdout
 
     said = pack(str(tmp_path / "all"), "--fields", ",".join(ALL), "--shard-size", "16kB", "--keep-order")
-    assert 'fields=["jpg;png", "cls", "caption.txt", "half.npy", "even.npy", "tokens.npy"]' in said
+    assert 'fields=["jpg;png;webp;tif;bmp;gif;ppm", "cls", "caption.txt", "half.npy", "even.npy", "tokens.npy"]' in said
     fields = {"img": "png", "label": "cls", "caption": "caption.txt", "half": "half.npy", "even": "even.npy", "tokens": "tokens.npy"}
     data = lf.open(tmp_path / "all", fields=fields)
     assert len(data) == N and len(list((tmp_path / "all").iterdir())) > 3

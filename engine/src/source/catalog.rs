@@ -1,5 +1,6 @@
 //! What a dataset made of files holds: every sample's name, place and label, in the order of ids.
 
+use super::decode::is_ending;
 use super::identity::{Mark, Stamp};
 use super::members::Members;
 use crate::error::{Error, Result, printable};
@@ -200,7 +201,7 @@ pub(super) fn file_name(path: &str) -> &str {
 /// sample at all.
 pub(super) fn is_image(name: &str) -> bool {
     let extension = file_name(name).rsplit_once('.').map(|(_, e)| e).unwrap_or("");
-    ["jpg", "jpeg", "png"].iter().any(|e| extension.eq_ignore_ascii_case(e))
+    is_ending(extension)
 }
 
 /// Files nobody means as samples: dot files, among them the `._x.jpg` that macOS writes beside `x.jpg`.

@@ -1,6 +1,7 @@
 //! A dataset made of files: a catalog says what there is, a reader brings the bytes.
 
 use super::catalog::Catalog;
+use super::decode::endings_said;
 use super::pieces::Piece;
 use super::reader::Reader;
 use super::{Fields, Fingerprint, Form, Payload, Source, Traffic, checksums};
@@ -26,9 +27,13 @@ impl<R: Reader> Files<R> {
         if catalog.places.is_empty() {
             let seen = catalog.ignored;
             return Err(Error::unreadable(format!(
-                "{} holds no samples: expected class folders of .jpg, .jpeg or .png files, or tar shards of them; members of other kinds are samples where fields names them ({} other files, {} links, \
+                "{} holds no samples: expected class folders of images ({}), or tar shards of them; members of other kinds are samples where fields names them ({} other files, {} links, \
                  {} names with '..' were ignored); check the path",
-                catalog.url, seen.others, seen.links, seen.escaping
+                catalog.url,
+                endings_said(),
+                seen.others,
+                seen.links,
+                seen.escaping
             )));
         }
         let labelled = catalog.members.as_ref().is_none_or(|members| members.labelled);

@@ -1,15 +1,22 @@
 //! A class-per-folder directory, as torchvision's `ImageFolder` means it: the directories directly below the root are
 //! the classes, in the order of their names; images may lie deeper; links are followed.
+//!
+//! What cannot be a sample does not stand in the way of those that are: a link that leads nowhere, or a name that is not
+//! UTF-8, is left out, counted, and told of once.
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::io::Errno;
+
 use super::catalog::{Catalog, is_hidden, is_image};
+use super::decode::endings_said;
 use super::identity::Stamp;
-use super::local::{failed, settled, utf8};
-use crate::error::{Error, Result};
+use super::local::{failed, settled};
+use crate::error::{Error, Result, printable};
 
 /// Directories below a class; deeper trees are a mistake or an attack.
 const DEPTH_MAX: usize = 32;
@@ -20,22 +27,59 @@ pub(super) struct Contents {
     pub(super) directories: Vec<String>,
     /// Names of files, sorted, without hidden ones.
     pub(super) files: Vec<String>,
+    /// What can be neither, sorted.
+    pub(super) left_out: Vec<LeftOut>,
+}
+
+/// An entry of a directory that cannot be used.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LeftOut {
+    /// Its name, with marks in place of what is not UTF-8.
+    pub(super) name: String,
+    pub(super) why: Why,
+}
+
+/// Why an entry of a directory cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Why {
+    /// It is a link, or was gone when it was looked at.
+    LeadsNowhere,
+    NotUtf8,
+}
+
+impl Why {
+    /// What is wrong with it, and the remedy.
+    pub(super) fn said(self) -> &'static str {
+        match self {
+            Self::LeadsNowhere => "is a link that leads nowhere: mend or remove it",
+            Self::NotUtf8 => "has a name that is not UTF-8: rename it",
+        }
+    }
 }
 
 /// Lists a directory, following links.
 pub(super) fn contents(path: &Path) -> Result<Contents> {
-    let mut found = Contents { directories: Vec::new(), files: Vec::new() };
+    let mut found = Contents { directories: Vec::new(), files: Vec::new(), left_out: Vec::new() };
     let at = || path.display().to_string();
     for entry in fs::read_dir(path).map_err(|e| failed(&at(), e))? {
         let entry = entry.map_err(|e| failed(&at(), e))?;
-        let name = entry.file_name();
-        let name = utf8(Path::new(&name))?.to_owned();
-        if is_hidden(&name) {
-            continue;
-        }
+        let name = match entry.file_name().into_string() {
+            Ok(name) if is_hidden(&name) => continue,
+            Ok(name) => name,
+            Err(name) => {
+                found.left_out.push(LeftOut { name: name.to_string_lossy().into_owned(), why: Why::NotUtf8 });
+                continue;
+            }
+        };
         let mut kind = entry.file_type().map_err(|e| failed(&entry.path().display().to_string(), e))?;
         if kind.is_symlink() {
-            kind = fs::metadata(entry.path()).map_err(|e| failed(&entry.path().display().to_string(), e))?.file_type();
+            match there(&entry.path())? {
+                Some(meta) => kind = meta.file_type(),
+                None => {
+                    found.left_out.push(LeftOut { name, why: Why::LeadsNowhere });
+                    continue;
+                }
+            }
         }
         if kind.is_dir() {
             found.directories.push(name);
@@ -45,7 +89,19 @@ pub(super) fn contents(path: &Path) -> Result<Contents> {
     }
     found.directories.sort_unstable();
     found.files.sort_unstable();
+    found.left_out.sort_unstable();
     Ok(found)
+}
+
+/// What lies at a path or where it leads; `None` if it leads nowhere.
+fn there(path: &Path) -> Result<Option<Metadata>> {
+    match fs::metadata(path) {
+        Ok(meta) => Ok(Some(meta)),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        // A link to itself.
+        Err(e) if e.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => Ok(None),
+        Err(e) => Err(failed(&path.display().to_string(), e)),
+    }
 }
 
 /// Catalogs the images below `root`.
@@ -56,15 +112,21 @@ pub(super) fn catalog(root: &Path, listed: Contents) -> Result<Catalog> {
     let mut catalog = Catalog { url: root.display().to_string(), ..Catalog::default() };
     catalog.ignored.others += listed.files.len() as u64;
     let mut newest = Stamp::default();
+    let mut strangers = Strangers::default();
+    strangers.add("", &listed.left_out);
     for (label, class) in (0i64..).zip(&listed.directories) {
         let before = catalog.places.len();
-        let mut walk = Walk { root, catalog: &mut catalog, above: HashSet::new(), newest: &mut newest };
+        let above = HashSet::new();
+        let mut walk = Walk { root, catalog: &mut catalog, above, newest: &mut newest, strangers: &mut strangers };
         walk.directory(class, 0)?;
         if catalog.places.len() == before {
             return Err(empty_class(class, &catalog.url));
         }
         catalog.labels.resize(catalog.places.len(), label);
     }
+    strangers.tell(root);
+    catalog.ignored.links += strangers.nowhere;
+    catalog.ignored.others += strangers.not_utf8;
     catalog.classes = listed.directories;
     settled(&newest);
     Ok(catalog)
@@ -73,8 +135,45 @@ pub(super) fn catalog(root: &Path, listed: Contents) -> Result<Catalog> {
 /// A class nobody can learn: most likely a wrong directory or a broken copy.
 pub(super) fn empty_class(class: &str, root: &str) -> Error {
     Error::sample(format!(
-        "the class folder {class} in {root} holds no .jpg, .jpeg or .png files: add some or remove the folder"
+        "the class folder {class} in {root} holds no images ({}): add some or remove the folder",
+        endings_said()
     ))
+}
+
+/// What was left out of a folder.
+#[derive(Default)]
+struct Strangers {
+    nowhere: u64,
+    not_utf8: u64,
+    first: Option<String>,
+}
+
+impl Strangers {
+    /// Those of one directory, whose name below the root is `relative`.
+    fn add(&mut self, relative: &str, left_out: &[LeftOut]) {
+        for LeftOut { name, why } in left_out {
+            match why {
+                Why::LeadsNowhere => self.nowhere += 1,
+                Why::NotUtf8 => self.not_utf8 += 1,
+            }
+            self.first.get_or_insert_with(|| {
+                let slash = if relative.is_empty() { "" } else { "/" };
+                printable(&format!("{relative}{slash}{name} {}", why.said())).into_owned()
+            });
+        }
+    }
+
+    fn tell(&self, root: &Path) {
+        if let Some(first) = &self.first {
+            tracing::warn!(
+                "{} entries of {} are left out ({} links that lead nowhere, {} names that are not UTF-8); the first: {first}",
+                self.nowhere + self.not_utf8,
+                root.display(),
+                self.nowhere,
+                self.not_utf8,
+            );
+        }
+    }
 }
 
 struct Walk<'a> {
@@ -84,6 +183,7 @@ struct Walk<'a> {
     above: HashSet<(u64, u64)>,
     /// Of the file that was written last.
     newest: &'a mut Stamp,
+    strangers: &'a mut Strangers,
 }
 
 impl Walk<'_> {
@@ -98,6 +198,7 @@ impl Walk<'_> {
             )));
         }
         let found = contents(&path)?;
+        self.strangers.add(relative, &found.left_out);
         for file in &found.files {
             let name = format!("{relative}/{file}");
             if !is_image(file) {
@@ -105,7 +206,11 @@ impl Walk<'_> {
                 continue;
             }
             let path = path.join(file);
-            let meta = fs::metadata(&path).map_err(|e| failed(&path.display().to_string(), e))?;
+            let Some(meta) = there(&path)? else {
+                // It was there a moment ago.
+                self.strangers.add(relative, &[LeftOut { name: file.clone(), why: Why::LeadsNowhere }]);
+                continue;
+            };
             if meta.is_file() {
                 let stamp = Stamp::of_file(&meta);
                 self.catalog.push_file(&name, meta.len(), &stamp)?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::folder::{self, Contents};
 use super::{local, pattern};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, printable};
 
 /// What a local name stands for.
 pub(super) enum Found {
@@ -34,7 +34,9 @@ pub(super) fn find(name: &str) -> Result<Found> {
             Some(wanted) => {
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
                 let before = shards.len();
-                for file in folder::contents(parent)?.files.iter().filter(|f| pattern::matches(wanted, f)) {
+                let listed = folder::contents(parent)?;
+                none_left_out(parent, &listed, |name| pattern::matches(wanted, name))?;
+                for file in listed.files.iter().filter(|f| pattern::matches(wanted, f)) {
                     shards.push(local::utf8(&parent.join(file))?.to_owned());
                 }
                 if shards.len() == before {
@@ -51,6 +53,7 @@ pub(super) fn find(name: &str) -> Result<Found> {
 
 fn directory(path: &Path) -> Result<Found> {
     let listed = folder::contents(path)?;
+    none_left_out(path, &listed, is_shard)?;
     let shards = shards_among(&listed.files);
     one_split(&path.display().to_string(), &shards)?;
     match (shards.is_empty(), listed.directories.is_empty()) {
@@ -66,7 +69,24 @@ fn directory(path: &Path) -> Result<Found> {
 
 /// The file names that are tar shards or Parquet files.
 pub(super) fn shards_among<S: AsRef<str>>(files: &[S]) -> Vec<&str> {
-    files.iter().map(AsRef::as_ref).filter(|f| f.ends_with(".tar") || is_parquet(f)).collect()
+    files.iter().map(AsRef::as_ref).filter(|f| is_shard(f)).collect()
+}
+
+fn is_shard(name: &str) -> bool {
+    name.ends_with(".tar") || is_parquet(name)
+}
+
+/// A shard that cannot be reached is many samples, so it is not left out.
+///
+/// # Errors
+/// `Source` with the first of them.
+fn none_left_out(folder: &Path, listed: &Contents, wanted: impl Fn(&str) -> bool) -> Result<()> {
+    match listed.left_out.iter().find(|entry| wanted(&entry.name)) {
+        None => Ok(()),
+        Some(entry) => {
+            Err(Error::unreadable(format!("{} in {} {}", printable(&entry.name), folder.display(), entry.why.said())))
+        }
+    }
 }
 
 /// Whether a name says that it is a Parquet file.

@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! 0   8  "lfindex\0"          little endian throughout
-//! 8   4  version (3)
+//! 8   4  version (4: which endings are images' decides what is a member and what another file)
 //! 12  4  CRC-32 of everything after it
 //! 16  -  key: u32 length, UTF-8
 //!        ignored: links, escaping, others (u64 each)
@@ -36,7 +36,7 @@ use super::tar::{Member, ShardIndex};
 use crate::error::Result;
 
 const MAGIC: &[u8; 8] = b"lfindex\0";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// No index is larger: a hundred million members of a shard would be.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 /// The fixed part of a member, for bounding a declared count by the bytes that are there.

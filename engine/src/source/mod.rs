@@ -25,7 +25,7 @@
 //! fields.rs   rows of several arrays                  records.rs  rows in files: .npy, .npz, safetensors
 //! on_disk.rs  what was fetched, kept on a local disk: the disk tier (lossfeed-disk) before a source
 //! fingerprint.rs  what a dataset holds, in 32 characters
-//! decode/     JPEG and PNG to u8, height × width × channels, and of any size to one (resample.rs)
+//! decode/     images to u8, height × width × channels, a file a format, and of any size to one (resample.rs)
 //! ```
 //!
 //! Reading goes through positioned reads and not through a memory map on purpose: a file that is truncated while it is
@@ -105,7 +105,7 @@ mod walk_tests;
 pub use arrays::Arrays;
 pub use concat::Concat;
 pub(crate) use decode::resample;
-pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch};
+pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch, ending_of, endings};
 pub use fields::Fields;
 pub use fingerprint::Fingerprint;
 pub use open::open;
@@ -126,7 +126,7 @@ use std::sync::Arc;
 /// What a source's payloads are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Form {
-    /// Encoded images (JPEG or PNG) of any size; [`Decoder`] makes pixels of them.
+    /// Encoded images of any size and of any format that is read; [`Decoder`] makes pixels of them.
     Images {
         /// Whether a tail follows the image, and then the image's length (a `u64`).
         tailed: bool,

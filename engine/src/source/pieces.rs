@@ -1,5 +1,6 @@
 //! What samples are made of, where that is more than an image and its label.
 
+use super::decode::is_ending;
 use crate::error::{Error, Result};
 use crate::types::Dtype;
 
@@ -68,7 +69,7 @@ impl PieceKind {
             "json" => Self::Json,
             "txt" | "text" | "transcript" => Self::Text,
             "npy" => Self::Npy,
-            "jpg" | "jpeg" | "png" => Self::Picture,
+            ending if is_ending(ending) => Self::Picture,
             _ => Self::Bytes,
         }
     }

@@ -296,6 +296,65 @@ fn links_to_class_folders_and_images_are_followed() {
     );
 }
 
+/// Ids and fingerprint stay what they are without the strangers, which are counted.
+#[test]
+fn links_that_lead_nowhere_and_names_that_are_no_text_are_left_out() {
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    class_folders(dir.path());
+    let healthy = open_path(dir.path()).unwrap();
+    let none = dir.path().join("none");
+    symlink(&none, dir.path().join("cat/gone.png")).unwrap();
+    symlink("round.png", dir.path().join("cat/deeper/round.png")).unwrap();
+    symlink(dir.path().join("dog/a.PNG/below"), dir.path().join("dog/below.png")).unwrap();
+    symlink(&none, dir.path().join("ant")).unwrap();
+    symlink(&none, dir.path().join(".hidden")).unwrap();
+    fs::write(dir.path().join("dog").join(std::ffi::OsStr::from_bytes(b"b\xff.png")), png(4)).unwrap();
+    fs::create_dir(dir.path().join(std::ffi::OsStr::from_bytes(b"\xfe"))).unwrap();
+    let source = open_path(dir.path()).unwrap();
+    assert_eq!(all(&*source), all(&*healthy));
+    assert_eq!((source.classes(), source.digest()), (healthy.classes(), healthy.digest()));
+    let said = source.describe();
+    assert!(said.contains("4 links ignored") && said.contains("2 other files ignored"), "{said}");
+    // A class of nothing else is still a class without images.
+    fs::create_dir(dir.path().join("eel")).unwrap();
+    symlink(&none, dir.path().join("eel/gone.png")).unwrap();
+    refusal(open_path(dir.path()), ErrorKind::Sample, &["class folder eel", "no images", ".webp", "add some"]);
+}
+
+#[test]
+fn a_shard_that_cannot_be_reached_is_refused_by_name() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("0.tar"), archive(&[("c/a.png", &png(1))])).unwrap();
+    let (link, odd) = (dir.path().join("1.tar"), dir.path().join(std::ffi::OsStr::from_bytes(b"2\xff.tar")));
+    std::os::unix::fs::symlink(dir.path().join("none"), &link).unwrap();
+    let pattern = dir.path().join("*.tar");
+    for path in [dir.path(), &pattern] {
+        refusal(open_path(path), ErrorKind::Source, &["1.tar in", "leads nowhere: mend or remove it"]);
+    }
+    fs::remove_file(link).unwrap();
+    fs::write(&odd, b"").unwrap();
+    for path in [dir.path(), &pattern] {
+        refusal(open_path(path), ErrorKind::Source, &["2\u{fffd}.tar in", "not UTF-8: rename it"]);
+    }
+    assert_eq!(open_path(&dir.path().join("0*.tar")).unwrap().len(), 1);
+}
+
+/// Which files of a shard are images is in the index.
+#[test]
+fn an_index_of_another_version_is_not_believed() {
+    let index =
+        index(&archive(&[("c/a.png", &png(1)), ("c/b.tif", b"x"), ("c/c.WEBP", b"x"), ("c/d.svg", b"x")])).unwrap();
+    assert_eq!((index.members.len(), index.others.len()), (3, 1));
+    let mut kept = index_cache::encode("key", &index);
+    assert_eq!(index_cache::decode(&kept, "key", 1 << 20).as_ref(), Some(&index));
+    assert_eq!(kept[8..12], 4u32.to_le_bytes());
+    kept[8] = 3;
+    assert_eq!(index_cache::decode(&kept, "key", 1 << 20), None, "written when only JPEG and PNG were images");
+}
+
 #[test]
 fn options_out_of_range_are_refused() {
     let with = |change: fn(&mut OpenOptions)| {

@@ -53,7 +53,8 @@ def open(
             * a path or URL: a class-per-folder directory, a tar shard, shards as ``"train-{0000..0146}.tar"`` or
               ``"train-*.tar"``, Parquet files (``"train-*.parquet"``); ``file://``, ``s3://``, ``gs://``, ``az://``,
               ``http(s)://``, and ``hf://datasets/OWNER/NAME@REVISION/PATTERN`` for the Hugging Face Hub (``HF_TOKEN`` for
-              what is not public). Images (JPEG, PNG) are delivered as uint8 (height, width, channels), labels as int64;
+              what is not public). Images (JPEG, PNG, WebP, TIFF, BMP, GIF, PNM; of several frames the first) are
+              delivered as uint8 (height, width, channels), labels as int64;
             * ``(x, y)``: two arrays or CPU tensors of equal length, delivered in their own dtypes. Contiguous ones are
               read where they lie, without a copy: leave them as they are while a loader reads them. A longer tuple, or a
               dict of arrays, makes samples that are tuples or dicts of their rows;
@@ -114,7 +115,7 @@ def open(
             JSON says (json), of arrays (npy), else of bytes. They travel and are cached with the picture, and read with
             the same request, so a sample's members must lie one after the other.
             Of Parquet files ``fields`` names columns: pictures (structs of bytes and path, as Hugging Face writes them, or
-            bytes called image, jpg or png), text, JSON, bytes, numbers, lists of numbers (joined by the loader's
+            bytes called image, jpg, webp, …), text, JSON, bytes, numbers, lists of numbers (joined by the loader's
             ``pad=``). The target is the column that Hugging Face's description calls a class label, or a whole number
             called label, target or y. Without ``fields`` a picture and a label are pairs, and other rows dicts of all
             columns. Rows have no checksums and no disk tier: pages are read, and not rows.
@@ -231,7 +232,8 @@ _STRANGERS = {
     (".arrow", ".feather", ".lmdb", ".tfrecord", ".tfrecords", ".beton", ".mds"): "is another library's: open a Dataset that reads it",
     (".pt", ".pth", ".pkl", ".pickle"): "is a pickle: load it, and open what it holds",
     (".zip", ".7z", ".rar"): "is an archive that is no tar: unpack it, or write shards with `lossfeed pack`",
-    (".jpg", ".jpeg", ".png"): "is one image: give the folder of class folders",
+    (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif", ".ppm", ".pgm", ".pbm"):
+        "is one image: give the folder of class folders",
 }  # fmt: skip
 
 

@@ -71,6 +71,40 @@ sof = photo.index(b"\xff\xc0") + 5
 scan = photo.index(b"\xff\xda")
 pixels = zlib.compress(bytes(1 << 20))
 
+
+def saved(form, mode="RGB", **keywords):
+    out = io.BytesIO()
+    Image.radial_gradient("L").resize((17, 13)).convert(mode).save(out, form, **keywords)
+    return bytearray(out.getvalue())
+
+
+def bmp(width, height, bits=24, kind=0, rest=bytes(40)):
+    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, bits, kind, 0, 0, 0, 0, 0)
+    return struct.pack("<2sIHHI", b"BM", 54 + len(rest), 0, 0, 54) + header + rest
+
+
+def gif(screen, frame, colors=b"\0\0\0\xff\xff\xff"):
+    table = 0x80 if colors else 0
+    start = b"GIF89a" + struct.pack("<HHBBB", *screen, table, 0, 0) + colors
+    return start + b"\x2c" + struct.pack("<HHHHB", *frame, 0) + b"\x02\x02\x4c\x01\x00\x3b"
+
+
+def tif(*tags, rest=b""):
+    entries = b"".join(struct.pack("<HHII", tag, 4, count, value) for tag, count, value in tags)
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4) + rest
+
+
+# Of an image with alpha the size is told twice: around the frame, and in it.
+larger_frame = saved("WEBP", "RGBA", quality=80)
+at = larger_frame.index(b"\x9d\x01\x2a")
+larger_frame[at + 3 : at + 7] = b"\xff\x3f\xff\x3f"
+larger_webp = saved("WEBP", quality=80)
+at = larger_webp.index(b"\x9d\x01\x2a")
+larger_webp[at + 3 : at + 7] = b"\xff\x3f\xff\x3f"
+lossless = saved("WEBP", lossless=True)
+plain_tif = [(256, 1, 4), (257, 1, 4), (258, 1, 8), (259, 1, 1), (262, 1, 1), (277, 1, 1)]
+strip = [(273, 1, 8), (278, 1, 4), (279, 1, 16)]
+
 files = {
     "cut-in-member.tar": whole[: 512 + 512 + 512 + 20],
     "cut-in-header.tar": whole[: 512 + 512 + 100],
@@ -109,6 +143,32 @@ files = {
     "no-end-marker.jpg": photo[:-2],
     "scan-ends-early.jpg": photo[: scan + 40] + b"\xff\xd9",
     "start-only.jpg": b"\xff\xd8\xff",
+    "huge-dimensions.webp": bytes(larger_webp),
+    "frame-larger-than-image.webp": bytes(larger_frame),
+    "cut-in-frame.webp": bytes(larger_webp[:60]),
+    "no-frame.webp": b"RIFF\x04\0\0\0WEBP",
+    "damaged-codes.webp": bytes(lossless[:26] + b"\xff" * (len(lossless) - 26)),
+    "huge-dimensions.gif": gif((60000, 60000), (0, 0, 60000, 60000)),
+    "huge-offset.gif": gif((1, 1), (65535, 65535, 1, 1)),
+    "no-pixels.gif": gif((4, 4), (0, 0, 0, 4)),
+    "no-colors.gif": gif((2, 2), (0, 0, 2, 2), b""),
+    "no-frame.gif": gif((4, 4), (0, 0, 4, 4))[:19] + b"\x3b",
+    "too-few-pixels.gif": gif((40, 40), (0, 0, 40, 40)),
+    "huge-dimensions.bmp": bmp(60000, 60000),
+    "least-dimensions.bmp": bmp(2**31 - 1, -(2**31)),
+    "too-few-pixels.bmp": bmp(40, 40),
+    "palette-beyond-file.bmp": bmp(4, 4, 8),
+    "run-lengths.bmp": bmp(4, 4, 8, 1, bytes(1100)),
+    "pixels-beyond-file.bmp": bmp(2, 2)[:10] + b"\xff" * 4 + bmp(2, 2)[14:],
+    "huge-dimensions.tif": tif((256, 1, 60000), (257, 1, 60000), *plain_tif[2:], (273, 1, 8), (278, 1, 60000), (279, 1, 16), rest=bytes(64)),
+    "huge-tile.tif": tif(*plain_tif, (322, 1, 2**31), (323, 1, 2**31), (324, 1, 8), (325, 1, 16), rest=bytes(64)),
+    "counts-beyond-file.tif": tif(*plain_tif, (273, 2**31, 8), (278, 1, 4), (279, 2**31, 8)),
+    "directory-of-itself.tif": b"II*\0" + struct.pack("<IHI", 8, 0, 8),
+    "strip-beyond-file.tif": tif(*plain_tif, (273, 1, 2**32 - 1), (278, 1, 4), (279, 1, 16)),
+    "huge-dimensions.ppm": b"P6 60000 60000 255 ",
+    "number-too-long.ppm": b"P6 99999999999999999999 1 255 ",
+    "largest-value-0.ppm": b"P6 1 1 0 abc",
+    "header-only.ppm": b"P6 # no more",
     "text.jpg": b"<html>404 Not Found</html>",
     "nothing.jpg": b"",
 }

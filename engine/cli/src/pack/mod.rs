@@ -173,7 +173,7 @@ fn fields(source: &dyn Source) -> Vec<String> {
         return Vec::new();
     }
     let named = |piece: &Piece| match piece.kind {
-        PieceKind::Picture => "jpg;png".to_owned(),
+        PieceKind::Picture => source::endings().collect::<Vec<_>>().join(";"),
         PieceKind::Label => "cls".to_owned(),
         _ => plan::member(piece),
     };

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use lossfeed::random::{Purpose, generator, shuffle};
-use lossfeed::source::{Piece, PieceKind};
+use lossfeed::source::{Piece, PieceKind, ending_of};
 use lossfeed::{Error, Result, SampleId};
 
 use super::Labels;
@@ -118,9 +118,9 @@ pub(super) fn content(kind: PieceKind, bytes: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(file)
 }
 
-/// The ending that says what an image's first bytes are.
+/// The ending that says what an image's first bytes are. What is no image is packed as it was found, under the commonest.
 pub(super) fn ending(image: &[u8]) -> &'static str {
-    if image.starts_with(b"\x89PNG") { "png" } else { "jpg" }
+    ending_of(image).unwrap_or("jpg")
 }
 
 #[cfg(test)]

@@ -5,8 +5,17 @@ use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
-use super::{Head, Image, to_gray};
+use super::formats::Format;
+use super::pixels::{Layout, convert};
+use super::{Head, Image};
 use crate::error::{Error, Result};
+
+pub(super) const FORMAT: Format = Format {
+    name: "JPEG",
+    endings: &["jpg", "jpeg"],
+    begins: |bytes| bytes.starts_with(&[0xff, 0xd8, 0xff]),
+    open: |encoded, channels| Ok(Box::new(Jpeg::open(encoded, channels)?)),
+};
 
 /// The format's own limit on either side.
 const SIDE_MAX: usize = 65_535;
@@ -16,7 +25,7 @@ const SIDE_MAX: usize = 65_535;
 /// Whatever lay in the memory before, another sample's pixels as a rule, must not be shown as this one's.
 const MISSING: u8 = 128;
 
-pub(super) struct Jpeg<'a> {
+struct Jpeg<'a> {
     encoded: &'a [u8],
     /// In a box: its tables are 28 KB, and moving them from hand to hand took a sixth of a small image's time.
     decoder: Box<JpegDecoder<ZCursor<&'a [u8]>>>,
@@ -25,7 +34,7 @@ pub(super) struct Jpeg<'a> {
 
 impl<'a> Jpeg<'a> {
     /// Reads the header. `channels` says what will be asked for: the decoder wants to know before it begins.
-    pub(super) fn open(encoded: &'a [u8], channels: usize) -> Result<Self> {
+    fn open(encoded: &'a [u8], channels: usize) -> Result<Self> {
         let decoder = decoder(encoded, if channels == 1 { ColorSpace::Luma } else { ColorSpace::RGB })?;
         let (width, height) =
             decoder.dimensions().ok_or_else(|| Error::internal("a JPEG header without dimensions"))?;
@@ -40,7 +49,7 @@ impl Image for Jpeg<'_> {
         self.head
     }
 
-    fn write(mut self, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
+    fn write(mut self: Box<Self>, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
         whole(self.encoded)?;
         let direct = matches!(self.decoder.input_colorspace(), Some(ColorSpace::YCbCr | ColorSpace::Luma));
         // Gray alone widens no component.
@@ -55,7 +64,7 @@ impl Image for Jpeg<'_> {
         spare.clear();
         spare.resize(self.head.height * self.head.width * 3, MISSING);
         decoder(self.encoded, ColorSpace::RGB)?.decode_into(spare).map_err(|e| corrupt(self.encoded, e))?;
-        to_gray(spare, out);
+        convert(Layout::Rgb, spare, 1, out);
         Ok(())
     }
 }

@@ -4,13 +4,22 @@ use std::io::Cursor;
 
 use ::png::{ColorType, Decoder, DecodingError, Limits, Reader, Transformations};
 
-use super::{Head, Image, MAX_PIXELS, to_gray};
+use super::formats::Format;
+use super::pixels::{Layout, convert};
+use super::{Head, Image, MAX_PIXELS, broken};
 use crate::error::{Error, Result};
+
+pub(super) const FORMAT: Format = Format {
+    name: "PNG",
+    endings: &["png"],
+    begins: |bytes| bytes.starts_with(b"\x89PNG\r\n\x1a\n"),
+    open: |encoded, _| Ok(Box::new(Png::open(encoded)?)),
+};
 
 /// Colours a palette can have.
 const COLORS_MAX: usize = 256;
 
-pub(super) struct Png<'a> {
+struct Png<'a> {
     encoded: &'a [u8],
     reader: Reader<Cursor<&'a [u8]>>,
     head: Head,
@@ -18,7 +27,7 @@ pub(super) struct Png<'a> {
 
 impl<'a> Png<'a> {
     /// Reads everything before the pixels.
-    pub(super) fn open(encoded: &'a [u8]) -> Result<Self> {
+    fn open(encoded: &'a [u8]) -> Result<Self> {
         // The limit is on the decoder's own allocations: one row, the window, ancillary chunks.
         let mut decoder = Decoder::new_with_limits(Cursor::new(encoded), Limits { bytes: MAX_PIXELS });
         decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
@@ -47,47 +56,25 @@ impl Image for Png<'_> {
         self.head
     }
 
-    fn write(mut self, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
-        let (from, _) = self.reader.output_color_type();
-        if (from, channels) == (ColorType::Rgb, 3) || (from, channels) == (ColorType::Grayscale, 1) {
+    fn write(mut self: Box<Self>, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
+        let layout = match self.reader.output_color_type().0 {
+            ColorType::Grayscale => Layout::Gray,
+            ColorType::GrayscaleAlpha => Layout::GrayAlpha,
+            ColorType::Rgb => Layout::Rgb,
+            ColorType::Rgba => Layout::Rgba,
+            ColorType::Indexed => return Err(Error::internal("a PNG palette that was not expanded")),
+        };
+        if layout.samples() == channels {
             self.reader.next_frame(out).map_err(|e| corrupt(self.encoded, e))?;
             return Ok(());
         }
-        let pixels = self.head.height * self.head.width;
-        spare.resize(pixels * from.samples(), 0);
+        spare.resize(self.head.height * self.head.width * layout.samples(), 0);
         self.reader.next_frame(spare).map_err(|e| corrupt(self.encoded, e))?;
-        match (from, channels) {
-            (ColorType::Grayscale, _) => widen(spare.iter().copied(), out),
-            (ColorType::GrayscaleAlpha, 1) => spare.as_chunks::<2>().0.iter().zip(out).for_each(|(p, o)| *o = p[0]),
-            (ColorType::GrayscaleAlpha, _) => widen(spare.as_chunks::<2>().0.iter().map(|p| p[0]), out),
-            (ColorType::Rgb, _) => to_gray(spare, out),
-            (ColorType::Rgba, 3) => drop_alpha(spare.as_chunks::<4>().0.iter(), out.as_chunks_mut::<3>().0),
-            (ColorType::Rgba, _) => {
-                // In place: pixel i moves from 4 i to 3 i, never forwards.
-                for i in 0..pixels {
-                    spare.copy_within(4 * i..4 * i + 3, 3 * i);
-                }
-                to_gray(spare.get(..3 * pixels).unwrap_or_default(), out);
-            }
-            (ColorType::Indexed, _) => return Err(Error::internal("a PNG palette that was not expanded")),
-        }
+        convert(layout, spare, channels, out);
         Ok(())
     }
 }
 
-fn widen(gray: impl Iterator<Item = u8>, out: &mut [u8]) {
-    for (value, pixel) in gray.zip(out.as_chunks_mut::<3>().0) {
-        *pixel = [value; 3];
-    }
-}
-
-fn drop_alpha<'p>(rgba: impl Iterator<Item = &'p [u8; 4]>, out: &mut [[u8; 3]]) {
-    for (&[r, g, b, _], pixel) in rgba.zip(out) {
-        *pixel = [r, g, b];
-    }
-}
-
 fn corrupt(encoded: &[u8], e: DecodingError) -> Error {
-    Error::sample(format!("the PNG of {} bytes is corrupt or truncated: copy it again or remove it", encoded.len()))
-        .because(e)
+    broken(FORMAT.name, encoded).because(e)
 }

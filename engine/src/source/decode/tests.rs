@@ -53,12 +53,12 @@ impl Source for Images {
     }
 }
 
-fn decoder(first: &[u8], mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Decoder> {
+pub(super) fn decoder(first: &[u8], mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Decoder> {
     let resize = resize.map(|to| Resize { to, crop: None });
     Decoder::for_source(&Images(vec![first.to_vec()]), mode, resize)
 }
 
-fn decode(decoder: &Decoder, encoded: &[u8]) -> Result<Vec<u8>> {
+pub(super) fn decode(decoder: &Decoder, encoded: &[u8]) -> Result<Vec<u8>> {
     // Dirty memory, so that what is not written is seen.
     let mut scratch = Scratch { pixels: vec![0xaa; 7], spare: vec![0xaa; 5000], ..Scratch::default() };
     let mut out = vec![0xaa; decoder.spec().bytes()];
@@ -66,7 +66,7 @@ fn decode(decoder: &Decoder, encoded: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// The largest difference of two pixels' channels.
-fn distance(a: &[u8], b: &[u8]) -> u8 {
+pub(super) fn distance(a: &[u8], b: &[u8]) -> u8 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(a, b)| a.abs_diff(*b)).max().unwrap_or(0)
 }

@@ -10,11 +10,12 @@ use serde::Deserialize;
 use std::collections::HashMap;
 
 use crate::error::{Error, Result};
+use crate::source::decode::is_ending;
 use crate::source::{Piece, PieceKind};
 use crate::types::Dtype;
 
-/// Names of columns of bytes that are pictures.
-const PICTURES: [&str; 6] = ["image", "img", "picture", "jpg", "jpeg", "png"];
+/// Names of columns of bytes that are pictures, beside those that are the ending of a picture's file.
+const PICTURES: [&str; 3] = ["image", "img", "picture"];
 /// Names of columns of whole numbers that are targets.
 const LABELS: [&str; 8] = ["labels", "label", "target", "targets", "y", "cls", "class", "fine_label"];
 
@@ -195,6 +196,10 @@ fn column(name: &str, leaves: &[(usize, ColumnDescPtr)], described: &Info) -> Op
     Some(Column { name: name.to_owned(), kind, leaf: *leaf, descr: descr.clone() })
 }
 
+fn names_picture(name: &str) -> bool {
+    is_ending(name) || PICTURES.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
 fn scalar(leaf: &ColumnDescriptor, feature: Option<&str>, name: &str) -> Option<PieceKind> {
     if leaf.physical_type() != Physical::BYTE_ARRAY {
         return Some(PieceKind::Number(number(leaf)?));
@@ -203,9 +208,7 @@ fn scalar(leaf: &ColumnDescriptor, feature: Option<&str>, name: &str) -> Option<
         ConvertedType::UTF8 | ConvertedType::ENUM => PieceKind::Text,
         ConvertedType::JSON => PieceKind::Json,
         ConvertedType::NONE if feature == Some("Image") => PieceKind::Picture,
-        ConvertedType::NONE if feature.is_none() && PICTURES.contains(&name.to_lowercase().as_str()) => {
-            PieceKind::Picture
-        }
+        ConvertedType::NONE if feature.is_none() && names_picture(name) => PieceKind::Picture,
         ConvertedType::NONE => PieceKind::Bytes,
         _ => return None,
     })

@@ -1,0 +1,90 @@
+//! GIF: the first frame of an animation.
+//!
+//! What the frame does not cover has its transparent colour, or the first one, as in Pillow. An image is gray if all of
+//! its colours are.
+
+use ::gif::{ColorOutput, DecodeOptions, Decoder, DecodingError, MemoryLimit};
+use std::num::NonZeroU64;
+
+use super::formats::Format;
+use super::pixels::Palette;
+use super::{Head, Image, MAX_PIXELS, broken};
+use crate::error::{Error, Result};
+
+pub(super) const FORMAT: Format = Format {
+    name: "GIF",
+    endings: &["gif"],
+    begins: |bytes| bytes.starts_with(b"GIF87a") || bytes.starts_with(b"GIF89a"),
+    open: |encoded, _| Ok(Box::new(Gif::open(encoded)?)),
+};
+
+struct Gif<'a> {
+    encoded: &'a [u8],
+    decoder: Decoder<&'a [u8]>,
+    palette: Palette,
+    /// Of what the frame does not cover.
+    background: u8,
+    /// Left, top, width and height of the frame.
+    frame: [usize; 4],
+    head: Head,
+}
+
+impl<'a> Gif<'a> {
+    fn open(encoded: &'a [u8]) -> Result<Self> {
+        let mut options = DecodeOptions::new();
+        options.set_color_output(ColorOutput::Indexed);
+        options.set_memory_limit(NonZeroU64::new(MAX_PIXELS as u64).map_or(MemoryLimit::Unlimited, MemoryLimit::Bytes));
+        let mut decoder = options.read_info(encoded).map_err(|e| failed(encoded, e))?;
+        let first = decoder.next_frame_info().map_err(|e| failed(encoded, e))?;
+        let (frame, background) = match first {
+            Some(first) => (
+                [first.left, first.top, first.width, first.height].map(usize::from),
+                first.transparent.unwrap_or_default(),
+            ),
+            None => ([0; 4], 0),
+        };
+        let [left, top, width, height] = frame;
+        if width == 0 || height == 0 {
+            return Err(Error::sample(format!(
+                "the GIF of {} bytes has no pixels in its first frame: copy it again or remove it",
+                encoded.len()
+            )));
+        }
+        let colors = decoder.palette().map_err(|e| failed(encoded, e))?;
+        let palette = Palette::new(colors.as_chunks::<3>().0.iter().copied());
+        // A frame that is larger than the screen makes it larger, as in Pillow.
+        let head = Head {
+            height: usize::from(decoder.height()).max(top + height),
+            width: usize::from(decoder.width()).max(left + width),
+            color: palette.color(),
+        };
+        Ok(Self { encoded, decoder, palette, background, frame, head })
+    }
+}
+
+impl Image for Gif<'_> {
+    fn head(&self) -> Head {
+        self.head
+    }
+
+    fn write(mut self: Box<Self>, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
+        let [left, top, width, height] = self.frame;
+        spare.resize(width * height, 0);
+        self.decoder.read_into_buffer(spare).map_err(|e| failed(self.encoded, e))?;
+        if [width, height] == [self.head.width, self.head.height] {
+            self.palette.put(spare.iter().copied(), channels, out);
+            return Ok(());
+        }
+        self.palette.put(std::iter::repeat(self.background), channels, out);
+        let rows = out.chunks_exact_mut(self.head.width * channels).skip(top);
+        for (indices, row) in spare.chunks_exact(width).zip(rows) {
+            let covered = row.get_mut(left * channels..).unwrap_or_default();
+            self.palette.put(indices.iter().copied(), channels, covered);
+        }
+        Ok(())
+    }
+}
+
+fn failed(encoded: &[u8], e: DecodingError) -> Error {
+    broken(FORMAT.name, encoded).because(e)
+}
