@@ -10,6 +10,7 @@ from . import _native
 from ._account import Account
 from ._batch import Batch
 from ._device import Courier
+from ._mixing import Mixer
 from ._process import OfThisProcess
 from ._ranks import Watch
 from ._views import Views, collated, collated_rows
@@ -34,6 +35,8 @@ class Line:
     spares: bool = False
     #: Where batches go that are put together in host memory by the user's ``collate_fn``; None where they are.
     move_to: str | None = None
+    #: Knows how batches are mixed; None where they are not.
+    mixer: Mixer | None = None
 
 
 class _Lost:
@@ -100,6 +103,8 @@ class Pass(OfThisProcess, Iterator[Batch]):
         self._unseen = 1
         fields, ticket = found
         batch: Batch = fields.batch(ticket, line.account.uses)
+        if line.mixer is not None:
+            batch._mix = line.mixer.of(batch.target, batch._weight, line.seed, ticket)
         if line.move_to is not None:
             batch.to(line.move_to)
         if line.account.graph is not None:
