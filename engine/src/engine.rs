@@ -38,7 +38,7 @@ mod substitution_tests;
 mod threads;
 
 pub use copy_path::{CopyChoice, CopyCost};
-pub use courier::{Courier, ImagesTo};
+pub use courier::{Courier, ImagesBy, ImagesTo};
 pub use dataset::Dataset;
 pub use exchange::{Agreed, refusal};
 pub use mail::{Credits, Kept, ScoreMailbox};

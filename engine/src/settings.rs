@@ -2,7 +2,7 @@
 
 mod images;
 
-pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, JitterSettings};
+pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, JitterSettings, MixSettings};
 
 use crate::error::{Error, Result};
 use crate::policy::{self, Needs};
@@ -124,9 +124,12 @@ pub struct TransformSettings {
     pub mean: Vec<f64>,
     /// Standard deviations, likewise.
     pub std: Vec<f64>,
-    /// Chance that a rectangle of the result becomes 0. Only loader threads do it.
+    /// Chance that a rectangle of the result becomes 0.
     #[serde(default)]
     pub erase: f64,
+    /// How the images of a finished batch are mixed; `None`: not at all.
+    #[serde(default)]
+    pub mix: Option<MixSettings>,
 }
 
 impl TransformSettings {

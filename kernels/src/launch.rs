@@ -1,8 +1,8 @@
 //! Every CUDA launch as pure functions: which kernels, in which shapes, with which arguments. `kernels/README.md`
 //! documents them.
 //!
-//! [`score`], [`backward`], [`probabilities`], [`backward_probabilities`], [`sequences`], [`ranks`], [`images`] and
-//! [`gather`] turn addresses on the device into [`Step`]s, to be launched in order on one stream. The kernels
+//! [`score`], [`backward`], [`probabilities`], [`backward_probabilities`], [`sequences`], [`ranks`], [`images`],
+//! [`erase`], [`mix`] and [`gather`] turn addresses on the device into [`Step`]s, to be launched in order on one stream. The kernels
 //! themselves check nothing the host can check: use these steps and no others.
 
 pub mod arguments;
@@ -10,6 +10,7 @@ mod gather;
 mod gradient;
 mod image;
 pub mod mail;
+mod mixing;
 mod probability;
 mod rank;
 mod score;
@@ -18,6 +19,7 @@ mod sequence;
 pub use gather::{Gather, gather};
 pub use gradient::{Gradient, ProbabilityGradient, backward, backward_probabilities};
 pub use image::{Images, images};
+pub use mixing::{erase, mix};
 pub use probability::{Probabilities, probabilities};
 pub use rank::{FUSED_RANK_ROWS, TILE_ROWS, TILED_ROWS, ranks};
 pub use score::{Reduction, Score, score};

@@ -96,12 +96,13 @@ pub fn sources() -> &'static str {
         include_str!("../cuda/probability.cu"),
         include_str!("../cuda/sequence.cu"),
         include_str!("../cuda/image.cu"),
+        include_str!("../cuda/mixing.cu"),
         include_str!("../cuda/gather.cu"),
     )
 }
 
 /// Every entry point: load them all when the module is loaded, so that none is first met in a training step.
-pub const KERNELS: [&str; 44] = [
+pub const KERNELS: [&str; 51] = [
     "lossfeed_score_warp_f16",
     "lossfeed_score_warp_bf16",
     "lossfeed_score_warp_f32",
@@ -143,6 +144,13 @@ pub const KERNELS: [&str; 44] = [
     "lossfeed_image_f16",
     "lossfeed_image_bf16",
     "lossfeed_image_f32",
+    "lossfeed_mix_u8",
+    "lossfeed_mix_f16",
+    "lossfeed_mix_bf16",
+    "lossfeed_mix_f32",
+    "lossfeed_erase_b8",
+    "lossfeed_erase_b16",
+    "lossfeed_erase_b32",
     "lossfeed_gather_b128",
     "lossfeed_gather_b32",
     "lossfeed_gather_b8",

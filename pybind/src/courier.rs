@@ -40,7 +40,7 @@ impl Courier {
     }
 
     /// Copies the slot from its target on to `rest` and its rows' samples to `pixels`, and makes images of them at
-    /// `made`.
+    /// `made`, by the draws of `key` on `rank`.
     #[allow(clippy::too_many_arguments)]
     fn send_images(
         &self,
@@ -48,6 +48,7 @@ impl Courier {
         slot: &Slot,
         transform: &ImageTransform,
         key: u64,
+        rank: u32,
         rest: u64,
         pixels: u64,
         made: u64,
@@ -55,9 +56,9 @@ impl Courier {
     ) -> PyResult<Sent> {
         let (courier, slot) = (Arc::clone(&self.0), Arc::clone(&slot.slot));
         let to = ImagesTo { rest, pixels, made };
-        let transform = transform.on_the_device()?;
+        let by = transform.on_the_device(key, rank)?;
         // SAFETY: as for `send`; `pixels` belongs to this stream.
-        let event = outside(py, || unsafe { self.0.send_images(slot, transform, key, &to, after) })?;
+        let event = outside(py, || unsafe { self.0.send_images(slot, &by, &to, after) })?;
         Ok(Sent { courier, event })
     }
 }

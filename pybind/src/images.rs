@@ -1,23 +1,29 @@
 //! What becomes of images, as Python makes it: checked against a dataset before a loader is made.
 
 use lossfeed::Error;
+use lossfeed::engine::ImagesBy;
 use lossfeed::settings::{AugmentSettings, CropSettings, ImageSteps, JitterSettings, TransformSettings};
 use lossfeed::source::Resize;
-use lossfeed_kernels::image::{ImageTransform as Core, batch_key};
+use lossfeed_kernels::image::batch_key;
 use pyo3::prelude::*;
 
 use crate::errors::raise;
 use crate::source::Source;
 use crate::spec::{self, PySpec};
 
+/// Top, left, height, width, and whether the partner is around it.
+type MixedBox = (usize, usize, usize, usize, bool);
+
 /// What becomes of a dataset's pixels.
 #[pyclass(frozen, module = "lossfeed._native")]
 pub(crate) struct ImageTransform(ImageSteps);
 
 impl ImageTransform {
-    /// The step that a device does.
-    pub(crate) fn on_the_device(&self) -> PyResult<&Core> {
-        self.0.transform.as_ref().ok_or_else(|| raise(Error::internal("a device's transform that has no such step")))
+    /// The steps that a device does, for the batch of `key` on `rank`.
+    pub(crate) fn on_the_device(&self, key: u64, rank: u32) -> PyResult<ImagesBy<'_>> {
+        let none = || raise(Error::internal("a device's transform that has no such step"));
+        let transform = self.0.transform.as_ref().ok_or_else(none)?;
+        Ok(ImagesBy { transform, erase: self.0.erase.as_ref(), mixed: self.0.mixed(key, rank), key })
     }
 }
 
@@ -52,6 +58,20 @@ impl ImageTransform {
     #[getter]
     fn random(&self) -> bool {
         self.0.is_random()
+    }
+
+    /// How the batch of `key` is mixed on a rank: the share of own pixels, and of CutMix the box as (top, left, height,
+    /// width, whether the partner is around it); None where it stays as it is.
+    fn mixed(&self, key: u64, rank: u32) -> Option<(f32, Option<MixedBox>)> {
+        let mixed = self.0.mixed(key, rank)?;
+        let found = mixed.part.map(|part| (part.top, part.left, part.height, part.width, part.outside));
+        Some((mixed.lam, found))
+    }
+
+    /// Whether batches may be mixed.
+    #[getter]
+    fn mixes(&self) -> bool {
+        self.0.mixing.is_some()
     }
 
     /// What the draws of a batch have in common.

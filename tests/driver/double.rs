@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use libloading::Library;
 use lossfeed::device::cuda::{CopyEvent, Cuda, CudaKernels};
-use lossfeed::engine::{Courier, Engine, ImagesTo};
+use lossfeed::engine::{Courier, Engine, ImagesBy, ImagesTo};
 use lossfeed::error::Result;
 use lossfeed::settings::CopyPath;
 use lossfeed::staging::BatchSlot;
 use lossfeed_kernels::Dtype;
-use lossfeed_kernels::image::ImageTransform;
 use lossfeed_kernels::launch::{Gather, Score, scratch_bytes};
 use sha2::{Digest, Sha256};
 
@@ -255,13 +254,12 @@ impl Double {
         &self,
         courier: &Courier,
         slot: impl Into<Arc<BatchSlot>>,
-        transform: &ImageTransform,
-        key: u64,
+        by: &ImagesBy<'_>,
         to: &ImagesTo,
         after: u64,
     ) -> Result<CopyEvent> {
         // SAFETY: as for `copy`.
-        unsafe { courier.send_images(slot.into(), transform, key, to, after) }
+        unsafe { courier.send_images(slot.into(), by, to, after) }
     }
     /// Likewise.
     pub(crate) fn send(&self, courier: &Courier, slot: Arc<BatchSlot>, to: u64, after: u64) -> Result<CopyEvent> {

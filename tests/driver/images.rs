@@ -4,13 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lossfeed::engine::{Courier, Dataset, Engine, ImagesTo};
+use lossfeed::engine::{Courier, Dataset, Engine, ImagesBy, ImagesTo};
 use lossfeed::error::ErrorKind;
 use lossfeed::loader::Next;
 use lossfeed::settings::CopyPath;
 use lossfeed::source::{Arrays, ImageMode};
 use lossfeed::{Dtype, Settings, TensorSpec};
-use lossfeed_kernels::image::{ImageDtype, ImageMaker, ImageOptions, ImageTransform, batch_key};
+use lossfeed_kernels::image::{
+    Erase, ImageDtype, ImageMaker, ImageOptions, ImageTransform, MixOptions, Mixing, batch_key, mix_plain,
+};
 
 use crate::copies::fill;
 use crate::double::Double;
@@ -60,6 +62,9 @@ fn an_engines_batches_become_images_on_the_device_while_its_slots_are_filled_aga
         let (transform, layout) = (transform(dtype, turn % 2 == 0), engine.layout().clone());
         let maker = ImageMaker::new(transform.clone());
         let consumer = double.stream();
+        let erase = Erase::new(0.5).unwrap().filter(|_| turn > 0);
+        let alphas = MixOptions { mixup: 0.5, cutmix: 1.0, chance: 0.8, switch: 0.5 };
+        let mixing = Mixing::new(&alphas).unwrap().filter(|_| turn != 1);
         let rest_bytes = layout.total_bytes() - layout.target_offset();
         let places = [0, 1].map(|_| (double.allocate(rest_bytes), double.allocate(ROWS * transform.out_bytes())));
         let pixels_at = double.allocate(ROWS * spec.bytes());
@@ -76,11 +81,15 @@ fn an_engines_batches_become_images_on_the_device_while_its_slots_are_filled_aga
                 let mut expected = vec![0u8; batch.rows * transform.out_bytes()];
                 for (&id, made) in batch.ticket.ids.iter().zip(expected.chunks_exact_mut(transform.out_bytes())) {
                     maker.make(key, i64::from(id), &pixels[id as usize * spec.bytes()..][..spec.bytes()], made);
+                    erase.iter().for_each(|erase| erase.apply(&transform, key, i64::from(id), made));
                 }
+                let mixed = mixing.as_ref().and_then(|mixing| mixing.draw([8, 8], key, 0));
+                mixed.iter().for_each(|mixed| mix_plain(&transform, mixed, &mut expected));
                 let rest_digest = double.digest(&batch.slot.bytes()[layout.target_offset()..]);
                 let (rest, made) = places[number as usize % 2];
                 let to = ImagesTo { rest, pixels: pixels_at, made };
-                let sent = double.send_images(&courier, batch.slot, &transform, key, &to, consumer).unwrap();
+                let by = ImagesBy { transform: &transform, erase: erase.as_ref(), mixed, key };
+                let sent = double.send_images(&courier, batch.slot, &by, &to, consumer).unwrap();
                 double.courier_wait(&courier, consumer, &sent);
                 double.check(consumer, made, expected.len(), double.digest(&expected));
                 double.check(consumer, rest, rest_bytes, rest_digest);
@@ -127,7 +136,9 @@ fn a_slot_that_is_sent_twice_or_to_no_gpu_or_by_another_transform_is_refused() {
     let at = double.allocate(1 << 14);
     let to = ImagesTo { rest: at, pixels: at, made: at };
     let slot = Arc::new(batch.slot);
-    let refused = double.send_images(&courier, slot.clone(), &transform(ImageDtype::F32, true), 0, &to, consumer);
+    let other = transform(ImageDtype::F32, true);
+    let plainly = |transform| ImagesBy { transform, erase: None, mixed: None, key: 0 };
+    let refused = double.send_images(&courier, slot.clone(), &plainly(&other), &to, consumer);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Internal);
     // A launch that the driver refuses behind copies under way: the batch is lost, its slot is not.
     let bytes = ImageOptions {
@@ -142,7 +153,7 @@ fn a_slot_that_is_sent_twice_or_to_no_gpu_or_by_another_transform_is_refused() {
     };
     let own = ImageTransform::new([7, 9, 1], &bytes).unwrap();
     double.fail("cuLaunchKernel", 0, 1);
-    let refused = double.send_images(&courier, slot.clone(), &own, 0, &to, consumer);
+    let refused = double.send_images(&courier, slot.clone(), &plainly(&own), &to, consumer);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Device);
     drop(slot);
     let Ok(Next::Batch(batch)) = next_epoch(&smaller) else { panic!("another batch") };

@@ -220,6 +220,7 @@ fn a_path_that_cannot_be_taken_is_refused_with_what_to_do() {
         mean: vec![],
         std: vec![],
         erase: 0.0,
+        mix: None,
     };
     for path in [CopyPath::Mapped, CopyPath::Batched] {
         let refused = |settings, kind, word: &str| {

@@ -154,6 +154,7 @@ fn mistakes() -> Vec<(Settings, &'static str)> {
         mean: vec![],
         std: vec![],
         erase: 0.0,
+        mix: None,
     };
     let pads = SamplerSettings::Pads(Pads { repeats: 0.0, ..Pads::default() });
     vec![

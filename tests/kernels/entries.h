@@ -16,6 +16,7 @@
 #include "probability.cu"
 #include "sequence.cu"
 #include "image.cu"
+#include "mixing.cu"
 #include "gather.cu"
 
 namespace {
@@ -57,6 +58,13 @@ const auto& KERNELS = *new const std::unordered_map<std::string, std::pair<Entry
     ONE(image_f16, ImageArguments),
     ONE(image_bf16, ImageArguments),
     ONE(image_f32, ImageArguments),
+    ONE(mix_u8, MixArguments),
+    ONE(mix_f16, MixArguments),
+    ONE(mix_bf16, MixArguments),
+    ONE(mix_f32, MixArguments),
+    ONE(erase_b8, EraseArguments),
+    ONE(erase_b16, EraseArguments),
+    ONE(erase_b32, EraseArguments),
     ONE(gather_b128, GatherArguments),
     ONE(gather_b32, GatherArguments),
     ONE(gather_b8, GatherArguments),

@@ -420,6 +420,10 @@ template <class T> void __stcs(T* at, T value) {
     *at = value;
 }
 
+// Rounded one by one: never fused.
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+
 inline float __int_as_float(int32_t bits) { return fiber::from_bits<float>((uint32_t)bits); }
 inline float __uint_as_float(uint32_t bits) { return fiber::from_bits<float>(bits); }
 inline uint32_t __float_as_uint(float value) { return (uint32_t)fiber::to_bits(value); }

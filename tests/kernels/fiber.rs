@@ -19,6 +19,7 @@ use crate::gradient_checks;
 use crate::image_checks;
 use crate::mail_checks;
 use crate::mean_checks;
+use crate::mixing_checks;
 use crate::program::{Call, Kind, Machine, Memory, Program};
 use crate::shapes::{REDUCED, SHAPES};
 
@@ -261,6 +262,16 @@ fn the_kernel_text_makes_images_as_the_definition() {
 }
 
 #[test]
+fn the_kernel_text_erases_and_mixes_images_as_the_definition() {
+    let Some(mut machine) = Fibers::start(false) else { return };
+    mixing_checks::trained_on(&mut machine);
+    let machine = std::cell::RefCell::new(machine);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 200, ..ProptestConfig::default() });
+    let made = |case| mixing_checks::check(&mut *machine.borrow_mut(), &case).map_err(TestCaseError::fail);
+    runner.run(&mixing_checks::any_mixing(), made).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
 fn the_kernel_text_gathers_rows_of_every_width() {
     let Some(mut machine) = Fibers::start(false) else { return };
     gather_checks::every_width(&mut machine);
@@ -285,6 +296,7 @@ fn the_kernel_text_runs_clean_under_address_and_undefined_behaviour_sanitizers()
     mail_checks::sequences(&mut machine);
     mail_checks::mail(&mut machine, &[9, 700]);
     image_checks::trained_on(&mut machine, 2);
+    mixing_checks::trained_on(&mut machine);
     gather_checks::every_width(&mut machine);
     checks::bad_targets(&mut machine);
 }

@@ -16,6 +16,7 @@ use crate::gradient_checks;
 use crate::image_checks;
 use crate::mail_checks;
 use crate::mean_checks;
+use crate::mixing_checks;
 use crate::program::{Kind, Machine, Memory, Program, relocate};
 use crate::shapes::SHAPES;
 
@@ -246,6 +247,16 @@ fn the_gpu_makes_images_as_the_definition() {
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 500, ..ProptestConfig::default() });
     let made = |case| image_checks::check(&mut *gpu.borrow_mut(), &case).map_err(TestCaseError::fail);
     runner.run(&image_checks::any_image(), made).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn the_gpu_erases_and_mixes_images_as_the_definition() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    mixing_checks::trained_on(&mut gpu);
+    let gpu = std::cell::RefCell::new(gpu);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 500, ..ProptestConfig::default() });
+    let made = |case| mixing_checks::check(&mut *gpu.borrow_mut(), &case).map_err(TestCaseError::fail);
+    runner.run(&mixing_checks::any_mixing(), made).unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod gradient_checks;
 mod image_checks;
 mod mail_checks;
 mod mean_checks;
+mod mixing_checks;
 mod prebuilt;
 mod program;
 mod rank;

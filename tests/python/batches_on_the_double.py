@@ -81,6 +81,12 @@ class Tensor:
         assert self.dtype == torch.uint8 and len(self.shape) == 1 and 0 <= piece.start <= piece.stop <= self.shape[0]
         return Tensor(self.memory, self.start + piece.start, torch.uint8, (piece.stop - piece.start,))
 
+    def flip(self, dimension):
+        return self.read().flip(dimension)
+
+    def new_full(self, shape, value):
+        return torch.full(shape, value, dtype=self.dtype)
+
     def view(self, as_what):
         if isinstance(as_what, torch.dtype):
             size = math.prod(self.shape) * self.dtype.itemsize
@@ -169,6 +175,7 @@ def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, data=data,
                 else:
                     fields = ("data", "target", "ids", "weight")
                     wrong += any(not torch.equal(getattr(a, f).read(), getattr(b, f)) for f in fields)
+                    wrong += (a.mix is None) != (b.mix is None) or (b.mix is not None and not _same_mix(a.mix, b.mix))
                 del a
             assert next(passing, None) is None
             for Torch.current, a, expected, ids in held:
@@ -185,6 +192,10 @@ def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, data=data,
         assert (stats["in_place_samples_total"] > 0) == (path != "gathered"), stats
     gc.collect()
     return wrong
+
+
+def _same_mix(a, b):
+    return a.kind == b.kind and torch.equal(a.lam, b.lam) and torch.equal(a.target, b.target)
 
 
 @functools.cache
@@ -338,21 +349,29 @@ def main():
             raise AssertionError(f"copy_path={path!r} takes rows as they lie in the cache")
         except lf.SettingsError as refusal:
             assert "the loader's threads transform them" in str(refusal), refusal
-    erasing = lf.ImageTransform(erase=0.25)
-    try:
-        lf.Loader(data, BATCH, device="cuda:0", transform=erasing, framework="torch")
-        raise AssertionError("the kernel erases nothing")
-    except lf.SettingsError as refusal:
-        assert "erase=0.25 is for device='cpu'" in str(refusal), refusal
+    # Finished by kernels behind the one that makes the images.
+    erasing = lf.ImageTransform("float32", mean=0.4, std=0.3, erase=0.5)
+    mixing = lf.ImageTransform("float16", layout="NHWC", crop=(6, 5), flip=0.5, erase=0.25, mixup=0.4, cutmix=1.0)
+    cutting = lf.ImageTransform("uint8", cutmix=1.0, mix_chance=0.7)
+    late = lf.ImageTransform("bfloat16", mean=0.4, std=0.3, crop=(6, 5), scale=(0.2, 1.0), augment="trivial", erase=0.5, mixup=1.0)
+    for finishing in (erasing, mixing, cutting, late):
+        for keywords in ({"num_workers": 2}, {"num_workers": 1, "cache": "60%"}, {"num_workers": 0, "drop_last": True, "batch_size": 7}):
+            found = deliver(finishing, 200, on=SIDE, **keywords)
+            assert found == 0, f"{found} wrong batches: {finishing}, {keywords}"
+    for path in PATHS:
+        found = deliver(mixing, 200, on=SIDE, num_workers=2, cache="60%", policy="lru", copy_path=path)
+        assert found == 0, f"{found} wrong batches: {mixing}, {path}"
+    odd = tuple(part[: SAMPLES - 3] for part in data)
+    assert deliver(mixing, 200, num_workers=1, data=odd) == 0, "a last batch of five"
     for keywords in ({"num_workers": 0}, {"num_workers": 2}, {"num_workers": 1, "cache": "1MiB", "policy": "lru"}):
         assert changed(200, **keywords) == 0, f"a transform that came before the copy: {keywords}"
         assert structured(200, **keywords) == 0, f"wrong batches of dicts: {keywords}"
-        for transform in (None, *made, augmented):
+        for transform in (None, *made, augmented, mixing):
             assert membered(transform, 200, **keywords) == 0, f"wrong batches of pictures with texts: {transform}, {keywords}"
     with warnings.catch_warnings(action="ignore"):
         _cuda._loaded[0], kernels = None, _cuda._loaded[0]  # as where the driver refuses them: the loader's threads transform
         assert deliver(made[0], 200, num_workers=1, cache="60%") == 0
-        for by_hand in (parts, erasing):
+        for by_hand in (parts, erasing, mixing):
             assert deliver(by_hand, 200, num_workers=1, cache="60%") == 0
         _cuda._loaded[0] = kernels
     assert all(outlive(transform, closed) for transform in (None, made[0]) for closed in (False, True))

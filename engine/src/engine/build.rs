@@ -223,7 +223,7 @@ impl Checked {
             (read_ahead_bytes > 0).then(|| ReadAhead::new(read_ahead_bytes, target_bytes, Arc::clone(&counters)));
         // What is kept decoded has one size already, and what a dataset makes one size is cropped of that.
         let own_size = records.encoded() && decoder.as_ref().is_some_and(|decoder| !decoder.resizes());
-        let images = steps.any().then(|| Images::new(steps, own_size, settings.seed));
+        let images = steps.any().then(|| Images::new(steps, own_size, settings.seed, settings.rank));
         let feed = Feed {
             read_ahead,
             engine: ENGINES.fetch_add(1, Relaxed) + 1,

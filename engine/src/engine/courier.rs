@@ -18,7 +18,7 @@ use crate::device::cuda::{CopyEvent, CopyQueue, Cuda, CudaKernels};
 use crate::error::{Error, Result};
 use crate::settings::CopyPath;
 use crate::staging::{BatchSlot, InPlace};
-use lossfeed_kernels::image::ImageTransform;
+use lossfeed_kernels::image::{Erase, ImageTransform, Mixed};
 use lossfeed_kernels::launch::{Gather, Images};
 use std::sync::{Arc, OnceLock};
 
@@ -134,6 +134,19 @@ fn runs<'a>(slot: &'a BatchSlot, in_place: &'a InPlace, to: u64) -> Vec<(&'a [u8
 /// Takes one engine's batches to its GPU. Calls may come from any thread; each goes behind those before it.
 pub struct Courier(Road);
 
+/// What the device makes of a batch's pixels: images, then parts of them erased, then pairs of them mixed.
+#[derive(Clone, Copy, Debug)]
+pub struct ImagesBy<'a> {
+    /// What becomes of each sample.
+    pub transform: &'a ImageTransform,
+    /// Chance of a rectangle of 0.
+    pub erase: Option<&'a Erase>,
+    /// How the whole batch is mixed.
+    pub mixed: Option<Mixed>,
+    /// What the batch's draws have in common.
+    pub key: u64,
+}
+
 /// Where the parts of a batch of images go. Addresses on the device.
 #[derive(Clone, Copy, Debug)]
 pub struct ImagesTo {
@@ -187,7 +200,7 @@ impl Courier {
     /// Brings the slot's samples to the device and makes images of them.
     ///
     /// # Safety
-    /// As for [`Self::send`], for the extents of the slot's parts and of `transform` in `to`; `to.pixels` may be used
+    /// As for [`Self::send`], for the extents of the slot's parts and of the transform in `to`; `to.pixels` may be used
     /// again by work that is given to [`Self::stream`] after this call.
     ///
     /// # Errors
@@ -196,12 +209,11 @@ impl Courier {
     pub unsafe fn send_images(
         &self,
         slot: Arc<BatchSlot>,
-        transform: &ImageTransform,
-        key: u64,
+        by: &ImagesBy<'_>,
         to: &ImagesTo,
         after: u64,
     ) -> Result<CopyEvent> {
-        let (layout, rows, bytes) = (slot.layout(), slot.rows(), slot.bytes());
+        let (layout, rows, bytes, transform) = (slot.layout(), slot.rows(), slot.bytes(), by.transform);
         if layout.data_row_bytes() != transform.source_bytes() {
             return Err(Error::internal(format!(
                 "a transform of samples of {} bytes for rows of {}",
@@ -212,13 +224,22 @@ impl Courier {
         let kernels = self.0.kernels()?;
         slot.copying()?;
         let ids = to.rest + (layout.ids_offset() - layout.target_offset()) as u64;
-        let batch = Images { rows, key, source: to.pixels, ids, out: to.made };
-        // SAFETY: as in `send`; the kernel runs behind the copies, on their stream.
+        let batch = Images { rows, key: by.key, source: to.pixels, ids, out: to.made };
+        let erased: Vec<_> = by.erase.map_or_else(Vec::new, |erase| {
+            let draw = |&id: &i64| erase.draw(transform.out_sides(), by.key, id);
+            slot.ids().iter().map(draw).enumerate().filter_map(|(row, at)| Some((row, at?))).collect()
+        });
+        // SAFETY: as in `send`; the kernels run behind the copies, on their stream.
         unsafe {
             self.0.cuda.queue(Arc::clone(&slot), after, |queue| {
                 queue.copy(bytes, layout.target_offset()..bytes.len(), to.rest)?;
                 self.0.samples(queue, &slot, to.pixels)?;
-                kernels.images(queue.stream(), transform, &batch)
+                kernels.images(queue.stream(), transform, &batch)?;
+                kernels.erase(queue.stream(), transform, &erased, to.made)?;
+                match &by.mixed {
+                    Some(mixed) => kernels.mix(queue.stream(), transform, mixed, rows, to.made),
+                    None => Ok(()),
+                }
             })
         }
     }

@@ -103,6 +103,8 @@ impl Feed {
         sheet.turn(Work::Copy);
         slot.set_rows(delivered.ids.len());
         let tails = if self.records.tailed() { vec![Box::default(); delivered.ids.len()] } else { Vec::new() };
+        let seed = self.images.as_ref().map_or(0, |images| images.seed.load(Relaxed));
+        let key = batch_key(seed, planned.plan.epoch, planned.number as u64);
         let parts = slot.parts_mut();
         let rows = Rows {
             feed: self,
@@ -113,10 +115,7 @@ impl Feed {
             data_bytes: self.layout().data_row_bytes(),
             target_bytes: self.layout().target_row_bytes(),
             ids: &delivered.ids,
-            key: self
-                .images
-                .as_ref()
-                .map_or(0, |i| batch_key(i.seed.load(Relaxed), planned.plan.epoch, planned.number as u64)),
+            key,
             sheet,
         };
         let mut filling = Filling {
@@ -132,7 +131,8 @@ impl Feed {
         if self.decoder.is_none() && filling.origins.all_pass() {
             let (failures, tails) = filling.copy_all()?;
             slot.set_tails(tails);
-            return self.finish(planned, delivered, failures, slot);
+            let finished = self.finish(planned, delivered, failures, slot)?;
+            return Ok(self.mixed(finished, key, sheet));
         }
         // Residents first: their pins are short, and memory that evictions promised comes back before it is needed.
         let in_place = filling.unpack_residents(residents);
@@ -142,6 +142,20 @@ impl Feed {
         if let Some(in_place) = in_place {
             slot.leave_in_place(in_place);
         }
-        self.finish(planned, delivered, failures, slot)
+        let finished = self.finish(planned, delivered, failures, slot)?;
+        Ok(self.mixed(finished, key, sheet))
+    }
+
+    /// The same with its images mixed, which must wait until it is known which rows there are.
+    fn mixed(&self, finished: Rowful, key: u64, sheet: &Timesheet) -> Rowful {
+        match (finished, &self.images) {
+            (Rowful::Batch(mut batch), Some(images)) => {
+                let before = sheet.turn(Work::Decode);
+                images.mix(key, batch.slot.parts_mut().data);
+                sheet.turn(before);
+                Rowful::Batch(batch)
+            }
+            (finished, _) => finished,
+        }
     }
 }

@@ -1,9 +1,10 @@
-//! From an image, encoded or not, to a row: decoded, cropped, augmented, transformed, as far as the run asks for it.
+//! From an image, encoded or not, to a row: decoded, cropped, augmented, transformed, as far as the run asks for it; and
+//! the rows of a batch, mixed.
 
 use crate::error::Result;
 use crate::settings::ImageSteps;
 use crate::source::{Decoder, Scratch, resample};
-use lossfeed_kernels::image::{Augment, ColorJitter, Erase, ImageMaker, ResizedCrop};
+use lossfeed_kernels::image::{Augment, ColorJitter, Erase, ImageMaker, Mixing, ResizedCrop, mix_rows};
 use std::sync::atomic::AtomicU64;
 
 /// Makes the rows of batches from images.
@@ -15,6 +16,9 @@ pub struct Images {
     augment: Option<Augment>,
     maker: Option<ImageMaker>,
     erase: Option<Erase>,
+    mixing: Option<Mixing>,
+    /// Mixing draws by it too.
+    rank: u32,
     /// Crops are taken of encoded images as they are, of any size. Else of the dataset's one size.
     own_size: bool,
     /// Height, width and channels of that.
@@ -28,11 +32,11 @@ pub(super) type Draw = (u64, i64);
 
 impl Images {
     /// For `steps`, at least one. Crops are taken of images of their own size if `own_size` says so.
-    pub fn new(steps: ImageSteps, own_size: bool, seed: u64) -> Self {
-        let ImageSteps { crop, jitter, augment, transform, erase, source, .. } = steps;
+    pub fn new(steps: ImageSteps, own_size: bool, seed: u64, rank: u32) -> Self {
+        let ImageSteps { crop, jitter, augment, transform, erase, mixing, source, .. } = steps;
         let (cut, augment) = augment.map_or((None, None), |a| (a.cut.map(ImageMaker::new), Some(a.augment)));
         let maker = transform.map(ImageMaker::new);
-        Self { crop, jitter, cut, augment, maker, erase, own_size, source, seed: seed.into() }
+        Self { crop, jitter, cut, augment, maker, erase, mixing, rank, own_size, source, seed: seed.into() }
     }
 
     /// Makes a row of an encoded image. Unless crops are taken of images as they are, `scratch.decoded` is then the
@@ -114,6 +118,14 @@ impl Images {
         let done = augmented(&mut cropped, scratch).map(|()| self.finish(maker, draw, &cropped, out));
         scratch.cropped = cropped;
         done
+    }
+
+    /// Mixes the images of a whole batch, if the run asks for it and chance says so.
+    pub(super) fn mix(&self, key: u64, data: &mut [u8]) {
+        let (Some(mixing), Some(maker)) = (&self.mixing, &self.maker) else { return };
+        if let Some(mixed) = mixing.draw(maker.transform().out_sides(), key, self.rank) {
+            mix_rows(maker.transform(), &mixed, data);
+        }
     }
 
     fn finish(&self, maker: &ImageMaker, (key, id): Draw, pixels: &[u8], out: &mut [u8]) {

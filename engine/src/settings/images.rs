@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::types::{Dtype, TensorSpec};
 use lossfeed_kernels::image::{
     Augment, AugmentKind, AugmentOptions, ColorJitter, CropKind, Erase, ImageDtype, ImageError, ImageOptions,
-    ImageTransform, JitterOptions, ResizedCrop,
+    ImageTransform, JitterOptions, MixOptions, Mixed, Mixing, ResizedCrop,
 };
 
 /// A crop of images of any size, resized to one; see [`lossfeed_kernels::image::ResizedCrop`]. Loader threads make it,
@@ -82,6 +82,26 @@ impl JitterSettings {
             )));
         }
         Ok(jitter)
+    }
+}
+
+/// How the images of a finished batch are mixed in pairs; see [`lossfeed_kernels::image::Mixing`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct MixSettings {
+    /// Alpha of mixup; 0: none.
+    pub mixup: f64,
+    /// Alpha of CutMix, likewise.
+    pub cutmix: f64,
+    /// Chance that a batch is mixed.
+    pub chance: f64,
+    /// Chance that it is CutMix, where both are asked for.
+    pub switch: f64,
+}
+
+impl MixSettings {
+    fn build(&self) -> Result<Option<Mixing>> {
+        let &Self { mixup, cutmix, chance, switch } = self;
+        Mixing::new(&MixOptions { mixup, cutmix, chance, switch }).map_err(refused)
     }
 }
 
@@ -165,8 +185,10 @@ pub struct ImageSteps {
     pub augment: Option<Augmentation>,
     /// The fourth, of what that gives.
     pub transform: Option<ImageTransform>,
-    /// The last, of what that gives.
+    /// The fifth, of what that gives.
     pub erase: Option<Erase>,
+    /// The last, of a whole batch.
+    pub mixing: Option<Mixing>,
     /// Height, width and channels of the dataset's samples; all 0 where the transform is the only step.
     pub(crate) source: [usize; 3],
     delivered: TensorSpec,
@@ -185,6 +207,7 @@ impl ImageSteps {
         transform: Option<&TransformSettings>,
     ) -> Result<Self> {
         let erase = Erase::new(transform.map_or(0.0, |t| t.erase)).map_err(refused)?;
+        let mixing = transform.and_then(|t| t.mix).map(|mix| mix.build()).transpose()?.flatten();
         let early = crop.is_some() || jitter.is_some() || augment.is_some();
         let source = if early { pixels(spec)? } else { [0; 3] };
         let jitter = jitter.map(|jitter| jitter.build(source[2])).transpose()?.flatten();
@@ -200,7 +223,7 @@ impl ImageSteps {
         }
         let transform = transform.map(|t| t.build(&made)).transpose()?;
         let delivered = transform.as_ref().map_or(made, transformed);
-        Ok(Self { crop, jitter, augment, transform, erase, source, delivered })
+        Ok(Self { crop, jitter, augment, transform, erase, mixing, source, delivered })
     }
 
     /// Those that `settings` ask for.
@@ -222,9 +245,15 @@ impl ImageSteps {
         &self.delivered
     }
 
+    /// How the batch of `key` is mixed on a rank; `None`: it stays as it is.
+    pub fn mixed(&self, key: u64, rank: u32) -> Option<Mixed> {
+        self.mixing.as_ref()?.draw(self.transform.as_ref()?.out_sides(), key, rank)
+    }
+
     /// Whether chance decides anything: deliveries of one sample then differ.
     pub fn is_random(&self) -> bool {
         self.erase.is_some()
+            || self.mixing.is_some()
             || self.jitter.is_some()
             || self.augment.is_some()
             || self.crop.is_some_and(|c| c.is_random())

@@ -15,19 +15,21 @@
 //!
 //! Before that, an image of any size may become one of a fixed size, [`ResizedCrop`] says which part of it does, and its
 //! colours may change: [`ColorJitter`]. Automatic augmentation, [`Augment`], lies between a transform that crops and flips
-//! and one that normalises. After all of it, a rectangle may be erased: [`Erase`].
+//! and one that normalises. After all of it, a rectangle may be erased: [`Erase`]. When a batch is complete, its images may
+//! be mixed in pairs: [`Mixing`].
 //!
 //! # Chance
 //!
 //! A draw is a function of ([`batch_key`] of seed, epoch and batch number; id): the same whatever thread or device
 //! makes the batch and however many there are, and after a resume; another one for a sample that comes twice in an
-//! epoch.
+//! epoch. What is mixed is drawn by the key and the rank.
 
 mod augment;
 mod crop;
 mod erase;
 mod fast;
 mod jitter;
+mod mixing;
 mod plain;
 
 pub use augment::{Augment, AugmentKind, AugmentOptions, Operation};
@@ -35,6 +37,7 @@ pub use crop::{CropKind, Region, ResizedCrop};
 pub use erase::{Erase, Erased};
 pub use fast::ImageMaker;
 pub use jitter::{Change, ColorJitter, JitterOptions, Jittered};
+pub use mixing::{MixOptions, Mixed, MixedPart, Mixing, mix_plain, mix_rows};
 pub use plain::make_plain;
 
 use thiserror::Error;
@@ -131,6 +134,9 @@ pub enum ImageError {
     /// A chance, by its name.
     #[error("{0}={1} is no chance: need 0 to 1")]
     Chance(&'static str, f64),
+    /// Alpha of mixing.
+    #[error("{0}={1} is no alpha of Beta(alpha, alpha): need 0, for none, to 1000")]
+    Alpha(&'static str, f64),
     /// How many there are of mean or std.
     #[error("{0} has {1} values for {2} channels: give one, or one a channel")]
     Count(&'static str, usize, usize),
@@ -247,6 +253,10 @@ impl ImageTransform {
     pub fn shape(&self) -> [usize; 3] {
         let ([height, width], channels) = (self.out, self.source[2]);
         if self.channels_first { [channels, height, width] } else { [height, width, channels] }
+    }
+    /// Height and width of a result.
+    pub fn out_sides(&self) -> [usize; 2] {
+        self.out
     }
     /// Bytes of a source sample.
     pub fn source_bytes(&self) -> usize {

@@ -232,6 +232,59 @@ pub struct ImageArguments {
     pub vectors: u32,
 }
 
+/// `struct MixArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct MixArguments {
+    pub data: u64,
+    pub lam: f32,
+    pub rest: f32,
+    pub rows: i32,
+    pub height: i32,
+    pub width: i32,
+    pub channels: i32,
+    pub top: i32,
+    pub left: i32,
+    pub bottom: i32,
+    pub right: i32,
+    pub outside: u32,
+    pub blends: u32,
+    pub channels_first: u32,
+    pub vectors: u32,
+}
+
+/// The most rows of an [`EraseArguments`], which stays below 4 KB too.
+pub const ERASE_ROWS_MAX: usize = 320;
+
+/// `struct ErasedRow`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct ErasedRow {
+    pub row: u32,
+    pub top: u16,
+    pub left: u16,
+    pub height: u16,
+    pub width: u16,
+}
+
+/// `struct EraseArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct EraseArguments {
+    pub out: u64,
+    pub row_words: u64,
+    pub line_words: u32,
+    pub pixel_words: u32,
+    pub height: u32,
+    pub planes: u32,
+    pub rows: u32,
+    pub blocks: u32,
+    pub of: [ErasedRow; ERASE_ROWS_MAX],
+}
+
 /// The most rows of a [`GatherArguments`], which stays below the 4 KB that a launch takes on every driver.
 pub const GATHER_ROWS_MAX: usize = 480;
 
@@ -260,6 +313,8 @@ pub enum Arguments {
     Mail(MailArguments),
     Radix(RadixArguments),
     Image(ImageArguments),
+    Mix(MixArguments),
+    Erase(Box<EraseArguments>),
     Gather(Box<GatherArguments>),
 }
 
@@ -277,6 +332,8 @@ impl Arguments {
             Arguments::Mail(a) => bytemuck::bytes_of(a),
             Arguments::Radix(a) => bytemuck::bytes_of(a),
             Arguments::Image(a) => bytemuck::bytes_of(a),
+            Arguments::Mix(a) => bytemuck::bytes_of(a),
+            Arguments::Erase(a) => bytemuck::bytes_of(&**a),
             Arguments::Gather(a) => bytemuck::bytes_of(&**a),
         }
     }

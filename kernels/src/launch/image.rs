@@ -5,7 +5,7 @@ use super::{Launch, Step, THREADS};
 use crate::image::{ImageDtype, ImageTransform};
 
 /// Bytes a thread writes.
-const VECTOR_BYTES: usize = 16;
+pub(super) const VECTOR_BYTES: usize = 16;
 
 /// Pixels in, elements out. Addresses on the device.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub struct Images {
 }
 
 /// The most blocks of a launch.
-const BLOCKS_MAX: u64 = i32::MAX as u64;
+pub(super) const BLOCKS_MAX: u64 = i32::MAX as u64;
 
 /// The launch; `None` for no rows.
 ///

@@ -112,6 +112,8 @@ fn arguments_have_the_sizes_the_kernels_declare() {
         (size_of::<MailArguments>(), 8),
         (size_of::<ImageArguments>(), 5 * 8 + 32 * 4 + 12 * 4),
         (size_of::<GatherArguments>(), 16 + 480 * 8),
+        (size_of::<MixArguments>(), 8 + 14 * 4),
+        (size_of::<EraseArguments>(), 2 * 8 + 6 * 4 + 320 * 12),
     ];
     assert!(sizes.iter().all(|(actual, declared)| actual == declared), "{sizes:?}");
     assert_eq!((size_of::<mail::State>(), size_of::<mail::SlotHead>()), (40, 32));
@@ -129,6 +131,8 @@ fn arguments_have_the_sizes_the_kernels_declare() {
         ("lossfeed_mail_close", sizes[8]),
         ("lossfeed_image_f32", sizes[9]),
         ("lossfeed_gather_b8", sizes[10]),
+        ("lossfeed_mix_f32", sizes[11]),
+        ("lossfeed_erase_b8", sizes[12]),
     ] {
         assert!(ptx.contains(&format!("{kernel}_param_0[{size}]")), "{kernel} takes no {size} bytes");
     }

@@ -21,11 +21,15 @@ SLOW_S, SLOW_SHARE = 2.0, 0.2
 class Uses:
     """What a training loop has done with a loader's batches so far. Set where it happens, looked at once an epoch."""
 
-    __slots__ = ("scored", "weight_read", "wrapped", "_asked", "_sampler", "_cached", "_dataset", "_before", "_said")
+    __slots__ = (
+        *("scored", "weight_read", "mix_read", "wrapped"),
+        *("_asked", "_sampler", "_cached", "_dataset", "_mixes", "_before", "_said"),
+    )
 
-    def __init__(self, asked: str, sampler: str, cached: bool, dataset: str | None = None) -> None:
+    def __init__(self, asked: str, sampler: str, cached: bool, dataset: str | None = None, mixes: bool = False) -> None:
         self.scored: bool = False
         self.weight_read: bool = False
+        self.mix_read: bool = False
         #: Whether somebody passes the batches on who knows the trainer (:mod:`lossfeed.accelerate`, ``lf.Scores``).
         self.wrapped: bool = False
         #: What was asked for, and what is in force: they differ where the choice was left to the engine.
@@ -34,6 +38,8 @@ class Uses:
         self._cached = cached
         #: The Python dataset whose items threads of this process read; None if there is none.
         self._dataset = dataset
+        #: Whether images are mixed, so that a row has two targets.
+        self._mixes = mixes
         #: Counters after the epoch before.
         self._before: dict[str, float] = {}
         self._said: set[str] = set()
@@ -59,6 +65,13 @@ class Uses:
         slow = self._waits_for(stats)
         if slow is not None:
             self._say("slow", slow)
+        if self._mixes and not self.mix_read:
+            self._say(
+                "mix",
+                "the transform mixes images, and a whole epoch has left batch.mix unread: its rows show two samples, and "
+                "were trained on the target of one. Take the loss from loader.cross_entropy(logits, batch) or "
+                "loader.loss(…), which mix it by themselves, or train on batch.soft_target(num_classes)",
+            )
         scored = self.scored or stats.get("scores_total", 0) + stats.get("scores_unranked_total", 0) > 0
         wants = None
         if self._asked != sampler and sampler != "uniform" and not self.weight_read:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
-from . import _native
+from . import _native, _mixing
 from ._errors import SettingsError, UsageError
 from ._generic import D, Of, Y
 
@@ -29,7 +29,7 @@ class Batch(Of[D, Y]):
     ``pickle`` copies the fields: such a batch can be trained on, and is credited with no score.
     """
 
-    __slots__ = ("data", "target", "ids", "_weight", "_ticket", "_uses", "__weakref__")
+    __slots__ = ("data", "target", "ids", "_weight", "_ticket", "_uses", "_mix", "__weakref__")
 
     data: D
     """``(B,)`` + the sample's shape, in the source's dtype; images are uint8 ``(B, height, width, channels)``, or
@@ -39,13 +39,23 @@ class Batch(Of[D, Y]):
     ids: Any
     """int64 ``(B,)``: the samples that are really in it, in row order."""
 
-    def __init__(self, data: D, target: Y, ids: Any, weight: Any, ticket: _native.Ticket, uses: Uses) -> None:
+    def __init__(
+        self,
+        data: D,
+        target: Y,
+        ids: Any,
+        weight: Any,
+        ticket: _native.Ticket,
+        uses: Uses,
+        mix: _mixing.Mix | None = None,
+    ) -> None:
         self.data = data
         self.target = target
         self.ids = ids
         self._weight = weight
         self._ticket = ticket
         self._uses = uses
+        self._mix = mix
 
     @property
     def weight(self) -> Any:
@@ -53,6 +63,28 @@ class Batch(Of[D, Y]):
         mean over the dataset; 1 for samplers that draw uniformly, and for those that are biased by name."""
         self._uses.weight_read = True
         return self._weight
+
+    @property
+    def mix(self) -> _mixing.Mix | None:
+        """How its images are mixed, where the transform has ``mixup`` or ``cutmix``: ``lam``, float32 ``(B,)``, the own
+        image's share, and ``target``, the partners'. ``target`` of the batch stays the own one. None of a loader that
+        does not mix."""
+        self._uses.mix_read = True
+        return self._mix
+
+    def soft_target(self, num_classes: int, label_smoothing: float = 0.0) -> Any:
+        """float32 ``(B, num_classes)``: the probabilities that are the targets of its images, mixed or not, for losses of
+        your own. ``loader.cross_entropy(logits, batch)`` needs none.
+
+        Args:
+            num_classes: targets are class indices below it.
+            label_smoothing: this much of each row is spread evenly over all classes, 0 to 1.
+
+        Raises:
+            SettingsError: targets that are no class index a sample. SampleError: a target that names no class; on a
+                CUDA device, where nobody waits to see, its row is NaN.
+        """
+        return _mixing.soft_target(self, num_classes, label_smoothing)
 
     def __len__(self) -> int:
         """Number of samples; the last batch of an epoch and one with skipped samples are shorter than
@@ -89,12 +121,14 @@ class Batch(Of[D, Y]):
         stay where they are. A loader with ``device="cuda"`` delivers there already, and sooner."""
         if not hasattr(self._weight, "to"):
             raise SettingsError(f"a batch of NumPy arrays cannot go to {device}: make the loader with framework='torch'")
-        self.data, self.target, self._weight = moved((self.data, self.target, self._weight), device, non_blocking)
+        self.data, self.target, self._weight, self._mix = moved(
+            (self.data, self.target, self._weight, self._mix), device, non_blocking
+        )
         return self
 
     def __reduce__(self) -> Any:
         fields = tuple(own(value) for value in (self.data, self.target, self.ids, self._weight))
-        return Apart, (*fields, len(self), self.epoch, self.number)
+        return Apart, (*fields, len(self), self.epoch, self.number, own(self._mix))
 
     def copy_(self, other: Batch[Any, Any]) -> Batch[D, Y]:
         """Takes over the samples of `other`, a batch of the same shapes, on the current stream without a wait.
@@ -107,7 +141,9 @@ class Batch(Of[D, Y]):
         # First, for a pickled batch has none: nothing may change then.
         ticket = other._ticket
         pairs: list[tuple[Any, Any]] = []
-        for name in ("data", "target", "ids", "_weight"):
+        if (self._mix is None) != (other._mix is None):
+            raise SettingsError("one of the batches is of a loader that mixes images: make both by one loader")
+        for name in ("data", "target", "ids", "_weight", "_mix"):
             mine, theirs = list(_arrays(getattr(self, name))), list(_arrays(getattr(other, name)))
             shapes = [tuple(array.shape) for array in mine], [tuple(array.shape) for array in theirs]
             if shapes[0] != shapes[1]:
@@ -195,7 +231,7 @@ class Whole(Batch[Any, Any]):
 
     def __reduce__(self) -> Any:
         fields = tuple(own(value) for value in (self.data, self.target, self.ids, self._weight))
-        return ApartWhole, (*fields, len(self), self.epoch, self.number)
+        return ApartWhole, (*fields, len(self), self.epoch, self.number, own(self._mix))
 
     def __repr__(self) -> str:
         kind = list(self.data) if isinstance(self.data, Mapping) else type(self.data).__name__
@@ -207,11 +243,22 @@ class Apart(Batch[Any, Any]):
 
     __slots__ = ("_place",)
 
-    def __init__(self, data: Any, target: Any, ids: Any, weight: Any, rows: int, epoch: int, number: int) -> None:
+    def __init__(
+        self,
+        data: Any,
+        target: Any,
+        ids: Any,
+        weight: Any,
+        rows: int,
+        epoch: int,
+        number: int,
+        mix: _mixing.Mix | None = None,
+    ) -> None:
         self.data = data
         self.target = target
         self.ids = ids
         self._weight = weight
+        self._mix = mix
         self._place = rows, epoch, number
 
     @property
@@ -234,6 +281,11 @@ class Apart(Batch[Any, Any]):
         """As in the batch that was pickled."""
         return self._weight
 
+    @property
+    def mix(self) -> _mixing.Mix | None:
+        """As in the batch that was pickled."""
+        return self._mix
+
     def __len__(self) -> int:
         return self._place[0]
 
@@ -248,7 +300,7 @@ class Apart(Batch[Any, Any]):
         return self._place[2]
 
     def __reduce__(self) -> Any:
-        return Apart, (self.data, self.target, self.ids, self._weight, *self._place)
+        return Apart, (self.data, self.target, self.ids, self._weight, *self._place, self._mix)
 
 
 class ApartWhole(Whole, Apart):
@@ -257,7 +309,7 @@ class ApartWhole(Whole, Apart):
     __slots__ = ()
 
     def __reduce__(self) -> Any:
-        return ApartWhole, (self.data, self.target, self.ids, self._weight, *self._place)
+        return ApartWhole, (self.data, self.target, self.ids, self._weight, *self._place, self._mix)
 
 
 def mapped(change: Callable[[Any], Any], value: Any, able: str) -> Any:

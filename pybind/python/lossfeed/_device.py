@@ -12,14 +12,14 @@ from ._views import Fields, Views
 
 
 class Courier:
-    """Sends whole batch slots to one device on a stream of its own, and makes images of them there.
+    """Sends whole batch slots to one device on a stream of its own, and makes images of them there, mixed if asked.
 
     One call a batch: the engine copies out of page-locked memory, after what the consumer's stream has queued so far,
     since the allocator may hand out memory that this work still reads. The consumer's stream waits for the copy (and
     the images); the CPU waits for neither. A thread of the engine lets go of a slot when its copy has ended.
     """
 
-    def __init__(self, device: str, views: Views, transform: _native.ImageTransform | None = None) -> None:
+    def __init__(self, device: str, views: Views, transform: _native.ImageTransform | None = None, rank: int = 0) -> None:
         torch = require_torch(f"device={device!r}")
         if not torch.cuda.is_available():
             raise DeviceError(
@@ -31,7 +31,7 @@ class Courier:
         self._device = torch.device(device) if ":" in device else torch.device("cuda", torch.cuda.current_device())
         self.name: str = str(self._device)
         self._views = views
-        self._transform = transform
+        self._transform, self._rank = transform, rank
         #: Whether the loader's threads must transform: the device's kernels cannot be had (a warning has said why).
         self.host_transforms: bool = False
         if transform is not None:
@@ -62,7 +62,7 @@ class Courier:
                     pixels = torch.empty(ranges[0][1], dtype=torch.uint8, device=self._device)
                 key = _native.ImageTransform.key(seed, ticket.epoch, ticket.number)
                 there = block.data_ptr(), pixels.data_ptr(), made.data_ptr()
-                sent = self._native.send_images(slot, self._transform, key, *there, consumer.cuda_stream)
+                sent = self._native.send_images(slot, self._transform, key, self._rank, *there, consumer.cuda_stream)
                 ranges = [(start - first, end - first) for start, end in ranges[1:]]
         return (block, made), sent, (consumer, ranges, slot.rows, self._views.tail(slot))
 

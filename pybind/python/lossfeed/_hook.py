@@ -61,7 +61,8 @@ def cross_entropy(
 ) -> Any:
     """See :meth:`lossfeed.Loader.cross_entropy`."""
     plans = account.plans
-    plain = weight is None and sequence in SEQUENCES and type(ignore_index) is int
+    mix = batch.mix if target is None else None
+    plain = weight is None and mix is None and sequence in SEQUENCES and type(ignore_index) is int
     if plans is not None and plain and not torch.compiler.is_compiling():
         mine, weights = batch.target if target is None else target, batch.weight if weighted else None
         settings = ignore_index, reduction, label_smoothing, overwrite_logits
@@ -92,10 +93,11 @@ def cross_entropy(
         # A launch that measures a row a sample takes the scores home itself.
         home = way.home if target.numel() == samples else _cuda.NOWHERE
         how = None
-        if way.reduces and reduction != "none":
+        if way.reduces and reduction != "none" and mix is None:
             shares = _beside(batch.weight, logits.device).to(torch.float32).contiguous() if weighted else None
             how = Reduction(reduction == "mean", _losses.result_dtype(logits), shares)
-        settings_of_rows = weight, ignore_index, label_smoothing, overwrite_logits
+        # A mixed loss reads the logits twice on the way back.
+        settings_of_rows = weight, ignore_index, label_smoothing, overwrite_logits and mix is None
         found = _losses.row_losses(logits, target, *settings_of_rows, home, how)
         if not home.mail:
             way.send(found.columns, sequence)
@@ -103,17 +105,24 @@ def cross_entropy(
             return found.term
         terms, share, shape = found.term, found.share, target.shape
     else:
-        settings_of_torchs = {"weight": weight, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
-        terms = F.cross_entropy(logits, target, reduction="none", **settings_of_torchs)
-        shape, terms = terms.shape, terms.reshape(-1)
+        terms, share, shape = _torchs(logits, target, weight, ignore_index, label_smoothing)
         if target.is_floating_point():
-            share = torch.ones_like(terms)
             way.send(_of_probabilities(logits, target, samples))
         else:
-            share = _shares(target.reshape(-1), weight, ignore_index, terms.dtype)
             check_logits(logits, target)
             _score(way, logits, target, ignore_index, sequence)
 
+    if mix is not None:
+        partner = _beside(known(mix.target), logits.device).to(target.dtype)
+        if takes:
+            other = _losses.row_losses(logits, partner, *settings_of_rows)
+            more, its_share = other.term, other.share
+        else:
+            more, its_share, _ = _torchs(logits, partner, weight, ignore_index, label_smoothing)
+        lam = _a_position(_beside(mix.lam, logits.device), terms.numel() // max(1, samples)).to(terms.dtype)
+        # What is not seen at all counts for nothing, infinite losses too.
+        more = torch.where(lam < 1, more, torch.zeros_like(more))
+        terms, share = lam * terms + (1 - lam) * more, lam * share + (1 - lam) * its_share
     if weighted:
         terms = terms * _weights(batch, logits.device, terms.numel() // max(1, samples))
     return _losses.reduced(terms, share, reduction, shape).to(_losses.result_dtype(logits))
@@ -133,9 +142,15 @@ def loss(
     _check_reduction(reduction)
     flag("weighted", weighted)
     _check_tensor("prediction", prediction, batch.ids.shape[0])
+    mix = batch.mix if target is None else None
     target = _beside(known(batch.target if target is None else target), prediction.device)
     losses, grad_norms = _elementwise.sample_losses(kind, prediction, target, options)
     choose(account, batch, losses.device).send(Columns(losses.detach(), grad_norms))
+    if mix is not None:
+        partner = _beside(known(mix.target), prediction.device)
+        lam = _beside(mix.lam, losses.device).to(losses.dtype)
+        more = _elementwise.sample_losses(kind, prediction, partner, options)[0]
+        losses = lam * losses + (1 - lam) * torch.where(lam < 1, more, torch.zeros_like(more))
     if weighted:
         losses = losses * _weights(batch, losses.device, 1)
     if reduction == "none":
@@ -181,6 +196,18 @@ def _of_probabilities(logits: torch.Tensor, target: torch.Tensor, samples: int) 
     return Columns(*(column.reshape(samples, -1).mean(1) for column in (loss, grad_norm, entropy)))
 
 
+def _torchs(
+    logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, label_smoothing: float
+) -> tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]:
+    """torch's own losses, a row a target; what each adds to the denominator of a mean; and their shape."""
+    settings: dict[str, Any] = {"weight": weight, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    terms = F.cross_entropy(logits, target, reduction="none", **settings)
+    shape, terms = terms.shape, terms.reshape(-1)
+    if target.is_floating_point():
+        return terms, torch.ones_like(terms), shape
+    return terms, _shares(target.reshape(-1), weight, ignore_index, terms.dtype), shape
+
+
 def _shares(
     labels: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, dtype: torch.dtype
 ) -> torch.Tensor:
@@ -193,8 +220,12 @@ def _shares(
 
 def _weights(batch: Batch, device: torch.device, positions: int) -> torch.Tensor:
     """The batch's weights, one for each of a sample's positions."""
-    weights = _beside(batch.weight, device)
-    return weights if positions == 1 else weights.repeat_interleave(positions)
+    return _a_position(_beside(batch.weight, device), positions)
+
+
+def _a_position(values: torch.Tensor, positions: int) -> torch.Tensor:
+    """A value a sample as one for each of its positions."""
+    return values if positions == 1 else values.repeat_interleave(positions)
 
 
 def _beside(value: Any, device: torch.device) -> torch.Tensor:

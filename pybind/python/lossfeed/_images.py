@@ -35,6 +35,8 @@ class ImageTransform:
     ``RandomApply`` of it     ``jitter=0.8``
     ``RandomGrayscale``       ``grayscale=0.2``
     ``ToTensor, Normalize``   ``mean=…, std=…``
+    ``MixUp(alpha=0.2)``      ``mixup=0.2``; of whole batches
+    ``CutMix(alpha=1.0)``     ``cutmix=1.0``, likewise; both: ``RandomChoice`` of the two
     ``RandomErasing``         ``erase=0.25``: 2 to 33 % of the area, 0.3 to 3.3 times as tall as wide, value 0
     ========================  =====================================================================================
 
@@ -50,8 +52,15 @@ class ImageTransform:
     are drawn as without it. Pixels that move are torchvision's but where two are equally near, and other levels up to
     one. Strengths are exact: torchvision's are float32, which a translation by 16 pixels may leave at 15.
 
-    On a CUDA device samples travel as bytes, and one kernel on the copy's stream flips and normalises; on the CPU the
-    loader's threads do it on the way into the batch. Both give the same bits. Resizing, colours and ``augment`` are the
+    ``mixup`` and ``cutmix`` mix the images of a finished batch in pairs: row k with row B − 1 − k and that one with it, by
+    one lam a batch, drawn from Beta(alpha, alpha) by seed, epoch, batch number and rank. ``batch.target`` stays the own
+    sample's, ``batch.mix`` has lam and the partners' targets, and :meth:`Loader.cross_entropy` and :meth:`Loader.loss`
+    take ``lam · loss(own) + (1 − lam) · loss(partner)``. The own sample is the one of which more is seen (lam is at least
+    ½): a pair is mixed both ways, so this says whose a row is, and changes nothing of what a batch holds. What is scored
+    is the own target's part. timm's words: ``mixup_alpha``, ``cutmix_alpha``, ``prob``, ``switch_prob``, mode "batch".
+
+    On a CUDA device samples travel as bytes, and kernels on the copy's stream flip and normalise, erase and mix; on the
+    CPU the loader's threads do it on the way into the batch. Both give the same bits. Resizing, colours and ``augment`` are the
     work of the loader's threads on every device, and with ``augment`` the flip and every crop too.
 
     With ``scale`` or ``resize`` images in files may have any size: each is decoded at its own, and what is needed of it
@@ -83,8 +92,11 @@ class ImageTransform:
             "magnitude": 9, "bins": 31, "fill": 0}``. ``bins``: strengths there are, 2 to 65536; ``"trivial"`` draws one.
             ``magnitude``: the one of ``"rand"``, below ``bins``. ``ops``: operations in a row, 0 to 100. ``fill``: level
             of what comes from beyond the image, 0 to 255, or one a channel. Images have 1 or 3 channels then.
-        erase: chance that a rectangle of the finished image becomes 0, which after normalising is the mean; 0 to 1. On
-            the CPU only.
+        mixup: alpha of mixup, 0 to 1000; 0: none. ``uint8`` images are rounded to levels.
+        cutmix: alpha of CutMix, likewise.
+        mix_chance: chance that a batch is mixed.
+        switch: chance that it is CutMix where both are asked for.
+        erase: chance that a rectangle of the finished image becomes 0, which after normalising is the mean; 0 to 1.
 
     Raises:
         SettingsError: a value makes no sense. When the loader is made: it does not fit the dataset's images.
@@ -104,6 +116,10 @@ class ImageTransform:
         random_crop: bool = True,
         flip: float = 0.0,
         erase: float = 0.0,
+        mixup: float = 0.0,
+        cutmix: float = 0.0,
+        mix_chance: float = 1.0,
+        switch: float = 0.5,
         scale: tuple[float, float] | None = None,
         ratio: tuple[float, float] | None = None,
         resize: int | tuple[int, int] | None = None,
@@ -127,6 +143,7 @@ class ImageTransform:
             "erase": real("erase", erase, 0.0, 1.0),
             "mean": _numbers("mean", mean),
             "std": _numbers("std", std),
+            "mix": _mix(mixup, cutmix, mix_chance, switch),
         }
         _refuse_levels(self._settings["mean"], self._settings["std"])
         factors = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
@@ -153,6 +170,8 @@ class ImageTransform:
             said += ["random_crop=False"] if not s["random_crop"] else []
         else:
             said += _said(self._crop)
+        if s["mix"] is not None:
+            said += [f"{'mix_chance' if key == 'chance' else key}={value}" for key, value in s["mix"].items()]
         if self._jitter is not None:
             names = {"chance": "jitter"}
             said += [f"{names.get(key, key)}={value}" for key, value in self._jitter.items() if value]
@@ -248,6 +267,17 @@ def _jitter(changes: dict[str, Any], chance: Any, grayscale: Any) -> dict[str, A
     if not (chance and any(changes.values())) and not grayscale:
         return None
     return {**changes, "chance": chance, "grayscale": grayscale}
+
+
+def _mix(mixup: Any, cutmix: Any, chance: Any, switch: Any) -> dict[str, float] | None:
+    """The engine's settings of mixing; None where there is none."""
+    mixup, cutmix = real("mixup", mixup, 0.0, 1000.0), real("cutmix", cutmix, 0.0, 1000.0)
+    chance, switch = real("mix_chance", chance, 0.0, 1.0), real("switch", switch, 0.0, 1.0)
+    if chance < 1 and not (mixup or cutmix):
+        raise SettingsError(f"mix_chance={chance:g} is the chance that a batch is mixed: say how, as in mixup=0.2 or cutmix=1.0")
+    if switch != 0.5 and not (mixup and cutmix):
+        raise SettingsError(f"switch={switch:g} is the chance of CutMix where mixup= and cutmix= are given: give both")
+    return {"mixup": mixup, "cutmix": cutmix, "chance": chance, "switch": switch} if chance and (mixup or cutmix) else None
 
 
 #: Options of automatic augmentation, by its name.

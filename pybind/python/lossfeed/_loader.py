@@ -331,6 +331,10 @@ class Loader(Of[D, Y], Asked, Told, MadeAgain):
     ) -> Any:
         """The loss of a batch, with the keywords of :func:`torch.nn.functional.cross_entropy`, and its scores for free.
 
+        Where the transform mixes images (``mixup=``, ``cutmix=``) and no `target` is given, a row's loss is lam times that of
+        its own target and 1 − lam times that of its partner's, and so is what it adds to the mean's denominator. Weights
+        and scores are the own sample's: what is scored is the loss at the own target, of which a mixed image shows more.
+
         Unbiased: with row losses l_i, class weights c_i and the batch's weights w_i, ``"mean"`` is sum(w_i c_i l_i) /
         sum(c_i) over rows that are not ignored, ``"sum"`` is sum(w_i c_i l_i), ``"none"`` is w_i c_i l_i.
 

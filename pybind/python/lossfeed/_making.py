@@ -15,6 +15,7 @@ from ._dataset import Adaptor
 from ._device import Courier
 from ._errors import SettingsError
 from ._half import torch_half
+from ._mixing import Mixer
 from ._open import open_for
 from ._pass import Line
 from ._seeds import Seeds
@@ -57,6 +58,8 @@ class _Delivery(NamedTuple):
     jitter: dict[str, Any] | None
     #: Those of automatic augmentation, likewise.
     augment: dict[str, Any] | None
+    #: Its native form; None without.
+    fitted: _native.ImageTransform | None
     #: Where the user's ``collate_fn`` has made batches of samples in host memory, and they are to go to a device.
     move_to: str | None = None
     #: What the user does with a batch's data when it is handed out.
@@ -77,7 +80,7 @@ def make(asked: SimpleNamespace) -> Made:
     order = _given.find(asked, len(data), world.size)
     # A rank that brings its own ids has no share that a process group could say otherwise about.
     watch = _ranks.Watch(world if order is None else world._replace(source=None))
-    delivery = _delivery(asked, data, device, framework)
+    delivery = _delivery(asked, data, device, framework, world.rank)
     settings = _settings(asked, data, world, delivery, order)
     seeds = _seeds(asked, settings, framework)
     text = json.dumps(settings, allow_nan=False)
@@ -86,7 +89,10 @@ def make(asked: SimpleNamespace) -> Made:
         refuse_random_items(data)
     engine, courier = _native.Engine(data._native, text), delivery.courier
     by_threads = [type(a.dataset).__name__ for a in data._adaptors if isinstance(a, Adaptor)]
-    uses = Uses(settings["sampler"]["name"], engine.describe()[3], cached, next(iter(by_threads), None))
+    fitted = delivery.fitted
+    mixer = Mixer(fitted, world.rank) if fitted is not None and fitted.mixes else None
+    mixes = mixer is not None
+    uses = Uses(settings["sampler"]["name"], engine.describe()[3], cached, next(iter(by_threads), None), mixes)
     account = Account(engine, settings["batch_size"], uses)
     if framework == "torch":
         half = torch_half("framework='torch'")
@@ -97,7 +103,7 @@ def make(asked: SimpleNamespace) -> Made:
         courier.start(engine)
     of_passes = timeout_s, settings["seed"], watch, engine.batches_per_epoch()
     spares = asked.max_slots is None
-    ways = delivery.move_to, delivery.of_batches
+    ways = delivery.move_to, delivery.of_batches, mixer
     line = Line(account, delivery.views, courier, asked.collate_fn, *of_passes, spares, *ways)
     return Made(engine, data, framework, engine.workers(), settings, line, order, seeds)
 
@@ -138,7 +144,7 @@ def _refuse(asked: SimpleNamespace) -> None:
         raise SettingsError(f"collate_fn={asked.collate_fn!r} must be callable")
 
 
-def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -> _Delivery:
+def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str, rank: int) -> _Delivery:
     of_batches = _of_batches(asked.transform)
     transform = None if asked.transform is None or of_batches is not None else _images.transform(asked.transform)
     structure = data._structure
@@ -156,18 +162,18 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str) -
     settings, crop, jitter, augment = (None, None, None, None) if transform is None else transform._steps
     # What a function of the user's draws cannot be known.
     random = of_batches is not None or (made is not None and made.random)
-    if device == "cpu":
-        return _Delivery(device, views, None, random, settings, crop, jitter, augment, None, of_batches)
-    if structure is not None and asked.collate_fn is not None:
-        return _Delivery("cpu", views, None, random, settings, crop, jitter, augment, device, of_batches)
-    courier = Courier(device, views, made)
-    if settings is not None and settings["erase"] > 0 and not courier.host_transforms:
+    if made is not None and made.mixes and asked.collate_fn is not None:
         raise SettingsError(
-            f"erase={settings['erase']:g} is for device='cpu': on a GPU a kernel makes the images, and it erases nothing; "
-            "leave it out, and erase in the loop"
+            "mixup and cutmix mix finished batches, and a collate_fn puts its own together: leave one of them out, or mix "
+            "in the collate_fn"
         )
+    if device == "cpu":
+        return _Delivery(device, views, None, random, settings, crop, jitter, augment, made, None, of_batches)
+    if structure is not None and asked.collate_fn is not None:
+        return _Delivery("cpu", views, None, random, settings, crop, jitter, augment, made, device, of_batches)
+    courier = Courier(device, views, made, rank)
     by_threads = settings if courier.host_transforms else None
-    return _Delivery(courier.name, views, courier, random, by_threads, crop, jitter, augment, None, of_batches)
+    return _Delivery(courier.name, views, courier, random, by_threads, crop, jitter, augment, made, None, of_batches)
 
 
 def _of_batches(transform: Any) -> Callable[[Any], Any] | None:

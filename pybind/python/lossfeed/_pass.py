@@ -10,6 +10,7 @@ from . import _native
 from ._account import Account
 from ._batch import Batch
 from ._device import Courier
+from ._mixing import Mixer
 from ._process import OfThisProcess
 from ._ranks import Watch
 from ._generic import D, Of, Y
@@ -37,6 +38,8 @@ class Line:
     move_to: str | None = None
     #: The user's own change of ``batch.data``, where batches are handed out.
     transform: Callable[[Any], Any] | None = None
+    #: Knows how batches are mixed; None where they are not.
+    mixer: Mixer | None = None
 
 
 class _Lost:
@@ -117,7 +120,10 @@ class Pass(OfThisProcess, Of[D, Y], Iterator[Batch[D, Y]]):
             fields = fields.to(line.move_to)
         if line.transform is not None:
             fields = transformed(fields, line.transform, None if line.collate_fn is not None else line.views.structure)
-        return fields.batch(ticket, line.account.uses)
+        batch: Batch[Any, Any] = fields.batch(ticket, line.account.uses)
+        if line.mixer is not None:
+            batch._mix = line.mixer.of(batch.target, batch._weight, line.seed, ticket)
+        return batch
 
     def _next_on_host(self) -> Any:
         found = self._engine.next_batch(self._iteration, self._line.timeout_s)

@@ -7,6 +7,7 @@ from typing import Any
 from torch.utils import _pytree
 
 from ._batch import Batch, Whole
+from ._mixing import Mix
 from ._plain import Plain
 
 
@@ -15,7 +16,7 @@ class _Whose:
     the first one's."""
 
     def __init__(self, batch: Batch) -> None:
-        self.parts = type(batch), batch._ticket, batch._uses
+        self.parts = type(batch), batch._ticket, batch._uses, batch._mix
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Whose)
@@ -25,13 +26,14 @@ class _Whose:
 
 
 def _flatten(batch: Batch) -> tuple[list[Any], Any]:
-    return [batch.data, batch.target, batch.ids, batch._weight], _Whose(batch)
+    mix = [] if batch._mix is None else [batch._mix.lam, batch._mix.target]
+    return [batch.data, batch.target, batch.ids, batch._weight, *mix], _Whose(batch)
 
 
 def _unflatten(fields: Any, whose: _Whose) -> Batch:
-    kind, ticket, uses = whose.parts
-    data, target, ids, weight = fields
-    return kind(data, target, ids, weight, ticket, uses)
+    kind, ticket, uses, mix = whose.parts
+    data, target, ids, weight, *mixed = fields
+    return kind(data, target, ids, weight, ticket, uses, Mix(*mixed, mix.kind) if mix is not None else None)
 
 
 for kind in (Batch, Whole, Plain):

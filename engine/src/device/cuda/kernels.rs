@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
-use lossfeed_kernels::image::ImageTransform;
+use lossfeed_kernels::image::{Erased, ImageTransform, Mixed};
 use lossfeed_kernels::launch::{
     self, Gather, Gradient, Home, Images, Probabilities, ProbabilityGradient, Score, Sequences, Step,
 };
@@ -220,12 +220,45 @@ impl CudaKernels {
                 transform.dtype().bytes()
             )));
         }
-        let step = launch::images(transform, batch).map_err(|blocks| {
-            Error::usage(format!(
-                "{} images need {blocks} blocks, more than one launch has: lower batch_size",
-                batch.rows
-            ))
-        })?;
+        let step = launch::images(transform, batch).map_err(|blocks| too_many(batch.rows, blocks))?;
+        // SAFETY: the caller's promises are the callee's.
+        unsafe { self.launch(stream, step.as_slice()) }
+    }
+
+    /// Erases rectangles of rows of images that [`Self::images`] has made at `out`.
+    ///
+    /// # Safety
+    /// As for [`Self::images`]; every row lies within what was made.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Device`] if the driver refuses.
+    pub unsafe fn erase(
+        &self,
+        stream: u64,
+        transform: &ImageTransform,
+        erased: &[(usize, Erased)],
+        out: u64,
+    ) -> Result<()> {
+        // SAFETY: the caller's promises are the callee's.
+        unsafe { self.launch(stream, &launch::erase(transform, erased, out)) }
+    }
+
+    /// Mixes `rows` images that [`Self::images`] has made at `out`, in pairs.
+    ///
+    /// # Safety
+    /// As for [`Self::images`].
+    ///
+    /// # Errors
+    /// As for [`Self::images`].
+    pub unsafe fn mix(
+        &self,
+        stream: u64,
+        transform: &ImageTransform,
+        mixed: &Mixed,
+        rows: usize,
+        out: u64,
+    ) -> Result<()> {
+        let step = launch::mix(transform, mixed, rows, out).map_err(|blocks| too_many(rows, blocks))?;
         // SAFETY: the caller's promises are the callee's.
         unsafe { self.launch(stream, step.as_slice()) }
     }
@@ -307,6 +340,10 @@ impl std::fmt::Debug for CudaKernels {
             .field("multiprocessors", &self.multiprocessors())
             .finish_non_exhaustive()
     }
+}
+
+fn too_many(rows: usize, blocks: u64) -> Error {
+    Error::usage(format!("{rows} images need {blocks} blocks, more than one launch has: lower batch_size"))
 }
 
 fn check_shape(rows: usize, classes: usize, strides: &[i64]) -> Result<()> {
