@@ -17,6 +17,8 @@ mod auto_tests;
 #[cfg(test)]
 mod buffer_tests;
 mod build;
+#[cfg(test)]
+mod chaos_tests;
 mod copy_cost;
 mod copy_path;
 mod courier;

@@ -141,7 +141,7 @@ impl Source {
 
 /// Opens a directory, tar shards or a URL.
 #[pyfunction]
-#[pyo3(signature = (url, *, mode, resize, crop, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce, disk, fields))]
+#[pyo3(signature = (url, *, mode, resize, crop, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce, disk, fields, chaos))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn open_source(
     py: Python<'_>,
@@ -160,6 +160,7 @@ pub(crate) fn open_source(
     coalesce: bool,
     disk: Option<(PathBuf, u64)>,
     fields: Vec<String>,
+    chaos: Option<u64>,
 ) -> PyResult<Source> {
     let seconds = |name: &str, s: f64| {
         Duration::try_from_secs_f64(s).map_err(|_| {
@@ -186,6 +187,7 @@ pub(crate) fn open_source(
         coalesce,
         fields,
         disk,
+        chaos,
     };
     let opened = outside(py, || source::open(url, &options))?;
     Source::wrap(py, opened, mode, resize.map(|to| Resize { to, crop }))

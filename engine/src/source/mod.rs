@@ -16,6 +16,7 @@
 //! store.rs    everything else, through object_store: bounded connections, timeouts, retries, a throttle
 //! store_reader.rs  samples behind a store      runs.rs  which of them come with one request
 //! link.rs     what a request costs             ranged.rs  an object as a file, for the walk over its headers
+//! chaos.rs    faults on purpose
 //! retry.rs, failure.rs  one budget of retries a store, a breaker; what a store's errors mean
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
 //! hub.rs     the Hugging Face Hub as a store
@@ -34,6 +35,7 @@
 
 mod arrays;
 mod catalog;
+mod chaos;
 mod checksums;
 #[cfg(feature = "cloud")]
 mod cloud;
@@ -85,6 +87,9 @@ mod retry;
 #[cfg(test)]
 mod retry_tests;
 mod runs;
+#[cfg(test)]
+pub(crate) mod runtime;
+#[cfg(not(test))]
 mod runtime;
 mod several;
 mod store;

@@ -78,7 +78,7 @@ fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Sour
         }
         Some(_) => return store_open::remote(url_or_path, options),
     };
-    if options.throttle.is_some() {
+    if options.throttle.is_some() || options.chaos.is_some() {
         return store_open::local(local, options);
     }
     match find(local)? {

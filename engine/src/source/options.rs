@@ -48,6 +48,10 @@ pub struct OpenOptions {
     pub fields: Vec<String>,
     /// Keep what was fetched on a local disk, and read it there the next time. Default: none.
     pub disk: Option<DiskTier>,
+    /// Makes requests fail on purpose, drawn from this seed: refused, without an answer, late, cut off, from another
+    /// version, with a wrong bit where `checksums` finds it. All of it passes, so what is delivered is the same; for
+    /// tests of whoever reads. A local path is then read as if it were a store. Default: none.
+    pub chaos: Option<u64>,
 }
 
 /// A disk tier below memory: see [`lossfeed_disk`].
@@ -73,6 +77,7 @@ impl Default for OpenOptions {
             coalesce: true,
             fields: Vec::new(),
             disk: None,
+            chaos: None,
         }
     }
 }

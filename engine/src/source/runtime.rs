@@ -10,11 +10,26 @@ use tokio::runtime::{Builder, Runtime};
 use crate::error::{Error, Result};
 use crate::process::Process;
 
+/// Stores that this thread opens run on a runtime of the test's own: one whose clock it turns.
+#[cfg(test)]
+pub(crate) fn of_this_thread(own: Option<Arc<Runtime>>) {
+    OWN.set(own);
+}
+
+#[cfg(test)]
+thread_local! {
+    static OWN: std::cell::RefCell<Option<Arc<Runtime>>> = const { std::cell::RefCell::new(None) };
+}
+
 static SHARED: Mutex<Option<(Process, Arc<Runtime>)>> = Mutex::new(None);
 
 /// The runtime of this process. After a fork the child has the parent's runtime without its threads: it is left alone
 /// (its destructor would wait for them for ever) and a new one is started.
 pub(super) fn shared() -> Result<Arc<Runtime>> {
+    #[cfg(test)]
+    if let Some(own) = OWN.with_borrow(Clone::clone) {
+        return Ok(own);
+    }
     let mut shared = SHARED.lock();
     let process = Process::current();
     if let Some((owner, runtime)) = &*shared

@@ -16,6 +16,7 @@ use object_store::{GetOptions, GetResult, GetResultPayload, ObjectMeta, ObjectSt
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
+use super::chaos::{Chaos, Fault};
 use super::failure::{Maker, classified};
 use super::files::{changed, short_read};
 use super::identity::{Mark, Proof, Stamp};
@@ -42,6 +43,7 @@ pub(super) struct Store {
     pacer: Pacer,
     timeout: Option<Duration>,
     link: Link,
+    chaos: Option<Chaos>,
 }
 
 /// A range of an object, and how the object is recognised.
@@ -77,6 +79,7 @@ impl Store {
             pacer: Pacer::new(options.throttle.and_then(|t| t.bandwidth_bytes_per_s)),
             timeout: options.timeout,
             link: Link::new(options.timeout),
+            chaos: options.chaos.map(|seed| Chaos::new(seed, options.timeout.is_some())),
         })
     }
 
@@ -125,7 +128,16 @@ impl Store {
                 wanted.requests.fetch_add(1, Ordering::Relaxed);
                 let started = Instant::now();
                 let paced = self.pacer.is_limited();
-                let (bytes, first_byte, before) = self.limited(&asked, self.once(wanted, paced)).await?;
+                let fault = self.fault(wanted.key, wanted.start, wanted.bytes);
+                let once = async {
+                    self.strikes(fault, wanted.key, &(wanted.what)()).await?;
+                    self.once(wanted, paced).await
+                };
+                let (mut bytes, first_byte, before) = self.limited(&asked, once).await?;
+                if let Some(fault) = fault {
+                    let spoiled = fault.of_the_body(bytes, |bytes| sound(bytes).is_err());
+                    bytes = spoiled.map_err(|got| Failure::Again(wanted.wrong_length(&got, wanted.total)))?;
+                }
                 // Waiting for the link is waiting with the connection busy: the permit is held.
                 self.pacer.pass(wanted.bytes).await;
                 if paced {
@@ -220,6 +232,18 @@ impl Store {
         classified(e, &(wanted.what)(), true, self.maker)
     }
 
+    /// What goes wrong with a request on purpose.
+    fn fault(&self, key: &Path, start: u64, bytes: u64) -> Option<Fault> {
+        self.chaos.as_ref()?.strike(key.as_ref(), start, bytes)
+    }
+
+    /// What `fault` does before an answer comes. Whoever's store it is, nobody answers for what is done on purpose.
+    async fn strikes(&self, fault: Option<Fault>, key: &Path, what: &str) -> Result<(), Failure> {
+        let Some(fault) = fault else { return Ok(()) };
+        tracing::debug!(?fault, what, "a fault on purpose");
+        fault.before_the_answer(key.as_ref()).await.map_err(|e| classified(e, what, true, Maker::Caller))
+    }
+
     /// One request within the time that one may take.
     async fn limited<T>(
         &self,
@@ -237,6 +261,7 @@ impl Store {
         let what = || key.to_string();
         self.wait(self.health.run(&what, || {
             self.limited(&what, async {
+                self.strikes(self.fault(key, 0, 0), key, key.as_ref()).await?;
                 match self.inner.head(key).await {
                     Ok(meta) => Ok(Some((meta.size, Stamp::of_object(&meta)))),
                     Err(object_store::Error::NotFound { .. }) => Ok(None),
@@ -252,6 +277,7 @@ impl Store {
         // A listing has many pages: no limit on the whole, one on each.
         let mut found = self.wait(self.health.run(&what, || async {
             let mut found = Vec::new();
+            self.limited(&what, self.strikes(self.fault(prefix, 0, 0), prefix, &what())).await?;
             let mut objects = self.inner.list(Some(prefix));
             loop {
                 let next = async { Ok(objects.next().await) };

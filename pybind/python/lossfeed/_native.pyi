@@ -444,6 +444,7 @@ def open_source(
     coalesce: bool,
     disk: tuple[str, int] | None,
     fields: list[str],
+    chaos: int | None,
 ) -> Source: ...
 def crop_box(
     size: tuple[int, int], resize: tuple[int, int], crop: tuple[int, int]

@@ -44,6 +44,7 @@ def open(
     varying: bool = False,
     target: str | None = None,
     fields: Sequence[str] | Mapping[str, str] | None = None,
+    chaos: int | None = None,
 ) -> Data:
     """Opens a dataset.
 
@@ -119,6 +120,9 @@ def open(
             ``pad=``). The target is the column that Hugging Face's description calls a class label, or a whole number
             called label, target or y. Without ``fields`` a picture and a label are pairs, and other rows dicts of all
             columns. Rows have no checksums and no disk tier: pages are read, and not rows.
+        chaos: a seed: requests to the store then fail on purpose, to test what reads from it. They are refused, lost, late,
+            cut off, from another version, or without an answer until ``timeout``; with ``checksums`` bits are wrong too. All
+            of it passes, so what is delivered is the same. A local path is read as if it were a store.
 
     Raises:
         SourceError: nothing is there, or it cannot be read. OutageError, a SourceError: the store does not serve.
@@ -202,6 +206,7 @@ def _of_path(
     disk: Any,
     disk_bytes: Any,
     fields: Any,
+    chaos: Any,
 ) -> Data:
     """Folders of images, shards, Parquet files."""
     _refuse_strangers(place)
@@ -221,6 +226,7 @@ def _of_path(
         coalesce=flag("coalesce", coalesce),
         disk=_disk(disk, disk_bytes),
         fields=_groups.names(fields),
+        chaos=None if chaos is None else whole("chaos", chaos, 0, 2**64 - 1),
     )
     return Data(source, (), _groups.structure_of(fields, source))
 

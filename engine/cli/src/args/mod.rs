@@ -147,6 +147,6 @@ mod tests {
         assert_eq!(json["seeds"], 2);
         assert!(["bandwidth", "batch_size", "record"].iter().all(|left_out| json[left_out].is_null()));
         assert_eq!(json["json"], false);
-        assert_eq!(json.as_object().unwrap().len(), 23);
+        assert_eq!(json.as_object().unwrap().len(), 24);
     }
 }

@@ -65,6 +65,10 @@ pub struct TrainArgs {
     /// Bandwidth of the store, per second ("20MB", "1GiB")
     #[arg(long, value_name = "SIZE", value_parser = bytes, help_heading = "Data path")]
     pub bandwidth: Option<u64>,
+    /// Requests to the store fail on purpose, drawn from this seed: what is trained on must be the same. Takes a checksum
+    /// of every sample first
+    #[arg(long, value_name = "SEED", help_heading = "Data path")]
+    pub chaos: Option<u64>,
     /// Loader threads; 0 works in the training thread
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024), help_heading = "Data path")]
     pub workers: Option<u32>,

@@ -90,6 +90,8 @@ class Job:
     latency_s: float
     bandwidth_bytes_per_s: int
     """0 is unlimited."""
+    chaos: int | None
+    """The seed of the store's faults; None: it has none."""
     workers: int | None
     device: str
     resize: tuple[int, int] | None
@@ -104,7 +106,7 @@ class Job:
 
     def open_train(self) -> Any:
         """The training set behind its (possibly throttled) store, opened afresh so that every run starts cold."""
-        return open_set(self.splits.train, self.resize, self.latency_s, self.bandwidth_bytes_per_s)
+        return open_set(self.splits.train, self.resize, self.latency_s, self.bandwidth_bytes_per_s, self.chaos)
 
     def transform(self) -> lf.ImageTransform | None:
         """What is drawn anew for every delivery: a shift by up to an eighth of the shorter side (4 pixels of 32), and
@@ -142,13 +144,19 @@ class Job:
             "augment": self.augment,
             "latency_s": self.latency_s,
             "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
+            "chaos": self.chaos,
             "device": self.device,
         }
 
 
-def open_set(url: str, resize: tuple[int, int] | None = None, latency_s: float = 0, bandwidth: int = 0) -> Any:
-    """Opens a set through the engine; with a latency or a bandwidth the store behaves like a remote one."""
+def open_set(
+    url: str, resize: tuple[int, int] | None = None, latency_s: float = 0, bandwidth: int = 0, chaos: int | None = None
+) -> Any:
+    """Opens a set through the engine; with a latency or a bandwidth the store behaves like a remote one. Under chaos every
+    sample has a checksum, so that wrong bits are found, and an answer that does not come is waited for a second."""
     given: dict[str, Any] = {"resize": resize, "latency": latency_s or None, "bandwidth": bandwidth or None}
+    if chaos is not None:
+        given |= {"chaos": chaos, "checksums": True, "timeout": 1.0}
     return lf.open(url, **{name: value for name, value in given.items() if value is not None})
 
 
@@ -210,6 +218,7 @@ def prepare(options: Options, splits: Splits) -> Job:
         cache=(options.cache_fraction or 0.0) if options.cache_bytes is None else options.cache_bytes,
         latency_s=settled("latency_s"),
         bandwidth_bytes_per_s=settled("bandwidth_bytes_per_s"),
+        chaos=options.chaos,
         workers=options.workers,
         device=_device(options.device) or ("cuda" if torch.cuda.is_available() else "cpu"),
         resize=options.resize,

@@ -101,6 +101,7 @@ class Options:
     seed: int = 0
     latency_s: float | None = None
     bandwidth_bytes_per_s: int | None = None
+    chaos: int | None = None
     workers: int | None = None
     lr: float = 0.05
     width: int | None = None
@@ -146,6 +147,7 @@ class Options:
             seed=_at_least(0, "--seed", take("seed", 0)),
             latency_s=_optional(parse_duration, "--latency", take("latency", None)),
             bandwidth_bytes_per_s=_optional(parse_bandwidth, "--bandwidth", take("bandwidth", None)),
+            chaos=_at_least(0, "--chaos", take("chaos", None)),
             workers=_at_least(0, "--workers", take("workers", None)),
             lr=_positive("--lr", take("lr", 0.05)),
             width=_at_least(1, "--width", take("width", None)),

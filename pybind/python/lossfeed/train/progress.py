@@ -59,6 +59,8 @@ class PlainReporter(Reporter):
         store = f"store latency {1e3 * d['latency_s']:g} ms" if d["latency_s"] else "local store"
         if d["bandwidth_bytes_per_s"]:
             store += f", {d['bandwidth_bytes_per_s'] / 1e6:g} MB/s"
+        if d["chaos"] is not None:
+            store += f" that fails on purpose (--chaos {d['chaos']})"
         cache = f"{100 * d['cache']:g} % of the data" if isinstance(d["cache"], float) else f"{d['cache']:,} bytes"
         size = "×".join(map(str, d["shape"]))
         wrong = f" · {100 * d['wrong_labels']:g} % of labels wrong" if d["wrong_labels"] else ""
