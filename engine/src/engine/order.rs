@@ -70,7 +70,8 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_what_comes_before_in_and_after_a_pass() {
-        for sampler in [SamplerSettings::Uniform(Uniform::default()), SamplerSettings::Importance(Importance::default())]
+        for sampler in
+            [SamplerSettings::Uniform(Uniform::default()), SamplerSettings::Importance(Importance::default())]
         {
             let engine = Engine::new(dataset(), settings(sampler, 0)).unwrap();
             for epoch in 0..3 {
