@@ -5,7 +5,7 @@
 use super::formats::Format;
 use super::pixels::{put_colors, put_grays, unpacked};
 use super::{Head, Image, broken, not_read};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 pub(super) const FORMAT: Format = Format {
     name: "PNM",
