@@ -69,13 +69,13 @@ fn delivered(engine: &Engine, most: usize) -> Vec<SampleId> {
             }
         };
         let rows = batch.slot.data().unwrap().chunks_exact(6);
-        for (row, &id) in rows.zip(&batch.ticket.ids) {
+        for (row, &id) in rows.zip(batch.ticket.ids.iter()) {
             // Objects are listed class by class: the name says who it is, and the picture must say the same.
             let name = engine.source().name(id);
             let digits = name.rsplit('/').next().unwrap().trim_end_matches(".png");
             assert_eq!(row, pixels(digits.parse().unwrap()), "{name}");
         }
-        ids.extend(&batch.ticket.ids);
+        ids.extend(batch.ticket.ids.iter());
     }
     ids
 }
