@@ -2,8 +2,8 @@
 //! documents them.
 //!
 //! [`score`], [`backward`], [`probabilities`], [`backward_probabilities`], [`sequences`], [`ranks`], [`images`],
-//! [`erase`], [`mix`] and [`gather`] turn addresses on the device into [`Step`]s, to be launched in order on one stream. The kernels
-//! themselves check nothing the host can check: use these steps and no others.
+//! [`erase`], [`mix`] and [`gather`] turn addresses on the device into [`Step`]s, to be launched in order on one
+//! stream. The kernels themselves check nothing the host can check: use these steps and no others.
 
 pub mod arguments;
 mod gather;

@@ -137,7 +137,7 @@ def test_a_resumed_pass_mixes_what_was_left_the_same(data):
             if number == 2:
                 break
         again.load_state_dict(cut.state_dict())
-        rest = list(again)
+        rest = [b for b in again if b.mix is not None]
         assert len(rest) == len(expected) - 3
         for b, (pixels, mixed) in zip(rest, expected[3:], strict=True):
             assert torch.equal(b.data, pixels) and torch.equal(b.mix.lam, mixed.lam) and torch.equal(b.mix.target, mixed.target)
@@ -321,8 +321,8 @@ def test_copies_pickles_and_trees_take_it_along(data):
         with loader(data, lf.ImageTransform(), drop_last=True) as without:
             with pytest.raises(lf.SettingsError, match="one of the batches is of a loader that mixes images"):
                 one.copy_(next(iter(without)))
-        with copy.deepcopy(mixing) as again:
-            assert next(iter(again)).mix.kind == "mixup"
+    with loader(data, lf.ImageTransform(mixup=1.0)) as mixing, copy.deepcopy(mixing) as again:
+        assert torch.equal(next(iter(again)).mix.lam, next(iter(mixing)).mix.lam)
 
 
 def test_soft_targets_without_mixing_are_one_hot_and_refuse_what_is_no_class(data):

@@ -1,5 +1,5 @@
-//! From an image, encoded or not, to a row: decoded, cropped, augmented, transformed, as far as the run asks for it; and
-//! the rows of a batch, mixed.
+//! From an image, encoded or not, to a row: decoded, cropped, augmented, transformed, as far as the run asks for it;
+//! and the rows of a batch, mixed.
 
 use crate::error::Result;
 use crate::settings::ImageSteps;

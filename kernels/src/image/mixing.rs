@@ -94,8 +94,8 @@ impl Mixing {
         Ok(mixes.then(|| Self { mixup, cutmix, below: of_2_53(chance), switch_below: of_2_53(switch) }))
     }
 
-    /// What chance decides for the batch of `key`, whose images are `height` × `width`, on a rank; `None`: it stays as it
-    /// is. Ranks draw apart, as their batches of one number have one key.
+    /// What chance decides for the batch of `key`, whose images are `height` × `width`, on a rank; `None`: it stays as
+    /// it is. Ranks draw apart, as their batches of one number have one key.
     pub fn draw(&self, [height, width]: [usize; 2], key: u64, rank: u32) -> Option<Mixed> {
         // Words of its own: crops have drawn from the key's.
         let mut words = Words::new(mix(key ^ 0x006d_6978_696e_6721), i64::from(rank));

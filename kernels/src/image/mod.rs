@@ -13,10 +13,10 @@
 //! [`reference`](make_plain) is the contract in plain Rust, [`ImageMaker`] the CPU's path and `cuda/image.cu` the
 //! GPU's: all three give the same bits.
 //!
-//! Before that, an image of any size may become one of a fixed size, [`ResizedCrop`] says which part of it does, and its
-//! colours may change: [`ColorJitter`]. Automatic augmentation, [`Augment`], lies between a transform that crops and flips
-//! and one that normalises. After all of it, a rectangle may be erased: [`Erase`]. When a batch is complete, its images may
-//! be mixed in pairs: [`Mixing`].
+//! Before that, an image of any size may become one of a fixed size, [`ResizedCrop`] says which part of it does, and
+//! its colours may change: [`ColorJitter`]. Automatic augmentation, [`Augment`], lies between a transform that crops
+//! and flips and one that normalises. After all of it, a rectangle may be erased: [`Erase`]. When a batch is complete,
+//! its images may be mixed in pairs: [`Mixing`].
 //!
 //! # Chance
 //!

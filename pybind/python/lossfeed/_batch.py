@@ -84,7 +84,7 @@ class Batch(Of[D, Y]):
             SettingsError: targets that are no class index a sample. SampleError: a target that names no class; on a
                 CUDA device, where nobody waits to see, its row is NaN.
         """
-        return _mixing.soft_target(self, num_classes, label_smoothing)
+        return _mixing.soft_target(self.target, self.mix, num_classes, label_smoothing)
 
     def __len__(self) -> int:
         """Number of samples; the last batch of an epoch and one with skipped samples are shorter than

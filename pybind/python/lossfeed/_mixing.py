@@ -3,15 +3,12 @@ of targets. The pixels are mixed before, by the loader's threads or on the devic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from . import _native
 from ._errors import SampleError, SettingsError
 from ._keywords import real, whole
 from ._memory import is_array, is_tensor, require_numpy
-
-if TYPE_CHECKING:
-    from ._batch import Batch
 
 
 class Mix(NamedTuple):
@@ -56,11 +53,10 @@ def _partners(target: Any) -> Any:
     return target.flip(0) if hasattr(target, "flip") and not getattr(target, "is_nested", False) else None
 
 
-def soft_target(batch: Batch, num_classes: int, label_smoothing: float) -> Any:
+def soft_target(target: Any, mix: Mix | None, num_classes: int, label_smoothing: float) -> Any:
     """See :meth:`lossfeed.Batch.soft_target`."""
     classes = whole("num_classes", num_classes, 1, 2**31)
     smoothing = real("label_smoothing", label_smoothing, 0.0, 1.0)
-    target, mix = batch.target, batch.mix
     kind = str(getattr(target, "dtype", type(target).__name__))
     if "int" not in kind or len(target.shape) != 1:
         shape = tuple(getattr(target, "shape", ()))

@@ -33,7 +33,9 @@ def _flatten(batch: Batch) -> tuple[list[Any], Any]:
 def _unflatten(fields: Any, whose: _Whose) -> Batch:
     kind, ticket, uses, mix = whose.parts
     data, target, ids, weight, *mixed = fields
-    return kind(data, target, ids, weight, ticket, uses, Mix(*mixed, mix.kind) if mix is not None else None)
+    if mix is not None:
+        mix = Mix(lam=mixed[0], target=mixed[1], kind=mix.kind)
+    return kind(data, target, ids, weight, ticket, uses, mix)
 
 
 for kind in (Batch, Whole, Plain):
