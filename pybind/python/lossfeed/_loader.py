@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import weakref
 from typing import Any, Callable, Iterable, Mapping
 
 from . import _arrays, _closing, _exchange, _given, _keywords, _making, _native, _readers, _words
 from ._asked import Asked, Keywords
 from ._batch import Batch
-from ._errors import Error, SettingsError, UsageError
+from ._errors import Error, SettingsError
 from ._generic import D, Of, Y
 from ._half import torch_half
 from ._images import ImageTransform
 from ._memory import is_tensor
 from ._data import Data
+from ._own_losses import OwnLosses
 from ._pass import Pass
 from ._process import MadeAgain, Process
 from ._report import described
@@ -26,7 +26,7 @@ from ._told import Told
 _STATE_VERSION = 1
 
 
-class Loader(Of[D, Y], Asked, Told, MadeAgain):
+class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     """Feeds a training run: iterating it gives one epoch of :class:`Batch`, in an order that scores may steer.
 
     ``data`` is what :func:`lossfeed.open` returns or takes. The keywords up to ``in_order`` are those of
@@ -387,36 +387,6 @@ class Loader(Of[D, Y], Asked, Told, MadeAgain):
         hook = torch_half("loss").hook
         return hook.loss(self._account, kind, prediction, self._own(batch), target, reduction, weighted, options)
 
-    def score_losses(self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None) -> None:
-        """Scores a batch from per-sample losses you hold already (regression, sequences, objectives of your own).
-
-        Args:
-            losses: ``(B,)`` floats of this very batch, torch (any device) or NumPy. They become importance as they are;
-                NaN and infinite ones are no scores and are counted (``scores_unranked_total``).
-            grad_norms: ``(B,)`` floats, if you can bound each sample's gradient: with ``score="gradient_norm"`` they
-                become the importance.
-
-        Raises:
-            UsageError: losses alone, where gradient norms or entropies are this run's importance: they were asked for
-                with ``score=``, or earlier batches brought them. Pass ``score="loss"`` to the loader, or `grad_norms`.
-        """
-        module = torch_half("score_losses").hook if is_tensor(losses) else _arrays
-        module.score_losses(self._account, losses, self._own(batch), grad_norms)
-
-    def weighted_mean(self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None) -> Any:
-        """The mean of losses of your own, made unbiased by the batch's weights, and their scores by the way.
-
-        Args:
-            losses: ``(B, …)`` of this very batch, a torch tensor, before any reduction: what torch's losses give with
-                ``reduction="none"``. A sample's loss is the mean over what follows its row.
-            grad_norms: as for :meth:`score_losses`.
-
-        Returns:
-            A scalar tensor, differentiable: the mean over the rows of weight times loss.
-        """
-        hook = torch_half("weighted_mean").hook
-        return hook.weighted_mean(self._account, losses, self._own(batch), grad_norms)
-
     # ---- state -----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -502,17 +472,6 @@ class Loader(Of[D, Y], Asked, Told, MadeAgain):
     def _recipe(self) -> tuple[Any, tuple[Any, ...]]:
         under_way = self._pass() if self._pass is not None else None
         return _again, (type(self), self._to_copy(under_way is not None and under_way.under_way))
-
-    # ---- inside ----------------------------------------------------------------------------------------------------
-
-    def _own(self, batch: Any) -> Batch[Any, Any]:
-        if not isinstance(batch, Batch):
-            hint = "; under Accelerate that of lossfeed.accelerate.Batches(loader)" if "accelerate" in sys.modules else ""
-            raise UsageError(
-                f"{type(batch).__name__} is no batch of this loader: pass the batch as the loop variable gave it{hint}"
-            )
-        self._account.uses.scored = True
-        return batch
 
 
 def _again(kind: type[Loader[Any, Any]], keywords: dict[str, Any]) -> Loader[Any, Any]:

@@ -428,24 +428,12 @@ class Mailbox:
     def close(self) -> bool: ...
 
 def open_source(
-    url: str,
-    *,
-    mode: str,
-    resize: tuple[int, int] | None,
-    crop: tuple[int, int] | None,
-    latency_s: float,
-    bandwidth_bytes_per_s: int | None,
-    connections: int,
-    index_cache: str | PathLike[str] | None,
-    store_options: list[tuple[str, str]],
-    timeout_s: float | None,
-    retry_timeout_s: float,
-    checksums: bool,
-    coalesce: bool,
-    disk: tuple[str, int] | None,
-    fields: list[str],
-    chaos: int | None,
-) -> Source: ...
+    url: str, *, mode: str, resize: tuple[int, int] | None, crop: tuple[int, int] | None,
+    latency_s: float, bandwidth_bytes_per_s: int | None, connections: int,
+    index_cache: str | PathLike[str] | None, store_options: list[tuple[str, str]],
+    timeout_s: float | None, retry_timeout_s: float, checksums: bool, coalesce: bool,
+    disk: tuple[str, int] | None, fields: list[str], chaos: int | None,
+) -> Source: ...  # fmt: skip
 def crop_box(
     size: tuple[int, int], resize: tuple[int, int], crop: tuple[int, int]
 ) -> tuple[float, float, float, float]: ...

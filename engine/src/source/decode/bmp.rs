@@ -4,9 +4,8 @@
 //! libraries cost or get wrong (decision 41). Images that are coded by run lengths are refused. An image with a palette
 //! is gray if all of its colours are.
 
-use super::formats::Format;
 use super::pixels::{Palette, put_colors, unpacked};
-use super::{Head, Image, broken, not_read};
+use super::{Format, Head, Image, broken, not_read};
 use crate::error::{Error, Result};
 
 pub(super) const FORMAT: Format = Format {

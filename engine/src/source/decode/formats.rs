@@ -1,20 +1,7 @@
 //! The formats of images there are: one table, one file each.
 
-use super::{Image, bmp, gif, jpeg, png, pnm, tiff, webp};
+use super::{Format, bmp, gif, jpeg, png, pnm, tiff, webp};
 use crate::error::{Error, Result};
-
-/// A format: how it is told, what its files are called, and who reads it.
-pub(super) struct Format {
-    /// As messages say it.
-    pub(super) name: &'static str,
-    /// Endings of its files, in lower case. The first is given to files that we write.
-    pub(super) endings: &'static [&'static str],
-    /// Whether bytes that begin so are meant to be one.
-    pub(super) begins: fn(&[u8]) -> bool,
-    /// Reads the header, and takes no memory that grows with what it declares. The number says how many channels will
-    /// be asked for: a decoder may want to know before it begins.
-    pub(super) open: for<'a> fn(&'a [u8], usize) -> Result<Box<dyn Image + 'a>>,
-}
 
 /// The most frequent first.
 static FORMATS: [&Format; 7] =

@@ -6,9 +6,8 @@
 use ::gif::{ColorOutput, DecodeOptions, Decoder, DecodingError, MemoryLimit};
 use std::num::NonZeroU64;
 
-use super::formats::Format;
 use super::pixels::Palette;
-use super::{Head, Image, MAX_PIXELS, broken};
+use super::{Format, Head, Image, MAX_PIXELS, broken};
 use crate::error::{Error, Result};
 
 pub(super) const FORMAT: Format = Format {

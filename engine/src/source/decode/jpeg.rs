@@ -5,9 +5,8 @@ use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
-use super::formats::Format;
 use super::pixels::{Layout, convert};
-use super::{Head, Image};
+use super::{Format, Head, Image};
 use crate::error::{Error, Result};
 
 pub(super) const FORMAT: Format = Format {

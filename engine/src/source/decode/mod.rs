@@ -37,7 +37,6 @@ pub use resample::Resize;
 pub(crate) use resample::resample;
 
 use contain::contained;
-use formats::Format;
 use lossfeed_kernels::image::{Region, ResizedCrop};
 use lossfeed_resize::Resizer;
 
@@ -300,6 +299,19 @@ trait Image {
     /// Writes `height × width × channels` bytes; `spare` is memory to use on the way. `channels` is 1 or 3. Nobody calls
     /// it before [`Head::check_size`] has passed.
     fn write(self: Box<Self>, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()>;
+}
+
+/// A format: how it is told, what its files are called, and who reads it.
+struct Format {
+    /// As messages say it.
+    name: &'static str,
+    /// Endings of its files, in lower case. The first is given to files that we write.
+    endings: &'static [&'static str],
+    /// Whether bytes that begin so are meant to be one.
+    begins: fn(&[u8]) -> bool,
+    /// Reads the header, and takes no memory that grows with what it declares. The number says how many channels will
+    /// be asked for: a decoder may want to know before it begins.
+    open: for<'a> fn(&'a [u8], usize) -> Result<Box<dyn Image + 'a>>,
 }
 
 /// Reads a header and decodes the image once, so that what follows from it is known to hold.

@@ -4,9 +4,8 @@ use std::io::Cursor;
 
 use ::png::{ColorType, Decoder, DecodingError, Limits, Reader, Transformations};
 
-use super::formats::Format;
 use super::pixels::{Layout, convert};
-use super::{Head, Image, MAX_PIXELS, broken};
+use super::{Format, Head, Image, MAX_PIXELS, broken};
 use crate::error::{Error, Result};
 
 pub(super) const FORMAT: Format = Format {

@@ -2,9 +2,8 @@
 //!
 //! Values of up to 255 are stretched to a byte; of larger ones the high byte counts, as of other images with 16 bits.
 
-use super::formats::Format;
 use super::pixels::{put_colors, put_grays, unpacked};
-use super::{Head, Image, broken, not_read};
+use super::{Format, Head, Image, broken, not_read};
 use crate::error::Result;
 
 pub(super) const FORMAT: Format = Format {

@@ -11,9 +11,8 @@ use ::tiff::decoder::{BufferLayoutPreference, Decoder, DecodingResult, Limits};
 use ::tiff::tags::Tag;
 use ::tiff::{ColorType, TiffError};
 
-use super::formats::Format;
 use super::pixels::{Layout, convert, put_colors, unpacked};
-use super::{Head, Image, MAX_PIXELS, broken, not_read};
+use super::{Format, Head, Image, MAX_PIXELS, broken, not_read};
 use crate::error::{Error, Result};
 
 pub(super) const FORMAT: Format = Format {

@@ -6,9 +6,8 @@ use std::io::Cursor;
 
 use image_webp::{DecodingError, WebPDecoder};
 
-use super::formats::Format;
 use super::pixels::{Layout, convert};
-use super::{Head, Image, MAX_PIXELS, broken, not_read};
+use super::{Format, Head, Image, MAX_PIXELS, broken, not_read};
 use crate::error::{Error, Result};
 
 pub(super) const FORMAT: Format = Format {

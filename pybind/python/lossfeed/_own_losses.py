@@ -1,0 +1,58 @@
+"""Losses of the user's own: scores of a batch, and its unbiased mean."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from . import _arrays
+from ._account import Account
+from ._batch import Batch
+from ._errors import UsageError
+from ._half import torch_half
+from ._memory import is_tensor
+
+
+class OwnLosses:
+    """What a :class:`lossfeed.Loader` makes of losses that it has not taken itself."""
+
+    _account: Account
+
+    def score_losses(self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None) -> None:
+        """Scores a batch from per-sample losses you hold already (regression, sequences, objectives of your own).
+
+        Args:
+            losses: ``(B,)`` floats of this very batch, torch (any device) or NumPy. They become importance as they are;
+                NaN and infinite ones are no scores and are counted (``scores_unranked_total``).
+            grad_norms: ``(B,)`` floats, if you can bound each sample's gradient: with ``score="gradient_norm"`` they
+                become the importance.
+
+        Raises:
+            UsageError: losses alone, where gradient norms or entropies are this run's importance: they were asked for
+                with ``score=``, or earlier batches brought them. Pass ``score="loss"`` to the loader, or `grad_norms`.
+        """
+        module = torch_half("score_losses").hook if is_tensor(losses) else _arrays
+        module.score_losses(self._account, losses, self._own(batch), grad_norms)
+
+    def weighted_mean(self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None) -> Any:
+        """The mean of losses of your own, made unbiased by the batch's weights, and their scores by the way.
+
+        Args:
+            losses: ``(B, …)`` of this very batch, a torch tensor, before any reduction: what torch's losses give with
+                ``reduction="none"``. A sample's loss is the mean over what follows its row.
+            grad_norms: as for :meth:`score_losses`.
+
+        Returns:
+            A scalar tensor, differentiable: the mean over the rows of weight times loss.
+        """
+        hook = torch_half("weighted_mean").hook
+        return hook.weighted_mean(self._account, losses, self._own(batch), grad_norms)
+
+    def _own(self, batch: Any) -> Batch[Any, Any]:
+        if not isinstance(batch, Batch):
+            hint = "; under Accelerate that of lossfeed.accelerate.Batches(loader)" if "accelerate" in sys.modules else ""
+            raise UsageError(
+                f"{type(batch).__name__} is no batch of this loader: pass the batch as the loop variable gave it{hint}"
+            )
+        self._account.uses.scored = True
+        return batch
