@@ -450,7 +450,7 @@ def write(name, rows, substitute):
     text = "epoch,step,id,loss\n" + "".join(f"{e},{s},{i},{loss}\n" for e, s, i, loss in rows)
     with open(HERE / f"{name}.csv.gz", "wb") as out, gzip.GzipFile("", "wb", 9, out, mtime=0) as packed:
         packed.write(text.encode())
-    samples = max(ids) + 1
+    samples = len(set(ids))
     expected = {"requests": len(rows), "samples": samples}
     for fraction in FRACTIONS:
         capacity = math.floor(float(fraction) * samples)
