@@ -137,6 +137,8 @@ def sieve(ids, capacity):
                     hand = hand % capacity + 1
                 hand %= capacity
                 del used[queue.pop(hand)]
+                # Behind the newest comes the oldest, and not who is about to enter.
+                hand = 0 if hand == len(queue) else hand
             queue.append(i)
             used[i] = False
     return hits
@@ -156,21 +158,25 @@ def s3fifo(ids, capacity):
         if known:
             ghosts.remove(i)
         while len(small) + len(main) == capacity:
-            full = True
+            full, here = True, len(small) + len(main)
+            # One queue is walked until somebody leaves, or it is empty.
             if small and len(main) <= capacity - share:
-                out = small.pop(0)
-                if uses[out] >= 2:
-                    uses[out] = 0
-                    main.append(out)
-                    continue
-                ghosts = (ghosts + [out])[-(capacity * 9 // 10) :] if capacity * 9 // 10 else []
+                while small and len(small) + len(main) == here:
+                    out = small.pop(0)
+                    if uses[out] >= 2:
+                        uses[out] = 0
+                        main.append(out)
+                        continue
+                    ghosts = (ghosts + [out])[-(capacity * 9 // 10) :] if capacity * 9 // 10 else []
+                    del uses[out]
             else:
-                out = main.pop(0)
-                if uses[out] > 0:
-                    uses[out] -= 1
-                    main.append(out)
-                    continue
-            del uses[out]
+                while len(small) + len(main) == here:
+                    out = main.pop(0)
+                    if uses[out] > 0:
+                        uses[out] -= 1
+                        main.append(out)
+                        continue
+                    del uses[out]
         uses[i] = 0
         (main if known or (not full and len(small) >= share) else small).append(i)
     return hits
