@@ -208,6 +208,13 @@ CASES = [
     ('lf.open(folder, disk=at("d"), disk_bytes="1MB")', "SettingsError", "a disk tier of 1000000 bytes is not possible: give it 67108864 (64 MiB)"),
     ('lf.open(folder, disk=at("d"), disk_bytes="9TB")', "SettingsError", "a disk tier of 9000000000000 bytes is not possible: give it 67108864"),
     ('lf.open("s3://bucket/x.tar", store_options={"region": None})', "SettingsError", "store_options={'region': NoneType}: names and values are text"),
+    ('lf.open("s3://bucket/x.tar?versionId=3")', "SettingsError", "has a query or fragment, which shards and folders cannot use"),
+    ('lf.open("https://host/x.tar#part")', "SettingsError", "https://host/x.tar has a fragment, which shards and folders cannot use"),
+    ('lf.open("https://host/x.csv?sig=secret")', "SettingsError", "'https://host/x.csv' is a table or text: read it"),
+    ('lf.open("s3://bucket/x.tar", store_options={"profile": "no-such"})', "SettingsError", 'the profile "no-such" is in neither of AWS\'s files'),
+    ('lf.open("s3://bucket/x.tar", store_options={"access_key_id": "A\\n"})', "SettingsError", "has characters that no header takes, as a line"),
+    ('lf.open("s3://bucket/x.tar", store_options={"whole_bytes": "5"})', "SettingsError", 'store option "whole_bytes" is not known for s3://'),
+    ('lf.open("https://host/x.tar", store_options={"whole_bytes": "lots"})', "SettingsError", "is no number of bytes, as in"),
     ('lf.open("s3://bucket/x.tar", store_options={3: "x"})', "SettingsError", "store_options={3: str}: names and values are text"),
     ('list(lf.Loader(Items(lambda i: (lambda: i)), num_workers=0))', "SampleError", "batch 0 of epoch 0: sample 0 (item 0): dataset item 0: the sample is a"),
 ]

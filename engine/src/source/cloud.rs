@@ -10,11 +10,15 @@ use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::{ClientConfigKey, ClientOptions, HeaderValue, ObjectStore, ObjectStoreScheme, RetryConfig};
-use percent_encoding::percent_decode_str;
 use url::Url;
 
-use super::connector::Connector;
-use super::{OpenOptions, pattern};
+use super::address::{Address, Login, identity, without_query};
+use super::cloud_settings::{Given, given};
+use super::connector::{Connector, Query};
+use super::credentials::{self, Chosen, Cloud};
+use super::failure::{Access, Maker, classified};
+use super::retry::Failure;
+use super::{OpenOptions, pattern, runtime};
 use crate::error::{Error, Result};
 
 /// A connected store and the keys a URL stands for.
@@ -25,51 +29,50 @@ pub(super) struct Target {
     /// The base, and the endpoint that it is reached at: tells stores apart.
     pub(super) place: String,
     pub(super) paths: Vec<String>,
+    pub(super) access: Access,
+}
+
+/// What a URL stands for, before any store is asked.
+struct Named {
+    scheme: ObjectStoreScheme,
+    /// The first name.
+    url: Url,
+    base: String,
+    place: String,
+    paths: Vec<String>,
+    settings: Vec<(String, String)>,
+    chosen: Chosen,
+    connector: Connector,
 }
 
 /// Opens the store of `url`, whose braces may stand for several keys of one store.
 ///
 /// # Errors
-/// `Settings` for a URL or option that makes no sense.
+/// `Settings` for a URL or option that makes no sense; `Source` and `Outage` where credentials cannot be had.
 pub(super) fn connect(url: &str, options: &OpenOptions) -> Result<Target> {
-    // From here on nobody holds the password but the client's header.
-    let Address { url, login } = Address::of(url);
-    if url.contains(['?', '#']) {
-        return Err(Error::settings(format!(
-            "{} has a query or fragment, which shards and folders cannot use: pass credentials as store options or in the environment",
-            without_query(&url)
-        )));
-    }
-    let mut target: Option<Target> = None;
-    for name in pattern::braces(&url)? {
-        let parsed = Url::parse(&name).map_err(|e| Error::settings(format!("{name} is no valid URL")).because(e))?;
-        let (scheme, path) = ObjectStoreScheme::parse(&parsed).map_err(|_| {
-            Error::settings(format!(
-                "{} names no store this engine knows: use s3://, gs://, az://, http(s):// or file://",
-                without_query(&name)
-            ))
+    let Named { scheme, url, base, place, paths, settings, chosen, connector } = named(url, options)?;
+    let signed = connector.query.is_some();
+    let told = |e: object_store::Error| {
+        Error::settings(format!("{base} cannot be opened: check the store options")).because(e)
+    };
+    if let Some(provider) = &chosen.provider {
+        // Now, and not in the middle of an epoch.
+        let found = runtime::shared()?.block_on(object_store::CredentialProvider::get_credential(&**provider));
+        found.map_err(|e| match classified(e, &base, false, Maker::Cloud(Access::Keys)) {
+            Failure::Outage { error, .. } | Failure::Again(error) | Failure::Final(error) => error,
         })?;
-        let base = base(&parsed, path.as_ref());
-        match &mut target {
-            Some(target) if target.base == base => target.paths.push(path.to_string()),
-            Some(target) => {
-                return Err(Error::settings(format!(
-                    "{} and {base} are two stores: open them as two datasets",
-                    target.base
-                )));
-            }
-            None => {
-                let settings = settings(&scheme, &parsed, options)?;
-                let login = authorization(&scheme, &base, login.as_ref())?;
-                let place = place(&scheme, &base, &settings)?;
-                let store = client(&scheme, &parsed, settings, Connector { authorization: login }).map_err(|e| {
-                    Error::settings(format!("{name} cannot be opened: check the store options")).because(e)
-                })?;
-                target = Some(Target { store, base, place, paths: vec![path.to_string()] });
-            }
-        }
     }
-    target.ok_or_else(|| Error::settings("the URL stands for no name"))
+    let (store, mut access) = client(&scheme, &url, settings, chosen, connector).map_err(|e| match e {
+        Met::Stores(e) => told(e),
+        Met::Ours(e) => e,
+    })?;
+    if access == Access::NoneFound {
+        tracing::warn!("no credentials were found for {base}: it is read as what everybody may read");
+    }
+    if signed {
+        access = Access::Signed;
+    }
+    Ok(Target { store, base, place, paths, access })
 }
 
 /// What tells the store of `url` apart from others, without asking it.
@@ -77,19 +80,128 @@ pub(super) fn connect(url: &str, options: &OpenOptions) -> Result<Target> {
 /// # Errors
 /// As [`connect`].
 pub(super) fn place_of(url: &str, options: &OpenOptions) -> Result<String> {
-    Ok(connect(url, options)?.place)
+    Ok(named(url, options)?.place)
 }
 
-/// The client of a store. It retries nothing by itself: `retry.rs` has the one budget. Time limits are the store's as
-/// well.
+fn named(url: &str, options: &OpenOptions) -> Result<Named> {
+    // From here on nobody holds the password but the client's header, and the query but the client.
+    let Address { url, login, query } = Address::of_data(url)?;
+    let mut named: Option<Named> = None;
+    for name in pattern::braces(&url)? {
+        let parsed = Url::parse(&name).map_err(|e| Error::settings(format!("{name} is no valid URL")).because(e))?;
+        let unknown = || {
+            Error::settings(format!(
+                "{} names no store this engine knows: use s3://, gs://, az://, http(s):// or file://",
+                without_query(&name)
+            ))
+        };
+        // A signed URL is asked for as it is, whichever store it leads to.
+        let (scheme, path) = match &query {
+            None => ObjectStoreScheme::parse(&parsed).map_err(|_| unknown())?,
+            Some(_) => {
+                let path = object_store::path::Path::from_url_path(parsed.path()).map_err(|e| unknown().because(e))?;
+                (ObjectStoreScheme::Http, path)
+            }
+        };
+        let base = base(&parsed, path.as_ref());
+        match &mut named {
+            Some(named) if named.base == base => named.paths.push(path.to_string()),
+            Some(named) => {
+                return Err(Error::settings(format!(
+                    "{} and {base} are two stores: open them as two datasets",
+                    named.base
+                )));
+            }
+            None => {
+                let Given { mut settings, of_environment, profile } = given(&scheme, &parsed, options)?;
+                let chosen = match scheme {
+                    ObjectStoreScheme::AmazonS3 => credentials::choose(&mut settings, of_environment, profile)?,
+                    _ => Chosen { provider: None, unsaid: nobody_said(&scheme, &settings) },
+                };
+                super::cloud_settings::allow_plain_endpoints(&mut settings);
+                let authorization = authorization(&scheme, &base, login.as_ref())?;
+                let whole = scheme == ObjectStoreScheme::Http;
+                let connector = Connector { authorization, query: query.clone().map(Query), whole };
+                let place = place(&scheme, &base, &settings, query.as_deref())?;
+                let paths = vec![path.to_string()];
+                named = Some(Named { scheme, url: parsed, base, place, paths, settings, chosen, connector });
+            }
+        }
+    }
+    named.ok_or_else(|| Error::settings("the URL stands for no name"))
+}
+
+/// Whether neither settings nor the cloud's own file say where credentials of Google or Azure are.
+fn nobody_said(scheme: &ObjectStoreScheme, settings: &[(String, String)]) -> bool {
+    let given = settings.iter().filter(|(_, value)| !value.is_empty()).map(|(key, _)| key.as_str());
+    match scheme {
+        ObjectStoreScheme::GoogleCloudStorage => {
+            use GoogleConfigKey as K;
+            let says = |key: &str| {
+                matches!(
+                    K::from_str(key),
+                    Ok(K::ServiceAccount
+                        | K::ServiceAccountKey
+                        | K::ApplicationCredentials
+                        | K::BearerToken
+                        | K::SkipSignature)
+                )
+            };
+            let file =
+                |home: String| std::path::Path::new(&home).join(".config/gcloud/application_default_credentials.json");
+            !given.into_iter().any(says) && !std::env::var("HOME").is_ok_and(|home| file(home).exists())
+        }
+        ObjectStoreScheme::MicrosoftAzure => {
+            use AzureConfigKey as K;
+            let elsewhere = |key: &str| {
+                matches!(
+                    K::from_str(key),
+                    Ok(K::AccountName
+                        | K::Endpoint
+                        | K::UseFabricEndpoint
+                        | K::ContainerName
+                        | K::DisableTagging
+                        | K::Client(_))
+                )
+            };
+            given.into_iter().all(elsewhere)
+        }
+        _ => false,
+    }
+}
+
+/// Whose mistake it was that there is no client.
+enum Met {
+    Stores(object_store::Error),
+    Ours(Error),
+}
+
+impl From<object_store::Error> for Met {
+    fn from(e: object_store::Error) -> Self {
+        Met::Stores(e)
+    }
+}
+
+impl From<Error> for Met {
+    fn from(e: Error) -> Self {
+        Met::Ours(e)
+    }
+}
+
+/// The client of a store, and in whose name it asks. It retries nothing by itself: `retry.rs` has the one budget. Time
+/// limits are the store's as well.
 fn client(
     scheme: &ObjectStoreScheme,
     url: &Url,
     settings: Vec<(String, String)>,
+    chosen: Chosen,
     connector: Connector,
-) -> object_store::Result<Arc<dyn ObjectStore>> {
+) -> std::result::Result<(Arc<dyn ObjectStore>, Access), Met> {
     let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
-    macro_rules! built {
+    let unsigned = settings.iter().rev().find(|(key, _)| key.ends_with("skip_signature"));
+    let unsigned = unsigned.is_some_and(|(_, value)| super::cloud_settings::is_on(value));
+    let elsewhere = settings.iter().any(|(key, _)| key.ends_with("metadata_endpoint"));
+    macro_rules! builder {
         ($builder:ty, $key:ty, $url:expr) => {{
             let mut builder = <$builder>::new()
                 .with_client_options(ClientOptions::new().with_timeout_disabled())
@@ -99,52 +211,42 @@ fn client(
             for (key, value) in settings {
                 builder = builder.with_config(<$key>::from_str(&key)?, value);
             }
-            Ok(Arc::new(builder.build()?))
+            builder
         }};
     }
-    match scheme {
-        ObjectStoreScheme::AmazonS3 => built!(AmazonS3Builder, AmazonS3ConfigKey, url.as_str()),
-        ObjectStoreScheme::GoogleCloudStorage => built!(GoogleCloudStorageBuilder, GoogleConfigKey, url.as_str()),
-        ObjectStoreScheme::MicrosoftAzure => built!(MicrosoftAzureBuilder, AzureConfigKey, url.as_str()),
-        _ => built!(HttpBuilder, ClientConfigKey, &url[..url::Position::BeforePath]),
+    // Where nobody has said anything, this machine may lend credentials, and else nobody's name is left.
+    macro_rules! built {
+        ($builder:expr, $cloud:expr) => {{
+            let builder = $builder;
+            let store = builder.clone().build()?;
+            if unsigned {
+                (Arc::new(store) as Arc<dyn ObjectStore>, Access::Nobody)
+            } else if chosen.unsaid && !credentials::found($cloud, elsewhere, store.credentials())? {
+                (Arc::new(builder.with_skip_signature(true).build()?) as Arc<dyn ObjectStore>, Access::NoneFound)
+            } else {
+                (Arc::new(store) as Arc<dyn ObjectStore>, Access::Keys)
+            }
+        }};
     }
-}
-
-/// A URL apart from the user and password in it.
-struct Address {
-    url: String,
-    login: Option<Login>,
-}
-
-/// User and password. Prints as nothing: neither may be told.
-struct Login {
-    user: String,
-    password: String,
-}
-
-impl Address {
-    /// In `abfs://container@account.host` the part before @ is a name and no secret; a password has a colon before it.
-    fn of(url: &str) -> Self {
-        let whole = || Self { url: url.to_owned(), login: None };
-        let Some((scheme, rest)) = url.split_once("://") else { return whole() };
-        let web = scheme.starts_with("http");
-        let host = rest.split(['/', '?', '#']).next().unwrap_or(rest);
-        // A password with a slash in it ends the host too early: then what follows "user:" is no port.
-        let broken = !host.contains('@')
-            && rest.contains('@')
-            && host.rsplit_once(':').is_some_and(|(_, port)| !port.chars().all(|c| c.is_ascii_digit()));
-        let Some((login, after)) = (if broken { rest } else { host }).rsplit_once('@') else { return whole() };
-        let (user, password) = login.split_once(':').unwrap_or((login, ""));
-        if !web && !login.contains(':') {
-            return whole();
+    Ok(match scheme {
+        ObjectStoreScheme::AmazonS3 => {
+            let mut builder = builder!(AmazonS3Builder, AmazonS3ConfigKey, url.as_str());
+            if let Some(provider) = chosen.provider {
+                builder = builder.with_credentials(provider);
+            }
+            built!(builder, Cloud::Aws)
         }
-        let path = if broken { "" } else { rest.get(host.len()..).unwrap_or("") };
-        let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
-        Self {
-            url: format!("{scheme}://{after}{path}"),
-            login: Some(Login { user: decoded(user), password: decoded(password) }),
+        ObjectStoreScheme::GoogleCloudStorage => {
+            built!(builder!(GoogleCloudStorageBuilder, GoogleConfigKey, url.as_str()), Cloud::Google)
         }
-    }
+        ObjectStoreScheme::MicrosoftAzure => {
+            built!(builder!(MicrosoftAzureBuilder, AzureConfigKey, url.as_str()), Cloud::Azure)
+        }
+        _ => {
+            let builder = builder!(HttpBuilder, ClientConfigKey, &url[..url::Position::BeforePath]);
+            (Arc::new(builder.build()?) as Arc<dyn ObjectStore>, Access::Web)
+        }
+    })
 }
 
 /// The header that sends a login, to stores that take one.
@@ -164,8 +266,9 @@ fn authorization(scheme: &ObjectStoreScheme, base: &str, login: Option<&Login>) 
 }
 
 /// The store's name with every option that says where it is. An option has several names (`endpoint`, `aws_endpoint_url`)
-/// and may stand in the environment or in code: here it has one name, and the value that the client takes, the last.
-fn place(scheme: &ObjectStoreScheme, base: &str, settings: &[(String, String)]) -> Result<String> {
+/// and may stand in the environment or in code: here it has one name, and the value that the client takes, the last. Of
+/// a query it has a digest of what does not sign it.
+fn place(scheme: &ObjectStoreScheme, base: &str, settings: &[(String, String)], query: Option<&str>) -> Result<String> {
     macro_rules! named {
         ($key:ty, $given:expr) => {
             <$key>::from_str($given).map(|key| key.as_ref().to_owned())
@@ -175,7 +278,7 @@ fn place(scheme: &ObjectStoreScheme, base: &str, settings: &[(String, String)]) 
     for (key, value) in
         settings.iter().filter(|(k, _)| ["endpoint", "url", "account", "bucket"].iter().any(|w| k.contains(w)))
     {
-        if key.contains("proxy") {
+        if key.contains("proxy") || key.contains("metadata") || key.ends_with("_sts") {
             continue;
         }
         if Address::of(value).login.is_some() {
@@ -191,7 +294,8 @@ fn place(scheme: &ObjectStoreScheme, base: &str, settings: &[(String, String)]) 
         };
         options.insert(name.unwrap_or_else(|_| key.clone()), value.trim_end_matches('/'));
     }
-    Ok(options.iter().fold(base.to_owned(), |place, (name, value)| format!("{place} {name}={value}")))
+    let place = options.iter().fold(base.to_owned(), |place, (name, value)| format!("{place} {name}={value}"));
+    Ok(query.and_then(identity).iter().fold(place, |place, digest| format!("{place} query={digest}")))
 }
 
 /// Everything before the key.
@@ -202,64 +306,4 @@ fn base(url: &Url, key: &str) -> String {
         // The key is percent-encoded in the URL, or there is none: scheme and host name the store well enough.
         _ => url[..url::Position::BeforePath].to_owned(),
     }
-}
-
-/// The URL without query and fragment: there may be a signature in them.
-fn without_query(url: &str) -> &str {
-    url.split(['?', '#']).next().unwrap_or(url)
-}
-
-/// Client options: the environment's, then the caller's, which must all be known.
-fn settings(scheme: &ObjectStoreScheme, url: &Url, options: &OpenOptions) -> Result<Vec<(String, String)>> {
-    let (prefix, known): (&str, fn(&str) -> bool) = match scheme {
-        ObjectStoreScheme::AmazonS3 => ("AWS_", |k| AmazonS3ConfigKey::from_str(k).is_ok()),
-        ObjectStoreScheme::GoogleCloudStorage => ("GOOGLE_", |k| GoogleConfigKey::from_str(k).is_ok()),
-        ObjectStoreScheme::MicrosoftAzure => ("AZURE_", |k| AzureConfigKey::from_str(k).is_ok()),
-        ObjectStoreScheme::Http => ("\0", |k| ClientConfigKey::from_str(k).is_ok()),
-        _ => {
-            return Err(Error::settings(format!(
-                "{}:// is no store this engine reads: use s3, gs, az, http, https or file",
-                url.scheme()
-            )));
-        }
-    };
-    let mut settings: Vec<(String, String)> = std::env::vars_os()
-        .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
-        .filter(|(k, _)| k.starts_with(prefix))
-        .map(|(k, v)| (k.to_ascii_lowercase(), v))
-        .filter(|(k, _)| known(k))
-        .collect();
-    let unsafe_key = |k: &str| k.ends_with("allow_invalid_certificates");
-    let on = |v: &str| !matches!(v.trim().to_ascii_lowercase().as_str(), "" | "0" | "false" | "f" | "no" | "n" | "off");
-    if let Some((key, _)) = settings.iter().find(|(k, v)| unsafe_key(k) && on(v))
-        && !options.store_options.iter().any(|(k, _)| unsafe_key(&k.to_ascii_lowercase()))
-    {
-        return Err(Error::settings(format!(
-            "{} in the environment turns off the verification of certificates, so anybody on the way could be the store: unset it, or ask for \
-             it in code with store_options={{\"allow_invalid_certificates\": \"true\"}}",
-            key.to_ascii_uppercase()
-        )));
-    }
-    settings.retain(|(k, _)| !unsafe_key(k));
-    if url.scheme() == "http" {
-        settings.push(("allow_http".to_owned(), "true".to_owned()));
-    }
-    for (key, value) in &options.store_options {
-        if !known(&key.to_ascii_lowercase()) {
-            return Err(Error::settings(format!(
-                "store option {key:?} is not known for {}://: see object_store's configuration keys",
-                url.scheme()
-            )));
-        }
-        settings.push((key.to_ascii_lowercase(), value.clone()));
-    }
-    // Whoever writes an address that begins with http:// has said so, unless he says otherwise.
-    let plain = |(key, value): &(String, String)| {
-        (key.contains("endpoint") || key.ends_with("base_url"))
-            && value.trim_start().to_ascii_lowercase().starts_with("http://")
-    };
-    if settings.iter().any(plain) && !settings.iter().any(|(key, _)| key.ends_with("allow_http")) {
-        settings.push(("allow_http".to_owned(), "true".to_owned()));
-    }
-    Ok(settings)
 }

@@ -8,7 +8,7 @@ use crate::source::retry::Failure;
 
 /// A status that no error of `object_store` stands for, as our connector saw it.
 #[derive(Debug, thiserror::Error)]
-#[error("the store answered {status}{}", said(body))]
+#[error("the store answered {status}{}", behind(words(body)))]
 pub(super) struct Refused {
     pub(super) status: u16,
     pub(super) retry_after: Option<Duration>,
@@ -16,9 +16,31 @@ pub(super) struct Refused {
     pub(super) body: String,
 }
 
+/// Why there are no credentials, in words that carry none.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{words}")]
+#[cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "only stores behind URLs ask for some"))]
+pub(super) struct NoCredentials {
+    words: String,
+    /// Whether it may be otherwise soon: a service does not answer.
+    passes: bool,
+}
+
+#[cfg(feature = "cloud")]
+impl NoCredentials {
+    /// It will not pass by itself.
+    pub(super) fn lasting(words: impl Into<String>) -> Self {
+        Self { words: words.into(), passes: false }
+    }
+    /// It may be otherwise soon.
+    pub(super) fn passing(words: impl Into<String>) -> Self {
+        Self { words: words.into(), passes: true }
+    }
+}
+
 /// What a person can use of an answer's body: of a page its title, of a store's XML its code and message, else its first
 /// line.
-fn said(body: &str) -> String {
+pub(super) fn words(body: &str) -> String {
     let body = body.trim();
     let within = |tag: &str| {
         let (_, rest) = body.split_once(&format!("<{tag}>"))?;
@@ -33,6 +55,10 @@ fn said(body: &str) -> String {
         words.truncate(cut);
         words.push('…');
     }
+    words
+}
+
+fn behind(words: String) -> String {
     if words.is_empty() { words } else { format!(": {words}") }
 }
 
@@ -46,11 +72,56 @@ const ASKS_FOR_CREDENTIALS: [&str; 2] = ["/latest/api/token", "169.254.169.254"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Maker {
     /// We: a client of `object_store` above our connector.
-    Cloud,
+    Cloud(Access),
     /// The caller of `open_in`: what its errors mean is not known.
     Caller,
     /// The file system of this machine behind a throttle.
     Files,
+}
+
+/// In whose name a store is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "only stores behind URLs have one"))]
+pub(super) enum Access {
+    /// With credentials.
+    Keys,
+    /// In nobody's, since no credentials were found.
+    NoneFound,
+    /// In nobody's, since somebody said so.
+    Nobody,
+    /// A web server, with what its URL carries.
+    Web,
+    /// A web server, with a signature in the URL. It may be good for GET only, and it ends.
+    Signed,
+}
+
+impl Access {
+    /// What may be the matter where a store does not let us in.
+    fn refused(self) -> &'static str {
+        match self {
+            Access::Keys => {
+                "may not be read with these credentials: check them, their permissions, and the name (stores answer so too for \
+                 what is not there, to those who may not list it); what is public is read without credentials by \
+                 store_options={\"skip_signature\": \"true\"}"
+            }
+            Access::NoneFound => {
+                "may not be read by everybody, and no credentials were found (store_options, environment, profile, this \
+                 machine's role): name some, or check the name (stores answer so too for what is not there)"
+            }
+            Access::Signed => {
+                "is not given: the signature in its URL has ended, or does not fit it; have the URL signed anew and open it. \
+                 It is the same dataset: its index, what lies on disk and a run's state stay good"
+            }
+            Access::Nobody | Access::Web => "may not be read: check the credentials and their permissions",
+        }
+    }
+}
+
+impl Maker {
+    /// Whether it is a plain web server.
+    pub(super) fn is_web(self) -> bool {
+        matches!(self, Maker::Cloud(Access::Web | Access::Signed))
+    }
 }
 
 /// What `e`, met while reading `what`, means. `known`: the index says that the object is there.
@@ -63,9 +134,14 @@ pub(super) fn classified(e: object_store::Error, what: &str, known: bool, maker:
             Error::unreadable(named("is gone: it was there when it was indexed; open the dataset again")).because(e),
         ),
         E::NotFound { .. } => Failure::Final(Error::unreadable(named("does not exist: check the URL")).because(e)),
-        E::PermissionDenied { .. } | E::Unauthenticated { .. } => once_more(
-            Error::unreadable(named("may not be read: check the credentials and their permissions")).because(e),
-        ),
+        // Nothing is wrong with the data: no sample is skipped for it.
+        E::PermissionDenied { .. } | E::Unauthenticated { .. } if known && maker == Maker::Cloud(Access::Signed) => {
+            Failure::Final(Error::outage(named(Access::Signed.refused())).because(e))
+        }
+        E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
+            let access = if let Maker::Cloud(access) = maker { access } else { Access::Nobody };
+            once_more(Error::unreadable(named(access.refused())).because(e))
+        }
         E::Precondition { .. } | E::NotModified { .. } => {
             once_more(Error::unreadable(named("changed since it was indexed: open the dataset again")).because(e))
         }
@@ -82,6 +158,10 @@ pub(super) fn classified(e: object_store::Error, what: &str, known: bool, maker:
 }
 
 fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
+    if let Some(NoCredentials { words, passes }) = cause::<NoCredentials>(&e) {
+        let error = Error::outage(format!("{what} was not asked for, as there are no credentials: {words}"));
+        return if *passes { Failure::silence(error) } else { Failure::Final(error) };
+    }
     if let Some(refused) = cause::<Refused>(&e) {
         let (status, retry_after) = (refused.status, refused.retry_after);
         if status == 501 || status == 405 {
@@ -99,6 +179,9 @@ fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
                 Error::unreadable(format!("{what} is elsewhere ({status}): check the URL, region and endpoint"))
                     .because(e),
             );
+        }
+        if status == 400 && maker == Maker::Cloud(Access::Signed) {
+            return Failure::Final(Error::outage(format!("{what} {}", Access::Signed.refused())).because(e));
         }
         return Failure::Again(
             Error::unreadable(format!("{what} was refused ({status}): check the URL and the store options")).because(e),
@@ -129,14 +212,14 @@ fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
     if ASKS_FOR_CREDENTIALS.iter().any(|words| e.to_string().contains(words)) {
         return Failure::Final(
             Error::unreadable(format!(
-                "{what} was not asked for: no credentials were found (store_options, environment, this machine's role); set \
+                "{what} was not asked for: no credentials were found (store_options, environment, profile, this machine's role); set \
                  AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give store_options={{\"skip_signature\": \"true\"}} for what \
                  is public"
             ))
             .because(e),
         );
     }
-    if maker == Maker::Cloud && transport.is_none() {
+    if matches!(maker, Maker::Cloud(_)) && transport.is_none() {
         return Failure::Again(Error::unreadable(format!("{what}: the store's answer makes no sense")).because(e));
     }
     Failure::silence(Error::outage(format!("{what} could not be read from the store")).because(e))
@@ -144,17 +227,17 @@ fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
 
 /// What the HTTP client says below the store's client, which names the URL: a key may have any word in it.
 #[cfg(feature = "cloud")]
-fn transport(e: &object_store::Error) -> Option<String> {
+pub(super) fn transport(e: &object_store::Error) -> Option<String> {
     cause::<object_store::client::HttpError>(e).map(|e| chain(e))
 }
 
 #[cfg(not(feature = "cloud"))]
-fn transport(_: &object_store::Error) -> Option<String> {
+pub(super) fn transport(_: &object_store::Error) -> Option<String> {
     None
 }
 
 /// The first `T` among the causes.
-fn cause<'a, T: StdError + 'static>(e: &'a (dyn StdError + 'static)) -> Option<&'a T> {
+pub(super) fn cause<'a, T: StdError + 'static>(e: &'a (dyn StdError + 'static)) -> Option<&'a T> {
     let mut at = Some(e);
     while let Some(e) = at {
         if let Some(found) = e.downcast_ref::<T>() {
@@ -184,6 +267,7 @@ mod tests {
 
     #[test]
     fn of_a_page_only_its_words_are_shown() {
+        let said = |body: &str| behind(words(body));
         assert_eq!(said(" \n"), "");
         assert_eq!(said("try later\nstack trace"), ": try later");
         assert_eq!(

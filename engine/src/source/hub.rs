@@ -20,6 +20,7 @@ use serde::Deserialize;
 
 use super::cloud::Target;
 use super::connector::Connector;
+use super::failure::Access;
 use super::pattern;
 use crate::error::{Error, Result};
 
@@ -107,7 +108,7 @@ pub(super) fn connect(url: &str) -> Result<Target> {
     let encoded = place.revision.replace('/', "%2F");
     let at = |what: &str, action: &str| format!("{endpoint}/{what}datasets/{}/{action}/{encoded}", place.repository);
     let options = ClientOptions::new().with_timeout_disabled().with_allow_http(endpoint.starts_with("http://"));
-    let connector = || Connector { authorization: authorization.clone() };
+    let connector = || Connector { authorization: authorization.clone(), ..Connector::default() };
     let told = |e: object_store::Error| {
         Error::settings(format!("{} cannot be reached at {endpoint}: check HF_ENDPOINT", place.shown())).because(e)
     };
@@ -122,7 +123,7 @@ pub(super) fn connect(url: &str) -> Result<Target> {
     let store = Hub { files: Arc::new(files), tree: Tree { client, url: at("api/", "tree") }, shown: place.shown() };
     let base = place.shown();
     let tells = if endpoint == ENDPOINT { base.clone() } else { format!("{base} endpoint={endpoint}") };
-    Ok(Target { store: Arc::new(store), base, place: tells, paths: place.paths })
+    Ok(Target { store: Arc::new(store), base, place: tells, paths: place.paths, access: Access::Nobody })
 }
 
 /// One dataset at one revision.

@@ -1,6 +1,6 @@
 //! Requests to an object store: a bounded number of them in flight, each with a time limit, asked again as `retry.rs`
 //! says. Every answer must prove that it is from the object that was indexed, and is read to its range's end and no
-//! further.
+//! further. Of a server that gives no parts, objects are read whole (`whole.rs`).
 
 use std::fs::File;
 use std::future::Future;
@@ -17,13 +17,14 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
 use super::chaos::{Chaos, Fault};
-use super::failure::{Maker, classified};
+use super::failure::{Access, Maker, classified};
 use super::files::{changed, short_read};
 use super::identity::{Mark, Proof, Stamp};
 use super::lanes::Lanes;
 use super::link::{Link, Worth};
 use super::pacer::Pacer;
 use super::retry::{Failure, Health};
+use super::whole::{Wholes, says_nothing};
 use super::{OpenOptions, runtime};
 use crate::error::{Error, Result};
 use crate::process::Process;
@@ -32,8 +33,8 @@ use crate::process::Process;
 pub(super) struct Store {
     runtime: Arc<Runtime>,
     made_by: Process,
-    inner: Arc<dyn ObjectStore>,
-    maker: Maker,
+    pub(super) inner: Arc<dyn ObjectStore>,
+    pub(super) maker: Maker,
     health: Health,
     permits: Semaphore,
     /// Of these, those for requests ahead of need.
@@ -42,8 +43,10 @@ pub(super) struct Store {
     latency: Duration,
     pacer: Pacer,
     timeout: Option<Duration>,
-    link: Link,
+    pub(super) link: Link,
     chaos: Option<Chaos>,
+    /// Of a plain web server: it may give no parts of objects.
+    pub(super) wholes: Option<Wholes>,
 }
 
 /// A range of an object, and how the object is recognised.
@@ -80,6 +83,7 @@ impl Store {
             timeout: options.timeout,
             link: Link::new(options.timeout),
             chaos: options.chaos.map(|seed| Chaos::new(seed, options.timeout.is_some())),
+            wholes: maker.is_web().then(|| Wholes::new(options)).transpose()?,
         })
     }
 
@@ -119,48 +123,89 @@ impl Store {
     ) -> Result<Bytes> {
         self.health
             .run(&|| (wanted.what)(), || async move {
+                if let Some(bytes) = self.wholes.as_ref().and_then(|wholes| wholes.held(&wanted)) {
+                    sound(&bytes).map_err(Failure::Again)?;
+                    return Ok(bytes);
+                }
                 // Held while a request is under way: not while one waits for the next, nor while an answer waits for
                 // its reader.
                 let closed = |e| Failure::Final(Error::internal("the store's permits are closed").because(e));
                 let lane = if wanted.early { Some(self.lanes.enter().await.map_err(closed)?) } else { None };
                 let permit = self.permits.acquire().await.map_err(closed)?;
-                let asked = || format!("{} bytes at offset {} of {}", wanted.bytes, wanted.start, (wanted.what)());
-                wanted.requests.fetch_add(1, Ordering::Relaxed);
-                let started = Instant::now();
-                let paced = self.pacer.is_limited();
-                let fault = self.fault(wanted.key, wanted.start, wanted.bytes);
-                let once = async {
-                    self.strikes(fault, wanted.key, &(wanted.what)()).await?;
-                    self.once(wanted, paced).await
-                };
-                let (mut bytes, first_byte, before) = self.limited(&asked, once).await?;
-                if let Some(fault) = fault {
-                    let spoiled = fault.of_the_body(bytes, |bytes| sound(bytes).is_err());
-                    bytes = spoiled.map_err(|got| Failure::Again(wanted.wrong_length(&got, wanted.total)))?;
+                let in_parts = || self.wholes.as_ref().is_none_or(Wholes::in_parts);
+                if in_parts() {
+                    match self.in_part(wanted, sound).await {
+                        Err(_) if !in_parts() => {}
+                        Err(e) => return Err(e),
+                        Ok((bytes, first_byte)) => {
+                            drop(permit);
+                            if let Some(lane) = lane {
+                                lane.answered(first_byte, wanted.bytes);
+                            }
+                            sound(&bytes).map_err(Failure::Again)?;
+                            return Ok(bytes);
+                        }
+                    }
                 }
-                // Waiting for the link is waiting with the connection busy: the permit is held.
-                self.pacer.pass(wanted.bytes).await;
-                if paced {
-                    self.link.count(wanted.bytes);
-                }
-                let body = started.elapsed().saturating_sub(first_byte);
+                let bytes = self.of_whole(wanted).await?;
                 drop(permit);
-                if let Some(lane) = lane {
-                    lane.answered(first_byte, wanted.bytes);
-                }
-                self.link.learn(first_byte, body, wanted.bytes, self.link.brought().saturating_sub(before));
                 sound(&bytes).map_err(Failure::Again)?;
                 Ok(bytes)
             })
             .await
     }
 
-    /// The bytes, how long the first one took, and how many the link had brought by then.
-    async fn once(&self, wanted: Wanted<'_>, paced: bool) -> Result<(Bytes, Duration, u64), Failure> {
+    /// The bytes by one request for this range, let through and measured, and how long the first one took.
+    async fn in_part(
+        &self,
+        wanted: Wanted<'_>,
+        sound: &(dyn Fn(&[u8]) -> Result<()> + Sync),
+    ) -> Result<(Bytes, Duration), Failure> {
+        let asked = || format!("{} bytes at offset {} of {}", wanted.bytes, wanted.start, (wanted.what)());
+        wanted.requests.fetch_add(1, Ordering::Relaxed);
         let started = Instant::now();
+        let paced = self.pacer.is_limited();
+        let fault = self.fault(wanted.key, wanted.start, wanted.bytes);
+        let once = async {
+            self.strikes(fault, wanted.key, &(wanted.what)()).await?;
+            self.once(wanted, paced).await
+        };
+        let (mut bytes, first_byte, before) = self.limited(&asked, once).await?;
+        if let Some(fault) = fault {
+            let spoiled = fault.of_the_body(bytes, |bytes| sound(bytes).is_err());
+            bytes = spoiled.map_err(|got| Failure::Again(wanted.wrong_length(&got, wanted.total)))?;
+        }
+        self.let_through(wanted.bytes, paced).await;
+        let body = started.elapsed().saturating_sub(first_byte);
+        self.link.learn(first_byte, body, wanted.bytes, self.link.brought().saturating_sub(before));
+        Ok((bytes, first_byte))
+    }
+
+    /// Whether bytes are let through by a throttle.
+    pub(super) fn is_paced(&self) -> bool {
+        self.pacer.is_limited()
+    }
+
+    /// Waits until so many bytes may have come. Waiting for the link is waiting with the connection busy: the permit is
+    /// held.
+    pub(super) async fn let_through(&self, bytes: u64, paced: bool) {
+        self.pacer.pass(bytes).await;
+        if paced {
+            self.link.count(bytes);
+        }
+    }
+
+    /// What a request waits for before it is sent.
+    pub(super) async fn delayed(&self) {
         if !self.latency.is_zero() {
             tokio::time::sleep(self.latency).await;
         }
+    }
+
+    /// The bytes, how long the first one took, and how many the link had brought by then.
+    async fn once(&self, wanted: Wanted<'_>, paced: bool) -> Result<(Bytes, Duration, u64), Failure> {
+        let started = Instant::now();
+        self.delayed().await;
         let range = wanted.start..wanted.start + wanted.bytes;
         let options = GetOptions {
             range: Some(range.clone().into()),
@@ -170,8 +215,14 @@ impl Store {
         let failed = |e| classified(e, &(wanted.what)(), true, self.maker);
         let answer = match self.inner.get_opts(wanted.key, options).await {
             Ok(answer) => answer,
-            Err(e) => return Err(self.diagnosed(e, wanted).await),
+            Err(e) => {
+                self.learnt_of_parts(&e);
+                return Err(self.diagnosed(e, wanted).await);
+            }
         };
+        if let Some(wholes) = &self.wholes {
+            wholes.learn(true);
+        }
         let (first_byte, before) = (started.elapsed(), self.link.brought());
         let GetResult { payload, meta, .. } = answer;
         let file = match payload {
@@ -221,7 +272,7 @@ impl Store {
     /// A range beyond an object's end is refused by other stores in words of their own: the object's size tells it
     /// apart from trouble that passes.
     async fn diagnosed(&self, e: object_store::Error, wanted: Wanted<'_>) -> Failure {
-        if self.maker != Maker::Cloud
+        if !matches!(self.maker, Maker::Cloud(_))
             && matches!(e, object_store::Error::Generic { .. })
             && let Ok(meta) = self.inner.head(wanted.key).await
             && meta.size < wanted.start + wanted.bytes
@@ -245,7 +296,7 @@ impl Store {
     }
 
     /// One request within the time that one may take.
-    async fn limited<T>(
+    pub(super) async fn limited<T>(
         &self,
         what: &(dyn Fn() -> String + Sync),
         work: impl Future<Output = Result<T, Failure>>,
@@ -262,13 +313,24 @@ impl Store {
         self.wait(self.health.run(&what, || {
             self.limited(&what, async {
                 self.strikes(self.fault(key, 0, 0), key, key.as_ref()).await?;
+                // A signature may be good for nothing but GET.
+                if self.maker == Maker::Cloud(Access::Signed) {
+                    return self.looked_at(key).await;
+                }
                 match self.inner.head(key).await {
                     Ok(meta) => Ok(Some((meta.size, Stamp::of_object(&meta)))),
                     Err(object_store::Error::NotFound { .. }) => Ok(None),
+                    Err(e) if self.maker.is_web() && says_nothing(&e) => self.looked_at(key).await,
                     Err(e) => Err(classified(e, key.as_ref(), false, self.maker)),
                 }
             })
         }))?
+    }
+
+    /// Asks for an object's first byte: the answer shows whether the store gives parts.
+    pub(super) fn look(&self, key: &Path) -> Result<Option<(u64, Stamp)>> {
+        let what = || key.to_string();
+        self.wait(self.health.run(&what, || self.limited(&what, self.looked_at(key))))?
     }
 
     /// Every object below a prefix, sorted by key.
@@ -294,7 +356,7 @@ impl Store {
 
 impl Wanted<'_> {
     /// Whether an answer from an object of `size` bytes with `mark` is from the object that was indexed.
-    fn proved(&self, size: u64, mark: Mark, meta: &ObjectMeta) -> Result<(), Failure> {
+    pub(super) fn proved(&self, size: u64, mark: Mark, meta: &ObjectMeta) -> Result<(), Failure> {
         let what = || (self.what)();
         match self.mark.proved_by(mark) {
             Proof::Same if size == self.total => Ok(()),
@@ -312,7 +374,7 @@ impl Wanted<'_> {
         }
     }
 
-    fn wrong_length(&self, got: &str, total: u64) -> Error {
+    pub(super) fn wrong_length(&self, got: &str, total: u64) -> Error {
         short_read(&(self.what)(), self.key.as_ref(), self.start, self.bytes, got, (self.total, total))
     }
 }

@@ -66,7 +66,7 @@ pub(super) fn remote(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
     let hub = url.starts_with("hf://");
     let target = if hub { super::hub::connect(url)? } else { super::cloud::connect(url, options)? };
     let index_key = |shard: &Shard| index_cache::remote_key(&target.place, shard);
-    let store = Store::new(target.store, Maker::Cloud, options)?;
+    let store = Store::new(target.store, Maker::Cloud(target.access), options)?;
     let mut paths = target.paths;
     if hub && paths.iter().all(|path| path.is_empty()) {
         let listed = store.list(&Path::default())?;
@@ -234,6 +234,7 @@ fn shards(
         return parquet(store, url, objects, lanes, options);
     }
     options.check_members()?;
+    store.expect(objects.iter().map(|object| (&object.key, object.shard.bytes)));
     let cache = options.index_cache.as_deref();
     let indexed = several(&objects, lanes, |object| {
         let key = || index_key(&object.shard);
@@ -242,6 +243,9 @@ fn shards(
             if options.sums_of_members() { Some(&sum) } else { None };
         index_cache::through(cache, key, &object.shard, || walk(&store, object, lanes), sum)
     })?;
+    if let Some(largest) = objects.iter().max_by_key(|object| object.shard.bytes) {
+        store.settle(&largest.key, &largest.shard.path, largest.shard.bytes)?;
+    }
     let mut catalog = Catalog { url, ..Catalog::default() };
     label::assemble(&mut catalog, indexed, &options.fields)?;
     let keys = objects.into_iter().map(|o| o.key).collect();
@@ -258,6 +262,7 @@ fn parquet(
     options: &OpenOptions,
 ) -> Result<Arc<dyn Source>> {
     options.check_rows(&url)?;
+    store.expect(objects.iter().map(|object| (&object.key, object.shard.bytes)));
     let looked = several(&objects, lanes, |object| {
         let requests = AtomicU64::new(0);
         let file = reader(&store, object, lanes, &requests);

@@ -80,7 +80,11 @@ def open(
         connections: requests in flight at most.
         timeout: seconds one request may take; None for 30.
         index_cache: directory that keeps the index of tar shards between runs. Parquet files have their own.
-        store_options: options of the object store (region, endpoint, credentials) by their object_store names.
+        store_options: options of the object store (region, endpoint, credentials) by their object_store names. They come
+            before the environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``). For S3 ``profile`` names a profile of AWS's
+            files, as ``AWS_PROFILE`` does; for ``http(s)://`` ``whole_bytes`` is what may be kept in memory of shards
+            whose server gives no parts (1 GiB). Where nobody names credentials and the machine lends none, the store is
+            asked without. An ``http(s)://`` URL may have a query that signs it.
         retry_timeout: seconds for which a store that does not serve (no connection, no answer, 5xx, 429) is asked
             again, from the first failure after its last answer on; its requests share them. A store that has never
             answered gets 10 of them. 0 asks once. Then OutageError is raised, whatever the loader's ``on_error`` is:
@@ -246,8 +250,10 @@ _STRANGERS = {
 def _refuse_strangers(place: str) -> None:
     """Names files that are known not to be what can be opened."""
     for endings, what in _STRANGERS.items():
-        if place.lower().endswith(endings) and not os.path.isdir(place):
-            raise SettingsError(f"{place!r} {what}")
+        # A URL's query may sign it: it is nobody's business, and says nothing of the kind of file.
+        named = place.partition("?")[0] if place.lower().startswith(("http://", "https://")) else place
+        if named.lower().endswith(endings) and not os.path.isdir(place):
+            raise SettingsError(f"{named!r} {what}")
 
 
 def open_for(given: Any, varying: bool) -> Data:
