@@ -141,7 +141,7 @@ impl Source {
 
 /// Opens a directory, tar shards or a URL.
 #[pyfunction]
-#[pyo3(signature = (url, *, mode, resize, crop, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce, disk, fields, chaos))]
+#[pyo3(signature = (url, *, mode, resize, crop, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce, hedge, disk, fields, chaos))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn open_source(
     py: Python<'_>,
@@ -158,6 +158,7 @@ pub(crate) fn open_source(
     retry_timeout_s: f64,
     checksums: bool,
     coalesce: bool,
+    hedge: bool,
     disk: Option<(PathBuf, u64)>,
     fields: Vec<String>,
     chaos: Option<u64>,
@@ -185,8 +186,10 @@ pub(crate) fn open_source(
         retry_timeout,
         checksums,
         coalesce,
+        hedge,
         fields,
         disk,
+        on_shard: None,
         chaos,
     };
     let opened = outside(py, || source::open(url, &options))?;

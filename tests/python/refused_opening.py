@@ -140,6 +140,7 @@ CASES = [
     ('lf.open(folder, retry_timeout=1e300)', "SettingsError", "retry_timeout=1e+300 must be a number of seconds, 0 to 1e+09"),
     ('lf.open(folder, checksums="yes")', "SettingsError", "checksums='yes' must be True or False"),
     ('lf.open(folder, checksums=1)', "SettingsError", "checksums=1 must be True or False"),
+    ('lf.open(folder, hedge="yes")', "SettingsError", "hedge='yes' must be True or False"),
     ('lf.open(folder, coalesce=None)', "SettingsError", "coalesce=None must be True or False"),
     ('lf.open(folder, coalesce=0)', "SettingsError", "coalesce=0 must be True or False"),
     ('lf.open(folder, disk=at("d"))', "SettingsError", "disk and disk_bytes belong together: name a folder and what it may"),

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import hashlib
 import json
+import random
 import re
 from email.utils import formatdate
 from pathlib import Path
@@ -39,8 +40,9 @@ class Link:
 
 
 class Store:
-    def __init__(self, root: Path, latency: float) -> None:
+    def __init__(self, root: Path, latency: float, late: tuple[float, float] = (0.0, 0.0)) -> None:
         self.root, self.latency, self.link = root.resolve(), latency, Link(1e9)
+        self.late, self.chance = late, random.Random(0)
         self.requests = self.bytes = 0
         self.kept: dict[str, tuple[bytes, str]] = {}
 
@@ -70,7 +72,8 @@ class Store:
             await self.send(writer, "200 OK", {}, b"")
             return
         self.requests += 1
-        await asyncio.sleep(self.latency)
+        share, seconds = self.late
+        await asyncio.sleep(seconds if self.chance.random() < share else self.latency)
         bucket, _, key = path.strip("/").partition("/")
         if not key:
             await self.send(writer, "200 OK", {"content-type": "application/xml"}, self.listing(bucket, parse_qs(url.query)))
@@ -130,8 +133,10 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--latency", type=float, default=0.01, help="seconds until an answer begins")
+    parser.add_argument("--late", default="0:0", help="SHARE:SECONDS: that share of answers begins after so many seconds")
     args = parser.parse_args()
-    store = Store(args.folder, args.latency)
+    share, _, seconds = args.late.partition(":")
+    store = Store(args.folder, args.latency, (float(share), float(seconds)))
     server = await asyncio.start_server(store.connection, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()

@@ -4,13 +4,15 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
-use lossfeed::source::{self, OpenOptions};
+use lossfeed::source::{self, OnShard, OpenOptions};
 use lossfeed::{Error, Result};
 use serde::Serialize;
 
 use crate::args::IndexArgs;
+use crate::progress::Progress;
 use crate::term;
 
 /// The JSON document.
@@ -35,15 +37,20 @@ pub(crate) fn run(args: &IndexArgs) -> i32 {
 
 fn index(args: &IndexArgs) -> Result<Report> {
     writable(&args.cache)?;
+    let progress = Arc::new(Progress::on_stderr("shards indexed", 0));
+    let told = progress.clone();
     let options = OpenOptions {
         index_cache: Some(args.cache.clone()),
         checksums: args.checksums,
         fields: args.fields.clone(),
+        on_shard: Some(OnShard(Arc::new(move |done, total| told.at(done, total)))),
         ..OpenOptions::default()
     };
     let started = Instant::now();
     let source = source::open(&args.source, &options)?;
     let seconds = started.elapsed().as_secs_f64();
+    let options = OpenOptions { on_shard: None, ..options };
+    drop(progress);
     let started = Instant::now();
     source::open(&args.source, &options)?;
     let again_s = started.elapsed().as_secs_f64();

@@ -25,11 +25,18 @@ impl<W: Write> Progress<W> {
     }
     /// One more is done.
     pub(crate) fn step(&self) {
+        self.show(|done| (done + 1, self.total));
+    }
+    /// `done` of `total` are. Several threads may say so, and not in order.
+    pub(crate) fn at(&self, done: usize, total: usize) {
+        self.show(|before| (done.max(before), total));
+    }
+    fn show(&self, now: impl Fn(usize) -> (usize, usize)) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.0 += 1;
-        let done = state.0;
+        let (done, total) = now(state.0);
+        state.0 = done;
         if let Some(out) = &mut state.1 {
-            let _ = write!(out, "\r{done} of {} {}\x1b[K", self.total, self.what).and_then(|()| out.flush());
+            let _ = write!(out, "\r{done} of {total} {}\x1b[K", self.what).and_then(|()| out.flush());
         }
     }
 }
@@ -55,6 +62,12 @@ mod tests {
         progress.step();
         progress.step();
         drop(progress);
+        let mut shards = Vec::new();
+        let progress = Progress::on("shards", 0, Some(&mut shards));
+        progress.at(2, 3);
+        progress.at(1, 3);
+        drop(progress);
+        assert_eq!(String::from_utf8(shards).unwrap(), "\r2 of 3 shards\x1b[K\r2 of 3 shards\x1b[K\r\x1b[K");
         assert_eq!(String::from_utf8(out).unwrap(), "\r1 of 2 replays\x1b[K\r2 of 2 replays\x1b[K\r\x1b[K");
     }
 }

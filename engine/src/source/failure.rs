@@ -58,6 +58,12 @@ pub(super) fn words(body: &str) -> String {
     words
 }
 
+/// The code of a store's XML, without its message.
+fn code(body: &str) -> &str {
+    let code = body.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
+    code.map_or("", |(code, _)| code.trim())
+}
+
 fn behind(words: String) -> String {
     if words.is_empty() { words } else { format!(": {words}") }
 }
@@ -78,6 +84,10 @@ pub(super) enum Maker {
     /// The file system of this machine behind a throttle.
     Files,
 }
+
+/// What S3 answers where credentials were lent and have ended.
+const ENDED: [&str; 2] = ["ExpiredToken", "TokenRefreshRequired"];
+const ENDED_REMEDY: &str = "was refused, since the credentials (a session token) have ended: get new ones and go on from the      last state, or name a profile (AWS_PROFILE, store_options={\"profile\": …}), whose credentials are fetched anew before they end";
 
 /// In whose name a store is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,6 +193,9 @@ fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
         if status == 400 && maker == Maker::Cloud(Access::Signed) {
             return Failure::Final(Error::outage(format!("{what} {}", Access::Signed.refused())).because(e));
         }
+        if ENDED.contains(&code(&refused.body)) {
+            return Failure::Final(Error::outage(format!("{what} {ENDED_REMEDY}")).because(e));
+        }
         return Failure::Again(
             Error::unreadable(format!("{what} was refused ({status}): check the URL and the store options")).because(e),
         );
@@ -276,7 +289,24 @@ mod tests {
         );
         let xml = "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code><Message>Reduce your rate.</Message><RequestId>7</RequestId></Error>";
         assert_eq!(said(xml), ": SlowDown: Reduce your rate.");
+        assert_eq!((code(xml), code("<Code>"), code("no")), ("SlowDown", "", ""));
         assert_eq!(said("<html><body>nothing to quote"), "");
         assert_eq!(said(&"é".repeat(500)).chars().count(), 2 + BODY_CHARS_MAX + 1);
+    }
+
+    #[test]
+    fn credentials_that_have_ended_are_no_matter_of_the_url() {
+        let refused = |code: &str| {
+            let body = format!("<Error><Code>{code}</Code><Message>The provided token has expired.</Message></Error>");
+            let source = Box::new(Refused { status: 400, retry_after: None, body });
+            let e = object_store::Error::Generic { store: "S3", source };
+            match classified(e, "a.tar", true, Maker::Cloud(Access::Keys)) {
+                Failure::Outage { error, .. } | Failure::Again(error) | Failure::Final(error) => error.to_string(),
+            }
+        };
+        for code in ENDED {
+            assert!(refused(code).contains("get new ones"), "{}", refused(code));
+        }
+        assert!(refused("InvalidArgument").contains("check the URL"), "{}", refused("InvalidArgument"));
     }
 }

@@ -16,7 +16,7 @@
 //! store.rs    everything else, through object_store: bounded connections, timeouts, retries, a throttle
 //! store_reader.rs  samples behind a store      runs.rs  which of them come with one request
 //! link.rs     what a request costs             ranged.rs  an object as a file, for the walk over its headers
-//! chaos.rs    faults on purpose
+//! chaos.rs    faults on purpose      hedge.rs  a second request where an answer is late
 //! retry.rs, failure.rs  one budget of retries a store, a breaker; what a store's errors mean
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
 //! hub.rs     the Hugging Face Hub as a store
@@ -63,6 +63,7 @@ mod found;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod groups;
+mod hedge;
 #[cfg(feature = "cloud")]
 mod hub;
 mod identity;
@@ -124,7 +125,7 @@ pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch, ending_of, end
 pub use fields::Fields;
 pub use fingerprint::Fingerprint;
 pub use open::open;
-pub use options::{DiskTier, OpenOptions, Throttle};
+pub use options::{DiskTier, OnShard, OpenOptions, Throttle};
 pub use payload::apart;
 pub(crate) use payload::picture_and_tail;
 pub use pieces::{Piece, PieceKind};

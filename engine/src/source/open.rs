@@ -9,7 +9,7 @@ use super::found::{Found, all_parquet, find};
 use super::local::{self, LocalReader};
 use super::on_disk::OnDisk;
 use super::options::OpenOptions;
-use super::several::several;
+use super::several;
 use super::tar::ShardIndex;
 use super::{Source, folder, index_cache, label, store_open};
 use crate::error::{Error, Result};
@@ -92,7 +92,7 @@ fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Sour
             options.check_members()?;
             let cache = options.index_cache.as_deref();
             let at_once = std::thread::available_parallelism().map_or(1, usize::from);
-            let shards = several(&paths, at_once, |path| {
+            let shards = several::shards(&paths, at_once, options, |path| {
                 let (_, bytes, stamp) = local::open_file(path)?;
                 let shard = Shard { path: path.clone(), bytes, stamp };
                 let key = || index_cache::local_key(&shard);
@@ -113,7 +113,7 @@ fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Sour
 fn local_parquet(url: &str, paths: &[String], options: &OpenOptions) -> Result<Arc<dyn Source>> {
     options.check_rows(url)?;
     let at_once = std::thread::available_parallelism().map_or(1, usize::from);
-    let looked = several(paths, at_once, |path| {
+    let looked = several::shards(paths, at_once, options, |path| {
         let (file, bytes, stamp) = local::open_file(path)?;
         let looked =
             super::parquet::look(&file, Shard { path: path.clone(), bytes, stamp: stamp.clone() }, &options.fields)?;

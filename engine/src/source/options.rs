@@ -1,6 +1,8 @@
 //! How a dataset is opened and read.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Piece;
@@ -43,15 +45,31 @@ pub struct OpenOptions {
     /// and padding apart. Local files without a throttle are read sample by sample: there is no request to save.
     /// Default: yes.
     pub coalesce: bool,
+    /// Whether a request to a store is sent a second time where its answer is late: later than 19 of 20 others and than
+    /// twice the median. One in twenty at most is, and none while the store fails. Default: yes.
+    pub hedge: bool,
     /// What of the samples is delivered, by name: members of shards, see [`Piece::of_members`](super::Piece::of_members),
     /// or columns of Parquet files. Default: none; samples of shards are images and their labels.
     pub fields: Vec<String>,
     /// Keep what was fetched on a local disk, and read it there the next time. Default: none.
     pub disk: Option<DiskTier>,
+    /// Is told of every shard that was indexed while a dataset is opened. Default: none.
+    pub on_shard: Option<OnShard>,
     /// Makes requests fail on purpose, drawn from this seed: refused, without an answer, late, cut off, from another
     /// version, with a wrong bit where `checksums` finds it. All of it passes, so what is delivered is the same; for
     /// tests of whoever reads. A local path is then read as if it were a store. Default: none.
     pub chaos: Option<u64>,
+}
+
+/// Is called with how many shards were indexed and how many there are, from the threads that index them, several at
+/// once.
+#[derive(Clone)]
+pub struct OnShard(pub Arc<dyn Fn(usize, usize) + Send + Sync>);
+
+impl fmt::Debug for OnShard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnShard")
+    }
 }
 
 /// A disk tier below memory: see [`lossfeed_disk`].
@@ -75,8 +93,10 @@ impl Default for OpenOptions {
             retry_timeout: Duration::from_secs(120),
             checksums: false,
             coalesce: true,
+            hedge: true,
             fields: Vec::new(),
             disk: None,
+            on_shard: None,
             chaos: None,
         }
     }

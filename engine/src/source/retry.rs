@@ -184,6 +184,11 @@ impl Health {
         self.budget_of(&self.state.lock())
     }
 
+    /// Whether nothing failed since the last answer.
+    pub(super) fn is_good(&self) -> bool {
+        self.state.lock().failures == 0
+    }
+
     /// The store serves.
     fn answered(&self) {
         let mut state = self.state.lock();

@@ -5,7 +5,28 @@ use std::thread;
 
 use parking_lot::Mutex;
 
+use super::OpenOptions;
 use crate::error::Result;
+
+/// `work` of every shard, as [`several`], and the caller of `options` is told of each that is done.
+///
+/// # Errors
+/// As [`several`].
+pub(super) fn shards<T: Sync, U: Send>(
+    items: &[T],
+    at_once: usize,
+    options: &OpenOptions,
+    work: impl Fn(&T) -> Result<U> + Sync,
+) -> Result<Vec<U>> {
+    let done = AtomicUsize::new(0);
+    several(items, at_once, |item| {
+        let result = work(item)?;
+        if let Some(told) = &options.on_shard {
+            (told.0)(done.fetch_add(1, Ordering::Relaxed) + 1, items.len());
+        }
+        Ok(result)
+    })
+}
 
 /// `work` of every item, in their order, on `at_once` threads at most, the caller's among them.
 ///

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use super::chaos::{Chaos, Fault};
 use super::failure::{Access, Maker, classified};
 use super::files::{changed, short_read};
+use super::hedge::Hedge;
 use super::identity::{Mark, Proof, Stamp};
 use super::lanes::Lanes;
 use super::link::{Link, Worth};
@@ -44,6 +45,8 @@ pub(super) struct Store {
     pacer: Pacer,
     timeout: Option<Duration>,
     pub(super) link: Link,
+    /// Unless nothing is to be asked twice.
+    hedge: Option<Hedge>,
     chaos: Option<Chaos>,
     /// Of a plain web server: it may give no parts of objects.
     pub(super) wholes: Option<Wholes>,
@@ -82,6 +85,8 @@ impl Store {
             pacer: Pacer::new(options.throttle.and_then(|t| t.bandwidth_bytes_per_s)),
             timeout: options.timeout,
             link: Link::new(options.timeout),
+            // A file is read by one thread, and no second one reads it sooner.
+            hedge: (options.hedge && maker != Maker::Files).then(Hedge::default),
             chaos: options.chaos.map(|seed| Chaos::new(seed, options.timeout.is_some())),
             wholes: maker.is_web().then(|| Wholes::new(options)).transpose()?,
         })
@@ -213,7 +218,7 @@ impl Store {
             ..GetOptions::default()
         };
         let failed = |e| classified(e, &(wanted.what)(), true, self.maker);
-        let answer = match self.inner.get_opts(wanted.key, options).await {
+        let answer = match self.answer(wanted, options).await {
             Ok(answer) => answer,
             Err(e) => {
                 self.learnt_of_parts(&e);
@@ -267,6 +272,20 @@ impl Store {
         }
         wanted.proved(size, mark, &meta)?;
         Ok((bytes.into(), first_byte, before))
+    }
+
+    /// The head of the answer, maybe of a second request where the first one's is late.
+    async fn answer(&self, wanted: Wanted<'_>, options: GetOptions) -> object_store::Result<GetResult> {
+        let Some(hedge) = &self.hedge else { return self.inner.get_opts(wanted.key, options).await };
+        let sent = AtomicBool::new(false);
+        let ask = || {
+            // The first one is counted already.
+            if sent.swap(true, Ordering::Relaxed) {
+                wanted.requests.fetch_add(1, Ordering::Relaxed);
+            }
+            self.inner.get_opts(wanted.key, options.clone())
+        };
+        hedge.run(&self.permits, || self.health.is_good(), ask).await
     }
 
     /// A range beyond an object's end is refused by other stores in words of their own: the object's size tells it

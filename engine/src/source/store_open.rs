@@ -16,7 +16,7 @@ use super::found::{self, Found};
 use super::identity::{Mark, Stamp};
 use super::link::Worth;
 use super::ranged::Ranged;
-use super::several::several;
+use super::several;
 use super::store::{Store, Wanted};
 use super::store_reader::{StoreReader, below};
 use super::tar::{self, ShardIndex};
@@ -151,7 +151,7 @@ fn in_store(
 
 /// The objects of these keys and URLs as they are now, several asked for at once; `None` where there is none.
 fn looked_at(store: &Store, keys: &[(String, String)], options: &OpenOptions) -> Result<Vec<Option<Object>>> {
-    several(keys, LANES_MAX.min(options.connections), |(key, url)| {
+    several::several(keys, LANES_MAX.min(options.connections), |(key, url)| {
         let key = below(&Path::default(), key)?;
         let found = store.head(&key)?;
         Ok(found.map(|(bytes, stamp)| Object { key, shard: Shard { path: url.clone(), bytes, stamp } }))
@@ -236,7 +236,7 @@ fn shards(
     options.check_members()?;
     store.expect(objects.iter().map(|object| (&object.key, object.shard.bytes)));
     let cache = options.index_cache.as_deref();
-    let indexed = several(&objects, lanes, |object| {
+    let indexed = several::shards(&objects, lanes, options, |object| {
         let key = || index_key(&object.shard);
         let sum = |index: &mut ShardIndex| sum(&store, object, lanes, index);
         let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> =
@@ -263,7 +263,7 @@ fn parquet(
 ) -> Result<Arc<dyn Source>> {
     options.check_rows(&url)?;
     store.expect(objects.iter().map(|object| (&object.key, object.shard.bytes)));
-    let looked = several(&objects, lanes, |object| {
+    let looked = several::shards(&objects, lanes, options, |object| {
         let requests = AtomicU64::new(0);
         let file = reader(&store, object, lanes, &requests);
         let failure = file.failure();

@@ -37,6 +37,7 @@ def open(
     retry_timeout: float = 120.0,
     checksums: bool = False,
     coalesce: bool = True,
+    hedge: bool = True,
     disk: str | os.PathLike[str] | None = None,
     disk_bytes: int | str | None = None,
     thread_safe: bool | None = None,
@@ -95,6 +96,9 @@ def open(
             is read in vain: no more than the request is measured to cost, and beside padding and headers never more
             than it brings. False makes a request for every sample. ``stats()["store_requests_total"]`` and
             ``["store_vain_bytes_total"]`` count both.
+        hedge: a request to a store whose answer is late (later than 19 of 20 others and than twice the median) is sent once
+            more, and the first answer counts. One in twenty at most is, on a connection that is free, and none while
+            the store fails. ``stats()["store_requests_total"]`` counts both.
         disk: folder on a disk of this machine (``~`` is your home) that keeps what was fetched, within ``disk_bytes``:
             what the cache lacks is read there, and only the rest is fetched, also after a restart. Datasets and
             processes may share it. An object that changed is fetched anew; a damaged record is fetched, too. Nobody
@@ -207,6 +211,7 @@ def _of_path(
     retry_timeout: Any,
     checksums: Any,
     coalesce: Any,
+    hedge: Any,
     disk: Any,
     disk_bytes: Any,
     fields: Any,
@@ -228,6 +233,7 @@ def _of_path(
         retry_timeout_s=seconds("retry_timeout", retry_timeout),
         checksums=flag("checksums", checksums),
         coalesce=flag("coalesce", coalesce),
+        hedge=flag("hedge", hedge),
         disk=_disk(disk, disk_bytes),
         fields=_groups.names(fields),
         chaos=None if chaos is None else whole("chaos", chaos, 0, 2**64 - 1),

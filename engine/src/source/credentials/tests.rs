@@ -233,7 +233,7 @@ fn good_answers() -> [Vec<u8>; 4] {
     [
         r#"{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "S3CRET", "SessionToken": "t", "Expiration": "2099-01-02T03:04:05Z"}"#.into(),
         r#"<?xml version="1.0"?><AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><AssumedRoleUser><Arn>a</Arn></AssumedRoleUser><Credentials><AccessKeyId>A</AccessKeyId><SecretAccessKey>S3CRET+/=</SecretAccessKey><SessionToken>t</SessionToken><Expiration>2099-01-02T03:04:05.000Z</Expiration></Credentials></AssumeRoleResult><ResponseMetadata><RequestId>r</RequestId></ResponseMetadata></AssumeRoleResponse>"#.into(),
-        r#"{"roleCredentials": {"accessKeyId": "A", "secretAccessKey": "S3CRET", "sessionToken": "t", "expiration": 4070995445000}}"#.into(),
+        r#"{"roleCredentials": {"accessKeyId": "A", "secretAccessKey": "S3CRET", "sessionToken": "t", "expiration": 4071006245000}}"#.into(),
         r#"{"startUrl": "https://x", "region": "r", "accessToken": "tok", "expiresAt": "2099-01-02T03:04:05UTC"}"#.into(),
     ]
 }
@@ -250,7 +250,7 @@ fn answers_are_taken_apart_to_the_letter() {
     }
     assert_eq!(
         of_login(&login).map(|(token, until)| (token, until.timestamp())),
-        Some(("tok".to_owned(), 4_070_995_445))
+        Some(("tok".to_owned(), 4_071_006_245))
     );
     // No end: they do not end. Another version, a broken time or a key that no header takes: not these.
     assert!(of_process(br#"{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "S"}"#).unwrap().until.is_none());
