@@ -196,8 +196,15 @@ fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
         if ENDED.contains(&code(&refused.body)) {
             return Failure::Final(Error::outage(format!("{what} {ENDED_REMEDY}")).because(e));
         }
+        // The answer to HEAD has no words that would tell.
+        let or_ended = if status == 400 && maker == Maker::Cloud(Access::Keys) && refused.body.is_empty() {
+            ", and whether the credentials' session token has ended"
+        } else {
+            ""
+        };
         return Failure::Again(
-            Error::unreadable(format!("{what} was refused ({status}): check the URL and the store options")).because(e),
+            Error::unreadable(format!("{what} was refused ({status}): check the URL and the store options{or_ended}"))
+                .because(e),
         );
     }
     let transport = transport(&e);
