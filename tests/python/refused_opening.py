@@ -210,7 +210,7 @@ CASES = [
     ('lf.open(folder, disk=at("d"), disk_bytes="9TB")', "SettingsError", "a disk tier of 9000000000000 bytes is not possible: give it 67108864"),
     ('lf.open("s3://bucket/x.tar", store_options={"region": None})', "SettingsError", "store_options={'region': NoneType}: names and values are text"),
     ('lf.open("s3://bucket/x.tar?versionId=3")', "SettingsError", "has a query or fragment, which shards and folders cannot use"),
-    ('lf.open("https://host/x.tar#part")', "SettingsError", "https://host/x.tar has a fragment, which shards and folders cannot use"),
+    ('lf.open("https://host/x.tar#part")', "SettingsError", "https://host/x.tar has a query or fragment, which shards and folders cannot use"),
     ('lf.open("https://host/x.csv?sig=secret")', "SettingsError", "'https://host/x.csv' is a table or text: read it"),
     ('lf.open("s3://bucket/x.tar", store_options={"profile": "no-such"})', "SettingsError", 'the profile "no-such" is in neither of AWS\'s files'),
     ('lf.open("s3://bucket/x.tar", store_options={"access_key_id": "A\\n"})', "SettingsError", "has characters that no header takes, as a line"),
