@@ -5,11 +5,11 @@
 The step is a sleep, as a GPU's is for the processor, so nothing but waiting is measured. Each setting first runs one
 epoch, which fills the cache; then whole epochs are timed.
 
-``bound``: twenty settings of cache share, latency and bandwidth, through this engine's own throttle. SiloD (EuroSys'23,
-Eq. 4) gives the bound: *min(f*, b / (1 - hit))*, f* the rate of steps alone, b the link in samples a second, hit
-the share of samples that the cache gave in the timed epochs.
+``bound``: twenty settings of cache share, latency and bandwidth, through this engine's own throttle, pictures of 110 KB.
+SiloD (EuroSys'23, Eq. 4) gives the bound: *min(f*, b / (1 - hit))*, f* the rate of steps alone, b the link in
+samples a second, hit the share of samples that were not fetched in the timed epochs.
 
-``late``: a store over loopback whose answers take 50 ms, and one in a hundred 500 ms, with bandwidth in excess: the
+``late``: pictures of 7 KB from a store over loopback whose answers take 50 ms, and one in a hundred 500 ms, with bandwidth in excess: the
 share of the loop's time that is not steps. Beside it a store where all take 50 ms, no second requests
 (``hedge=False``), and the loop with nothing loaded at all.
 
@@ -35,10 +35,9 @@ from typing import Any
 
 from record import Record
 
-BATCH = 64
-#: Samples a second of the step alone.
-STEPS = 1600.0
-SHARDS = 8
+BATCH, SHARDS = 32, 8
+#: What is read: pixels of a side, and samples a second of the step alone.
+LARGE, SMALL = (192, 400.0), (48, 1600.0)
 #: (cache share, latency in seconds, the link's bandwidth over what the steps would use without a cache).
 SETTINGS = [
     (cache, latency, link)
@@ -49,7 +48,7 @@ SETTINGS = [
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=6400)
+    parser.add_argument("--samples", type=int, default=800, help="of the large pictures; of the small ones four times as many")
     parser.add_argument("--seconds", type=float, default=4, help="whole epochs are timed until so long has passed")
     parser.add_argument("--rounds", type=int, default=3, help="of the late answers, in turn")
     parser.add_argument("--only", choices=("bound", "late", "limit"))
@@ -58,7 +57,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def shards(folder: Path, samples: int) -> int:
+def shards(folder: Path, samples: int, side: int) -> int:
     """Writes pictures of noise, all of one size; the bytes of one."""
     import numpy as np
     from PIL import Image
@@ -69,7 +68,7 @@ def shards(folder: Path, samples: int) -> int:
         with tarfile.open(folder / f"{shard}.tar", "w") as tar:
             for n in range(shard, samples, SHARDS):
                 png = io.BytesIO()
-                Image.fromarray(rng.integers(0, 255, (48, 48, 3), np.uint8)).save(png, "PNG", compress_level=0)
+                Image.fromarray(rng.integers(0, 255, (side, side, 3), np.uint8)).save(png, "PNG", compress_level=0)
                 info = tarfile.TarInfo(f"{n % 10}/{n:06d}.png")
                 info.size = size = len(png.getvalue())
                 tar.addfile(info, io.BytesIO(png.getvalue()))
@@ -103,7 +102,7 @@ class Ids:
 
 
 def timed(loader: Any, step_s: float, seconds: float) -> tuple[float, float, float]:
-    """Samples a second over whole epochs after the first one; the hit ratio then; requests a sample."""
+    """Of whole epochs after the first one: samples a second, the share that was not fetched, requests a sample."""
     loop(Ids(loader), step_s)
     before, started, samples = loader.stats(), time.perf_counter(), 0
     while time.perf_counter() - started < seconds:
@@ -113,19 +112,21 @@ def timed(loader: Any, step_s: float, seconds: float) -> tuple[float, float, flo
     def more(name: str) -> float:
         return float(after[name] - before[name])
 
-    return samples / took, more("hits_total") / more("requests_total"), more("store_requests_total") / samples
+    return samples / took, 1 - more("fetched_samples_total") / samples, more("store_requests_total") / samples
 
 
 def bound(record: Record, folder: Path, size: int, args: argparse.Namespace) -> None:
     import lossfeed as lf
 
-    step_s, shares = BATCH / STEPS, []
+    step_s, shares = BATCH / LARGE[1], []
     for cache, latency, link in SETTINGS:
         steps = alone(args.samples, step_s)
-        bandwidth = int(link * STEPS * size)
+        bandwidth = int(link * LARGE[1] * size)
         data = lf.open(str(folder / "*.tar"), latency=latency, bandwidth=bandwidth)
-        capacity = {} if cache == 0 else {"cache": f"{100 * cache:.0f}%"}
-        with lf.Loader(data, BATCH, shuffle=True, seed=0, sampler="uniform", stats=False, num_workers=2, **capacity) as loader:
+        # A window that holds a good part of the dataset would be a cache of its own.
+        keywords: dict[str, Any] = {"sampler": "uniform", "stats": False, "num_workers": 2, "read_ahead": "8MiB"}
+        keywords |= {} if cache == 0 else {"cache": f"{100 * cache:.0f}%"}
+        with lf.Loader(data, BATCH, shuffle=True, seed=0, **keywords) as loader:
             rate, hit, requests = timed(loader, step_s, args.seconds)
         most = min(steps, bandwidth / size / (1 - hit))
         shares.append(rate / most)
@@ -159,11 +160,11 @@ def store(folder: Path, latency: float, late: str = "0:0") -> Iterator[str]:
 def late(record: Record, folder: Path, args: argparse.Namespace) -> None:
     import lossfeed as lf
 
-    step_s = BATCH / STEPS
+    step_s = BATCH / SMALL[1]
     for round_ in range(args.rounds):
         for name, share, hedge in (("even", 0.0, True), ("late", 0.01, True), ("late, no second requests", 0.01, False)):
             with store(folder, 0.05, f"{share}:0.5") as url:
-                steps = alone(args.samples, step_s)
+                steps = alone(4 * args.samples, step_s)
                 data = lf.open(f"{url}/{folder.name}/{{0..{SHARDS - 1}}}.tar", hedge=hedge)
                 keywords = {"cache": "20%", "sampler": "uniform", "stats": False, "num_workers": 2}
                 with lf.Loader(data, BATCH, shuffle=True, seed=round_, **keywords) as loader:
@@ -211,14 +212,16 @@ def limit(record: Record, folder: Path, args: argparse.Namespace) -> None:
 def main() -> int:
     args = arguments()
     where = {} if args.record is None else {"root": args.record}
-    settings = {"samples": args.samples, "seconds": args.seconds, "batch": BATCH, "steps": STEPS}
+    settings = {"samples": args.samples, "seconds": args.seconds, "batch": BATCH, "large": list(LARGE), "small": list(SMALL)}
     record = Record("bounds", settings, args.date, **where)
     with tempfile.TemporaryDirectory() as made:
-        folder = Path(made) / "data"
-        folder.mkdir()
-        size = shards(folder, args.samples)
-        parts = {"bound": lambda: bound(record, folder, size, args), "late": lambda: late(record, folder, args)}
-        parts["limit"] = lambda: limit(record, folder, args)
+        large, small = Path(made) / "large", Path(made) / "small"
+        large.mkdir()
+        small.mkdir()
+        size = shards(large, args.samples, LARGE[0])
+        shards(small, 4 * args.samples, SMALL[0])
+        parts = {"bound": lambda: bound(record, large, size, args), "late": lambda: late(record, small, args)}
+        parts["limit"] = lambda: limit(record, large, args)
         for name, part in parts.items():
             if args.only in (None, name):
                 part()

@@ -100,7 +100,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as made:
         folder, disk = Path(made) / "data", Path(made) / "disk"
         folder.mkdir()
-        shards(folder, SAMPLES)
+        shards(folder, SAMPLES, 48)
         watcher = threading.Thread(target=watch, args=(seen, stop), daemon=True)
         watcher.start()
         done = train(folder, disk, time.monotonic() + 60 * args.minutes, args.seed)
