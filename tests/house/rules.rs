@@ -32,7 +32,7 @@ const COMMON: &[&str] = &["error", "types", "random"];
 
 /// The pure half by rank: a room may use rooms of a lower rank.
 const PURE: &[(&str, u32)] =
-    &[("index", 0), ("ring", 0), ("policy", 1), ("ledger", 2), ("sampler", 2), ("control", 3), ("sim", 4), ("jobs", 4)];
+    &[("index", 0), ("ring", 0), ("crew", 0), ("policy", 1), ("ledger", 2), ("sampler", 2), ("control", 3), ("sim", 4), ("jobs", 4)];
 
 /// The effect half by rank. It may use all of the pure half. `stats` counts and `sync` locks for everyone, so they
 /// stand at the bottom.
