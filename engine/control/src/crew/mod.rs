@@ -32,9 +32,9 @@ pub use cores::{Processors, share};
 use curve::{Curve, Next};
 use rest::Rest;
 
-/// A look is at least so long, a quarter of a second;
+/// A look is at least so long: a quarter of a second.
 const LOOK_S: f64 = 0.25;
-/// but until every thread has made a batch, and all of them sixteen, it goes on for so long if they are slow.
+/// Where batches are slow it goes on for so long, until every thread has made one, and all of them sixteen.
 const LOOK_MAX_S: f64 = 1.0;
 const LOOK_BATCHES: u64 = 16;
 /// Threads beyond those that are needed on average: batches differ.

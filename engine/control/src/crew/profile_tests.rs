@@ -17,19 +17,17 @@ const CHEAP: Profile = Profile {
     slow: 1.0,
 };
 const EXPENSIVE: Profile = Profile { name: "expensive decode", step_s: 0.05, decode_s: 0.27, ..CHEAP };
-const FEW_CORES: Profile = Profile { name: "expensive decode, two processors", cores: 2, step_s: 0.02, decode_s: 0.1, ..CHEAP };
-const WAITING: Profile = Profile {
-    name: "waits for a store",
-    step_s: 0.02,
-    latency_s: 0.2,
-    transfer_s: 0.012,
-    decode_s: 0.02,
-    ..CHEAP
-};
-const CROWDED: Profile = Profile { name: "threads in each other's way", step_s: 0.01, decode_s: 0.05, crowd: 0.1, ..CHEAP };
-const SKEWED: Profile = Profile { name: "1 % of samples 100 times slower", step_s: 0.032, decode_s: 0.1, slow: 100.0, ..CHEAP };
+const FEW_CORES: Profile =
+    Profile { name: "expensive decode, two processors", cores: 2, step_s: 0.02, decode_s: 0.1, ..CHEAP };
+const WAITING: Profile =
+    Profile { name: "waits for a store", step_s: 0.02, latency_s: 0.2, transfer_s: 0.012, decode_s: 0.02, ..CHEAP };
+const CROWDED: Profile =
+    Profile { name: "threads in each other's way", step_s: 0.01, decode_s: 0.05, crowd: 0.1, ..CHEAP };
+const SKEWED: Profile =
+    Profile { name: "1 % of samples 100 times slower", step_s: 0.032, decode_s: 0.1, slow: 100.0, ..CHEAP };
 /// On the processors that threads decode on.
-const ON_CPU: Profile = Profile { name: "a step on the processors", step_s: 0.1, step_cores: 8.0, decode_s: 0.2, ..CHEAP };
+const ON_CPU: Profile =
+    Profile { name: "a step on the processors", step_s: 0.1, step_cores: 8.0, decode_s: 0.2, ..CHEAP };
 const SIX: [Profile; 6] = [CHEAP, EXPENSIVE, FEW_CORES, WAITING, CROWDED, SKEWED];
 
 /// As the engine has it: one a processor to begin with, four at most.
@@ -93,7 +91,10 @@ fn it_is_as_good_as_the_best_fixed_number_on_six_profiles_and_no_rival_is_faster
         println!("{} | {threads} | {row} | {} threads", profile.name, auto.threads());
         let changes = &auto.changes;
         assert!(share(ours) >= 0.95, "{profile:?}: {} of the best\n{changes:?}", share(ours));
-        assert!(sum(ours) >= sum(climb) && sum(ours) >= sum(rule), "{profile:?}: {ours:?}, {climb:?}, {rule:?}\n{changes:?}");
+        assert!(
+            sum(ours) >= sum(climb) && sum(ours) >= sum(rule),
+            "{profile:?}: {ours:?}, {climb:?}, {rule:?}\n{changes:?}"
+        );
         assert!(ours.1 >= climb.1 && ours.1 >= rule.1, "{profile:?}: {ours:?}, {climb:?}, {rule:?}\n{changes:?}");
     }
 }
@@ -114,6 +115,8 @@ fn it_is_so_within_five_seconds_of_a_change_and_then_rests() {
             let (share, late) = (batches as f64 / best[at] as f64, auto.changes.len() - before);
             let run = [eight[a].name, eight[b].name, eight[at].name];
             assert!(share >= 0.95, "{share} of the best\n{run:?} {:?}", auto.changes);
+            let apart = auto.changes.windows(2).map(|two| two[1].0 - two[0].0).fold(f64::INFINITY, f64::min);
+            assert!(apart >= 0.25, "two changes within {apart} s\n{run:?} {:?}", auto.changes);
             assert!(late <= 2, "{late} changes in twenty seconds\n{run:?} {:?}", auto.changes);
         }
     }
