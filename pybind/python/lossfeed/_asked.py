@@ -6,6 +6,7 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
+from . import _native
 from ._errors import SettingsError, UsageError
 from ._keywords import differs
 from ._memory import require_torch
@@ -33,7 +34,7 @@ class Asked:
     _asked: Keywords
     #: "torch" or "numpy".
     _framework: str
-    _engine: Any
+    _engine: _native.Engine | None
     #: Loader threads when it was made.
     _workers: int
 

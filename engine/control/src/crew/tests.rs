@@ -36,6 +36,48 @@ fn a_consumer_that_waits_gets_one_a_processor_and_more_only_if_threads_wait_too(
     assert_eq!(crew.threads(), 20, "each keeps a fifth of a processor busy");
 }
 
+/// A second of a consumer that waits for `threads` threads whose batches take `work_s` each.
+fn hungry(threads: usize, work_s: f64) -> Seen {
+    let made = threads as f64 / work_s;
+    let worked_s = made * work_s;
+    Seen { taken: made as u64, own_s: 0.1, waited_s: 0.9, made: made as u64, worked_s, cpu_s: worked_s }
+}
+
+#[test]
+fn searches_that_find_nothing_become_rare() {
+    let mut crew = Crew::new(8, 8);
+    // Every twelve seconds samples become a fifth larger, or smaller again.
+    let work = |second: usize| if second / 12 % 2 == 0 { 0.1 } else { 0.12 };
+    let changes: Vec<_> = (0..2000).filter_map(|at| crew.follow(hungry(crew.threads(), work(at)))).collect();
+    let tries = changes.iter().filter(|change| change.why == Why::Tries).count();
+    assert!((2..=12).contains(&tries), "{tries} searches in 2,000 s: {changes:?}");
+}
+
+#[test]
+fn a_rate_that_falls_far_is_looked_into_although_the_last_search_was_in_vain() {
+    let mut crew = Crew::new(8, 8);
+    let first: Vec<_> = (0..8).filter_map(|_| crew.follow(hungry(crew.threads(), 0.1))).collect();
+    assert_eq!(first.iter().map(|change| change.why).collect::<Vec<_>>(), [Why::Tries, Why::Less], "in vain");
+    // Now eight are in each other's way, and four are not.
+    let work = |threads: usize| if threads > 4 { 0.3 } else { 0.1 };
+    (0..10).for_each(|_| _ = crew.follow(hungry(crew.threads(), work(crew.threads()))));
+    assert_eq!(crew.threads(), 4);
+}
+
+#[test]
+fn a_number_that_was_too_few_is_not_tried_again_while_as_much_is_asked_for() {
+    let mut crew = Crew::new(8, 8);
+    // 1.2 threads are busy on average, and two are late now and then.
+    let mut second = |load: f64| {
+        let waited_s = if crew.threads() <= 2 { 0.1 } else { 0.0 };
+        crew.follow(Seen { taken: 100, own_s: 1.0 - waited_s, waited_s, made: 100, worked_s: load, cpu_s: load })
+    };
+    let whys: Vec<_> = (0..300).filter_map(|_| second(1.2)).map(|change| (change.threads, change.why)).collect();
+    assert_eq!(whys, [(2, Why::Enough), (3, Why::Waits)]);
+    // Half as much is asked for.
+    assert!((0..30).filter_map(|_| second(0.6)).any(|change| change.threads == 1));
+}
+
 #[test]
 fn nothing_is_learnt_of_clocks_that_say_nonsense_or_of_nobody_who_takes_batches() {
     let good = second(8, 0.1, 0.05);
