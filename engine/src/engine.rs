@@ -10,7 +10,8 @@
 //! | `copy_path`, `copy_cost` | which way batches take to a GPU |
 //! | `courier` | batches on their way to a GPU |
 //! | `mail` | scores on their way back from it |
-//! | `threads` | loader threads, started and waited for |
+//! | `crew` | how many loader threads there are |
+//! | `threads` | they, started and waited for |
 
 #[cfg(test)]
 mod auto_tests;
@@ -22,6 +23,9 @@ mod chaos_tests;
 mod copy_cost;
 mod copy_path;
 mod courier;
+mod crew;
+#[cfg(test)]
+mod crew_tests;
 mod dataset;
 mod exchange;
 #[cfg(test)]
@@ -89,6 +93,7 @@ pub struct Engine {
     deliveries: Mutex<Deliveries>,
     scale: Scale,
     threads: Threads,
+    threading: Mutex<crew::Threading>,
     publisher: Mutex<Option<Publisher>>,
     closed: AtomicBool,
     made_by: Process,

@@ -1,6 +1,7 @@
 //! Everything a user tunes, as plain values. Components (a source, a decoder, a device) are handed in beside them.
 
 mod images;
+mod workers;
 
 pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, JitterSettings, MixSettings};
 
@@ -189,9 +190,16 @@ pub struct Settings {
     /// at the cache.
     #[serde(default)]
     pub exchange: bool,
-    /// Threads that fetch, decode and fill batches. `None`: one a core. 0: the calling thread does it all, so that
-    /// cache decisions and scores interleave exactly as in the simulator.
+    /// Threads that fetch, decode and fill batches. `None`: as many as the run turns out to need ([`crate::crew`]), one a
+    /// processor to begin with. 0: the calling thread does it all, so that cache decisions and scores interleave exactly
+    /// as in the simulator.
     pub workers: Option<usize>,
+    /// Processors of this rank. `None`: those that the process may run on, shared with the other ranks of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processors: Option<usize>,
+    /// Ranks on this machine, this one included.
+    #[serde(default = "one")]
+    pub local_ranks: usize,
     /// Batches in preparation per worker, beside the one it fills. Default 2.
     pub prefetch_factor: usize,
     /// Host memory for samples that are read before their batch is decided, in bytes; 0: none are. Between epochs it holds
@@ -258,6 +266,8 @@ impl Default for Settings {
             world_size: 1,
             exchange: false,
             workers: None,
+            processors: None,
+            local_ranks: 1,
             prefetch_factor: 2,
             read_ahead: None,
             cache_bytes: 0,
@@ -281,13 +291,14 @@ impl Default for Settings {
     }
 }
 
+fn one() -> usize {
+    1
+}
+
 /// The default: callers find whole batches in their slots.
 fn gathered() -> Option<CopyPath> {
     Some(CopyPath::Gathered)
 }
-
-/// Read ahead where nobody says how much: some tens of thousands of small samples, or a few batches of photographs.
-const READ_AHEAD_BYTES: u64 = 128 << 20;
 
 /// Largest number of loader threads: beyond it a typo is likelier than a wish.
 const MAX_WORKERS: usize = 1024;
@@ -344,12 +355,8 @@ impl Settings {
                 self.depth()
             )));
         }
-        if self.slots_max() > u32::MAX as usize {
-            return Err(Error::settings(format!(
-                "max_slots {} is above the {} that can be counted",
-                self.slots_max(),
-                u32::MAX
-            )));
+        if let Some(slots) = self.max_slots.filter(|&slots| slots > u32::MAX as usize) {
+            return Err(Error::settings(format!("max_slots {slots} is above the {} that can be counted", u32::MAX)));
         }
         self.sampler.check_policy(self.policy_name(), policy::find_live(self.policy_name())?.needs)?;
         if self.exchange && self.sampler.looks_at_residents() {
@@ -391,26 +398,6 @@ impl Settings {
         self.sampler.build().map(drop)
     }
 
-    /// Threads to start; 0 = inline.
-    pub fn worker_count(&self) -> usize {
-        self.workers.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
-    }
-
-    /// How much is read ahead of a dataset, which lies behind a network or not.
-    pub fn read_ahead_bytes(&self, remote: bool) -> u64 {
-        self.read_ahead.unwrap_or(if remote && self.worker_count() > 0 { READ_AHEAD_BYTES } else { 0 })
-    }
-
-    /// Batch slots kept busy: one per worker being filled, `prefetch_factor` more each, and one being handed over.
-    pub fn depth(&self) -> usize {
-        self.worker_count() * (1 + self.prefetch_factor) + 1
-    }
-
-    /// The most batch slots there may be, lent ones included.
-    pub fn slots_max(&self) -> usize {
-        self.max_slots.unwrap_or(self.depth() + 64)
-    }
-
     /// How an epoch over `samples` is cut. Where the caller brings the order, how one of every sample would be.
     ///
     /// # Errors
@@ -426,13 +413,6 @@ impl Settings {
             )));
         }
         Batches::new(samples, self.batch_size.min(samples), false, 0, 1)
-    }
-
-    /// Batches that may be in preparation or finished and not taken. Under a buffer sampler a batch's scores must be
-    /// there in time for the batch that counts them.
-    pub fn window(&self) -> usize {
-        let most = self.sampler.buffer().map_or(u64::MAX, |options| options.lag.saturating_sub(2).max(1));
-        self.depth().min(usize::try_from(most).unwrap_or(usize::MAX))
     }
 
     /// The measurement that becomes importance.

@@ -31,8 +31,17 @@ const TOP_LEVEL: &[&str] = &[
 const COMMON: &[&str] = &["error", "types", "random"];
 
 /// The pure half by rank: a room may use rooms of a lower rank.
-const PURE: &[(&str, u32)] =
-    &[("index", 0), ("ring", 0), ("policy", 1), ("ledger", 2), ("sampler", 2), ("control", 3), ("sim", 4), ("jobs", 4)];
+const PURE: &[(&str, u32)] = &[
+    ("index", 0),
+    ("ring", 0),
+    ("crew", 0),
+    ("policy", 1),
+    ("ledger", 2),
+    ("sampler", 2),
+    ("control", 3),
+    ("sim", 4),
+    ("jobs", 4),
+];
 
 /// The effect half by rank. It may use all of the pure half. `stats` counts and `sync` locks for everyone, so they
 /// stand at the bottom.
@@ -54,7 +63,7 @@ const EFFECT: &[(&str, u32)] = &[
 
 /// Settings are plain values; some of them are the pure half's and the source's own. Rooms that only move bytes get
 /// what they need handed in.
-const SETTINGS_USES: &[&str] = &["sampler", "policy", "source"];
+const SETTINGS_USES: &[&str] = &["sampler", "policy", "source", "crew"];
 const USES_SETTINGS: &[&str] = &["loader", "scoring", "engine"];
 
 /// Parts of std that the pure half has no use for: it reads no clock, starts no thread, opens nothing.

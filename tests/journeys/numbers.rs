@@ -29,7 +29,9 @@ fn work_between_an_answer_that_nothing_is_there_and_the_next_question_is_busy_ti
 fn the_number_of_processors_is_asked_once_and_the_engine_says_what_it_was_told() {
     let asked = Settings { workers: None, ..settings(8) };
     let engine = engine(Patterned::new(64), asked.clone());
-    assert_eq!(engine.settings().workers, Some(asked.worker_count()));
+    let told = engine.settings();
+    assert_eq!((told.workers, told.processors), (None, Some(asked.worker_count())));
+    assert_eq!((engine.workers(), told.worker_count()), (asked.worker_count(), asked.worker_count()));
 }
 
 /// The engine's own page, as soon as `when` holds for it.

@@ -87,6 +87,42 @@ def test_num_workers_is_honoured(numbers):
             assert Where.threads == expected
 
 
+def test_the_number_of_workers_is_found_unless_it_is_named(numbers, monkeypatch):
+    import copy
+    import os
+    import pickle
+
+    cores = len(os.sched_getaffinity(0))
+    for keywords in ({}, {"num_workers": "auto"}, {"num_workers": None}):
+        with lf.Loader(numbers, 8, shuffle=True, seed=1, **keywords) as loader:
+            assert 1 <= loader.num_workers <= cores and loader.prefetch_factor == 2
+            for other in (pickle.loads(pickle.dumps(loader)), copy.copy(loader)):
+                assert np.concatenate(epoch_ids(other)).tolist() == np.concatenate(epoch_ids(loader)).tolist()
+                loader.set_epoch(0)
+            assert loader.stats()["workers"] == loader.num_workers
+    with lf.Loader(numbers, 8, num_workers=3) as loader:
+        epoch_ids(loader)
+        assert (loader.num_workers, loader.stats()["workers"], loader.stats()["workers_reason"]) == (3, 3, 0)
+    # Ranks of one machine share its processors; what is no number says nothing.
+    for said, most in (("1000", 1), ("no", cores), ("0", cores), ("", cores)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
+        assert 1 <= lf.Loader(numbers, 8).num_workers <= most
+
+
+def test_one_seed_is_one_order_whether_the_number_of_workers_is_found_or_named(numbers):
+    def order(workers):
+        with lf.Loader(numbers, 8, shuffle=True, seed=4, num_workers=workers, cache="40%", policy="lru") as loader:
+            ids = [np.concatenate(epoch_ids(loader)).tolist() for _ in range(3)]
+            return ids, loader.state_dict()
+
+    (expected, state), (found, _) = order(0), order("auto")
+    assert found == expected
+    # A state names no number of workers: another one may go on from it.
+    with lf.Loader(numbers, 8, shuffle=True, seed=4, num_workers="auto", cache="40%", policy="lru") as loader:
+        loader.load_state_dict(state)
+        assert loader.epoch == 3
+
+
 def test_prefetch_factor_bounds_how_far_workers_run_ahead():
     class Count:
         fetched = 0

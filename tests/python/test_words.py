@@ -28,6 +28,7 @@ KEYWORDS = {
     "sampler": _words.Sampler,
     "cache_form": _words.CacheForm,
     "copy_path": _words.CopyPath,
+    "num_workers": _words.Workers,
     "on_error": _words.OnError,
     "ranks": _words.Ranks,
     "score": _words.Score,

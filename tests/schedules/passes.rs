@@ -31,7 +31,7 @@ impl Pass {
         let feed = Arc::new(Feed::new(pool.clone(), batches, trouble));
         let cut = Cut::Even(Batches::new(samples, ROWS, false, 0, 1).unwrap());
         let plan = Plan { epoch: 0, order: Arc::new(order), cut, behind: Vec::new() };
-        let iteration = Arc::new(Iteration::new(feed, PASS, plan, 0, window, workers));
+        let iteration = Arc::new(Iteration::new(feed, PASS, plan, 0, window, workers, workers));
         let workers = (0..workers)
             .map(|worker| {
                 let iteration = iteration.clone();
@@ -105,6 +105,42 @@ fn a_lost_wake_up_is_found() {
     deadlocks(Fault::NobodyIsNotified, 2000, a_whole_pass);
     deadlocks(Fault::NobodyIsNotified, 2000, a_pass_with_a_gap);
     deadlocks(Fault::SleepsTooLate, 2000, a_whole_pass);
+}
+
+/// The number of threads that work, and of batches that may wait, changes at any moment, also while all of them wait.
+fn a_pass_whose_threads_rest_and_work_again() {
+    let (batches, workers) = (5, 3);
+    let pool = pool(1, 5, 5);
+    let pass = Pass::start(pool, batches, thread_rng().gen_range(1..4), workers, Trouble::None);
+    let iteration = pass.iteration.clone();
+    let other = thread::spawn(move || {
+        for _ in 0..3 {
+            // 0 is taken for 1: somebody has to work.
+            iteration.set_workers(thread_rng().gen_range(0..4), thread_rng().gen_range(1..4));
+        }
+    });
+    for number in 0..batches {
+        let Next::Batch(batch) = pass.next().unwrap() else { panic!("batch {number} did not come") };
+        batch.check();
+        assert_eq!(batch.ticket.number, number);
+    }
+    other.join().unwrap();
+    assert!(matches!(pass.next(), Ok(Next::End)));
+    // As the engine does at the end of a pass: those that rest go home.
+    pass.iteration.stop();
+    pass.end();
+}
+
+#[test]
+fn batches_come_in_their_order_however_many_threads_work() {
+    explore(Clock::Stands, 5000, a_pass_whose_threads_rest_and_work_again);
+    explore(Clock::Runs, 1000, a_pass_whose_threads_rest_and_work_again);
+}
+
+#[test]
+fn a_wake_up_that_one_at_rest_keeps_for_itself_is_found() {
+    deadlocks(Fault::NobodyIsNotified, 2000, a_pass_whose_threads_rest_and_work_again);
+    deadlocks(Fault::NotAllAreNotified, 5000, a_pass_whose_threads_rest_and_work_again);
 }
 
 /// More threads than the window has room for, and a consumer that leaves.

@@ -133,6 +133,11 @@ impl Condvar {
         WaitTimeoutResult(false)
     }
 
+    /// Without a deadline.
+    pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        self.wait_until(guard, Instant::now());
+    }
+
     pub(crate) fn notify_one(&self) {
         if FAULT.get() != Fault::NobodyIsNotified {
             self.0.notify_one();

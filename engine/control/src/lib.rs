@@ -12,11 +12,13 @@
 //! | `sampler` | an epoch's order and its weights |
 //! | `control` | all of these as one state machine, driven by the engine and by the simulator |
 //! | `sim` | a recorded run through a policy, a run that samplers draw, and how long it takes |
+//! | `crew` | how many loader threads fill batches |
 //! | `jobs` | cache and bandwidth, divided among several jobs |
 //! | `ring` | the states of batch slots |
 //! | `error`, `types`, `random` | words shared by all crates |
 
 pub mod control;
+pub mod crew;
 pub mod error;
 pub mod index;
 pub mod jobs;

@@ -1,6 +1,7 @@
 //! Making an engine: everything that can be refused is refused first, then memory is taken.
 
 use super::copy_path::Obstacles;
+use super::crew::Threading;
 use super::pacing::Pacing;
 use super::run::Clock;
 use super::threads::Threads;
@@ -124,7 +125,7 @@ struct Checked {
 impl Checked {
     fn new(dataset: Dataset, settings: Settings, left: Left) -> Result<Self> {
         // Asked of the system once, and not again for every batch.
-        let settings = Settings { workers: Some(settings.worker_count()), ..settings };
+        let settings = settings.with_processors();
         let samples = dataset.source.len();
         settings.validate(samples)?;
         if settings.read_ahead.is_some_and(|bytes| bytes > 0) && dataset.source.expected_bytes(0).is_none() {
@@ -168,7 +169,9 @@ impl Checked {
         counters.samples_in_dataset.store(samples as u64, Relaxed);
         counters.samples_in_share.store(batches.share() as u64, Relaxed);
         counters.batches_per_epoch.store(batches.len() as u64, Relaxed);
-        let pool = SlotPool::new(layout, settings.depth(), settings.slots_max(), Arc::clone(&device))?;
+        let threading = Threading::new(&settings, layout.total_bytes());
+        let slots_max = settings.slots_max(threading.most());
+        let pool = SlotPool::new(layout, settings.depth(), slots_max, Arc::clone(&device))?;
         let mut arena = Arena::new(settings.cache_bytes, &*device)?;
         let copy_choice = match copy_path {
             Some(path) => CopyChoice { path, measured: Vec::new() },
@@ -259,6 +262,7 @@ impl Checked {
             digest: OnceLock::new(),
             deliveries: Mutex::new(Deliveries::new(samples)),
             threads: Threads::default(),
+            threading: Mutex::new(threading),
             publisher: Mutex::new(publisher),
             closed: AtomicBool::new(false),
             made_by: Process::current(),

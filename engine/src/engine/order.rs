@@ -35,11 +35,6 @@ impl Engine {
         };
         Ok(Plan { epoch, order, cut, behind: Vec::new() })
     }
-
-    /// Loader threads of this run; 0: each batch is prepared by whoever asks for it.
-    pub fn workers(&self) -> usize {
-        self.settings.worker_count()
-    }
 }
 
 #[cfg(test)]

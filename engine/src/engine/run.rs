@@ -200,11 +200,14 @@ impl Engine {
             self.threads.start_reading(&self.feed)?;
             ahead.begin(begun);
         }
-        let window = self.settings.window();
-        let workers = self.settings.worker_count();
-        let iteration = Arc::new(Iteration::new(Arc::clone(&self.feed), begun.pass, plan, first, window, workers));
+        let (workers, most) = {
+            let threading = self.threading.lock();
+            (threading.workers(), threading.most())
+        };
+        let (feed, window) = (Arc::clone(&self.feed), self.settings.window(workers));
+        let iteration = Arc::new(Iteration::new(feed, begun.pass, plan, first, window, workers, most));
         self.deliveries.lock().begin(epoch, first);
-        self.threads.start(&iteration, workers).inspect_err(|_| iteration.stop())?;
+        self.start_threads(&iteration).inspect_err(|_| iteration.stop())?;
         clock.next_epoch = epoch + 1;
         clock.iteration += 1;
         clock.current = Some(iteration);
@@ -232,10 +235,11 @@ impl Engine {
     pub fn next_batch(&self, iteration: u64, wait: Duration) -> Result<Next> {
         self.usable()?;
         let Some(current) = self.ask(iteration)? else { return Ok(Next::End) };
-        let next = current.next(wait, self.settings.worker_count() == 0);
+        let next = current.next(wait, self.settings.workers == Some(0));
         match &next {
             Ok(Next::Batch(batch)) => {
                 self.cover(batch);
+                self.tune(&current);
                 self.answered(iteration);
             }
             Ok(Next::End) if current.taken() < current.len() => {

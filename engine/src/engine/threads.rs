@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::loader::{Feed, Iteration};
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,11 +32,11 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Starts the `workers` threads of a pass. If one cannot be had, those that were started run until the pass is
-    /// stopped.
-    pub(super) fn start(&self, pass: &Arc<Iteration>, workers: usize) -> Result<()> {
+    /// Starts threads of a pass, those of these numbers. If one cannot be had, those that were started run until the pass
+    /// is stopped.
+    pub(super) fn start(&self, pass: &Arc<Iteration>, workers: Range<usize>) -> Result<()> {
         self.running.lock().retain(|thread| !thread.handle.is_finished());
-        for worker in 0..workers {
+        for worker in workers {
             let (shared, pass) = (Arc::clone(pass), Arc::clone(pass));
             let in_hand = move || format!("lossfeed-{worker}: {}", pass.work_in_hand(worker));
             self.spawn(format!("lossfeed-{worker}"), "lower num_workers", in_hand, move || shared.work(worker))?;

@@ -7,13 +7,14 @@ use crate::sync::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The ordered hand-over between workers and the consumer, at most `window` batches deep.
+/// The ordered hand-over between workers and the consumer, at most a window of batches deep.
 pub(super) struct Delivery {
     state: Mutex<State>,
     changed: Condvar,
     room: Condvar,
+    /// Where workers wait that are more than there are to be. Apart from `room`, whose wake-ups they would swallow.
+    bench: Condvar,
     total: usize,
-    window: usize,
 }
 
 /// A batch, or why there is none, and who worked on it.
@@ -27,7 +28,11 @@ pub(super) struct Finished {
 struct State {
     ready: BTreeMap<usize, Finished>,
     next: usize,
-    /// Batches promised by workers and not taken yet; never above `window`.
+    /// Workers that may promise batches: those below this number.
+    workers: usize,
+    /// Batches that may be promised at a time.
+    window: usize,
+    /// Batches promised by workers and not taken yet. Above `window` only after that was lowered.
     claimed: usize,
     /// Whether any batch of the epoch was taken.
     taken_any: bool,
@@ -69,28 +74,47 @@ pub(super) enum Turn {
 }
 
 impl Delivery {
-    /// For batches `first..total`.
-    pub(super) fn new(first: usize, total: usize, window: usize) -> Self {
+    /// For batches `first..total`, by so many workers.
+    pub(super) fn new(first: usize, total: usize, window: usize, workers: usize) -> Self {
         let state = State {
             ready: BTreeMap::new(),
             next: first,
+            workers,
+            window,
             claimed: 0,
             taken_any: first > 0,
             nothing_good: None,
             fatal: None,
             closed: false,
         };
-        Self { state: Mutex::new(state), changed: Condvar::new(), room: Condvar::new(), total, window }
+        let (changed, room, bench) = (Condvar::new(), Condvar::new(), Condvar::new());
+        Self { state: Mutex::new(state), changed, room, bench, total }
     }
 
-    /// A worker promises a batch, as soon as the window has room; false if it has none within `wait`, or the pass is
-    /// over.
-    pub(super) fn claim(&self, wait: Duration) -> bool {
+    /// From now on so many workers promise batches, and so many batches at a time. Who has promised one brings it.
+    pub(super) fn set_workers(&self, workers: usize, window: usize) {
+        let mut state = self.state.lock();
+        (state.workers, state.window) = (workers, window);
+        drop(state);
+        // Those that wait for room may have to leave it to others.
+        self.room.notify_all();
+        self.bench.notify_all();
+    }
+
+    /// Worker `worker`, counted from 0, promises a batch, as soon as the window has room; false if it has none within
+    /// `wait`, or the pass is over. One that is not to work now waits here until it is, or the pass is over.
+    pub(super) fn claim(&self, worker: usize, wait: Duration) -> bool {
         let mut state = self.state.lock();
         let deadline = Instant::now() + wait;
         let mut over = false;
         while !state.closed {
-            if state.claimed < self.window {
+            if worker >= state.workers {
+                // The wake-up that brought it here may have been meant for one that works.
+                self.room.notify_one();
+                self.bench.wait(&mut state);
+                continue;
+            }
+            if state.claimed < state.window {
                 state.claimed += 1;
                 return true;
             }
@@ -192,6 +216,7 @@ impl Delivery {
         drop(state);
         self.changed.notify_all();
         self.room.notify_all();
+        self.bench.notify_all();
         drop(unwanted);
     }
 }

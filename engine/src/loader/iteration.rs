@@ -2,7 +2,7 @@
 
 use super::delivery::{Delivery, Finished, Turn};
 use super::fill::{Filled, Planned};
-use super::timesheet::{Spent, Timesheet, Work};
+use super::timesheet::{Spent, Timesheet, Work, processor_time};
 use super::{Batch, Feed, Next};
 use crate::control::Plan;
 use crate::error::{Error, Result};
@@ -26,8 +26,10 @@ pub struct Iteration {
     /// The first batch that may not have been decided yet.
     undecided: AtomicUsize,
     delivery: Delivery,
-    /// One a loader thread; the consumer's own where there is none.
+    /// One a loader thread there may be; the consumer's own where there is none.
     sheets: Vec<Timesheet>,
+    /// Loader threads that work: those below this number.
+    workers: AtomicUsize,
     /// Which batch each of them works on.
     at: Vec<AtomicUsize>,
     stopped: AtomicBool,
@@ -38,17 +40,27 @@ pub struct Iteration {
 
 impl Iteration {
     /// The pass over `plan` that the cache knows as `pass`, beginning with batch `first` (0, or where a resumed run
-    /// goes on), for `workers` loader threads; with 0 of them the consumer does the work.
-    pub fn new(feed: Arc<Feed>, pass: u64, plan: Plan, first: usize, window: usize, workers: usize) -> Self {
-        let delivery = Delivery::new(first, plan.len(), window);
+    /// goes on), for `workers` loader threads, of which there may be `most` later; with 0 of them the consumer does the
+    /// work.
+    pub fn new(
+        feed: Arc<Feed>,
+        pass: u64,
+        plan: Plan,
+        first: usize,
+        window: usize,
+        workers: usize,
+        most: usize,
+    ) -> Self {
+        let delivery = Delivery::new(first, plan.len(), window, workers);
         Self {
             feed,
             pass,
             plan,
             undecided: AtomicUsize::new(first),
             delivery,
-            sheets: (0..workers.max(1)).map(|_| Timesheet::new()).collect(),
-            at: (0..workers.max(1)).map(|_| AtomicUsize::new(first)).collect(),
+            sheets: (0..most.max(1)).map(|_| Timesheet::new()).collect(),
+            workers: AtomicUsize::new(workers.max(1)),
+            at: (0..most.max(1)).map(|_| AtomicUsize::new(first)).collect(),
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             held: AtomicUsize::new(0),
@@ -116,6 +128,15 @@ impl Iteration {
         self.delivery.close();
     }
 
+    /// From now on the first `workers` loader threads work, at least one, and `window` batches may be in preparation or
+    /// wait. The others rest when they have brought what they have in hand. Who is in a batch, and their order, is the
+    /// same: batches are decided in their order, whoever fills them.
+    pub fn set_workers(&self, workers: usize, window: usize) {
+        let workers = workers.clamp(1, self.sheets.len());
+        self.workers.store(workers, Relaxed);
+        self.delivery.set_workers(workers, window);
+    }
+
     /// What worker `worker` has in hand, in words.
     pub fn work_in_hand(&self, worker: usize) -> String {
         let number = self.at.get(worker).map_or(0, |at| at.load(Relaxed));
@@ -127,7 +148,7 @@ impl Iteration {
         let mut scratch = Scratch::default();
         let sheet = &self.sheets[worker];
         while !self.stopped.load(Acquire) && self.undecided.load(Relaxed) < self.plan.len() {
-            if !self.delivery.claim(SLOT_WAIT) {
+            if !self.delivery.claim(worker, SLOT_WAIT) {
                 continue;
             }
             sheet.turn(Work::Slot);
@@ -155,7 +176,7 @@ impl Iteration {
     fn produce(&self, slot: BatchSlot, scratch: &mut Scratch, worker: usize) -> bool {
         let feed = &self.feed;
         let sheet = &self.sheets[worker];
-        let before = sheet.spent();
+        let (before, computed) = (sheet.spent(), processor_time());
         sheet.turn(Work::Decide);
         // After a batch that failed no other is decided.
         let failed = self.failed.load(Acquire);
@@ -195,6 +216,10 @@ impl Iteration {
         let took = spent.since(&before);
         feed.counters.source_us_total.fetch_add(took.on(Work::Source).as_micros() as u64, Relaxed);
         feed.counters.decode_us_total.fetch_add(took.on(Work::Decode).as_micros() as u64, Relaxed);
+        let computed = processor_time().saturating_sub(computed);
+        feed.counters.filled_total.fetch_add(1, Relaxed);
+        feed.counters.work_us_total.fetch_add(took.total().as_micros() as u64, Relaxed);
+        feed.counters.processor_us_total.fetch_add(computed.as_micros() as u64, Relaxed);
         self.delivery.put(number, Finished { filled, worker, spent });
         true
     }
@@ -213,8 +238,9 @@ impl Iteration {
             Some((worker, spent)) => spent.since(&before[*worker]),
             // Nobody brought anything yet: all are waited for alike.
             None => {
-                let all: Vec<Spent> = self.spent().iter().zip(before).map(|(now, then)| now.since(then)).collect();
-                Spent::mean(&all)
+                let workers = self.workers.load(Relaxed);
+                let all = self.spent().into_iter().zip(before).map(|(now, then)| now.since(then));
+                Spent::mean(&all.take(workers).collect::<Vec<Spent>>())
             }
         };
         let causes = before.as_ref().map(during).unwrap_or_default();

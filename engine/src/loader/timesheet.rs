@@ -42,6 +42,11 @@ impl Spent {
         Spent(std::array::from_fn(|k| self.0[k].saturating_sub(earlier.0[k])))
     }
 
+    /// All of it.
+    pub(super) fn total(&self) -> Duration {
+        self.0.iter().sum()
+    }
+
     /// The mean of several threads.
     pub(super) fn mean(all: &[Spent]) -> Spent {
         let threads = all.len().max(1) as u32;
@@ -60,6 +65,12 @@ impl Spent {
         parts[CAUSES] = waited_us - parts.iter().sum::<u64>();
         parts
     }
+}
+
+/// Processor time of the calling thread since it began.
+pub(super) fn processor_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(now).unwrap_or_default()
 }
 
 /// One thread's clock. Others may read it at any moment.
@@ -118,6 +129,19 @@ mod tests {
         assert_eq!(spent([150, 50, 0, 0, 0]).divide(100), [75, 25, 0, 0, 0, 0]);
         assert_eq!(Spent::default().divide(7), [0, 0, 0, 0, 0, 7]);
         assert_eq!(spent([9, 0, 0, 0, 0]).divide(0), [0; CAUSES + 1]);
+    }
+
+    #[test]
+    fn processor_time_is_the_threads_own_and_does_not_run_while_it_sleeps() {
+        let (began, clock) = (processor_time(), Instant::now());
+        std::thread::sleep(Duration::from_millis(20));
+        // However busy the machine is, a thread has no more of it than there was.
+        assert!(processor_time() - began < clock.elapsed());
+        let before = processor_time();
+        while processor_time() == before {
+            std::hint::black_box((0..1000).sum::<u64>());
+        }
+        assert!(std::thread::spawn(processor_time).join().unwrap() < processor_time() + Duration::from_secs(1));
     }
 
     proptest! {

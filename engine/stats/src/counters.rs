@@ -32,6 +32,12 @@ pub enum Unit {
     Failures,
     /// Requests to a store.
     Requests,
+    /// Threads.
+    Threads,
+    /// Changes of a number.
+    Changes,
+    /// A number that stands for words.
+    Code,
     /// A share, 0 to 1.
     Ratio,
 }
@@ -49,6 +55,9 @@ impl Unit {
             Unit::Epochs => "epochs",
             Unit::Failures => "failures",
             Unit::Requests => "requests",
+            Unit::Threads => "threads",
+            Unit::Changes => "changes",
+            Unit::Code => "code",
             Unit::Ratio => "ratio",
         }
     }
@@ -162,7 +171,7 @@ counters! {
     /// Of this, while the thread that brought the batch read from the source (µs). High: the source or its connections
     /// are slow.
     wait_source_us_total: Counter, Microseconds;
-    /// Of this, while it decoded (µs). High: more `num_workers`, or `cache_form="decoded"`.
+    /// Of this, while it decoded (µs). High: a larger `num_workers`, or `cache_form="decoded"`.
     wait_decode_us_total: Counter, Microseconds;
     /// Of this, while it had no free batch slot (µs). High: the consumer holds on to batches.
     wait_slot_us_total: Counter, Microseconds;
@@ -178,6 +187,12 @@ counters! {
     source_us_total: Counter, Microseconds;
     /// Time decoding (µs, summed over threads).
     decode_us_total: Counter, Microseconds;
+    /// Batches that loader threads have filled.
+    filled_total: Counter, Batches;
+    /// What these took (µs, summed over threads): reading, decoding, copying and deciding.
+    work_us_total: Counter, Microseconds;
+    /// Of this, on a processor (µs). Far less: threads wait for the source or for each other, or processors are short.
+    processor_us_total: Counter, Microseconds;
     /// Samples delivered from where the cache has them, without being gathered in a batch slot.
     in_place_samples_total: Counter, Samples;
     /// Samples that could not be read or decoded.
@@ -240,6 +255,13 @@ counters! {
     slots_copying: Gauge, Batches;
     /// Complete batches that wait. Near 0: the consumer waits for data.
     slots_ready: Gauge, Batches;
+    /// Loader threads that fill batches now; 0: the consumer's own thread does.
+    workers: Gauge, Threads;
+    /// Times that their number was changed, with `num_workers="auto"`.
+    workers_changes_total: Counter, Changes;
+    /// Why it was last: 1 the consumer waits, 2 threads hardly rest, 3 fewer have time enough, 4 fewer may bring as much,
+    /// 5 as much comes with fewer, 6 less comes with fewer. 0: it was not.
+    workers_reason: Gauge, Code;
     /// Different samples delivered in this epoch.
     distinct_epoch: Gauge, Samples;
     /// Different samples delivered since the start.

@@ -6,17 +6,19 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
+from . import _native
 from ._errors import SettingsError, UsageError
 from ._keywords import differs
 from ._memory import require_torch
 from ._order import Cut, Order
+from ._words import Workers
 
 
 class Keywords(SimpleNamespace):
     """A loader's keywords, as they were given."""
 
     batch_size: int
-    num_workers: int | None
+    num_workers: int | Workers | None
     weights: Any
     pin_memory: bool
     drop_last: bool
@@ -32,7 +34,8 @@ class Asked:
     _asked: Keywords
     #: "torch" or "numpy".
     _framework: str
-    #: Loader threads.
+    _engine: _native.Engine | None
+    #: Loader threads when it was made.
     _workers: int
 
     def _to_copy(self, under_way: bool) -> dict[str, Any]:
@@ -92,8 +95,9 @@ class Asked:
 
     @property
     def num_workers(self) -> int:
-        """Loader threads: as given, or one a core; with 0 the calling thread prepares each batch."""
-        return self._workers
+        """Loader threads: as given, or with "auto" as many as fill batches now; with 0 the calling thread prepares each
+        batch."""
+        return self._workers if self._engine is None else self._engine.workers()
 
     @property
     def collate_fn(self) -> Any:

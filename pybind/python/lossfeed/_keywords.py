@@ -28,7 +28,7 @@ HONOURED = {
     "begins; or one of lossfeed's samplers by name (uniform, auto, cost-aware, replay, …)",
     "batch_sampler": "anything that gives lists of ids: its batches are the plan; batch_size= says the most samples of "
     "one where it has no batch_size of its own",
-    "num_workers": "loader threads, not processes; None is one a core, 0 works in the calling thread",
+    "num_workers": "loader threads, not processes; \"auto\" finds the number, 0 works in the calling thread",
     "collate_fn": "called with the list of a batch's samples, of plain pairs the (x, y) rows of the finished batch; what it "
     "returns is the batch's data, or of a pair data and target",
     "pin_memory": "with a CUDA device batches are always page-locked; without one True brings a warning, as in torch",
@@ -129,8 +129,9 @@ def choice(name: str, value: Any, *allowed: W) -> W:
 
 
 def workers(num_workers: Any, prefetch_factor: Any) -> tuple[int | None, int]:
-    """(threads or None, batches ahead per thread)."""
-    count = None if num_workers is None else whole("num_workers", num_workers, 0, 1024)
+    """(threads, or None for as many as the run needs; batches ahead per thread)."""
+    found = num_workers is None or (isinstance(num_workers, str) and num_workers == "auto")
+    count = None if found else whole("num_workers", num_workers, 0, 1024, ' or "auto"')
     if prefetch_factor is None:
         return count, 2
     if count == 0:

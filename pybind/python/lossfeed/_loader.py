@@ -56,7 +56,11 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             this order. None: all.
         weights: one number a sample: ids are drawn with replacement, in proportion to them (torch's
             ``WeightedRandomSampler``). ``batch.weight`` stays 1: the mean is over what was drawn, as there.
-        num_workers: threads; None is one a core, 0 prepares each batch in the calling thread, deterministically.
+        num_workers: threads. ``"auto"``, the default and the same as None, finds their number while the run goes on: one
+            for each processor of this rank to begin with, fewer if the training does not wait with fewer, and more
+            if threads wait for the source more than they compute. What comes in a batch does not depend on it.
+            :attr:`num_workers` and ``lossfeed smi`` tell the number. Any other number is kept; 0 prepares each batch
+            in the calling thread, deterministically.
         collate_fn: called with the list of a batch's samples: ``(x, y)`` rows, or what a Python dataset of other samples
             gives, numbers and text as they were. What it returns is the batch's data, or, of a pair, data and target.
         pad: how arrays that differ in length are joined: a number fills up to the longest of the batch, ``"nested"``
@@ -134,7 +138,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         shuffle: bool | None = None,
         sampler: _words.Sampler | dict[str, Any] | Iterable[int] | None = None,
         batch_sampler: Iterable[Iterable[int]] | None = None,
-        num_workers: int | None = None,
+        num_workers: int | _words.Workers | None = "auto",
         collate_fn: Any = None,
         pin_memory: bool = False,
         drop_last: bool = False,

@@ -225,6 +225,7 @@ def _settings(
         "exchange": _keywords.choice("ranks", asked.ranks, "own", "exchange") == "exchange",
         "workers": workers,
         "prefetch_factor": ahead,
+        "local_ranks": _ranks.on_this_machine(),
         "read_ahead": None if asked.read_ahead is None else parse_bytes("read_ahead", asked.read_ahead),
         "cache_bytes": parse_cache(asked.cache, lambda: data.cache_bytes(form)),
         "cache_form": form,

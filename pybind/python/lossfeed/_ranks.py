@@ -72,6 +72,13 @@ def find(rank: Any, world_size: Any) -> World:
     return _environment()
 
 
+def on_this_machine() -> int:
+    """Ranks that share this machine's processors, by LOCAL_WORLD_SIZE in the environment (torchrun sets it); 1 where
+    nobody says."""
+    said = os.environ.get("LOCAL_WORLD_SIZE", "").strip()
+    return int(said) if said.isdecimal() and 1 <= int(said) < 2**16 else 1
+
+
 def _environment() -> World:
     texts = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
     if texts["RANK"] is None and texts["WORLD_SIZE"] in (None, "1"):

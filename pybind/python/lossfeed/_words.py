@@ -24,6 +24,8 @@ CopyPath = Literal["auto", "gathered", "batched", "mapped"]
 OnError = Literal["raise", "skip", "substitute"]
 Ranks = Literal["own", "exchange"]
 Framework = Literal["auto", "torch", "numpy"]
+#: Beside any number.
+Workers = Literal["auto"]
 
 PixelType = Literal["float32", "float16", "bfloat16", "uint8"]
 Augment = Literal["trivial", "rand"]

@@ -17,6 +17,7 @@ from ._words import (
     Sampler,
     Score,
     Sequence,
+    Workers,
 )
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "Sampler",
     "Score",
     "Sequence",
+    "Workers",
 ]

@@ -1,5 +1,6 @@
 //! Snapshot → screen. Pure: same snapshot, same style, same width, same cells.
 
+use lossfeed_control::crew::Why;
 use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier, Style};
 
@@ -215,6 +216,12 @@ fn details(screen: &mut Screen, engine: &Engine, levels: [&'static str; 8]) {
         count("score_age_steps"),
     )
     .into()]);
+    if let Some(workers) = engine.counter("workers") {
+        let own = if workers == 0 { ": the training's own loads" } else { "" };
+        let why = engine.counter("workers_reason").and_then(Why::of_code);
+        let why = why.map(|why| format!("   changed {} times, last because {why}", count("workers_changes_total")));
+        screen.line([format!("threads {workers}{own}{}", why.unwrap_or_default()).into()]);
+    }
     if let Some(waited) = engine.counter("wait_us_total").filter(|&us| us > 0) {
         let causes = ["source", "decode", "slot", "copy", "decide", "handover"].map(|cause| {
             let us = engine.counter(&format!("wait_{cause}_us_total")).unwrap_or(0);

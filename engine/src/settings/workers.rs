@@ -1,0 +1,123 @@
+//! How many loader threads a run has, and how many batches they may prepare.
+
+use super::{MAX_WORKERS, Settings};
+use crate::crew::{Processors, share};
+
+/// Read ahead where nobody says how much: some tens of thousands of small samples, or a few batches of photographs.
+const READ_AHEAD_BYTES: u64 = 128 << 20;
+
+/// Batch slots of threads beyond those that a run begins with take so much at most.
+const MORE_BYTES: usize = 256 << 20;
+
+/// The most threads that are started unasked.
+const MOST_FOUND: usize = 64;
+
+impl Settings {
+    /// The same, and the number of processors is known.
+    pub fn with_processors(self) -> Self {
+        Self { processors: Some(self.processors.unwrap_or_else(|| of_rank(self.local_ranks))), ..self }
+    }
+
+    /// Threads to start with; 0 = inline. Those that are found while the run goes on begin with one a processor, and with
+    /// fewer if `max_slots` leaves no room for as many.
+    pub fn worker_count(&self) -> usize {
+        self.workers.unwrap_or_else(|| {
+            let room = self.max_slots.map_or(MAX_WORKERS, |slots| slots.saturating_sub(1) / (1 + self.prefetch_factor));
+            let processors = self.processors.unwrap_or_else(|| of_rank(self.local_ranks));
+            processors.min(room).clamp(1, MAX_WORKERS)
+        })
+    }
+
+    /// Threads that there may be in the run, where a batch slot takes `slot_bytes`: where they are found while it goes on,
+    /// four times as many as to begin with, as far as their slots take 256 MiB at most.
+    pub fn worker_max(&self, slot_bytes: usize) -> usize {
+        let start = self.worker_count();
+        if self.workers.is_some() {
+            return start;
+        }
+        let more = MORE_BYTES / slot_bytes.max(1);
+        let slots = self.max_slots.unwrap_or(usize::MAX).min(self.depth().saturating_add(more));
+        start.max((slots.saturating_sub(1) / 2).min(4 * start).min(MOST_FOUND))
+    }
+
+    /// How much is read ahead of a dataset, which lies behind a network or not.
+    pub fn read_ahead_bytes(&self, remote: bool) -> u64 {
+        self.read_ahead.unwrap_or(if remote && self.worker_count() > 0 { READ_AHEAD_BYTES } else { 0 })
+    }
+
+    /// Batch slots kept busy: one per worker being filled, `prefetch_factor` more each, and one being handed over.
+    pub fn depth(&self) -> usize {
+        self.worker_count() * (1 + self.prefetch_factor) + 1
+    }
+
+    /// The most batch slots there may be, lent ones included, with up to `workers` threads.
+    pub fn slots_max(&self, workers: usize) -> usize {
+        self.max_slots.unwrap_or(self.depth().max(2 * workers + 1) + 64)
+    }
+
+    /// Batches that may be in preparation or finished and not taken, with `workers` threads: as many as there are slots
+    /// to begin with, and at least one for each thread beside the one that it fills. Under a buffer sampler a batch's
+    /// scores must be there in time for the batch that counts them.
+    pub fn window(&self, workers: usize) -> usize {
+        let most = self.sampler.buffer().map_or(u64::MAX, |options| options.lag.saturating_sub(2).max(1));
+        self.depth().max(2 * workers + 1).min(usize::try_from(most).unwrap_or(usize::MAX))
+    }
+}
+
+/// Processors of one of `ranks` ranks on this machine; see [`share`].
+fn of_rank(ranks: usize) -> usize {
+    let quota = std::thread::available_parallelism().map_or(1, usize::from);
+    let allowed = rustix::thread::sched_getaffinity(None).map_or(quota, |set| set.count() as usize);
+    // The first process was bound by nobody: what it may run on is the machine, or the container.
+    let all = std::fs::read_to_string("/proc/1/status").ok().and_then(|status| allowed_of(&status)).unwrap_or(allowed);
+    share(Processors { allowed, quota, all, ranks })
+}
+
+/// The processors that a process may run on, as its status tells: hexadecimal words, separated by commas.
+fn allowed_of(status: &str) -> Option<usize> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"))?.trim();
+    mask.chars().filter(|&c| c != ',').map(|c| c.to_digit(16).map(|digit| digit.count_ones() as usize)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(processors: usize) -> Settings {
+        Settings { workers: None, processors: Some(processors), ..Settings::default() }
+    }
+
+    #[test]
+    fn a_mask_is_counted_and_nonsense_is_none() {
+        assert_eq!(allowed_of("Name:\tinit\nCpus_allowed:\tff,ffffff03\nCpus_allowed_list:\t0-1"), Some(34));
+        assert_eq!(allowed_of("Cpus_allowed:\t3"), Some(2));
+        assert_eq!((allowed_of("Cpus_allowed:\tx"), allowed_of("")), (None, None));
+        assert!(of_rank(1) >= of_rank(2) && of_rank(usize::MAX) == 1);
+    }
+
+    #[test]
+    fn threads_that_are_found_have_room_for_their_batches() {
+        let small = 1 << 10;
+        assert_eq!((found(4).worker_count(), found(4).worker_max(small)), (4, 16));
+        assert_eq!(found(40).worker_max(small), MOST_FOUND);
+        assert_eq!(found(100).worker_max(small), 100, "never fewer than to begin with");
+        // 13 slots to begin with, and one more.
+        assert_eq!(found(4).worker_max(MORE_BYTES), 6);
+        assert_eq!(found(4).worker_max(usize::MAX), 6);
+        let narrow = Settings { max_slots: Some(9), ..found(8) };
+        assert_eq!((narrow.worker_count(), narrow.worker_max(small)), (2, 4));
+        narrow.validate(100).unwrap();
+        let narrower = Settings { max_slots: Some(3), ..narrow };
+        assert!(narrower.validate(100).unwrap_err().to_string().contains("max_slots 3 is below the 4 slots"));
+        let named = Settings { workers: Some(3), ..found(8) };
+        assert_eq!((named.worker_count(), named.worker_max(small)), (3, 3));
+    }
+
+    #[test]
+    fn a_window_has_a_batch_in_work_and_one_ready_for_each_thread_and_what_it_began_with_at_least() {
+        let settings = found(4);
+        assert_eq!([1, 4, 6, 16].map(|workers| settings.window(workers)), [13, 13, 13, 33]);
+        assert_eq!(settings.slots_max(16), 33 + 64);
+        assert_eq!(Settings { max_slots: Some(40), ..settings }.slots_max(16), 40);
+    }
+}
