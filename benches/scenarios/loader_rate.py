@@ -36,7 +36,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("folder", nargs="?", help="CIFAR-10 as train-*.tar (default: $LOSSFEED_CIFAR)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="least time measured a round, where epochs can be repeated")
-    parser.add_argument("--workers", type=int, help="loader threads of lossfeed (default: one a core)")
+    parser.add_argument("--workers", type=int, help="loader threads of lossfeed (default: as many as the run needs)")
     parser.add_argument("--date", help="name of the record, if not today's date")
     parser.add_argument("--record", type=Path, help="folder of the records")
     return parser.parse_args()

@@ -33,7 +33,7 @@ def test_every_attribute_of_torchs_loader_is_there_and_says_what_was_asked_for(n
         assert getattr(ours, name) == getattr(theirs, name), name
     public = {name for name in dir(theirs) if not name.startswith("_")} - {"check_worker_number_rationality"}
     assert all(hasattr(ours, name) for name in public), public
-    # Nothing asked for: torch's loader has no workers then, and ours one a core.
+    # Nothing asked for: torch's loader has no workers then, and ours finds how many it needs.
     theirs, ours = torch.utils.data.DataLoader(given), lf.Loader(given, num_workers=0)
     assert all(getattr(ours, name) == getattr(theirs, name) for name in (*keywords, *ALIKE))
     threads = lf.Loader(given)

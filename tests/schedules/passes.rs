@@ -109,7 +109,7 @@ fn a_lost_wake_up_is_found() {
 
 /// The number of threads that work, and of batches that may wait, changes at any moment, also while all of them wait.
 fn a_pass_whose_threads_rest_and_work_again() {
-    let (batches, workers) = (5, 3);
+    let (batches, workers) = (4, 3);
     let pool = pool(1, 5, 5);
     let pass = Pass::start(pool, batches, thread_rng().gen_range(1..4), workers, Trouble::None);
     let iteration = pass.iteration.clone();
@@ -119,13 +119,21 @@ fn a_pass_whose_threads_rest_and_work_again() {
             iteration.set_workers(thread_rng().gen_range(0..4), thread_rng().gen_range(1..4));
         }
     });
-    for number in 0..batches {
-        let Next::Batch(batch) = pass.next().unwrap() else { panic!("batch {number} did not come") };
-        batch.check();
-        assert_eq!(batch.ticket.number, number);
+    let mut came = 0;
+    loop {
+        match pass.next().unwrap() {
+            Next::Batch(batch) => {
+                batch.check();
+                assert_eq!(batch.ticket.number, came);
+                came += 1;
+            }
+            // Where the clock runs a wait may end before anything came.
+            Next::Pending => {}
+            Next::End => break,
+        }
     }
     other.join().unwrap();
-    assert!(matches!(pass.next(), Ok(Next::End)));
+    assert_eq!(came, batches);
     // As the engine does at the end of a pass: those that rest go home.
     pass.iteration.stop();
     pass.end();
@@ -133,14 +141,14 @@ fn a_pass_whose_threads_rest_and_work_again() {
 
 #[test]
 fn batches_come_in_their_order_however_many_threads_work() {
-    explore(Clock::Stands, 5000, a_pass_whose_threads_rest_and_work_again);
-    explore(Clock::Runs, 1000, a_pass_whose_threads_rest_and_work_again);
+    explore(Clock::Stands, 3000, a_pass_whose_threads_rest_and_work_again);
+    explore(Clock::Runs, 500, a_pass_whose_threads_rest_and_work_again);
 }
 
 #[test]
 fn a_wake_up_that_one_at_rest_keeps_for_itself_is_found() {
     deadlocks(Fault::NobodyIsNotified, 2000, a_pass_whose_threads_rest_and_work_again);
-    deadlocks(Fault::NotAllAreNotified, 5000, a_pass_whose_threads_rest_and_work_again);
+    deadlocks(Fault::NotAllAreNotified, 2000, a_pass_whose_threads_rest_and_work_again);
 }
 
 /// More threads than the window has room for, and a consumer that leaves.

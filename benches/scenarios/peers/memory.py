@@ -27,7 +27,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, default=1_000_000)
     parser.add_argument("--every", type=int, default=100_000)
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--workers", type=int, help="loader threads (default: one a core)")
+    parser.add_argument("--workers", type=int, help="loader threads (default: as many as the run needs)")
     parser.add_argument("--limit-mib", type=float, default=4.0)
     parser.add_argument("--date", help="name of the record, if not today's date")
     parser.add_argument("--record", type=Path, help="folder of the records")

@@ -46,7 +46,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--workers", default="", help="loader threads (default: one a core)")
+    parser.add_argument("--workers", default="", help="loader threads (default: as many as the run needs)")
     parser.add_argument("--goal", type=float, default=0.3, help="seconds")
     parser.add_argument("--date", help="name of the record, if not today's date")
     parser.add_argument("--record", type=Path, help="folder of the records")
