@@ -1,3 +1,5 @@
+//! Files of beliefs: read as they were written, refused where they were changed, theirs alone who wrote them.
+
 use super::*;
 use proptest::prelude::*;
 use std::os::unix::fs::PermissionsExt;
