@@ -5,7 +5,9 @@
 //! | `build` | makes an engine: checks everything, then takes memory |
 //! | `run` | passes over epochs, and the consumer's clock |
 //! | `resume` | a run's state, taken and put back |
+//! | `other_ranks` | what a state of another number of ranks is to this one |
 //! | `exchange` | what ranks learned, brought together |
+//! | `keeping` | beliefs in a file, for the next process |
 //! | `dataset` | what an engine is made over |
 //! | `copy_path`, `copy_cost` | which way batches take to a GPU |
 //! | `courier` | batches on their way to a GPU |
@@ -32,8 +34,14 @@ mod exchange;
 mod exchange_tests;
 #[cfg(test)]
 mod given_tests;
+mod keeping;
+#[cfg(test)]
+mod keeping_tests;
 mod mail;
 mod order;
+mod other_ranks;
+#[cfg(test)]
+mod other_ranks_tests;
 mod pacing;
 #[cfg(test)]
 mod pacing_tests;
@@ -47,6 +55,7 @@ pub use copy_path::{CopyChoice, CopyCost};
 pub use courier::{Courier, ImagesBy, ImagesTo};
 pub use dataset::Dataset;
 pub use exchange::{Agreed, refusal};
+use keeping::Keeper;
 pub use mail::{Credits, Kept, ScoreMailbox};
 use threads::Threads;
 
@@ -91,9 +100,12 @@ pub struct Engine {
     /// Of the dataset; made when a state is first taken or given.
     digest: OnceLock<String>,
     deliveries: Mutex<Deliveries>,
-    scale: Scale,
+    scale: Arc<Scale>,
     threads: Threads,
     threading: Mutex<crew::Threading>,
+    keeper: Arc<Keeper>,
+    /// What of the files of scores is not believed, in words.
+    damaged: Option<String>,
     publisher: Mutex<Option<Publisher>>,
     closed: AtomicBool,
     made_by: Process,
@@ -221,6 +233,11 @@ impl Engine {
         self.apply_scores(ticket, &Measured { loss: losses, grad_norm: None, entropy: None, count: &count })
     }
 
+    /// What of the files in [`Settings::score_file`] is damaged and not believed, in words; `None`: nothing.
+    pub fn damaged_scores(&self) -> Option<&str> {
+        self.damaged.as_deref()
+    }
+
     /// What is believed about every sample now; NaN = no score.
     pub fn importance(&self) -> Vec<f32> {
         self.feed.cache.snapshot().scores().as_slice().to_vec()
@@ -282,6 +299,7 @@ impl Engine {
         if let Some(ahead) = &self.feed.read_ahead {
             ahead.close();
         }
+        self.keeper.close();
         // Last, so that a loader thread that is woken by it finds its pass stopped.
         self.feed.pool.close();
     }

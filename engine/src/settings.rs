@@ -1,6 +1,7 @@
 //! Everything a user tunes, as plain values. Components (a source, a decoder, a device) are handed in beside them.
 
 mod images;
+mod kept;
 mod workers;
 
 pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, JitterSettings, MixSettings};
@@ -253,6 +254,13 @@ pub struct Settings {
     /// `.gz`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<PathBuf>,
+    /// Keep beliefs in this file, for a process after this one: see [`crate::scoring::file`]. `{rank}` in its name is
+    /// this rank's number, and several ranks need it, unless they exchange scores: then the first rank's is all ranks'.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score_file: Option<PathBuf>,
+    /// Seconds from one writing of that file to the next, at least.
+    #[serde(default = "kept::a_minute")]
+    pub score_file_every: f64,
 }
 
 impl Default for Settings {
@@ -287,6 +295,8 @@ impl Default for Settings {
             job: None,
             stats: true,
             record: None,
+            score_file: None,
+            score_file_every: kept::a_minute(),
         }
     }
 }
@@ -381,6 +391,7 @@ impl Settings {
                 "a journal tells what one rank learned itself, and with exchanged scores its cache goes by what all of them did: leave record out, or leave the ranks their own shares",
             ));
         }
+        kept::check(self)?;
         if self.sampler.buffer().is_some() {
             let name = self.sampler.name();
             if self.policy_name() != "fifo" {

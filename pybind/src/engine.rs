@@ -322,9 +322,15 @@ impl Engine {
         Ok(PyBytes::new(py, &state))
     }
 
-    /// Goes on from a state.
-    fn load_state(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
-        outside(py, || self.core.load_state(state))
+    /// Goes on from a state of one rank, or those of all; answers what is not delivered, in words.
+    fn load_states(&self, py: Python<'_>, states: Vec<PyBackedBytes>) -> PyResult<Option<String>> {
+        let states: Vec<&[u8]> = states.iter().map(|state| &**state).collect();
+        outside(py, || self.core.load_states(&states))
+    }
+
+    /// What of the files of scores is damaged and not believed, in words.
+    fn damaged_scores(&self) -> Option<&str> {
+        self.core.damaged_scores()
     }
 
     /// Bad samples met so far.

@@ -12,8 +12,9 @@ import pickle
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ class Plan:
     #: Go on in the same process and loader after a stop.
     same_process: bool = False
     index_cache: str | None = None
+    #: The folder of a disk tier.
+    disk: str | None = None
     step_s: float = 0.0
 
     def to_json(self) -> str:
@@ -73,7 +76,9 @@ def make(plan: Plan) -> Any:
     """The loader of `plan`."""
     import lossfeed as lf
 
-    options = {"index_cache": plan.index_cache} if plan.index_cache is not None else {}
+    options: dict[str, Any] = {"index_cache": plan.index_cache} if plan.index_cache is not None else {}
+    if plan.disk is not None:
+        options |= {"disk": plan.disk, "disk_bytes": "64MiB", "latency": 0.0001}
     return lf.Loader(truth.opened(plan.kind, plan.where, **options), framework="numpy", **plan.loader)
 
 
@@ -88,9 +93,10 @@ def steps(loader: Any, plan: Plan, memory: Memory) -> Iterator[Row]:
 
 
 def undisturbed(plan: Plan) -> list[Row]:
-    """The log of a run that nobody disturbs."""
+    """The log of a run that nobody disturbs, and that nobody was before."""
     memory = Memory()
-    with make(plan) as loader:
+    alone = {name: value for name, value in plan.loader.items() if not name.startswith("score_file")}
+    with make(replace(plan, loader=alone, disk=None)) as loader:
         for _ in steps(loader, plan, memory):
             pass
     return memory.log
@@ -128,6 +134,10 @@ def live(plan: Plan, where: Path, tell: Callable[[bytes], object] = lambda _: No
     asked: list[int] = []
     if plan.stop == "terminate":
         signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    import lossfeed as lf
+
+    # A file of scores that a kill has torn would be told by a warning.
+    warnings.simplefilter("error", lf.ResumeWarning)
     loader = make(plan)
     if memory.state is not None:
         loader.load_state_dict(memory.state)

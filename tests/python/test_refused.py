@@ -89,7 +89,13 @@ def given(tmp_path_factory):
         one.close()
         return one
 
+    def private(name):
+        (root / name).write_bytes(b"a model that somebody has trained")
+        (root / name).chmod(0o600)
+        return str(root / name)
+
     return {
+        **{"private": private},
         **{"lf": lf, "torch": torch, "np": np, "os": os, "Items": Items, "boom": boom, "closed": closed},
         **{"x": x, "y": y, "z": torch.randn(8, 4), "pair": (x, y), "data": lf.open((x.numpy(), y.numpy()))},
         **{"loader": loader, "batch": batch, "state": loader.state_dict(), "other": lf.Loader((x, y), 8, num_workers=0, seed=0)},

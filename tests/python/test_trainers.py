@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 import lossfeed as lf
 from lossfeed.lightning import Batches
@@ -40,7 +41,7 @@ def test_a_plain_loop_goes_on_where_it_stood(tmp_path, stop):
     np.testing.assert_allclose(before + after, losses, rtol=1e-4)
 
 
-def test_a_state_of_all_ranks_goes_to_as_many(numbers):
+def test_a_state_of_all_ranks_is_loaded_as_that_of_one(numbers):
     def made():
         return lf.Loader(numbers, 8, shuffle=True, seed=1, num_workers=0)
 
@@ -55,7 +56,7 @@ def test_a_state_of_all_ranks_goes_to_as_many(numbers):
         resumed = Batches(made())
         resumed.load_state_dict(saved)
         assert [batch.ids.tolist() for batch in resumed] == rest
-    with pytest.raises(lf.SettingsError, match="saved by 2 ranks and these are 1"):
+    with pytest.raises(lf.SettingsError, match=r"2 states were given, of the ranks \[0, 0\] of 1"):
         batches.load_state_dict({"ranks": state["ranks"] * 2})
 
 
@@ -72,8 +73,13 @@ def test_torchruns_ranks_share_the_samples_and_train_one_model(tmp_path, way):
     assert sum(scores for _, _, scores, _ in found) == 3 * 1797, "every delivered sample is scored, by its rank"
     assert found[0][3] == found[1][3], "one model"
     assert "1797 samples, 1797 in the shares" in ended.stdout
+    states = [torch.load(tmp_path / f"loader.{rank}", weights_only=True) for rank in range(2)]
+    pixels, labels = load_digits(return_X_y=True)
+    digits = pixels.astype("float32") / 16, labels
     for rank in range(2):
-        state = torch.load(tmp_path / f"loader.{rank}", weights_only=True)
-        pixels = np.zeros((1797, 64), np.float32), np.zeros(1797, np.int64)
-        with pytest.raises(lf.SettingsError, match=f"rank {rank} .this loader: {1 - rank}"):
-            lf.Loader(pixels, 64, sampler="importance", rank=1 - rank, world_size=2, seed=0).load_state_dict(state)
+        other = lf.Loader(digits, 64, sampler="importance", cache="30%", rank=1 - rank, world_size=2, seed=0)
+        with pytest.raises(lf.SettingsError, match=f"is that of rank {rank} of 2, and this is rank {1 - rank} of 2"):
+            other.load_state_dict(states[rank])
+    alone = lf.Loader(digits, 64, sampler="importance", cache="30%", rank=0, world_size=1, seed=0)
+    alone.load_state_dict({"ranks": states})
+    assert alone.epoch == 3 and not alone.importance().isnan().any(), "one rank knows what two have learned"

@@ -139,6 +139,19 @@ impl Cache {
         if drawing.adaptive() { self.snapshot().draw(epoch) } else { drawing.draw_blind(epoch) }
     }
 
+    /// The draws of `epoch` of `ranks` ranks together: see [`crate::control::Drawing::draw_of_all`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn draw_of_all(&self, epoch: u64, ranks: u32) -> Result<Order> {
+        let (drawing, shared) = {
+            let state = self.state.lock();
+            (state.control.drawing().cloned(), state.control.shared())
+        };
+        let drawing = drawing.ok_or_else(|| Error::internal("an epoch is drawn without a sampler"))?;
+        drawing.draw_of_all(epoch, ranks, shared.as_deref())
+    }
+
     /// Whether orders depend on more than the seed.
     pub fn adaptive(&self) -> bool {
         self.state.lock().control.drawing().is_some_and(|drawing| drawing.adaptive())
@@ -264,6 +277,33 @@ impl Cache {
         drop(state);
         drop(loan.back());
         drop(old);
+    }
+
+    /// Appends what is known of the samples from `first` on, [`PIECE`] of them at most, as (sample, belief, stamp).
+    /// Answers whether there are more. The run goes on between two pieces.
+    pub fn known(&self, first: usize, into: &mut Vec<(SampleId, f32, u32)>) -> bool {
+        let state = self.state.lock();
+        let scores = state.control.scores();
+        let end = scores.len().min(first.saturating_add(PIECE));
+        for id in first.min(end)..end {
+            let id = id as SampleId;
+            if scores.standing(id) != Standing::Unseen {
+                into.push((id, scores.as_slice()[id as usize], scores.stamps()[id as usize]));
+            }
+        }
+        end < scores.len()
+    }
+
+    /// Whether anything was learned is told by this: batches scored so far, samples with a score, samples that failed.
+    pub fn learned(&self) -> (u32, usize, usize) {
+        let state = self.state.lock();
+        let scores = state.control.scores();
+        (state.control.step(), scores.seen(), scores.failed())
+    }
+
+    /// The samples that this rank may draw, ascending.
+    pub fn owned(&self) -> Arc<[SampleId]> {
+        self.state.lock().control.drawing().map_or_else(|| Arc::from([]), |drawing| Arc::clone(&drawing.owned))
     }
 
     /// What all ranks agreed on at the last exchange, what this one has learned since, and its clock, of one moment.

@@ -5,7 +5,7 @@ use super::crew::Threading;
 use super::pacing::Pacing;
 use super::run::Clock;
 use super::threads::Threads;
-use super::{CopyChoice, Dataset, Engine, copy_cost};
+use super::{CopyChoice, Dataset, Engine, copy_cost, keeping};
 use crate::arena::Arena;
 use crate::cache::Cache;
 use crate::control::{BufferSetup, Control, Drawing};
@@ -34,7 +34,7 @@ static ENGINES: AtomicU64 = AtomicU64::new(0);
 
 impl Engine {
     /// Checks everything, reserves the memory and publishes the stats page. No sample is read yet (images: one was, by
-    /// [`Dataset::new`]).
+    /// [`Dataset::new`]). Begins with the beliefs of [`Settings::score_file`], if there is one.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Settings`] for settings that do not fit each other or the dataset, and
@@ -44,7 +44,7 @@ impl Engine {
         let (settings, chosen) = chosen(&dataset, settings)?;
         let policy = policy::find_live(settings.policy_name())?.make;
         let samples = dataset.source.len();
-        Checked::new(dataset, settings, chosen)?.build(policy(samples))
+        Checked::new(dataset, settings, chosen)?.build(policy(samples))?.keeping()
     }
 
     /// The same with a cache policy of your own, made for as many samples as the dataset has. [`Settings::policy`] is
@@ -66,7 +66,13 @@ impl Engine {
             )));
         }
         settings.sampler.check_policy(policy.name(), policy.needs())?;
-        Checked::new(dataset, settings, Left::default())?.build(policy)
+        Checked::new(dataset, settings, Left::default())?.build(policy)?.keeping()
+    }
+
+    /// The same with what a file remembers, which is written from now on, if one was asked for.
+    fn keeping(mut self) -> Result<Self> {
+        self.damaged = self.keep_beliefs(keeping::clock())?;
+        Ok(self)
     }
 }
 
@@ -248,7 +254,7 @@ impl Checked {
         let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
         Ok(Engine {
             feed: Arc::new(feed),
-            scale: Scale::new(settings.score, settings.score_kind()),
+            scale: Arc::new(Scale::new(settings.score, settings.score_kind())),
             seed: settings.seed.into(),
             seed_is_open: settings.open_seed.into(),
             settings,
@@ -263,6 +269,8 @@ impl Checked {
             deliveries: Mutex::new(Deliveries::new(samples)),
             threads: Threads::default(),
             threading: Mutex::new(threading),
+            keeper: Arc::default(),
+            damaged: None,
             publisher: Mutex::new(publisher),
             closed: AtomicBool::new(false),
             made_by: Process::current(),

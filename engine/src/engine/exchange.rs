@@ -60,7 +60,8 @@ impl Engine {
             self.end_pass(&old);
         }
         let resumed = clock.resume.as_ref().filter(|c| c.header.epoch == clock.next_epoch);
-        let delivered = resumed.map_or(0, |c| c.header.delivered);
+        // Of an epoch that other numbers of ranks began something was delivered.
+        let delivered = resumed.map_or(0, |c| c.header.delivered.max(usize::from(c.header.part.is_some())));
         let epoch = clock.next_epoch;
         drop(clock);
         let (_, news, step) = self.feed.cache.shared()?;

@@ -8,8 +8,9 @@ use std::sync::Arc;
 impl Engine {
     /// Who comes when in the epoch under way, or in the one that starts next if none is: its draws, and the end of each
     /// batch among them. Nothing begins or changes by it. An order that is still to be drawn is shown as it would be
-    /// drawn now: samplers that go by scores draw another one if scores come first. Any thread; it takes as long as
-    /// drawing an epoch.
+    /// drawn now: samplers that go by scores draw another one if scores come first. Of an epoch that other numbers of
+    /// ranks began, only what they left is shown: batches before it are empty. Any thread; it takes as long as drawing
+    /// an epoch.
     ///
     /// # Errors
     /// `Usage` where nobody knows yet: under a sampler that decides batch by batch, and where the caller brings the order
@@ -28,10 +29,9 @@ impl Engine {
         }
         let epoch = clock.next_epoch;
         let restored = clock.resume.as_ref().filter(|c| c.header.epoch == epoch);
-        let stored = restored.and_then(|c| Some((Arc::new(c.order.clone()?), self.restored_cut(c))));
-        let (order, cut) = match stored {
-            Some(stored) => stored,
-            None => (self.feed.cache.draw(epoch)?, Cut::Even(self.batches)),
+        let (order, cut) = match restored.map(|c| self.restored_plan(c)).transpose()? {
+            Some((Some(order), cut)) => (Arc::new(order), cut),
+            _ => (self.feed.cache.draw(epoch)?, Cut::Even(self.batches)),
         };
         Ok(Plan { epoch, order, cut, behind: Vec::new() })
     }

@@ -1,6 +1,7 @@
 //! A run's state, taken and put back: what is left of an epoch is delivered, exactly.
 
 use super::Engine;
+use super::other_ranks::Taken;
 use crate::control::Cut;
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
@@ -71,6 +72,7 @@ impl Engine {
                 buffer: buffer.len(),
                 weights: self.weights.as_ref().map(|weights| *weights.lock()),
                 pace,
+                part: live.and(clock.part.clone()),
                 planned: order.as_ref().map_or(0, |o| o.ids.len()),
             },
             scores: scored.then(|| (scores.as_slice().to_vec(), scores.stamps().to_vec())),
@@ -80,38 +82,61 @@ impl Engine {
         .to_bytes()
     }
 
-    fn given_batches(&self) -> bool {
+    pub(super) fn given_batches(&self) -> bool {
         self.settings.sampler.given().is_some_and(|given| given.batches)
     }
 
     /// How a restored epoch's order is cut.
-    pub(super) fn restored_cut(&self, state: &Checkpoint) -> Cut {
-        if self.settings.sampler.given().is_none() {
-            return Cut::Even(self.batches);
+    ///
+    /// # Errors
+    /// `Settings` for a state that is damaged.
+    pub(super) fn restored_cut(&self, state: &Checkpoint) -> Result<Cut> {
+        let s = &self.settings;
+        if let Some(part) = &state.header.part {
+            return Ok(Cut::At(part.dealt(s.batch_size, s.drop_last, s.rank, s.world_size)?.ends()));
         }
-        let by_size = |draws| Given::ends(draws, self.settings.batch_size, self.settings.drop_last);
-        Cut::At(match self.given_batches() {
+        if s.sampler.given().is_none() {
+            return Ok(Cut::Even(self.batches));
+        }
+        let by_size = |draws| Given::ends(draws, s.batch_size, s.drop_last);
+        Ok(Cut::At(match self.given_batches() {
             true => state.buffer.iter().map(|&end| end as usize).collect(),
             false => by_size(state.header.planned),
-        })
+        }))
     }
 
     /// Whether the position and the order of a state can be those of a run like this one.
     fn check_position(&self, state: &Checkpoint) -> Result<()> {
         let (h, planned) = (&state.header, state.header.planned);
-        let batches = match (self.settings.sampler.given(), self.restored_cut(state)) {
-            (Some(_), Cut::At(ends)) => {
+        let of_plan = |share: usize| match state.order.is_some() && planned != share {
+            true => {
+                Err(Error::settings(format!("the state holds a plan of {planned} draws where an epoch has {share}")))
+            }
+            false => Ok(()),
+        };
+        let cut = self.restored_cut(state)?;
+        let batches = match (&h.part, cut) {
+            (Some(part), Cut::At(ends)) => {
+                let s = &self.settings;
+                let dealt = part.dealt(s.batch_size, s.drop_last, s.rank, s.world_size)?;
+                if h.delivered < dealt.first() {
+                    return Err(Error::settings(format!(
+                        "the state names batch {}, which other ranks delivered: it is damaged",
+                        h.delivered
+                    )));
+                }
+                of_plan(dealt.share())?;
+                ends.len()
+            }
+            (None, Cut::At(ends)) => {
                 Given::check_ends(&ends, planned, self.settings.batch_size)
                     .map_err(|e| Error::settings("the state's batches are damaged").because(e))?;
                 ends.len()
             }
-            _ if state.order.is_some() && planned != self.batches.share() => {
-                return Err(Error::settings(format!(
-                    "the state holds a plan of {planned} draws where an epoch has {}",
-                    self.batches.share()
-                )));
+            (_, Cut::Even(_)) => {
+                of_plan(self.batches.share())?;
+                self.batches.len()
             }
-            _ => self.batches.len(),
         };
         if h.delivered > batches {
             return Err(Error::settings(format!("the state names batch {} of {batches}", h.delivered)));
@@ -159,13 +184,57 @@ impl Engine {
         all
     }
 
-    /// Goes on where [`Self::state`] was taken: the next epoch started delivers exactly the batches that were left.
-    /// An iteration under way ends.
+    /// Whether a state is of a run like this one, but for the settings `free`.
     ///
     /// # Errors
-    /// `Settings` for bytes that are no state, and for the state of another run: one with another dataset, or with
-    /// other settings of those that shape orders. All that differ are named.
+    /// `Settings`, with all that differ.
+    pub(super) fn check_identity(&self, header: &Header, free: &[&str]) -> Result<()> {
+        let mine = self.identity();
+        let none = String::from("none");
+        let names: BTreeSet<&String> = header.identity.keys().chain(mine.keys()).collect();
+        // A seed that nobody chose is taken from the state.
+        let taken = |name: &String| free.contains(&name.as_str()) || (self.settings.open_seed && name == "seed");
+        let differs = |name: &&String| !taken(name) && header.identity.get(*name) != mine.get(*name);
+        let differing: Vec<String> = names
+            .into_iter()
+            .filter(differs)
+            .map(|name| {
+                let (was, is) = (header.identity.get(name).unwrap_or(&none), mine.get(name).unwrap_or(&none));
+                format!("{name} {was} (this loader: {is})")
+            })
+            .collect();
+        if differing.is_empty() {
+            return Ok(());
+        }
+        Err(Error::settings(format!(
+            "the state is another run's: it was taken with {}; make the loader as it was, or start an epoch afresh",
+            differing.join(", ")
+        )))
+    }
+
+    /// Goes on where [`Self::state`] was taken: the next epoch started delivers exactly the batches that were left.
+    /// An iteration under way ends. The state may be another rank's, as for [`Self::load_states`].
+    ///
+    /// # Errors
+    /// As there.
     pub fn load_state(&self, bytes: &[u8]) -> Result<()> {
+        self.load_states(&[bytes]).map(drop)
+    }
+
+    /// Goes on where a run of any number of ranks stood: `states` is one rank's, or all ranks', in any order. What was
+    /// left of its epoch is delivered by the ranks that load it, each sample as often as it was left; later epochs are
+    /// their own. With another number of ranks the batch size may be another one too. An iteration under way ends.
+    ///
+    /// One state is enough where it is this rank's of as many ranks, and where the epoch's order follows from the seed
+    /// alone (`uniform`; ranks that exchange scores), if all ranks stood where that one did.
+    ///
+    /// Answers, in words, what is not delivered, if anything is not: see decision 45.
+    ///
+    /// # Errors
+    /// `Settings` for bytes that are no state, for the state of another run (one with another dataset, or with
+    /// other settings of those that shape orders; all that differ are named), and for one state where those of all
+    /// ranks are needed.
+    pub fn load_states(&self, states: &[&[u8]]) -> Result<Option<String>> {
         self.usable()?;
         let cache = &self.feed.cache;
         if cache.is_recorded() && (!cache.is_new() || self.settings.sampler.buffer().is_some()) {
@@ -173,36 +242,14 @@ impl Engine {
                 "a journal tells of one run from its first batch on: make a new loader with record= for the resumed run (with the samplers echo and replay, whose state holds the cache too, without record=)",
             ));
         }
-        let checkpoint = Checkpoint::from_bytes(bytes)?;
-        let (h, mine) = (&checkpoint.header, self.identity());
-        let none = String::from("none");
-        let names: BTreeSet<&String> = h.identity.keys().chain(mine.keys()).collect();
-        // A seed that nobody chose is taken from the state.
+        let states: Vec<Checkpoint> =
+            states.iter().map(|bytes| Checkpoint::from_bytes(bytes)).collect::<Result<_>>()?;
+        let Taken { state: checkpoint, note } = self.taken(states)?;
+        let h = &checkpoint.header;
+        self.check_identity(h, &[])?;
+        self.check_sizes(&checkpoint)?;
         let brought = h.identity.get("seed").filter(|_| self.settings.open_seed);
         let brought: Option<u64> = brought.and_then(|seed| seed.parse().ok());
-        let taken = |name: &String| brought.is_some() && name == "seed";
-        let differs = |name: &&String| !taken(name) && h.identity.get(*name) != mine.get(*name);
-        let differing: Vec<String> = names
-            .into_iter()
-            .filter(differs)
-            .map(|name| {
-                let (was, is) = (h.identity.get(name).unwrap_or(&none), mine.get(name).unwrap_or(&none));
-                format!("{name} {was} (this loader: {is})")
-            })
-            .collect();
-        if !differing.is_empty() {
-            return Err(Error::settings(format!(
-                "the state is another run's: it was taken with {}; make the loader as it was, or start an epoch afresh",
-                differing.join(", ")
-            )));
-        }
-        if h.samples != self.feed.source.len() {
-            return Err(Error::settings(format!(
-                "the state covers {} samples of {}: it is damaged",
-                h.samples,
-                self.feed.source.len()
-            )));
-        }
         self.check_position(&checkpoint)?;
         let measured = h.measured.as_deref().map(ScoreKind::from_name).transpose()?;
         measured.map_or(Ok(()), |kind| self.scale.accepts(kind))?;
@@ -241,6 +288,7 @@ impl Engine {
         } else {
             self.feed.cache.replace_beliefs(scores, h.step);
         }
+        self.keeper.replaced();
         self.scale.replace(measured);
         if let Some(weights) = &self.weights {
             let was = h.weights.unwrap_or(WeightUse::Unread);
@@ -254,6 +302,6 @@ impl Engine {
         clock.next_epoch = h.epoch;
         clock.iteration += 1;
         clock.resume = Some(checkpoint);
-        Ok(())
+        Ok(note)
     }
 }

@@ -5,7 +5,7 @@ use crate::control::{Cut, Plan};
 use crate::error::{Error, Result};
 use crate::loader::checkpoint::{Checkpoint, WeightUse};
 use crate::loader::{Batch, Iteration, Next};
-use crate::sampler::{self, Given, Order};
+use crate::sampler::{self, Given, Order, Part};
 use crate::types::TensorSpec;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub(super) struct Clock {
     pub(super) iteration: u64,
     /// The pass under way. One that ended early stays, stopped: it is the run's position until another pass starts.
     pub(super) current: Option<Arc<Iteration>>,
+    /// What other numbers of ranks delivered of its epoch.
+    pub(super) part: Option<Part>,
     /// When the consumer got its last answer; `None` outside a pass.
     pub(super) last_return: Option<Instant>,
 }
@@ -172,22 +174,23 @@ impl Engine {
         }
         let epoch = clock.next_epoch;
         let resume = clock.resume.take();
-        let (first, stored) = match resume {
+        let (first, part, stored) = match resume {
             Some(c) if c.header.epoch == epoch => {
-                let cut = self.restored_cut(&c);
-                (c.header.delivered, c.order.map(|order| (order, cut)))
+                let (order, cut) = self.restored_plan(&c)?;
+                (c.header.delivered, c.header.part, order.map(|order| (order, cut)))
             }
-            _ => (0, None),
+            _ => (0, None, None),
         };
+        let anew = first == 0 && part.is_none();
         // What was left of a restored epoch goes on as it began.
         if let Some(mut weights) = self.weights.as_ref().map(Mutex::lock)
-            && first == 0
+            && anew
             && *weights == WeightUse::Read
         {
             *weights = WeightUse::Used;
             self.feed.cache.use_weights(true);
         }
-        self.set_pace(first == 0)?;
+        self.set_pace(anew)?;
         let (order, cut) = match stored.or(handed) {
             Some((order, cut)) => (Arc::new(order), cut),
             None => (self.feed.cache.draw(epoch)?, Cut::Even(self.batches)),
@@ -211,6 +214,7 @@ impl Engine {
         clock.next_epoch = epoch + 1;
         clock.iteration += 1;
         clock.current = Some(iteration);
+        clock.part = part;
         clock.last_return = None;
         self.feed.counters.epoch.store(epoch, Relaxed);
         self.feed.counters.batches_per_epoch.store(batches as u64, Relaxed);

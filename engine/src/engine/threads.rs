@@ -64,7 +64,7 @@ impl Threads {
         Ok(())
     }
 
-    fn spawn(
+    pub(super) fn spawn(
         &self,
         name: String,
         remedy: &str,

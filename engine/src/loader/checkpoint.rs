@@ -7,14 +7,16 @@
 //! is checked before it is used.
 
 use crate::error::{Error, Result};
-use crate::sampler::Order;
+use crate::sampler::{Order, Part};
 use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 
 const MAGIC: &[u8; 4] = b"LFCK";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// What had no parts of epochs, and is understood too.
+const VERSION_BEFORE: u32 = 2;
 
 /// What must agree before a state is taken, and where it goes on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,6 +36,9 @@ pub struct Header {
     /// The measurement that the beliefs are on, by name; `None` before the first scores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<String>,
+    /// What other numbers of ranks delivered of the epoch; `None`: nothing. Then a stored plan is of what they left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
     /// Draws of the stored plan, 0 if none is stored.
     pub planned: usize,
     /// Numbers of a buffer sampler's memory, of what a rank has to share, or of a caller's own cut; else 0.
@@ -121,8 +126,9 @@ impl Checkpoint {
         }
         let rest = body.strip_prefix(MAGIC).ok_or_else(|| bad("it does not begin with LFCK".into()))?;
         let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(short)?;
-        if u32::from_le_bytes(*version) != VERSION {
-            return Err(bad(format!("version {} where {VERSION} is understood", u32::from_le_bytes(*version))));
+        let version = u32::from_le_bytes(*version);
+        if ![VERSION_BEFORE, VERSION].contains(&version) {
+            return Err(bad(format!("version {version} where {VERSION} is understood")));
         }
         let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(short)?;
         let (header, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(short)?;

@@ -73,6 +73,8 @@ impl Feed {
             return Ok(Filled::NothingGood(first));
         }
         let others = (0..planned.number).rev().chain(planned.number + 1..planned.plan.len());
+        // Other numbers of ranks may have delivered the first batches of a resumed epoch: this one has none of them.
+        let others = others.filter(|&number| !planned.plan.range(number).is_empty());
         for number in others.take(STAND_INS) {
             let decision = self.cache.decide_again(planned.pass, number, &|id| self.record_bytes(id));
             // The pass is over, or batches are bound once.

@@ -1,5 +1,7 @@
 //! Scores come home: measurements of a batch become importance of exactly the samples it delivered.
 
+pub mod file;
+
 use crate::cache::{Cache, Scorable};
 use crate::error::{Error, Result};
 use crate::journal::Scored;

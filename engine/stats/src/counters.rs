@@ -160,6 +160,10 @@ counters! {
     disk_dropped_total: Counter, Samples;
     /// Fetched samples that were not written because what lies there is worth as much.
     disk_declined_total: Counter, Samples;
+    /// Batches that had been scored when beliefs were last written to the file of scores.
+    score_file_step: Gauge, Steps;
+    /// Attempts to write that file which failed: its disk is full, or others took its place.
+    score_file_failed_total: Counter, Failures;
     /// Requests that joined a fetch already under way.
     coalesced_total: Counter, Samples;
     /// Batches delivered.

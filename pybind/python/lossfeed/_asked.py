@@ -46,11 +46,12 @@ class Asked:
         """
         defaults = inspect.signature(type(self).__init__).parameters
         given = {name: value for name, value in vars(self._asked).items() if differs(value, defaults[name].default)}
-        if "record" in given:
-            raise UsageError(
-                f"a loader with record={given['record']!r} cannot be pickled or copied: the file is one run's; make the "
-                "other loader there, with a name of its own"
-            )
+        for name in ("record", "score_file"):
+            if name in given:
+                raise UsageError(
+                    f"a loader with {name}={given[name]!r} cannot be pickled or copied: the file is one run's; make "
+                    "the other loader there, with a name of its own"
+                )
         if under_way:
             raise UsageError(
                 "this loader is in the middle of an epoch, and a copy would begin anew: pickle or copy it between epochs, or "

@@ -19,6 +19,7 @@ __all__ = [
     "InternalError",
     "ThreadWarning",
     "TrainingWarning",
+    "ResumeWarning",
 ]
 
 
@@ -70,6 +71,10 @@ class ThreadWarning(RuntimeWarning):
 class TrainingWarning(UserWarning):
     """The loader was asked for something that the training loop does not use: scores that never come, weights that
     nobody reads."""
+
+
+class ResumeWarning(UserWarning):
+    """A run goes on without something that was saved: the message says what, and why."""
 
 
 for _name in __all__:

@@ -269,3 +269,23 @@ def record(given: Any, rank: int, ranks: int) -> str | None:
             f"record={given!r} is one file for {ranks} ranks: put {{rank}} into its name, each writes its own"
         )
     return path.replace("{rank}", str(rank))
+
+
+def score_file(given: Any, every: Any, ranks: int, exchange: bool) -> dict[str, Any]:
+    """The engine's settings for the file of beliefs."""
+    if given is None:
+        if differs(every, 60.0):
+            raise SettingsError(f"score_file_every={every!r} without score_file=: there is no file to write; give one")
+        return {}
+    try:
+        path = os.path.abspath(os.fsdecode(given))
+    except (TypeError, ValueError) as cause:
+        raise SettingsError(
+            f"score_file={given!r} is no path: give the file that beliefs are kept in, which need not exist"
+        ) from cause
+    if ranks > 1 and not exchange and "{rank}" not in os.path.basename(path):
+        raise SettingsError(
+            f"score_file={given!r} is one file for {ranks} ranks: put {{rank}} into its name, each writes what it has "
+            "learned itself"
+        )
+    return {"score_file": path, "score_file_every": real("score_file_every", every, 0.01, _LONGEST_S)}

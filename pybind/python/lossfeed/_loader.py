@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 import weakref
 from typing import Any, Callable, Iterable, Mapping
 
-from . import _arrays, _closing, _exchange, _given, _keywords, _making, _native, _readers, _words
+from . import _arrays, _closing, _exchange, _given, _keywords, _making, _native, _readers, _states, _words
 from ._asked import Asked, Keywords
 from ._batch import Batch
-from ._errors import Error, SettingsError
+from ._errors import Error, ResumeWarning
 from ._generic import D, Of, Y
 from ._half import torch_half
 from ._images import ImageTransform
@@ -22,8 +23,6 @@ from ._process import MadeAgain, Process
 from ._report import described
 from ._sizes import parse_cache
 from ._told import Told
-
-_STATE_VERSION = 1
 
 
 class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
@@ -117,6 +116,15 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             gzip if its name ends in ``.gz``: ``lossfeed replay --trace`` gives the run's hits again, and those of
             other policies. With several ranks the name holds ``{rank}``. The run never waits for the disk: rows that
             it loses then are counted (``journal_lost_total`` of :meth:`stats`) and marked. Closed by :meth:`close`.
+        score_file: a file that beliefs are kept in: a loader that is given it again begins with them, on any number of
+            ranks. A thread writes it at most every ``score_file_every`` seconds (60) if anything was scored, and at
+            :meth:`close`; training never waits for it, and a killed process leaves the old file or the new one, whole.
+            12 bytes a scored sample, for its owner's eyes alone (mode 600); links are not followed. With several ranks
+            the name holds ``{rank}``, each writes what it learned and all read all; with ``ranks="exchange"`` the first
+            rank's file is all ranks'. :meth:`load_state_dict` replaces what was read. A file of another dataset or kind
+            of score, or what is no such file, is a :class:`SettingsError`; a damaged one is a
+            :class:`lossfeed.ResumeWarning`, and nothing of it is believed. Of two loaders with one file the one made
+            last writes it. A disk that is full is logged and tried again (``score_file_failed_total`` of :meth:`stats`).
         framework: ``"torch"``, ``"numpy"``, or ``"auto"``: torch if this process has imported it.
 
     One pass at a time: a second one's first batch ends the first, whose next batch then raises :class:`UsageError`.
@@ -175,6 +183,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         framework: _words.Framework = "auto",
         frozen_augmentation: bool = False,
         record: str | os.PathLike[str] | None = None,
+        score_file: str | os.PathLike[str] | None = None,
+        score_file_every: float = 60.0,
     ) -> None:
         keywords = dict(locals())
         del keywords["self"]
@@ -413,23 +423,30 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             self._seeds.settle(engine)
         under_way = self._pass() if self._pass is not None else None
         held = under_way.held() if under_way is not None else 0
-        return {"version": _STATE_VERSION, "engine": engine.state(held + unseen)}
+        return _states.of_loader(engine.state(held + unseen))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the batches that were left of
         that epoch, in their order. The loader must be made as the saved one was, over the same dataset: whatever
         shapes an order is compared, and a refusal names what differs. Threads, cache, device, transform and
-        ``on_error`` may change."""
-        if not isinstance(state, dict) or not isinstance(state.get("engine"), bytes):
-            raise SettingsError("this is no loader state: pass what state_dict() returned")
-        if state.get("version") != _STATE_VERSION:
-            raise SettingsError(
-                f"the state has version {state.get('version')!r}, this lossfeed reads {_STATE_VERSION}: load it with "
-                "the version that saved it"
-            )
-        engine = self._account.engine()
-        engine.load_state(state["engine"])
+        ``on_error`` may change.
+
+        The number of ranks may change too, and ``batch_size`` with it, also within an epoch: what was left is dealt to
+        the ranks that load it, its batches numbered so that the last one has its usual number. ``{"ranks": [state,
+        …]}`` holds all ranks' states, in any order, of the same step. One rank's is enough where orders follow from the
+        seed (``uniform``, with ``shuffle`` or without) and with ``ranks="exchange"``, whose other ranks' scores since
+        the last exchange are then lost; others need all, unless an epoch was over. A :class:`lossfeed.ResumeWarning`
+        says what is not delivered: the rest of an epoch of ``echo`` and ``replay``, and, at an epoch's very end, fewer
+        samples than ranks (``drop_last`` drops them anyway).
+
+        Raises:
+            SettingsError: it is no state, another run's, or one rank's where those of all are needed.
+        """
+        states = _states.of_engines(state)
+        note = (engine := self._account.engine()).load_states(states)
         self._line.seed = engine.seed() or 0
+        if note is not None:
+            warnings.warn(note, ResumeWarning, stacklevel=2)
 
     def close(self, timeout: float | None = 10.0) -> None:
         """Ends the workers and gives the memory back. Batches you hold stay valid. Calling it again does nothing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple
 
@@ -13,7 +14,7 @@ from ._augmentation import refuse_random_items
 from ._data import Data
 from ._dataset import Adaptor
 from ._device import Courier
-from ._errors import SettingsError
+from ._errors import ResumeWarning, SettingsError
 from ._half import torch_half
 from ._mixing import Mixer
 from ._open import open_for
@@ -88,6 +89,9 @@ def make(asked: SimpleNamespace) -> Made:
     if cached and not _keywords.flag("frozen_augmentation", asked.frozen_augmentation):
         refuse_random_items(data)
     engine, courier = _native.Engine(data._native, text), delivery.courier
+    damaged = engine.damaged_scores()
+    if damaged is not None:
+        warnings.warn(damaged, ResumeWarning, stacklevel=3)  # whoever makes the loader
     by_threads = [type(a.dataset).__name__ for a in data._adaptors if isinstance(a, Adaptor)]
     fitted = delivery.fitted
     mixer = Mixer(fitted, world.rank) if fitted is not None and fitted.mixes else None
@@ -245,6 +249,8 @@ def _settings(
         "stats": _keywords.flag("stats", asked.stats),
         "record": _keywords.record(asked.record, world.rank, world.size),
     }
+    kept = asked.score_file, asked.score_file_every
+    settings |= _keywords.score_file(*kept, world.size, settings["exchange"])
     if asked.score is not None:
         _keywords.choice("score", asked.score, "gradient_norm", "loss", "entropy", "rank")
     return settings

@@ -6,7 +6,6 @@ from typing import Any, Iterator
 
 from . import _ranks
 from ._batch import Batch
-from ._errors import SettingsError
 from ._generic import D, Of, Y
 from ._loader import Loader
 
@@ -39,17 +38,6 @@ class Together(Of[D, Y]):
         return {"ranks": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from :meth:`state_dict`; on one rank from :meth:`Loader.state_dict` too.
-
-        Raises:
-            SettingsError: it was saved by more or fewer ranks, or by another run.
-        """
-        group = _ranks.default_group()
-        rank, ranks = (0, 1) if group is None else (group.get_rank(), group.get_world_size())
-        states = state.get("ranks", [state])
-        if len(states) != ranks:
-            raise SettingsError(
-                f"the state was saved by {len(states)} ranks and these are {ranks}: a rank goes on with its own share "
-                "of the samples, so resume with as many"
-            )
-        self.loader.load_state_dict(states[rank])
+        """Goes on from :meth:`state_dict`, or from :meth:`Loader.state_dict` of one rank: as
+        :meth:`Loader.load_state_dict`, on any number of ranks."""
+        self.loader.load_state_dict(state)

@@ -12,9 +12,10 @@ class Batches(Together[D, Y]):
     """What a loader delivers, for Lightning on several ranks: ``train_dataloader`` returns ``Batches(loader)``, and
     every checkpoint holds where all of them stand.
 
-    Lightning puts the `state_dict` of whatever loader it is given into its checkpoints, but only rank 0's, which no
-    other rank can go on from. On one rank a :class:`lossfeed.Loader` may be returned as it is. Either needs no callback:
-    Lightning saves and restores the state, and tells :attr:`sampler` each epoch's number.
+    Lightning puts the `state_dict` of whatever loader it is given into its checkpoints, but only rank 0's. That of
+    these batches is of all ranks. A :class:`lossfeed.Loader` may be returned as it is on one rank, and on several where
+    rank 0's state is enough (see :meth:`lossfeed.Loader.load_state_dict`). Either needs no callback: Lightning saves
+    and restores the state, and tells :attr:`sampler` each epoch's number.
     """
 
     @property

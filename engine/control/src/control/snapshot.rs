@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::{Control, PIECE};
 use crate::error::Result;
 use crate::index::ScoreTable;
-use crate::sampler::{Order, Outlook, Sampler, first_pass};
+use crate::sampler::{Order, Outlook, Sampler, first_pass, in_turn, owned_ids};
 use crate::types::SampleId;
 
 /// How a run's epochs are drawn. Cheap to clone.
@@ -197,6 +197,27 @@ impl Drawing {
         let part = || (rank as usize..order.ids.len()).step_by(world_size as usize);
         let (ids, weights) = (part().map(|at| order.ids[at]), part().map(|at| order.weights[at]));
         Ok(Order { ids: ids.collect(), weights: weights.collect() })
+    }
+    /// The draws of `epoch` of `ranks` ranks, in the order in which they take them in turn, by the seed alone; of ranks
+    /// that share beliefs (`shared`), by those. For drawings that need nothing else.
+    ///
+    /// # Errors
+    /// As the sampler's.
+    pub fn draw_of_all(&self, epoch: u64, ranks: u32, shared: Option<&ScoreTable>) -> Result<Order> {
+        let of = |rank, world_size, owned| Self { rank, world_size, owned, ..self.clone() };
+        if let Some(scores) = shared {
+            return of(0, 1, Arc::clone(&self.owned)).draw_shared(epoch, scores);
+        }
+        let owned = |rank, ranks| owned_ids(self.samples as usize, self.seed, rank, ranks, 1).into();
+        if !self.awaits_weights && self.sampler.shares_one_list() {
+            return of(0, 1, owned(0, 1)).draw_blind(epoch);
+        }
+        let each = (0..ranks).map(|rank| of(rank, ranks, owned(rank, ranks)).draw_blind(epoch));
+        let each: Vec<Order> = each.collect::<Result<_>>()?;
+        Ok(Order {
+            ids: in_turn(&each.iter().map(|order| &order.ids[..]).collect::<Vec<_>>()),
+            weights: in_turn(&each.iter().map(|order| &order.weights[..]).collect::<Vec<_>>()),
+        })
     }
     /// Draws `epoch`.
     fn draw(&self, epoch: u64, scores: &ScoreTable, resident: &dyn Fn(SampleId) -> bool) -> Result<Order> {

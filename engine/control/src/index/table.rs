@@ -220,6 +220,12 @@ impl ScoreTable {
         }
         Ok(())
     }
+    /// Of two tables' (belief, stamp) of one sample, what is known better: a belief before none, the newer of two, and
+    /// of two standings the one that says more.
+    pub fn better(one: (f32, u32), other: (f32, u32)) -> (f32, u32) {
+        let known = |(belief, stamp): (f32, u32)| (!belief.is_nan(), stamp);
+        if known(other) > known(one) { other } else { one }
+    }
     /// The head of a copy: what is kept of all samples together, and room for the samples.
     pub(crate) fn begin_copy(&self) -> Self {
         Self {

@@ -15,6 +15,7 @@ mod ods;
 mod ownership;
 mod pace;
 mod pads;
+mod part;
 mod percentile;
 mod selective;
 mod settings;
@@ -37,6 +38,7 @@ pub use ods::Ods;
 pub use ownership::owned_ids;
 pub use pace::{Observed, Pace};
 pub use pads::Pads;
+pub use part::{Dealt, Leg, Part, in_turn};
 pub use selective::Selective;
 pub use settings::{NAMES, SamplerSettings};
 pub(crate) use tilt::first_pass;
@@ -92,6 +94,11 @@ pub trait Sampler: Send + Sync {
     /// instead of storing it.
     fn adaptive(&self) -> bool {
         true
+    }
+    /// Whether ranks share one list: each draws, in turn, what one rank alone would draw. If so, what is left of an
+    /// epoch is known without drawing for every rank.
+    fn shares_one_list(&self) -> bool {
+        false
     }
     /// Draws the epoch: as many draws as the rank owns samples, whatever the sampler leaves out. A run's steps then
     /// depend on its settings alone, ranks step alike, and samplers are compared at equal steps. A method that was

@@ -32,6 +32,9 @@ impl Sampler for Uniform {
     fn adaptive(&self) -> bool {
         false
     }
+    fn shares_one_list(&self) -> bool {
+        !self.replacement && !self.fixed_shares
+    }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
         let &Outlook { samples, epoch, seed, rank, world_size, .. } = outlook;
         if self.fixed_shares && world_size > 1 {
