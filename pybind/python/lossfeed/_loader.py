@@ -123,8 +123,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             the name holds ``{rank}``, each writes what it learned and all read all; with ``ranks="exchange"`` the first
             rank's file is all ranks'. :meth:`load_state_dict` replaces what was read. A file of another dataset or kind
             of score, or what is no such file, is a :class:`SettingsError`; a damaged one is a
-            :class:`lossfeed.ResumeWarning`, and nothing of it is believed. Of two loaders with one file the one made
-            last writes it. A disk that is full is logged and tried again (``score_file_failed_total`` of :meth:`stats`).
+            :class:`lossfeed.ResumeWarning`, and nothing of it is believed. What cannot be written is logged and tried again.
         framework: ``"torch"``, ``"numpy"``, or ``"auto"``: torch if this process has imported it.
 
     One pass at a time: a second one's first batch ends the first, whose next batch then raises :class:`UsageError`.
@@ -442,8 +441,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         Raises:
             SettingsError: it is no state, another run's, or one rank's where those of all are needed.
         """
-        states = _states.of_engines(state)
-        note = (engine := self._account.engine()).load_states(states)
+        note = (engine := self._account.engine()).load_states(_states.of_engines(state))
         self._line.seed = engine.seed() or 0
         if note is not None:
             warnings.warn(note, ResumeWarning, stacklevel=2)

@@ -47,7 +47,7 @@ fn hungry(threads: usize, work_s: f64) -> Seen {
 fn searches_that_find_nothing_become_rare() {
     let mut crew = Crew::new(8, 8);
     // Every twelve seconds samples become a fifth larger, or smaller again.
-    let work = |second: usize| if second / 12 % 2 == 0 { 0.1 } else { 0.12 };
+    let work = |second: usize| if (second / 12).is_multiple_of(2) { 0.1 } else { 0.12 };
     let changes: Vec<_> = (0..2000).filter_map(|at| crew.follow(hungry(crew.threads(), work(at)))).collect();
     let tries = changes.iter().filter(|change| change.why == Why::Tries).count();
     assert!((2..=12).contains(&tries), "{tries} searches in 2,000 s: {changes:?}");
