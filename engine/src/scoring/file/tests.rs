@@ -87,11 +87,11 @@ proptest! {
 #[test]
 fn another_version_and_another_format_are_named_and_not_taken_for_damage() {
     let whole = bytes_of(&head(9), &[], 1);
-    assert_eq!(parsed(b"PK\x03\x04 a model, say").unwrap_err(), true);
+    assert!(parsed(b"PK\x03\x04 a model, say").unwrap_err());
     let newer: Vec<u8> = [&whole[..8], &2u32.to_le_bytes(), &whole[12..]].concat();
-    assert_eq!(parsed(&newer).unwrap_err(), true);
-    assert_eq!(parsed(&whole[..20]).unwrap_err(), false);
-    assert_eq!(parsed(b"").unwrap_err(), false);
+    assert!(parsed(&newer).unwrap_err());
+    assert!(!parsed(&whole[..20]).unwrap_err());
+    assert!(!parsed(b"").unwrap_err());
 }
 
 fn put(path: &Path, made_ns: u64, entries: &[Entry]) -> io::Result<Written> {
