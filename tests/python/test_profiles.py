@@ -200,7 +200,9 @@ def test_a_machines_role_is_asked_once_and_no_machine_costs_no_wait(s3, home, mo
         assert machine.count("PUT", "/latest/api/token") == 1
         # A machine without a role.
         machine.answers[roles] = lambda *_: (404, b"")
-        fails([], "no credentials were found", store_options=options)
+        with Web(answers={"/bucket/data": lambda *_: (403, b"")}) as store:
+            fails([], "no credentials were found", store_options={**options, "endpoint": store.url})
+            assert {request.authorization for request in store.asked} == {None}
 
 
 def test_google_and_azure_are_read_without_credentials(home, monkeypatch, caplog):
