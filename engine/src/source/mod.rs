@@ -23,7 +23,7 @@
 //! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached      several.rs  shards at once
 //! address.rs  a URL apart from its secrets      cloud_settings.rs  what environment and caller say of a store
 //! credentials/  AWS's profiles, roles, commands and logins; whether a machine lends credentials
-//! whole.rs    servers that give objects whole only
+//! whole.rs, store_whole.rs  servers that give objects whole only
 //! arrays.rs   two buffers in memory                   index_cache.rs  a shard's index kept on disk
 //! parquet/    rows of Parquet files
 //! fields.rs   rows of several arrays                  records.rs  rows in files: .npy, .npz, safetensors
@@ -107,6 +107,7 @@ mod store_open;
 mod store_reader;
 #[cfg(test)]
 mod store_tests;
+mod store_whole;
 mod subset;
 mod tar;
 #[cfg(test)]

@@ -128,7 +128,9 @@ impl Store {
     ) -> Result<Bytes> {
         self.health
             .run(&|| (wanted.what)(), || async move {
-                if let Some(bytes) = self.wholes.as_ref().and_then(|wholes| wholes.held(&wanted)) {
+                if let Some(bytes) =
+                    self.wholes.as_ref().and_then(|wholes| wholes.held(wanted.key, wanted.start, wanted.bytes))
+                {
                     sound(&bytes).map_err(Failure::Again)?;
                     return Ok(bytes);
                 }

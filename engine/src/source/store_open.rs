@@ -234,7 +234,7 @@ fn shards(
         return parquet(store, url, objects, lanes, options);
     }
     options.check_members()?;
-    store.expect(objects.iter().map(|object| (&object.key, object.shard.bytes)));
+    store.announce(objects.iter().map(|object| (&object.key, object.shard.bytes)));
     let cache = options.index_cache.as_deref();
     let indexed = several::shards(&objects, lanes, options, |object| {
         let key = || index_key(&object.shard);
@@ -262,7 +262,7 @@ fn parquet(
     options: &OpenOptions,
 ) -> Result<Arc<dyn Source>> {
     options.check_rows(&url)?;
-    store.expect(objects.iter().map(|object| (&object.key, object.shard.bytes)));
+    store.announce(objects.iter().map(|object| (&object.key, object.shard.bytes)));
     let looked = several::shards(&objects, lanes, options, |object| {
         let requests = AtomicU64::new(0);
         let file = reader(&store, object, lanes, &requests);
