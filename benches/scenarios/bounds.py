@@ -9,9 +9,9 @@ epoch, which fills the cache; then whole epochs are timed.
 SiloD (EuroSys'23, Eq. 4) gives the bound: *min(f*, b / (1 - hit))*, f* the rate of steps alone, b the link in
 samples a second, hit the share of samples that were not fetched in the timed epochs.
 
-``late``: pictures of 7 KB from a store over loopback whose answers take 50 ms, and one in a hundred 500 ms, with bandwidth in excess: the
-share of the loop's time that is not steps. Beside it a store where all take 50 ms, no second requests
-(``hedge=False``), and the loop with nothing loaded at all.
+``late``: pictures of 7 KB from a store over loopback. Its answers take 50 ms, one in a hundred 500 ms, and bandwidth is
+in excess. What is told is the share of the loop's time that is not steps. Beside it: a store where all answers take 50 ms,
+and no second requests (``hedge=False``).
 
 ``limit``: what comes over the wire, as that store counts it, from one second after ``Data.limit`` on.
 """
