@@ -23,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PREBUILT = HERE / "prebuilt"
 # One translation unit, in this order (src/ptx.rs has the same list).
-SOURCES = [f"{name}.cu" for name in ("prelude", "rank", "mail", "finish", "mean", "tiles", "radix", "sums", "score", "gradient", "probability", "sequence", "image", "mixing", "gather")]
+SOURCES = [f"{name}.cu" for name in ("prelude", "rank", "mail", "finish", "mean", "tiles", "radix", "sums", "score", "gradient", "probability", "sequence", "image", "color", "retouch", "mixing", "gather")]
 OPTIONS = ["--std=c++17", "--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"]
 PACKAGES = {release: f"nvidia-cuda-nvrtc-cu12=={release}.*" for release in ("12.0", "12.9")}
 # File: release, target. Slowest first: two are compiled at a time.

@@ -1,9 +1,10 @@
-"""Correctness on this device: ``lf.cross_entropy`` and ``lf.sample_scores`` against torch in float64.
+"""Correctness on this device: ``lf.cross_entropy`` and ``lf.sample_scores`` against torch in float64, and batches of
+images against those that the loader's threads make.
 
 Sections: ``scores`` (every number of classes and type, layouts with odd strides and offsets), ``gradients`` (the same,
 forward and backward, with ignored rows, smoothing, class weights and every reduction), ``repeat`` (two runs give the
 same bits), ``edges`` (empty batch, bad targets, more than 2^31 elements), ``opinfo`` (torch's own sample inputs for its
-cross entropy).
+cross entropy), ``images`` (every step of ``lf.ImageTransform`` that kernels do, byte for byte).
 
 Ends with status 1 if anything is wrong. ``--device cpu --quick`` tries the program itself.
 """
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from common import Report, arguments, failed, logits, synchronize, targets
@@ -292,7 +294,52 @@ def opinfo(report: Report) -> dict[str, Any]:
     return check.result()
 
 
-SECTIONS = {"scores": scores, "gradients": gradients, "repeat": repeat, "edges": edges, "opinfo": opinfo}
+def transforms(channels: int) -> dict[str, lf.ImageTransform]:
+    """Every step that kernels do, alone and together."""
+    mean, std = (0.4, 0.5, 0.6)[:channels], (0.2, 0.3, 0.25)[:channels]
+    half: dict[str, Any] = {"dtype": "float16", "mean": mean, "std": std}
+    colours: dict[str, Any] = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.5, "jitter": 0.8, "grayscale": 0.2}
+    return {
+        "normalised": lf.ImageTransform(mean=mean, std=std, padding=2, flip=0.5),
+        "erased": lf.ImageTransform(**half, layout="NHWC", erase=0.5),
+        "mixed": lf.ImageTransform(**half, padding=1, flip=0.5, mixup=0.4, cutmix=1.0),
+        "colours": lf.ImageTransform("uint8", layout="NHWC", **colours),
+        "colours, cropped": lf.ImageTransform("bfloat16", **colours, padding=2, flip=0.5),
+        "trivial": lf.ImageTransform("uint8", augment="trivial"),
+        "rand": lf.ImageTransform(**half, padding=2, flip=0.5, augment={"name": "rand", "ops": 3, "magnitude": 20, "fill": 99}),
+        "all": lf.ImageTransform(
+            **half, **colours, crop=(24, 28), padding=3, flip=0.5, augment="trivial", erase=0.25, mixup=0.4, cutmix=1.0
+        ),
+        "resized": lf.ImageTransform(**half, crop=(40, 36), scale=(0.1, 1.0), flip=0.5, **colours, augment="rand"),
+    }
+
+
+def images(report: Report) -> dict[str, Any]:
+    """Batches on the device beside the same batches in host memory."""
+    check = Check()
+    rng = np.random.default_rng(0)
+    for side in ((24, 28),) if report.quick else ((32, 32), (37, 53), (224, 224)):
+        for channels in (1, 3):
+            rows, batch_size = (16, 8) if report.quick else (512, 64)
+            noise = rng.integers(0, 256, (rows, *side, channels), dtype=np.uint8)
+            noise[1::4] = noise[1::4] // 9 + 80  # what stretching and equalising change
+            noise[2::4, :, :, :] = noise[2::4, :1, :1, :]
+            data = noise, np.arange(rows)
+            for name, transform in transforms(channels).items():
+                keywords: dict[str, Any] = {"shuffle": True, "seed": 3, "transform": transform, "framework": "torch", "stats": False}
+                for cache in ({}, {"cache": 1.0, "cache_form": "decoded"}):
+                    there = lf.Loader(data, batch_size, device=str(report.device), **keywords, **cache)
+                    with there, lf.Loader(data, batch_size, **keywords) as here:
+                        for epoch in range(1 if report.quick else 3):
+                            for number, (a, b) in enumerate(zip(there, here, strict=True)):
+                                same = all(torch.equal(getattr(a, f).cpu(), getattr(b, f)) for f in ("data", "target", "ids"))
+                                if a.mix is not None and b.mix is not None:
+                                    same &= torch.equal(a.mix.target.cpu(), b.mix.target)
+                                check.that(f"{side} x {channels} {name} {cache}: batch {number} of epoch {epoch}", same)
+    return check.result()
+
+
+SECTIONS = {"scores": scores, "gradients": gradients, "repeat": repeat, "edges": edges, "opinfo": opinfo, "images": images}
 
 
 def main() -> int:

@@ -3,8 +3,9 @@
 Sections: ``copy`` (host to device: the best single copy of this machine, and what batches of the loader reach),
 ``overlap`` (a step's time against the longer of compute and copy, over a sweep of their ratio, and what staging costs
 the compute), ``paths`` (the ways cached rows take to the device: what was measured at the start, and what a run then
-sees), ``images`` (the kernel that makes batches of pixels, against torch's operators), ``loaders`` (decoded samples in
-memory, end to end, against torch's DataLoader and with ``lf.stage`` around it). Every figure carries its unit in its
+sees), ``images`` (the kernel that makes batches of pixels, against torch's operators), ``retouch`` (colours and
+RandAugment by the device, and by the loader's threads), ``loaders`` (decoded samples in memory, end to end, against
+torch's DataLoader and with ``lf.stage`` around it). Every figure carries its unit in its
 name. ``--device cpu --quick`` tries the program itself and measures nothing.
 """
 
@@ -211,6 +212,37 @@ def images(report: Report) -> list[dict[str, Any]]:
     return report.data["sections"]["images"]
 
 
+def retouch(report: Report) -> list[dict[str, Any]]:
+    """Batches whose colours change and that are augmented, by the device's kernel and by the loader's threads: the time
+    and the CPU time of a batch that nothing is done with, how much a loop of matrix products is slowed down, and the
+    kernel's own time."""
+    device, quick = report.device, report.quick
+    n = 64 if quick else 4096
+    a = torch.randn(n, n, device=device, dtype=torch.float32 if quick else torch.bfloat16)
+    out = torch.empty_like(a)
+
+    def compute() -> None:
+        for _ in range(4):
+            torch.mm(a, a, out=out)
+
+    asked: dict[str, Any] = {"flip": 0.5, "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1, "augment": "rand"}
+    for side, batch_size in ((8, 4),) if quick else ((32, 512), (224, 256)):
+        data = lf.open(pixels(batch_size * 4, side))
+        row: dict[str, Any] = {"batch": f"{batch_size}x{side}x{side}x3"}
+        for name, by in (("device", "auto"), ("threads", "threads")):
+            transform = lf.ImageTransform("float16", mean=MEAN, std=STD, retouch=by, **asked)
+
+            def run(transform: lf.ImageTransform = transform, batch_size: int = batch_size, data: Any = data) -> dict[str, Any]:
+                with loader(report, data, batch_size, transform=transform) as made:
+                    count = 4 if quick else 50
+                    found = {**rate(made, count, device), "compute_slowdown_fraction": slowdown(made, compute, count, device)}
+                    return {**found, "kernel_us": _kernel_us(made, device, "lossfeed_retouch")}
+
+            row[name] = attempt(run)
+        report.row("retouch", row)
+    return report.data["sections"]["retouch"]
+
+
 def _kernel_us(batches: Iterable[Any], device: torch.device, name: str) -> float | None:
     """GPU time of a kernel, by the profiler; None where it cannot be told."""
     if device.type != "cuda":
@@ -283,7 +315,7 @@ def asked_for(sections: dict[str, Any]) -> list[tuple[str, str, Any, Any]]:
 def main() -> int:
     """Runs the sections; always 0, unless the program itself cannot start."""
     report = Report("staging", arguments(__doc__).parse_args())
-    for name, body in {"copy": copy, "overlap": overlap, "images": images, "paths": paths, "loaders": loaders}.items():
+    for name, body in {"copy": copy, "overlap": overlap, "images": images, "retouch": retouch, "paths": paths, "loaders": loaders}.items():
         report.section(name, lambda body=body: body(report))
         # What is known so far is judged so far: this may be stopped at any time.
         report.judge(asked_for(report.data["sections"]), silent=True)

@@ -8,6 +8,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 use std::fs::{self, File};
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -131,10 +132,13 @@ fn read(folder: &Path, bytes: usize) {
             let begun = Stopwatch::start();
             for batch in order.chunks(256) {
                 let keys: Vec<Option<Key>> = batch.iter().map(|&n| Some(key(n))).collect();
-                let found = disk.find(&keys);
-                assert!(
-                    found.iter().flatten().filter(|found| disk.read_found(found, &mut into)).count() == batch.len()
-                );
+                let found = disk.find(&keys).into_iter().flatten().enumerate();
+                let wanted = found.map(|(k, found)| (k, found, bytes)).collect();
+                let reads = disk.read_all(wanted, &|_| Duration::from_secs(60), &|| false, &mut |_, data| {
+                    std::hint::black_box(data);
+                    ControlFlow::Continue(())
+                });
+                assert_eq!(reads.answers as usize, batch.len());
             }
             tier.push(begun.seconds(cold));
             let begun = Stopwatch::start();

@@ -59,6 +59,7 @@ use keeping::Keeper;
 pub use mail::{Credits, Kept, ScoreMailbox};
 use threads::Threads;
 
+use crate::decided::Knob;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::loader::checkpoint::WeightUse;
@@ -67,7 +68,7 @@ use crate::process::Process;
 use crate::sampler::Batches;
 use crate::scoring::{self, Belief, Measured, Scale};
 use crate::settings::{ScoreKind, Settings};
-use crate::source::Source;
+use crate::source::{Decisions, Source};
 use crate::staging::BatchLayout;
 use crate::stats::Publisher;
 use lossfeed_kernels::rank;
@@ -103,6 +104,8 @@ pub struct Engine {
     scale: Arc<Scale>,
     threads: Threads,
     threading: Mutex<crew::Threading>,
+    /// About reading, and not written down yet.
+    decisions: Arc<Decisions>,
     keeper: Arc<Keeper>,
     /// What of the files of scores is not believed, in words.
     damaged: Option<String>,
@@ -195,10 +198,30 @@ impl Engine {
             c.disk_hit_bytes_total.store(disk.hit_bytes, Relaxed);
             c.disk_misses_total.store(disk.misses, Relaxed);
             c.disk_damaged_total.store(disk.damaged, Relaxed);
+            c.disk_failed_total.store(disk.failed, Relaxed);
+            let skipped = self.feed.source.circuit().map_or(0, |circuit| circuit.skipped);
+            c.disk_skipped_total.store(disk.late + skipped, Relaxed);
             c.disk_written_total.store(disk.written, Relaxed);
             c.disk_dropped_total.store(disk.dropped, Relaxed);
             c.disk_declined_total.store(disk.declined, Relaxed);
             c.disk_bytes.store(disk.bytes, Relaxed);
+        }
+        if let Some(circuit) = self.feed.source.circuit() {
+            c.disk_circuit.store(circuit.state.code(), Relaxed);
+            c.disk_opened_total.store(circuit.opened, Relaxed);
+            c.disk_circuit_reason.store(circuit.why, Relaxed);
+        }
+    }
+
+    /// Counts what was decided about reading since the last look, and hands it to the journal.
+    fn note_decisions(&self) {
+        let c = &self.feed.counters;
+        for decided in self.decisions.take() {
+            if decided.knob == Knob::Requests {
+                c.read_ahead_changes_total.fetch_add(1, Relaxed);
+                c.read_ahead_reason.store(decided.code, Relaxed);
+            }
+            self.feed.cache.note(&decided, (c.epoch.load(Relaxed), c.batch.load(Relaxed) as usize));
         }
     }
 
@@ -279,6 +302,7 @@ impl Engine {
         drop(self.publisher.lock().take());
         let late = self.threads.wait(patience);
         if late.is_empty() {
+            self.note_decisions();
             match self.feed.cache.end_journal() {
                 Ok(Some(summary)) if summary.lost > 0 => {
                     tracing::warn!(lost = summary.lost, "the journal has gaps: its disk was slower than the run");

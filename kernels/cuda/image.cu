@@ -48,9 +48,28 @@ __device__ inline u64 mix_bits(u64 z) {
     return z ^ (z >> 31);
 }
 
+#define GOLDEN 0x9e3779b97f4a7c15ull
+
+// What chance decides for a sample.
+struct ImageDraw {
+    int top; // of the result's first line in the source
+    int left;
+    bool flip;
+};
+
+// `Arguments` have what a draw is made by.
+template <class Arguments> __device__ inline ImageDraw draw_image(const Arguments& a, i64 id) {
+    u64 chance = mix_bits(a.key ^ mix_bits((u64)id + GOLDEN));
+    u64 place = mix_bits(chance + GOLDEN);
+    ImageDraw drawn;
+    drawn.top = (int)(a.random_crop ? (place & 0xffffffffu) * a.tops >> 32 : (a.tops - 1) / 2) - a.padding;
+    drawn.left = (int)(a.random_crop ? (place >> 32) * a.lefts >> 32 : (a.lefts - 1) / 2) - a.padding;
+    drawn.flip = (chance >> 32) < a.flip_below;
+    return drawn;
+}
+
 template <class T> __device__ inline void make_images(const ImageArguments& a) {
     typedef typename T::Raw Raw;
-    const u64 golden = 0x9e3779b97f4a7c15ull;
     u64 vector = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     u32 row = (u32)(vector / a.vectors);
     if (row >= (u32)a.rows) return;
@@ -58,11 +77,7 @@ template <class T> __device__ inline void make_images(const ImageArguments& a) {
     int first = (int)(vector - (u64)row * a.vectors) * Vector<T>::N;
     int count = elements - first < Vector<T>::N ? elements - first : Vector<T>::N;
 
-    u64 chance = mix_bits(a.key ^ mix_bits((u64)__ldg(a.ids + row) + golden));
-    u64 place = mix_bits(chance + golden);
-    int top = (int)(a.random_crop ? (place & 0xffffffffu) * a.tops >> 32 : (a.tops - 1) / 2) - a.padding;
-    int left = (int)(a.random_crop ? (place >> 32) * a.lefts >> 32 : (a.lefts - 1) / 2) - a.padding;
-    bool flip = (chance >> 32) < a.flip_below;
+    const ImageDraw drawn = draw_image(a, __ldg(a.ids + row));
 
     // Position of the first element; the others follow by counting.
     int x, y, c;
@@ -80,7 +95,7 @@ template <class T> __device__ inline void make_images(const ImageArguments& a) {
 #pragma unroll
     for (int i = 0; i < Vector<T>::N; i++) {
         if (i >= count) continue; // not break: unrolled, `made` stays in registers
-        int from_y = y + top, from_x = (flip ? a.out_width - 1 - x : x) + left;
+        int from_y = y + drawn.top, from_x = (drawn.flip ? a.out_width - 1 - x : x) + drawn.left;
         bool inside = from_y >= 0 && from_y < a.height && from_x >= 0 && from_x < a.width;
         u8 value = inside ? __ldg(source + ((i64)from_y * a.width + from_x) * a.channels + c) : (u8)0;
         made.raw[i] = MakePixel<T>::of(value, a.scale[c], a.shift[c]);

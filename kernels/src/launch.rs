@@ -1,9 +1,9 @@
 //! Every CUDA launch as pure functions: which kernels, in which shapes, with which arguments. `kernels/README.md`
 //! documents them.
 //!
-//! [`score`], [`backward`], [`probabilities`], [`backward_probabilities`], [`sequences`], [`ranks`], [`images`],
-//! [`erase`], [`mix`] and [`gather`] turn addresses on the device into [`Step`]s, to be launched in order on one
-//! stream. The kernels themselves check nothing the host can check: use these steps and no others.
+//! [`score`], [`backward`], [`probabilities`], [`backward_probabilities`], [`sequences`], [`ranks`], [`retouch`],
+//! [`images`], [`erase`], [`mix`] and [`gather`] turn addresses on the device into [`Step`]s, to be launched in order on
+//! one stream. The kernels themselves check nothing the host can check: use these steps and no others.
 
 pub mod arguments;
 mod gather;
@@ -13,6 +13,7 @@ pub mod mail;
 mod mixing;
 mod probability;
 mod rank;
+mod retouch;
 mod score;
 mod sequence;
 
@@ -22,6 +23,7 @@ pub use image::{Images, images};
 pub use mixing::{erase, mix};
 pub use probability::{Probabilities, probabilities};
 pub use rank::{FUSED_RANK_ROWS, TILE_ROWS, TILED_ROWS, ranks};
+pub use retouch::{Retouching, retouch};
 pub use score::{Reduction, Score, score};
 pub use sequence::{RankBy, Sequences, sequences};
 

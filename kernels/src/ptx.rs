@@ -96,13 +96,15 @@ pub fn sources() -> &'static str {
         include_str!("../cuda/probability.cu"),
         include_str!("../cuda/sequence.cu"),
         include_str!("../cuda/image.cu"),
+        include_str!("../cuda/color.cu"),
+        include_str!("../cuda/retouch.cu"),
         include_str!("../cuda/mixing.cu"),
         include_str!("../cuda/gather.cu"),
     )
 }
 
 /// Every entry point: load them all when the module is loaded, so that none is first met in a training step.
-pub const KERNELS: [&str; 51] = [
+pub const KERNELS: [&str; 53] = [
     "lossfeed_score_warp_f16",
     "lossfeed_score_warp_bf16",
     "lossfeed_score_warp_f32",
@@ -144,6 +146,8 @@ pub const KERNELS: [&str; 51] = [
     "lossfeed_image_f16",
     "lossfeed_image_bf16",
     "lossfeed_image_f32",
+    "lossfeed_retouch_c1",
+    "lossfeed_retouch_c3",
     "lossfeed_mix_u8",
     "lossfeed_mix_f16",
     "lossfeed_mix_bf16",

@@ -126,7 +126,7 @@ impl Callback {
                 let answered = match item {
                     Item::Sample(data, target) => {
                         self.note_size(ids[done], data.len());
-                        sink(done, Ok(Payload { data: &items.data[data], target: &items.targets[target] }))
+                        sink(done, Ok(Payload::new(&items.data[data], &items.targets[target])))
                     }
                     Item::Bad(words) => sink(done, Err(Error::sample(words))),
                     Item::Raised(raised) => sink(done, Err(Error::sample(name()).because(raised))),

@@ -16,21 +16,26 @@ type MixedBox = (usize, usize, usize, usize, bool);
 
 /// What becomes of a dataset's pixels.
 #[pyclass(frozen, module = "lossfeed._native")]
-pub(crate) struct ImageTransform(ImageSteps);
+pub(crate) struct ImageTransform {
+    steps: ImageSteps,
+    /// A device retouches too: colours and augmentation.
+    retouches: bool,
+}
 
 impl ImageTransform {
     /// The steps that a device does, for the batch of `key` on `rank`.
     pub(crate) fn on_the_device(&self, key: u64, rank: u32) -> PyResult<ImagesBy<'_>> {
         let none = || raise(Error::internal("a device's transform that has no such step"));
-        let transform = self.0.transform.as_ref().ok_or_else(none)?;
-        Ok(ImagesBy { transform, erase: self.0.erase.as_ref(), mixed: self.0.mixed(key, rank), key })
+        let transform = self.steps.transform.as_ref().ok_or_else(none)?;
+        let retouch = self.steps.retouch().filter(|_| self.retouches);
+        Ok(ImagesBy { retouch, transform, erase: self.steps.erase.as_ref(), mixed: self.steps.mixed(key, rank), key })
     }
 }
 
 #[pymethods]
 impl ImageTransform {
     /// `settings` is the engine's `TransformSettings` as JSON, `crop` its `CropSettings`, `jitter` its `JitterSettings`
-    /// and `augment` its `AugmentSettings`, if there are such.
+    /// and `augment` its `AugmentSettings`, if there are such. `retouches`: a device does those two, and no loader thread.
     #[new]
     fn new(
         source: &Source,
@@ -38,6 +43,7 @@ impl ImageTransform {
         crop: Option<&str>,
         jitter: Option<&str>,
         augment: Option<&str>,
+        retouches: bool,
     ) -> PyResult<Self> {
         let unknown = |e: serde_json::Error| raise(Error::settings(format!("transform: {e}")));
         let transform: TransformSettings = serde_json::from_str(settings).map_err(unknown)?;
@@ -45,25 +51,31 @@ impl ImageTransform {
         let jitter: Option<JitterSettings> = jitter.map(serde_json::from_str).transpose().map_err(unknown)?;
         let augment: Option<AugmentSettings> = augment.map(serde_json::from_str).transpose().map_err(unknown)?;
         let (crop, jitter, augment) = (crop.as_ref(), jitter.as_ref(), augment.as_ref());
-        ImageSteps::new(source.dataset.spec(), crop, jitter, augment, Some(&transform)).map(Self).map_err(raise)
+        let steps = ImageSteps::new(source.dataset.spec(), crop, jitter, augment, Some(&transform)).map_err(raise)?;
+        Ok(Self { steps, retouches })
     }
 
     /// (dtype, shape in memory) of what it makes of a sample.
     #[getter]
     fn spec(&self) -> PySpec {
-        spec::to_python(self.0.delivered())
+        spec::to_python(self.steps.delivered())
     }
 
     /// Whether chance changes every delivery of a sample.
     #[getter]
     fn random(&self) -> bool {
-        self.0.is_random()
+        self.steps.is_random()
+    }
+
+    /// Bytes on a device that the pixels of `rows` samples take, with room to work in.
+    fn pixels_bytes(&self, rows: usize) -> PyResult<usize> {
+        Ok(self.on_the_device(0, 0)?.pixels_bytes(rows))
     }
 
     /// How the batch of `key` is mixed on a rank: the share of own pixels, and of CutMix the box as (top, left, height,
     /// width, whether the partner is around it); None where it stays as it is.
     fn mixed(&self, key: u64, rank: u32) -> Option<(f32, Option<MixedBox>)> {
-        let mixed = self.0.mixed(key, rank)?;
+        let mixed = self.steps.mixed(key, rank)?;
         let found = mixed.part.map(|part| (part.top, part.left, part.height, part.width, part.outside));
         Some((mixed.lam, found))
     }
@@ -71,7 +83,7 @@ impl ImageTransform {
     /// Whether batches may be mixed.
     #[getter]
     fn mixes(&self) -> bool {
-        self.0.mixing.is_some()
+        self.steps.mixing.is_some()
     }
 
     /// What the draws of a batch have in common.

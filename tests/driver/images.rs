@@ -11,7 +11,8 @@ use lossfeed::settings::CopyPath;
 use lossfeed::source::{Arrays, ImageMode};
 use lossfeed::{Dtype, Settings, TensorSpec};
 use lossfeed_kernels::image::{
-    Erase, ImageDtype, ImageMaker, ImageOptions, ImageTransform, MixOptions, Mixing, batch_key, mix_plain,
+    Augment, AugmentKind, AugmentOptions, ColorJitter, Erase, ImageDtype, ImageMaker, ImageOptions, ImageTransform,
+    JitterOptions, MixOptions, Mixing, Retouch, batch_key, mix_plain,
 };
 
 use crate::copies::fill;
@@ -25,11 +26,37 @@ fn next_epoch(engine: &Engine) -> lossfeed::Result<Next> {
     engine.next_batch(engine.start_epoch()?, Duration::from_secs(9))
 }
 
-fn transform(dtype: ImageDtype, channels_first: bool) -> ImageTransform {
+fn transform(of: [usize; 3], dtype: ImageDtype, channels_first: bool) -> ImageTransform {
     let (mean, std): (&[f64], &[f64]) = if dtype == ImageDtype::U8 { (&[], &[]) } else { (&[0.4], &[0.25, 0.5, 1.0]) };
     let options =
         ImageOptions { dtype, channels_first, crop: Some([8, 8]), padding: 2, random_crop: true, flip: 0.5, mean, std };
-    ImageTransform::new(SIDE, &options).unwrap()
+    ImageTransform::new(of, &options).unwrap()
+}
+
+/// Changes of colours, and with `augments` automatic augmentation of a cut that is larger than the image: all that a
+/// transform of those images then does without a crop.
+fn retouch(augments: bool) -> (Retouch, [usize; 3]) {
+    let (none, all) = (JitterOptions::default(), Some([0.5, 1.5]));
+    let options = JitterOptions { brightness: all, contrast: all, hue: Some([-0.5, 0.5]), chance: 0.7, ..none };
+    let jitter = ColorJitter::new(JitterOptions { grayscale: 0.2, ..options }).unwrap();
+    if !augments {
+        return (Retouch::new(SIDE, jitter, None, None).unwrap(), SIDE);
+    }
+    let bytes = ImageOptions {
+        dtype: ImageDtype::U8,
+        channels_first: false,
+        crop: Some([9, 11]),
+        padding: 2,
+        random_crop: true,
+        flip: 0.5,
+        mean: &[],
+        std: &[],
+    };
+    let cut = ImageTransform::new(SIDE, &bytes).unwrap();
+    let made = cut.shape();
+    let options = AugmentOptions { kind: AugmentKind::Rand { ops: 3, magnitude: 20 }, bins: 31, fill: &[1, 2, 3] };
+    let augment = Augment::new(made, &options).unwrap();
+    (Retouch::new(SIDE, jitter, Some(cut), Some(augment)).unwrap(), made)
 }
 
 /// A whole engine whose batches become images on the device: slots are few, streams are slow, pixels lie in one place.
@@ -59,7 +86,10 @@ fn an_engines_batches_become_images_on_the_device_while_its_slots_are_filled_aga
         };
         let engine = Engine::new(dataset.clone(), settings).unwrap();
         let courier = Courier::of(&engine).unwrap();
-        let (transform, layout) = (transform(dtype, turn % 2 == 0), engine.layout().clone());
+        let retouch = (turn > 0).then(|| retouch(turn > 1));
+        let of = retouch.as_ref().map_or(SIDE, |(_, made)| *made);
+        let retouch = retouch.as_ref().map(|(retouch, _)| retouch);
+        let (transform, layout) = (transform(of, dtype, turn % 2 == 0), engine.layout().clone());
         let maker = ImageMaker::new(transform.clone());
         let consumer = double.stream();
         let erase = Erase::new(0.5).unwrap().filter(|_| turn > 0);
@@ -67,7 +97,8 @@ fn an_engines_batches_become_images_on_the_device_while_its_slots_are_filled_aga
         let mixing = Mixing::new(&alphas).unwrap().filter(|_| turn != 1);
         let rest_bytes = layout.total_bytes() - layout.target_offset();
         let places = [0, 1].map(|_| (double.allocate(rest_bytes), double.allocate(ROWS * transform.out_bytes())));
-        let pixels_at = double.allocate(ROWS * spec.bytes());
+        let room = retouch.map_or(ROWS * spec.bytes(), |retouch| retouch.room(ROWS).bytes);
+        let pixels_at = double.allocate(room);
         for epoch in 0..4 {
             let iteration = engine.start_epoch().unwrap();
             loop {
@@ -80,7 +111,9 @@ fn an_engines_batches_become_images_on_the_device_while_its_slots_are_filled_aga
                 let key = batch_key(7, epoch, number);
                 let mut expected = vec![0u8; batch.rows * transform.out_bytes()];
                 for (&id, made) in batch.ticket.ids.iter().zip(expected.chunks_exact_mut(transform.out_bytes())) {
-                    maker.make(key, i64::from(id), &pixels[id as usize * spec.bytes()..][..spec.bytes()], made);
+                    let source = &pixels[id as usize * spec.bytes()..][..spec.bytes()];
+                    let source = retouch.map_or(source.to_vec(), |r| r.plain(key, i64::from(id), source));
+                    maker.make(key, i64::from(id), &source, made);
                     erase.iter().for_each(|erase| erase.apply(&transform, key, i64::from(id), made));
                 }
                 let mixed = mixing.as_ref().and_then(|mixing| mixing.draw([8, 8], key, 0));
@@ -88,7 +121,8 @@ fn an_engines_batches_become_images_on_the_device_while_its_slots_are_filled_aga
                 let rest_digest = double.digest(&batch.slot.bytes()[layout.target_offset()..]);
                 let (rest, made) = places[number as usize % 2];
                 let to = ImagesTo { rest, pixels: pixels_at, made };
-                let by = ImagesBy { transform: &transform, erase: erase.as_ref(), mixed, key };
+                let by = ImagesBy { retouch, transform: &transform, erase: erase.as_ref(), mixed, key };
+                assert!(by.pixels_bytes(batch.rows) <= room);
                 let sent = double.send_images(&courier, batch.slot, &by, &to, consumer).unwrap();
                 double.courier_wait(&courier, consumer, &sent);
                 double.check(consumer, made, expected.len(), double.digest(&expected));
@@ -136,8 +170,8 @@ fn a_slot_that_is_sent_twice_or_to_no_gpu_or_by_another_transform_is_refused() {
     let at = double.allocate(1 << 14);
     let to = ImagesTo { rest: at, pixels: at, made: at };
     let slot = Arc::new(batch.slot);
-    let other = transform(ImageDtype::F32, true);
-    let plainly = |transform| ImagesBy { transform, erase: None, mixed: None, key: 0 };
+    let other = transform(SIDE, ImageDtype::F32, true);
+    let plainly = |transform| ImagesBy { retouch: None, transform, erase: None, mixed: None, key: 0 };
     let refused = double.send_images(&courier, slot.clone(), &plainly(&other), &to, consumer);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Internal);
     // A launch that the driver refuses behind copies under way: the batch is lost, its slot is not.

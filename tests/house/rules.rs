@@ -35,6 +35,8 @@ const PURE: &[(&str, u32)] = &[
     ("index", 0),
     ("ring", 0),
     ("crew", 0),
+    ("circuit", 0),
+    ("decided", 1),
     ("policy", 1),
     ("ledger", 2),
     ("sampler", 2),

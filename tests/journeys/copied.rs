@@ -78,11 +78,11 @@ impl Source for Rows {
             let fault = if id % 7 == 0 { self.fault } else { Fault::None };
             let long = [&bytes[..], &[0]].concat();
             let answer = match fault {
-                Fault::None => Ok(Payload { data: &bytes, target: &target }),
+                Fault::None => Ok(Payload::new(&bytes, &target)),
                 Fault::Refuses => Err(Error::sample("it is bad on purpose")),
-                Fault::TooShort => Ok(Payload { data: &bytes[1..], target: &target }),
-                Fault::TooLong => Ok(Payload { data: &long, target: &target }),
-                Fault::WrongTarget => Ok(Payload { data: &bytes, target: &target[1..] }),
+                Fault::TooShort => Ok(Payload::new(&bytes[1..], &target)),
+                Fault::TooLong => Ok(Payload::new(&long, &target)),
+                Fault::WrongTarget => Ok(Payload::new(&bytes, &target[1..])),
                 Fault::SaysNothing => continue,
             };
             if sink(k, answer).is_break() {

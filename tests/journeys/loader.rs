@@ -5,6 +5,7 @@
 mod ahead;
 mod copied;
 mod numbers;
+mod punctual;
 mod recorded;
 mod resized;
 mod stalls;

@@ -82,9 +82,10 @@ impl Source for Gated {
         for (k, &id) in ids.iter().enumerate() {
             self.gate.pass();
             let target = i64::from(id % 10).to_ne_bytes();
+            let bytes = pattern(id);
             let answer = match self.interrupts == Some(id) {
                 true => Err(Error::new(ErrorKind::Interrupted, "somebody pressed a key")),
-                false => Ok(Payload { data: &pattern(id), target: &target }),
+                false => Ok(Payload::new(&bytes, &target)),
             };
             if sink(k, answer).is_break() {
                 return;

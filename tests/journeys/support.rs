@@ -99,7 +99,7 @@ impl Source for Patterned {
             let bytes = pattern(id);
             let answer = match self.bad.contains(&id) {
                 true => Err(Error::sample("it is bad on purpose")),
-                false => Ok(Payload { data: &bytes, target: &target }),
+                false => Ok(Payload::new(&bytes, &target)),
             };
             if sink(k, answer).is_break() {
                 self.in_the_air.lock().unwrap().retain(|id| !ids[..k].contains(id));

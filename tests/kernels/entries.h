@@ -16,6 +16,8 @@
 #include "probability.cu"
 #include "sequence.cu"
 #include "image.cu"
+#include "color.cu"
+#include "retouch.cu"
 #include "mixing.cu"
 #include "gather.cu"
 
@@ -58,6 +60,8 @@ const auto& KERNELS = *new const std::unordered_map<std::string, std::pair<Entry
     ONE(image_f16, ImageArguments),
     ONE(image_bf16, ImageArguments),
     ONE(image_f32, ImageArguments),
+    ONE(retouch_c1, RetouchArguments),
+    ONE(retouch_c3, RetouchArguments),
     ONE(mix_u8, MixArguments),
     ONE(mix_f16, MixArguments),
     ONE(mix_bf16, MixArguments),

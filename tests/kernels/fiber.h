@@ -423,6 +423,14 @@ template <class T> void __stcs(T* at, T value) {
 // Rounded one by one: never fused.
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __ddiv_rn(double a, double b) { return a / b; }
+inline float __double2float_rn(double value) { return (float)value; }
+inline long long __double2ll_rn(double value) { return llrint(value); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return (unsigned __int128)a * b >> 64; }
 
 inline float __int_as_float(int32_t bits) { return fiber::from_bits<float>((uint32_t)bits); }
 inline float __uint_as_float(uint32_t bits) { return fiber::from_bits<float>(bits); }

@@ -21,6 +21,7 @@ use crate::mail_checks;
 use crate::mean_checks;
 use crate::mixing_checks;
 use crate::program::{Call, Kind, Machine, Memory, Program};
+use crate::retouch_checks;
 use crate::shapes::{REDUCED, SHAPES};
 
 /// Natural order, and two shuffled ones.
@@ -272,6 +273,18 @@ fn the_kernel_text_erases_and_mixes_images_as_the_definition() {
 }
 
 #[test]
+fn the_kernel_text_retouches_images_as_loader_threads_do() {
+    let Some(mut machine) = Fibers::start(false) else { return };
+    retouch_checks::trained_on(&mut machine, 16);
+    retouch_checks::every_operation(&mut machine, 31);
+    retouch_checks::every_color(&mut machine);
+    let machine = std::cell::RefCell::new(machine);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 150, ..ProptestConfig::default() });
+    let made = |case| retouch_checks::check(&mut *machine.borrow_mut(), &case).map_err(TestCaseError::fail);
+    runner.run(&retouch_checks::any_retouch(), made).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
 fn the_kernel_text_gathers_rows_of_every_width() {
     let Some(mut machine) = Fibers::start(false) else { return };
     gather_checks::every_width(&mut machine);
@@ -297,6 +310,8 @@ fn the_kernel_text_runs_clean_under_address_and_undefined_behaviour_sanitizers()
     mail_checks::mail(&mut machine, &[9, 700]);
     image_checks::trained_on(&mut machine, 2);
     mixing_checks::trained_on(&mut machine);
+    retouch_checks::trained_on(&mut machine, 3);
+    retouch_checks::every_operation(&mut machine, 2);
     gather_checks::every_width(&mut machine);
     checks::bad_targets(&mut machine);
 }

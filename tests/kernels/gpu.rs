@@ -18,6 +18,7 @@ use crate::mail_checks;
 use crate::mean_checks;
 use crate::mixing_checks;
 use crate::program::{Kind, Machine, Memory, Program, relocate};
+use crate::retouch_checks;
 use crate::shapes::SHAPES;
 
 struct Gpu {
@@ -257,6 +258,18 @@ fn the_gpu_erases_and_mixes_images_as_the_definition() {
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 500, ..ProptestConfig::default() });
     let made = |case| mixing_checks::check(&mut *gpu.borrow_mut(), &case).map_err(TestCaseError::fail);
     runner.run(&mixing_checks::any_mixing(), made).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn the_gpu_retouches_images_as_loader_threads_do() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    retouch_checks::trained_on(&mut gpu, 256);
+    retouch_checks::every_operation(&mut gpu, 31);
+    retouch_checks::every_color(&mut gpu);
+    let gpu = std::cell::RefCell::new(gpu);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 500, ..ProptestConfig::default() });
+    let made = |case| retouch_checks::check(&mut *gpu.borrow_mut(), &case).map_err(TestCaseError::fail);
+    runner.run(&retouch_checks::any_retouch(), made).unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[test]

@@ -20,4 +20,5 @@ mod prebuilt;
 mod program;
 mod rank;
 mod reference;
+mod retouch_checks;
 mod shapes;

@@ -52,6 +52,19 @@ fn every_launch_names_a_kernel_of_the_module() {
     }
 }
 
+/// Else a compiler for GPUs would round other bytes than the CPU does.
+#[test]
+fn retouching_fuses_no_multiplication_with_an_addition() {
+    for kernel in ["lossfeed_retouch_c1", "lossfeed_retouch_c3"] {
+        let (_, body) = ptx::module().split_once(&format!(".visible .entry {kernel}(")).unwrap();
+        let body = body.split(".visible .entry ").next().unwrap();
+        assert!(body.contains("mul.rn.f32") && !body.contains("fma."), "{kernel}");
+        // One that is not told how to round may be fused later, by the assembler.
+        let open = |line: &&str| ["mul.f32", "add.f32", "sub.f32"].iter().any(|name| line.contains(name));
+        assert_eq!(body.lines().find(open), None, "{kernel}");
+    }
+}
+
 #[test]
 fn every_kernel_that_reads_logits_reads_128_bits_at_once_and_the_backward_writes_them() {
     let pieces: Vec<&str> = ptx::module().split(".visible .entry ").skip(1).collect();

@@ -158,8 +158,12 @@ def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, data=data,
         by_threads = transform is not None and _cuda._loaded[0] is None
         assert (there._settings["transform"] is not None) == by_threads, "who transforms"
         path = keywords.get("copy_path", "auto")
-        early = transform is not None and any(transform._steps[1:])
-        measured = path == "auto" and "cache" in keywords and not by_threads and not early
+        here_and_there = transform is not None and not by_threads and transform._retouch == "auto"
+        retouching = ("jitter", "augment")
+        assert not (here_and_there and any(there._settings[step] for step in retouching)), "who retouches"
+        early = transform is not None and (transform._crop is not None or any(there._settings[step] for step in retouching))
+        # Pictures in files are cached encoded.
+        measured = path == "auto" and "cache" in keywords and not by_threads and not early and isinstance(data, tuple)
         assert set(there.copy_paths()) == (set(PATHS) if measured else set())
         assert path in (there.copy_path, "auto")
         for _ in range(epochs):
@@ -329,7 +333,7 @@ def main():
                 cache = {"cache": "60%", "policy": "lru", "copy_path": path}
                 found = deliver(transform, 200, on=SIDE, **keywords, **cache)
                 assert found == 0, f"{found} wrong batches: {transform}, {keywords}, {cache}"
-    # Cropped, coloured and augmented by the loader's threads, the rest by the kernel.
+    # Cropped by the loader's threads, coloured and augmented by a kernel or by them, the rest by a kernel.
     parts = lf.ImageTransform("float16", mean=0.4, std=0.3, crop=(6, 5), scale=(0.2, 1.0), flip=0.5)
     middle = lf.ImageTransform("uint8", layout="NHWC", resize=9, crop=8, random_crop=False, flip=0.5)
     colours = lf.ImageTransform(
@@ -337,7 +341,8 @@ def main():
     )
     augmented = lf.ImageTransform("float32", mean=0.4, std=0.3, crop=(6, 5), padding=2, flip=0.5, hue=0.2, augment="trivial")
     both = lf.ImageTransform("float16", crop=(6, 5), scale=(0.2, 1.0), flip=0.5, augment={"name": "rand", "fill": (9, 8, 7)})
-    for cropping in (parts, middle, colours, augmented, both):
+    by_threads = lf.ImageTransform("float16", crop=(6, 5), flip=0.5, contrast=0.4, grayscale=0.3, augment="rand", retouch="threads")
+    for cropping in (parts, middle, colours, augmented, both, by_threads):
         of_one_size = data, lf.open(pictures(), resize=16, crop=12)
         for keywords in ({"num_workers": 2}, {"num_workers": 1, "cache": "60%"}, {"num_workers": 0, "cache": "60%", "copy_path": "gathered"}):
             for of in (*of_one_size, *([] if cropping._crop is None else [lf.open(pictures())])):
@@ -349,6 +354,16 @@ def main():
             raise AssertionError(f"copy_path={path!r} takes rows as they lie in the cache")
         except lf.SettingsError as refusal:
             assert "the loader's threads transform them" in str(refusal), refusal
+    # Retouched bytes that lie in the cache as they are: every way to the device.
+    strong = {"name": "rand", "ops": 5, "magnitude": 30, "fill": (9, 8, 7)}
+    larger = lf.ImageTransform("uint8", layout="NHWC", crop=(9, 10), padding=2, flip=0.5, saturation=(0, 3), augment=strong)
+    grey = lf.ImageTransform("float32", mean=0.4, padding=2, flip=0.5, contrast=0.5, hue=0.5, jitter=0.5, grayscale=0.5)
+    alone = lf.ImageTransform("uint8", layout="NHWC", augment={"name": "trivial", "bins": 1000})
+    for retouching in (larger, grey, alone):
+        for path in (*PATHS, "auto"):
+            for keywords in ({"num_workers": 2, "max_slots": 8, "prefetch_factor": 1}, {"num_workers": 0}):
+                found = deliver(retouching, 200, on=SIDE, **keywords, cache="60%", policy="lru", copy_path=path)
+                assert found == 0, f"{found} wrong batches: {retouching}, {path}, {keywords}"
     # Finished by kernels behind the one that makes the images.
     erasing = lf.ImageTransform("float32", mean=0.4, std=0.3, erase=0.5)
     mixing = lf.ImageTransform("float16", layout="NHWC", crop=(6, 5), flip=0.5, erase=0.25, mixup=0.4, cutmix=1.0)
@@ -366,12 +381,12 @@ def main():
     for keywords in ({"num_workers": 0}, {"num_workers": 2}, {"num_workers": 1, "cache": "1MiB", "policy": "lru"}):
         assert changed(200, **keywords) == 0, f"a transform that came before the copy: {keywords}"
         assert structured(200, **keywords) == 0, f"wrong batches of dicts: {keywords}"
-        for transform in (None, *made, augmented, mixing):
+        for transform in (None, *made, augmented, larger, mixing):
             assert membered(transform, 200, **keywords) == 0, f"wrong batches of pictures with texts: {transform}, {keywords}"
     with warnings.catch_warnings(action="ignore"):
         _cuda._loaded[0], kernels = None, _cuda._loaded[0]  # as where the driver refuses them: the loader's threads transform
         assert deliver(made[0], 200, num_workers=1, cache="60%") == 0
-        for by_hand in (parts, erasing, mixing):
+        for by_hand in (parts, erasing, mixing, colours, larger):
             assert deliver(by_hand, 200, num_workers=1, cache="60%") == 0
         _cuda._loaded[0] = kernels
     assert all(outlive(transform, closed) for transform in (None, made[0]) for closed in (False, True))

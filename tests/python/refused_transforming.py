@@ -70,6 +70,8 @@ CASES = [
     ('lf.ImageTransform(jitter=0.5)', "SettingsError", "jitter=0.5 is the chance that colours change: say how, as in"),
     ('lf.ImageTransform(jitter=2, brightness=0.1)', "SettingsError", "jitter=2 must be a finite number, 0 to 1"),
     ('lf.ImageTransform(jitter=None)', "SettingsError", "jitter=None must be a finite number, 0 to 1"),
+    ('lf.ImageTransform(retouch="gpu")', "SettingsError", "retouch='gpu' is unknown: use auto or threads"),
+    ('lf.ImageTransform(retouch=None)', "SettingsError", "retouch=None is unknown: use auto or threads"),
     ('lf.ImageTransform(grayscale=1.5)', "SettingsError", "grayscale=1.5 must be a finite number, 0 to 1"),
     ('lf.ImageTransform(grayscale="x")', "SettingsError", "grayscale='x' must be a finite number, 0 to 1"),
     ('lf.ImageTransform(augment="auto")', "SettingsError", "augment='auto' is unknown: use rand or trivial"),

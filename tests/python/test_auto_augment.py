@@ -278,6 +278,14 @@ def test_one_seed_gives_one_picture_wherever_it_is_made(pictures, tmp_path, cach
     assert any(not np.array_equal(of_arrays[at], other[at]) for at in other)
 
 
+def test_who_retouches_is_a_matter_of_the_device_alone(pictures):
+    data, asked = (pictures, np.arange(N)), {"crop": 16, "flip": 0.5, "hue": 0.2, "augment": "rand"}
+    here, said = (lf.ImageTransform("uint8", **asked, **more) for more in ({}, {"retouch": "threads"}))
+    assert "retouch='threads'" in repr(said) and "retouch" not in repr(here)
+    one, other = epochs(data, here, 1), epochs(data, said, 1)
+    assert all(np.array_equal(one[at], other[at]) for at in one)
+
+
 def test_a_resumed_run_augments_as_the_first_would_have(pictures):
     transform = lf.ImageTransform("uint8", augment="trivial", flip=0.5, crop=16)
     keywords = {"transform": transform, "num_workers": 0, "seed": 3, "shuffle": True, "stats": False, "framework": "numpy"}

@@ -36,7 +36,7 @@ def test_correctness_compares_everything_and_finds_nothing(tmp_path):
     said, found = run("correct.py", tmp_path)
     assert found["passed"] and "all correct" in said
     assert errors(found["sections"]) == []
-    for name in ("scores", "gradients", "repeat", "edges"):
+    for name in ("scores", "gradients", "repeat", "edges", "images"):
         assert found["sections"][name]["compared"] > 5 and found["sections"][name]["wrong"] == 0
 
 
@@ -106,7 +106,7 @@ def test_staging_has_a_figure_for_everything(dry):
     found = json.loads(dry[3]["staging.json"])
     sections = found["sections"]
     assert errors(sections) == []
-    assert set(sections) == {"copy", "overlap", "paths", "images", "loaders"}
+    assert set(sections) == {"copy", "overlap", "paths", "images", "retouch", "loaders"}
     assert sections["copy"]["best_gb_per_s"] > 0 and len(sections["copy"]["loader"]) == 1
     assert sections["overlap"][0]["overlap_fraction"] > 0
     assert sections["paths"][0]["chosen"] == "gathered" and sections["paths"][0]["paths"]["auto"]["batch_us"] > 0

@@ -1,6 +1,7 @@
 """The disk tier behind lf.open: what was fetched is read from a local disk the next time, and only that."""
 
 import gc
+import shutil
 import time
 
 import lossfeed as lf
@@ -69,6 +70,23 @@ def test_a_second_run_reads_from_the_disk_and_hits_of_the_cache_are_counted_apar
     assert second["hits_total"] == 12, "the second epoch is the cache's"
     assert second["disk_damaged_total"] == second["disk_dropped_total"] == 0
     assert second["disk_hit_bytes_total"] > 0 and second["fetched_samples_total"] == 12
+    assert second["on_time_total"] + second["late_total"] == 12 and second["samples_total"] == 24
+    assert second["disk_circuit"] == second["disk_opened_total"] == second["disk_failed_total"] == 0
+
+
+def test_a_folder_that_vanishes_costs_nothing_but_what_would_have_been_kept(folder, tmp_path):
+    options = {"latency": 0.001, "disk": tmp_path / "tier", "disk_bytes": "64MiB"}
+    data = lf.open(folder, **options)
+    epochs(data)
+    written(data, 12)
+    shutil.rmtree(tmp_path / "tier")
+    numbers = epochs(data, count=2)
+    assert numbers["disk_damaged_total"] == numbers["disk_failed_total"] == 0
+    came = numbers["hits_total"] + numbers["on_time_total"] + numbers["late_total"]
+    assert came == numbers["samples_total"] == 24
+    del data
+    gc.collect()
+    assert not (tmp_path / "tier").exists()
 
 
 def test_damage_costs_fetches_and_nothing_else(folder, tmp_path):

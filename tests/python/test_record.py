@@ -117,7 +117,7 @@ def test_what_auto_chose_and_what_it_came_to_at_the_borders_of_epochs_is_in_the_
         about = json.loads(next(text).removeprefix("# "))
         rows = list(csv.DictReader(text))
     name, option = ("replay", "fresh") if augmented else ("cost-aware", "fetches")
-    assert about["lossfeed-journal"] == 2 and about["settings"]["sampler"]["name"] == name
+    assert about["lossfeed-journal"] == 3 and about["settings"]["sampler"]["name"] == name
     told = [row for row in rows if row["event"] in ("sampler", "weights", "begin")]
     told = [row for k, row in enumerate(told) if row["event"] != "begin" or told[k - 1]["event"] != "begin"]
     assert [row["event"] for row in told] == ["sampler", "begin", "weights", "sampler", "begin", "sampler", "begin"]

@@ -52,7 +52,10 @@ def test_each_word_is_taken_and_another_is_refused(numbers, keyword):
         assert refusal(word) != wrong.replace("mru", word)
 
 
-@pytest.mark.parametrize("keyword,words", [("layout", _words.Layout), ("dtype", _words.PixelType), ("augment", _words.Augment)])
+@pytest.mark.parametrize(
+    "keyword,words",
+    [("layout", _words.Layout), ("dtype", _words.PixelType), ("augment", _words.Augment), ("retouch", _words.Retouch)],
+)
 def test_a_transform_takes_each_word_and_no_other(keyword, words):
     for word in typing.get_args(words):
         lf.ImageTransform(**{keyword: word})
@@ -76,6 +79,7 @@ def test_users_are_shown_every_word():
         (lf.ImageTransform, "layout", _words.Layout),
         (lf.ImageTransform, "dtype", _words.PixelType),
         (lf.ImageTransform, "augment", _words.Augment),
+        (lf.ImageTransform, "retouch", _words.Retouch),
         (lf.Data.cache_bytes, "form", _words.CacheForm),
         (lf.Loader, "pad", _words.Join),
         *((lf.Loader, keyword, words) for keyword, words in KEYWORDS.items()),

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lossfeed::device::{Device, DeviceKind, Registration};
 use lossfeed::error::{Error, ErrorKind, Result};
+use lossfeed::loader::Punctual;
 use lossfeed::source::Scratch;
 use lossfeed::stats::Counters;
 use lossfeed::{Dtype, SampleId, TensorSpec};
@@ -26,6 +27,7 @@ pub(crate) struct Batch {
     pub(crate) slot: BatchSlot,
     pub(crate) ticket: Ticket,
     pub(crate) rows: usize,
+    pub(crate) punctual: Punctual,
 }
 
 impl Batch {
@@ -105,7 +107,12 @@ impl Feed {
             }
             _ => {}
         }
-        Ok(fill::Filled::Batch(Batch { slot, ticket: Ticket { number: planned.number }, rows }))
+        Ok(fill::Filled::Batch(Batch {
+            slot,
+            ticket: Ticket { number: planned.number },
+            rows,
+            punctual: Punctual::default(),
+        }))
     }
 }
 

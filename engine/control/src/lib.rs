@@ -12,13 +12,17 @@
 //! | `sampler` | an epoch's order and its weights |
 //! | `control` | all of these as one state machine, driven by the engine and by the simulator |
 //! | `sim` | a recorded run through a policy, a run that samplers draw, and how long it takes |
+//! | `circuit` | whether a tier before the source is asked |
 //! | `crew` | how many loader threads fill batches |
+//! | `decided` | what was decided about reading while a run goes on, and why |
 //! | `jobs` | cache and bandwidth, divided among several jobs |
 //! | `ring` | the states of batch slots |
 //! | `error`, `types`, `random` | words shared by all crates |
 
+pub mod circuit;
 pub mod control;
 pub mod crew;
+pub mod decided;
 pub mod error;
 pub mod index;
 pub mod jobs;

@@ -13,6 +13,8 @@ use parking_lot::{Condvar, Mutex};
 use crate::folder::{Folder, now};
 use crate::format::record_bytes;
 use crate::policy::Policy;
+use crate::read_at::{ReadAt, System, Trouble};
+use crate::readers::Readers;
 use crate::segment::Segment;
 use crate::shared::{Counts, Item, Queue, Shared};
 use crate::shelf::Shelf;
@@ -29,6 +31,8 @@ const SEGMENT_MIN: u64 = 4 << 20;
 const SEGMENT_MAX: u64 = 32 << 30;
 /// What waits to be written takes at most so much memory, and what is being written as much again.
 const QUEUE_BYTES: usize = 64 << 20;
+/// When the tier is dropped a write that takes longer than this is left behind.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a disk tier is opened.
 #[derive(Debug, Clone)]
@@ -50,10 +54,14 @@ pub struct Numbers {
     pub hits: u64,
     /// Their bytes, heads left out.
     pub hit_bytes: u64,
-    /// Records that were asked for and are not there, damaged ones included.
+    /// Records that were asked for and are not there, those that are damaged or could not be read included.
     pub misses: u64,
     /// Records that were there and were not what had been written.
     pub damaged: u64,
+    /// Records that were there and could not be read.
+    pub failed: u64,
+    /// Records that were there and did not come in time; they are no misses.
+    pub late: u64,
     /// Records written.
     pub written: u64,
     /// Their bytes, heads left out.
@@ -70,16 +78,19 @@ pub struct Numbers {
 
 /// Where a record lies. It may be evicted meanwhile, and can still be read.
 pub struct Found {
-    key: Key,
-    segment: Arc<Segment>,
-    at: u32,
+    pub(crate) key: Key,
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) at: u32,
 }
 
 /// A disk tier, for one dataset. Any number of threads may call it. Dropping it writes what is queued and ends its
-/// segment; in a fork of the process that opened it dropping does nothing, and nothing else may be called.
+/// segment, unless its disk hangs: then the thread that writes is left behind. In a fork of the process that opened it
+/// dropping does nothing, and nothing else may be called.
 pub struct Disk {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) readers: Readers,
     thread: Option<JoinHandle<()>>,
+    patience: Duration,
     made_by: u32,
 }
 
@@ -90,6 +101,14 @@ impl Disk {
     /// `Settings` for a limit that is out of range, or a folder that cannot be used: see its message. What lies in the
     /// folder never is an error.
     pub fn open(settings: &Settings) -> Result<Self> {
+        Self::open_over(settings, Arc::new(System::default()))
+    }
+
+    /// The same with another way to read.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_over(settings: &Settings, read: Arc<dyn ReadAt>) -> Result<Self> {
         if !(LIMIT_MIN..=LIMIT_MAX).contains(&settings.limit_bytes) {
             return Err(Error::settings(format!(
                 "a disk tier of {} bytes is not possible: give it {LIMIT_MIN} (64 MiB) to {LIMIT_MAX} (2 TiB)",
@@ -97,11 +116,22 @@ impl Disk {
             )));
         }
         let segment_bytes = (settings.limit_bytes / SEGMENTS).clamp(SEGMENT_MIN, SEGMENT_MAX);
-        Self::open_with(settings, segment_bytes, Box::new(FileExt::write_all_at))
+        Self::start(settings, segment_bytes, Box::new(FileExt::write_all_at), read, PATIENCE)
     }
 
     /// The same with segments of another size and another way to write.
+    #[cfg(test)]
     pub(crate) fn open_with(settings: &Settings, segment_bytes: u64, write: WriteAt) -> Result<Self> {
+        Self::start(settings, segment_bytes, write, Arc::new(System::default()), PATIENCE)
+    }
+
+    pub(crate) fn start(
+        settings: &Settings,
+        segment_bytes: u64,
+        write: WriteAt,
+        read: Arc<dyn ReadAt>,
+        patience: Duration,
+    ) -> Result<Self> {
         let folder = Folder::open(&settings.folder)?;
         let shared = Arc::new(Shared {
             folder,
@@ -111,6 +141,9 @@ impl Disk {
             segment_bytes,
             dataset_bytes: settings.dataset_bytes.max(1),
             counts: Counts::default(),
+            read,
+            opened: Mutex::default(),
+            beats: AtomicU64::new(0),
             queue: Mutex::new(Queue::default()),
             forgetting: Mutex::default(),
             news: Condvar::new(),
@@ -125,7 +158,8 @@ impl Disk {
             .name("lossfeed-disk".into())
             .spawn(move || writer.run())
             .map_err(|e| Error::memory("no thread for the disk tier: allow this process more threads").because(e))?;
-        Ok(Self { shared, thread: Some(thread), made_by: std::process::id() })
+        let (readers, made_by) = (Readers::default(), std::process::id());
+        Ok(Self { shared, readers, thread: Some(thread), patience, made_by })
     }
 
     /// Looks for the records of many keys, by the index alone: reading them one by one comes after. A key that is
@@ -143,25 +177,42 @@ impl Disk {
         keys.iter().zip(found).map(with_key).collect()
     }
 
-    /// Reads a record that was found into `into`, which must have its length. False if it is not whole; what stands in
-    /// `into` then means nothing.
+    /// Reads a record that was found into `into`, which must have its length, however long that takes. False if it is
+    /// not whole; what stands in `into` then means nothing.
     pub fn read_found(&self, found: &Found, into: &mut [u8]) -> bool {
+        let outcome = found.segment.read(&*self.shared.read, found.at, found.key, into);
+        self.count(found, &outcome, into.len())
+    }
+
+    /// Counts a record that was read, and forgets one that is not whole; whether it is.
+    pub(crate) fn count(&self, found: &Found, outcome: &std::result::Result<u32, Trouble>, bytes: usize) -> bool {
         let counts = &self.shared.counts;
-        match found.segment.read(found.at, found.key, into) {
-            Some(cost_us) => {
+        let trouble = match outcome {
+            Ok(cost_us) => {
                 counts.hits.fetch_add(1, Relaxed);
-                counts.hit_bytes.fetch_add(into.len() as u64, Relaxed);
-                self.shared.asked_us.fetch_add(u64::from(cost_us).max(1), Relaxed);
-                true
+                counts.hit_bytes.fetch_add(bytes as u64, Relaxed);
+                self.shared.asked_us.fetch_add(u64::from(*cost_us).max(1), Relaxed);
+                return true;
             }
-            None => {
-                counts.misses.fetch_add(1, Relaxed);
-                if self.shared.shelf.forget(found.key, found.segment.number, found.at) {
-                    counts.damaged.fetch_add(1, Relaxed);
-                }
-                false
-            }
+            Err(trouble) => trouble,
+        };
+        counts.misses.fetch_add(1, Relaxed);
+        if let Trouble::Failed(error) = trouble {
+            counts.failed.fetch_add(1, Relaxed);
+            tracing::debug!(target: "lossfeed::disk", %error, "a record could not be read");
         }
+        // What cannot be read is fetched, and may be written to a better place.
+        if self.shared.shelf.forget(found.key, found.segment.number, found.at) && matches!(trouble, Trouble::Damaged) {
+            counts.damaged.fetch_add(1, Relaxed);
+        }
+        false
+    }
+
+    /// What the fetches of the records that were there at the opening had taken on average, µs; `None` if there were
+    /// none.
+    pub fn fetched_in_us(&self) -> Option<f64> {
+        let (records, cost_us) = *self.shared.opened.lock();
+        (records > 0).then(|| cost_us as f64 / records as f64)
     }
 
     /// Reads the record of `key` into `into`, if there is one: [`Self::find`] and [`Self::read_found`].
@@ -235,6 +286,8 @@ impl Disk {
             hit_bytes: counts.hit_bytes.load(Relaxed),
             misses: counts.misses.load(Relaxed),
             damaged: counts.damaged.load(Relaxed),
+            failed: counts.failed.load(Relaxed),
+            late: counts.late.load(Relaxed),
             written: counts.written.load(Relaxed),
             written_bytes: counts.written_bytes.load(Relaxed),
             dropped: counts.dropped.load(Relaxed),
@@ -251,13 +304,37 @@ impl Drop for Disk {
             // The thread is the parent's, and a lock may be held for ever.
             return;
         }
+        self.readers.close();
         self.shared.queue.lock().over = true;
         self.shared.news.notify_one();
-        if let Some(thread) = self.thread.take()
+        let folder = self.shared.folder.path().display();
+        if !self.thread_ends() {
+            tracing::warn!(
+                target: "lossfeed::disk", %folder,
+                "a write of the disk tier takes longer than {} s: it is left behind, and what was not written is lost",
+                self.patience.as_secs()
+            );
+        } else if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            let folder = self.shared.folder.path().display();
             tracing::warn!(target: "lossfeed::disk", %folder, "the disk tier's thread ended unexpectedly");
         }
+    }
+}
+
+impl Disk {
+    /// Waits until the thread has ended, as long as it gets on.
+    fn thread_ends(&self) -> bool {
+        let mut queue = self.shared.queue.lock();
+        let mut seen = self.shared.beats.load(Relaxed);
+        while !queue.gone {
+            if self.shared.settled.wait_for(&mut queue, self.patience).timed_out() {
+                let now = self.shared.beats.load(Relaxed);
+                if now == std::mem::replace(&mut seen, now) && !queue.gone {
+                    return false;
+                }
+            }
+        }
+        true
     }
 }

@@ -1,7 +1,8 @@
 //! The disk tier: samples of a slow source, kept on a local disk between epochs and between runs.
 //!
 //! ```text
-//! disk.rs     the tier: read, offer, forget; what it counts
+//! disk.rs     the tier: offer, forget; what it counts      reading.rs  the records of a call, read in a bounded time
+//! readers.rs  threads that wait for the disk               read_at.rs  where a read meets the system
 //! shared.rs   what callers and that thread share
 //! shelf.rs    which record lies where                       policy.rs   which segment gives way (pure)
 //! writer.rs   the thread that writes, drops and looks around
@@ -24,6 +25,13 @@
 //! it record by record up to the first bad one, and ends it there. When the disk is full, or refuses, writing ends
 //! with one warning and reading goes on.
 //!
+//! # Reading
+//! [`Disk::read_all`] waits for a disk no longer than its caller likes. What the page cache has is read by the caller
+//! itself, with a read that waits for no device's answer; the rest by threads of the tier, since a positioned read
+//! cannot be called off. One that fails is a miss, is counted apart from damage, and its record is forgotten. What may still
+//! hang: the opening of the folder, which reads its lock and its footers in the caller's thread; and a thread that
+//! hangs in a read or a write is left behind with its file when the tier is dropped.
+//!
 //! # Several processes
 //! Every process reads all segments and appends to segments of its own, so that the ranks of one machine, each with
 //! its own share of the samples, all keep what they fetch. (One writer beside readers would keep one rank's share; a
@@ -37,9 +45,14 @@ mod crash_tests;
 #[cfg(test)]
 mod damage_tests;
 mod disk;
+#[cfg(test)]
+mod fault_tests;
 mod folder;
 mod format;
 mod policy;
+mod read_at;
+mod readers;
+mod reading;
 mod segment;
 mod shared;
 mod shelf;
@@ -49,6 +62,8 @@ mod writer;
 
 pub use disk::{Disk, Found, LIMIT_MAX, LIMIT_MIN, Numbers, Settings};
 pub use policy::Policy;
+pub use read_at::ReadAt;
+pub use reading::{Reads, Wanted};
 
 /// What a record is known by: a digest of everything that its bytes depend on. Its low half must be as good as random.
 pub type Key = u128;

@@ -1,7 +1,7 @@
 //! One file of records.
 
 use std::fs::{File, FileTimes};
-use std::io::{self, BufReader, IoSliceMut, Read};
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
@@ -12,6 +12,7 @@ use crate::Key;
 use crate::folder::{Folder, Listed, Name};
 use crate::format::{self, ALIGNMENT, Entry, HEAD, RECORD_HEAD, TAIL};
 use crate::policy::{Resident, Worth};
+use crate::read_at::{ReadAt, Trouble};
 
 /// Torn segments are read in pieces of this size.
 const PIECE: usize = 1 << 20;
@@ -64,24 +65,34 @@ impl Segment {
         *self.value.lock() = Value { worth: Worth::new(cost_us, now), used: now };
     }
 
-    /// Reads the record at `at` into `into`, which has its length, and tells what its fetch had cost. `None` if it is
-    /// not the record of `key` whole: whatever stands in `into` then is to be forgotten.
-    pub(crate) fn read(&self, at: u32, key: Key, into: &mut [u8]) -> Option<u32> {
-        let position = u64::from(at) * ALIGNMENT;
+    /// Reads the record at `at` into `into`, which has its length, and tells what its fetch had cost. What stands in
+    /// `into` after an error is to be forgotten.
+    pub(crate) fn read(&self, read: &dyn ReadAt, at: u32, key: Key, into: &mut [u8]) -> Result<u32, Trouble> {
         let mut head = [0; RECORD_HEAD];
-        let wanted = RECORD_HEAD + into.len();
-        let got = rustix::io::preadv(&self.file, &mut [IoSliceMut::new(&mut head), IoSliceMut::new(into)], position);
-        if got != Ok(wanted) {
-            // Interrupted, or at the file's end: the long way tells them apart.
-            self.file.read_exact_at(&mut head, position).ok()?;
-            self.file.read_exact_at(into, position + RECORD_HEAD as u64).ok()?;
-        }
-        let said = format::record_head(&head)?;
-        if said.key != key || !format::is_sound(&head, &said, into) {
-            return None;
+        read.whole(&self.file, &mut head, into, u64::from(at) * ALIGNMENT)?;
+        self.checked(&head, key, into)
+    }
+
+    /// The same without waiting for a device; `None` if memory has not all of it.
+    pub(crate) fn read_cached(
+        &self,
+        read: &dyn ReadAt,
+        at: u32,
+        key: Key,
+        into: &mut [u8],
+    ) -> Option<Result<u32, Trouble>> {
+        let mut head = [0; RECORD_HEAD];
+        let there = read.cached(&self.file, &mut head, into, u64::from(at) * ALIGNMENT);
+        there.then(|| self.checked(&head, key, into))
+    }
+
+    fn checked(&self, head: &[u8; RECORD_HEAD], key: Key, data: &[u8]) -> Result<u32, Trouble> {
+        let said = format::record_head(head).ok_or(Trouble::Damaged)?;
+        if said.key != key || !format::is_sound(head, &said, data) {
+            return Err(Trouble::Damaged);
         }
         self.saved_us.fetch_add(u64::from(said.cost_us).max(1), Relaxed);
-        Some(said.cost_us)
+        Ok(said.cost_us)
     }
 
     /// Folds what was read since the last time into its worth, and lets other processes know that it is in use;

@@ -1,6 +1,7 @@
 //! What callers and the writing thread share.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::{Condvar, Mutex};
@@ -8,6 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::Key;
 use crate::folder::Folder;
 use crate::policy::Policy;
+use crate::read_at::ReadAt;
 use crate::shelf::Shelf;
 
 /// What the thread is asked for.
@@ -32,6 +34,8 @@ pub(crate) struct Queue {
     pub(crate) over: bool,
     /// Something was taken and is not dealt with yet.
     pub(crate) busy: bool,
+    /// The thread has ended.
+    pub(crate) gone: bool,
 }
 
 #[derive(Default)]
@@ -40,6 +44,8 @@ pub(crate) struct Counts {
     pub(crate) hit_bytes: AtomicU64,
     pub(crate) misses: AtomicU64,
     pub(crate) damaged: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) late: AtomicU64,
     pub(crate) written: AtomicU64,
     pub(crate) written_bytes: AtomicU64,
     pub(crate) dropped: AtomicU64,
@@ -57,6 +63,11 @@ pub(crate) struct Shared {
     pub(crate) segment_bytes: u64,
     pub(crate) dataset_bytes: u64,
     pub(crate) counts: Counts,
+    pub(crate) read: Arc<dyn ReadAt>,
+    /// What was found when the folder was opened: records, and what their fetches took, µs.
+    pub(crate) opened: Mutex<(u64, u64)>,
+    /// Steps that the thread has done: one that does none for long hangs.
+    pub(crate) beats: AtomicU64,
     pub(crate) queue: Mutex<Queue>,
     /// Keys whose forgetting is queued, and how often: until that is dealt with, what was offered before it may still
     /// come to the shelf, and is not found there.

@@ -76,6 +76,8 @@ impl Writer {
 
     /// Serves the queue until it is over.
     pub(crate) fn run(mut self) {
+        // However it ends: whoever waits for it must not wait for ever.
+        let _gone = Gone(Arc::clone(&self.shared));
         loop {
             let (items, over) = self.next();
             for item in items {
@@ -86,6 +88,7 @@ impl Writer {
                     }
                     Item::Keep { key, cost_us, data } => self.keep(key, cost_us, &data),
                 }
+                self.shared.beats.fetch_add(1, Relaxed);
             }
             self.write_gathered();
             if over {
@@ -307,6 +310,10 @@ impl Writer {
     }
 
     fn add(&mut self, listed: &Listed, file: File, contents: &Contents) {
+        {
+            let mut opened = self.shared.opened.lock();
+            *opened = (opened.0 + contents.entries.len() as u64, opened.1 + contents.cost_us);
+        }
         let segment = Segment::new(self.number(), listed, file, contents.cost_us);
         self.shared.shelf.add(Arc::new(segment), &contents.entries);
     }
@@ -340,6 +347,15 @@ impl Writer {
                 "the disk tier writes nothing any more, and is read on: make room there, then open the dataset again"
             );
         }
+    }
+}
+
+struct Gone(Arc<Shared>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.queue.lock().gone = true;
+        self.0.settled.notify_all();
     }
 }
 

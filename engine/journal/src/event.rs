@@ -27,8 +27,8 @@ pub struct Meta {
 
 impl Meta {
     /// The version that this crate writes. It reads those before it too: version 1 has neither [`Event::Sampler`] nor
-    /// [`Event::Weights`].
-    pub const FORMAT: u32 = 2;
+    /// [`Event::Weights`], version 2 no [`Event::Io`].
+    pub const FORMAT: u32 = 3;
 
     /// The run's description, with no further settings.
     pub fn new(samples: u64, capacity_bytes: u64, policy: impl Into<String>, smoothing: f32) -> Self {
@@ -126,6 +126,21 @@ pub enum Event {
     Sampler(String),
     /// Whether the orders of the passes to come use weights. Told where that was left to be found out.
     Weights(bool),
+    /// Reading goes otherwise from here on. It changes when samples come, and never which.
+    Io {
+        /// The epoch under way.
+        epoch: u64,
+        /// The batch that was to be delivered next.
+        step: u32,
+        /// What was set otherwise: `threads`, `requests`, `disk`; a later version may know others.
+        knob: String,
+        /// To what it was set before.
+        before: u64,
+        /// To what it is set.
+        now: u64,
+        /// Why, in words.
+        why: String,
+    },
     /// So many rows are missing here.
     Lost(u64),
 }
@@ -143,6 +158,7 @@ impl Event {
             Event::Believe(_) => "believe",
             Event::Sampler(_) => "sampler",
             Event::Weights(_) => "weights",
+            Event::Io { .. } => "io",
             Event::Lost(_) => "lost",
         }
     }
@@ -155,7 +171,7 @@ impl Event {
             Event::Cancel(ids) | Event::Tried(ids) => ids.len(),
             Event::Read(rows) => rows.len(),
             Event::Believe(rows) => rows.len(),
-            Event::Sampler(_) | Event::Weights(_) | Event::Lost(_) => 0,
+            Event::Sampler(_) | Event::Weights(_) | Event::Io { .. } | Event::Lost(_) => 0,
         }
     }
     /// About what it takes in memory.

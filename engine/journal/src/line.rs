@@ -44,16 +44,22 @@ fn number(value: f32) -> Option<f32> {
 /// Writes the lines of one event.
 pub(crate) fn write(out: &mut csv::Writer<impl Write>, event: &Event) -> csv::Result<()> {
     let (epoch, step) = match event {
-        Event::Begin { epoch, step, .. } | Event::Decide { epoch, step, .. } | Event::Learn { epoch, step, .. } => {
-            (Some(*epoch), Some(*step))
-        }
+        Event::Begin { epoch, step, .. }
+        | Event::Decide { epoch, step, .. }
+        | Event::Learn { epoch, step, .. }
+        | Event::Io { epoch, step, .. } => (Some(*epoch), Some(*step)),
         _ => (None, None),
     };
     let head = Line { event: event.name(), epoch, step, ..Line::default() };
     if let Event::Lost(rows) = event {
         return out.serialize(Line { row: Some(*rows), ..head });
     }
+    let told = match event {
+        Event::Io { knob, before, now, why, .. } => format!("{knob}:before={before}:now={now}:why={why}"),
+        _ => String::new(),
+    };
     let verdict = match event {
+        Event::Io { .. } => Some(&told[..]),
         Event::Sampler(spelled) => Some(&spelled[..]),
         Event::Weights(used) => Some(if *used { USED } else { UNUSED }),
         _ => None,
@@ -74,7 +80,7 @@ pub(crate) fn write(out: &mut csv::Writer<impl Write>, event: &Event) -> csv::Re
                 Line { id: Some(id), verdict: Some(if read { READ } else { FAILED }), ..line }
             }
             Event::Believe(rows) => Line { id: Some(rows[k].0), score: number(rows[k].1), ..line },
-            Event::Sampler(_) | Event::Weights(_) | Event::Lost(_) => line,
+            Event::Sampler(_) | Event::Weights(_) | Event::Io { .. } | Event::Lost(_) => line,
         })?;
     }
     Ok(())
@@ -118,15 +124,33 @@ pub(crate) fn begun(line: &Line<'_>) -> Result<Event, String> {
             UNUSED => Event::Weights(false),
             other => return Err(format!("verdict is {other:?}: it must be used or unused")),
         },
+        "io" => {
+            let (epoch, step) = batch()?;
+            let text = needed("verdict", line.verdict)?;
+            let wrong = || format!("verdict is {text:?}: it must be NAME:before=N:now=N:why=WORDS");
+            io(text, epoch, step).ok_or_else(wrong)?
+        }
         "lost" => Event::Lost(needed("row", line.row)?),
         other => {
             let shown: String = other.chars().take(40).collect();
             return Err(format!(
-                "event is {shown:?}: it must be begin, decide, learn, cancel, read, tried, believe, sampler, weights, lost \
-                 or end"
+                "event is {shown:?}: it must be begin, decide, learn, cancel, read, tried, believe, sampler, weights, io, \
+                 lost or end"
             ));
         }
     })
+}
+
+/// What a decision about reading says.
+fn io(text: &str, epoch: u64, step: u32) -> Option<Event> {
+    let (knob, rest) = text.split_once(":before=")?;
+    let (before, rest) = rest.split_once(":now=")?;
+    let (now, why) = rest.split_once(":why=")?;
+    if knob.is_empty() || knob.contains(':') || why.is_empty() {
+        return None;
+    }
+    let (before, now) = (before.parse().ok()?, now.parse().ok()?);
+    Some(Event::Io { epoch, step, knob: knob.to_owned(), before, now, why: why.to_owned() })
 }
 
 /// A row's own columns, read.

@@ -169,7 +169,8 @@ impl<'a> Reader<'a> {
                     self.event.as_mut().ok_or_else(|| wrong("it begins in the middle of an event".into()))?;
                 building.continues(&line).map_err(wrong)?;
             }
-            self.rows += u64::from(line.row.is_some());
+            // An event without rows takes memory, too.
+            self.rows += 1;
             if self.rows > self.limits.rows {
                 return Err(wrong(format!("it has more than {} rows: replay a part of it", self.limits.rows)));
             }

@@ -235,7 +235,8 @@ pub fn replay_with(
                 control.tried(id);
             }),
             // Orders are the run's: who drew them does not count.
-            Event::Sampler(_) | Event::Weights(_) | Event::Lost(_) => {}
+            // And when samples came changes no book.
+            Event::Sampler(_) | Event::Weights(_) | Event::Io { .. } | Event::Lost(_) => {}
         }
     }
     let counts = control.counts();

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
+use proptest::prelude::*;
 
 use crate::{
     Ending, Event, Limits, Meta, Reader, Recording, Row, Scored, Summary, Verdict, WhenBehind, Writer, is_journal,
@@ -45,6 +46,15 @@ fn every_event() -> Vec<Event> {
         Event::Sampler("replay:fresh=0.25:lag=64".into()),
         Event::Weights(true),
         Event::Weights(false),
+        Event::Io { epoch: 3, step: 7, knob: "threads".into(), before: 4, now: 8, why: "the consumer waits".into() },
+        Event::Io {
+            epoch: u64::MAX,
+            step: u32::MAX,
+            knob: "a \"later, one".into(),
+            before: u64::MAX,
+            now: 0,
+            why: "x: y,\"z".into(),
+        },
         Event::Lost(123_456_789_012),
         Event::Begin { epoch: 4, step: 0, plan: [].into() },
         Event::Begin { epoch: 5, step: 0, plan: [].into() },
@@ -138,7 +148,7 @@ fn every_event_is_read_back_bit_for_bit() {
 #[test]
 fn the_file_is_a_table_that_others_read() {
     let (bytes, _) = written(&every_event()[1..3], false);
-    let golden = "# {\"lossfeed-journal\":2,\"samples\":100,\"capacity_bytes\":1000,\"policy\":\"lru\",\"smoothing\":0.25,\"settings\":{}}\n\
+    let golden = "# {\"lossfeed-journal\":3,\"samples\":100,\"capacity_bytes\":1000,\"policy\":\"lru\",\"smoothing\":0.25,\"settings\":{}}\n\
         event,epoch,step,row,id,drawn,verdict,bytes,weight,score,loss,gradient_norm\n\
         begin,18446744073709551615,2,0,5,,,,,,,\n\
         begin,18446744073709551615,2,1,4,,,,,,,\n\
@@ -275,6 +285,16 @@ fn what_is_no_journal_is_refused_with_the_line() {
         ("sampler,,,,,,,,,,,\n", "verdict is empty"),
         ("weights,,,,,,perhaps,,,,,\n", "must be used or unused"),
         ("forget,,,,,,,,,,,\n", "event is \"forget\""),
+        ("io,0,0,,,,,,,,,\n", "verdict is empty"),
+        ("io,,0,,,,a:before=1:now=2:why=b,,,,,\n", "epoch is empty"),
+        ("io,0,,,,,a:before=1:now=2:why=b,,,,,\n", "step is empty"),
+        ("io,0,0,0,1,,a:before=1:now=2:why=b,,,,,\n", "a row of another event"),
+        ("io,0,0,,,,a:before=1:now=2,,,,,\n", "it must be NAME:before=N:now=N:why=WORDS"),
+        ("io,0,0,,,,a:before=-1:now=2:why=b,,,,,\n", "it must be NAME"),
+        ("io,0,0,,,,a:before=1:now=18446744073709551616:why=b,,,,,\n", "it must be NAME"),
+        ("io,0,0,,,,:before=1:now=2:why=b,,,,,\n", "it must be NAME"),
+        ("io,0,0,,,,a:b:before=1:now=2:why=b,,,,,\n", "it must be NAME"),
+        ("io,0,0,,,,a:before=1:now=2:why=,,,,,\n", "it must be NAME"),
         ("tried,,,1,1,,,,,,,\n", "begins in the middle"),
         ("tried,,,0,1,,,,,,,\ntried,,,2,1,,,,,,,\n", "line 4: row 2 of \"tried\" follows 1 rows"),
         ("tried,,,0,1,,,,,,,\ncancel,,,1,1,,,,,,,\n", "line 4: row 1 of \"cancel\" follows"),
@@ -287,8 +307,8 @@ fn what_is_no_journal_is_refused_with_the_line() {
     for (text, said) in [
         ("", "line 1: it is no journal"),
         ("epoch,step,id,loss\n0,0,1,2\n", "line 1: it is no journal"),
-        ("# {\"lossfeed-journal\":3}\nx\n", "version 3, this program reads versions 1 to 2"),
-        ("# {\"lossfeed-journal\":0}\nx\n", "version 0, this program reads versions 1 to 2"),
+        ("# {\"lossfeed-journal\":4}\nx\n", "version 4, this program reads versions 1 to 3"),
+        ("# {\"lossfeed-journal\":0}\nx\n", "version 0, this program reads versions 1 to 3"),
         (&HEAD.replace("\"smoothing\":0", "\"smoothing\":1"), "smoothing is 1"),
         (&HEAD.replace("drawn,", ""), "line 2: the columns must be event,"),
         (&HEAD.replace("\"samples\":9", "\"samples\":268435457"), "268435457 samples: 268435456 are the most"),
@@ -313,6 +333,44 @@ fn lines_and_rows_are_bounded() {
 }
 
 #[test]
+fn events_without_rows_are_bounded_too() {
+    let io = "io,0,0,,,,threads:before=1:now=2:why=b,,,,,\n";
+    let text = format!("{HEAD}{}end,,,,,,,,,,,\n", io.repeat(3));
+    for (rows, fits) in [(3, true), (2, false)] {
+        let mut reader = Reader::new(text.as_bytes(), Limits { rows, samples: 9 }).unwrap();
+        let read = (0..3).map(|_| reader.next_event()).find(|event| !matches!(event, Ok(Some(_))));
+        assert_eq!(read.is_none(), fits, "{rows} rows: {read:?}");
+    }
+}
+
+proptest! {
+    /// Whatever becomes of a journal's bytes: it is refused with the line, or read, and then what was read says the
+    /// same when it is written and read again.
+    #[test]
+    fn a_journal_with_any_bytes_changed_is_refused_or_read(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = written(&every_event(), false).0;
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        bytes.truncate(cut.map_or(bytes.len(), |cut| cut.index(bytes.len())));
+        match read(&bytes) {
+            Ok((events, _)) => prop_assert_eq!(read(&written(&events, false).0).unwrap().0, events),
+            Err(said) => prop_assert!(said.contains("line "), "{}", said),
+        }
+        // As the fuzz target does.
+        if let Ok(recording) = Recording::read(&bytes[..], Limits { rows: 4096, samples: 4096 }) {
+            let (hits, misses) = recording.counted();
+            let replayed = replay(&recording, "lru", recording.meta.capacity_bytes).unwrap();
+            prop_assert_eq!(replayed.hits + replayed.misses, hits + misses);
+        }
+    }
+}
+
+#[test]
 fn a_recording_makes_the_same_calls_again() {
     // Two samples of 10 bytes in 20: 0 and 1 are kept, 2 evicts 0, its bytes never come, and then 0 is kept again.
     let text = format!(
@@ -323,12 +381,17 @@ fn a_recording_makes_the_same_calls_again() {
     assert_eq!((recording.counted(), recording.lost(), recording.delivered()), ((1, 4), 0, 3));
     let same = replay(&recording, "lru", 20).unwrap();
     assert_eq!((same.hits, same.misses, same.otherwise), (1, 4, 0));
-    // A journal of the version before, which HEAD says this is, and one of this version with what draws its orders.
+    // A journal of the first version, which HEAD says this is, one of the second with what draws its orders, and one of
+    // this version with what was decided about reading.
     let drawn = text
         .replace(":1,", ":2,")
         .replace("begin,0", "sampler,,,,,,echo:fresh=0.5,,,,,\nweights,,,,,,used,,,,,\nbegin,0");
     let drawn = Recording::read(drawn.as_bytes(), Limits::default()).unwrap();
     assert_eq!(replay(&drawn, "lru", 20).unwrap(), same);
+    let io = "io,0,1,,,,threads:before=2:now=4:why=the consumer waits,,,,,\n";
+    let read = text.replace(":1,", ":3,").replace("decide,0,1", &format!("{io}decide,0,1"));
+    let read = Recording::read(read.as_bytes(), Limits::default()).unwrap();
+    assert_eq!((read.events.len(), replay(&read, "lru", 20).unwrap()), (recording.events.len() + 1, same.clone()));
     // Without the cancelled sample's end, 2 would have taken the place of 1.
     let deaf = Recording::read(text.replace("cancel,,,0,2,,,,,,,\n", "").as_bytes(), Limits::default()).unwrap();
     assert_eq!(replay(&deaf, "lru", 20).unwrap().otherwise, 1);

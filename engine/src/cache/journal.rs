@@ -2,6 +2,7 @@
 
 use crate::arena::Arena;
 use crate::control::{self, Plan};
+use crate::decided::Decided;
 use crate::error::Result;
 use crate::sampler::SamplerSettings;
 use crate::types::{SIZE_UNKNOWN, SampleId};
@@ -81,6 +82,13 @@ impl Journal {
     /// The next passes are drawn with weights, or without.
     pub(super) fn weights(&self, used: bool) {
         self.push(|| Event::Weights(used));
+    }
+
+    /// Reading goes otherwise; `at` is the epoch and number of the batch that is delivered next.
+    pub(super) fn io(&self, decided: &Decided, at: (u64, usize)) {
+        let &Decided { knob, before, now, why, .. } = decided;
+        let (epoch, step) = (at.0, at.1 as u32);
+        self.push(|| Event::Io { epoch, step, knob: knob.name().to_owned(), before, now, why: why.to_owned() });
     }
 
     /// What a resumed run believes at its start. `standings` as in the score table.

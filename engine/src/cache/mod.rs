@@ -14,6 +14,7 @@ pub use long::Begun;
 
 use crate::arena::{Arena, Pins, Shelf, Slot};
 use crate::control::{self, Ahead, Control, Room, Turn, Verdict};
+use crate::decided::Decided;
 use crate::error::{Error, Result};
 use crate::journal::{Scored, Summary, Writer};
 use crate::stats::Counters;
@@ -63,6 +64,8 @@ pub struct Decision {
     pub ids: Vec<SampleId>,
     /// The weights of the draws, one a row.
     pub weights: Vec<f32>,
+    /// Whether each was resident by the books, one a row.
+    pub hits: Vec<bool>,
     /// Where each sample is, one a row.
     pub lookups: Vec<Lookup>,
     /// To be given to [`Cache::publish`] with their outcomes, whatever they are.
@@ -146,6 +149,11 @@ impl Cache {
     /// Whether a journal is being written.
     pub fn is_recorded(&self) -> bool {
         self.state.lock().journal.is_on()
+    }
+
+    /// Reading goes otherwise from here on, batch `at` (epoch and number) being the next to be delivered.
+    pub fn note(&self, decided: &Decided, at: (u64, usize)) {
+        self.state.lock().journal.io(decided, at);
     }
 
     /// Ends the journal, and waits for the disk. What is decided or learned from now on is in none. `None` if there is
@@ -263,7 +271,8 @@ impl Cache {
         // The memory of those who gave way returns to the arena when the last batch that still reads it lets go.
         drop(retired);
         let weights = rows.iter().map(|row| row.weight).collect();
-        Some(Decision { number, serial, reach, ids, weights, lookups, owned, joined, residents })
+        let hits = rows.iter().map(|row| row.verdict == Verdict::Hit).collect();
+        Some(Decision { number, serial, reach, ids, weights, hits, lookups, owned, joined, residents })
     }
 
     fn gauge(&self, state: &State) {

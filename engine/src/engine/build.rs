@@ -252,8 +252,11 @@ impl Checked {
             settings.stats.then(|| Publisher::start(identity(&settings, policy_name, &feed, &*device), counters));
         // A run must not fail because nobody can watch it.
         let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
+        let decisions = Arc::default();
+        feed.source.tell(&decisions);
         Ok(Engine {
             feed: Arc::new(feed),
+            decisions,
             scale: Arc::new(Scale::new(settings.score, settings.score_kind())),
             seed: settings.seed.into(),
             seed_is_open: settings.open_seed.into(),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! consumer's stream   ── … allocates ──►● after                              ┌─wait─► reads
-//! copy stream                           └─wait─► copy [─► images] ──────────►● sent
+//! copy stream                           └─wait─► copy [─► kernels] ─────────►● sent
 //! reaper thread                                       └─ the copy's end: the slot is free again
 //! ```
 //!
@@ -18,8 +18,8 @@ use crate::device::cuda::{CopyEvent, CopyQueue, Cuda, CudaKernels};
 use crate::error::{Error, Result};
 use crate::settings::CopyPath;
 use crate::staging::{BatchSlot, InPlace};
-use lossfeed_kernels::image::{Erase, ImageTransform, Mixed};
-use lossfeed_kernels::launch::{Gather, Images};
+use lossfeed_kernels::image::{Erase, ImageTransform, Mixed, Retouch};
+use lossfeed_kernels::launch::{Gather, Images, Retouching};
 use std::sync::{Arc, OnceLock};
 
 /// A path to one GPU.
@@ -134,10 +134,13 @@ fn runs<'a>(slot: &'a BatchSlot, in_place: &'a InPlace, to: u64) -> Vec<(&'a [u8
 /// Takes one engine's batches to its GPU. Calls may come from any thread; each goes behind those before it.
 pub struct Courier(Road);
 
-/// What the device makes of a batch's pixels: images, then parts of them erased, then pairs of them mixed.
+/// What the device makes of a batch's pixels: bytes retouched, images made of them, then parts of them erased, then
+/// pairs of them mixed.
 #[derive(Clone, Copy, Debug)]
 pub struct ImagesBy<'a> {
-    /// What becomes of each sample.
+    /// What is done to the bytes before anything else.
+    pub retouch: Option<&'a Retouch>,
+    /// What becomes of each sample then.
     pub transform: &'a ImageTransform,
     /// Chance of a rectangle of 0.
     pub erase: Option<&'a Erase>,
@@ -152,10 +155,23 @@ pub struct ImagesBy<'a> {
 pub struct ImagesTo {
     /// Target, ids and weight: the slot from its target on.
     pub rest: u64,
-    /// The rows' pixels, read by the kernel and by nobody later.
+    /// The rows' pixels, with the room behind them that [`ImagesBy::pixels_bytes`] says: for the kernels, and for nobody
+    /// later.
     pub pixels: u64,
     /// What the transform makes of the rows.
     pub made: u64,
+}
+
+impl ImagesBy<'_> {
+    /// Bytes of a sample as it lies in a slot.
+    fn source_bytes(&self) -> usize {
+        self.retouch.map_or(self.transform.source_bytes(), Retouch::source_bytes)
+    }
+
+    /// Bytes on the device that the pixels of `rows` samples take, with room to work in.
+    pub fn pixels_bytes(&self, rows: usize) -> usize {
+        self.retouch.map_or(rows * self.transform.source_bytes(), |retouch| retouch.room(rows).bytes)
+    }
 }
 
 impl Courier {
@@ -204,8 +220,8 @@ impl Courier {
     /// again by work that is given to [`Self::stream`] after this call.
     ///
     /// # Errors
-    /// As for [`Self::send`] and [`CudaKernels::images`]; [`crate::ErrorKind::Internal`] for a transform of other
-    /// samples.
+    /// As for [`Self::send`], [`CudaKernels::retouch`] and [`CudaKernels::images`]; [`crate::ErrorKind::Internal`] for a
+    /// transform of other samples.
     pub unsafe fn send_images(
         &self,
         slot: Arc<BatchSlot>,
@@ -214,17 +230,19 @@ impl Courier {
         after: u64,
     ) -> Result<CopyEvent> {
         let (layout, rows, bytes, transform) = (slot.layout(), slot.rows(), slot.bytes(), by.transform);
-        if layout.data_row_bytes() != transform.source_bytes() {
+        if layout.data_row_bytes() != by.source_bytes() {
             return Err(Error::internal(format!(
                 "a transform of samples of {} bytes for rows of {}",
-                transform.source_bytes(),
+                by.source_bytes(),
                 layout.data_row_bytes()
             )));
         }
         let kernels = self.0.kernels()?;
         slot.copying()?;
         let ids = to.rest + (layout.ids_offset() - layout.target_offset()) as u64;
-        let batch = Images { rows, key: by.key, source: to.pixels, ids, out: to.made };
+        let retouching = Retouching { rows, key: by.key, ids, pixels: to.pixels };
+        let source = by.retouch.map_or(to.pixels, |retouch| retouching.made(retouch));
+        let batch = Images { rows, key: by.key, source, ids, out: to.made };
         let erased: Vec<_> = by.erase.map_or_else(Vec::new, |erase| {
             let draw = |&id: &i64| erase.draw(transform.out_sides(), by.key, id);
             slot.ids().iter().map(draw).enumerate().filter_map(|(row, at)| Some((row, at?))).collect()
@@ -234,6 +252,9 @@ impl Courier {
             self.0.cuda.queue(Arc::clone(&slot), after, |queue| {
                 queue.copy(bytes, layout.target_offset()..bytes.len(), to.rest)?;
                 self.0.samples(queue, &slot, to.pixels)?;
+                if let Some(retouch) = by.retouch {
+                    kernels.retouch(queue.stream(), retouch, &retouching)?;
+                }
                 kernels.images(queue.stream(), transform, &batch)?;
                 kernels.erase(queue.stream(), transform, &erased, to.made)?;
                 match &by.mixed {

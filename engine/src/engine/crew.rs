@@ -111,6 +111,7 @@ impl Engine {
         counters.workers.store(change.threads as u64, Relaxed);
         counters.workers_changes_total.fetch_add(1, Relaxed);
         counters.workers_reason.store(change.why.code(), Relaxed);
+        self.decisions.push(change.into());
         tracing::debug!(threads = change.threads, before = change.before, why = %change.why, "loader threads");
         self.put_to_work(pass, &mut threading, change.threads);
     }

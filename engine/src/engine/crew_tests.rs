@@ -2,11 +2,14 @@
 
 use super::Engine;
 use super::buffer_tests::{SAMPLES, dataset, settings};
-use crate::crew::Why;
+use crate::crew::{Change, Why};
+use crate::decided::{Decided, Knob};
+use crate::journal::{Event, Limits, Recording, replay};
 use crate::loader::Next;
 use crate::sampler::{Echo, Replay, SamplerSettings, Uniform};
 use crate::settings::Settings;
 use crate::types::SampleId;
+use std::fs::File;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -98,6 +101,53 @@ fn the_number_follows_what_is_counted_is_shown_with_its_reason_and_stays_for_the
     }
     assert_eq!((engine.workers(), stat("workers_reason")), (4, Why::Waits.code() as f64));
     engine.close();
+}
+
+/// As the loader of a store does, whose requests follow the link.
+#[test]
+fn what_was_decided_about_reading_is_counted_and_in_the_journal_and_a_replay_passes_over_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.csv");
+    let sampler = SamplerSettings::Uniform(Uniform::default());
+    let (record, policy) = (Some(path.clone()), Some("lru".to_owned()));
+    let with = Settings { workers: None, processors: Some(4), record, policy, ..settings(sampler, 0) };
+    let engine = Engine::new(dataset(), with).unwrap();
+    let pass = engine.start_epoch().unwrap();
+    let next = || engine.next_batch(pass, Duration::from_secs(60)).unwrap();
+    for _ in 0..3 {
+        assert!(matches!(next(), Next::Batch(_)));
+    }
+    let change = |before, now, why: Why| Decided { knob: Knob::Requests, before, now, ..crew(4, 2, why) };
+    for decided in [crew(4, 2, Why::Enough), change(64, 32, Why::AsMuch), change(32, 64, Why::Less)] {
+        engine.decisions.push(decided);
+    }
+    while let Next::Batch(_) = next() {}
+    let stat = |name: &str| engine.stats().into_iter().find(|(n, _)| n == name).unwrap().1;
+    assert_eq!((stat("read_ahead_changes_total"), stat("read_ahead_reason")), (2.0, Why::Less.code() as f64));
+    // What comes when no batch is taken any more is written, too.
+    engine.decisions.push(crew(2, 3, Why::Waits));
+    engine.close();
+    let recording = Recording::read(File::open(&path).unwrap(), Limits::default()).unwrap();
+    let told = recording.events.iter().filter_map(|event| match event {
+        Event::Io { epoch: 0, step, knob, before, now, why } => Some((*step, &knob[..], *before, *now, &why[..])),
+        _ => None,
+    });
+    let last = engine.batches_per_epoch() as u32;
+    let expected = [
+        (4, "threads", 4, 2, "fewer have time enough"),
+        (4, "requests", 64, 32, "as much comes with fewer"),
+        (4, "requests", 32, 64, "less comes with fewer"),
+        (last, "threads", 2, 3, "the consumer waits"),
+    ];
+    // Its own threads may have been changed by what a busy machine showed.
+    let told: Vec<_> = told.filter(|told| expected.contains(told)).collect();
+    assert_eq!(told, expected);
+    let replayed = replay(&recording, "lru", recording.meta.capacity_bytes).unwrap();
+    assert_eq!((replayed.otherwise, replayed.hits), (0, recording.counted().0));
+}
+
+fn crew(before: usize, threads: usize, why: Why) -> Decided {
+    Change { before, threads, why }.into()
 }
 
 #[test]

@@ -266,6 +266,7 @@ impl Engine {
             Ok(Next::Pending) | Err(_) => self.answered(iteration),
         }
         self.gauge();
+        self.note_decisions();
         next
     }
 

@@ -19,7 +19,7 @@ impl Feed {
         failures: Vec<Option<Arc<Error>>>,
         mut slot: BatchSlot,
     ) -> Result<Rowful> {
-        let Delivered { mut ids, mut weights, serial } = rows;
+        let Delivered { mut ids, mut weights, serial, mut came } = rows;
         let bad: Vec<usize> = (0..ids.len()).filter(|&row| failures[row].is_some()).collect();
         self.note_failures(serial, &ids, &failures, &bad, planned)?;
         if !bad.is_empty() {
@@ -42,11 +42,13 @@ impl Feed {
                 OnError::Skip => {
                     for (to, &from) in good.iter().enumerate() {
                         slot.copy_row(from, to);
+                        came.copy(from, to);
                         (ids[to], weights[to]) = (ids[from], weights[from]);
                     }
                     ids.truncate(good.len());
                     weights.truncate(good.len());
                 }
+                // How the row came stays: the batch waited for it, and got another.
                 _ => {
                     for (&to, &from) in bad.iter().zip(good.iter().cycle()) {
                         slot.copy_row(from, to);
@@ -67,7 +69,7 @@ impl Feed {
             ids: ids.into(),
             scored: Arc::new(AtomicBool::new(false)),
         };
-        Ok(Rowful::Batch(Batch { slot, ticket, rows }))
+        Ok(Rowful::Batch(Batch { slot, ticket, rows, punctual: came.count(rows) }))
     }
 
     /// Ends the pass at the first failure that is not to be passed over; the others are counted, listed, and told to

@@ -1,6 +1,7 @@
 //! Filling one batch: decide, gather, fetch, publish, join.
 
-use super::filling::Filling;
+use super::came;
+use super::filling::{Filling, Outcome};
 use super::origin::Origins;
 use super::rows::Rows;
 use super::timesheet::{Timesheet, Work};
@@ -29,6 +30,7 @@ pub(super) struct Delivered {
     pub(super) weights: Vec<f32>,
     /// By which the cache knows the batch.
     pub(super) serial: u64,
+    pub(super) came: came::Rows,
 }
 
 /// What became of a planned batch.
@@ -100,11 +102,11 @@ impl Feed {
         sheet: &Timesheet,
         stopped: &dyn Fn() -> bool,
     ) -> Result<Rowful> {
-        let Decision { ids, weights, serial, lookups, owned, joined, residents, .. } = decision;
-        let delivered = Delivered { ids, weights, serial };
+        let Decision { ids, weights, hits, serial, lookups, owned, joined, residents, .. } = decision;
+        let came = came::Rows::decided(&hits);
         sheet.turn(Work::Copy);
-        slot.set_rows(delivered.ids.len());
-        let tails = if self.records.tailed() { vec![Box::default(); delivered.ids.len()] } else { Vec::new() };
+        slot.set_rows(ids.len());
+        let tails = if self.records.tailed() { vec![Box::default(); ids.len()] } else { Vec::new() };
         let seed = self.images.as_ref().map_or(0, |images| images.seed.load(Relaxed));
         let key = batch_key(seed, planned.plan.epoch, planned.number as u64);
         let parts = slot.parts_mut();
@@ -116,7 +118,7 @@ impl Feed {
             tails,
             data_bytes: self.layout().data_row_bytes(),
             target_bytes: self.layout().target_row_bytes(),
-            ids: &delivered.ids,
+            ids: &ids,
             key,
             sheet,
         };
@@ -128,23 +130,24 @@ impl Feed {
             over: Cell::new(false),
             rows,
             scratch,
-            failures: vec![None; delivered.ids.len()],
+            failures: vec![None; ids.len()],
+            came,
         };
         if self.decoder.is_none() && filling.origins.all_pass() {
-            let (failures, tails) = filling.copy_all()?;
+            let Outcome { failures, tails, came } = filling.copy_all()?;
             slot.set_tails(tails);
-            let finished = self.finish(planned, delivered, failures, slot)?;
+            let finished = self.finish(planned, Delivered { ids, weights, serial, came }, failures, slot)?;
             return Ok(self.mixed(finished, key, sheet));
         }
         // Residents first: their pins are short, and memory that evictions promised comes back before it is needed.
         let in_place = filling.unpack_residents(residents);
         filling.fetch();
-        let (failures, tails) = filling.publish_and_join()?;
+        let Outcome { failures, tails, came } = filling.publish_and_join()?;
         slot.set_tails(tails);
         if let Some(in_place) = in_place {
             slot.leave_in_place(in_place);
         }
-        let finished = self.finish(planned, delivered, failures, slot)?;
+        let finished = self.finish(planned, Delivered { ids, weights, serial, came }, failures, slot)?;
         Ok(self.mixed(finished, key, sheet))
     }
 

@@ -1,6 +1,7 @@
 //! The rows of one batch, phase by phase: what is cached, what the source is asked for, what others are fetching.
 
 use super::Feed;
+use super::came;
 use super::gather::gather;
 use super::origin::Origins;
 use super::rows::Rows;
@@ -24,8 +25,14 @@ fn stopped_early() -> Error {
     Error::new(ErrorKind::Interrupted, "the pass was stopped")
 }
 
-/// Why rows could not be filled, by row, and the tails of the samples that have some.
-pub(super) type Outcome = (Vec<Option<Arc<Error>>>, Vec<Box<[u8]>>);
+/// What became of the rows.
+pub(super) struct Outcome {
+    /// Why they could not be filled, by row.
+    pub(super) failures: Vec<Option<Arc<Error>>>,
+    /// The tails of the samples that have some.
+    pub(super) tails: Vec<Box<[u8]>>,
+    pub(super) came: came::Rows,
+}
 
 /// A batch in the making.
 pub(super) struct Filling<'a> {
@@ -40,6 +47,7 @@ pub(super) struct Filling<'a> {
     pub(super) scratch: &'a mut Scratch,
     /// Why a row could not be filled, by row.
     pub(super) failures: Vec<Option<Arc<Error>>>,
+    pub(super) came: came::Rows,
 }
 
 impl Filling<'_> {
@@ -60,7 +68,8 @@ impl Filling<'_> {
         for (row, e) in gathered.failures {
             self.failures[row] = Some(self.feed.named(self.rows.ids[row], e));
         }
-        Ok((self.failures, self.rows.tails))
+        self.came.all_near();
+        Ok(Outcome { failures: self.failures, tails: self.rows.tails, came: self.came })
     }
 
     /// Fills the rows whose records are cached. Records that a device may read where they lie stay pinned: see
@@ -129,7 +138,7 @@ impl Filling<'_> {
 
     /// Asks the source once for the samples of rows `asked`. By position: whether it has answered.
     fn ask(&mut self, asked: &[usize]) -> Vec<Cell<bool>> {
-        let Self { feed, origins, sheet, stopped, over, rows, scratch, failures } = self;
+        let Self { feed, origins, sheet, stopped, over, rows, scratch, failures, came } = self;
         let (source, ids) = (&feed.source, rows.ids);
         // Beside the origins and not in them: a byte written into a record that is read a moment later stalls the read.
         let answered = vec![Cell::new(false); asked.len()];
@@ -155,6 +164,7 @@ impl Filling<'_> {
             answered[k].set(true);
             let landed = payload.and_then(|payload| {
                 fetched_bytes += payload.data.len() as u64;
+                came.came(row, payload.near || in_memory);
                 land_one(feed, row, &payload, origins, rows, scratch)
             });
             let landed = match (landed, again) {
@@ -195,8 +205,12 @@ impl Filling<'_> {
 
     /// Publishes what this batch fetched, then waits for what others are fetching.
     pub(super) fn publish_and_join(self) -> Result<Outcome> {
-        let Self { feed, origins, sheet, stopped, over, mut rows, scratch, mut failures } = self;
+        let Self { feed, origins, sheet, stopped, over, mut rows, scratch, mut failures, mut came } = self;
         let joined = origins.joined();
+        if !joined.is_empty() {
+            let (own, in_memory) = (origins.wanted(), feed.source.in_memory());
+            joined.iter().for_each(|(row, _)| came.joined(*row, rows.ids, own.iter().copied(), in_memory));
+        }
         sheet.turn(Work::Decide);
         drop(origins); // publishes
         if over.get() {
@@ -222,7 +236,7 @@ impl Filling<'_> {
             failures[row] = unpacked.err().map(|e| feed.named(rows.ids[row], e));
         }
         sheet.turn(Work::Copy);
-        Ok((failures, rows.tails))
+        Ok(Outcome { failures, tails: rows.tails, came })
     }
 }
 

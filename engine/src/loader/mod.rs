@@ -1,6 +1,7 @@
 //! The loader: threads that turn an epoch's order into filled batches, handed over in order.
 
 mod bad;
+mod came;
 pub mod checkpoint;
 mod deliveries;
 mod delivery;
@@ -19,6 +20,7 @@ mod rows;
 mod timesheet;
 mod window;
 
+pub use came::Punctual;
 pub use deliveries::{Deliveries, EpochReport};
 pub use feed::{BadSample, BadSamples, Feed};
 pub use images::Images;
@@ -57,6 +59,8 @@ pub struct Batch {
     pub ticket: Ticket,
     /// Rows filled, at most the batch size.
     pub rows: usize,
+    /// How those came that were not in the cache.
+    pub punctual: Punctual,
 }
 
 /// The answer to "the next batch, please".

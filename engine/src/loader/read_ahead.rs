@@ -310,7 +310,7 @@ impl ReadAhead {
         for (k, landed) in here {
             let data = landed.len().saturating_sub(self.target_bytes as usize);
             let (data, target) = landed.split_at(data);
-            going = sink(k, Ok(Payload { data, target }));
+            going = sink(k, Ok(Payload { data, target, near: true }));
             if going.is_break() {
                 break;
             }

@@ -35,7 +35,7 @@ impl Rows<'_> {
     pub(super) fn unpack(&mut self, row: usize, record: &[u8], scratch: &mut Scratch) -> Result<()> {
         let (payload, target) = record.split_at(record.len() - self.target_bytes);
         let encoded = self.feed.keeps_encoded();
-        self.write(row, &Payload { data: payload, target }, encoded, scratch)
+        self.write(row, &Payload::new(payload, target), encoded, scratch)
     }
 
     /// Takes the target of a record whose sample stays where it is; false for a record of another size than the row's.

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::types::{Dtype, TensorSpec};
 use lossfeed_kernels::image::{
     Augment, AugmentKind, AugmentOptions, ColorJitter, CropKind, Erase, ImageDtype, ImageError, ImageOptions,
-    ImageTransform, JitterOptions, MixOptions, Mixed, Mixing, ResizedCrop,
+    ImageTransform, JitterOptions, MixOptions, Mixed, Mixing, ResizedCrop, Retouch,
 };
 
 /// A crop of images of any size, resized to one; see [`lossfeed_kernels::image::ResizedCrop`]. Loader threads make it,
@@ -54,7 +54,8 @@ impl CropSettings {
     }
 }
 
-/// How colours change in each delivery; see [`lossfeed_kernels::image::ColorJitter`]. Loader threads do it on any device.
+/// How colours change in each delivery; see [`lossfeed_kernels::image::ColorJitter`]. Loader threads do it where the
+/// engine's settings ask for it; a GPU's kernels do where the courier is asked ([`ImageSteps::retouch`]).
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct JitterSettings {
     /// Least and largest factor of brightness; `None` leaves it.
@@ -106,7 +107,7 @@ impl MixSettings {
 }
 
 /// Automatic augmentation, and the crop and the mirroring that come before it; see
-/// [`lossfeed_kernels::image::Augment`]. Loader threads do it on any device.
+/// [`lossfeed_kernels::image::Augment`]. Who does it: as for [`JitterSettings`].
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct AugmentSettings {
     /// What is drawn.
@@ -179,9 +180,9 @@ pub struct Augmentation {
 pub struct ImageSteps {
     /// The first, done by loader threads.
     pub crop: Option<ResizedCrop>,
-    /// The second, of what the first gives, done by loader threads too.
+    /// The second, of what the first gives.
     pub jitter: Option<ColorJitter>,
-    /// The third, likewise.
+    /// The third, of what that gives.
     pub augment: Option<Augmentation>,
     /// The fourth, of what that gives.
     pub transform: Option<ImageTransform>,
@@ -191,6 +192,7 @@ pub struct ImageSteps {
     pub mixing: Option<Mixing>,
     /// Height, width and channels of the dataset's samples; all 0 where the transform is the only step.
     pub(crate) source: [usize; 3],
+    retouch: Option<Retouch>,
     delivered: TensorSpec,
 }
 
@@ -218,12 +220,19 @@ impl ImageSteps {
             made = TensorSpec::new(Dtype::U8, [height, width, source[2]]);
         }
         let augment = augment.map(|augment| augment.build(pixels(&made)?)).transpose()?;
+        let retouch = match (&jitter, &augment) {
+            (None, None) => None,
+            (jitter, augment) => {
+                let (cut, augment) = augment.clone().map_or((None, None), |a| (a.cut, Some(a.augment)));
+                Retouch::new(pixels(&made)?, *jitter, cut, augment)
+            }
+        };
         if let Some(cut) = augment.as_ref().and_then(|a| a.cut.as_ref()) {
             made = transformed(cut);
         }
         let transform = transform.map(|t| t.build(&made)).transpose()?;
         let delivered = transform.as_ref().map_or(made, transformed);
-        Ok(Self { crop, jitter, augment, transform, erase, mixing, source, delivered })
+        Ok(Self { crop, jitter, augment, transform, erase, mixing, source, retouch, delivered })
     }
 
     /// Those that `settings` ask for.
@@ -243,6 +252,11 @@ impl ImageSteps {
     /// Element type and shape of what comes out.
     pub fn delivered(&self) -> &TensorSpec {
         &self.delivered
+    }
+
+    /// The second and the third step, for a device.
+    pub fn retouch(&self) -> Option<&Retouch> {
+        self.retouch.as_ref()
     }
 
     /// How the batch of `key` is mixed on a rank; `None`: it stays as it is.

@@ -104,11 +104,11 @@ impl Arrays {
         }
         let target = (*self.target).as_ref().get(at * self.target_bytes..(at + 1) * self.target_bytes)?;
         if self.data.len() == 1 {
-            return self.parts(at).next().map(|data| Payload { data, target });
+            return self.parts(at).next().map(|data| Payload::new(data, target));
         }
         whole.clear();
         self.parts(at).for_each(|part| whole.extend_from_slice(part));
-        Some(Payload { data: whole, target })
+        Some(Payload::new(whole, target))
     }
 }
 

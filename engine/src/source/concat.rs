@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use lossfeed_disk::Numbers;
 
-use super::{Fingerprint, Form, Payload, Source, Traffic};
+use super::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Source, Traffic};
+use crate::circuit::State;
 use crate::error::{Error, Result};
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
 
@@ -173,6 +174,8 @@ impl Source for Concat {
             hit_bytes: a.hit_bytes + b.hit_bytes,
             misses: a.misses + b.misses,
             damaged: a.damaged + b.damaged,
+            failed: a.failed + b.failed,
+            late: a.late + b.late,
             written: a.written + b.written,
             written_bytes: a.written_bytes + b.written_bytes,
             dropped: a.dropped + b.dropped,
@@ -180,6 +183,16 @@ impl Source for Concat {
             evicted_segments: a.evicted_segments + b.evicted_segments,
             bytes: a.bytes.max(b.bytes),
         })
+    }
+    /// Summed over the parts; the state and the reason are those of one that is not closed, if there is one.
+    fn circuit(&self) -> Option<CircuitNumbers> {
+        self.parts.iter().filter_map(|part| part.circuit()).reduce(|a, b| {
+            let worse = if a.state == State::Closed && (b.state != State::Closed || a.why == 0) { b } else { a };
+            CircuitNumbers { opened: a.opened + b.opened, skipped: a.skipped + b.skipped, ..worse }
+        })
+    }
+    fn tell(&self, decisions: &Arc<Decisions>) {
+        self.parts.iter().for_each(|part| part.tell(decisions));
     }
     fn digest(&self) -> String {
         let mut digest = Fingerprint::new(self.len(), self.form(), self.target_spec(), self.classes());

@@ -4,7 +4,7 @@ use super::catalog::Catalog;
 use super::decode::endings_said;
 use super::pieces::Piece;
 use super::reader::Reader;
-use super::{Fields, Fingerprint, Form, Payload, Source, Traffic, checksums};
+use super::{Decisions, Fields, Fingerprint, Form, Payload, Source, Traffic, checksums};
 use crate::error::{Error, Result, printable};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
@@ -146,6 +146,9 @@ impl<R: Reader> Source for Files<R> {
     fn requests_ahead(&self) -> usize {
         self.reader.requests_ahead()
     }
+    fn tell(&self, decisions: &Arc<Decisions>) {
+        self.reader.tell(decisions);
+    }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         self.reader.along(&self.catalog, ids, first, request_bytes)
     }
@@ -181,10 +184,10 @@ impl<R: Reader> Source for Files<R> {
             let payload = sound.and_then(|data| {
                 let target = self.target(id).ok_or_else(|| out_of_range(id, self.len()))?;
                 match &self.catalog.members {
-                    None => Ok(Payload { data, target }),
+                    None => Ok(Payload::new(data, target)),
                     Some(members) => {
                         members.payload(id, data, &mut joined)?;
-                        Ok(Payload { data: &joined, target })
+                        Ok(Payload::new(&joined, target))
                     }
                 }
             });

@@ -7,6 +7,7 @@ use std::io::Cursor;
 use super::catalog::{Catalog, Ignored, Shard};
 use super::groups::assemble;
 use super::identity::Stamp;
+use super::list_stream::{Members, Step};
 use super::payload::picture_and_tail;
 use super::tar::{Member, ShardIndex, walk};
 use super::{Form, Payload, Source, index_cache};
@@ -33,6 +34,37 @@ pub fn tar(bytes: &[u8]) {
     for fields in [&["png;jpg", "txt"][..], &["cls", "png"], &["txt", "json"]] {
         groups(bytes, found.clone(), fields);
     }
+}
+
+/// A stream of members from a store: the same however the network cuts it, never more than came, and refused with words.
+pub fn stream(bytes: &[u8]) {
+    let read = |size: usize| {
+        let (mut members, mut found, mut kept) = (Members::new(), Vec::new(), 0);
+        for piece in bytes.chunks(size) {
+            let mut piece = piece;
+            loop {
+                match members.step(&mut piece) {
+                    Ok(Step::More) => break,
+                    Ok(Step::Begins { name, bytes }) => found.push((name, bytes, None)),
+                    Ok(Step::Whole) => {
+                        kept += members.body().len();
+                        let whole = found.last_mut().is_some_and(|(_, bytes, sum)| {
+                            *sum = Some(crc32fast::hash(members.body()));
+                            *bytes == members.body().len() as u64
+                        });
+                        assert!(whole, "another length than was announced");
+                    }
+                    Ok(Step::End) => return (found, kept, None),
+                    Err(broken) => return (found, kept, Some(broken)),
+                }
+            }
+            assert!(piece.is_empty());
+        }
+        (found, kept, None)
+    };
+    let (whole, cut) = (read(bytes.len().max(1)), read(97));
+    assert!(whole.1 <= bytes.len());
+    assert_eq!(whole, cut);
 }
 
 /// Samples of several members: refused with words, or payloads of what lies in the archive, as long as announced.
@@ -146,7 +178,7 @@ impl Source for OneImage {
         None
     }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> std::ops::ControlFlow<()>) {
-        _ = (0..ids.len()).try_for_each(|k| sink(k, Ok(Payload { data: self.0, target: &[] })));
+        _ = (0..ids.len()).try_for_each(|k| sink(k, Ok(Payload::new(self.0, &[]))));
     }
 }
 
@@ -165,6 +197,7 @@ mod tests {
         for seed in tar_seeds() {
             assert!(walk(Cursor::new(&seed), seed.len() as u64, "a seed").is_ok());
             tar(&seed);
+            stream(&seed);
         }
         for seed in index_seeds() {
             assert!(index_cache::decode(&seed, KEY, SHARD_BYTES).is_some());
@@ -174,6 +207,7 @@ mod tests {
         assert!(all.len() > 40);
         for bytes in &all {
             tar(bytes);
+            stream(bytes);
             index(bytes);
         }
     }

@@ -3,7 +3,8 @@
 //!
 //! Late is what takes longer than 19 of 20 answers did, and twice the median, so that a store whose answers take equally
 //! long is asked nothing twice. Second requests are one in twenty at most, take a connection that is free, and none is
-//! sent to a store that fails: where the store itself is slow they would only add to its load.
+//! sent to a store that fails: where the store itself is slow they would only add to its load. Requests ahead of need
+//! leave a few connections free for them ([`kept_free`]): else reading ahead, which uses all it may, would leave none.
 
 use std::future::Future;
 use std::pin::pin;
@@ -25,6 +26,12 @@ const LATE_MIN: Duration = Duration::from_millis(20);
 const SHARE: f64 = 0.05;
 /// … and how many may be saved up for a bad moment.
 const SAVED_MAX: f64 = 8.0;
+
+/// How many of a store's connections are kept free of requests ahead of need: one in sixteen, as a late answer in a
+/// hundred that takes ten times as long holds a tenth of them anyway. None where there are few.
+pub(super) fn kept_free(connections: usize) -> usize {
+    if connections < 4 { 0 } else { (connections / 16).max(1) }
+}
 
 /// How long answers take, and what may be asked twice.
 #[derive(Default)]

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
+use super::decisions::Listeners;
 use super::tuner::{INTERVAL_S, Seen, Tuner};
+use crate::decided::{Decided, Knob};
 
 /// Waits that are remembered of an interval; of more, the last.
 const WAITS_MAX: usize = 256;
@@ -17,6 +19,8 @@ pub(super) struct Lanes {
     free: Semaphore,
     target: AtomicUsize,
     traffic: Mutex<Traffic>,
+    /// Who is told of changes.
+    pub(super) listeners: Listeners,
 }
 
 /// A request ahead of need that is in flight.
@@ -89,6 +93,7 @@ impl Lanes {
                 waits_s: Vec::new(),
                 to_close,
             }),
+            listeners: Listeners::default(),
         }
     }
 
@@ -123,12 +128,19 @@ impl Lanes {
         tracing::debug!(
             requests = change.target,
             before,
-            why = change.why,
+            why = %change.why,
             answers_per_s = seen.answers as f64 / seen.seconds,
             bytes_per_s = seen.bytes as f64 / seen.seconds,
             first_byte_s = seen.first_byte_s,
             "requests in flight ahead of need"
         );
+        self.listeners.tell(Decided {
+            knob: Knob::Requests,
+            before: before as u64,
+            now: change.target as u64,
+            code: change.why.code(),
+            why: change.why.words(),
+        });
     }
 }
 
@@ -161,7 +173,9 @@ impl Drop for Lane<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Decisions;
     use super::*;
+    use std::sync::Arc;
 
     fn seen(in_flight: f64, mb: u64) -> Seen {
         Seen { seconds: 0.25, answers: 100, bytes: mb << 20, first_byte_s: 0.001, in_flight }
@@ -174,10 +188,14 @@ mod tests {
         for _ in 0..8 {
             held.push(lanes.enter().await.unwrap());
         }
+        let told = Arc::new(Decisions::default());
+        lanes.listeners.add(&told);
         assert!(lanes.free.try_acquire().is_err());
         // Half of them are closed, as their requests end.
         lanes.follow(&mut lanes.traffic.lock(), seen(8.0, 10));
         assert_eq!((lanes.target(), lanes.free.available_permits()), (4, 0));
+        let first = told.take()[0];
+        assert_eq!((first.knob, first.before, first.now, first.code), (Knob::Requests, 8, 4, 1));
         held.truncate(6);
         assert_eq!((lanes.free.available_permits(), lanes.traffic.lock().to_close), (0, 2));
         // Less comes: all are opened again, those that were not closed yet first.

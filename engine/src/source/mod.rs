@@ -19,7 +19,8 @@
 //! chaos.rs    faults on purpose      hedge.rs  a second request where an answer is late
 //! retry.rs, failure.rs  one budget of retries a store, a breaker; what a store's errors mean
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
-//! hub.rs     the Hugging Face Hub as a store
+//! hub.rs     the Hugging Face Hub as a store      ais.rs  AIStore
+//! lister.rs, lists.rs, list_stream.rs  many samples with one request, of a store that takes lists of them
 //! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached      several.rs  shards at once
 //! address.rs  a URL apart from its secrets      cloud_settings.rs  what environment and caller say of a store
 //! credentials/  AWS's profiles, roles, commands and logins; whether a machine lends credentials
@@ -27,7 +28,9 @@
 //! arrays.rs   two buffers in memory                   index_cache.rs  a shard's index kept on disk
 //! parquet/    rows of Parquet files
 //! fields.rs   rows of several arrays                  records.rs  rows in files: .npy, .npz, safetensors
-//! on_disk.rs  what was fetched, kept on a local disk: the disk tier (lossfeed-disk) before a source
+//! tier.rs     a place before a source that may have samples      tiered.rs  a source with one before it, and its circuit
+//! on_disk.rs  what was fetched, kept on a local disk: the disk tier (lossfeed-disk)
+//! decisions.rs  what was decided about reading, for the run's journal
 //! fingerprint.rs  what a dataset holds, in 32 characters
 //! decode/     images to u8, height × width × channels, a file a format, and of any size to one (resample.rs)
 //! ```
@@ -38,6 +41,8 @@
 
 #[cfg(feature = "cloud")]
 mod address;
+#[cfg(feature = "cloud")]
+mod ais;
 mod arrays;
 mod catalog;
 mod chaos;
@@ -49,10 +54,13 @@ mod cloud_settings;
 #[cfg(test)]
 mod coalesce_tests;
 mod concat;
+#[cfg(test)]
+mod conformance_tests;
 #[cfg(feature = "cloud")]
 mod connector;
 #[cfg(feature = "cloud")]
 mod credentials;
+mod decisions;
 mod decode;
 mod failure;
 mod fields;
@@ -73,6 +81,11 @@ mod index_cache;
 mod label;
 mod lanes;
 mod link;
+mod list_stream;
+mod lister;
+mod lists;
+#[cfg(test)]
+mod lists_tests;
 mod local;
 mod members;
 mod on_disk;
@@ -112,6 +125,10 @@ mod subset;
 mod tar;
 #[cfg(test)]
 mod tests;
+mod tier;
+mod tiered;
+#[cfg(test)]
+mod tiered_tests;
 mod tuner;
 #[cfg(test)]
 mod tuner_tests;
@@ -121,6 +138,7 @@ mod whole;
 
 pub use arrays::Arrays;
 pub use concat::Concat;
+pub use decisions::Decisions;
 pub(crate) use decode::resample;
 pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch, ending_of, endings};
 pub use fields::Fields;
@@ -133,6 +151,7 @@ pub use pieces::{Piece, PieceKind};
 pub use records::{Place, Records};
 pub use store_open::open_in;
 pub use subset::Subset;
+pub use tiered::CircuitNumbers;
 
 use crate::error::Result;
 pub use crate::types::SIZE_UNKNOWN;
@@ -173,6 +192,16 @@ pub struct Payload<'a> {
     pub data: &'a [u8],
     /// `target_spec().bytes()` bytes, native endian.
     pub target: &'a [u8],
+    /// Whether it lay ready: read ahead, or in a tier before its source. What lies in the source's own memory does so
+    /// anyway ([`Source::in_memory`]).
+    pub near: bool,
+}
+
+impl<'a> Payload<'a> {
+    /// A sample that its source has brought.
+    pub fn new(data: &'a [u8], target: &'a [u8]) -> Self {
+        Self { data, target, near: false }
+    }
 }
 
 /// What reading took of a store. All zero for what lies in memory or in files of this machine.
@@ -297,6 +326,14 @@ pub trait Source: Send + Sync {
     fn disk(&self) -> Option<lossfeed_disk::Numbers> {
         None
     }
+
+    /// What the circuit before that tier has counted; `None` without one.
+    fn circuit(&self) -> Option<CircuitNumbers> {
+        None
+    }
+
+    /// What is decided about reading from now on is told there too, as long as it lives.
+    fn tell(&self, _decisions: &Arc<Decisions>) {}
 
     /// Requests for what nobody needs yet ([`Self::fetch_by`]) that this source has in flight at most, as its link is now.
     /// 0: it makes none.

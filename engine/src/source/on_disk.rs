@@ -1,4 +1,4 @@
-//! A source with a disk tier before it: what the disk has is read there, the rest is fetched and kept.
+//! The disk tier before a source: what was fetched is kept on a local disk.
 //!
 //! A sample is known on disk by a digest of the store and of [`Source::proof`]: the object as it was indexed, and the
 //! range. So decision 16 holds: bytes come under an id only if they prove to be those that were indexed, and an object
@@ -9,214 +9,127 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use lossfeed_disk::{Disk, Key, Numbers, Policy, Settings};
+use lossfeed_disk::{Disk, Key, Policy, ReadAt, Settings, Wanted};
 use sha2::{Digest, Sha256};
 
+use super::Source;
 use super::options::DiskTier;
-use super::{Form, Payload, Piece, Source, Traffic};
+use super::tier::Tier;
+use super::tiered::Tiered;
+use crate::circuit::Outcome;
 use crate::error::{Error, Result};
-use crate::process::Process;
 use crate::types::{SampleId, TensorSpec};
 
 /// See the module's head.
 pub(super) struct OnDisk {
-    inner: Arc<dyn Source>,
+    source: Arc<dyn Source>,
     disk: Disk,
     place: [u8; 32],
-    made_by: Process,
 }
 
 impl OnDisk {
-    /// `place` tells names apart that are equal in two stores.
+    /// `source` with a disk tier before it. `place` tells names apart that are equal in two stores; `read` reads the
+    /// files, and is the system where it is `None`.
     ///
     /// # Errors
     /// `Settings` as [`Disk::open`]; also for a source whose labels are not known without reading, or whose samples
     /// nothing tells apart from their next version.
-    pub(super) fn new(inner: Arc<dyn Source>, place: &str, tier: &DiskTier) -> Result<Self> {
-        let known = match inner.labels() {
-            Some(_) => *inner.target_spec() == TensorSpec::class_index(),
-            None => *inner.target_spec() == TensorSpec::no_target(),
+    pub(super) fn before(
+        source: Arc<dyn Source>,
+        place: &str,
+        tier: &DiskTier,
+        read: Option<Arc<dyn ReadAt>>,
+    ) -> Result<Tiered<Self>> {
+        let known = match source.labels() {
+            Some(_) => *source.target_spec() == TensorSpec::class_index(),
+            None => *source.target_spec() == TensorSpec::no_target(),
         };
         // An empty sample has no proof, as it has no bytes.
-        let some = (0..inner.len() as SampleId).find(|&id| inner.payload_bytes(id) > 0);
-        if !inner.sized() {
+        let some = (0..source.len() as SampleId).find(|&id| source.payload_bytes(id) > 0);
+        if !source.sized() {
             return Err(Error::settings(format!(
                 "{} cannot be kept on disk: the size of a row is not known before it was read; leave `disk` out, or pack it into tar shards",
-                inner.describe()
+                source.describe()
             )));
         }
-        if !known || some.is_some_and(|id| inner.proof(id).is_none()) {
+        if !known || some.is_some_and(|id| source.proof(id).is_none()) {
             return Err(Error::settings(format!(
                 "{} cannot be kept on disk: its store tells neither entity tags nor dates, so nothing would tell a \
                  changed object from the one that was kept; leave `disk` out",
-                inner.describe()
+                source.describe()
             )));
         }
         let settings = Settings {
             folder: tier.folder.clone(),
             limit_bytes: tier.bytes,
-            dataset_bytes: (0..inner.len() as SampleId).map(|id| inner.payload_bytes(id)).sum(),
+            dataset_bytes: (0..source.len() as SampleId).map(|id| source.payload_bytes(id)).sum(),
             policy: Policy::Worth,
         };
-        Ok(Self {
-            disk: Disk::open(&settings)?,
-            place: Sha256::digest(place).into(),
-            made_by: Process::current(),
-            inner,
-        })
+        let disk = match read {
+            None => Disk::open(&settings)?,
+            Some(read) => Disk::open_over(&settings, read)?,
+        };
+        let alone_us = disk.fetched_in_us();
+        let tier = Self { disk, place: Sha256::digest(place).into(), source: Arc::clone(&source) };
+        Ok(Tiered::new(source, tier, alone_us, |tier| Some(tier.disk.numbers())))
+    }
+
+    /// Until what was offered so far can be read.
+    #[cfg(test)]
+    pub(super) fn settle(&self) {
+        self.disk.settle();
     }
 
     fn key(&self, id: SampleId) -> Option<Key> {
         let mut digest = Sha256::new();
         digest.update(self.place);
-        digest.update(self.inner.proof(id)?);
+        digest.update(self.source.proof(id)?);
         digest.finalize().first_chunk().copied().map(Key::from_le_bytes)
-    }
-
-    /// Answers from the disk what is there. What is left, by position.
-    fn read(
-        &self,
-        ids: &[SampleId],
-        keys: &[Option<Key>],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> ControlFlow<(), Vec<usize>> {
-        let labels = self.inner.labels();
-        let (mut left, mut room) = (Vec::new(), Vec::new());
-        for (k, (&id, found)) in ids.iter().zip(self.disk.find(keys)).enumerate() {
-            let bytes = self.inner.payload_bytes(id) as usize;
-            let target = match labels {
-                Some(labels) => labels.get(id as usize).map(bytemuck::bytes_of),
-                None => Some(&[0][..]),
-            };
-            if let Some((found, target)) = found.as_ref().zip(target) {
-                if room.len() < bytes {
-                    room.resize(bytes, 0);
-                }
-                let data = room.get_mut(..bytes).unwrap_or_default();
-                if self.disk.read_found(found, data) {
-                    sink(k, Ok(Payload { data, target }))?;
-                    continue;
-                }
-            }
-            left.push(k);
-        }
-        ControlFlow::Continue(left)
     }
 }
 
-impl Source for OnDisk {
-    fn len(&self) -> usize {
-        self.inner.len()
+impl Tier for OnDisk {
+    fn name(&self) -> &'static str {
+        "the disk tier"
     }
-    fn describe(&self) -> String {
-        self.inner.describe()
+
+    fn has(&self, id: SampleId) -> bool {
+        self.key(id).is_some_and(|key| self.disk.has(key))
     }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.inner.payload_bytes(id)
-    }
-    fn sized(&self) -> bool {
-        self.inner.sized()
-    }
-    fn tail_bytes(&self, id: SampleId) -> u64 {
-        self.inner.tail_bytes(id)
-    }
-    fn name(&self, id: SampleId) -> String {
-        self.inner.name(id)
-    }
-    fn form(&self) -> &Form {
-        self.inner.form()
-    }
-    fn pieces(&self) -> &[Piece] {
-        self.inner.pieces()
-    }
-    fn expected_bytes(&self, id: SampleId) -> Option<u64> {
-        self.inner.expected_bytes(id)
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        self.inner.target_spec()
-    }
-    fn classes(&self) -> &[String] {
-        self.inner.classes()
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        self.inner.labels()
-    }
-    fn in_memory(&self) -> bool {
-        self.inner.in_memory()
-    }
-    fn digest(&self) -> String {
-        self.inner.digest()
-    }
-    fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
-        self.inner.proof(id)
-    }
-    fn disk(&self) -> Option<Numbers> {
-        Some(self.disk.numbers())
-    }
-    fn remote(&self) -> bool {
-        self.inner.remote()
-    }
-    fn doubt(&self, ids: &[SampleId]) {
-        if self.made_by.is_current() {
-            ids.iter().filter_map(|&id| self.key(id)).for_each(|key| self.disk.forget(key));
-        }
-        self.inner.doubt(ids);
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.fetch_by(u64::MAX, &|| false, ids, sink);
-    }
-    fn limit(&self, bytes_per_s: Option<u64>) -> bool {
-        self.inner.limit(bytes_per_s)
-    }
-    fn requests_ahead(&self) -> usize {
-        self.inner.requests_ahead()
-    }
-    fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
-        // What the disk has needs no request and brings nobody along.
-        let has = |id: SampleId| self.key(id).is_some_and(|key| self.disk.has(key));
-        let absent: Vec<usize> = (0..ids.len()).filter(|&k| ids.get(k).is_some_and(|&id| !has(id))).collect();
-        let inner: Vec<SampleId> = absent.iter().filter_map(|&k| ids.get(k).copied()).collect();
-        let inner_first = absent.partition_point(|&k| k < first);
-        let along = self.inner.along(&inner, inner_first, request_bytes);
-        along.into_iter().filter_map(|at| absent.get(at).copied()).collect()
-    }
-    fn fetch_by(
+
+    fn read(
         &self,
-        request_bytes: u64,
-        stopped: &dyn Fn() -> bool,
         ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> Traffic {
-        if stopped() {
-            return Traffic::default();
-        }
-        if !self.made_by.is_current() {
-            // The disk tier's thread and locks are the parent's.
-            return self.inner.fetch_by(request_bytes, stopped, ids, sink);
-        }
+        patience: &dyn Fn(usize) -> Duration,
+        stopped: &dyn Fn() -> bool,
+        sink: &mut dyn FnMut(usize, &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
         let keys: Vec<Option<Key>> = ids.iter().map(|&id| self.key(id)).collect();
-        let ControlFlow::Continue(left) = self.read(ids, &keys, sink) else {
-            return Traffic::default();
-        };
-        if left.is_empty() {
-            return Traffic::default();
+        let found = ids.iter().zip(self.disk.find(&keys)).enumerate();
+        let wanted: Vec<Wanted> =
+            found.filter_map(|(k, (&id, found))| Some((k, found?, self.source.payload_bytes(id) as usize))).collect();
+        if wanted.is_empty() {
+            return Outcome::default();
         }
-        let wanted: Vec<SampleId> = left.iter().filter_map(|&k| ids.get(k).copied()).collect();
-        // What the source made this thread wait for an answer so far: what a fetch of it costs.
-        let (mut waited, mut answers, mut since) = (Duration::ZERO, 0, Instant::now());
-        self.inner.fetch_by(request_bytes, stopped, &wanted, &mut |at, answer| {
-            (waited, answers) = (waited + since.elapsed(), answers + 1);
-            let (Some(&k), Some(&id)) = (left.get(at), wanted.get(at)) else { return ControlFlow::Continue(()) };
-            if let (Ok(payload), Some(key)) = (&answer, keys.get(k).copied().flatten())
-                && payload.data.len() as u64 == self.inner.payload_bytes(id)
-            {
-                self.disk.offer(key, waited / answers, payload.data);
-            }
-            let going = sink(k, answer);
-            since = Instant::now();
-            going
-        })
+        let patience = |came: u64| patience(usize::try_from(came).unwrap_or(usize::MAX));
+        let reads = self.disk.read_all(wanted, &patience, stopped, sink);
+        Outcome {
+            answers: reads.answers,
+            failures: reads.failures,
+            took_us: reads.took.as_micros() as u64,
+            unfinished: reads.unfinished,
+        }
+    }
+
+    fn offer(&self, id: SampleId, cost: Duration, data: &[u8]) {
+        if let Some(key) = self.key(id) {
+            self.disk.offer(key, cost, data);
+        }
+    }
+
+    fn forget(&self, ids: &[SampleId]) {
+        ids.iter().filter_map(|&id| self.key(id)).for_each(|key| self.disk.forget(key));
     }
 }

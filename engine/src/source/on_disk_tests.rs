@@ -164,7 +164,7 @@ impl Source for Damaging {
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         for k in 0..ids.len() {
             let data = if self.asked.fetch_add(1, Relaxed) < self.damaged { b"bad!" } else { b"good" };
-            _ = sink(k, Ok(Payload { data, target: bytemuck::bytes_of(&3i64) }));
+            _ = sink(k, Ok(Payload::new(data, bytemuck::bytes_of(&3i64))));
         }
     }
 }
@@ -181,7 +181,7 @@ fn what_was_damaged_on_the_way_is_fetched_again_and_not_kept() {
     };
     let dir = tempfile::tempdir().unwrap();
     let inner = Damaging::new(1, Some([1; 16]));
-    let source = OnDisk::new(inner.clone(), "a store", &tier(dir.path())).unwrap();
+    let source = OnDisk::before(inner.clone(), "a store", &tier(dir.path()), None).unwrap();
     assert_eq!(one(&source), b"bad!");
     // As the loader does. Whether the damaged bytes were written before or after, they are forgotten.
     source.doubt(&[0]);
@@ -199,7 +199,7 @@ fn what_was_damaged_on_the_way_is_fetched_again_and_not_kept() {
 
     // Nobody doubts: it is fetched once.
     let inner = Damaging::new(0, Some([2; 16]));
-    let source = OnDisk::new(inner.clone(), "a store", &tier(dir.path())).unwrap();
+    let source = OnDisk::before(inner.clone(), "a store", &tier(dir.path()), None).unwrap();
     assert_eq!(one(&source), b"good");
     written(&source, 1);
     assert_eq!(one(&source), b"good");
@@ -208,7 +208,7 @@ fn what_was_damaged_on_the_way_is_fetched_again_and_not_kept() {
 
     // Another store's object of the same name and version is another object.
     let other = Damaging::new(0, Some([2; 16]));
-    let source = OnDisk::new(other, "another store", &tier(dir.path())).unwrap();
+    let source = OnDisk::before(other, "another store", &tier(dir.path()), None).unwrap();
     one(&source);
     assert_eq!(source.disk().unwrap().hits, 0);
 }
@@ -216,7 +216,7 @@ fn what_was_damaged_on_the_way_is_fetched_again_and_not_kept() {
 #[test]
 fn a_source_that_proves_nothing_and_a_folder_that_cannot_be_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let refused = |proof, tier: DiskTier| OnDisk::new(Damaging::new(0, proof), "a store", &tier);
+    let refused = |proof, tier: DiskTier| OnDisk::before(Damaging::new(0, proof), "a store", &tier, None);
     refusal(refused(None, tier(dir.path())), ErrorKind::Settings, &["damaging", "neither entity tags nor dates"]);
     let small = DiskTier { bytes: 1000, ..tier(dir.path()) };
     refusal(refused(Some([1; 16]), small), ErrorKind::Settings, &["1000 bytes", "64 MiB"]);

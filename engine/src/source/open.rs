@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 ///   ids);
 /// - Parquet files, named likewise (feature `parquet`);
 /// - the same behind `file://`, and, where the crate is built with the feature `cloud`, `s3://`, `gs://`, `az://`,
-///   `http://` and `https://`.
+///   `ais://`, `http://` and `https://`.
 ///
 /// Labels of shards are numbers in `key.cls` beside `key.jpg` where there are any, otherwise the directory an image
 /// lies in, numbered in the order of names.
@@ -35,7 +35,7 @@ pub fn open(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>>
     let source = without_disk(url_or_path, options)?;
     match &options.disk {
         None => Ok(source),
-        Some(tier) => Ok(Arc::new(OnDisk::new(source, &place(url_or_path, options)?, tier)?)),
+        Some(tier) => Ok(Arc::new(OnDisk::before(source, &place(url_or_path, options)?, tier, None)?)),
     }
 }
 
@@ -52,9 +52,10 @@ fn place(url_or_path: &str, options: &OpenOptions) -> Result<String> {
 
 #[cfg(feature = "cloud")]
 fn store_place(url: &str, options: &OpenOptions) -> Result<String> {
-    match url.starts_with("hf://") {
-        true => Ok(super::hub::connect(url)?.place),
-        false => super::cloud::place_of(url, options),
+    match url.split_once("://") {
+        Some(("hf", _)) => Ok(super::hub::connect(url)?.place),
+        Some(("ais", _)) => super::ais::place_of(url, options),
+        _ => super::cloud::place_of(url, options),
     }
 }
 

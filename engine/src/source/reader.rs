@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::Traffic;
 use super::catalog::Catalog;
+use super::{Decisions, Traffic};
 use crate::error::Result;
 use crate::types::SampleId;
 
@@ -35,6 +35,9 @@ pub(super) trait Reader: Send + Sync {
     fn requests_ahead(&self) -> usize {
         0
     }
+
+    /// As [`Source::tell`](super::Source::tell).
+    fn tell(&self, _decisions: &Arc<Decisions>) {}
 
     /// Whether bytes that turn out to be wrong may come right when they are read again. Such a reader holds them to
     /// their checksums itself.

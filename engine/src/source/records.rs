@@ -195,7 +195,7 @@ impl Source for Records {
             let wrong = self.read(ids, &mut buf);
             for (k, (failed, row)) in wrong.into_iter().zip(buf.chunks_exact(row_bytes)).enumerate() {
                 let (data, target) = row.split_at(self.data_bytes);
-                let answer = failed.map_or(Ok(Payload { data, target }), Err);
+                let answer = failed.map_or(Ok(Payload::new(data, target)), Err);
                 if sink(number * together + k, answer).is_break() {
                     return;
                 }

@@ -19,14 +19,15 @@ use tokio::sync::Semaphore;
 use super::chaos::{Chaos, Fault};
 use super::failure::{Access, Maker, classified};
 use super::files::{changed, short_read};
-use super::hedge::Hedge;
+use super::hedge::{self, Hedge};
 use super::identity::{Mark, Proof, Stamp};
 use super::lanes::Lanes;
 use super::link::{Link, Worth};
+use super::lister::Lister;
 use super::pacer::Pacer;
 use super::retry::{Failure, Health};
 use super::whole::{Wholes, says_nothing};
-use super::{OpenOptions, runtime};
+use super::{Decisions, OpenOptions, runtime};
 use crate::error::{Error, Result};
 use crate::process::Process;
 
@@ -36,20 +37,22 @@ pub(super) struct Store {
     made_by: Process,
     pub(super) inner: Arc<dyn ObjectStore>,
     pub(super) maker: Maker,
-    health: Health,
-    permits: Semaphore,
+    pub(super) health: Health,
+    pub(super) permits: Semaphore,
     /// Of these, those for requests ahead of need.
-    lanes: Lanes,
+    pub(super) lanes: Lanes,
     connections: usize,
     latency: Duration,
     pacer: Pacer,
-    timeout: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
     pub(super) link: Link,
     /// Unless nothing is to be asked twice.
     hedge: Option<Hedge>,
     chaos: Option<Chaos>,
     /// Of a plain web server: it may give no parts of objects.
     pub(super) wholes: Option<Wholes>,
+    /// Of a store that takes lists of samples.
+    pub(super) lister: Option<Arc<dyn Lister>>,
 }
 
 /// A range of an object, and how the object is recognised.
@@ -72,6 +75,9 @@ pub(super) struct Wanted<'a> {
 
 impl Store {
     pub(super) fn new(inner: Arc<dyn ObjectStore>, maker: Maker, options: &OpenOptions) -> Result<Self> {
+        // A file is read by one thread, and no second one reads it sooner.
+        let hedged = options.hedge && maker != Maker::Files;
+        let kept_free = if hedged { hedge::kept_free(options.connections) } else { 0 };
         Ok(Self {
             runtime: runtime::shared()?,
             made_by: Process::current(),
@@ -79,16 +85,16 @@ impl Store {
             maker,
             health: Health::new(options.retry_timeout),
             permits: Semaphore::new(options.connections),
-            lanes: Lanes::new(options.connections),
+            lanes: Lanes::new(options.connections - kept_free),
             connections: options.connections,
             latency: options.throttle.map_or(Duration::ZERO, |t| t.latency),
             pacer: Pacer::new(options.throttle.and_then(|t| t.bandwidth_bytes_per_s)),
             timeout: options.timeout,
             link: Link::new(options.timeout),
-            // A file is read by one thread, and no second one reads it sooner.
-            hedge: (options.hedge && maker != Maker::Files).then(Hedge::default),
+            hedge: hedged.then(Hedge::default),
             chaos: options.chaos.map(|seed| Chaos::new(seed, options.timeout.is_some())),
             wholes: maker.is_web().then(|| Wholes::new(options)).transpose()?,
+            lister: None,
         })
     }
 
@@ -100,6 +106,11 @@ impl Store {
     /// Requests for what nobody needs yet that may be in flight at once.
     pub(super) fn lanes(&self) -> usize {
         self.lanes.target()
+    }
+
+    /// As [`Source::tell`](super::Source::tell).
+    pub(super) fn tell(&self, decisions: &Arc<Decisions>) {
+        self.lanes.listeners.add(decisions);
     }
 
     /// What is worth reading from here, as far as it is known, where `lanes` requests run side by side.
@@ -305,12 +316,12 @@ impl Store {
     }
 
     /// What goes wrong with a request on purpose.
-    fn fault(&self, key: &Path, start: u64, bytes: u64) -> Option<Fault> {
+    pub(super) fn fault(&self, key: &Path, start: u64, bytes: u64) -> Option<Fault> {
         self.chaos.as_ref()?.strike(key.as_ref(), start, bytes)
     }
 
     /// What `fault` does before an answer comes. Whoever's store it is, nobody answers for what is done on purpose.
-    async fn strikes(&self, fault: Option<Fault>, key: &Path, what: &str) -> Result<(), Failure> {
+    pub(super) async fn strikes(&self, fault: Option<Fault>, key: &Path, what: &str) -> Result<(), Failure> {
         let Some(fault) = fault else { return Ok(()) };
         tracing::debug!(?fault, what, "a fault on purpose");
         fault.before_the_answer(key.as_ref()).await.map_err(|e| classified(e, what, true, Maker::Caller))

@@ -64,9 +64,14 @@ pub(super) fn local(path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
 #[cfg(feature = "cloud")]
 pub(super) fn remote(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
     let hub = url.starts_with("hf://");
-    let target = if hub { super::hub::connect(url)? } else { super::cloud::connect(url, options)? };
+    let (target, lister) = match url.split_once("://") {
+        Some(("hf", _)) => (super::hub::connect(url)?, None),
+        Some(("ais", _)) => super::ais::connect(url, options)?,
+        _ => (super::cloud::connect(url, options)?, None),
+    };
     let index_key = |shard: &Shard| index_cache::remote_key(&target.place, shard);
-    let store = Store::new(target.store, Maker::Cloud(target.access), options)?;
+    let mut store = Store::new(target.store, Maker::Cloud(target.access), options)?;
+    store.lister = lister;
     let mut paths = target.paths;
     if hub && paths.iter().all(|path| path.is_empty()) {
         let listed = store.list(&Path::default())?;
@@ -81,7 +86,7 @@ pub(super) fn remote(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
 pub(super) fn remote(url: &str, _: &OpenOptions) -> Result<Arc<dyn Source>> {
     let scheme = url.split("://").next().unwrap_or(url);
     Err(Error::settings(format!(
-        "{scheme}:// is not built in: build lossfeed with the feature \"cloud\" (s3, gs, az, http, https), or pass a local path or a file:// URL"
+        "{scheme}:// is not built in: build lossfeed with the feature \"cloud\" (s3, gs, az, ais, hf, http, https), or pass a local path or a file:// URL"
     )))
 }
 
@@ -104,7 +109,7 @@ pub fn open_in(store: Arc<dyn ObjectStore>, path: &str, options: &OpenOptions) -
 }
 
 /// A dataset in `store`: `paths` are keys below `base`, which names the store for people.
-fn in_store(
+pub(super) fn in_store(
     store: Store,
     base: &str,
     paths: &[String],

@@ -4,29 +4,27 @@
 //! several fails in another way than by an outage, or brings a sample that is not sound, the samples concerned are
 //! asked for by themselves: one that is bad has an error of its own, and its neighbours come.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::path::Path;
 use tokio::task::JoinSet;
 
-use super::Traffic;
 use super::catalog::{Catalog, Place, Shard};
 use super::identity::Mark;
 use super::link::Worth;
+use super::lists::{From, Lists, STOP_SOON};
 use super::reader::Reader;
 use super::runs::{Run, Wish, runs};
 use super::store::{Store, Wanted};
+use super::{Decisions, Traffic};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::SampleId;
-
-/// How often a wait for a store looks whether anybody still wants the answer.
-const STOP_SOON: Duration = Duration::from_millis(50);
 
 /// Reads samples of a catalog from a store.
 pub(super) struct StoreReader(Arc<Stored>);
@@ -34,6 +32,8 @@ pub(super) struct StoreReader(Arc<Stored>);
 /// What its requests share.
 struct Stored {
     store: Store,
+    /// Of a store that takes some.
+    lists: Option<Lists>,
     /// Keys of the catalog's shards.
     shards: Vec<Path>,
     /// What names of whole-object samples are relative to.
@@ -54,7 +54,8 @@ struct Sent {
 impl StoreReader {
     /// Over the `shards` of a catalog by their keys, or over objects below `root`.
     pub(super) fn new(store: Store, shards: Vec<Path>, root: Path, coalesce: bool) -> Self {
-        Self(Arc::new(Stored { store, shards, root, coalesce }))
+        let lists = store.lister.clone().map(Lists::new);
+        Self(Arc::new(Stored { store, lists, shards, root, coalesce }))
     }
 }
 
@@ -165,7 +166,14 @@ impl Reader for StoreReader {
         self.0.store.lanes()
     }
 
+    fn tell(&self, decisions: &Arc<Decisions>) {
+        self.0.store.tell(decisions);
+    }
+
     fn along(&self, catalog: &Catalog, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
+        if let Some(along) = self.0.lists.as_ref().and_then(|lists| lists.along(catalog, ids, first)) {
+            return along;
+        }
         let runs = self.0.requests(catalog, ids.iter().copied().enumerate(), request_bytes);
         let wanted = runs.iter().filter(|run| run.wishes.iter().any(|wish| wish.k < first));
         let mut along: Vec<usize> =
@@ -188,6 +196,16 @@ impl Reader for StoreReader {
     ) -> Traffic {
         let sent = Arc::new(Sent { early: request_bytes < u64::MAX, ..Sent::default() });
         let work = async {
+            let mut wanted = Cow::Borrowed(wanted);
+            if let Some(lists) = &self.0.lists {
+                let Stored { store, shards, root, .. } = &*self.0;
+                let Sent { requests, early, .. } = &*sent;
+                let from = From { store, shards, root, catalog, requests, early: *early, stopped };
+                match lists.bring(&from, &wanted, sink).await {
+                    ControlFlow::Continue(left) => wanted = Cow::Owned(left),
+                    ControlFlow::Break(()) => return,
+                }
+            }
             let to_ask = self.0.requests(catalog, wanted.iter().copied(), request_bytes);
             let (mut to_ask, mut asked) = (VecDeque::from(to_ask), JoinSet::new());
             loop {

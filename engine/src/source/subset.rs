@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lossfeed_disk::Numbers;
 
-use super::{Fingerprint, Form, Payload, Source, Traffic};
+use super::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Source, Traffic};
 use crate::error::{Error, Result};
 use crate::random::{Purpose, generator, shuffle};
 use crate::types::{SampleId, TensorSpec};
@@ -144,6 +144,12 @@ impl Source for Subset {
     }
     fn disk(&self) -> Option<Numbers> {
         self.inner.disk()
+    }
+    fn circuit(&self) -> Option<CircuitNumbers> {
+        self.inner.circuit()
+    }
+    fn tell(&self, decisions: &Arc<Decisions>) {
+        self.inner.tell(decisions);
     }
     fn digest(&self) -> String {
         let mut digest = Fingerprint::new(self.len(), self.form(), self.target_spec(), self.classes());

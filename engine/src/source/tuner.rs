@@ -9,6 +9,8 @@
 //! It is told what a quarter of a second showed, and changes the number once in that time at most. Where fewer requests
 //! were in flight than allowed nobody asked for more, and nothing is learnt.
 
+use crate::decided::Requests as Why;
+
 /// A quarter of a second.
 pub(super) const INTERVAL_S: f64 = 0.25;
 /// This share of the allowed number is as good as all.
@@ -47,7 +49,7 @@ pub(super) struct Seen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) target: usize,
-    pub(super) why: &'static str,
+    pub(super) why: Why,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +121,7 @@ impl Tuner {
         self.least_wait_s = (self.least_wait_s * (1.0 + FORGOTTEN)).min(now.first_byte_s);
         let before = self.target;
         let why = match self.phase {
-            Phase::New => self.fewer(before, now, "as much may come with fewer"),
+            Phase::New => self.fewer(before, now, Why::MayBeFewer),
             Phase::Fewer { at, best } => self.lowered(at, best, now),
             Phase::More { at, before } => self.raised(at, before, now),
             Phase::Rest(None) => {
@@ -136,7 +138,7 @@ impl Tuner {
     }
 
     /// Half of `at`, if the wait alone does not need more; else it rests at `at`.
-    fn fewer(&mut self, at: usize, best: Measured, why: &'static str) -> Option<&'static str> {
+    fn fewer(&mut self, at: usize, best: Measured, why: Why) -> Option<Why> {
         let needed = (SPARE * best.answers_per_s * self.least_wait_s).ceil() as usize + 1;
         let target = (at / 2).max(needed).max(1);
         if (target as f64) <= at as f64 * (1.0 - STEP) {
@@ -147,18 +149,18 @@ impl Tuner {
         Some(why)
     }
 
-    fn lowered(&mut self, at: usize, best: Measured, now: Measured) -> Option<&'static str> {
+    fn lowered(&mut self, at: usize, best: Measured, now: Measured) -> Option<Why> {
         if now.bytes_per_s >= HOLDS * best.bytes_per_s {
             let best = Measured { bytes_per_s: best.bytes_per_s.max(now.bytes_per_s), ..now };
-            return self.fewer(self.target, best, "as much comes with fewer");
+            return self.fewer(self.target, best, Why::AsMuch);
         }
         // A quarter more than what held: a link that becomes faster shows.
         (self.target, self.phase) = ((at + at.div_ceil(4)).min(self.max), Phase::Rest(None));
-        Some("less comes with fewer")
+        Some(Why::Less)
     }
 
     /// Twice as many as `at`, or fewer if there are as many as can be.
-    fn more(&mut self, now: Measured, why: &'static str) -> Option<&'static str> {
+    fn more(&mut self, now: Measured, why: Why) -> Option<Why> {
         let (at, target) = (self.target, (self.target * 2).min(self.max));
         if (target as f64) < at as f64 * (1.0 + STEP) {
             return self.fewer(at, now, why);
@@ -167,35 +169,35 @@ impl Tuner {
         Some(why)
     }
 
-    fn raised(&mut self, at: usize, before: Measured, now: Measured) -> Option<&'static str> {
+    fn raised(&mut self, at: usize, before: Measured, now: Measured) -> Option<Why> {
         let (grown, gain) = (self.target as f64 / at as f64 - 1.0, now.bytes_per_s / before.bytes_per_s - 1.0);
         if gain < 1.0 - HOLDS {
-            return self.fewer(at, before, "more brings nothing");
+            return self.fewer(at, before, Why::NoMore);
         }
         if gain >= FOLLOWS * grown && (self.target as f64) * (1.0 + STEP) <= self.max as f64 {
-            return self.more(now, "the rate follows");
+            return self.more(now, Why::Follows);
         }
         self.phase = Phase::Rest(None);
         None
     }
 
-    fn rested(&mut self, was: Measured, now: Measured) -> Option<&'static str> {
+    fn rested(&mut self, was: Measured, now: Measured) -> Option<Why> {
         let rate = now.bytes_per_s / was.bytes_per_s;
         let wait = now.first_byte_s / was.first_byte_s;
         let size = now.request_bytes() / was.request_bytes();
         let (more, fewer) = (true, false);
         let odd = if size < 1.0 / OTHER {
-            Some((more, "requests have become smaller"))
+            Some((more, Why::Smaller))
         } else if size > OTHER {
-            Some((fewer, "requests have become larger"))
+            Some((fewer, Why::Larger))
         } else if rate > MOVED {
-            Some((more, "more comes than before"))
+            Some((more, Why::Faster))
         } else if rate < 1.0 / MOVED {
-            Some((more, "less comes than before"))
+            Some((more, Why::Slower))
         } else if wait > OTHER {
-            Some((fewer, "answers take longer and no more comes"))
+            Some((fewer, Why::Later))
         } else if wait < 1.0 / OTHER {
-            Some((fewer, "answers come sooner"))
+            Some((fewer, Why::Sooner))
         } else {
             None
         };

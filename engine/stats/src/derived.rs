@@ -34,6 +34,16 @@ pub const HIT_RATIO: Derived = Derived::ratio(
     |of| share(of("hits_total")?, of("requests_total")?),
 );
 
+/// Over what the cache did not have. Never added to the hit ratio.
+pub const ON_TIME_RATIO: Derived = Derived::ratio(
+    "on_time_ratio",
+    "Share of the delivered samples that were no hits and lay ready when their batch needed them, since the start.",
+    |of| {
+        let on_time = of("on_time_total")?;
+        share(on_time, on_time.saturating_add(of("late_total")?))
+    },
+);
+
 /// See [`stall`].
 pub const STALL_FRACTION: Derived = Derived::ratio(
     "stall_fraction",
@@ -63,7 +73,8 @@ pub const ESS_FRACTION: Derived = Derived::ratio(
 );
 
 /// All of them.
-pub const DERIVED: [Derived; 5] = [HIT_RATIO, STALL_FRACTION, COVERAGE_EPOCH, COVERAGE_EVER, ESS_FRACTION];
+pub const DERIVED: [Derived; 6] =
+    [HIT_RATIO, ON_TIME_RATIO, STALL_FRACTION, COVERAGE_EPOCH, COVERAGE_EVER, ESS_FRACTION];
 
 /// The share of its time that a consumer waited, of what it `waited` and worked.
 pub fn stall(waited: u64, worked: u64) -> Option<f64> {
@@ -108,6 +119,8 @@ mod tests {
         for (counter, value) in [
             (&counters.requests_total, 200),
             (&counters.hits_total, 50),
+            (&counters.on_time_total, 90),
+            (&counters.late_total, 10),
             (&counters.wait_us_total, 30),
             (&counters.busy_us_total, 70),
             (&counters.samples_in_dataset, 1000),
@@ -120,7 +133,7 @@ mod tests {
         }
         let snapshot = counters.snapshot();
         let values = DERIVED.map(|metric| metric.of(&|name| snapshot.get(name)).unwrap());
-        assert_eq!(values, [0.25, 0.3, 1.0, 0.25, 0.812]);
+        assert_eq!(values, [0.25, 0.9, 0.3, 1.0, 0.25, 0.812]);
         let flat = snapshot.flat();
         let get = |name: &str| flat.iter().find(|(n, _)| n == name).map(|(_, value)| *value);
         assert_eq!(

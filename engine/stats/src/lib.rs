@@ -31,8 +31,8 @@ mod sweep;
 
 pub use counters::{Counters, Descriptor, HISTORY, Kind, RENAMED, Snapshot, Unit, current_name};
 pub use derived::{
-    COVERAGE_EPOCH, COVERAGE_EVER, DERIVED, Derived, ESS_FRACTION, HIT_RATIO, Lookup, STALL_FRACTION, descriptors,
-    stall,
+    COVERAGE_EPOCH, COVERAGE_EVER, DERIVED, Derived, ESS_FRACTION, HIT_RATIO, Lookup, ON_TIME_RATIO, STALL_FRACTION,
+    descriptors, stall,
 };
 pub use directory::candidates;
 pub use discover::{Discovery, JobPage, Unreadable, discover, discover_all, discover_in};

@@ -27,10 +27,10 @@ pub struct JitterOptions {
 /// Checked [`JitterOptions`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ColorJitter {
-    ranges: [Option<[f64; 2]>; 4],
+    pub(crate) ranges: [Option<[f64; 2]>; 4],
     /// Changed are draws below this, of 2^53.
-    below: u64,
-    grey_below: u64,
+    pub(crate) below: u64,
+    pub(crate) grey_below: u64,
 }
 
 /// One change, with its factor.
@@ -83,10 +83,15 @@ impl ColorJitter {
         Ok((changes || grayscale > 0.0).then(|| Self { ranges, below: below(chance), grey_below: below(grayscale) }))
     }
 
+    /// The words' key in the batch of `key`.
+    pub(crate) fn key(key: u64) -> u64 {
+        mix(key ^ 0x6a_6974_7465_7221)
+    }
+
     /// What chance decides for sample `id` in the batch of `key`.
     pub fn draw(&self, key: u64, id: i64) -> Jittered {
         // Words of its own: crops and erasing have others.
-        let mut words = Words::new(mix(key ^ 0x6a_6974_7465_7221), id);
+        let mut words = Words::new(Self::key(key), id);
         let changed = words.next() >> 11 < self.below;
         let grey = words.next() >> 11 < self.grey_below;
         let mut order = [0, 1, 2, 3];

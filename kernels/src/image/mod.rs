@@ -15,7 +15,7 @@
 //!
 //! Before that, an image of any size may become one of a fixed size, [`ResizedCrop`] says which part of it does, and
 //! its colours may change: [`ColorJitter`]. Automatic augmentation, [`Augment`], lies between a transform that crops
-//! and flips and one that normalises. After all of it, a rectangle may be erased: [`Erase`]. When a batch is complete,
+//! and flips and one that normalises; loader threads do it, or a GPU's kernel: [`Retouch`]. After all of it, a rectangle may be erased: [`Erase`]. When a batch is complete,
 //! its images may be mixed in pairs: [`Mixing`].
 //!
 //! # Chance
@@ -31,6 +31,7 @@ mod fast;
 mod jitter;
 mod mixing;
 mod plain;
+mod retouch;
 
 pub use augment::{Augment, AugmentKind, AugmentOptions, Operation};
 pub use crop::{CropKind, Region, ResizedCrop};
@@ -39,6 +40,7 @@ pub use fast::ImageMaker;
 pub use jitter::{Change, ColorJitter, JitterOptions, Jittered};
 pub use mixing::{MixOptions, Mixed, MixedPart, Mixing, mix_plain, mix_rows};
 pub use plain::make_plain;
+pub use retouch::{Retouch, RetouchRoom};
 
 use thiserror::Error;
 

@@ -232,6 +232,44 @@ pub struct ImageArguments {
     pub vectors: u32,
 }
 
+/// `struct RetouchArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[allow(missing_docs)]
+pub struct RetouchArguments {
+    pub pixels: u64,
+    pub out: u64,
+    pub spare: u64,
+    pub ids: u64,
+    pub key: u64,
+    pub color_key: u64,
+    pub augment_key: u64,
+    pub spare_bytes: u64,
+    pub flip_below: u64,
+    pub change_below: u64,
+    pub grey_below: u64,
+    pub low: [f64; 4],
+    pub span: [f64; 4],
+    pub rows: i32,
+    pub height: u32,
+    pub width: u32,
+    pub out_height: u32,
+    pub out_width: u32,
+    pub padding: i32,
+    pub tops: u32,
+    pub lefts: u32,
+    pub random_crop: u32,
+    pub cuts: u32,
+    pub factors: u32,
+    pub colors: u32,
+    pub augments: u32,
+    pub bins: u32,
+    pub magnitude: u32,
+    pub wide: u32,
+    pub fill: u32,
+    pub unused: u32,
+}
+
 /// `struct MixArguments`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -313,6 +351,7 @@ pub enum Arguments {
     Mail(MailArguments),
     Radix(RadixArguments),
     Image(ImageArguments),
+    Retouch(Box<RetouchArguments>),
     Mix(MixArguments),
     Erase(Box<EraseArguments>),
     Gather(Box<GatherArguments>),
@@ -332,6 +371,7 @@ impl Arguments {
             Arguments::Mail(a) => bytemuck::bytes_of(a),
             Arguments::Radix(a) => bytemuck::bytes_of(a),
             Arguments::Image(a) => bytemuck::bytes_of(a),
+            Arguments::Retouch(a) => bytemuck::bytes_of(&**a),
             Arguments::Mix(a) => bytemuck::bytes_of(a),
             Arguments::Erase(a) => bytemuck::bytes_of(&**a),
             Arguments::Gather(a) => bytemuck::bytes_of(&**a),

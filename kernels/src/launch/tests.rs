@@ -2,7 +2,9 @@
 
 use super::arguments::*;
 use super::*;
-use crate::image::{ImageDtype, ImageOptions, ImageTransform};
+use crate::image::{
+    Augment, AugmentKind, AugmentOptions, ColorJitter, ImageDtype, ImageOptions, ImageTransform, JitterOptions, Retouch,
+};
 
 const LENT: Lent = Lent { tickets: 0x1000, scratch: 0x10_0000, multiprocessors: 132 };
 
@@ -114,6 +116,7 @@ fn arguments_have_the_sizes_the_kernels_declare() {
         (size_of::<GatherArguments>(), 16 + 480 * 8),
         (size_of::<MixArguments>(), 8 + 14 * 4),
         (size_of::<EraseArguments>(), 2 * 8 + 6 * 4 + 320 * 12),
+        (size_of::<RetouchArguments>(), 19 * 8 + 18 * 4),
     ];
     assert!(sizes.iter().all(|(actual, declared)| actual == declared), "{sizes:?}");
     assert_eq!((size_of::<mail::State>(), size_of::<mail::SlotHead>()), (40, 32));
@@ -133,6 +136,7 @@ fn arguments_have_the_sizes_the_kernels_declare() {
         ("lossfeed_gather_b8", sizes[10]),
         ("lossfeed_mix_f32", sizes[11]),
         ("lossfeed_erase_b8", sizes[12]),
+        ("lossfeed_retouch_c3", sizes[13]),
     ] {
         assert!(ptx.contains(&format!("{kernel}_param_0[{size}]")), "{kernel} takes no {size} bytes");
     }
@@ -161,6 +165,68 @@ fn every_sample_of_a_batch_is_made_and_what_no_launch_can_make_is_refused() {
     }
     assert!(images(&transform(1 << 16), &batch(1)).is_err(), "more elements than an int counts");
     assert!(images(&transform(10_000), &batch(1 << 30)).is_err());
+}
+
+/// With a cut to `out`, augmented.
+fn retouching(source: [usize; 3], out: [usize; 2]) -> Retouch {
+    let options = ImageOptions {
+        dtype: ImageDtype::U8,
+        channels_first: false,
+        crop: Some(out),
+        padding: 4,
+        random_crop: true,
+        flip: 0.5,
+        mean: &[],
+        std: &[],
+    };
+    let cut = ImageTransform::new(source, &options).unwrap();
+    let options = AugmentOptions { kind: AugmentKind::Trivial, bins: 31, fill: &[] };
+    let augment = Augment::new(cut.shape(), &options).unwrap();
+    Retouch::new(source, None, Some(cut), Some(augment)).unwrap()
+}
+
+#[test]
+fn parts_of_the_room_for_retouching_do_not_overlap() {
+    for (source, out) in [([32, 32, 3], [32, 32]), ([7, 9, 3], [5, 5]), ([7, 9, 3], [9, 11]), ([1, 1, 1], [9, 9])] {
+        let retouch = retouching(source, out);
+        let (from, to) = (retouch.source_bytes(), retouch.out_bytes());
+        assert_eq!((from, to), (source.iter().product(), out[0] * out[1] * source[2]));
+        for rows in [1, 3, 256] {
+            let room = retouch.room(rows);
+            assert!(room.out >= rows * from && room.out.is_multiple_of(256) && room.bytes >= room.out + rows * to);
+            assert!(room.spare_row >= to, "a row must have room");
+            let end = room.spare + rows * room.spare_row;
+            let own = room.spare == 0 && end <= room.out;
+            assert!(own || room.spare >= room.out + rows * to && end <= room.bytes, "{room:?}");
+        }
+    }
+    let grey = JitterOptions { grayscale: 1.0, ..JitterOptions::default() };
+    let colors = Retouch::new([5, 5, 3], ColorJitter::new(grey).unwrap(), None, None).unwrap();
+    assert_eq!((colors.room(4).out, colors.room(4).bytes), (0, 300), "colours change where they lie");
+    assert!(Retouch::new([5, 5, 3], None, None, None).is_none());
+}
+
+#[test]
+fn every_image_is_retouched_by_a_block_and_what_no_launch_can_do_is_refused() {
+    let batch = |rows| Retouching { rows, key: 1, ids: 128, pixels: 0x1_0000 };
+    assert!(retouch(&retouching([32, 32, 3], [32, 32]), &batch(0)).unwrap().is_none());
+    for (side, threads) in [(1, 64), (16, 64), (20, 128), (224, 256)] {
+        let wanted = retouching([side, side, 3], [side, side]);
+        let step = retouch(&wanted, &batch(300)).unwrap().unwrap();
+        assert_eq!((step.launch.grid, step.launch.block), (300, (threads, 1)));
+        assert_eq!(step.launch.kernel, "lossfeed_retouch_c3");
+        let Arguments::Retouch(a) = &step.arguments else { panic!("{step:?}") };
+        assert_eq!((a.out, a.spare), (batch(300).made(&wanted), a.pixels));
+    }
+    assert_eq!(
+        retouch(&retouching([8, 8, 1], [8, 8]), &batch(1)).unwrap().unwrap().launch.kernel,
+        "lossfeed_retouch_c1"
+    );
+    assert!(retouch(&retouching([30_000, 30_000, 3], [9, 9]), &batch(1)).is_err(), "more bytes than an int counts");
+    assert!(retouch(&retouching([9, 9, 3], [9, 9]), &batch(1 << 31)).is_err());
+    // The kernel's own number.
+    let shared = format!("#define RETOUCH_SHARED_BYTES {}\n", super::retouch::SHARED_BYTES);
+    assert!(crate::ptx::sources().contains(&shared), "{shared}");
 }
 
 #[test]

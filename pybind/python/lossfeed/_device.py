@@ -12,7 +12,8 @@ from ._views import Fields, Views
 
 
 class Courier:
-    """Sends whole batch slots to one device on a stream of its own, and makes images of them there, mixed if asked.
+    """Sends whole batch slots to one device on a stream of its own, and makes images of them there, retouched before
+    and mixed after if asked.
 
     One call a batch: the engine copies out of page-locked memory, after what the consumer's stream has queued so far,
     since the allocator may hand out memory that this work still reads. The consumer's stream waits for the copy (and
@@ -59,7 +60,8 @@ class Courier:
                 made = self._lent(getattr(torch, dtype), shape)
                 with torch.cuda.stream(self._stream):
                     # Ours alone: given back at once, and handed out again in the order of our stream.
-                    pixels = torch.empty(ranges[0][1], dtype=torch.uint8, device=self._device)
+                    size = self._transform.pixels_bytes(slot.rows)
+                    pixels = torch.empty(size, dtype=torch.uint8, device=self._device)
                 key = _native.ImageTransform.key(seed, ticket.epoch, ticket.number)
                 there = block.data_ptr(), pixels.data_ptr(), made.data_ptr()
                 sent = self._native.send_images(slot, self._transform, key, self._rank, *there, consumer.cuda_stream)

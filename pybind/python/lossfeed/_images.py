@@ -59,9 +59,10 @@ class ImageTransform:
     ½): a pair is mixed both ways, so this says whose a row is, and changes nothing of what a batch holds. What is scored
     is the own target's part. timm's words: ``mixup_alpha``, ``cutmix_alpha``, ``prob``, ``switch_prob``, mode "batch".
 
-    On a CUDA device samples travel as bytes, and kernels on the copy's stream flip and normalise, erase and mix; on the
-    CPU the loader's threads do it on the way into the batch. Both give the same bits. Resizing, colours and ``augment`` are the
-    work of the loader's threads on every device, and with ``augment`` the flip and every crop too.
+    On a CUDA device samples travel as bytes, and kernels on the copy's stream change colours, augment, flip and
+    normalise, erase and mix; on the CPU the loader's threads do it on the way into the batch. Both give the same bits.
+    Resizing is the work of the loader's threads on every device. ``retouch="threads"`` leaves colours and ``augment`` to
+    them too, with the crop and the flip that come before it: for a GPU that is busier than the processors.
 
     With ``scale`` or ``resize`` images in files may have any size: each is decoded at its own, and what is needed of it
     is resampled. The cache must then keep them encoded (its default). What :func:`lossfeed.open` resized, what is cached
@@ -92,6 +93,8 @@ class ImageTransform:
             "magnitude": 9, "bins": 31, "fill": 0}``. ``bins``: strengths there are, 2 to 65536; ``"trivial"`` draws one.
             ``magnitude``: the one of ``"rand"``, below ``bins``. ``ops``: operations in a row, 0 to 100. ``fill``: level
             of what comes from beyond the image, 0 to 255, or one a channel. Images have 1 or 3 channels then.
+        retouch: who changes colours and augments: ``"auto"``, a CUDA device where that makes the images, else the
+            loader's threads; ``"threads"``, always these. The bytes are the same.
         mixup: alpha of mixup, 0 to 1000; 0: none. ``uint8`` images are rounded to levels.
         cutmix: alpha of CutMix, likewise.
         mix_chance: chance that a batch is mixed.
@@ -102,7 +105,7 @@ class ImageTransform:
         SettingsError: a value makes no sense. When the loader is made: it does not fit the dataset's images.
     """
 
-    __slots__ = ("_augment", "_crop", "_jitter", "_layout", "_settings")
+    __slots__ = ("_augment", "_crop", "_jitter", "_layout", "_retouch", "_settings")
 
     def __init__(
         self,
@@ -130,6 +133,7 @@ class ImageTransform:
         jitter: float = 1.0,
         grayscale: float = 0.0,
         augment: _words.Augment | dict[str, Any] | None = None,
+        retouch: _words.Retouch = "auto",
     ) -> None:
         name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
         self._layout = choice("layout", layout, "NCHW", "NHWC", "channels_last")
@@ -145,6 +149,7 @@ class ImageTransform:
             "std": _numbers("std", std),
             "mix": _mix(mixup, cutmix, mix_chance, switch),
         }
+        self._retouch = choice("retouch", retouch, "auto", "threads")
         _refuse_levels(self._settings["mean"], self._settings["std"])
         factors = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
         #: The engine's settings of changes of colours; None without.
@@ -177,6 +182,8 @@ class ImageTransform:
             said += [f"{names.get(key, key)}={value}" for key, value in self._jitter.items() if value]
         if self._augment is not None:
             said += [f"augment={_asked(self._augment)}"]
+        if self._retouch != "auto":
+            said += [f"retouch={self._retouch!r}"]
         return f"lossfeed.ImageTransform({', '.join([*said, f'layout={self._layout!r}'])})"
 
     @property
@@ -188,7 +195,7 @@ class ImageTransform:
         """Checked against a dataset."""
         settings, *early = self._steps
         crop, jitter, augment = (None if step is None else json.dumps(step) for step in early)
-        return _native.ImageTransform(source, json.dumps(settings), crop, jitter, augment)
+        return _native.ImageTransform(source, json.dumps(settings), crop, jitter, augment, self._retouch == "auto")
 
 
 def transform(value: Any) -> ImageTransform:

@@ -55,7 +55,7 @@ class _Delivery(NamedTuple):
     transform: dict[str, Any] | None
     #: The settings of a crop of images of any size, for loader threads; None without.
     crop: dict[str, Any] | None
-    #: Those of changes of colours, likewise.
+    #: Those of changes of colours, for loader threads; None without, or where the device makes them.
     jitter: dict[str, Any] | None
     #: Those of automatic augmentation, likewise.
     augment: dict[str, Any] | None
@@ -177,6 +177,8 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str, r
         return _Delivery("cpu", views, None, random, settings, crop, jitter, augment, made, device, of_batches)
     courier = Courier(device, views, made, rank)
     by_threads = settings if courier.host_transforms else None
+    if transform is not None and transform._retouch == "auto" and not courier.host_transforms:
+        jitter = augment = None  # the device's work too
     return _Delivery(courier.name, views, courier, random, by_threads, crop, jitter, augment, made, None, of_batches)
 
 

@@ -29,6 +29,8 @@ Workers = Literal["auto"]
 
 PixelType = Literal["float32", "float16", "bfloat16", "uint8"]
 Augment = Literal["trivial", "rand"]
+#: Who changes colours and augments.
+Retouch = Literal["auto", "threads"]
 Join = Literal["nested"]
 Mode = Literal["auto", "rgb", "gray"]
 Layout = Literal["NCHW", "NHWC", "channels_last"]

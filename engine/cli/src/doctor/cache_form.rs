@@ -111,7 +111,7 @@ impl Source for Picture {
     }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         // Whoever breaks off has what it wanted.
-        let _ = (0..ids.len()).try_for_each(|k| sink(k, Ok(Payload { data: PICTURE, target: &[0; 8] })));
+        let _ = (0..ids.len()).try_for_each(|k| sink(k, Ok(Payload::new(PICTURE, &[0; 8]))));
     }
 }
 

@@ -1,6 +1,8 @@
 //! Snapshot → screen. Pure: same snapshot, same style, same width, same cells.
 
-use lossfeed_control::crew::Why;
+use lossfeed_control::decided::Requests;
+use lossfeed_control::{circuit, crew};
+use lossfeed_stats as stats;
 use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier, Style};
 
@@ -218,10 +220,11 @@ fn details(screen: &mut Screen, engine: &Engine, levels: [&'static str; 8]) {
     .into()]);
     if let Some(workers) = engine.counter("workers") {
         let own = if workers == 0 { ": the training's own loads" } else { "" };
-        let why = engine.counter("workers_reason").and_then(Why::of_code);
+        let why = engine.counter("workers_reason").and_then(crew::Why::of_code);
         let why = why.map(|why| format!("   changed {} times, last because {why}", count("workers_changes_total")));
         screen.line([format!("threads {workers}{own}{}", why.unwrap_or_default()).into()]);
     }
+    reading(screen, engine);
     if let Some(waited) = engine.counter("wait_us_total").filter(|&us| us > 0) {
         let causes = ["source", "decode", "slot", "copy", "decide", "handover"].map(|cause| {
             let us = engine.counter(&format!("wait_{cause}_us_total")).unwrap_or(0);
@@ -235,6 +238,41 @@ fn details(screen: &mut Screen, engine: &Engine, levels: [&'static str; 8]) {
         let recent = &engine.stall_history[from..];
         let bars: String = recent.iter().map(|s| levels[((s * 8.0) as usize).min(7)]).collect();
         screen.line([format!("stall   {bars} last {} s", recent.len()).into()]);
+    }
+}
+
+/// How what was not in the cache came, and what was decided about reading last.
+fn reading(screen: &mut Screen, engine: &Engine) {
+    let count = |name: &str| engine.counter(name).map_or(UNKNOWN.to_owned(), |n| decimal(n as f64, ""));
+    let fetched = engine.counter("on_time_total").unwrap_or(0) + engine.counter("late_total").unwrap_or(0);
+    let ahead = engine.counter("read_ahead_requests").filter(|&requests| requests > 0);
+    if fetched > 0 || ahead.is_some() {
+        let ratio = stats::ON_TIME_RATIO.of(&|name| engine.counter(name));
+        let on_time = ratio.map(|ratio| format!("{:.1}% of what was no hit on time", ratio * 100.0));
+        let requests = ahead.map(|requests| {
+            let why = engine.counter("read_ahead_reason").and_then(Requests::of_code);
+            let why =
+                why.map(|why| format!(", changed {} times, last because {why}", count("read_ahead_changes_total")));
+            format!("requests {requests}{}", why.unwrap_or_default())
+        });
+        let parts: Vec<String> = on_time.into_iter().chain(requests).collect();
+        screen.line([format!("ahead   {}", parts.join("   ")).into()]);
+    }
+    let state = engine.counter("disk_circuit").and_then(circuit::State::of_code);
+    let used = ["disk_hits_total", "disk_misses_total", "disk_skipped_total", "disk_bytes"];
+    if let Some(state) = state.filter(|_| used.iter().any(|name| engine.counter(name).is_some_and(|n| n > 0))) {
+        let why = engine.counter("disk_circuit_reason").and_then(circuit::Why::of_code);
+        let why = why.map(|why| format!(", last because {why}, opened {} times", count("disk_opened_total")));
+        let text = format!(
+            "disk    circuit {state}{}   hits {}   missing {}   failed {}   left out {}",
+            why.unwrap_or_default(),
+            count("disk_hits_total"),
+            count("disk_misses_total"),
+            count("disk_failed_total"),
+            count("disk_skipped_total"),
+        );
+        let style = if state == circuit::State::Closed { Style::new() } else { Style::new().fg(Color::Yellow) };
+        screen.line([Cell(text, style)]);
     }
 }
 

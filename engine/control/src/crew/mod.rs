@@ -124,18 +124,23 @@ impl Why {
     pub fn of_code(code: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|why| why.code() == code)
     }
-}
 
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
             Self::Waits => "the consumer waits",
             Self::NoReserve => "threads hardly rest",
             Self::Enough => "fewer have time enough",
             Self::Tries => "fewer may bring as much",
             Self::AsMuch => "as much comes with fewer",
             Self::Less => "less comes with fewer",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words())
     }
 }
 

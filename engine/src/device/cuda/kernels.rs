@@ -6,9 +6,9 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
-use lossfeed_kernels::image::{Erased, ImageTransform, Mixed};
+use lossfeed_kernels::image::{Erased, ImageTransform, Mixed, Retouch};
 use lossfeed_kernels::launch::{
-    self, Gather, Gradient, Home, Images, Probabilities, ProbabilityGradient, Score, Sequences, Step,
+    self, Gather, Gradient, Home, Images, Probabilities, ProbabilityGradient, Retouching, Score, Sequences, Step,
 };
 use lossfeed_kernels::{Dtype, Rows};
 use parking_lot::Mutex;
@@ -202,6 +202,19 @@ impl CudaKernels {
         let (lent, _) = unsafe { self.lending.lend(stream, scratch)? };
         // SAFETY: the caller's promises are the callee's.
         unsafe { self.launch(stream, &launch::ranks(rows, losses, grad_norm, entropy, home, &lent)) }
+    }
+
+    /// Retouches the bytes of a batch.
+    ///
+    /// # Safety
+    /// As for [`Self::forward`], with [`Retouching`] and the room that `retouch` takes.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Usage`] beyond what one launch can do; [`crate::ErrorKind::Device`] if the driver refuses.
+    pub unsafe fn retouch(&self, stream: u64, retouch: &Retouch, batch: &Retouching) -> Result<()> {
+        let step = launch::retouch(retouch, batch).map_err(|blocks| too_many(batch.rows, blocks))?;
+        // SAFETY: the caller's promises are the callee's.
+        unsafe { self.launch(stream, step.as_slice()) }
     }
 
     /// Makes the images of a batch.

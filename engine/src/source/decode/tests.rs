@@ -46,7 +46,7 @@ impl Source for Images {
     }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> std::ops::ControlFlow<()>) {
         for (k, &id) in ids.iter().enumerate() {
-            if sink(k, Ok(Payload { data: &self.0[id as usize], target: &[] })).is_break() {
+            if sink(k, Ok(Payload::new(&self.0[id as usize], &[]))).is_break() {
                 return;
             }
         }

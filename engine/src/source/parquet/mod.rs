@@ -356,7 +356,7 @@ impl<R: Reader> Source for Parquet<R> {
                 let Some(row) = coming.remove(&k) else { continue };
                 answered[k] = true;
                 let made = self.payload(&row.cells, &mut joined);
-                sink(k, made.map(|()| Payload { data: &joined, target: self.target(ids[k]) }))?;
+                sink(k, made.map(|()| Payload::new(&joined, self.target(ids[k]))))?;
             }
             ControlFlow::Continue(())
         })

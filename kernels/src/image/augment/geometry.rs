@@ -2,6 +2,7 @@
 //!
 //! Pixel (y, x) lies at its centre. Halfway between two pixels the next one is taken.
 
+use super::turn::turned;
 use std::array::from_fn;
 
 /// Fractions of a pixel that places are counted in: 2^32 each, exact to 2^−17 over the largest image.
@@ -34,7 +35,7 @@ pub(super) fn sheared_down<T: Copy>(before: &[T], pixels: &mut [T], size: [usize
 
 /// Turned around the centre by `degrees`, against the clock.
 pub(super) fn rotated<T: Copy>(before: &[T], pixels: &mut [T], size: [usize; 2], degrees: f64, fill: T) {
-    let (sin, cos) = (-degrees).to_radians().sin_cos();
+    let (sin, cos) = turned(-degrees);
     let [middle_y, middle_x] = size.map(|side| (side - 1) as f64 / 2.0);
     let from = [
         [cos, sin, middle_x - cos * middle_x - sin * middle_y],

@@ -10,6 +10,7 @@ mod geometry;
 mod operation;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 pub use operation::Operation;
 
@@ -49,11 +50,11 @@ pub struct AugmentOptions<'a> {
 /// Checked [`AugmentOptions`] for images of one shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Augment {
-    kind: AugmentKind,
-    bins: usize,
-    fill: [u8; 3],
+    pub(crate) kind: AugmentKind,
+    pub(crate) bins: usize,
+    pub(crate) fill: [u8; 3],
     /// Height, width, channels.
-    shape: [usize; 3],
+    pub(crate) shape: [usize; 3],
 }
 
 /// The strongest of each operation.
@@ -106,10 +107,15 @@ impl Augment {
         Ok(Self { kind, bins, fill, shape })
     }
 
+    /// The words' key in the batch of `key`.
+    pub(crate) fn key(key: u64) -> u64 {
+        mix(key ^ 0x61_7567_6d65_6e74)
+    }
+
     /// What chance decides for sample `id` in the batch of `key`, in its order.
     pub fn draw(&self, key: u64, id: i64) -> impl Iterator<Item = Operation> + '_ {
         // Words of its own: crops, colours and erasing have others.
-        let mut words = Words::new(mix(key ^ 0x61_7567_6d65_6e74), id);
+        let mut words = Words::new(Self::key(key), id);
         let ops = if let AugmentKind::Rand { ops, .. } = self.kind { ops } else { 1 };
         (0..ops).map(move |_| {
             let (number, bin, negative) =

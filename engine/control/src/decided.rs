@@ -1,0 +1,126 @@
+//! What was decided about reading while a run goes on, and why: for its journal, its page of numbers and `smi`.
+//!
+//! None of it changes who is in a batch. What does, the sampler, is decided at the borders of epochs and has events of
+//! its own.
+
+use std::fmt;
+
+use crate::{circuit, crew};
+
+/// What was set otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Knob {
+    /// Loader threads that fill batches.
+    Threads,
+    /// Requests in flight ahead of need.
+    Requests,
+    /// The circuit before the disk tier, by [`circuit::State::code`].
+    Disk,
+}
+
+impl Knob {
+    /// In one lower-case word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Threads => "threads",
+            Self::Requests => "requests",
+            Self::Disk => "disk",
+        }
+    }
+}
+
+/// A decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decided {
+    /// What was set otherwise.
+    pub knob: Knob,
+    /// To what it was set before.
+    pub before: u64,
+    /// To what it is set.
+    pub now: u64,
+    /// Why, for a page of numbers.
+    pub code: u64,
+    /// Why, in words without a colon.
+    pub why: &'static str,
+}
+
+impl From<crew::Change> for Decided {
+    fn from(change: crew::Change) -> Self {
+        let (before, now) = (change.before as u64, change.threads as u64);
+        Self { knob: Knob::Threads, before, now, code: change.why.code(), why: change.why.words() }
+    }
+}
+
+impl From<circuit::Change> for Decided {
+    fn from(change: circuit::Change) -> Self {
+        let (before, now) = (change.before.code(), change.now.code());
+        Self { knob: Knob::Disk, before, now, code: change.why.code(), why: change.why.words() }
+    }
+}
+
+macro_rules! requests {
+    ($($name:ident: $words:literal;)+) => {
+        /// Why the number of requests in flight ahead of need changed.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Requests {
+            $(#[doc = concat!("Because ", $words, ".")] $name,)+
+        }
+
+        impl Requests {
+            const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// In words.
+            pub fn words(self) -> &'static str {
+                match self { $(Self::$name => $words,)+ }
+            }
+        }
+    };
+}
+
+requests! {
+    MayBeFewer: "as much may come with fewer";
+    AsMuch: "as much comes with fewer";
+    Less: "less comes with fewer";
+    NoMore: "more brings nothing";
+    Follows: "the rate follows";
+    Smaller: "requests have become smaller";
+    Larger: "requests have become larger";
+    Faster: "more comes than before";
+    Slower: "less comes than before";
+    Later: "answers take longer and no more comes";
+    Sooner: "answers come sooner";
+}
+
+impl Requests {
+    /// For a page of numbers: 1 for the first.
+    pub fn code(self) -> u64 {
+        self as u64 + 1
+    }
+
+    /// The reason of that number; `None` for 0, and for one that a newer version may know.
+    pub fn of_code(code: u64) -> Option<Self> {
+        Self::ALL.iter().copied().find(|why| why.code() == code)
+    }
+}
+
+impl fmt::Display for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_number_and_words_of_its_own() {
+        let requests: Vec<(u64, &str)> = Requests::ALL.iter().map(|why| (why.code(), why.words())).collect();
+        assert_eq!(requests.iter().map(|(code, _)| *code).collect::<Vec<_>>(), (1..=11).collect::<Vec<_>>());
+        for (code, words) in requests {
+            assert_eq!(Requests::of_code(code).map(Requests::words), Some(words));
+            assert!(!words.contains(':') && words.len() < 60);
+        }
+        assert_eq!((Requests::of_code(0), Requests::of_code(12)), (None, None));
+    }
+}
