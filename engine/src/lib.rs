@@ -47,6 +47,7 @@ pub use lossfeed_stats as stats;
 pub mod device;
 pub mod engine;
 pub mod loader;
+mod prefetch;
 pub mod scoring;
 pub mod settings;
 pub mod source;

@@ -80,6 +80,7 @@ const PURE_FILES: &[&str] = &["engine/src/engine/copy_path.rs", "engine/src/sour
 const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/arena/mapping.rs", "memory from the system"),
     ("engine/src/process.rs", "a page that the system empties in a fork"),
+    ("engine/src/prefetch.rs", "an instruction of the processor"),
     ("engine/src/arena/slot.rs", "a slot is a part of the arena's mapping"),
     ("engine/src/arena/words.rs", "the books are a part of the arena's mapping"),
     ("engine/src/staging/slot.rs", "a batch slot is a part of the pool's mapping"),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use super::{Arena, GRANULE_BYTES, granules};
 use crate::device::PINNED_PIECE_BYTES;
+use crate::prefetch;
 
 /// The granule that a record's block ends at: never 0, so that a place for one takes four bytes.
 pub(super) type End = NonZeroU32;
@@ -34,22 +35,6 @@ pub struct Pins {
     pub(super) arena: Arc<Arena>,
     pub(super) ends: Vec<End>,
 }
-
-/// How much of a record is asked for ahead of its copy. From there on the processor reads ahead by itself, and more
-/// lines than it can wait for at once only hold up the copy under way: of rows of 3 KB, a whole row ahead cost as much
-/// as it gained, 512 bytes made an epoch from the cache 8 % cheaper than none or all (x86-64, 2026-11-23).
-const AHEAD_BYTES: usize = 512;
-
-#[cfg(target_arch = "x86_64")]
-fn prefetch_line(byte: &u8) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a hint about an address; it is that of a byte that may be read.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()) }
-}
-
-/// The standard library has no such hint for this architecture.
-#[cfg(not(target_arch = "x86_64"))]
-fn prefetch_line(_byte: &u8) {}
 
 /// Where the record lies whose block ends at `end`; the caller holds a reference to it.
 fn record(arena: &Arena, end: End) -> NonNull<[u8]> {
@@ -148,12 +133,10 @@ impl Pins {
         self.at(self.ends[k])
     }
 
-    /// Brings the first [`AHEAD_BYTES`] of the record pinned as number `k` on their way into the processor's caches, if
-    /// there is such a record. For whoever copies the record before it: a copy of a few KB ends before the processor
-    /// has seen that it should read ahead, and then waits for memory again at the next record.
+    /// As [`crate::prefetch::begin`] does it, of the record pinned as number `k`, if there is such a record: for whoever
+    /// copies the record before it.
     pub fn prefetch(&self, k: usize) {
-        let record = self.ends.get(k).map_or(&[][..], |&end| self.at(end));
-        record.iter().take(AHEAD_BYTES).step_by(64).for_each(prefetch_line);
+        prefetch::begin(self.ends.get(k).map_or(&[][..], |&end| self.at(end)));
     }
 
     fn at(&self, end: End) -> &[u8] {

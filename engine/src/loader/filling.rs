@@ -162,11 +162,16 @@ impl Filling<'_> {
         let mut land = |k: usize, payload: Result<Payload<'_>>, again: Option<&mut Vec<usize>>| {
             let row = asked[k];
             answered[k].set(true);
-            let landed = payload.and_then(|payload| {
-                fetched_bytes += payload.data.len() as u64;
-                came.came(row, payload.near || in_memory);
-                land_one(feed, row, &payload, origins, rows, scratch)
-            });
+            // By reference, as in `gather.rs`.
+            let landed = match &payload {
+                Ok(payload) => {
+                    fetched_bytes += payload.data.len() as u64;
+                    came.came(row, payload.near || in_memory);
+                    land_one(feed, row, payload, origins, rows, scratch)
+                }
+                Err(_) => Ok(Fetched::Passed(None)),
+            };
+            let landed = payload.and(landed);
             let landed = match (landed, again) {
                 (Ok(landed), _) => landed,
                 (Err(e), Some(again)) if e.kind() == ErrorKind::Sample => {

@@ -34,7 +34,13 @@ pub(super) fn gather(
     let ids = rows.ids;
     source.fetch(ids, &mut |row, payload: Result<Payload<'_>>| {
         gathered.rows += 1;
-        match payload.and_then(|payload| rows.copy(row, &payload, scratch).map(|()| payload.data.len())) {
+        // By reference: a payload that is moved is read again just after it was written, in other pieces than it was
+        // written in, and such a read waits until the copy of the row before it has reached the caches.
+        let copied = match &payload {
+            Ok(payload) => rows.copy(row, payload, scratch).map(|()| payload.data.len()),
+            Err(_) => Ok(0),
+        };
+        match payload.and(copied) {
             Ok(bytes) => gathered.bytes += bytes as u64,
             Err(e) => gathered.failures.push((row, e)),
         }

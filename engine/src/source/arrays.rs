@@ -2,6 +2,7 @@
 
 use super::{Fields, Fingerprint, Form, Payload, Source};
 use crate::error::{Error, Result};
+use crate::prefetch;
 use crate::types::{Dtype, MAX_SAMPLES, SampleId, TensorSpec};
 use std::ops::ControlFlow;
 
@@ -176,14 +177,19 @@ impl Source for Arrays {
         // The first bytes of all rows and targets at once: misses of memory overlap here, and follow each other in the
         // sink's copies.
         let target = (*self.target).as_ref();
-        let first = |at: usize| {
-            let parts = self.parts(at).fold(0, |all, part| all ^ part.first().unwrap_or(&0));
-            parts ^ target.get(at * self.target_bytes).unwrap_or(&0)
+        let inside = || ids.iter().map(|&id| id as usize).filter(|&at| at < self.samples);
+        let touched = |(buffer, bytes): &(Buffer, usize)| {
+            let rows = (**buffer).as_ref();
+            inside().fold(0, |all, at| all ^ rows.get(at * bytes).unwrap_or(&0))
         };
-        let inside = ids.iter().map(|&id| id as usize).filter(|&at| at < self.samples);
-        std::hint::black_box(inside.fold(0, |all, at| all ^ first(at)));
+        let of_target = inside().fold(0, |all, at| all ^ target.get(at * self.target_bytes).unwrap_or(&0));
+        std::hint::black_box(self.data.iter().fold(of_target, |all, column| all ^ touched(column)));
         let mut whole = Vec::new();
         for (k, &id) in ids.iter().enumerate() {
+            if let (Some(&next), [(buffer, bytes)]) = (ids.get(k + 1), &self.data[..]) {
+                let rows = (**buffer).as_ref();
+                prefetch::begin(rows.get(next as usize * bytes..(next as usize + 1) * bytes).unwrap_or_default());
+            }
             if sink(k, self.row(id, &mut whole).ok_or_else(|| super::files::out_of_range(id, self.samples))).is_break()
             {
                 return;

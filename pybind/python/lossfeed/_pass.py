@@ -92,7 +92,7 @@ class Pass(OfThisProcess, Of[D, Y], Iterator[Batch[D, Y]]):
         self._unseen = 0
         if self._iteration == 0:
             line.account.uses.look_around()
-        self.begin()
+            self.begin()
         try:
             line.account.deliver()
             found = self._next_on_host() if line.courier is None else self._next_on_device(line.courier)

@@ -40,7 +40,9 @@ class Fields(NamedTuple):
 
     def batch(self, ticket: _native.Ticket, uses: Any) -> Batch[Any, Any]:
         """The batch of them."""
-        kind: type[Batch[Any, Any]] = Batch if self.paired else Plain if hasattr(self.data, "shape") else Whole
+        if self.paired:
+            return Batch(self.data, self.target, self.ids, self.weight, ticket, uses)
+        kind: type[Batch[Any, Any]] = Plain if hasattr(self.data, "shape") else Whole
         return kind(self.data, self.target, self.ids, self.weight, ticket, uses)
 
 
@@ -71,11 +73,17 @@ class Views:
         if not self._torch and "bfloat16" in dtypes:
             raise SettingsError("NumPy has no bfloat16: use framework='torch', or convert the data to float32")
         self._pads = _pads(pad, structure, self._torch)
+        #: The last answer of :meth:`kinds`, and for how many rows: batches are of one size but for the last.
+        self._kinds: tuple[int, list[Spec]] = (-1, [])
 
     def kinds(self, rows: int) -> list[Spec]:
         """(dtype, shape in memory) of each field of the data, then of target, ids and weight."""
-        fields = [(dtype, (rows, *shape)) for dtype, shape in (*self._data, self._target)]
-        return [*fields, ("int64", (rows,)), ("float32", (rows,))]
+        known, kinds = self._kinds
+        if known != rows:
+            fields = [(dtype, (rows, *shape)) for dtype, shape in (*self._data, self._target)]
+            kinds = [*fields, ("int64", (rows,)), ("float32", (rows,))]
+            self._kinds = (rows, kinds)
+        return kinds
 
     def shown(self, data: Any, field: int = 0) -> Any:
         """A field of the data in the shape that is promised: channels before height and width, wherever they lie in
@@ -86,6 +94,8 @@ class Views:
 
     def of(self, slot: _native.Slot) -> Fields:
         """A slot's fields, each keeping the slot alive."""
+        if self.structure is None:
+            return self.built(self._fields(slot), [])
         return self.built(self._fields(slot), self.tail(slot))
 
     def _fields(self, slot: _native.Slot) -> list[Any]:
@@ -93,9 +103,10 @@ class Views:
 
     def built(self, fields: list[Any], tail: list[Any]) -> Fields:
         """The fields of a slot, wherever they are, and what :meth:`tail` gave for it."""
-        *data, target, ids, weight = fields
         if self.structure is None:
-            return Fields(self.shown(data[0]), target, ids, weight)
+            data, target, ids, weight = fields
+            return Fields(self.shown(data) if self._channels_last else data, target, ids, weight)
+        *data, target, ids, weight = fields
         # Pictures of shards are made as images alone are, and are the only array of their samples.
         shown = [self.shown(values, field) for field, values in enumerate(data)]
         places = {"field": shown, "target": [target], "tail": tail, "object": tail}
