@@ -55,6 +55,8 @@ mod cloud_settings;
 mod coalesce_tests;
 mod concat;
 #[cfg(test)]
+mod conformance_kinds_tests;
+#[cfg(test)]
 mod conformance_tests;
 #[cfg(feature = "cloud")]
 mod connector;
@@ -134,7 +136,15 @@ mod tuner;
 mod tuner_tests;
 #[cfg(test)]
 mod walk_tests;
+#[cfg(test)]
+#[cfg(feature = "cloud")]
+mod web_double;
 mod whole;
+#[cfg(test)]
+#[cfg(feature = "cloud")]
+mod whole_tests;
+#[cfg(test)]
+mod wrapper_tests;
 
 pub use arrays::Arrays;
 pub use concat::Concat;

@@ -5,7 +5,7 @@
 //! asked for by themselves: one that is bad has an error of its own, and its neighbours come.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -168,6 +168,11 @@ impl Reader for StoreReader {
 
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.0.store.tell(decisions);
+    }
+
+    fn doubt(&self, catalog: &Catalog, ids: &[SampleId]) {
+        let shards: BTreeSet<u32> = ids.iter().filter_map(|&id| catalog.place(id)).map(|place| place.shard).collect();
+        shards.into_iter().filter_map(|at| self.0.shards.get(at as usize)).for_each(|key| self.0.store.doubt(key));
     }
 
     fn along(&self, catalog: &Catalog, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
