@@ -10,6 +10,8 @@
 //! read. Files are read by the readers of shards, to which a page is what a member of a tar is.
 
 mod decode;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzing;
 mod open;
 mod schema;
 mod units;
