@@ -379,7 +379,7 @@ pub trait Source: Send + Sync {
     ///
     /// The samples may come together by requests of about `request_bytes` at most: who asks for many needs the first
     /// ones soon. `u64::MAX`: they are needed now. All else is asked for ahead of need, and as many requests are in
-    /// flight for it as the link has use for.
+    /// flight for it as the link has use for; each may bring more of what `ids` name one directly behind the other.
     fn fetch_by(
         &self,
         _request_bytes: u64,
