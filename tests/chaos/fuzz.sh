@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 seconds=${1:?usage: tests/chaos/fuzz.sh SECONDS [TARGET…]}
 shift
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(png jpeg webp gif bmp tiff pnm tar stream index page state trace jobs journal)
+[ ${#targets[@]} -gt 0 ] || targets=(png jpeg webp gif bmp tiff pnm tar stream parquet index segment page state trace jobs journal)
 seed=${SEED:-$(od -An -N3 -tu4 /dev/urandom | tr -d ' ')}
 work=$PWD/target/fuzz
 fuzz=$PWD/tests/fuzz
@@ -46,7 +46,7 @@ seeds_of() {
 failed=0
 for target in "${targets[@]}"; do
   binary=$work/build/$host/release/$target
-  [ -x "$binary" ] || { echo "$target is no fuzz target: png jpeg webp gif bmp tiff pnm tar stream index page state trace jobs journal" >&2; exit 2; }
+  [ -x "$binary" ] || { echo "$target is no fuzz target: png jpeg webp gif bmp tiff pnm tar stream parquet index segment page state trace jobs journal" >&2; exit 2; }
   seeds_of "$target"
   mkdir -p "$work/corpus/$target" "$work/findings/$target"
   log=$work/$target.log
@@ -79,7 +79,7 @@ for target in "${targets[@]}"; do
     echo "FINDING in $target (exit $rc), seed $seed. The whole log: $log" >&2
     [ -z "$input" ] || echo "input: $input
 repeat: $binary ${input}
-keep:   cp $input tests/fuzz/corpus/NAME (a name that says what it does; index, page, state, trace, jobs, journal: $target-NAME.bin)" >&2
+keep:   cp $input tests/fuzz/corpus/NAME (a name that says what it does; of no format with an ending of its own: $target-NAME.bin)" >&2
   fi
 done
 exit "$failed"

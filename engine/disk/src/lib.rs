@@ -49,6 +49,8 @@ mod disk;
 mod fault_tests;
 mod folder;
 mod format;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod policy;
 mod read_at;
 mod readers;

@@ -211,6 +211,39 @@ fn an_epoch_in_order_takes_a_request_for_dozens_of_samples_and_reads_little_in_v
 }
 
 #[test]
+fn what_is_needed_one_behind_the_other_and_by_nobody_yet_takes_a_request_a_lane() {
+    let store = holding(&[vec![3000; 2000], vec![3000; 300]]);
+    let source = opened(&store, SOME, true, false);
+    let in_order: Vec<SampleId> = (0..2000).collect();
+    let asked = |ids: &[SampleId], request_bytes| {
+        store.asked.lock().clear();
+        let mut came = 0;
+        source.fetch_by(request_bytes, &|| false, ids, &mut |k, payload| {
+            assert_eq!(payload.unwrap().data, vec![(ids[k] % 2000 + ids[k] / 2000) as u8; 3000]);
+            came += 1;
+            ControlFlow::Continue(())
+        });
+        assert_eq!(came, ids.len());
+        store.asked.lock().iter().map(|range| range.end - range.start).collect::<Vec<u64>>()
+    };
+    // 7.2 MB through one lane; where they were cut by 512 KB they took fourteen.
+    let early = asked(&in_order, 16 << 10);
+    assert!(early.len() <= 3 && early.iter().all(|&bytes| bytes <= 8 << 20), "{early:?}");
+    // Who comes along is who lies in the same requests: a call for 1.5 MB has no longer ones.
+    let along = source.along(&in_order, 500, 16 << 10);
+    assert!(along.len() <= 500 && along.iter().copied().eq(500..500 + along.len()), "{along:?}");
+    // Somebody waits for each, or others are needed in between: not longer than they were.
+    for (ids, request_bytes) in [
+        (in_order.clone(), u64::MAX),
+        ((0..1000).flat_map(|id| [id, 1000 + id]).collect(), 16 << 10),
+        ((0..2000).rev().collect(), 16 << 10),
+    ] {
+        let asked = asked(&ids, request_bytes);
+        assert!(asked.iter().all(|&bytes| bytes <= 512 << 10), "{asked:?}");
+    }
+}
+
+#[test]
 fn a_shuffled_epoch_of_runs_of_neighbours_takes_a_request_for_ten_samples_at_most() {
     let store = holding(&[vec![3000; 2048], vec![900; 2048]]);
     let source = opened(&store, SOME, true, false);

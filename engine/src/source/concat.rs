@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lossfeed_disk::Numbers;
 
-use super::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Source, Traffic};
+use super::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Piece, PieceKind, Source, Traffic};
 use crate::circuit::State;
 use crate::error::{Error, Result};
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
@@ -40,6 +40,14 @@ impl Concat {
                     "part {number} holds {} and part 0 {}: only datasets of one kind can follow each other",
                     kind(&**part),
                     kind(&**first)
+                )));
+            }
+            if !tail(&**part).eq(tail(&**first)) {
+                return Err(Error::settings(format!(
+                    "part {number} has the parts {} in its samples' tails and part 0 {}: their bytes would be read as another's; \
+                     open all with alike fields=",
+                    said(&**part),
+                    said(&**first)
                 )));
             }
             if part.classes() != first.classes() {
@@ -107,6 +115,17 @@ impl Concat {
     }
 }
 
+/// What lies in the tail of each sample. What the parts are called may differ from source to source.
+fn tail(source: &dyn Source) -> impl Iterator<Item = PieceKind> {
+    source.pieces().iter().map(|piece| piece.kind).filter(|kind| kind.in_tail())
+}
+
+fn said(source: &dyn Source) -> String {
+    let each: Vec<String> =
+        tail(source).map(|kind| format!("{} {}", kind.dtype().map_or("", |dtype| dtype.name()), kind.name())).collect();
+    format!("[{}]", each.iter().map(|kind| kind.trim()).collect::<Vec<_>>().join(", "))
+}
+
 fn kind(source: &dyn Source) -> String {
     let words = |spec: &TensorSpec| format!("{} {:?}", spec.dtype.name(), spec.shape);
     let samples = match source.form() {
@@ -120,9 +139,13 @@ fn kind(source: &dyn Source) -> String {
     format!("{samples} with targets {}", words(source.target_spec()))
 }
 
+#[deny(clippy::missing_trait_methods)] // what is left out falls back to a default, silently
 impl Source for Concat {
     fn len(&self) -> usize {
         self.ends.last().copied().unwrap_or(0)
+    }
+    fn is_empty(&self) -> bool {
+        self.len() == 0
     }
     fn describe(&self) -> String {
         self.parts.iter().map(|part| part.describe()).collect::<Vec<_>>().join(" + ")
@@ -150,6 +173,10 @@ impl Source for Concat {
     }
     fn target_spec(&self) -> &TensorSpec {
         self.parts[0].target_spec()
+    }
+    /// By the names that they have in the first part.
+    fn pieces(&self) -> &[Piece] {
+        self.parts[0].pieces()
     }
     fn parts(&self) -> Option<&[Arc<dyn Source>]> {
         Some(&self.parts)
@@ -194,6 +221,9 @@ impl Source for Concat {
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.parts.iter().for_each(|part| part.tell(decisions));
     }
+    fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
+        self.of(id, |part, id| part.proof(id)).flatten()
+    }
     fn digest(&self) -> String {
         let mut digest = Fingerprint::new(self.len(), self.form(), self.target_spec(), self.classes());
         self.parts.iter().for_each(|part| digest.add(part.digest().as_bytes()));
@@ -221,6 +251,10 @@ impl Source for Concat {
         for &id in ids {
             self.of(id, |part, id| part.doubt(&[id]));
         }
+    }
+    /// Of several stores each has a limit of its own.
+    fn limit(&self, _: Option<u64>) -> bool {
+        false
     }
     fn requests_ahead(&self) -> usize {
         self.parts.iter().map(|part| part.requests_ahead()).sum()

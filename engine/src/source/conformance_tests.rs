@@ -1,6 +1,6 @@
 //! What every source and every tier promises, held against a naive twin: the samples as they were made.
 //!
-//! A new source or tier is added to the lists here, and is asked what the loader may ask it: any samples in any order,
+//! A new source or tier is added to the lists here or in `conformance_kinds_tests.rs`, and is asked what the loader may ask it: any samples in any order,
 //! by several threads, by somebody who stops or has had enough, and while its store or its disk fails.
 
 use std::collections::HashMap;
@@ -25,16 +25,16 @@ use crate::circuit::Outcome;
 use crate::types::Dtype;
 use lossfeed_disk::ReadAt;
 
-const SAMPLES: u32 = 24;
+pub(super) const SAMPLES: u32 = 24;
 const LONG: Duration = Duration::from_secs(600);
 
-/// The bytes of a sample. None is like another.
+/// The bytes of a sample. None is like another. Its target is its label, or else its id.
 pub(super) fn bytes_of(id: SampleId) -> Vec<u8> {
     (0..40 + id * 7).map(|k| (id * 31 + k * 7) as u8).collect()
 }
 
 /// One call: whether every answer is right and comes once, and as often as it may. The answers that were no errors.
-fn ask(source: &dyn Source, ids: &[SampleId], most: usize, stopped: &dyn Fn() -> bool) -> Vec<SampleId> {
+pub(super) fn ask(source: &dyn Source, ids: &[SampleId], most: usize, stopped: &dyn Fn() -> bool) -> Vec<SampleId> {
     let (mut answered, mut good) = (vec![false; ids.len()], Vec::new());
     source.fetch_by(u64::MAX, stopped, ids, &mut |k, answer| {
         assert!(!std::mem::replace(&mut answered[k], true), "position {k} was answered twice");
@@ -44,8 +44,13 @@ fn ask(source: &dyn Source, ids: &[SampleId], most: usize, stopped: &dyn Fn() ->
             Ok(payload) => {
                 let wanted = bytes_of(id);
                 assert!(id < SAMPLES && payload.data[..] == wanted[..payload.data.len()], "sample {id} is another");
+                if !source.sized() {
+                    assert!([SIZE_UNKNOWN, payload.data.len() as u64].contains(&source.payload_bytes(id)));
+                    source.delivered(id, payload.data);
+                }
                 assert_eq!(payload.data.len() as u64, source.payload_bytes(id));
-                assert_eq!(payload.target, &source.labels().expect("labels")[id as usize].to_ne_bytes());
+                let target = source.labels().map_or(i64::from(id), |labels| labels[id as usize]);
+                assert_eq!(payload.target, &target.to_ne_bytes());
                 good.push(id);
             }
             Err(e) => assert!(!e.to_string().is_empty()),
@@ -62,6 +67,11 @@ fn ask(source: &dyn Source, ids: &[SampleId], most: usize, stopped: &dyn Fn() ->
 }
 
 pub(super) fn source_keeps_its_promises(source: &dyn Source) {
+    // Who decides about requests tells of it.
+    let decisions = Arc::new(Decisions::default());
+    source.tell(&decisions);
+    assert_eq!(source.requests_ahead() > 0, source.remote());
+    assert!(Arc::weak_count(&decisions) > 0 || !source.remote(), "nobody would hear of {}", source.describe());
     let all: Vec<SampleId> = (0..SAMPLES).collect();
     let mixed: Vec<SampleId> = (0..SAMPLES).map(|k| (k * 7 + 3) % (SAMPLES + 5)).collect();
     let everything = |good: Vec<SampleId>, wanted: &[SampleId]| {
@@ -117,7 +127,7 @@ pub(super) fn stored(root: &Path) -> [String; 2] {
     [root.join("folder"), shard].map(|path| path.to_str().unwrap().to_owned())
 }
 
-fn far() -> Option<Throttle> {
+pub(super) fn far() -> Option<Throttle> {
     Some(Throttle { latency: Duration::from_micros(100), bandwidth_bytes_per_s: None })
 }
 

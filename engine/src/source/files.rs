@@ -137,6 +137,9 @@ impl<R: Reader> Source for Files<R> {
     fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
         self.catalog.proof(id)
     }
+    fn doubt(&self, ids: &[SampleId]) {
+        self.reader.doubt(&self.catalog, ids);
+    }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         self.fetch_by(u64::MAX, &|| false, ids, sink);
     }

@@ -14,6 +14,9 @@ use super::{Form, Payload, Source, index_cache};
 use crate::error::Result;
 use crate::types::{SampleId, TensorSpec};
 
+#[cfg(feature = "parquet")]
+pub use super::parquet::fuzzing::{parquet, parquet_seeds};
+
 /// Whose index it is, and how large the shard: what an index must agree with.
 const KEY: &str = "file:///data/train.tar";
 const SHARD_BYTES: u64 = 1 << 20;

@@ -55,6 +55,8 @@ mod cloud_settings;
 mod coalesce_tests;
 mod concat;
 #[cfg(test)]
+mod conformance_kinds_tests;
+#[cfg(test)]
 mod conformance_tests;
 #[cfg(feature = "cloud")]
 mod connector;
@@ -134,7 +136,15 @@ mod tuner;
 mod tuner_tests;
 #[cfg(test)]
 mod walk_tests;
+#[cfg(test)]
+#[cfg(feature = "cloud")]
+mod web_double;
 mod whole;
+#[cfg(test)]
+#[cfg(feature = "cloud")]
+mod whole_tests;
+#[cfg(test)]
+mod wrapper_tests;
 
 pub use arrays::Arrays;
 pub use concat::Concat;
@@ -369,7 +379,7 @@ pub trait Source: Send + Sync {
     ///
     /// The samples may come together by requests of about `request_bytes` at most: who asks for many needs the first
     /// ones soon. `u64::MAX`: they are needed now. All else is asked for ahead of need, and as many requests are in
-    /// flight for it as the link has use for.
+    /// flight for it as the link has use for; each may bring more of what `ids` name one directly behind the other.
     fn fetch_by(
         &self,
         _request_bytes: u64,

@@ -39,6 +39,9 @@ pub(super) trait Reader: Send + Sync {
     /// As [`Source::tell`](super::Source::tell).
     fn tell(&self, _decisions: &Arc<Decisions>) {}
 
+    /// As [`Source::doubt`](super::Source::doubt).
+    fn doubt(&self, _: &Catalog, _ids: &[SampleId]) {}
+
     /// Whether bytes that turn out to be wrong may come right when they are read again. Such a reader holds them to
     /// their checksums itself.
     fn remote(&self) -> bool {

@@ -142,7 +142,7 @@ impl Store {
                 if let Some(bytes) =
                     self.wholes.as_ref().and_then(|wholes| wholes.held(wanted.key, wanted.start, wanted.bytes))
                 {
-                    sound(&bytes).map_err(Failure::Again)?;
+                    sound(&bytes).map_err(|e| self.damaged(wanted.key, e))?;
                     return Ok(bytes);
                 }
                 // Held while a request is under way: not while one waits for the next, nor while an answer waits for
@@ -167,10 +167,16 @@ impl Store {
                 }
                 let bytes = self.of_whole(wanted).await?;
                 drop(permit);
-                sound(&bytes).map_err(Failure::Again)?;
+                sound(&bytes).map_err(|e| self.damaged(wanted.key, e))?;
                 Ok(bytes)
             })
             .await
+    }
+
+    /// A sample of an object that was read whole is not sound: the next attempt shall not find the same bytes.
+    fn damaged(&self, key: &Path, why: Error) -> Failure {
+        self.doubt(key);
+        Failure::Again(why)
     }
 
     /// The bytes by one request for this range, let through and measured, and how long the first one took.

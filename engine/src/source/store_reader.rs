@@ -5,7 +5,7 @@
 //! asked for by themselves: one that is bad has an error of its own, and its neighbours come.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::identity::Mark;
 use super::link::Worth;
 use super::lists::{From, Lists, STOP_SOON};
 use super::reader::Reader;
-use super::runs::{Run, Wish, runs};
+use super::runs::{Run, Wish, in_a_row_bytes, runs};
 use super::store::{Store, Wanted};
 use super::{Decisions, Traffic};
 use crate::error::{Error, ErrorKind, Result};
@@ -101,12 +101,14 @@ impl Stored {
             .await
     }
 
-    /// What is asked for, a request each, for the samples of a call: of about `request_bytes` at most. All of them are
-    /// in the catalog.
+    /// What is asked for, a request each, for the samples of a call: of about `request_bytes` at most, or more where they
+    /// are needed one directly behind the other and nobody waits yet. Those from position `first` on only come along. All
+    /// of them are in the catalog.
     fn requests(
         &self,
         catalog: &Catalog,
         wanted: impl Iterator<Item = (usize, SampleId)>,
+        first: usize,
         request_bytes: u64,
     ) -> Vec<Run> {
         let wishes = wanted.filter_map(|(k, id)| Some(Wish { k, id, place: catalog.place(id)? }));
@@ -115,7 +117,11 @@ impl Stored {
         }
         let worth = self.store.worth(self.store.connections());
         let request_bytes_max = worth.request_bytes_max.min(request_bytes.max(worth.gap_bytes));
-        runs(wishes.collect(), Worth { request_bytes_max, ..worth })
+        let wishes: Vec<Wish> = wishes.collect();
+        let early = request_bytes < u64::MAX;
+        let bytes = wishes.iter().filter(|wish| early && wish.k < first).map(|wish| u64::from(wish.place.bytes)).sum();
+        let in_a_row = in_a_row_bytes(bytes, self.store.lanes(), worth.request_bytes_max);
+        runs(wishes, Worth { request_bytes_max, ..worth }, in_a_row)
     }
 
     fn shard<'a>(&'a self, catalog: &'a Catalog, place: Place) -> Result<(&'a Path, &'a Shard)> {
@@ -170,11 +176,16 @@ impl Reader for StoreReader {
         self.0.store.tell(decisions);
     }
 
+    fn doubt(&self, catalog: &Catalog, ids: &[SampleId]) {
+        let shards: BTreeSet<u32> = ids.iter().filter_map(|&id| catalog.place(id)).map(|place| place.shard).collect();
+        shards.into_iter().filter_map(|at| self.0.shards.get(at as usize)).for_each(|key| self.0.store.doubt(key));
+    }
+
     fn along(&self, catalog: &Catalog, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         if let Some(along) = self.0.lists.as_ref().and_then(|lists| lists.along(catalog, ids, first)) {
             return along;
         }
-        let runs = self.0.requests(catalog, ids.iter().copied().enumerate(), request_bytes);
+        let runs = self.0.requests(catalog, ids.iter().copied().enumerate(), first, request_bytes);
         let wanted = runs.iter().filter(|run| run.wishes.iter().any(|wish| wish.k < first));
         let mut along: Vec<usize> =
             wanted.flat_map(|run| &run.wishes).map(|wish| wish.k).filter(|&k| k >= first).collect();
@@ -185,7 +196,7 @@ impl Reader for StoreReader {
     /// Every request is a task of the runtime, so that its answer comes in and its connection is free again while the
     /// calling thread is still busy with an earlier sample. Memory stays bounded: a call has at most as many requests
     /// under way, and answers that wait for it, as the store has connections, and each brings one sample or the bytes
-    /// that `runs.rs` allows.
+    /// that `runs.rs` allows: what is needed now 512 KB, what is read ahead no more in all than its call is for.
     fn read(
         &self,
         catalog: &Arc<Catalog>,
@@ -206,7 +217,7 @@ impl Reader for StoreReader {
                     ControlFlow::Break(()) => return,
                 }
             }
-            let to_ask = self.0.requests(catalog, wanted.iter().copied(), request_bytes);
+            let to_ask = self.0.requests(catalog, wanted.iter().copied(), usize::MAX, request_bytes);
             let (mut to_ask, mut asked) = (VecDeque::from(to_ask), JoinSet::new());
             loop {
                 while asked.len() < self.0.store.connections()

@@ -57,6 +57,13 @@ impl Store {
         }
     }
 
+    /// What was read of a shard is no sample: a shard that is kept is read anew, once.
+    pub(super) fn doubt(&self, key: &Path) {
+        if let Some(wholes) = &self.wholes {
+            wholes.doubt(key);
+        }
+    }
+
     /// After shards were indexed, maybe without a question to the server: whether it gives parts, and else whether they
     /// have room.
     ///

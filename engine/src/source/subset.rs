@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lossfeed_disk::Numbers;
 
-use super::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Source, Traffic};
+use super::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Piece, Source, Traffic};
 use crate::error::{Error, Result};
 use crate::random::{Purpose, generator, shuffle};
 use crate::types::{SampleId, TensorSpec};
@@ -90,9 +90,13 @@ impl Subset {
     }
 }
 
+#[deny(clippy::missing_trait_methods)] // what is left out falls back to a default, silently
 impl Source for Subset {
     fn len(&self) -> usize {
         self.ids.len()
+    }
+    fn is_empty(&self) -> bool {
+        self.ids.is_empty()
     }
     fn describe(&self) -> String {
         format!("{} of the {} samples of {}", self.ids.len(), self.inner.len(), self.inner.describe())
@@ -122,6 +126,13 @@ impl Source for Subset {
     }
     fn target_spec(&self) -> &TensorSpec {
         self.inner.target_spec()
+    }
+    fn pieces(&self) -> &[Piece] {
+        self.inner.pieces()
+    }
+    /// Some samples of several sources are no source after the other.
+    fn parts(&self) -> Option<&[Arc<dyn Source>]> {
+        None
     }
     fn classes(&self) -> &[String] {
         self.inner.classes()

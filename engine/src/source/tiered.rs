@@ -214,9 +214,13 @@ impl<T: Tier> Tiered<T> {
     }
 }
 
+#[deny(clippy::missing_trait_methods)] // what is left out falls back to a default, silently
 impl<T: Tier> Source for Tiered<T> {
     fn len(&self) -> usize {
         self.source.len()
+    }
+    fn is_empty(&self) -> bool {
+        self.source.is_empty()
     }
     fn describe(&self) -> String {
         self.source.describe()
@@ -241,6 +245,10 @@ impl<T: Tier> Source for Tiered<T> {
     }
     fn pieces(&self) -> &[Piece] {
         self.source.pieces()
+    }
+    /// Taken apart it would lose its tier.
+    fn parts(&self) -> Option<&[Arc<dyn Source>]> {
+        None
     }
     fn expected_bytes(&self, id: SampleId) -> Option<u64> {
         self.source.expected_bytes(id)

@@ -4,8 +4,11 @@
 //! as any other. Of one that gives none, shards are read once and kept in memory, as long as the dataset is open:
 //! samples are asked for in any order, and each would cost all of its shard. So all shards together must have room,
 //! which is found out when they are opened. An object that is one sample is read whole anyway, and not kept.
+//!
+//! A shard may have been damaged on its way. It is let go of and read once more where a sample of it does not decode or
+//! has another checksum; what is still wrong then is wrong at the server, and is not read a third time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +32,8 @@ pub(super) struct Wholes {
     /// Of all shards of the dataset, as far as it is known.
     dataset_bytes: AtomicU64,
     shards: Mutex<HashMap<Path, Kept>>,
+    /// Shards that were read a second time.
+    doubted: Mutex<HashSet<Path>>,
 }
 
 /// A shard. Whoever reads it holds the lock.
@@ -47,8 +52,8 @@ impl Wholes {
                 ))
             })?,
         };
-        let (dataset_bytes, shards) = (AtomicU64::new(0), Mutex::default());
-        Ok(Self { most, in_parts: OnceLock::new(), dataset_bytes, shards })
+        let (dataset_bytes, shards, doubted) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
+        Ok(Self { most, in_parts: OnceLock::new(), dataset_bytes, shards, doubted })
     }
 
     /// Whether the server gives parts, or has not been asked for one.
@@ -81,6 +86,19 @@ impl Wholes {
     /// The place of a shard; `None` for what is none.
     pub(super) fn kept(&self, key: &Path) -> Option<Kept> {
         self.shards.lock().get(key).cloned()
+    }
+
+    /// Lets go of a shard that is kept, if that was not done before. Somebody who reads it at this moment keeps it: who
+    /// doubts again is heard.
+    pub(super) fn doubt(&self, key: &Path) {
+        let Some(kept) = self.kept(key) else { return };
+        if let Ok(mut kept) = kept.try_lock()
+            && kept.is_some()
+            && self.doubted.lock().insert(key.clone())
+        {
+            tracing::debug!(%key, "a sample of a shard that is kept is not sound: the shard is read once more");
+            *kept = None;
+        }
     }
 
     /// Before shards are walked: which they are, and their sizes.

@@ -10,6 +10,8 @@
 //! read. Files are read by the readers of shards, to which a page is what a member of a tar is.
 
 mod decode;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzing;
 mod open;
 mod schema;
 mod units;
@@ -29,7 +31,7 @@ use super::catalog::{Catalog, file_name};
 use super::files::out_of_range;
 use super::payload::{self, TailPart};
 use super::reader::Reader;
-use super::{Fields, Fingerprint, Form, Payload, Piece, SIZE_UNKNOWN, Source, Traffic};
+use super::{Decisions, Fields, Fingerprint, Form, Payload, Piece, SIZE_UNKNOWN, Source, Traffic};
 use crate::error::{Error, Result, printable};
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
 
@@ -295,6 +297,13 @@ impl<R: Reader> Source for Parquet<R> {
     }
     fn requests_ahead(&self) -> usize {
         self.reader.requests_ahead()
+    }
+    fn tell(&self, decisions: &Arc<Decisions>) {
+        self.reader.tell(decisions);
+    }
+    fn doubt(&self, ids: &[SampleId]) {
+        let units: Vec<SampleId> = self.wanted(ids).iter().map(|wanted| self.place(wanted)).collect();
+        self.reader.doubt(&self.catalog, &units);
     }
     /// Rows of the units that come anyway, and of those that come with them.
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
