@@ -99,7 +99,7 @@ fn rows_of_parquet_files_keep_the_promises() {
 #[test]
 fn shards_behind_servers_and_stores_keep_the_promises() {
     use super::conformance_tests::{kept, stored};
-    use super::web_double::Web;
+    use super::web_double_tests::Web;
 
     let root = tempfile::tempdir().unwrap();
     let [_, path] = stored(root.path());

@@ -138,7 +138,7 @@ mod tuner_tests;
 mod walk_tests;
 #[cfg(test)]
 #[cfg(feature = "cloud")]
-mod web_double;
+mod web_double_tests;
 mod whole;
 #[cfg(test)]
 #[cfg(feature = "cloud")]

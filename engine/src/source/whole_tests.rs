@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::tests::archive;
-use super::web_double::Web;
+use super::web_double_tests::Web;
 use super::{OpenOptions, Source, open};
 use crate::types::SampleId;
 
