@@ -2,6 +2,7 @@
 //! Parquet, and shards behind web servers and stores.
 
 use std::fs;
+#[cfg(feature = "parquet")]
 use std::path::Path;
 
 use super::conformance_tests::{SAMPLES, bytes_of, source_keeps_its_promises};
