@@ -103,7 +103,7 @@ pub(super) struct Pages {
 }
 
 #[derive(Serialize)]
-struct Listing<'a> {
+struct Action<'a> {
     action: &'static str,
     value: PageWanted<'a>,
 }
@@ -179,7 +179,7 @@ impl Listing for Pages {
                 uuid: &before.uuid,
                 continuation_token: &before.continuation_token,
             };
-            let request = question(&self.url, &Listing { action: "list", value })?;
+            let request = question(&self.url, &Action { action: "list", value })?;
             let answer = self.client.execute(request).await.map_err(failed)?;
             served(&answer, &folder)?;
             let page: Page =
