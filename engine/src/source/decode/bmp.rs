@@ -13,7 +13,7 @@ pub(super) const FORMAT: Format = Format {
     endings: &["bmp"],
     // Two letters are too little: the length of the second header is among the few that there are.
     begins: |bytes| bytes.starts_with(b"BM") && number(bytes, 14).is_some_and(|size| HEADERS.contains(&size)),
-    open: |encoded, _| Ok(Box::new(Bmp::open(encoded)?)),
+    open: |encoded, _, then| then(&mut Bmp::open(encoded)?),
 };
 
 /// Lengths of the header that follows the file's own of 14 bytes: OS/2's two, and Windows' in its versions.
@@ -111,7 +111,7 @@ impl Image for Bmp<'_> {
         self.head
     }
 
-    fn write(self: Box<Self>, channels: usize, out: &mut [u8], _: &mut Vec<u8>) -> Result<()> {
+    fn write(&mut self, channels: usize, out: &mut [u8], _: &mut Vec<u8>) -> Result<()> {
         let Head { height, width, .. } = self.head;
         let filled = (width * self.bits).div_ceil(8);
         // Rows begin at multiples of four bytes; the last may end where its pixels do.

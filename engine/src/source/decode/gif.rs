@@ -14,7 +14,7 @@ pub(super) const FORMAT: Format = Format {
     name: "GIF",
     endings: &["gif"],
     begins: |bytes| bytes.starts_with(b"GIF87a") || bytes.starts_with(b"GIF89a"),
-    open: |encoded, _| Ok(Box::new(Gif::open(encoded)?)),
+    open: |encoded, _, then| then(&mut Gif::open(encoded)?),
 };
 
 struct Gif<'a> {
@@ -66,7 +66,7 @@ impl Image for Gif<'_> {
         self.head
     }
 
-    fn write(mut self: Box<Self>, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
+    fn write(&mut self, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
         let [left, top, width, height] = self.frame;
         spare.resize(width * height, 0);
         self.decoder.read_into_buffer(spare).map_err(|e| failed(self.encoded, e))?;

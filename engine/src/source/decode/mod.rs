@@ -236,13 +236,13 @@ impl Decoder {
         }
         let format = Format::of(encoded)?;
         contained(format.name, encoded.len(), scratch, |scratch| {
-            self.place((format.open)(encoded, self.channels)?, region, to, out, scratch)
+            (format.open)(encoded, self.channels, &mut |image| self.place(image, region, to, out, scratch))
         })
     }
 
     fn place(
         &self,
-        image: Box<dyn Image + '_>,
+        image: &mut dyn Image,
         region: &RegionOf<'_>,
         to: [usize; 2],
         out: &mut [u8],
@@ -297,8 +297,8 @@ impl Head {
 trait Image {
     fn head(&self) -> Head;
     /// Writes `height × width × channels` bytes; `spare` is memory to use on the way. `channels` is 1 or 3. Nobody calls
-    /// it before [`Head::check_size`] has passed.
-    fn write(self: Box<Self>, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()>;
+    /// it before [`Head::check_size`] has passed, nor twice.
+    fn write(&mut self, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()>;
 }
 
 /// A format: how it is told, what its files are called, and who reads it.
@@ -309,21 +309,27 @@ struct Format {
     endings: &'static [&'static str],
     /// Whether bytes that begin so are meant to be one.
     begins: fn(&[u8]) -> bool,
-    /// Reads the header, and takes no memory that grows with what it declares. The number says how many channels will
-    /// be asked for: a decoder may want to know before it begins.
-    open: for<'a> fn(&'a [u8], usize) -> Result<Box<dyn Image + 'a>>,
+    /// Reads the header, taking no memory that grows with what it declares, and hands the image over. The number says
+    /// how many channels will be asked for: a decoder may want to know before it begins.
+    open: fn(&[u8], usize, Then<'_>) -> Result<()>,
 }
+
+/// What is done with an opened image. It is lent: decoders are large, and stay where they were made.
+type Then<'a> = &'a mut dyn FnMut(&mut dyn Image) -> Result<()>;
 
 /// Reads a header and decodes the image once, so that what follows from it is known to hold.
 fn probe(encoded: &[u8]) -> Result<Head> {
     let format = Format::of(encoded)?;
+    let mut found = None;
     contained(format.name, encoded.len(), &mut Scratch::default(), |_| {
-        let image = (format.open)(encoded, 3)?;
-        let head = image.head();
-        head.check_size()?;
-        image.write(3, &mut vec![0; head.height * head.width * 3], &mut Vec::new())?;
-        Ok(head)
-    })
+        (format.open)(encoded, 3, &mut |image| {
+            let head = image.head();
+            head.check_size()?;
+            found = Some(head);
+            image.write(3, &mut vec![0; head.height * head.width * 3], &mut Vec::new())
+        })
+    })?;
+    found.ok_or_else(|| Error::internal("an image that was opened and not handed over"))
 }
 
 /// Bytes of a format that do not make an image.

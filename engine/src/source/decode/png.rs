@@ -12,7 +12,7 @@ pub(super) const FORMAT: Format = Format {
     name: "PNG",
     endings: &["png"],
     begins: |bytes| bytes.starts_with(b"\x89PNG\r\n\x1a\n"),
-    open: |encoded, _| Ok(Box::new(Png::open(encoded)?)),
+    open: |encoded, _, then| then(&mut Png::open(encoded)?),
 };
 
 /// Colours a palette can have.
@@ -55,7 +55,7 @@ impl Image for Png<'_> {
         self.head
     }
 
-    fn write(mut self: Box<Self>, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
+    fn write(&mut self, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
         let layout = match self.reader.output_color_type().0 {
             ColorType::Grayscale => Layout::Gray,
             ColorType::GrayscaleAlpha => Layout::GrayAlpha,

@@ -10,7 +10,7 @@ pub(super) const FORMAT: Format = Format {
     name: "PNM",
     endings: &["ppm", "pgm", "pbm"],
     begins: |bytes| matches!(bytes, [b'P', b'1'..=b'6', next, ..] if next.is_ascii_whitespace() || *next == b'#'),
-    open: |encoded, _| Ok(Box::new(Pnm::open(encoded)?)),
+    open: |encoded, _, then| then(&mut Pnm::open(encoded)?),
 };
 
 struct Pnm<'a> {
@@ -63,7 +63,7 @@ impl Image for Pnm<'_> {
         self.head
     }
 
-    fn write(self: Box<Self>, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
+    fn write(&mut self, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
         let bytes = self.row_bytes();
         let rows = self.rest.get(..bytes * self.head.height).ok_or_else(|| {
             broken(FORMAT.name, self.encoded).because(format!(

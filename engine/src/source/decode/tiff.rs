@@ -19,7 +19,7 @@ pub(super) const FORMAT: Format = Format {
     name: "TIFF",
     endings: &["tif", "tiff"],
     begins: |bytes| [b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"].iter().any(|magic| bytes.starts_with(*magic)),
-    open: |encoded, _| Ok(Box::new(Tiff::open(encoded)?)),
+    open: |encoded, _, then| then(&mut Tiff::open(encoded)?),
 };
 
 /// Unsigned whole numbers, as the tag of sample formats has them.
@@ -116,7 +116,7 @@ impl Image for Tiff<'_> {
         self.head
     }
 
-    fn write(mut self: Box<Self>, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
+    fn write(&mut self, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
         let pixels = self.head.height * self.head.width;
         let encoded = self.encoded;
         let mut read = DecodingResult::U8(mem::take(spare));

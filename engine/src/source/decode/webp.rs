@@ -14,7 +14,7 @@ pub(super) const FORMAT: Format = Format {
     name: "WebP",
     endings: &["webp"],
     begins: |bytes| bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP".as_slice()),
-    open: |encoded, _| Ok(Box::new(WebP::open(encoded)?)),
+    open: |encoded, _, then| then(&mut WebP::open(encoded)?),
 };
 
 struct WebP<'a> {
@@ -41,7 +41,7 @@ impl Image for WebP<'_> {
         self.head
     }
 
-    fn write(mut self: Box<Self>, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
+    fn write(&mut self, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
         let layout = if self.decoder.has_alpha() { Layout::Rgba } else { Layout::Rgb };
         if (layout, channels) == (Layout::Rgb, 3) {
             return self.decoder.read_image(out).map_err(|e| failed(self.encoded, e));
