@@ -1,0 +1,205 @@
+//! What DLCache's public simulation of cache policies does, whatever its paper says.
+//!
+//! Four datasets lie in a bucket as a few dozen files. Training jobs come one after the other, each reads the files of
+//! one dataset in their order, and a file that is not in the cache is fetched for as many seconds as that once took.
+//! Kept as the code has them, because they move the number: a file's uses are remembered after it was evicted; ages are
+//! seconds of the simulation's *own* running time, which are next to nothing; what is equal by all that a rule asks
+//! gives way in the order in which it came; and LFU alone evicts where a file would fill the cache to the last byte.
+
+use rand_chacha::ChaCha8Rng;
+
+use crate::random::{Purpose, generator, shuffle, unit};
+
+/// A file, which is fetched and evicted whole.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DlcacheFile {
+    /// Its size.
+    pub bytes: u64,
+    /// Seconds that one process took to fetch it.
+    pub cost_s: f64,
+}
+
+/// Which file gives way first: the one with the least of what is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DlcacheRule {
+    /// Least recently used.
+    Lru,
+    /// Uses since it came, and of equals the least recently used.
+    Lfu,
+    /// Uses ever, each counting the less the older it is.
+    Lrfu,
+    /// Whichever.
+    Random,
+    /// Cost.
+    Greedy,
+    /// As [`Lrfu`](Self::Lrfu), and of equals the cheapest.
+    Clrfu,
+    /// As [`Lrfu`](Self::Lrfu), and of equals the one that came last. Nobody's: the control of what costs are worth.
+    Newest,
+}
+
+/// p and step of LRFU: a use counts (1/p)^(step · age).
+const ATTENUATION: f64 = 2.0;
+const STEP: f64 = 0.5;
+
+/// One setting of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DlcacheAsCoded<'a> {
+    /// The files of the dataset that is read whole by several jobs, of the one that jobs share, of the one of which each
+    /// job reads the newest files, and of the one that is read once.
+    pub datasets: [&'a [DlcacheFile]; 4],
+    /// Bytes of cache.
+    pub capacity: u64,
+    /// Jobs that read the first dataset.
+    pub reuses: usize,
+    /// Jobs that read the second, each of them every file so many times in a row.
+    pub shares: usize,
+    /// How many files a job on the third reads beside the newest; the next job begins one file later.
+    pub window: usize,
+    /// Who gives way.
+    pub rule: DlcacheRule,
+    /// Age of a use when the next job begins; the code's is what the simulation of a job took.
+    pub job_s: f64,
+    /// Costs are seen by the rule in whole steps of so many seconds; as they are if it is 0.
+    pub cost_step_s: f64,
+}
+
+impl DlcacheAsCoded<'_> {
+    /// Processes that fetch a file together: its cost is divided by them.
+    pub const PROCESSES: f64 = 8.0;
+
+    /// The dataset of each job, in an order drawn by (seed, number).
+    pub fn order(&self, seed: u64, number: u64) -> Vec<usize> {
+        let windows = self.datasets[2].len().saturating_sub(self.window);
+        let jobs = [self.reuses, self.shares, windows, 1];
+        let mut order: Vec<usize> = jobs.iter().enumerate().flat_map(|(set, &jobs)| vec![set; jobs]).collect();
+        shuffle(&mut order, &mut generator(seed, number, 0, Purpose::Order));
+        order
+    }
+
+    /// The files that each job of this order reads, numbered through all datasets.
+    pub fn jobs(&self, order: &[usize]) -> Vec<Vec<u32>> {
+        let mut windows = 0..;
+        let begins = |set: usize| self.datasets[..set].iter().map(|files| files.len() as u32).sum::<u32>();
+        let mut job = |&set: &usize| {
+            let (first, files) = (begins(set), self.datasets[set].len() as u32);
+            match set {
+                1 => (first..first + files).flat_map(|file| vec![file; self.shares]).collect(),
+                2 => {
+                    let first = first + windows.next().unwrap_or(0);
+                    (first..=first + self.window as u32).collect()
+                }
+                _ => (first..first + files).collect(),
+            }
+        };
+        order.iter().map(&mut job).collect()
+    }
+
+    /// Seconds of fetching in all. `random` is asked by [`DlcacheRule::Random`] alone.
+    pub fn run(&self, jobs: &[Vec<u32>], random: &mut ChaCha8Rng) -> f64 {
+        let files = self.datasets.concat();
+        let mut cache = CodedCache { known: vec![Known::default(); files.len()], ..Default::default() };
+        let mut fetched_s = 0.0;
+        for (number, job) in jobs.iter().enumerate() {
+            cache.now_s = (number + 1) as f64 * self.job_s;
+            for &file in job {
+                let place = file as usize;
+                if !cache.known[place].cached {
+                    fetched_s += files[place].cost_s / Self::PROCESSES;
+                    self.make_room(&mut cache, &files, files[place].bytes, random);
+                    cache.enter(file, files[place].bytes);
+                }
+                cache.use_now(place);
+            }
+        }
+        fetched_s
+    }
+
+    fn make_room(&self, cache: &mut CodedCache, files: &[DlcacheFile], bytes: u64, random: &mut ChaCha8Rng) {
+        let most = if self.rule == DlcacheRule::Lfu { self.capacity.saturating_sub(1) } else { self.capacity };
+        if cache.bytes + bytes <= most {
+            return;
+        }
+        let mut keyed: Vec<([f64; 2], u32)> =
+            cache.came.iter().map(|&file| (self.key(cache, files, file as usize, random), file)).collect();
+        // Stable: what is equal stays in the order in which it came.
+        keyed.sort_by(|(a, _), (b, _)| a[0].total_cmp(&b[0]).then(a[1].total_cmp(&b[1])));
+        let mut victims = keyed.into_iter();
+        while cache.bytes + bytes > most
+            && let Some((_, victim)) = victims.next()
+        {
+            cache.evict(victim, files[victim as usize].bytes);
+        }
+    }
+
+    /// The least gives way.
+    fn key(&self, cache: &CodedCache, files: &[DlcacheFile], file: usize, random: &mut ChaCha8Rng) -> [f64; 2] {
+        let known = &cache.known[file];
+        let cost = files[file].cost_s;
+        let cost = if self.cost_step_s > 0.0 { (cost / self.cost_step_s).round() } else { cost };
+        let crf = || known.crf * decay(cache.now_s - known.used_s);
+        match self.rule {
+            DlcacheRule::Lru => [known.used as f64, 0.0],
+            DlcacheRule::Lfu => [known.uses as f64, known.used as f64],
+            DlcacheRule::Lrfu => [crf(), 0.0],
+            DlcacheRule::Random => [unit(random), 0.0],
+            DlcacheRule::Greedy => [cost, 0.0],
+            DlcacheRule::Clrfu => [crf(), cost],
+            DlcacheRule::Newest => [crf(), -(known.came as f64)],
+        }
+    }
+}
+
+/// What a use counts at this age.
+fn decay(age_s: f64) -> f64 {
+    ATTENUATION.powf(-STEP * age_s)
+}
+
+/// What is known of a file.
+#[derive(Debug, Clone, Default)]
+struct Known {
+    cached: bool,
+    /// Which of all that came it was, when it came last.
+    came: u64,
+    /// Uses since then.
+    uses: u64,
+    /// Which of all uses its last one was.
+    used: u64,
+    /// When that was, and what all its uses counted then.
+    used_s: f64,
+    crf: f64,
+}
+
+#[derive(Debug, Default)]
+struct CodedCache {
+    known: Vec<Known>,
+    /// What is cached, in the order in which it came.
+    came: Vec<u32>,
+    bytes: u64,
+    now_s: f64,
+    all_came: u64,
+    all_uses: u64,
+}
+
+impl CodedCache {
+    fn enter(&mut self, file: u32, bytes: u64) {
+        self.all_came += 1;
+        let known = &mut self.known[file as usize];
+        (known.cached, known.came, known.uses) = (true, self.all_came, 0);
+        self.came.push(file);
+        self.bytes += bytes;
+    }
+    fn evict(&mut self, file: u32, bytes: u64) {
+        self.known[file as usize].cached = false;
+        self.came.retain(|&other| other != file);
+        self.bytes -= bytes;
+    }
+    fn use_now(&mut self, file: usize) {
+        self.all_uses += 1;
+        let known = &mut self.known[file];
+        known.uses += 1;
+        known.used = self.all_uses;
+        known.crf = known.crf * decay(self.now_s - known.used_s) + 1.0;
+        known.used_s = self.now_s;
+    }
+}
