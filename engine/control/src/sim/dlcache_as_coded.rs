@@ -101,7 +101,7 @@ impl DlcacheAsCoded<'_> {
         let mut cache = CodedCache { known: vec![Known::default(); files.len()], ..Default::default() };
         let mut fetched_s = 0.0;
         for (number, job) in jobs.iter().enumerate() {
-            cache.now_s = (number + 1) as f64 * self.job_s;
+            cache.weight = ATTENUATION.powf(STEP * (number + 1) as f64 * self.job_s);
             for &file in job {
                 let place = file as usize;
                 if !cache.known[place].cached {
@@ -120,14 +120,16 @@ impl DlcacheAsCoded<'_> {
         if cache.bytes + bytes <= most {
             return;
         }
-        let mut keyed: Vec<([f64; 2], u32)> =
-            cache.came.iter().map(|&file| (self.key(cache, files, file as usize, random), file)).collect();
-        // Stable: what is equal stays in the order in which it came.
-        keyed.sort_by(|(a, _), (b, _)| a[0].total_cmp(&b[0]).then(a[1].total_cmp(&b[1])));
-        let mut victims = keyed.into_iter();
-        while cache.bytes + bytes > most
-            && let Some((_, victim)) = victims.next()
-        {
+        let keyed = cache.came.iter().map(|&file| (self.key(cache, files, file as usize, random), file));
+        let mut keyed: Vec<([f64; 2], u32)> = keyed.collect();
+        while cache.bytes + bytes > most {
+            // The first of equals: what is cached stands in the order in which it came.
+            let least = (0..keyed.len()).min_by(|&a, &b| {
+                let ([a, a_then], [b, b_then]) = (keyed[a].0, keyed[b].0);
+                a.total_cmp(&b).then(a_then.total_cmp(&b_then))
+            });
+            let Some(least) = least else { return };
+            let (_, victim) = keyed.remove(least);
             cache.evict(victim, files[victim as usize].bytes);
         }
     }
@@ -137,22 +139,16 @@ impl DlcacheAsCoded<'_> {
         let known = &cache.known[file];
         let cost = files[file].cost_s;
         let cost = if self.cost_step_s > 0.0 { (cost / self.cost_step_s).round() } else { cost };
-        let crf = || known.crf * decay(cache.now_s - known.used_s);
         match self.rule {
             DlcacheRule::Lru => [known.used as f64, 0.0],
             DlcacheRule::Lfu => [known.uses as f64, known.used as f64],
-            DlcacheRule::Lrfu => [crf(), 0.0],
+            DlcacheRule::Lrfu => [known.crf, 0.0],
             DlcacheRule::Random => [unit(random), 0.0],
             DlcacheRule::Greedy => [cost, 0.0],
-            DlcacheRule::Clrfu => [crf(), cost],
-            DlcacheRule::Newest => [crf(), -(known.came as f64)],
+            DlcacheRule::Clrfu => [known.crf, cost],
+            DlcacheRule::Newest => [known.crf, -(known.came as f64)],
         }
     }
-}
-
-/// What a use counts at this age.
-fn decay(age_s: f64) -> f64 {
-    ATTENUATION.powf(-STEP * age_s)
 }
 
 /// What is known of a file.
@@ -165,8 +161,8 @@ struct Known {
     uses: u64,
     /// Which of all uses its last one was.
     used: u64,
-    /// When that was, and what all its uses counted then.
-    used_s: f64,
+    /// Σ p^(step · time) over all its uses ever: at any time in the same proportion to another file's as LRFU's
+    /// Σ (1/p)^(step · age).
     crf: f64,
 }
 
@@ -176,7 +172,8 @@ struct CodedCache {
     /// What is cached, in the order in which it came.
     came: Vec<u32>,
     bytes: u64,
-    now_s: f64,
+    /// p^(step · now).
+    weight: f64,
     all_came: u64,
     all_uses: u64,
 }
@@ -199,7 +196,6 @@ impl CodedCache {
         let known = &mut self.known[file];
         known.uses += 1;
         known.used = self.all_uses;
-        known.crf = known.crf * decay(self.now_s - known.used_s) + 1.0;
-        known.used_s = self.now_s;
+        known.crf += self.weight;
     }
 }
