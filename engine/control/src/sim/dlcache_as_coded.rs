@@ -199,3 +199,71 @@ impl CodedCache {
         known.crf += self.weight;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn file(cost_s: f64) -> DlcacheFile {
+        DlcacheFile { bytes: 10, cost_s }
+    }
+
+    /// Files 0 and 1, 2, 3 to 5, and 6.
+    const DATASETS: [&[DlcacheFile]; 4] =
+        [&[file(24.0), file(8.0)], &[file(16.0)], &[file(8.0), file(8.0), file(8.0)], &[file(8.0)]];
+
+    fn setting(rule: DlcacheRule, job_s: f64, cost_step_s: f64) -> DlcacheAsCoded<'static> {
+        DlcacheAsCoded { datasets: DATASETS, capacity: 29, reuses: 1, shares: 2, window: 1, rule, job_s, cost_step_s }
+    }
+
+    #[test]
+    fn jobs_read_whole_datasets_one_in_shares_and_one_by_a_window() {
+        let setting = setting(DlcacheRule::Lru, 0.0, 0.0);
+        let mut order = setting.order(1, 2);
+        assert_eq!(order, setting.order(1, 2));
+        order.sort_unstable();
+        assert_eq!(order, [0, 1, 1, 2, 2, 3]);
+        let jobs = setting.jobs(&[2, 0, 1, 2, 3]);
+        assert_eq!(jobs, [vec![3, 4], vec![0, 1], vec![2, 2], vec![4, 5], vec![6]]);
+    }
+
+    /// Room for two of the files that cost 3, 1 and 2 s to eight processes.
+    #[test]
+    fn rules_let_go_whom_they_name() {
+        use DlcacheRule::{Clrfu, Greedy, Lfu, Lrfu, Lru, Newest};
+        let fetched_s = |rule, job_s, step, files: &[u32]| {
+            let jobs: Vec<Vec<u32>> = files.iter().map(|&file| vec![file]).collect();
+            setting(rule, job_s, step).run(&jobs, &mut generator(1, 0, 0, Purpose::Draw))
+        };
+        for (rule, job_s, step, lets_go) in [
+            (Lru, 1.0, 0.0, 0),
+            (Lfu, 1.0, 0.0, 0),
+            (Lrfu, 1.0, 0.0, 0),
+            // Without ages all counts are equal: the first that came, the cheapest, the newest.
+            (Lrfu, 0.0, 0.0, 0),
+            (Clrfu, 0.0, 0.0, 1),
+            (Newest, 0.0, 0.0, 1),
+            (Greedy, 1.0, 0.0, 1),
+            // Costs of 24 and 8 s in steps of 100 s are equal too.
+            (Clrfu, 0.0, 100.0, 0),
+            // With ages the older use counts less, and nobody asks for costs.
+            (Clrfu, 1.0, 0.0, 0),
+        ] {
+            assert_eq!(fetched_s(rule, job_s, step, &[0, 1, 2]), 6.0);
+            let again = if lets_go == 0 { 3.0 } else { 0.0 };
+            assert_eq!(fetched_s(rule, job_s, step, &[0, 1, 2, 0]), 6.0 + again, "{rule:?} {job_s} {step}");
+        }
+        // 1 goes for 2. Back again it has two uses for LRFU, as many as 0, which came first; for LFU it has one.
+        for (rule, takes_s) in [(Lru, 9.0), (Lfu, 9.0), (Lrfu, 12.0)] {
+            assert_eq!(fetched_s(rule, 0.0, 0.0, &[0, 0, 1, 2, 1, 2, 0]), takes_s, "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn lfu_alone_does_not_fill_the_cache_to_the_last_byte() {
+        for (rule, takes_s) in [(DlcacheRule::Lru, 4.0), (DlcacheRule::Lfu, 7.0)] {
+            let setting = DlcacheAsCoded { capacity: 20, ..setting(rule, 0.0, 0.0) };
+            assert_eq!(setting.run(&[vec![0, 1, 0]], &mut generator(1, 0, 0, Purpose::Draw)), takes_s, "{rule:?}");
+        }
+    }
+}
