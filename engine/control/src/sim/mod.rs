@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod bomb_tests;
 mod closed_loop;
+mod dlcache_as_coded;
 mod icache_as_coded;
 #[cfg(test)]
 mod lab_tests;
@@ -23,6 +24,7 @@ mod tally;
 mod trace;
 
 pub use closed_loop::{ClosedLoop, Losses, closed_loop};
+pub use dlcache_as_coded::{DlcacheAsCoded, DlcacheFile, DlcacheRule};
 pub use icache_as_coded::{IcacheAsCoded, IcacheRun};
 pub use object_csv::{ObjectColumns, read_object_csv};
 pub use object_requests::Taken;
