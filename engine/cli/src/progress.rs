@@ -28,6 +28,7 @@ impl<W: Write> Progress<W> {
         self.show(|done| (done + 1, self.total));
     }
     /// `done` of `total` are. Several threads may say so, and not in order.
+    #[cfg(any(test, feature = "engine"))]
     pub(crate) fn at(&self, done: usize, total: usize) {
         self.show(|before| (done.max(before), total));
     }
