@@ -222,14 +222,20 @@ impl Checked {
         let cache = Cache::new(control, arena, Arc::clone(&counters));
         let cache = if let Some(writer) = journal { cache.recorded(writer) } else { cache };
         let cache = if source.in_memory() { cache.over_memory() } else { cache };
+        let decisions = Arc::default();
         let read_ahead_bytes = if source.in_memory() || source.expected_bytes(0).is_none() {
             0
         } else {
-            settings.read_ahead_bytes(source.remote())
+            settings.read_ahead_bytes(source.remote() || source.in_turn())
         };
         let target_bytes = source.target_spec().bytes();
-        let read_ahead =
-            (read_ahead_bytes > 0).then(|| ReadAhead::new(read_ahead_bytes, target_bytes, Arc::clone(&counters)));
+        let read_ahead = (read_ahead_bytes > 0).then(|| {
+            let ahead = ReadAhead::new(read_ahead_bytes, target_bytes, Arc::clone(&counters));
+            match source.in_turn() {
+                true => ahead.beside(settings.read_ahead.is_some(), Arc::clone(&decisions)),
+                false => ahead,
+            }
+        });
         // What is kept decoded has one size already, and what a dataset makes one size is cropped of that.
         let own_size = records.encoded() && decoder.as_ref().is_some_and(|decoder| !decoder.resizes());
         let images = steps.any().then(|| Images::new(steps, own_size, settings.seed, settings.rank));
@@ -252,7 +258,6 @@ impl Checked {
             settings.stats.then(|| Publisher::start(identity(&settings, policy_name, &feed, &*device), counters));
         // A run must not fail because nobody can watch it.
         let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
-        let decisions = Arc::default();
         feed.source.tell(&decisions);
         Ok(Engine {
             feed: Arc::new(feed),
@@ -270,7 +275,7 @@ impl Checked {
             clock: Mutex::new(Clock::default()),
             digest: OnceLock::new(),
             deliveries: Mutex::new(Deliveries::new(samples)),
-            threads: Threads::default(),
+            threads: Arc::new(Threads::default()),
             threading: Mutex::new(threading),
             keeper: Arc::default(),
             damaged: None,

@@ -40,9 +40,9 @@ impl Settings {
         start.max((slots.saturating_sub(1) / 2).min(4 * start).min(MOST_FOUND))
     }
 
-    /// How much is read ahead of a dataset, which lies behind a network or not.
-    pub fn read_ahead_bytes(&self, remote: bool) -> u64 {
-        self.read_ahead.unwrap_or(if remote && self.worker_count() > 0 { READ_AHEAD_BYTES } else { 0 })
+    /// How much is read ahead of a dataset, whose reads may wait for a network or a device or not.
+    pub fn read_ahead_bytes(&self, waits: bool) -> u64 {
+        self.read_ahead.unwrap_or(if waits && self.worker_count() > 0 { READ_AHEAD_BYTES } else { 0 })
     }
 
     /// Batch slots kept busy: one per worker being filled, `prefetch_factor` more each, and one being handed over.
