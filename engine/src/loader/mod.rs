@@ -17,6 +17,8 @@ mod read_ahead;
 #[cfg(test)]
 mod read_ahead_tests;
 mod readers;
+#[cfg(test)]
+mod readers_tests;
 mod record;
 mod rows;
 mod slow;

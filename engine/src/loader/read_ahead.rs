@@ -12,7 +12,7 @@
 //! Nothing is decided early, see decision 28: batches, hits and journals are the same with it and without.
 
 use super::desk::Job;
-use super::readers::{Hire, Readers};
+use super::readers::{Clock, Hire, Readers};
 use super::window::{Landed, Look, Vain, Window};
 use crate::cache::{Begun, Cache, Decision, Lookup};
 use crate::decided::Decided;
@@ -65,8 +65,13 @@ impl ReadAhead {
     }
 
     /// The same for a source that reads in turn: while its reads are slow, or `always`. Decisions are told to `decisions`.
-    pub fn beside(mut self, always: bool, decisions: Arc<Decisions>) -> Self {
-        self.readers = Some(Readers::new(always, decisions));
+    pub fn beside(self, always: bool, decisions: Arc<Decisions>) -> Self {
+        self.beside_by(always, decisions, Box::new(Instant::now))
+    }
+
+    /// The same by another clock.
+    pub(super) fn beside_by(mut self, always: bool, decisions: Arc<Decisions>, clock: Clock) -> Self {
+        self.readers = Some(Readers::new(always, decisions, clock));
         self.on = AtomicBool::new(always);
         self.window.get_mut().pause(!always);
         self
@@ -212,7 +217,7 @@ impl ReadAhead {
     pub fn serve(&self, source: &dyn Source) {
         let Some(readers) = &self.readers else { return };
         while let Some(job) = readers.next() {
-            let began = Instant::now();
+            let began = readers.now();
             let (reads, bytes) = match job {
                 Job::Asked(id, place) => (1, Readers::read_one(source, id, place)),
                 Job::Ahead(stretch, ids) if self.window.lock().stretch() != stretch => {
@@ -221,7 +226,7 @@ impl ReadAhead {
                 }
                 Job::Ahead(stretch, ids) => (ids.len() as u32, self.bring(source, (stretch, 0), &ids, &mut |_| ())),
             };
-            if let Some(decided) = readers.done(reads, bytes, began.elapsed()) {
+            if let Some(decided) = readers.done(reads, bytes, began) {
                 self.turned(readers, decided);
             }
         }

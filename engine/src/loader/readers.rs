@@ -33,21 +33,24 @@ pub enum Hand {
 /// Starts a thread.
 pub type Hire = Box<dyn Fn(Hand) -> Result<()> + Send + Sync>;
 
+/// A sample that was read: its payload with its target behind it, and whether it lay ready (as [`Payload::near`]).
+type Read = (Vec<u8>, bool);
+
 /// Where the samples of one batch are put when they were read: by position, and `None` for one that did not come.
 #[derive(Default)]
 pub(super) struct Tray {
-    come: Mutex<VecDeque<(usize, Option<Vec<u8>>)>>,
+    come: Mutex<VecDeque<(usize, Option<Read>)>>,
     more: Condvar,
 }
 
 impl Tray {
-    fn put(&self, k: usize, landed: Option<Vec<u8>>) {
+    fn put(&self, k: usize, landed: Option<Read>) {
         self.come.lock().push_back((k, landed));
         self.more.notify_one();
     }
 
     /// What has come, or nothing after a moment.
-    fn take(&self) -> VecDeque<(usize, Option<Vec<u8>>)> {
+    fn take(&self) -> VecDeque<(usize, Option<Read>)> {
         let mut come = self.come.lock();
         if come.is_empty() {
             self.more.wait_for(&mut come, PATIENCE);
@@ -55,6 +58,9 @@ impl Tray {
         std::mem::take(&mut come)
     }
 }
+
+/// What time it is. Reads are slow or quick by it.
+pub(super) type Clock = Box<dyn Fn() -> Instant + Send + Sync>;
 
 /// A place on a batch's tray.
 pub(super) type Place = (usize, Arc<Tray>);
@@ -71,19 +77,25 @@ pub(super) struct Readers {
     always: bool,
     hire: OnceLock<Hire>,
     decisions: Arc<Decisions>,
+    clock: Clock,
 }
 
 impl Readers {
-    pub(super) fn new(always: bool, decisions: Arc<Decisions>) -> Self {
+    pub(super) fn new(always: bool, decisions: Arc<Decisions>, clock: Clock) -> Self {
         Self {
-            desk: Mutex::new(Desk::new(always, Instant::now())),
+            desk: Mutex::new(Desk::new(always, clock())),
             work: Condvar::new(),
             little: Condvar::new(),
             reads: AtomicBool::new(always),
             always,
             hire: OnceLock::new(),
             decisions,
+            clock,
         }
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        (self.clock)()
     }
 
     /// Who starts threads. Only the first is heard.
@@ -182,7 +194,7 @@ impl Readers {
             if desk.is_closed() {
                 return None;
             }
-            if let Some(job) = desk.take(Instant::now()) {
+            if let Some(job) = desk.take(self.now()) {
                 if desk.waiting() <= 2 * desk.target() {
                     self.little.notify_all();
                 }
@@ -193,8 +205,10 @@ impl Readers {
     }
 
     /// A thread has read `reads` samples of `bytes` in all. Whether reads have turned slow or quick.
-    pub(super) fn done(&self, reads: u32, bytes: u64, took: Duration) -> Option<Decided> {
-        let [number, turned] = self.desk.lock().done(Instant::now(), reads, bytes, took);
+    pub(super) fn done(&self, reads: u32, bytes: u64, began: Instant) -> Option<Decided> {
+        let now = self.now();
+        let took = now.saturating_duration_since(began);
+        let [number, turned] = self.desk.lock().done(now, reads, bytes, took);
         if let Some(decided) = number {
             self.tell(decided);
             self.work.notify_all();
@@ -208,7 +222,7 @@ impl Readers {
         let mut landed = None;
         let read = AssertUnwindSafe(|| {
             source.fetch_by(u64::MAX, &|| false, &[id], &mut |_, payload| {
-                landed = payload.ok().map(|payload| [payload.data, payload.target].concat());
+                landed = payload.ok().map(|payload| ([payload.data, payload.target].concat(), payload.near));
                 ControlFlow::Break(())
             });
         });
@@ -216,7 +230,7 @@ impl Readers {
         if catch_unwind(read).is_err() {
             tracing::error!(id, "the source panicked while a batch's sample was read");
         }
-        let bytes = landed.as_ref().map_or(0, |landed| landed.len() as u64);
+        let bytes = landed.as_ref().map_or(0, |(landed, _)| landed.len() as u64);
         tray.put(k, landed);
         bytes
     }
@@ -255,12 +269,12 @@ impl Readers {
             }
             for (k, landed) in tray.take() {
                 asked -= 1;
-                let Some(landed) = landed else {
+                let Some((landed, near)) = landed else {
                     own.push(k);
                     continue;
                 };
                 let (data, target) = landed.split_at(landed.len().saturating_sub(target_bytes));
-                if sink(k, Ok(Payload::new(data, target))).is_break() {
+                if sink(k, Ok(Payload { data, target, near })).is_break() {
                     self.desk.lock().withdraw(mine);
                     return Traffic::default();
                 }
@@ -280,6 +294,7 @@ impl Readers {
     /// As [`Source::fetch_by`] for the samples of a batch, on this thread, until `judge` says that reads are slow. The
     /// positions that are left then, if somebody still wants them.
     pub(super) fn fetch_while_quick(
+        &self,
         source: &dyn Source,
         judge: &dyn Fn(u32, f64) -> bool,
         stopped: &dyn Fn() -> bool,
@@ -287,7 +302,7 @@ impl Readers {
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> (Traffic, Vec<usize>) {
         let bytes = |k: usize| ids.get(k).map_or(0, |&id| source.expected_bytes(id).unwrap_or(0));
-        let watch = Watch::new(&bytes, judge);
+        let watch = Watch::new(&bytes, judge, &self.clock);
         let (mut answered, mut over) = (vec![false; ids.len()], false);
         let traffic = source.fetch_by(u64::MAX, &|| watch.before_read() || stopped(), ids, &mut |k, payload| {
             if let Some(answered) = answered.get_mut(k) {

@@ -106,7 +106,7 @@ impl ReadAhead {
             }
             readers.read()
         };
-        let (mut traffic, left) = Readers::fetch_while_quick(source, &judge, stopped, ids, sink);
+        let (mut traffic, left) = readers.fetch_while_quick(source, &judge, stopped, ids, sink);
         if !left.is_empty() {
             let wanted: Vec<SampleId> = left.iter().filter_map(|&k| ids.get(k).copied()).collect();
             traffic += readers.fetch(source, target_bytes, stopped, &wanted, &mut |at, payload| {

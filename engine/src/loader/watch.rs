@@ -19,6 +19,7 @@ pub(super) struct Watch<'a> {
     bytes: &'a dyn Fn(usize) -> u64,
     /// Is told of reads, and what they cost each. Whether reads are slow, so that this thread is to leave them to others.
     judge: &'a dyn Fn(u32, f64) -> bool,
+    clock: &'a dyn Fn() -> Instant,
     asked: Cell<u32>,
     /// When the read under way began, if it is looked at.
     began: Cell<Option<Instant>>,
@@ -31,10 +32,15 @@ pub(super) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn new(bytes: &'a dyn Fn(usize) -> u64, judge: &'a dyn Fn(u32, f64) -> bool) -> Self {
+    pub(super) fn new(
+        bytes: &'a dyn Fn(usize) -> u64,
+        judge: &'a dyn Fn(u32, f64) -> bool,
+        clock: &'a dyn Fn() -> Instant,
+    ) -> Self {
         Self {
             bytes,
             judge,
+            clock,
             asked: Cell::new(0),
             began: Cell::new(None),
             answers: Cell::new(0),
@@ -55,7 +61,7 @@ impl<'a> Watch<'a> {
         }
         let number = self.asked.replace(self.asked.get().wrapping_add(1));
         if self.was_slow.get() || number < FIRST || number.is_multiple_of(ONE_IN) {
-            self.began.set(Some(Instant::now()));
+            self.began.set(Some((self.clock)()));
         }
         false
     }
@@ -71,16 +77,16 @@ impl<'a> Watch<'a> {
             return handed();
         }
         self.answers.set(self.answers.get() + 1);
-        let entered = Instant::now();
+        let entered = (self.clock)();
         let answer = handed();
-        self.in_sink.set(self.in_sink.get() + entered.elapsed());
+        self.in_sink.set(self.in_sink.get() + (self.clock)().saturating_duration_since(entered));
         answer
     }
 
     /// A read is over, if one was looked at.
     pub(super) fn ended(&self) {
         let Some(began) = self.began.take() else { return };
-        let took = began.elapsed().saturating_sub(self.in_sink.take());
+        let took = (self.clock)().saturating_duration_since(began).saturating_sub(self.in_sink.take());
         let answers = self.answers.take();
         let reads = answers.max(1);
         let position = self.asked.get().saturating_sub(1) as usize;
@@ -99,22 +105,26 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
+    const MS: Duration = Duration::from_millis(1);
+
     /// What is told of a call that reads 100 samples, each of which takes `takes`, and hands each over, which takes `sink`.
     fn told(takes: Duration, sink: Duration, slow_after: usize) -> (usize, Vec<f64>) {
-        let costs = RefCell::new(Vec::new());
+        let (costs, now) = (RefCell::new(Vec::new()), Cell::new(Instant::now()));
+        let pass = |time: Duration| now.set(now.get() + time);
         let judge = |reads: u32, cost_s: f64| {
             assert_eq!(reads, 1);
             costs.borrow_mut().push(cost_s);
             costs.borrow().len() >= slow_after
         };
-        let watch = Watch::new(&|_| 0, &judge);
+        let clock = || now.get();
+        let watch = Watch::new(&|_| 0, &judge, &clock);
         let mut read = 0;
         for _ in 0..100 {
             if watch.before_read() {
                 break;
             }
-            std::thread::sleep(takes);
-            watch.in_sink(|| std::thread::sleep(sink));
+            pass(takes);
+            watch.in_sink(|| pass(sink));
             read += 1;
         }
         watch.ended();
@@ -123,35 +133,36 @@ mod tests {
 
     #[test]
     fn of_quick_reads_a_few_are_looked_at_and_what_the_sink_takes_is_no_read() {
-        let (read, costs) = told(Duration::ZERO, Duration::from_micros(1500), usize::MAX);
-        assert_eq!(read, 100);
-        // 0 to 3, 16, 32, 48, 64, 80 and 96; and on a busy machine those behind one that took a millisecond.
-        let late = costs.iter().filter(|&&cost| Judge::is_slow(cost)).count();
-        assert!((10..=10 + late).contains(&costs.len()), "{costs:?}");
+        let (read, costs) = told(MS / 10, 15 * MS, usize::MAX);
+        // 0 to 3, 16, 32, 48, 64, 80 and 96.
+        assert_eq!((read, costs.len()), (100, 10));
+        assert!(costs.iter().all(|cost| (cost - 1e-4).abs() < 1e-9), "{costs:?}");
     }
 
     #[test]
     fn slow_reads_are_looked_at_one_after_the_other_and_left_to_others() {
-        let (read, costs) = told(Duration::from_millis(3), Duration::ZERO, 7);
+        let (read, costs) = told(3 * MS, MS, 7);
         assert_eq!((read, costs.len()), (7, 7));
-        assert!(costs.iter().all(|&cost| cost >= 3e-3));
+        assert!(costs.iter().all(|cost| (cost - 3e-3).abs() < 1e-9), "{costs:?}");
+        assert_eq!(told(3 * MS, MS, usize::MAX).1.len(), 100, "whoever cannot leave them goes on");
     }
 
     #[test]
     fn a_tier_that_answers_for_many_between_two_reads_is_asked_once_for_all_of_them() {
-        let told = RefCell::new(Vec::new());
+        let (told, now) = (RefCell::new(Vec::new()), Cell::new(Instant::now()));
         let judge = |reads: u32, cost_s: f64| {
             told.borrow_mut().push((reads, cost_s));
             false
         };
-        let watch = Watch::new(&|_| 0, &judge);
+        let clock = || now.get();
+        let watch = Watch::new(&|_| 0, &judge, &clock);
         assert!(!watch.before_read());
-        std::thread::sleep(Duration::from_millis(5));
+        now.set(now.get() + 5 * MS);
         (0..50).for_each(|_| watch.in_sink(|| ()));
         assert!(!watch.before_read());
         watch.ended();
         let told = told.into_inner();
         assert_eq!((told[0].0, told.len()), (50, 1), "nothing was read behind it");
-        assert!(told[0].1 >= 0.9e-4, "{told:?}");
+        assert!((told[0].1 - 1e-4).abs() < 1e-9, "{told:?}");
     }
 }
