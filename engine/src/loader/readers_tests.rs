@@ -88,7 +88,7 @@ impl Source for Files {
             let (data, target) = (id.to_le_bytes(), [id as u8]);
             let answer = match id == self.bad {
                 true => Err(Error::unreadable(format!("sample {id} is bad"))),
-                false => Ok(Payload { data: &data, target: &target, near: id % 2 == 0 }),
+                false => Ok(Payload { data: &data, target: &target, near: id.is_multiple_of(2) }),
             };
             if sink(k, answer).is_break() {
                 break;
@@ -155,7 +155,7 @@ impl Bench {
             come.push((
                 k,
                 answer.map_err(|error| error.to_string()).map(|payload| {
-                    assert_eq!((payload.target, payload.near), (&[ids[k] as u8][..], ids[k] % 2 == 0));
+                    assert_eq!((payload.target, payload.near), (&[ids[k] as u8][..], ids[k].is_multiple_of(2)));
                     bytemuck::pod_read_unaligned(payload.data)
                 }),
             ));

@@ -1,7 +1,6 @@
 //! What a batch takes of what was read ahead, and how it comes to the rest.
 
 use super::read_ahead::ReadAhead;
-use super::readers::Readers;
 use super::window;
 use crate::error::Result;
 use crate::source::{Payload, Source, Traffic};
