@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 const SAMPLES: usize = 200;
 const LIMIT: u64 = 1 << 20;
+/// What a test may wait for something that must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Files that are read one after the other. Each read turns the clock, and waits at a gate if that is shut.
 struct Files {
@@ -24,8 +26,9 @@ struct Files {
     read_us: AtomicU64,
     passed_us: Arc<AtomicU64>,
     gate: (Mutex<bool>, Condvar),
-    /// Reads that wait there.
+    /// Reads that wait there, and that another does.
     waiting: AtomicUsize,
+    come: Condvar,
     bad: SampleId,
 }
 
@@ -33,6 +36,14 @@ impl Files {
     fn shut(&self, shut: bool) {
         *self.gate.0.lock() = shut;
         self.gate.1.notify_all();
+    }
+
+    /// Until so many reads wait at the gate.
+    fn until_waiting(&self, reads: usize) {
+        let mut shut = self.gate.0.lock();
+        while self.waiting.load(SeqCst) < reads {
+            assert!(!self.come.wait_for(&mut shut, PATIENCE).timed_out(), "{:?} of {reads} reads wait", self.waiting);
+        }
     }
 }
 
@@ -81,6 +92,7 @@ impl Source for Files {
             {
                 let mut shut = self.gate.0.lock();
                 self.waiting.fetch_add(1, SeqCst);
+                self.come.notify_all();
                 self.gate.1.wait_while(&mut shut, |shut| *shut);
                 self.waiting.fetch_sub(1, SeqCst);
             }
@@ -117,6 +129,7 @@ fn bench(always: bool, read_us: u64, hands: usize) -> Bench {
         passed_us,
         gate: (Mutex::new(false), Condvar::new()),
         waiting: AtomicUsize::new(0),
+        come: Condvar::new(),
         bad: 13,
     });
     let decisions = Arc::new(Decisions::default());
@@ -237,47 +250,39 @@ fn a_machine_without_threads_reads_in_turn_and_with_few_of_them_by_those() {
 }
 
 #[test]
-fn at_the_end_those_who_wait_for_work_go_and_those_who_hang_keep_nobody() {
+fn at_the_end_those_who_wait_for_work_go_and_a_batch_reads_what_nobody_else_does() {
     let bench = bench(true, 2000, 100);
-    // Some wait for work.
+    // From here on some wait for work.
     whole(&bench.batch(&|| false, &all()));
     bench.files.shut(true);
-    let given_up = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| bench.batch(&|| given_up.load(SeqCst), &all()));
-        while bench.files.waiting.load(SeqCst) < 8 {
-            std::thread::yield_now();
-        }
-        // What nobody reads yet is read by the batch itself from now on, which hangs too: it asked for it.
+        let waits = scope.spawn(|| bench.batch(&|| false, &all()));
+        bench.files.until_waiting(8);
         bench.ahead.close();
-        while bench.files.waiting.load(SeqCst) < 9 {
-            std::thread::yield_now();
-        }
-        given_up.store(true, SeqCst);
         bench.files.shut(false);
-        let come = waits.join().unwrap();
-        assert!(come.len() < SAMPLES && come.iter().all(|(k, answer)| *k == 13 || answer == &Ok(*k as SampleId)));
+        whole(&waits.join().unwrap());
     });
-    // A batch after the end is read by whoever asks.
-    whole(&bench.batch(&|| false, &all()));
+    // After the end whoever asks reads.
+    let come = bench.batch(&|| false, &all());
+    whole(&come);
+    assert!(come.is_sorted_by_key(|(k, _)| *k));
     bench.close();
 }
 
 #[test]
-fn a_batch_that_nobody_wants_leaves_those_who_hang_behind() {
+fn a_batch_that_nobody_wants_leaves_those_who_hang_behind_and_so_does_the_end() {
     let bench = bench(true, 2000, 100);
     bench.files.shut(true);
     let given_up = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| bench.batch(&|| given_up.load(SeqCst), &all()));
-        while bench.files.waiting.load(SeqCst) < 8 {
-            std::thread::yield_now();
-        }
+        bench.files.until_waiting(8);
         given_up.store(true, SeqCst);
         // Nothing has been read: the gate is shut.
         assert_eq!(waits.join().unwrap(), []);
-        assert_eq!(bench.files.waiting.load(SeqCst), 8);
     });
+    bench.ahead.close();
+    assert_eq!(bench.files.waiting.load(SeqCst), 8);
     bench.files.shut(false);
     bench.close();
 }
