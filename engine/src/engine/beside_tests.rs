@@ -75,6 +75,8 @@ struct Slow {
     alone: AtomicUsize,
     under_way: Arc<(Mutex<usize>, Condvar)>,
     shut: Arc<(Mutex<bool>, Condvar)>,
+    /// Reads that have found it shut.
+    hang: Arc<AtomicUsize>,
     failed: AtomicBool,
 }
 
@@ -89,6 +91,7 @@ impl Slow {
             alone: AtomicUsize::new(0),
             under_way: Arc::default(),
             shut: Arc::default(),
+            hang: Arc::default(),
             failed: AtomicBool::new(false),
         }
     }
@@ -100,7 +103,10 @@ impl Slow {
         }
         std::thread::sleep(Duration::from_micros(self.delay_us.load(Relaxed)));
         let (shut, opened) = &*self.shut;
-        opened.wait_while(&mut shut.lock(), |shut| *shut);
+        let mut shut = shut.lock();
+        self.hang.fetch_add(usize::from(*shut), Relaxed);
+        opened.wait_while(&mut shut, |shut| *shut);
+        drop(shut);
         let alone = self.alone.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
         if self.together == 0 || alone {
             return;
@@ -377,12 +383,15 @@ fn reads_that_hang_are_named_at_the_end_and_go_when_they_can() {
     let root = tempfile::tempdir().unwrap();
     let [(_, source), ..] = &sources(root.path())[..] else { panic!("no sources") };
     let slow = Slow::new(Arc::clone(source), Duration::from_millis(3));
-    let shut = Arc::clone(&slow.shut);
+    let (shut, hang, begun) = (Arc::clone(&slow.shut), Arc::clone(&slow.hang), Instant::now());
     let engine = engine(slow, settings(None, 1));
     epoch(&engine, 4);
     *shut.0.lock() = true;
     let pass = engine.start_epoch().unwrap();
-    assert!(matches!(engine.next_batch(pass, Duration::from_millis(200)), Ok(Next::Pending | Next::Batch(_))));
+    while hang.load(Relaxed) == 0 {
+        assert!(begun.elapsed() < PATIENCE, "nothing is read: {:?}", engine.stats());
+        assert!(matches!(engine.next_batch(pass, Duration::from_millis(1)), Ok(Next::Pending | Next::Batch(_))));
+    }
     let late = engine.close_within(Duration::from_millis(300));
     assert!(late.iter().any(|who| who.contains("lossfeed-read-")), "{late:?}");
     *shut.0.lock() = false;
