@@ -5,12 +5,13 @@
 Small pictures in a folder, small rows of one file and small members of a shard, all in the system's page cache, are read
 anew each epoch. ``read_ahead=0`` looks at no read; by default some are timed, and only if they are slow anything is read
 ahead (decision 50). Each runs in fresh processes in turn; counted is processor time (all threads) of a process's quickest
-epoch, which other work on the machine disturbs least, and the threads that it has at the end.
+epoch, which other work on the machine disturbs least, and the threads that read ahead at its end.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
@@ -21,6 +22,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +47,14 @@ def make(root: Path) -> None:
             said = io.BytesIO()
             Image.fromarray(chance.integers(0, 256, (8, 8), dtype=numpy.uint8)).save(said, "png")
             path.write_bytes(said.getvalue())
-            member = tarfile.TarInfo(f"{number:05}.png")
+            member = tarfile.TarInfo(f"{number % 10}/{number:05}.png")
             member.size = len(said.getvalue())
             shard.addfile(member, io.BytesIO(said.getvalue()))
     numpy.save(root / "rows.npy", chance.integers(0, 256, (ROWS, 64), dtype=numpy.uint8))
 
 
 def measure(root: Path, kind: str, ahead: bool) -> dict[str, float]:
-    """Processor time of the quickest epoch within a second and a half, and the threads of lossfeed at its end."""
+    """Processor time of the quickest epoch within a second and a half, and the threads that read ahead at its end."""
     import lossfeed as lf
 
     data = lf.open(str(root / {"folder": "folder", "shard": "shard.tar", "rows": "rows.npy"}[kind]))
@@ -65,9 +67,15 @@ def measure(root: Path, kind: str, ahead: bool) -> dict[str, float]:
         for _ in loader:
             pass
         quickest = min(quickest, time.process_time() - started)
-    names = [Path(task, "comm").read_text() for task in Path("/proc/self/task").iterdir()]
-    threads = sum(name.startswith("lossfeed-") for name in names)
+    threads = sum(name.startswith(("lossfeed-ahead", "lossfeed-read-")) for name in names())
     return {"us_a_sample": quickest / len(data) * 1e6, "threads": threads, "changes": loader.stats()["read_ahead_changes_total"]}
+
+
+def names() -> Iterator[str]:
+    """Of this process's threads."""
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            yield (task / "comm").read_text()
 
 
 def main() -> None:

@@ -5,6 +5,7 @@
 //! slow (`slow.rs`), unless reading ahead was asked for; those that were started stay until the end.
 
 use super::desk::{Desk, Job};
+use super::slow::Judge;
 use super::watch::Watch;
 use crate::decided::Decided;
 use crate::error::Result;
@@ -78,6 +79,8 @@ pub(super) struct Readers {
     hire: OnceLock<Hire>,
     decisions: Arc<Decisions>,
     clock: Clock,
+    /// The last call that a loader thread made itself was so quick that the next is not looked at.
+    brisk: AtomicBool,
 }
 
 impl Readers {
@@ -91,6 +94,7 @@ impl Readers {
             hire: OnceLock::new(),
             decisions,
             clock,
+            brisk: AtomicBool::new(false),
         }
     }
 
@@ -292,8 +296,29 @@ impl Readers {
     }
 
     /// As [`Source::fetch_by`] for the samples of a batch, on this thread, until `judge` says that reads are slow. The
-    /// positions that are left then, if somebody still wants them.
+    /// positions that are left then, if somebody still wants them. Where a whole call takes next to no time a look at its
+    /// reads would be felt: behind such a call one is not looked at.
     pub(super) fn fetch_while_quick(
+        &self,
+        source: &dyn Source,
+        judge: &dyn Fn(u32, f64) -> bool,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> (Traffic, Vec<usize>) {
+        let (began, was_brisk) = (self.now(), self.brisk.load(Relaxed));
+        let fetched = match was_brisk {
+            true => (source.fetch_by(u64::MAX, stopped, ids, sink), Vec::new()),
+            false => self.fetch_watched(source, judge, stopped, ids, sink),
+        };
+        let brisk = Judge::is_brisk(self.now().saturating_duration_since(began).as_secs_f64(), ids.len());
+        if brisk != was_brisk {
+            self.brisk.store(brisk, Relaxed);
+        }
+        fetched
+    }
+
+    fn fetch_watched(
         &self,
         source: &dyn Source,
         judge: &dyn Fn(u32, f64) -> bool,

@@ -115,6 +115,8 @@ struct Bench {
     files: Arc<Files>,
     ahead: Arc<ReadAhead>,
     decisions: Arc<Decisions>,
+    /// Times that somebody asked what time it is.
+    asked: Arc<AtomicUsize>,
     hired: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
@@ -133,7 +135,12 @@ fn bench(always: bool, read_us: u64, hands: usize) -> Bench {
         bad: 13,
     });
     let decisions = Arc::new(Decisions::default());
-    let clock = move || began + Duration::from_micros(passed.load(SeqCst));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let times = Arc::clone(&asked);
+    let clock = move || {
+        times.fetch_add(1, SeqCst);
+        began + Duration::from_micros(passed.load(SeqCst))
+    };
     let ahead = ReadAhead::new(LIMIT, 1, Arc::new(Counters::default()));
     let ahead = Arc::new(ahead.beside_by(always, Arc::clone(&decisions), Box::new(clock)));
     let hired = Arc::new(Mutex::new(Vec::new()));
@@ -153,7 +160,7 @@ fn bench(always: bool, read_us: u64, hands: usize) -> Bench {
         Ok(())
     };
     ahead.hire_by(Box::new(hire)).unwrap();
-    Bench { files, ahead, decisions, hired }
+    Bench { files, ahead, decisions, asked, hired }
 }
 
 impl Bench {
@@ -217,6 +224,22 @@ fn quick_files_are_read_in_turn_by_whoever_asks_and_nobody_is_hired() {
     }
     assert_eq!((bench.hired.lock().len(), bench.ahead.reads(), bench.ahead.bytes()), (0, 0, 0));
     assert!(!bench.ahead.is_on() && bench.codes().is_empty());
+    bench.close();
+}
+
+#[test]
+fn where_a_whole_batch_takes_no_time_no_read_is_looked_at_and_the_one_behind_a_slow_batch_is() {
+    let bench = bench(false, 10, 100);
+    whole(&bench.batch(&|| false, &all()));
+    assert!(bench.asked.load(SeqCst) > 10, "nothing is known before the first");
+    bench.asked.store(0, SeqCst);
+    (0..50).for_each(|_| whole(&bench.batch(&|| false, &all())));
+    assert_eq!(bench.asked.load(SeqCst), 100, "when it began and when it ended");
+    bench.files.read_us.store(2000, SeqCst);
+    whole(&bench.batch(&|| false, &all()));
+    assert_eq!((bench.hired.lock().len(), bench.ahead.reads()), (0, 0));
+    whole(&bench.batch(&|| false, &all()));
+    assert!(bench.hired.lock().len() >= 3 && bench.ahead.reads() >= 8);
     bench.close();
 }
 

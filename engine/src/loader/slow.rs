@@ -50,6 +50,11 @@ impl Judge {
         (seconds - bytes as f64 / BYTES_PER_S).max(0.0)
     }
 
+    /// Whether a call that took so long for so many samples is too quick to be looked at closer, with all that it did.
+    pub(super) fn is_brisk(seconds: f64, samples: usize) -> bool {
+        seconds < QUICK_S * samples as f64
+    }
+
     /// Whether a read that costs this much is slow.
     pub(super) fn is_slow(cost_s: f64) -> bool {
         cost_s >= SLOW_S
@@ -107,6 +112,7 @@ mod tests {
         assert_eq!(Judge::cost_s(0.02, 10_000_000), 0.0);
         assert!((Judge::cost_s(0.04, 85_000) - 0.04).abs() < MS);
         assert!(!Judge::is_slow(Judge::cost_s(0.02, 10_000_000)) && Judge::is_slow(Judge::cost_s(0.002, 1000)));
+        assert!(Judge::is_brisk(0.024, 100) && !Judge::is_brisk(0.025, 100) && !Judge::is_brisk(0.0, 0));
     }
 
     #[test]
