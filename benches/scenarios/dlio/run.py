@@ -26,10 +26,11 @@ from record import Record  # noqa: E402
 OURS = {"data_loader_classname": "lossfeed_dlio.LossfeedDataLoader", "data_loader_sampler": "index"}
 #: What lossfeed keeps, and how much it reads ahead: where nothing is said, what it does by itself.
 KEPT = {"": {}, "-cache": {"LOSSFEED_DLIO_CACHE": "CACHE"}, "-disk": {"LOSSFEED_DLIO_DISK": "DISK"}}
-AHEAD = {"": {}} | {f"-ahead-{ahead}": {"LOSSFEED_DLIO_READ_AHEAD": ahead} for ahead in ("0", "4MiB", "11MiB", "128MiB")}
+AHEAD = {"": {}} | {f"-ahead-{ahead}": {"LOSSFEED_DLIO_READ_AHEAD": ahead} for ahead in ("0", "4MiB", "128MiB")}
 FEEDS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     **{f"torch-{workers}": ({"read_threads": workers}, {}) for workers in (2, 4, 8)},
     **{f"lossfeed{kept}{ahead}": (OURS, KEPT[kept] | AHEAD[ahead]) for kept in KEPT for ahead in AHEAD},
+    **{f"lossfeed{kept}-8": (OURS, KEPT[kept] | {"LOSSFEED_DLIO_WORKERS": "8"}) for kept in ("-cache", "-disk")},
 }
 USUAL = ("torch-2", "torch-4", "torch-8", *(f"lossfeed{kept}{ahead}" for kept in KEPT for ahead in ("", "-ahead-0")))
 
