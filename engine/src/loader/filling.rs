@@ -163,15 +163,14 @@ impl Filling<'_> {
             let row = asked[k];
             answered[k].set(true);
             // By reference, as in `gather.rs`.
-            let landed = match &payload {
-                Ok(payload) => {
+            let landed = match payload {
+                Ok(ref payload) => {
                     fetched_bytes += payload.data.len() as u64;
                     came.came(row, payload.near || in_memory);
                     land_one(feed, row, payload, origins, rows, scratch)
                 }
-                Err(_) => Ok(Fetched::Passed(None)),
+                Err(e) => Err(e),
             };
-            let landed = payload.and(landed);
             let landed = match (landed, again) {
                 (Ok(landed), _) => landed,
                 (Err(e), Some(again)) if e.kind() == ErrorKind::Sample => {

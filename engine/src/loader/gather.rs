@@ -34,13 +34,13 @@ pub(super) fn gather(
     let ids = rows.ids;
     source.fetch(ids, &mut |row, payload: Result<Payload<'_>>| {
         gathered.rows += 1;
-        // By reference: a payload that is moved is read again just after it was written, in other pieces than it was
-        // written in, and such a read waits until the copy of the row before it has reached the caches.
-        let copied = match &payload {
-            Ok(payload) => rows.copy(row, payload, scratch).map(|()| payload.data.len()),
-            Err(_) => Ok(0),
+        // By reference: moving it costs a read of what was written just before, in other pieces than it was written in,
+        // and a processor may make such a read wait for the stores before it, here the copy of another row.
+        let copied = match payload {
+            Ok(ref payload) => rows.copy(row, payload, scratch).map(|()| payload.data.len()),
+            Err(e) => Err(e),
         };
-        match payload.and(copied) {
+        match copied {
             Ok(bytes) => gathered.bytes += bytes as u64,
             Err(e) => gathered.failures.push((row, e)),
         }

@@ -4,23 +4,18 @@
 //! interface, page after page. Nothing is written. `HF_TOKEN` is sent for private and gated datasets, `HF_ENDPOINT` says
 //! which Hub is meant; both are what the Hub's own programs read. A redirect to another host gets no token.
 
-use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures::stream::{BoxStream, StreamExt, TryStreamExt, iter, once};
 use object_store::client::{HttpClient, HttpConnector, HttpRequest, HttpRequestBody};
-use object_store::http::HttpBuilder;
 use object_store::path::Path;
-use object_store::{
-    ClientOptions, CopyOptions, GetOptions, GetResult, HeaderValue, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as Stored, RetryConfig,
-};
+use object_store::{ClientOptions, HeaderValue, ObjectMeta, Result as Stored};
 use serde::Deserialize;
 
 use super::cloud::Target;
 use super::connector::Connector;
 use super::failure::Access;
+use super::listed::{Listed, Listing};
 use super::pattern;
 use crate::error::{Error, Result};
 
@@ -112,26 +107,12 @@ pub(super) fn connect(url: &str) -> Result<Target> {
     let told = |e: object_store::Error| {
         Error::settings(format!("{} cannot be reached at {endpoint}: check HF_ENDPOINT", place.shown())).because(e)
     };
-    let files = HttpBuilder::new()
-        .with_url(at("", "resolve"))
-        .with_client_options(options.clone())
-        .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
-        .with_http_connector(connector())
-        .build()
-        .map_err(told)?;
     let client = connector().connect(&options).map_err(told)?;
-    let store = Hub { files: Arc::new(files), tree: Tree { client, url: at("api/", "tree") }, shown: place.shown() };
+    let tree = Tree { client, url: at("api/", "tree") };
+    let store = Listed::new(at("", "resolve"), options, connector(), tree, place.shown()).map_err(told)?;
     let base = place.shown();
     let tells = if endpoint == ENDPOINT { base.clone() } else { format!("{base} endpoint={endpoint}") };
     Ok(Target { store: Arc::new(store), base, place: tells, paths: place.paths, access: Access::Nobody })
-}
-
-/// One dataset at one revision.
-#[derive(Debug)]
-struct Hub {
-    files: Arc<dyn ObjectStore>,
-    tree: Tree,
-    shown: String,
 }
 
 /// The Hub's listing.
@@ -150,16 +131,14 @@ struct Entry {
     size: u64,
 }
 
-fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> object_store::Error {
-    object_store::Error::Generic { store: "Hub", source: source.into() }
-}
+#[async_trait]
+impl Listing for Tree {
+    const STORE: &'static str = "Hub";
 
-impl Tree {
-    /// All files below `prefix`.
-    async fn files(self, prefix: String) -> Stored<Vec<ObjectMeta>> {
-        let mut url = url::Url::parse(&self.url).map_err(failed)?;
+    async fn objects(self, folder: String) -> Stored<Vec<ObjectMeta>> {
+        let mut url = url::Url::parse(&self.url).map_err(Self::failed)?;
         if let Ok(mut segments) = url.path_segments_mut() {
-            segments.extend(prefix.split('/').filter(|part| !part.is_empty()));
+            segments.extend(folder.split('/').filter(|part| !part.is_empty()));
         }
         url.set_query(Some("recursive=true"));
         let host = url.host_str().map(str::to_owned);
@@ -167,14 +146,14 @@ impl Tree {
         for _ in 0..PAGES_MAX {
             let Some(url) = next else { return Ok(found) };
             let mut request = HttpRequest::new(HttpRequestBody::empty());
-            *request.uri_mut() = url.as_str().parse().map_err(failed)?;
-            let answer = self.client.execute(request).await.map_err(failed)?;
+            *request.uri_mut() = url.as_str().parse().map_err(Self::failed)?;
+            let answer = self.client.execute(request).await.map_err(Self::failed)?;
             let status = answer.status().as_u16();
             let said = match status {
                 200 => None,
                 404 => {
                     return Err(object_store::Error::NotFound {
-                        path: prefix,
+                        path: folder,
                         source: "the Hub has no such folder".into(),
                     });
                 }
@@ -185,16 +164,16 @@ impl Tree {
             };
             if let Some(said) = said {
                 let source = format!("{said} (status {status})").into();
-                return Err(object_store::Error::PermissionDenied { path: prefix, source });
+                return Err(object_store::Error::PermissionDenied { path: folder, source });
             }
             // A token goes to the Hub that was asked, and nowhere else.
             let link = answer.headers().get("link").and_then(|link| link.to_str().ok()).and_then(following);
             next = link.and_then(|link| url.join(link).ok()).filter(|url| url.host_str() == host.as_deref());
-            let entries: Vec<Entry> =
-                serde_json::from_slice(&answer.into_body().bytes().await.map_err(failed)?).map_err(failed)?;
+            let entries: Vec<Entry> = serde_json::from_slice(&answer.into_body().bytes().await.map_err(Self::failed)?)
+                .map_err(Self::failed)?;
             for entry in entries.into_iter().filter(|entry| entry.kind == "file") {
                 // Which version it is, an answer about the file itself says.
-                let location = Path::parse(&entry.path).map_err(failed)?;
+                let location = Path::parse(&entry.path).map_err(Self::failed)?;
                 found.push(ObjectMeta {
                     location,
                     last_modified: Default::default(),
@@ -204,7 +183,7 @@ impl Tree {
                 });
             }
         }
-        Err(failed(format!("a listing of more than {PAGES_MAX} pages")))
+        Err(Self::failed(format!("a listing of more than {PAGES_MAX} pages")))
     }
 }
 
@@ -212,43 +191,6 @@ impl Tree {
 fn following(link: &str) -> Option<&str> {
     let next = link.split(',').find(|link| link.contains("rel=\"next\""))?;
     next.split_once('<')?.1.split_once('>').map(|(url, _)| url)
-}
-
-impl fmt::Display for Hub {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown)
-    }
-}
-
-fn only_read<T>() -> Stored<T> {
-    Err(object_store::Error::NotImplemented { operation: "writing".to_owned(), implementer: "Hub".to_owned() })
-}
-
-#[async_trait]
-impl ObjectStore for Hub {
-    async fn get_opts(&self, from: &Path, options: GetOptions) -> Stored<GetResult> {
-        self.files.get_opts(from, options).await
-    }
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Stored<ObjectMeta>> {
-        let files = self.tree.clone().files(prefix.map(|prefix| prefix.as_ref().to_owned()).unwrap_or_default());
-        once(files).map_ok(|found| iter(found.into_iter().map(Ok))).try_flatten().boxed()
-    }
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Stored<ListResult> {
-        let objects = self.list(prefix).try_collect().await?;
-        Ok(ListResult { common_prefixes: Vec::new(), objects, extensions: Default::default() })
-    }
-    async fn put_opts(&self, _: &Path, _: PutPayload, _: PutOptions) -> Stored<PutResult> {
-        only_read()
-    }
-    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Stored<Box<dyn MultipartUpload>> {
-        only_read()
-    }
-    fn delete_stream(&self, _: BoxStream<'static, Stored<Path>>) -> BoxStream<'static, Stored<Path>> {
-        once(async { only_read() }).boxed()
-    }
-    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Stored<()> {
-        only_read()
-    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@
 //! chaos.rs    faults on purpose      hedge.rs  a second request where an answer is late
 //! retry.rs, failure.rs  one budget of retries a store, a breaker; what a store's errors mean
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
-//! hub.rs     the Hugging Face Hub as a store      ais.rs  AIStore
+//! hub.rs     the Hugging Face Hub as a store      ais.rs, ais_wire.rs  AIStore      listed.rs  what both are
 //! lanes.rs, flow.rs, tuner.rs  how many requests ahead of need are in flight
 //! lister.rs, lists.rs, list_stream.rs  many samples with one request, of a store that takes lists of them
 //! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached      several.rs  shards at once
@@ -44,6 +44,8 @@
 mod address;
 #[cfg(feature = "cloud")]
 mod ais;
+#[cfg(feature = "cloud")]
+mod ais_wire;
 mod arrays;
 mod catalog;
 mod chaos;
@@ -86,6 +88,8 @@ mod label;
 mod lanes;
 mod link;
 mod list_stream;
+#[cfg(feature = "cloud")]
+mod listed;
 mod lister;
 mod lists;
 #[cfg(test)]

@@ -40,9 +40,7 @@ class Fields(NamedTuple):
 
     def batch(self, ticket: _native.Ticket, uses: Any) -> Batch[Any, Any]:
         """The batch of them."""
-        if self.paired:
-            return Batch(self.data, self.target, self.ids, self.weight, ticket, uses)
-        kind: type[Batch[Any, Any]] = Plain if hasattr(self.data, "shape") else Whole
+        kind: type[Batch[Any, Any]] = Batch if self.paired else Plain if hasattr(self.data, "shape") else Whole
         return kind(self.data, self.target, self.ids, self.weight, ticket, uses)
 
 
@@ -94,8 +92,6 @@ class Views:
 
     def of(self, slot: _native.Slot) -> Fields:
         """A slot's fields, each keeping the slot alive."""
-        if self.structure is None:
-            return self.built(self._fields(slot), [])
         return self.built(self._fields(slot), self.tail(slot))
 
     def _fields(self, slot: _native.Slot) -> list[Any]:
@@ -103,10 +99,9 @@ class Views:
 
     def built(self, fields: list[Any], tail: list[Any]) -> Fields:
         """The fields of a slot, wherever they are, and what :meth:`tail` gave for it."""
-        if self.structure is None:
-            data, target, ids, weight = fields
-            return Fields(self.shown(data) if self._channels_last else data, target, ids, weight)
         *data, target, ids, weight = fields
+        if self.structure is None:
+            return Fields(self.shown(data[0]), target, ids, weight)
         # Pictures of shards are made as images alone are, and are the only array of their samples.
         shown = [self.shown(values, field) for field, values in enumerate(data)]
         places = {"field": shown, "target": [target], "tail": tail, "object": tail}
