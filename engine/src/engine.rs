@@ -18,6 +18,8 @@
 #[cfg(test)]
 mod auto_tests;
 #[cfg(test)]
+mod beside_tests;
+#[cfg(test)]
 mod buffer_tests;
 mod build;
 #[cfg(test)]
@@ -102,7 +104,7 @@ pub struct Engine {
     digest: OnceLock<String>,
     deliveries: Mutex<Deliveries>,
     scale: Arc<Scale>,
-    threads: Threads,
+    threads: Arc<Threads>,
     threading: Mutex<crew::Threading>,
     /// About reading, and not written down yet.
     decisions: Arc<Decisions>,
@@ -191,7 +193,8 @@ impl Engine {
         c.arena_largest_free_bytes.store(arena.largest_free_bytes(), Relaxed);
         if let Some(ahead) = &self.feed.read_ahead {
             c.read_ahead_bytes.store(ahead.bytes(), Relaxed);
-            c.read_ahead_requests.store(self.feed.source.requests_ahead() as u64, Relaxed);
+            let requests = self.feed.source.requests_ahead() + ahead.reads();
+            c.read_ahead_requests.store(requests as u64, Relaxed);
         }
         if let Some(disk) = self.feed.source.disk() {
             c.disk_hits_total.store(disk.hits, Relaxed);

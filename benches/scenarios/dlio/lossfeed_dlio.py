@@ -55,6 +55,7 @@ class LossfeedDataLoader(BaseDataLoader):
             drop_last=True,
             num_workers=_number("LOSSFEED_DLIO_WORKERS"),
             cache=os.environ.get("LOSSFEED_DLIO_CACHE") or None,
+            read_ahead=os.environ.get("LOSSFEED_DLIO_READ_AHEAD"),
             seed=args.seed,
             rank=args.my_rank,
             world_size=args.comm_size,

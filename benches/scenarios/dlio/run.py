@@ -24,22 +24,21 @@ from record import Record  # noqa: E402
 
 #: Per loader: DLIO's `reader` settings and the environment of `lossfeed_dlio.py`.
 OURS = {"data_loader_classname": "lossfeed_dlio.LossfeedDataLoader", "data_loader_sampler": "index"}
+#: What lossfeed keeps, and how much it reads ahead: where nothing is said, what it does by itself.
+KEPT = {"": {}, "-cache": {"LOSSFEED_DLIO_CACHE": "CACHE"}, "-disk": {"LOSSFEED_DLIO_DISK": "DISK"}}
+AHEAD = {"": {}} | {f"-ahead-{ahead}": {"LOSSFEED_DLIO_READ_AHEAD": ahead} for ahead in ("0", "4MiB", "128MiB")}
 FEEDS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
-    "torch-2": ({"read_threads": 2}, {}),
-    "torch-4": ({"read_threads": 4}, {}),
-    "torch-8": ({"read_threads": 8}, {}),
-    "lossfeed": (OURS, {}),
-    "lossfeed-cache": (OURS, {"LOSSFEED_DLIO_CACHE": "CACHE"}),
-    "lossfeed-disk": (OURS, {"LOSSFEED_DLIO_DISK": "DISK"}),
-    "lossfeed-cache-8": (OURS, {"LOSSFEED_DLIO_CACHE": "CACHE", "LOSSFEED_DLIO_WORKERS": "8"}),
-    "lossfeed-disk-8": (OURS, {"LOSSFEED_DLIO_DISK": "DISK", "LOSSFEED_DLIO_WORKERS": "8"}),
+    **{f"torch-{workers}": ({"read_threads": workers}, {}) for workers in (2, 4, 8)},
+    **{f"lossfeed{kept}{ahead}": (OURS, KEPT[kept] | AHEAD[ahead]) for kept in KEPT for ahead in AHEAD},
+    **{f"lossfeed{kept}-8": (OURS, KEPT[kept] | {"LOSSFEED_DLIO_WORKERS": "8"}) for kept in ("-cache", "-disk")},
 }
+USUAL = ("torch-2", "torch-4", "torch-8", *(f"lossfeed{kept}{ahead}" for kept in KEPT for ahead in ("", "-ahead-0")))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
-    parser.add_argument("--feeds", default=",".join(FEEDS))
+    parser.add_argument("--feeds", default=",".join(USUAL), help=f"of {', '.join(FEEDS)}")
     parser.add_argument("--accelerators", default="1,2,3,4")
     parser.add_argument("--rounds", type=int, default=3, help="every pair so often, in turn")
     parser.add_argument("--epochs", type=int, default=4)

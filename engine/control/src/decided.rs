@@ -89,6 +89,9 @@ requests! {
     Slower: "less comes than before";
     Later: "answers take longer and no more comes";
     Sooner: "answers come sooner";
+    MayBeMore: "more may come with more";
+    Slow: "reads of files take long";
+    Quick: "reads of files take no time";
 }
 
 impl Requests {
@@ -116,11 +119,11 @@ mod tests {
     #[test]
     fn every_reason_has_a_number_and_words_of_its_own() {
         let requests: Vec<(u64, &str)> = Requests::ALL.iter().map(|why| (why.code(), why.words())).collect();
-        assert_eq!(requests.iter().map(|(code, _)| *code).collect::<Vec<_>>(), (1..=11).collect::<Vec<_>>());
+        assert_eq!(requests.iter().map(|(code, _)| *code).collect::<Vec<_>>(), (1..=14).collect::<Vec<_>>());
         for (code, words) in requests {
             assert_eq!(Requests::of_code(code).map(Requests::words), Some(words));
             assert!(!words.contains(':') && words.len() < 60);
         }
-        assert_eq!((Requests::of_code(0), Requests::of_code(12)), (None, None));
+        assert_eq!((Requests::of_code(0), Requests::of_code(15)), (None, None));
     }
 }

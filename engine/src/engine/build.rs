@@ -21,13 +21,18 @@ use crate::process::Process;
 use crate::sampler::{self, Batches, Circumstances, Pace, Sampler, SamplerSettings};
 use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, ImageSteps, OnError, Settings};
+use crate::source::Source;
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
+use crate::types::SampleId;
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
+
+/// As many samples tell how large those of a dataset are.
+const LOOKED_AT: usize = 256;
 
 /// Engines made so far by this process.
 static ENGINES: AtomicU64 = AtomicU64::new(0);
@@ -222,14 +227,22 @@ impl Checked {
         let cache = Cache::new(control, arena, Arc::clone(&counters));
         let cache = if let Some(writer) = journal { cache.recorded(writer) } else { cache };
         let cache = if source.in_memory() { cache.over_memory() } else { cache };
+        let decisions = Arc::default();
+        let target_bytes = source.target_spec().bytes();
         let read_ahead_bytes = if source.in_memory() || source.expected_bytes(0).is_none() {
             0
+        } else if source.in_turn() {
+            settings.files_ahead_bytes(mean_bytes(&*source) + target_bytes as u64)
         } else {
             settings.read_ahead_bytes(source.remote())
         };
-        let target_bytes = source.target_spec().bytes();
-        let read_ahead =
-            (read_ahead_bytes > 0).then(|| ReadAhead::new(read_ahead_bytes, target_bytes, Arc::clone(&counters)));
+        let read_ahead = (read_ahead_bytes > 0).then(|| {
+            let ahead = ReadAhead::new(read_ahead_bytes, target_bytes, Arc::clone(&counters));
+            match source.in_turn() {
+                true => ahead.beside(settings.read_ahead.is_some(), Arc::clone(&decisions)),
+                false => ahead,
+            }
+        });
         // What is kept decoded has one size already, and what a dataset makes one size is cropped of that.
         let own_size = records.encoded() && decoder.as_ref().is_some_and(|decoder| !decoder.resizes());
         let images = steps.any().then(|| Images::new(steps, own_size, settings.seed, settings.rank));
@@ -252,7 +265,6 @@ impl Checked {
             settings.stats.then(|| Publisher::start(identity(&settings, policy_name, &feed, &*device), counters));
         // A run must not fail because nobody can watch it.
         let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
-        let decisions = Arc::default();
         feed.source.tell(&decisions);
         Ok(Engine {
             feed: Arc::new(feed),
@@ -270,7 +282,7 @@ impl Checked {
             clock: Mutex::new(Clock::default()),
             digest: OnceLock::new(),
             deliveries: Mutex::new(Deliveries::new(samples)),
-            threads: Threads::default(),
+            threads: Arc::new(Threads::default()),
             threading: Mutex::new(threading),
             keeper: Arc::default(),
             damaged: None,
@@ -290,6 +302,14 @@ fn check_cache_holds_a_sample(records: &RecordSizes, limit: u64) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// What samples have in the mean, by what is known before they are read; of a large dataset a few hundred are looked at.
+fn mean_bytes(source: &dyn Source) -> u64 {
+    let step = source.len().div_ceil(LOOKED_AT).max(1);
+    let sizes = (0..source.len()).step_by(step).map(|id| source.expected_bytes(id as SampleId).unwrap_or(0));
+    let (count, sum) = sizes.fold((0u64, 0u64), |(count, sum), bytes| (count + 1, sum.saturating_add(bytes)));
+    sum / count.max(1)
 }
 
 /// The journal's file, made now: a place that cannot be written is no surprise in mid-epoch.

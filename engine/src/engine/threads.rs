@@ -1,13 +1,13 @@
 //! The threads of an engine that load and read ahead: waited for at the end, and left behind if they hang.
 
 use crate::error::{Error, Result};
-use crate::loader::{Feed, Iteration};
+use crate::loader::{Feed, Hand, Iteration};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// How long a wait for threads sleeps before it looks again.
@@ -17,6 +17,8 @@ const TICK: Duration = Duration::from_millis(1);
 const READERS: usize = 2;
 /// The same of a source that reads on the thread which asks it.
 const LOCAL_READERS: usize = 4;
+/// The stack of a thread that only reads files.
+const READERS_STACK_BYTES: usize = 512 << 10;
 
 /// A thread, and who tells in words what it has in hand. What that holds owns all memory that the thread writes to.
 struct Running {
@@ -46,9 +48,18 @@ impl Threads {
 
     /// Starts the threads that read ahead for `feed`, if it does that and they were not started yet. They end with
     /// [`crate::loader::ReadAhead::close`].
-    pub(super) fn start_reading(&self, feed: &Arc<Feed>) -> Result<()> {
-        if feed.read_ahead.is_none() || self.reading.swap(true, Relaxed) {
+    /// Where files are read one after the other they are started when that turns out to be slow.
+    pub(super) fn start_reading(self: &Arc<Self>, feed: &Arc<Feed>) -> Result<()> {
+        let Some(ahead) = feed.read_ahead.as_ref().filter(|_| !self.reading.swap(true, Relaxed)) else {
             return Ok(());
+        };
+        if ahead.is_beside() {
+            // What is lent here must not keep what it belongs to.
+            let (threads, lent) = (Arc::downgrade(self), Arc::downgrade(feed));
+            return ahead.hire_by(Box::new(move |hand| match (threads.upgrade(), lent.upgrade()) {
+                (Some(threads), Some(feed)) => threads.hire(hand, feed),
+                _ => Ok(()),
+            }));
         }
         let readers = if feed.source.remote() { READERS } else { LOCAL_READERS };
         for reader in 0..readers {
@@ -64,6 +75,23 @@ impl Threads {
         Ok(())
     }
 
+    /// Starts a thread for a source that reads in turn.
+    fn hire(&self, hand: Hand, feed: Arc<Feed>) -> Result<()> {
+        let name = match hand {
+            Hand::Looks => "lossfeed-ahead-0".to_owned(),
+            Hand::Reads(number) => format!("lossfeed-read-{number}"),
+        };
+        let work = move || match (hand, &feed.read_ahead) {
+            (Hand::Looks, Some(ahead)) => ahead.work(&feed.cache, &*feed.source),
+            (Hand::Reads(_), Some(ahead)) => ahead.serve(&*feed.source),
+            (_, None) => {}
+        };
+        let shown = name.clone();
+        let in_hand = move || format!("{shown}: samples that it reads");
+        let builder = Builder::new().stack_size(READERS_STACK_BYTES);
+        self.spawn_by(builder, name, "set read_ahead to 0", in_hand, work)
+    }
+
     pub(super) fn spawn(
         &self,
         name: String,
@@ -71,7 +99,18 @@ impl Threads {
         in_hand: impl Fn() -> String + Send + 'static,
         work: impl FnOnce() + Send + 'static,
     ) -> Result<()> {
-        let handle = std::thread::Builder::new()
+        self.spawn_by(Builder::new(), name, remedy, in_hand, work)
+    }
+
+    fn spawn_by(
+        &self,
+        builder: Builder,
+        name: String,
+        remedy: &str,
+        in_hand: impl Fn() -> String + Send + 'static,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<()> {
+        let handle = builder
             .name(name)
             .spawn(work)
             .map_err(|e| Error::memory(format!("a loader thread could not be started: {remedy}")).because(e))?;

@@ -5,6 +5,7 @@ mod came;
 pub mod checkpoint;
 mod deliveries;
 mod delivery;
+mod desk;
 mod feed;
 mod fill;
 mod filling;
@@ -15,9 +16,15 @@ mod origin;
 mod read_ahead;
 #[cfg(test)]
 mod read_ahead_tests;
+mod readers;
+#[cfg(test)]
+mod readers_tests;
 mod record;
 mod rows;
+mod slow;
+mod taking;
 mod timesheet;
+mod watch;
 mod window;
 
 pub use came::Punctual;
@@ -26,6 +33,7 @@ pub use feed::{BadSample, BadSamples, Feed};
 pub use images::Images;
 pub use iteration::Iteration;
 pub use read_ahead::ReadAhead;
+pub use readers::{Hand, Hire};
 pub use record::RecordSizes;
 
 use crate::staging::BatchSlot;

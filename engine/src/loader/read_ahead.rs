@@ -6,51 +6,47 @@
 //! own, bounded in bytes. A batch takes from it what has come, waits for what is under way, and asks for the rest
 //! itself. What could not be read is the batch's to ask for once more: errors are named in one place.
 //!
+//! Of a source that reads files one after the other nobody reads ahead before its reads turn out to be slow; then one
+//! thread looks, and others read beside each other (`readers.rs`).
+//!
 //! Nothing is decided early, see decision 28: batches, hits and journals are the same with it and without.
 
-use super::window::{self, Landed, Look, Vain, Window};
+use super::desk::Job;
+use super::readers::{Clock, Hire, Readers};
+use super::window::{Landed, Look, Vain, Window};
 use crate::cache::{Begun, Cache, Decision, Lookup};
+use crate::decided::Decided;
 use crate::error::Result;
-use crate::source::{Payload, Source, Traffic};
+use crate::source::{Decisions, Source, Traffic};
 use crate::stats::Counters;
 use crate::types::SampleId;
 use parking_lot::{Condvar, Mutex};
-use std::cell::Cell;
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
-
-/// How long a batch waits for what is under way before it looks whether anybody still wants it.
-const PATIENCE: Duration = Duration::from_millis(50);
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
 
 /// As many answers may be outstanding when another call begins: requests that stores have under way at a time.
 const FEW: usize = 64;
 
-/// What a batch found of what it needs, by its own positions.
-#[derive(Default)]
-struct Taken {
-    /// How many had come.
-    landed: u64,
-    /// Of these, those that had stayed for this pass.
-    repeated: Traffic,
-    under_way: Vec<usize>,
-    /// Those that nobody asked for, or that did not come.
-    absent: Vec<usize>,
-}
-
 /// See the module's head.
 pub struct ReadAhead {
-    window: Mutex<Window>,
+    pub(super) window: Mutex<Window>,
     /// There is more to look for, or room for it.
-    room: Condvar,
+    pub(super) room: Condvar,
     /// Something has come, or will not.
-    landed: Condvar,
+    pub(super) landed: Condvar,
     /// Of each sample's target.
-    target_bytes: u64,
-    counters: Arc<Counters>,
+    pub(super) target_bytes: u64,
+    pub(super) counters: Arc<Counters>,
+    /// Of a source that reads in turn: who reads instead.
+    pub(super) readers: Option<Readers>,
+    /// It is read ahead, or something that was is not used yet.
+    on: AtomicBool,
+    /// Whoever turns the reading on or off does it alone.
+    turning: Mutex<()>,
 }
 
 impl ReadAhead {
@@ -62,6 +58,75 @@ impl ReadAhead {
             landed: Condvar::new(),
             target_bytes: target_bytes as u64,
             counters,
+            readers: None,
+            on: AtomicBool::new(true),
+            turning: Mutex::new(()),
+        }
+    }
+
+    /// The same for a source that reads in turn: while its reads are slow, or `always`. Decisions are told to `decisions`.
+    pub fn beside(self, always: bool, decisions: Arc<Decisions>) -> Self {
+        self.beside_by(always, decisions, Box::new(Instant::now))
+    }
+
+    /// The same by another clock.
+    pub(super) fn beside_by(mut self, always: bool, decisions: Arc<Decisions>, clock: Clock) -> Self {
+        self.readers = Some(Readers::new(always, decisions, clock));
+        self.on = AtomicBool::new(always);
+        self.window.get_mut().pause(!always);
+        self
+    }
+
+    /// Who starts the threads that a source which reads in turn needs: now, or when its reads turn out to be slow.
+    ///
+    /// # Errors
+    /// As `hire`, if they are needed now.
+    pub fn hire_by(&self, hire: Hire) -> Result<()> {
+        let Some(readers) = &self.readers else { return Ok(()) };
+        readers.hire_by(hire);
+        if readers.read() { readers.start_first() } else { Ok(()) }
+    }
+
+    /// Whether it reads in threads beside each other, which [`Self::hire_by`] starts.
+    pub fn is_beside(&self) -> bool {
+        self.readers.is_some()
+    }
+
+    /// Reads in flight at most that are its own; 0: none, or its source counts them.
+    pub fn reads(&self) -> usize {
+        self.readers.as_ref().map_or(0, Readers::target)
+    }
+
+    /// See the field: quick files cost nothing but this look.
+    pub(super) fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    /// Reads have turned slow, or quick.
+    pub(super) fn turned(&self, readers: &Readers, decided: Decided) {
+        let _alone = self.turning.lock();
+        // Another may have turned by now.
+        let reads = readers.turn();
+        if reads && let Err(error) = readers.start_first() {
+            tracing::warn!(%error, "reads are slow, and no thread can be had that reads ahead");
+            return readers.give_up();
+        }
+        tracing::debug!(reads = decided.now, why = decided.why, "reading files ahead");
+        readers.tell(decided);
+        {
+            let mut window = self.window.lock();
+            if reads {
+                self.on.store(true, Relaxed);
+            }
+            window.pause(!reads);
+        }
+        self.room.notify_all();
+    }
+
+    /// Nothing is left of what was read ahead, and no more is: batches need not look here.
+    fn rest(&self, window: &Window) {
+        if window.is_idle() {
+            self.on.store(false, Relaxed);
         }
     }
 
@@ -89,6 +154,10 @@ impl ReadAhead {
         let vain = window.begin(0, None);
         drop(window);
         self.count(vain);
+        if let Some(readers) = &self.readers {
+            let left = readers.close();
+            self.miss(&left);
+        }
         self.room.notify_all();
         self.landed.notify_all();
     }
@@ -104,7 +173,7 @@ impl ReadAhead {
 
     /// Bytes that were asked for, or have come and are not used yet.
     pub fn bytes(&self) -> u64 {
-        self.window.lock().bytes()
+        if self.is_on() { self.window.lock().bytes() } else { 0 }
     }
 
     /// The life of a thread that reads ahead for batches which `cache` decides, until [`Self::close`].
@@ -132,7 +201,34 @@ impl ReadAhead {
             let found = self.window.lock().looked(&look, wants, &bytes);
             let along = source.along(&found.ids, found.urgent, look.request_bytes);
             let ids = self.window.lock().asked(&look, found, &along, &bytes);
-            self.read(source, &look, &ids);
+            match &self.readers {
+                None => self.read(source, &look, &ids),
+                Some(readers) => {
+                    if !readers.put(look.stretch, &ids) {
+                        self.miss(&ids);
+                    }
+                    self.cede();
+                }
+            }
+        }
+    }
+
+    /// The life of a thread that reads `source` beside others, for batches and ahead of them, until [`Self::close`].
+    pub fn serve(&self, source: &dyn Source) {
+        let Some(readers) = &self.readers else { return };
+        while let Some(job) = readers.next() {
+            let began = readers.now();
+            let (reads, bytes) = match job {
+                Job::Asked(id, place) => (1, Readers::read_one(source, id, place)),
+                Job::Ahead(stretch, ids) if self.window.lock().stretch() != stretch => {
+                    self.miss(&ids);
+                    (0, 0)
+                }
+                Job::Ahead(stretch, ids) => (ids.len() as u32, self.bring(source, (stretch, 0), &ids, &mut |_| ())),
+            };
+            if let Some(decided) = readers.done(reads, bytes, began) {
+                self.turned(readers, decided);
+            }
         }
     }
 
@@ -142,49 +238,65 @@ impl ReadAhead {
     }
 
     fn read(&self, source: &dyn Source, look: &Look, ids: &[SampleId]) {
-        let stopped = || self.window.lock().stretch() != look.stretch;
         // From here on another may look, while this call's last answers come: enough to keep the link busy.
         let few = (ids.len() / 4).max(FEW);
         let mut ceded = ids.len() <= few;
         if ceded {
             self.cede();
         }
+        self.bring(source, (look.stretch, look.request_bytes), ids, &mut |unanswered| {
+            if !ceded && unanswered <= few {
+                ceded = true;
+                self.cede();
+            }
+        });
+        if !ceded {
+            self.cede();
+        }
+    }
+
+    /// Reads `ids` for a stretch, by requests of about so many bytes, and tells how many are left after each answer. The
+    /// bytes that have come.
+    fn bring(
+        &self,
+        source: &dyn Source,
+        (stretch, request_bytes): (u64, u64),
+        ids: &[SampleId],
+        left: &mut dyn FnMut(usize),
+    ) -> u64 {
+        let stopped = || self.window.lock().stretch() != stretch;
+        let mut bytes = 0;
         let mut unanswered: HashSet<SampleId> = ids.iter().copied().collect();
         let read = AssertUnwindSafe(|| {
-            source.fetch_by(look.request_bytes, &stopped, ids, &mut |k, payload| {
+            source.fetch_by(request_bytes, &stopped, ids, &mut |k, payload| {
                 let Some(&id) = ids.get(k).filter(|id| unanswered.remove(id)) else {
                     return ControlFlow::Continue(());
                 };
                 match payload {
                     Ok(payload) if !source.sized() || payload.data.len() as u64 == source.payload_bytes(id) => {
+                        bytes += payload.data.len() as u64;
                         self.land(id, Arc::new([payload.data, payload.target].concat()));
                     }
                     // Its batch asks for it again, and says what is wrong with it.
                     _ => self.miss(&[id]),
                 }
-                if !ceded && unanswered.len() <= few {
-                    ceded = true;
-                    self.cede();
-                }
+                left(unanswered.len());
                 if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })
         });
-        let read = catch_unwind(read);
-        if !ceded {
-            self.cede();
-        }
-        match read {
+        match catch_unwind(read) {
             Ok(Traffic { requests, vain_bytes, .. }) => {
                 self.counters.store_requests_total.fetch_add(requests, Relaxed);
                 self.counters.store_vain_bytes_total.fetch_add(vain_bytes, Relaxed);
             }
             // It happens again where the batch asks, which has somebody to tell.
             Err(_) => {
-                tracing::error!(pass = look.pass, samples = ids.len(), "the source panicked while it was read ahead")
+                tracing::error!(samples = ids.len(), "the source panicked while it was read ahead")
             }
         }
         // It does not come. Of the others nothing is said: by now another call may be asking for them.
         self.miss(&unanswered.into_iter().collect::<Vec<_>>());
+        bytes
     }
 
     fn land(&self, id: SampleId, landed: Landed) {
@@ -207,6 +319,9 @@ impl ReadAhead {
 
     /// A batch of pass `pass` was decided: what was read for it and is cached by now is let go of.
     pub(super) fn settle(&self, pass: u64, decision: &Decision) {
+        if !self.is_on() {
+            return;
+        }
         let rows = decision.lookups.iter().zip(&decision.ids);
         let cached = rows.filter(|(lookup, _)| **lookup == Lookup::Resident).map(|(_, &id)| id);
         let vain = self.window.lock().settle(pass, decision.reach, cached);
@@ -216,7 +331,13 @@ impl ReadAhead {
 
     /// A batch has ended: nobody has its samples in hand any more.
     pub(super) fn released(&self) {
-        if self.window.lock().released() {
+        if !self.is_on() {
+            return;
+        }
+        let mut window = self.window.lock();
+        self.rest(&window);
+        if window.released() {
+            drop(window);
             self.room.notify_all();
         }
     }
@@ -225,112 +346,5 @@ impl ReadAhead {
     pub(super) fn doubt(&self, ids: &[SampleId]) {
         self.window.lock().doubt(ids);
         self.room.notify_all();
-    }
-
-    /// As [`Source::fetch_by`] for the samples of a batch: from what was read ahead, and from `source` what was
-    /// not.
-    pub(super) fn fetch_unless(
-        &self,
-        source: &dyn Source,
-        stopped: &dyn Fn() -> bool,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> Traffic {
-        let traffic = Cell::new(Traffic::default());
-        let add = |more: Traffic| {
-            let mut sum = traffic.get();
-            sum += more;
-            traffic.set(sum);
-        };
-        let ControlFlow::Continue(at_first) = self.take((0..ids.len()).collect(), ids, sink) else {
-            return traffic.get();
-        };
-        self.counters.read_ahead_samples_total.fetch_add(at_first.landed, Relaxed);
-        add(at_first.repeated);
-        // First, so that they are under way too while the others are waited for.
-        let mut broken = false;
-        let mut ask = |absent: &[usize], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>| {
-            if absent.is_empty() {
-                return false;
-            }
-            let wanted: Vec<SampleId> = absent.iter().filter_map(|&k| ids.get(k).copied()).collect();
-            add(source.fetch_by(u64::MAX, stopped, &wanted, &mut |at, payload| {
-                let going = absent.get(at).map_or(ControlFlow::Continue(()), |&k| sink(k, payload));
-                broken |= going.is_break();
-                going
-            }));
-            broken
-        };
-        if ask(&at_first.absent, sink) {
-            return traffic.get();
-        }
-        let (mut under_way, mut missed) = (at_first.under_way, Vec::new());
-        while !under_way.is_empty() {
-            if stopped() {
-                return traffic.get();
-            }
-            self.wait(&under_way, ids);
-            let ControlFlow::Continue(taken) = self.take(under_way, ids, sink) else { return traffic.get() };
-            self.counters.read_ahead_late_total.fetch_add(taken.landed, Relaxed);
-            add(taken.repeated);
-            missed.extend(taken.absent);
-            under_way = taken.under_way;
-        }
-        ask(&missed, sink);
-        traffic.get()
-    }
-
-    /// Hands what has come of the positions `wanted` to `sink`.
-    fn take(
-        &self,
-        wanted: Vec<usize>,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> ControlFlow<(), Taken> {
-        let (mut here, mut taken, mut free_bytes) = (Vec::new(), Taken::default(), 0);
-        {
-            let mut window = self.window.lock();
-            for k in wanted {
-                match ids.get(k).map_or(window::Taken::Nothing, |&id| window.take(id)) {
-                    window::Taken::Landed { landed, stays, used } => {
-                        free_bytes += if stays { 0 } else { landed.len() as u64 };
-                        if used {
-                            taken.repeated.repeated_samples += 1;
-                            taken.repeated.repeated_bytes += (landed.len() as u64).saturating_sub(self.target_bytes);
-                        }
-                        here.push((k, landed));
-                    }
-                    window::Taken::UnderWay => taken.under_way.push(k),
-                    window::Taken::Nothing => taken.absent.push(k),
-                }
-            }
-        }
-        taken.landed = here.len() as u64;
-        let mut going = ControlFlow::Continue(());
-        for (k, landed) in here {
-            let data = landed.len().saturating_sub(self.target_bytes as usize);
-            let (data, target) = landed.split_at(data);
-            going = sink(k, Ok(Payload { data, target, near: true }));
-            if going.is_break() {
-                break;
-            }
-        }
-        if taken.landed > 0 {
-            let mut window = self.window.lock();
-            window.give_back(free_bytes);
-            drop(window);
-            self.room.notify_all();
-        }
-        going?;
-        ControlFlow::Continue(taken)
-    }
-
-    /// Until one of the positions `under_way` has come or will not, or for a moment.
-    fn wait(&self, under_way: &[usize], ids: &[SampleId]) {
-        let mut window = self.window.lock();
-        let is_there = |k: &usize| ids.get(*k).is_none_or(|&id| !window.is_under_way(id));
-        if !under_way.iter().any(is_there) {
-            self.landed.wait_for(&mut window, PATIENCE);
-        }
     }
 }

@@ -120,6 +120,8 @@ pub(super) struct Window {
     bytes: u64,
     /// Asked for in this pass.
     asked_bytes: u64,
+    /// Nothing more is to be asked for, until further notice.
+    paused: bool,
     closed: bool,
 }
 
@@ -142,6 +144,7 @@ impl Window {
             due: HashSet::new(),
             bytes: 0,
             asked_bytes: 0,
+            paused: false,
             closed: false,
         }
     }
@@ -172,6 +175,14 @@ impl Window {
     pub(super) fn close(&mut self) {
         self.closed = true;
     }
+    /// No more is asked for from now on, or it is again.
+    pub(super) fn pause(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+    /// Whether it is paused, and nothing is here or on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.paused && self.bytes == 0 && self.asked.is_empty()
+    }
     pub(super) fn is_closed(&self) -> bool {
         self.closed
     }
@@ -188,7 +199,7 @@ impl Window {
         let free_bytes = self.limit.saturating_sub(self.bytes);
         let time = self.fresh || free_bytes >= enough_bytes;
         let nothing = !time && self.due.is_empty();
-        if self.closed || self.whole || self.looking || self.blocked || nothing {
+        if self.closed || self.paused || self.whole || self.looking || self.blocked || nothing {
             return None;
         }
         let enough_bytes = if time { enough_bytes } else { 0 };

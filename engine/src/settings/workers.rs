@@ -6,6 +6,10 @@ use crate::crew::{Processors, share};
 /// Read ahead where nobody says how much: some tens of thousands of small samples, or a few batches of photographs.
 const READ_AHEAD_BYTES: u64 = 128 << 20;
 
+/// Of files of this machine so many batches, and at least as many samples as threads that read them beside each other.
+const FILES_AHEAD_BATCHES: u64 = 8;
+const FILES_AHEAD_MIN: u64 = 64;
+
 /// Batch slots of threads beyond those that a run begins with take so much at most.
 const MORE_BYTES: usize = 256 << 20;
 
@@ -43,6 +47,13 @@ impl Settings {
     /// How much is read ahead of a dataset, which lies behind a network or not.
     pub fn read_ahead_bytes(&self, remote: bool) -> u64 {
         self.read_ahead.unwrap_or(if remote && self.worker_count() > 0 { READ_AHEAD_BYTES } else { 0 })
+    }
+
+    /// How much is read ahead of files of this machine while their reads take long, of samples of `sample_bytes` in the
+    /// mean: a few batches, so that ranks which share a slow file system leave it to the one that is behind.
+    pub fn files_ahead_bytes(&self, sample_bytes: u64) -> u64 {
+        let samples = FILES_AHEAD_BATCHES.saturating_mul(self.batch_size as u64).max(FILES_AHEAD_MIN);
+        self.read_ahead_bytes(true).min(self.read_ahead.unwrap_or(samples.saturating_mul(sample_bytes.max(1))))
     }
 
     /// Batch slots kept busy: one per worker being filled, `prefetch_factor` more each, and one being handed over.
@@ -111,6 +122,19 @@ mod tests {
         assert!(narrower.validate(100).unwrap_err().to_string().contains("max_slots 3 is below the 4 slots"));
         let named = Settings { workers: Some(3), ..found(8) };
         assert_eq!((named.worker_count(), named.worker_max(small)), (3, 3));
+    }
+
+    #[test]
+    fn of_slow_files_a_few_batches_are_read_ahead_and_never_more_than_of_a_store() {
+        let settings = |batch_size, workers, read_ahead| Settings { batch_size, workers, read_ahead, ..found(2) };
+        let bytes = |settings: Settings| settings.files_ahead_bytes(1000);
+        assert_eq!(bytes(settings(8, None, None)), 64_000);
+        assert_eq!(bytes(settings(100, None, None)), 800_000);
+        assert_eq!(bytes(settings(1 << 20, None, None)), READ_AHEAD_BYTES);
+        assert_eq!(settings(100, None, None).files_ahead_bytes(u64::MAX), READ_AHEAD_BYTES);
+        assert_eq!(settings(100, None, None).read_ahead_bytes(true), READ_AHEAD_BYTES);
+        assert_eq!(bytes(settings(100, Some(0), None)), 0, "nobody is there to read");
+        assert_eq!([0, 5, 1 << 40].map(|said| bytes(settings(8, None, Some(said)))), [0, 5, 1 << 40]);
     }
 
     #[test]

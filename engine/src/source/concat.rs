@@ -218,6 +218,9 @@ impl Source for Concat {
             CircuitNumbers { opened: a.opened + b.opened, skipped: a.skipped + b.skipped, ..worse }
         })
     }
+    fn in_turn(&self) -> bool {
+        self.parts.iter().all(|part| part.in_turn())
+    }
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.parts.iter().for_each(|part| part.tell(decisions));
     }

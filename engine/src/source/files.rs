@@ -120,6 +120,9 @@ impl<R: Reader> Source for Files<R> {
     fn remote(&self) -> bool {
         self.reader.remote()
     }
+    fn in_turn(&self) -> bool {
+        self.reader.in_turn()
+    }
     fn digest(&self) -> String {
         let catalog = &self.catalog;
         let mut digest = Fingerprint::new(self.len(), &self.form, &self.target_spec, &catalog.classes);

@@ -167,17 +167,24 @@ fn now(meta: &Metadata) -> String {
 }
 
 impl Reader for LocalReader {
+    fn in_turn(&self) -> bool {
+        true
+    }
+
     fn read(
         &self,
         catalog: &Arc<Catalog>,
         wanted: &[(usize, SampleId)],
         _request_bytes: u64,
-        _stopped: &dyn Fn() -> bool, // the sink says it soon enough
+        stopped: &dyn Fn() -> bool,
         sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
     ) -> Traffic {
         // All grow to what is needed once and serve the whole call.
         let (mut buf, mut path, mut together) = (Vec::new(), PathBuf::new(), Together::default());
         for &(k, id) in wanted {
+            if stopped() {
+                break;
+            }
             let going = match catalog.place(id) {
                 None => sink(k, id, Err(out_of_range(id, catalog.places.len()))),
                 Some(place) if place.shard == Place::OWN_FILE => {

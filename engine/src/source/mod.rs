@@ -20,6 +20,7 @@
 //! retry.rs, failure.rs  one budget of retries a store, a breaker; what a store's errors mean
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
 //! hub.rs     the Hugging Face Hub as a store      ais.rs, ais_wire.rs  AIStore      listed.rs  what both are
+//! lanes.rs, flow.rs, tuner.rs  how many requests ahead of need are in flight
 //! lister.rs, lists.rs, list_stream.rs  many samples with one request, of a store that takes lists of them
 //! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached      several.rs  shards at once
 //! address.rs  a URL apart from its secrets      cloud_settings.rs  what environment and caller say of a store
@@ -70,6 +71,7 @@ mod failure;
 mod fields;
 mod files;
 mod fingerprint;
+mod flow;
 mod folder;
 mod found;
 #[cfg(any(test, fuzzing))]
@@ -157,6 +159,7 @@ pub(crate) use decode::resample;
 pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch, ending_of, endings};
 pub use fields::Fields;
 pub use fingerprint::Fingerprint;
+pub(crate) use flow::Flow;
 pub use open::open;
 pub use options::{DiskTier, OnShard, OpenOptions, Throttle};
 pub use payload::apart;
@@ -358,6 +361,13 @@ pub trait Source: Send + Sync {
     /// Whether bytes that turn out not to be a sample may come right when they are fetched again: they came over a
     /// network.
     fn remote(&self) -> bool {
+        false
+    }
+
+    /// Whether samples are read from files of this machine, one after the other on the calling thread, so that several
+    /// threads bring more where a read waits for its device. Such a source asks `stopped` of [`Self::fetch_by`] before each
+    /// read, and hands to the sink what it has read when the answer is yes.
+    fn in_turn(&self) -> bool {
         false
     }
 

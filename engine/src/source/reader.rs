@@ -36,6 +36,11 @@ pub(super) trait Reader: Send + Sync {
         0
     }
 
+    /// As [`Source::in_turn`](super::Source::in_turn).
+    fn in_turn(&self) -> bool {
+        false
+    }
+
     /// As [`Source::tell`](super::Source::tell).
     fn tell(&self, _decisions: &Arc<Decisions>) {}
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::files::{changed, out_of_range};
 use super::identity::Stamp;
-use super::{Fields, Fingerprint, Form, Payload, Source};
+use super::{Fields, Fingerprint, Form, Payload, Source, Traffic};
 use crate::error::{Error, Result};
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
 
@@ -79,13 +79,16 @@ impl Records {
         self.data_bytes + self.target.bytes()
     }
 
-    /// Reads samples into `buf`, one after the other; by sample, what went wrong.
-    fn read(&self, ids: &[SampleId], buf: &mut Vec<u8>) -> Vec<Option<Error>> {
+    /// Reads samples into `buf`, one after the other, until `stopped`; by sample that was read, what went wrong.
+    fn read(&self, ids: &[SampleId], buf: &mut Vec<u8>, stopped: &dyn Fn() -> bool) -> Vec<Option<Error>> {
         let row_bytes = self.row_bytes();
         buf.clear();
         buf.resize(ids.len() * row_bytes, 0);
         let mut wrong: Vec<Option<Error>> = Vec::with_capacity(ids.len());
         for (&id, mut row) in ids.iter().zip(buf.chunks_exact_mut(row_bytes)) {
+            if stopped() {
+                break;
+            }
             let mut failed = (id as usize >= self.samples).then(|| out_of_range(id, self.samples));
             for column in &self.columns {
                 let (into, rest) = std::mem::take(&mut row).split_at_mut(column.row_bytes);
@@ -187,20 +190,39 @@ impl Source for Records {
         digest.finish()
     }
 
+    fn in_turn(&self) -> bool {
+        true
+    }
+
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+        self.fetch_by(u64::MAX, &|| false, ids, sink);
+    }
+
+    fn fetch_by(
+        &self,
+        _: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
         let row_bytes = self.row_bytes();
         let together = (TOGETHER_BYTES / row_bytes.max(1)).max(1);
         let mut buf = Vec::new();
         for (number, ids) in ids.chunks(together).enumerate() {
-            let wrong = self.read(ids, &mut buf);
+            let wrong = self.read(ids, &mut buf, stopped);
+            let all = wrong.len() == ids.len();
             for (k, (failed, row)) in wrong.into_iter().zip(buf.chunks_exact(row_bytes)).enumerate() {
                 let (data, target) = row.split_at(self.data_bytes);
                 let answer = failed.map_or(Ok(Payload::new(data, target)), Err);
                 if sink(number * together + k, answer).is_break() {
-                    return;
+                    return Traffic::default();
                 }
             }
+            if !all {
+                break;
+            }
         }
+        Traffic::default()
     }
 }
 

@@ -146,6 +146,9 @@ impl Source for Subset {
     fn remote(&self) -> bool {
         self.inner.remote()
     }
+    fn in_turn(&self) -> bool {
+        self.inner.in_turn()
+    }
     fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
         self.inner.proof(self.inner(id)?)
     }

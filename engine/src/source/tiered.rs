@@ -286,6 +286,9 @@ impl<T: Tier> Source for Tiered<T> {
     fn remote(&self) -> bool {
         self.source.remote()
     }
+    fn in_turn(&self) -> bool {
+        self.source.in_turn()
+    }
     fn doubt(&self, ids: &[SampleId]) {
         if self.made_by.is_current() {
             self.tier.forget(ids);

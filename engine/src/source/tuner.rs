@@ -4,7 +4,8 @@
 //! is short: then each answer takes longer with every further request, and what is needed first shares the link with
 //! what is needed last. More bring more where requests wait for their first byte. So it tries fewer as long as the rate
 //! holds, but never fewer than *answers a second × latency*, which are needed for the wait alone; and more as long as
-//! the rate follows. Then it rests, until the link is another one.
+//! the rate follows. Then it rests, until the link is another one. Where each request takes a thread it begins with a
+//! few, and tries more first.
 //!
 //! It is told what a quarter of a second showed, and changes the number once in that time at most. Where fewer requests
 //! were in flight than allowed nobody asked for more, and nothing is learnt.
@@ -92,10 +93,11 @@ pub(super) struct Tuner {
 }
 
 impl Tuner {
-    /// At most `max` requests, and as many to begin with.
-    pub(super) fn new(max: usize) -> Self {
+    /// At most `max` requests, and `start` to begin with.
+    pub(super) fn new(start: usize, max: usize) -> Self {
         let (max, phase) = (max.max(1), Phase::New);
-        Self { max, target: max, phase, settling: 0, since_change_s: 0.0, odd: 0, least_wait_s: f64::INFINITY }
+        let target = start.clamp(1, max);
+        Self { max, target, phase, settling: 0, since_change_s: 0.0, odd: 0, least_wait_s: f64::INFINITY }
     }
 
     /// Requests that may be in flight.
@@ -121,6 +123,7 @@ impl Tuner {
         self.least_wait_s = (self.least_wait_s * (1.0 + FORGOTTEN)).min(now.first_byte_s);
         let before = self.target;
         let why = match self.phase {
+            Phase::New if before < self.max => self.more(now, Why::MayBeMore),
             Phase::New => self.fewer(before, now, Why::MayBeFewer),
             Phase::Fewer { at, best } => self.lowered(at, best, now),
             Phase::More { at, before } => self.raised(at, before, now),

@@ -100,7 +100,7 @@ fn best(link: Profile) -> u64 {
 /// Twenty-five seconds of each profile. By profile: the bytes of all but its first five seconds, and how many of them
 /// were behind a change.
 fn tuned(profiles: &[Profile], seed: u64) -> (Vec<(u64, usize)>, Vec<Change>) {
-    let (mut model, mut tuner) = (Model::new(seed), Tuner::new(64));
+    let (mut model, mut tuner) = (Model::new(seed), Tuner::new(64, 64));
     let (mut all, mut changes) = (Vec::new(), Vec::new());
     for &link in profiles {
         let (mut bytes, mut late) = (0, 0);
@@ -139,7 +139,7 @@ fn it_is_as_good_as_the_best_fixed_number_soon_after_the_link_has_changed_and_th
 #[test]
 fn a_short_link_gets_few_and_a_long_wait_many() {
     let at_end = |link| {
-        let (mut model, mut tuner) = (Model::new(1), Tuner::new(64));
+        let (mut model, mut tuner) = (Model::new(1), Tuner::new(64, 64));
         (0..intervals(10.0)).for_each(|_| _ = tuner.follow(model.interval(link, tuner.target())));
         tuner.target()
     };
@@ -153,7 +153,7 @@ fn a_short_link_gets_few_and_a_long_wait_many() {
 
 #[test]
 fn nothing_is_learnt_of_a_store_that_is_not_asked_for_enough_or_does_not_answer() {
-    let mut tuner = Tuner::new(64);
+    let mut tuner = Tuner::new(64, 64);
     let idle = Seen { seconds: 0.25, answers: 100, bytes: 1 << 20, first_byte_s: 0.01, in_flight: 12.0 };
     let silent = Seen { answers: 0, bytes: 0, first_byte_s: 0.0, in_flight: 64.0, ..idle };
     let empty = Seen { bytes: 0, in_flight: 64.0, ..idle };
@@ -168,5 +168,5 @@ fn nothing_is_learnt_of_a_store_that_is_not_asked_for_enough_or_does_not_answer(
         tuner.follow(odd);
         assert!((1..=64).contains(&tuner.target()));
     }
-    assert_eq!(Tuner::new(0).target(), 1);
+    assert_eq!(Tuner::new(0, 0).target(), 1);
 }

@@ -138,6 +138,9 @@ impl Source for Odd {
     fn remote(&self) -> bool {
         true
     }
+    fn in_turn(&self) -> bool {
+        true
+    }
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.hears(format!("limit {bytes_per_s:?}"));
         true
@@ -224,8 +227,8 @@ fn answers_as_what_it_wraps(wrapper: &dyn Source, places: &Places, wrapped: &[Ar
     assert!(wrapper.describe().contains("odd 1"), "{}", wrapper.describe());
     assert_eq!((wrapper.form(), wrapper.target_spec()), (first.form(), first.target_spec()));
     assert_eq!((wrapper.pieces(), wrapper.classes()), (first.pieces(), first.classes()));
-    let same = (wrapper.sized(), wrapper.in_memory(), wrapper.remote());
-    assert_eq!(same, (first.sized(), first.in_memory(), first.remote()));
+    let same = (wrapper.sized(), wrapper.in_memory(), wrapper.remote(), wrapper.in_turn());
+    assert_eq!(same, (first.sized(), first.in_memory(), first.remote(), first.in_turn()));
     let labels: Vec<i64> = places.iter().map(|(odd, id)| odd.labels[*id as usize]).collect();
     assert_eq!(wrapper.labels(), Some(&labels[..]));
     for (id, (odd, inner)) in (0..).zip(places) {

@@ -247,13 +247,15 @@ counters! {
     cache_bytes: Gauge, Bytes;
     /// Bytes that were asked for ahead of their batch, or have come and wait for it.
     read_ahead_bytes: Gauge, Bytes;
-    /// Requests to the store ahead of need that may be in flight, as many as its link has use for now; 0: none are made.
+    /// Requests to the store ahead of need that may be in flight, as many as its link has use for now; of files of this
+    /// machine that turned out to be slow, reads. 0: none are made.
     read_ahead_requests: Gauge, Requests;
     /// Times that this number was changed.
     read_ahead_changes_total: Counter, Changes;
     /// Why it was last: 1 as much may come with fewer, 2 as much comes with fewer, 3 less comes with fewer, 4 more brings
     /// nothing, 5 the rate follows, 6 requests have become smaller, 7 larger, 8 more comes than before, 9 less comes, 10
-    /// answers take longer and no more comes, 11 answers come sooner. 0: it was not.
+    /// answers take longer and no more comes, 11 answers come sooner, 12 more may come with more, 13 reads of files take
+    /// long, 14 reads of files take no time. 0: it was not.
     read_ahead_reason: Gauge, Code;
     /// The circuit before the disk tier: 0 closed, 1 open (it is left out), 2 half open (it is tried).
     disk_circuit: Gauge, Code;

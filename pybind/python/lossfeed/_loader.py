@@ -68,8 +68,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.
         generator: what the seed is drawn from, see ``seed``.
         prefetch_factor: batches each worker prepares ahead, default 2.
-        read_ahead: host memory for samples that are read before their batch, the next epoch's too, in bytes or as text. It
-            changes nothing else. None: 128 MiB for data behind a network, if there are workers; else 0, for none.
+        read_ahead: host memory for samples read before their batch, the next epoch's too, in bytes or as text. It changes
+            nothing else. None, with workers: 128 MiB behind a network, eight batches of files that are slow; else 0.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are, ready on the current stream.
         cache: host memory for samples: bytes, text (``"2GiB"``), or a share of the dataset (``"20%"`` or a float up
             to 1.0). None or 0: no cache. The limit is never exceeded.
