@@ -6,13 +6,15 @@
 //! then is the work that a request takes on both sides.
 //!
 //! Latency and bandwidth are measured on the requests that are made anyway, and assumed until then. Bandwidth shows in
-//! long bodies, and where all are short in how much longer the longer ones take. An estimate that is wrong costs time
-//! and never data.
+//! long bodies, and where all are short in how much longer an answer takes the more is under way (`short.rs`). It is
+//! never held to be less than what came of late. An estimate that is wrong costs time and never data.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+
+use super::short::{FORGOTTEN, Load, Short};
 
 /// What is assumed of a store that nobody has asked yet: one in the same region, through one connection. Stores take
 /// 10 to 30 ms to the first byte of an object in use (AWS's guidelines for S3 name 100 ms and more for others) and give
@@ -24,15 +26,10 @@ const ASSUMED_BYTES: f64 = LATENCY_S * BYTES_PER_S;
 /// Share that a new measurement has in what is believed: single slow answers do not move it far, and it has followed a
 /// change after some thirty requests.
 const NEWS: f64 = 1.0 / 16.0;
-/// Where nothing long is read, nothing is learnt of bandwidth: after some thousands of short bodies it is assumed again.
-/// Else a link that was slow for a moment would be held to be slow for ever, since nothing long is read from a slow one.
-const FORGOTTEN: f64 = 1.0 / 2048.0;
-/// So many short bodies are looked at before anything is concluded from them.
-const SHORT_MIN: f64 = 64.0;
-/// They show that a byte takes time if the slope of time over size is so many standard errors above 0.
-const SURE: f64 = 4.0;
 /// An answer that took longer counts as this many times the usual: one in a hundred takes ten times as long.
 const LATENCY_TIMES_MAX: f64 = 4.0;
+/// What came is looked at over so long: what a socket's buffer held back for a moment makes no second richer.
+const LATELY_S: f64 = 0.5;
 /// Shorter bodies come in one burst with the answer's head and say nothing about bandwidth: they fit in the socket's
 /// buffer.
 const BODY_BYTES_MIN: u64 = 64 << 10;
@@ -62,6 +59,7 @@ pub(super) struct Link {
     timeout: Option<Duration>,
     /// Bytes of all bodies so far.
     brought: AtomicU64,
+    under_way: Mutex<Load>,
     believed: Mutex<Believed>,
 }
 
@@ -71,53 +69,77 @@ struct Believed {
     bytes: f64,
     seconds: f64,
     short: Short,
+    lately: Lately,
 }
 
-/// Sizes of short bodies and the time until they had come: sums of both, of their squares and of their products. Older
-/// ones are forgotten as slowly as what long bodies showed.
-#[derive(Default)]
-struct Short {
-    count: f64,
-    bytes: f64,
-    seconds: f64,
-    bytes_bytes: f64,
-    bytes_seconds: f64,
-    seconds_seconds: f64,
+/// The most bytes a second that came of late: so many can come.
+struct Lately {
+    since: Option<Instant>,
+    brought: u64,
+    bytes_per_s: f64,
 }
 
-impl Short {
-    fn learn(&mut self, bytes: f64, seconds: f64) {
-        // Single slow answers say little here too.
-        let usual = if self.count < SHORT_MIN { f64::INFINITY } else { LATENCY_TIMES_MAX * self.seconds / self.count };
-        let seconds = seconds.min(usual);
-        let more = [1.0, bytes, seconds, bytes * bytes, bytes * seconds, seconds * seconds];
-        let Self { count, bytes, seconds, bytes_bytes, bytes_seconds, seconds_seconds } = self;
-        for (sum, more) in [count, bytes, seconds, bytes_bytes, bytes_seconds, seconds_seconds].into_iter().zip(more) {
-            *sum += more - *sum * FORGOTTEN;
+impl Lately {
+    /// By `now` the link has brought so much in all.
+    fn learn(&mut self, brought: u64, now: Instant) {
+        let since = *self.since.get_or_insert(now);
+        let seconds = now.saturating_duration_since(since).as_secs_f64();
+        if seconds >= LATELY_S {
+            let bytes_per_s = brought.saturating_sub(self.brought) as f64 / seconds;
+            self.bytes_per_s = bytes_per_s.max(self.bytes_per_s * (1.0 - NEWS));
+            (self.since, self.brought) = (Some(now), brought);
         }
     }
+}
 
-    /// The time that one byte more takes, by least squares; `None` if that may be chance. Requests that share the link
-    /// each see less of its bandwidth than there is, never more.
-    fn seconds_per_byte(&self) -> Option<f64> {
-        let (bytes, seconds) = (self.bytes / self.count, self.seconds / self.count);
-        let spread = self.bytes_bytes / self.count - bytes * bytes;
-        let together = self.bytes_seconds / self.count - bytes * seconds;
-        let slope = together / spread;
-        let left = (self.seconds_seconds / self.count - seconds * seconds - slope * together).max(0.0);
-        let error = (left / (self.count * spread)).sqrt();
-        // Sizes that hardly differ show nothing but rounding.
-        let shows = self.count >= SHORT_MIN && spread > 1e-6 * bytes * bytes;
-        (shows && slope > SURE * error && slope > 0.0).then_some(slope)
+/// A request that was sent. When it is dropped it is not under way any more.
+pub(super) struct Sent<'a> {
+    link: &'a Link,
+    bytes: u64,
+    load: Load,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let mut under_way = self.link.under_way.lock();
+        under_way.requests -= 1;
+        under_way.bytes -= self.bytes;
     }
+}
+
+impl Sent<'_> {
+    /// It was answered after `first_byte`. Its body came in `body`, until `now`; when that began the link had brought
+    /// `before` bytes in all.
+    pub(super) fn answered(self, first_byte: Duration, body: Duration, before: u64, now: Instant) {
+        let brought = self.link.brought();
+        let Self { ref link, bytes, load } = self;
+        link.learn(Answer { load, bytes, first_byte, body, brought: brought.saturating_sub(before) });
+        link.believed.lock().lately.learn(brought, now);
+    }
+}
+
+/// How a request went.
+struct Answer {
+    load: Load,
+    bytes: u64,
+    first_byte: Duration,
+    body: Duration,
+    /// Bytes that the link brought while the body came: those of other requests too.
+    brought: u64,
 }
 
 impl Link {
     /// `timeout` is what one request may take.
     pub(super) fn new(timeout: Option<Duration>) -> Self {
-        let believed =
-            Believed { latency_s: LATENCY_S, bytes: ASSUMED_BYTES, seconds: LATENCY_S, short: Short::default() };
-        Self { timeout, brought: AtomicU64::new(0), believed: Mutex::new(believed) }
+        let believed = Believed {
+            latency_s: LATENCY_S,
+            bytes: ASSUMED_BYTES,
+            seconds: LATENCY_S,
+            short: Short::default(),
+            lately: Lately { since: None, brought: 0, bytes_per_s: 0.0 },
+        };
+        let under_way = Mutex::new(Load { requests: 0, bytes: 0 });
+        Self { timeout, brought: AtomicU64::new(0), under_way, believed: Mutex::new(believed) }
     }
 
     /// So many bytes have come.
@@ -130,9 +152,16 @@ impl Link {
         self.brought.load(Ordering::Relaxed)
     }
 
-    /// A request of `bytes` was answered after `first_byte`. Its body came in `body`, in which the link brought
-    /// `brought` bytes: those of other requests too.
-    pub(super) fn learn(&self, first_byte: Duration, body: Duration, bytes: u64, brought: u64) {
+    /// A request of `bytes` is sent.
+    pub(super) fn send(&self, bytes: u64) -> Sent<'_> {
+        let mut under_way = self.under_way.lock();
+        under_way.requests += 1;
+        under_way.bytes += bytes;
+        Sent { link: self, bytes, load: *under_way }
+    }
+
+    fn learn(&self, answer: Answer) {
+        let Answer { load, bytes, first_byte, body, brought } = answer;
         let mut believed = self.believed.lock();
         let latency_s = first_byte.as_secs_f64().min(believed.latency_s * LATENCY_TIMES_MAX).max(1e-6);
         believed.latency_s += (latency_s - believed.latency_s) * NEWS;
@@ -140,7 +169,7 @@ impl Link {
             believed.bytes += bytes.max(brought) as f64 - believed.bytes * NEWS;
             believed.seconds += body.as_secs_f64().max(1e-6) - believed.seconds * NEWS;
         } else {
-            believed.short.learn(bytes as f64, first_byte.saturating_add(body).as_secs_f64());
+            believed.short.learn(load, first_byte.saturating_add(body).as_secs_f64());
             believed.bytes += (ASSUMED_BYTES - believed.bytes) * FORGOTTEN;
             believed.seconds += (LATENCY_S - believed.seconds) * FORGOTTEN;
         }
@@ -151,6 +180,7 @@ impl Link {
         let believed = self.believed.lock();
         let measured = believed.bytes / believed.seconds;
         let bytes_per_s = believed.short.seconds_per_byte().map_or(measured, |each| measured.min(1.0 / each));
+        let bytes_per_s = bytes_per_s.max(believed.lately.bytes_per_s);
         let lane_bytes_per_s = bytes_per_s / lanes.max(1) as f64;
         let gap_bytes = ((believed.latency_s * lane_bytes_per_s) as u64).min(GAP_BYTES_MAX);
         let work_bytes = ((WORK_S * bytes_per_s) as u64).min(WORK_BYTES_MAX);
@@ -167,6 +197,11 @@ mod tests {
         Duration::from_millis(n)
     }
 
+    /// An answer to a request that was alone under way.
+    fn learn(link: &Link, first_byte: Duration, body: Duration, bytes: u64, brought: u64) {
+        link.learn(Answer { load: Load { requests: 1, bytes }, bytes, first_byte, body, brought });
+    }
+
     #[test]
     fn what_is_measured_replaces_what_was_assumed() {
         let link = Link::new(Some(ms(30_000)));
@@ -175,7 +210,7 @@ mod tests {
         assert_eq!((link.worth(1).work_bytes, link.worth(50).work_bytes), (2500, 2500));
         // 10 ms and 8 MB/s.
         for _ in 0..200 {
-            link.learn(ms(10), ms(125), 1_000_000, 1_000_000);
+            learn(&link, ms(10), ms(125), 1_000_000, 1_000_000);
         }
         let Worth { gap_bytes, work_bytes, request_bytes_max } = link.worth(1);
         assert!((79_000..81_000).contains(&gap_bytes), "{gap_bytes}");
@@ -183,7 +218,7 @@ mod tests {
         assert!((59_000_000..61_000_000).contains(&request_bytes_max), "{request_bytes_max}");
         // The same link, shared by ten requests that each take ten times as long.
         for _ in 0..200 {
-            link.learn(ms(10), ms(1250), 1_000_000, 10_000_000);
+            learn(&link, ms(10), ms(1250), 1_000_000, 10_000_000);
         }
         assert!((79_000..81_000).contains(&link.worth(1).gap_bytes));
     }
@@ -192,10 +227,10 @@ mod tests {
     fn small_bodies_and_single_slow_answers_say_little() {
         let link = Link::new(None);
         for _ in 0..1000 {
-            link.learn(ms(20), Duration::from_nanos(1), BODY_BYTES_MIN - 1, 1 << 40);
+            learn(&link, ms(20), Duration::from_nanos(1), BODY_BYTES_MIN - 1, 1 << 40);
         }
         assert!(link.worth(1).gap_bytes.abs_diff(1_000_000) < 1000);
-        link.learn(ms(60_000), ms(0), 100, 100);
+        learn(&link, ms(60_000), ms(0), 100, 100);
         assert!(link.worth(1).gap_bytes < 1_200_000);
         assert_eq!(link.worth(1).request_bytes_max, u64::MAX);
     }
@@ -208,15 +243,16 @@ mod tests {
 
     /// Answers of a link that sends one body after the other, `lanes` at a time.
     fn queued(link: &Link, lanes: usize, bytes_per_s: f64, requests: u64) {
-        let (mut now, mut ends) = (0.0f64, std::collections::VecDeque::from(vec![0.0; lanes]));
+        let (mut now, mut ends) = (0.0f64, std::collections::VecDeque::from(vec![(0.0, 0); lanes]));
         for k in 0..requests {
-            let asked: f64 = ends.pop_front().unwrap();
+            let (asked, _): (f64, u64) = ends.pop_front().unwrap();
             now = now.max(asked + 0.01) + size(k) as f64 / bytes_per_s;
-            ends.push_back(now);
+            ends.push_back((now, size(k)));
+            let load = Load { requests: lanes as u64, bytes: ends.iter().map(|(_, bytes)| bytes).sum() };
             // The head comes at once, or with the body.
             let wait = if k % 2 == 0 { 0.01 } else { now - asked };
             let (first, body) = (Duration::from_secs_f64(wait), Duration::from_secs_f64(now - asked - wait));
-            link.learn(first, body, size(k), size(k));
+            link.learn(Answer { load, bytes: size(k), first_byte: first, body, brought: size(k) });
         }
     }
 
@@ -241,7 +277,7 @@ mod tests {
             let noise = k.wrapping_mul(0xd134_2543_de82_ef95) >> 40;
             let late = if noise % 100 == 0 { 500 } else { 0 };
             let first = Duration::from_micros(9000 + noise % 3000) + ms(late);
-            link.learn(first, Duration::from_nanos(20 * size(k)), size(k), size(k));
+            learn(&link, first, Duration::from_nanos(20 * size(k)), size(k), size(k));
             assert_eq!(link.worth(64).work_bytes, 2500, "{k}");
         }
     }
@@ -250,12 +286,12 @@ mod tests {
     fn a_link_that_was_slow_is_tried_again() {
         let link = Link::new(None);
         for _ in 0..100 {
-            link.learn(ms(20), ms(1000), 1_000_000, 1_000_000);
+            learn(&link, ms(20), ms(1000), 1_000_000, 1_000_000);
         }
         assert!((19_000..21_000).contains(&link.worth(1).gap_bytes));
-        (0..500).for_each(|_| link.learn(ms(20), ms(1), 3000, 3000));
+        (0..500).for_each(|_| learn(&link, ms(20), ms(1), 3000, 3000));
         assert!((19_000..40_000).contains(&link.worth(1).gap_bytes), "not at once");
-        (0..30_000).for_each(|_| link.learn(ms(20), ms(1), 3000, 3000));
+        (0..30_000).for_each(|_| learn(&link, ms(20), ms(1), 3000, 3000));
         assert!((900_000..1_000_001).contains(&link.worth(1).gap_bytes));
     }
 
@@ -266,7 +302,7 @@ mod tests {
         {
             let link = Link::new(Some(ms(1)));
             for _ in 0..100 {
-                link.learn(first_byte, body, bytes, bytes / 2);
+                learn(&link, first_byte, body, bytes, bytes / 2);
             }
             for lanes in [0, 1, 4096] {
                 let Worth { gap_bytes, work_bytes, request_bytes_max } = link.worth(lanes);

@@ -83,6 +83,8 @@ mod index_cache;
 mod label;
 mod lanes;
 mod link;
+#[cfg(test)]
+mod link_model_tests;
 mod list_stream;
 mod lister;
 mod lists;
@@ -117,6 +119,7 @@ pub(crate) mod runtime;
 #[cfg(not(test))]
 mod runtime;
 mod several;
+mod short;
 mod store;
 mod store_open;
 mod store_reader;

@@ -187,7 +187,7 @@ impl Store {
     ) -> Result<(Bytes, Duration), Failure> {
         let asked = || format!("{} bytes at offset {} of {}", wanted.bytes, wanted.start, (wanted.what)());
         wanted.requests.fetch_add(1, Ordering::Relaxed);
-        let started = Instant::now();
+        let (started, sent) = (Instant::now(), self.link.send(wanted.bytes));
         let paced = self.pacer.is_limited();
         let fault = self.fault(wanted.key, wanted.start, wanted.bytes);
         let once = async {
@@ -201,7 +201,7 @@ impl Store {
         }
         self.let_through(wanted.bytes, paced).await;
         let body = started.elapsed().saturating_sub(first_byte);
-        self.link.learn(first_byte, body, wanted.bytes, self.link.brought().saturating_sub(before));
+        sent.answered(first_byte, body, before, Instant::now());
         Ok((bytes, first_byte))
     }
 

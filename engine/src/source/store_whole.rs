@@ -102,7 +102,7 @@ impl Store {
         let all = Wanted { start: 0, bytes: wanted.total, ..wanted };
         wanted.requests.fetch_add(1, Ordering::Relaxed);
         self.delayed().await;
-        let (started, paced) = (Instant::now(), self.is_paced());
+        let (started, paced, sent) = (Instant::now(), self.is_paced(), self.link.send(wanted.total));
         let options = GetOptions { if_match: wanted.if_match.map(str::to_owned), ..GetOptions::default() };
         let answer =
             self.limited(&what, async { self.inner.get_opts(wanted.key, options).await.map_err(failed) }).await?;
@@ -135,7 +135,7 @@ impl Store {
         }
         self.let_through(wanted.total, paced).await;
         let body = started.elapsed().saturating_sub(first_byte);
-        self.link.learn(first_byte, body, wanted.total, self.link.brought().saturating_sub(before));
+        sent.answered(first_byte, body, before, Instant::now());
         Ok(bytes.into())
     }
 }
