@@ -6,11 +6,11 @@
 //! then is the work that a request takes on both sides.
 //!
 //! Latency and bandwidth are measured on the requests that are made anyway, and assumed until then. Bandwidth shows in
-//! long bodies, and where all are short in how much longer an answer takes the more is under way (`short.rs`). It is
-//! never held to be less than what came of late. An estimate that is wrong costs time and never data.
+//! long bodies, and where all are short in how much longer an answer takes the more is under way (`short.rs`). An
+//! estimate that is wrong costs time and never data.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -28,8 +28,6 @@ const ASSUMED_BYTES: f64 = LATENCY_S * BYTES_PER_S;
 const NEWS: f64 = 1.0 / 16.0;
 /// An answer that took longer counts as this many times the usual: one in a hundred takes ten times as long.
 const LATENCY_TIMES_MAX: f64 = 4.0;
-/// What came is looked at over so long: what a socket's buffer held back for a moment makes no second richer.
-const LATELY_S: f64 = 0.5;
 /// Shorter bodies come in one burst with the answer's head and say nothing about bandwidth: they fit in the socket's
 /// buffer.
 const BODY_BYTES_MIN: u64 = 64 << 10;
@@ -69,27 +67,6 @@ struct Believed {
     bytes: f64,
     seconds: f64,
     short: Short,
-    lately: Lately,
-}
-
-/// The most bytes a second that came of late: so many can come.
-struct Lately {
-    since: Option<Instant>,
-    brought: u64,
-    bytes_per_s: f64,
-}
-
-impl Lately {
-    /// By `now` the link has brought so much in all.
-    fn learn(&mut self, brought: u64, now: Instant) {
-        let since = *self.since.get_or_insert(now);
-        let seconds = now.saturating_duration_since(since).as_secs_f64();
-        if seconds >= LATELY_S {
-            let bytes_per_s = brought.saturating_sub(self.brought) as f64 / seconds;
-            self.bytes_per_s = bytes_per_s.max(self.bytes_per_s * (1.0 - NEWS));
-            (self.since, self.brought) = (Some(now), brought);
-        }
-    }
 }
 
 /// A request that was sent. When it is dropped it is not under way any more.
@@ -108,13 +85,11 @@ impl Drop for Sent<'_> {
 }
 
 impl Sent<'_> {
-    /// It was answered after `first_byte`. Its body came in `body`, until `now`; when that began the link had brought
-    /// `before` bytes in all.
-    pub(super) fn answered(self, first_byte: Duration, body: Duration, before: u64, now: Instant) {
-        let brought = self.link.brought();
+    /// It was answered after `first_byte`, and its body came in `body`. When that began the link had brought `before`
+    /// bytes in all.
+    pub(super) fn answered(self, first_byte: Duration, body: Duration, before: u64) {
         let Self { ref link, bytes, load } = self;
-        link.learn(Answer { load, bytes, first_byte, body, brought: brought.saturating_sub(before) });
-        link.believed.lock().lately.learn(brought, now);
+        link.learn(Answer { load, bytes, first_byte, body, brought: link.brought().saturating_sub(before) });
     }
 }
 
@@ -131,13 +106,8 @@ struct Answer {
 impl Link {
     /// `timeout` is what one request may take.
     pub(super) fn new(timeout: Option<Duration>) -> Self {
-        let believed = Believed {
-            latency_s: LATENCY_S,
-            bytes: ASSUMED_BYTES,
-            seconds: LATENCY_S,
-            short: Short::default(),
-            lately: Lately { since: None, brought: 0, bytes_per_s: 0.0 },
-        };
+        let believed =
+            Believed { latency_s: LATENCY_S, bytes: ASSUMED_BYTES, seconds: LATENCY_S, short: Short::default() };
         let under_way = Mutex::new(Load { requests: 0, bytes: 0 });
         Self { timeout, brought: AtomicU64::new(0), under_way, believed: Mutex::new(believed) }
     }
@@ -180,7 +150,6 @@ impl Link {
         let believed = self.believed.lock();
         let measured = believed.bytes / believed.seconds;
         let bytes_per_s = believed.short.seconds_per_byte().map_or(measured, |each| measured.min(1.0 / each));
-        let bytes_per_s = bytes_per_s.max(believed.lately.bytes_per_s);
         let lane_bytes_per_s = bytes_per_s / lanes.max(1) as f64;
         let gap_bytes = ((believed.latency_s * lane_bytes_per_s) as u64).min(GAP_BYTES_MAX);
         let work_bytes = ((WORK_S * bytes_per_s) as u64).min(WORK_BYTES_MAX);
@@ -260,8 +229,7 @@ mod tests {
     fn short_bodies_show_that_a_link_is_slow() {
         for lanes in [1, 5, 20, 64] {
             let link = Link::new(None);
-            // Of many at a time each is a small part of what the others wait for: more are needed to be sure.
-            queued(&link, lanes, 180e3, if lanes > 20 { 6000 } else { 500 });
+            queued(&link, lanes, 180e3, 500);
             let Worth { gap_bytes, work_bytes, .. } = link.worth(64);
             assert!(gap_bytes < 2000 && work_bytes < 20, "{lanes}: {gap_bytes}, {work_bytes}");
             // Faster again: the old ones are forgotten.

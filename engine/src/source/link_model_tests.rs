@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::catalog::Place;
 use super::link::{Link, Sent, Worth};
@@ -87,7 +87,7 @@ fn requests(link: &Link, wishes: Vec<Wish>, asked_bytes: Option<u64>) -> Vec<Run
 
 fn epoch(wire: Wire, sizes: &[u32], order: &[u32]) -> Took {
     let link = Link::new(Some(Duration::from_secs(30)));
-    let (places, start, mut took, mut state) = (places(sizes), Instant::now(), Took::default(), 1u64);
+    let (places, mut took, mut state) = (places(sizes), Took::default(), 1u64);
     let (mut now, mut line, mut server, mut next_place) = (0.0f64, 0.0f64, 0.0f64, 0);
     let (mut asked_bytes, mut last_call, mut unanswered) = (0u64, 0, 0);
     let mut to_send: VecDeque<Run> = VecDeque::new();
@@ -105,8 +105,7 @@ fn epoch(wire: Wire, sizes: &[u32], order: &[u32]) -> Took {
                     wishes.push(Wish { k: wishes.len(), id, place });
                 }
             }
-            (next_place, last_call, unanswered) =
-                (next_place + wishes.len(), wishes.len(), unanswered + wishes.len());
+            (next_place, last_call, unanswered) = (next_place + wishes.len(), wishes.len(), unanswered + wishes.len());
             to_send.extend(requests(&link, wishes, (!first).then_some(asked_bytes)));
             asked_bytes += if first { 0 } else { bytes };
         }
@@ -134,7 +133,7 @@ fn epoch(wire: Wire, sizes: &[u32], order: &[u32]) -> Took {
                 unanswered -= flight.samples;
                 let (wait, body) = (begun_s - flight.sent_s, now - begun_s);
                 let [wait, body] = [wait, body].map(Duration::from_secs_f64);
-                flight.sent.answered(wait, body, before, start + Duration::from_secs_f64(now));
+                flight.sent.answered(wait, body, before);
             }
         }
     }
@@ -143,16 +142,50 @@ fn epoch(wire: Wire, sizes: &[u32], order: &[u32]) -> Took {
 }
 
 #[test]
-fn show() {
-    let sizes = vec![2979u32; 20_000];
-    for wire in [NEAR, FAR] { for bytes_per_s in [5e6, 20e6, 1e9] { for (name, order) in [("order", (0..20_000).collect()), ("shuffled", shuffled(20_000))] { for server_s in [0.0, 0.0003] { for spread in [0.0, 0.3] {
-        let took = epoch(Wire { bytes_per_s, server_s, spread, ..wire }, &sizes, &order);
-        eprintln!("{} {bytes_per_s:e} {name} server {server_s} spread {spread}: {took:?}", wire.latency_s);
-    }}}}}
+fn small_samples_in_order_come_together_as_soon_as_the_link_is_known() {
+    let (sizes, in_order) = (vec![2979u32; 20_000], (0..20_000).collect::<Vec<u32>>());
+    for wire in [NEAR, FAR] {
+        for bytes_per_s in [20e6, 1e9] {
+            for (server_s, spread) in [(0.0, 0.0), (0.0, 0.3), (3e-4, 0.0), (3e-4, 0.3)] {
+                let wire = Wire { bytes_per_s, server_s, spread, ..wire };
+                let took = epoch(wire, &sizes, &in_order);
+                assert!(took.requests <= 2200, "{wire:?}: {took:?}");
+                // All of the archive, a wait or two for each of the dozen calls, and what the server takes.
+                let most_s = 1.1 * 71.7e6 / bytes_per_s + 20.0 * wire.latency_s + 2200.0 * server_s;
+                assert!(took.seconds < most_s, "{wire:?}: {took:?}, at most {most_s:.2} s");
+            }
+        }
+    }
+}
+
+#[test]
+fn shuffled_small_samples_cost_little_beside_a_request_each() {
+    let (sizes, order) = (vec![2979u32; 20_000], shuffled(20_000));
+    for wire in [NEAR, FAR] {
+        for bytes_per_s in [5e6, 20e6, 1e9] {
+            for spread in [0.0, 0.3] {
+                let wire = Wire { bytes_per_s, spread, ..wire };
+                let took = epoch(wire, &sizes, &order);
+                // The link alone, or the waits of as many requests as there are samples.
+                let link_s = 20_000.0 * 2979.0 / bytes_per_s;
+                let waits_s = 20_000.0 * wire.latency_s / CONNECTIONS as f64;
+                assert!(took.seconds < 1.1 * link_s.max(waits_s), "{wire:?}: {took:?}");
+                assert!(took.requests < 20_000, "{wire:?}: {took:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_link_that_is_slow_brings_little_in_vain() {
     let mut state = 3;
-    let sizes: Vec<u32> = (0..8000).map(|_| 800 + next(&mut state) as u32 % 250).collect();
-    for bytes_per_s in [180e3, 2e6] { for (name, order) in [("order", (0..8_000).collect()), ("shuffled", shuffled(8_000))] { for spread in [0.0, 0.3] {
-        let took = epoch(Wire { bytes_per_s, spread, ..NEAR }, &sizes, &order);
-        eprintln!("920 {bytes_per_s:e} {name} spread {spread}: {took:?}");
-    }}}
+    let sizes: Vec<u32> = (0..30_000).map(|_| 800 + next(&mut state) as u32 % 250).collect();
+    let wanted: u64 = sizes.iter().map(|&bytes| u64::from(bytes)).sum();
+    for order in [(0..30_000).collect(), shuffled(30_000)] {
+        for spread in [0.0, 0.3] {
+            let took = epoch(Wire { bytes_per_s: 180e3, spread, ..NEAR }, &sizes, &order);
+            // What was asked for before anything was known is a part of it.
+            assert!(took.vain_bytes * 10 < wanted, "{took:?} for {wanted} bytes");
+        }
+    }
 }

@@ -201,7 +201,7 @@ impl Store {
         }
         self.let_through(wanted.bytes, paced).await;
         let body = started.elapsed().saturating_sub(first_byte);
-        sent.answered(first_byte, body, before, Instant::now());
+        sent.answered(first_byte, body, before);
         Ok((bytes, first_byte))
     }
 
