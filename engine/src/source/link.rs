@@ -145,11 +145,13 @@ impl Link {
         }
     }
 
-    /// What is worth reading where `lanes` requests run side by side.
-    pub(super) fn worth(&self, lanes: usize) -> Worth {
+    /// What is worth reading where `lanes` requests run side by side, and no more than `limit` bytes a second are let
+    /// through.
+    pub(super) fn worth(&self, lanes: usize, limit: Option<u64>) -> Worth {
         let believed = self.believed.lock();
         let measured = believed.bytes / believed.seconds;
         let bytes_per_s = believed.short.seconds_per_byte().map_or(measured, |each| measured.min(1.0 / each));
+        let bytes_per_s = limit.map_or(bytes_per_s, |limit| bytes_per_s.min(limit as f64));
         let lane_bytes_per_s = bytes_per_s / lanes.max(1) as f64;
         let gap_bytes = ((believed.latency_s * lane_bytes_per_s) as u64).min(GAP_BYTES_MAX);
         let work_bytes = ((WORK_S * bytes_per_s) as u64).min(WORK_BYTES_MAX);
@@ -174,14 +176,14 @@ mod tests {
     #[test]
     fn what_is_measured_replaces_what_was_assumed() {
         let link = Link::new(Some(ms(30_000)));
-        assert_eq!(link.worth(1).gap_bytes, 1_000_000);
-        assert_eq!(link.worth(50).gap_bytes, 20_000, "requests that wait together save their share");
-        assert_eq!((link.worth(1).work_bytes, link.worth(50).work_bytes), (2500, 2500));
+        assert_eq!(link.worth(1, None).gap_bytes, 1_000_000);
+        assert_eq!(link.worth(50, None).gap_bytes, 20_000, "requests that wait together save their share");
+        assert_eq!((link.worth(1, None).work_bytes, link.worth(50, None).work_bytes), (2500, 2500));
         // 10 ms and 8 MB/s.
         for _ in 0..200 {
             learn(&link, ms(10), ms(125), 1_000_000, 1_000_000);
         }
-        let Worth { gap_bytes, work_bytes, request_bytes_max } = link.worth(1);
+        let Worth { gap_bytes, work_bytes, request_bytes_max } = link.worth(1, None);
         assert!((79_000..81_000).contains(&gap_bytes), "{gap_bytes}");
         assert!((395..405).contains(&work_bytes), "{work_bytes}");
         assert!((59_000_000..61_000_000).contains(&request_bytes_max), "{request_bytes_max}");
@@ -189,7 +191,10 @@ mod tests {
         for _ in 0..200 {
             learn(&link, ms(10), ms(1250), 1_000_000, 10_000_000);
         }
-        assert!((79_000..81_000).contains(&link.worth(1).gap_bytes));
+        assert!((79_000..81_000).contains(&link.worth(1, None).gap_bytes));
+        // A limit is known, and needs no measuring.
+        assert_eq!(link.worth(1, Some(800_000)).work_bytes, 40);
+        assert_eq!(link.worth(1, Some(1 << 40)), link.worth(1, None));
     }
 
     #[test]
@@ -198,10 +203,10 @@ mod tests {
         for _ in 0..1000 {
             learn(&link, ms(20), Duration::from_nanos(1), BODY_BYTES_MIN - 1, 1 << 40);
         }
-        assert!(link.worth(1).gap_bytes.abs_diff(1_000_000) < 1000);
+        assert!(link.worth(1, None).gap_bytes.abs_diff(1_000_000) < 1000);
         learn(&link, ms(60_000), ms(0), 100, 100);
-        assert!(link.worth(1).gap_bytes < 1_200_000);
-        assert_eq!(link.worth(1).request_bytes_max, u64::MAX);
+        assert!(link.worth(1, None).gap_bytes < 1_200_000);
+        assert_eq!(link.worth(1, None).request_bytes_max, u64::MAX);
     }
 
     /// A request's size: most are single small samples, some bring several.
@@ -230,11 +235,11 @@ mod tests {
         for lanes in [1, 5, 20, 64] {
             let link = Link::new(None);
             queued(&link, lanes, 180e3, 500);
-            let Worth { gap_bytes, work_bytes, .. } = link.worth(64);
+            let Worth { gap_bytes, work_bytes, .. } = link.worth(64, None);
             assert!(gap_bytes < 2000 && work_bytes < 20, "{lanes}: {gap_bytes}, {work_bytes}");
             // Faster again: the old ones are forgotten.
             queued(&link, lanes, 1e9, 30_000);
-            assert!(link.worth(64).work_bytes > 1000, "{lanes}");
+            assert!(link.worth(64, None).work_bytes > 1000, "{lanes}");
         }
     }
 
@@ -246,7 +251,7 @@ mod tests {
             let late = if noise % 100 == 0 { 500 } else { 0 };
             let first = Duration::from_micros(9000 + noise % 3000) + ms(late);
             learn(&link, first, Duration::from_nanos(20 * size(k)), size(k), size(k));
-            assert_eq!(link.worth(64).work_bytes, 2500, "{k}");
+            assert_eq!(link.worth(64, None).work_bytes, 2500, "{k}");
         }
     }
 
@@ -256,11 +261,11 @@ mod tests {
         for _ in 0..100 {
             learn(&link, ms(20), ms(1000), 1_000_000, 1_000_000);
         }
-        assert!((19_000..21_000).contains(&link.worth(1).gap_bytes));
+        assert!((19_000..21_000).contains(&link.worth(1, None).gap_bytes));
         (0..500).for_each(|_| learn(&link, ms(20), ms(1), 3000, 3000));
-        assert!((19_000..40_000).contains(&link.worth(1).gap_bytes), "not at once");
+        assert!((19_000..40_000).contains(&link.worth(1, None).gap_bytes), "not at once");
         (0..30_000).for_each(|_| learn(&link, ms(20), ms(1), 3000, 3000));
-        assert!((900_000..1_000_001).contains(&link.worth(1).gap_bytes));
+        assert!((900_000..1_000_001).contains(&link.worth(1, None).gap_bytes));
     }
 
     #[test]
@@ -273,7 +278,7 @@ mod tests {
                 learn(&link, first_byte, body, bytes, bytes / 2);
             }
             for lanes in [0, 1, 4096] {
-                let Worth { gap_bytes, work_bytes, request_bytes_max } = link.worth(lanes);
+                let Worth { gap_bytes, work_bytes, request_bytes_max } = link.worth(lanes, None);
                 assert!(gap_bytes <= GAP_BYTES_MAX && work_bytes <= WORK_BYTES_MAX, "{gap_bytes} {work_bytes}");
                 assert!(request_bytes_max >= REQUEST_BYTES_MIN);
             }

@@ -77,7 +77,7 @@ fn places(sizes: &[u32]) -> Vec<Place> {
 
 /// The requests of a call as `store_reader.rs` makes them.
 fn requests(link: &Link, wishes: Vec<Wish>, asked_bytes: Option<u64>) -> Vec<Run> {
-    let worth = link.worth(CONNECTIONS);
+    let worth = link.worth(CONNECTIONS, None);
     let Some(asked_bytes) = asked_bytes else { return runs(wishes, worth, 0) };
     let request_bytes_max = worth.request_bytes_max.min((asked_bytes / 256).max(worth.gap_bytes));
     let bytes = wishes.iter().map(|wish| u64::from(wish.place.bytes)).sum();

@@ -100,9 +100,10 @@ impl Store {
         let what = || format!("all of {}", (wanted.what)());
         let failed = |e| classified(e, &(wanted.what)(), true, self.maker);
         let all = Wanted { start: 0, bytes: wanted.total, ..wanted };
+        let paced = self.sent_in_turn(wanted.total).await;
         wanted.requests.fetch_add(1, Ordering::Relaxed);
         self.delayed().await;
-        let (started, paced, sent) = (Instant::now(), self.is_paced(), self.link.send(wanted.total));
+        let (started, sent) = (Instant::now(), self.link.send(wanted.total));
         let options = GetOptions { if_match: wanted.if_match.map(str::to_owned), ..GetOptions::default() };
         let answer =
             self.limited(&what, async { self.inner.get_opts(wanted.key, options).await.map_err(failed) }).await?;
