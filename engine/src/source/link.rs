@@ -88,7 +88,7 @@ impl Sent<'_> {
     /// It was answered after `first_byte`, and its body came in `body`. When that began the link had brought `before`
     /// bytes in all.
     pub(super) fn answered(self, first_byte: Duration, body: Duration, before: u64) {
-        let Self { ref link, bytes, load } = self;
+        let Self { link, bytes, load } = self;
         link.learn(Answer { load, bytes, first_byte, body, brought: link.brought().saturating_sub(before) });
     }
 }
