@@ -6,13 +6,15 @@
 //! then is the work that a request takes on both sides.
 //!
 //! Latency and bandwidth are measured on the requests that are made anyway, and assumed until then. Bandwidth shows in
-//! long bodies, and where all are short in how much longer the longer ones take. An estimate that is wrong costs time
-//! and never data.
+//! long bodies, and where all are short in how much longer an answer takes the more is under way (`short.rs`). An
+//! estimate that is wrong costs time and never data.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+
+use super::short::{FORGOTTEN, Load, Short};
 
 /// What is assumed of a store that nobody has asked yet: one in the same region, through one connection. Stores take
 /// 10 to 30 ms to the first byte of an object in use (AWS's guidelines for S3 name 100 ms and more for others) and give
@@ -24,13 +26,6 @@ const ASSUMED_BYTES: f64 = LATENCY_S * BYTES_PER_S;
 /// Share that a new measurement has in what is believed: single slow answers do not move it far, and it has followed a
 /// change after some thirty requests.
 const NEWS: f64 = 1.0 / 16.0;
-/// Where nothing long is read, nothing is learnt of bandwidth: after some thousands of short bodies it is assumed again.
-/// Else a link that was slow for a moment would be held to be slow for ever, since nothing long is read from a slow one.
-const FORGOTTEN: f64 = 1.0 / 2048.0;
-/// So many short bodies are looked at before anything is concluded from them.
-const SHORT_MIN: f64 = 64.0;
-/// They show that a byte takes time if the slope of time over size is so many standard errors above 0.
-const SURE: f64 = 4.0;
 /// An answer that took longer counts as this many times the usual: one in a hundred takes ten times as long.
 const LATENCY_TIMES_MAX: f64 = 4.0;
 /// Shorter bodies come in one burst with the answer's head and say nothing about bandwidth: they fit in the socket's
@@ -62,6 +57,7 @@ pub(super) struct Link {
     timeout: Option<Duration>,
     /// Bytes of all bodies so far.
     brought: AtomicU64,
+    under_way: Mutex<Load>,
     believed: Mutex<Believed>,
 }
 
@@ -73,43 +69,38 @@ struct Believed {
     short: Short,
 }
 
-/// Sizes of short bodies and the time until they had come: sums of both, of their squares and of their products. Older
-/// ones are forgotten as slowly as what long bodies showed.
-#[derive(Default)]
-struct Short {
-    count: f64,
-    bytes: f64,
-    seconds: f64,
-    bytes_bytes: f64,
-    bytes_seconds: f64,
-    seconds_seconds: f64,
+/// A request that was sent. When it is dropped it is not under way any more.
+pub(super) struct Sent<'a> {
+    link: &'a Link,
+    bytes: u64,
+    load: Load,
 }
 
-impl Short {
-    fn learn(&mut self, bytes: f64, seconds: f64) {
-        // Single slow answers say little here too.
-        let usual = if self.count < SHORT_MIN { f64::INFINITY } else { LATENCY_TIMES_MAX * self.seconds / self.count };
-        let seconds = seconds.min(usual);
-        let more = [1.0, bytes, seconds, bytes * bytes, bytes * seconds, seconds * seconds];
-        let Self { count, bytes, seconds, bytes_bytes, bytes_seconds, seconds_seconds } = self;
-        for (sum, more) in [count, bytes, seconds, bytes_bytes, bytes_seconds, seconds_seconds].into_iter().zip(more) {
-            *sum += more - *sum * FORGOTTEN;
-        }
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let mut under_way = self.link.under_way.lock();
+        under_way.requests -= 1;
+        under_way.bytes -= self.bytes;
     }
+}
 
-    /// The time that one byte more takes, by least squares; `None` if that may be chance. Requests that share the link
-    /// each see less of its bandwidth than there is, never more.
-    fn seconds_per_byte(&self) -> Option<f64> {
-        let (bytes, seconds) = (self.bytes / self.count, self.seconds / self.count);
-        let spread = self.bytes_bytes / self.count - bytes * bytes;
-        let together = self.bytes_seconds / self.count - bytes * seconds;
-        let slope = together / spread;
-        let left = (self.seconds_seconds / self.count - seconds * seconds - slope * together).max(0.0);
-        let error = (left / (self.count * spread)).sqrt();
-        // Sizes that hardly differ show nothing but rounding.
-        let shows = self.count >= SHORT_MIN && spread > 1e-6 * bytes * bytes;
-        (shows && slope > SURE * error && slope > 0.0).then_some(slope)
+impl Sent<'_> {
+    /// It was answered after `first_byte`, and its body came in `body`. When that began the link had brought `before`
+    /// bytes in all.
+    pub(super) fn answered(self, first_byte: Duration, body: Duration, before: u64) {
+        let Self { link, bytes, load } = self;
+        link.learn(Answer { load, bytes, first_byte, body, brought: link.brought().saturating_sub(before) });
     }
+}
+
+/// How a request went.
+struct Answer {
+    load: Load,
+    bytes: u64,
+    first_byte: Duration,
+    body: Duration,
+    /// Bytes that the link brought while the body came: those of other requests too.
+    brought: u64,
 }
 
 impl Link {
@@ -117,7 +108,8 @@ impl Link {
     pub(super) fn new(timeout: Option<Duration>) -> Self {
         let believed =
             Believed { latency_s: LATENCY_S, bytes: ASSUMED_BYTES, seconds: LATENCY_S, short: Short::default() };
-        Self { timeout, brought: AtomicU64::new(0), believed: Mutex::new(believed) }
+        let under_way = Mutex::new(Load { requests: 0, bytes: 0 });
+        Self { timeout, brought: AtomicU64::new(0), under_way, believed: Mutex::new(believed) }
     }
 
     /// So many bytes have come.
@@ -130,9 +122,16 @@ impl Link {
         self.brought.load(Ordering::Relaxed)
     }
 
-    /// A request of `bytes` was answered after `first_byte`. Its body came in `body`, in which the link brought
-    /// `brought` bytes: those of other requests too.
-    pub(super) fn learn(&self, first_byte: Duration, body: Duration, bytes: u64, brought: u64) {
+    /// A request of `bytes` is sent.
+    pub(super) fn send(&self, bytes: u64) -> Sent<'_> {
+        let mut under_way = self.under_way.lock();
+        under_way.requests += 1;
+        under_way.bytes += bytes;
+        Sent { link: self, bytes, load: *under_way }
+    }
+
+    fn learn(&self, answer: Answer) {
+        let Answer { load, bytes, first_byte, body, brought } = answer;
         let mut believed = self.believed.lock();
         let latency_s = first_byte.as_secs_f64().min(believed.latency_s * LATENCY_TIMES_MAX).max(1e-6);
         believed.latency_s += (latency_s - believed.latency_s) * NEWS;
@@ -140,17 +139,19 @@ impl Link {
             believed.bytes += bytes.max(brought) as f64 - believed.bytes * NEWS;
             believed.seconds += body.as_secs_f64().max(1e-6) - believed.seconds * NEWS;
         } else {
-            believed.short.learn(bytes as f64, first_byte.saturating_add(body).as_secs_f64());
+            believed.short.learn(load, first_byte.saturating_add(body).as_secs_f64());
             believed.bytes += (ASSUMED_BYTES - believed.bytes) * FORGOTTEN;
             believed.seconds += (LATENCY_S - believed.seconds) * FORGOTTEN;
         }
     }
 
-    /// What is worth reading where `lanes` requests run side by side.
-    pub(super) fn worth(&self, lanes: usize) -> Worth {
+    /// What is worth reading where `lanes` requests run side by side, and no more than `limit` bytes a second are let
+    /// through.
+    pub(super) fn worth(&self, lanes: usize, limit: Option<u64>) -> Worth {
         let believed = self.believed.lock();
         let measured = believed.bytes / believed.seconds;
         let bytes_per_s = believed.short.seconds_per_byte().map_or(measured, |each| measured.min(1.0 / each));
+        let bytes_per_s = limit.map_or(bytes_per_s, |limit| bytes_per_s.min(limit as f64));
         let lane_bytes_per_s = bytes_per_s / lanes.max(1) as f64;
         let gap_bytes = ((believed.latency_s * lane_bytes_per_s) as u64).min(GAP_BYTES_MAX);
         let work_bytes = ((WORK_S * bytes_per_s) as u64).min(WORK_BYTES_MAX);
@@ -167,37 +168,45 @@ mod tests {
         Duration::from_millis(n)
     }
 
+    /// An answer to a request that was alone under way.
+    fn learn(link: &Link, first_byte: Duration, body: Duration, bytes: u64, brought: u64) {
+        link.learn(Answer { load: Load { requests: 1, bytes }, bytes, first_byte, body, brought });
+    }
+
     #[test]
     fn what_is_measured_replaces_what_was_assumed() {
         let link = Link::new(Some(ms(30_000)));
-        assert_eq!(link.worth(1).gap_bytes, 1_000_000);
-        assert_eq!(link.worth(50).gap_bytes, 20_000, "requests that wait together save their share");
-        assert_eq!((link.worth(1).work_bytes, link.worth(50).work_bytes), (2500, 2500));
+        assert_eq!(link.worth(1, None).gap_bytes, 1_000_000);
+        assert_eq!(link.worth(50, None).gap_bytes, 20_000, "requests that wait together save their share");
+        assert_eq!((link.worth(1, None).work_bytes, link.worth(50, None).work_bytes), (2500, 2500));
         // 10 ms and 8 MB/s.
         for _ in 0..200 {
-            link.learn(ms(10), ms(125), 1_000_000, 1_000_000);
+            learn(&link, ms(10), ms(125), 1_000_000, 1_000_000);
         }
-        let Worth { gap_bytes, work_bytes, request_bytes_max } = link.worth(1);
+        let Worth { gap_bytes, work_bytes, request_bytes_max } = link.worth(1, None);
         assert!((79_000..81_000).contains(&gap_bytes), "{gap_bytes}");
         assert!((395..405).contains(&work_bytes), "{work_bytes}");
         assert!((59_000_000..61_000_000).contains(&request_bytes_max), "{request_bytes_max}");
         // The same link, shared by ten requests that each take ten times as long.
         for _ in 0..200 {
-            link.learn(ms(10), ms(1250), 1_000_000, 10_000_000);
+            learn(&link, ms(10), ms(1250), 1_000_000, 10_000_000);
         }
-        assert!((79_000..81_000).contains(&link.worth(1).gap_bytes));
+        assert!((79_000..81_000).contains(&link.worth(1, None).gap_bytes));
+        // A limit is known, and needs no measuring.
+        assert_eq!(link.worth(1, Some(800_000)).work_bytes, 40);
+        assert_eq!(link.worth(1, Some(1 << 40)), link.worth(1, None));
     }
 
     #[test]
     fn small_bodies_and_single_slow_answers_say_little() {
         let link = Link::new(None);
         for _ in 0..1000 {
-            link.learn(ms(20), Duration::from_nanos(1), BODY_BYTES_MIN - 1, 1 << 40);
+            learn(&link, ms(20), Duration::from_nanos(1), BODY_BYTES_MIN - 1, 1 << 40);
         }
-        assert!(link.worth(1).gap_bytes.abs_diff(1_000_000) < 1000);
-        link.learn(ms(60_000), ms(0), 100, 100);
-        assert!(link.worth(1).gap_bytes < 1_200_000);
-        assert_eq!(link.worth(1).request_bytes_max, u64::MAX);
+        assert!(link.worth(1, None).gap_bytes.abs_diff(1_000_000) < 1000);
+        learn(&link, ms(60_000), ms(0), 100, 100);
+        assert!(link.worth(1, None).gap_bytes < 1_200_000);
+        assert_eq!(link.worth(1, None).request_bytes_max, u64::MAX);
     }
 
     /// A request's size: most are single small samples, some bring several.
@@ -208,15 +217,16 @@ mod tests {
 
     /// Answers of a link that sends one body after the other, `lanes` at a time.
     fn queued(link: &Link, lanes: usize, bytes_per_s: f64, requests: u64) {
-        let (mut now, mut ends) = (0.0f64, std::collections::VecDeque::from(vec![0.0; lanes]));
+        let (mut now, mut ends) = (0.0f64, std::collections::VecDeque::from(vec![(0.0, 0); lanes]));
         for k in 0..requests {
-            let asked: f64 = ends.pop_front().unwrap();
+            let (asked, _): (f64, u64) = ends.pop_front().unwrap();
             now = now.max(asked + 0.01) + size(k) as f64 / bytes_per_s;
-            ends.push_back(now);
+            ends.push_back((now, size(k)));
+            let load = Load { requests: lanes as u64, bytes: ends.iter().map(|(_, bytes)| bytes).sum() };
             // The head comes at once, or with the body.
             let wait = if k % 2 == 0 { 0.01 } else { now - asked };
             let (first, body) = (Duration::from_secs_f64(wait), Duration::from_secs_f64(now - asked - wait));
-            link.learn(first, body, size(k), size(k));
+            link.learn(Answer { load, bytes: size(k), first_byte: first, body, brought: size(k) });
         }
     }
 
@@ -224,13 +234,12 @@ mod tests {
     fn short_bodies_show_that_a_link_is_slow() {
         for lanes in [1, 5, 20, 64] {
             let link = Link::new(None);
-            // Of many at a time each is a small part of what the others wait for: more are needed to be sure.
-            queued(&link, lanes, 180e3, if lanes > 20 { 6000 } else { 500 });
-            let Worth { gap_bytes, work_bytes, .. } = link.worth(64);
+            queued(&link, lanes, 180e3, 500);
+            let Worth { gap_bytes, work_bytes, .. } = link.worth(64, None);
             assert!(gap_bytes < 2000 && work_bytes < 20, "{lanes}: {gap_bytes}, {work_bytes}");
             // Faster again: the old ones are forgotten.
             queued(&link, lanes, 1e9, 30_000);
-            assert!(link.worth(64).work_bytes > 1000, "{lanes}");
+            assert!(link.worth(64, None).work_bytes > 1000, "{lanes}");
         }
     }
 
@@ -241,8 +250,8 @@ mod tests {
             let noise = k.wrapping_mul(0xd134_2543_de82_ef95) >> 40;
             let late = if noise % 100 == 0 { 500 } else { 0 };
             let first = Duration::from_micros(9000 + noise % 3000) + ms(late);
-            link.learn(first, Duration::from_nanos(20 * size(k)), size(k), size(k));
-            assert_eq!(link.worth(64).work_bytes, 2500, "{k}");
+            learn(&link, first, Duration::from_nanos(20 * size(k)), size(k), size(k));
+            assert_eq!(link.worth(64, None).work_bytes, 2500, "{k}");
         }
     }
 
@@ -250,13 +259,13 @@ mod tests {
     fn a_link_that_was_slow_is_tried_again() {
         let link = Link::new(None);
         for _ in 0..100 {
-            link.learn(ms(20), ms(1000), 1_000_000, 1_000_000);
+            learn(&link, ms(20), ms(1000), 1_000_000, 1_000_000);
         }
-        assert!((19_000..21_000).contains(&link.worth(1).gap_bytes));
-        (0..500).for_each(|_| link.learn(ms(20), ms(1), 3000, 3000));
-        assert!((19_000..40_000).contains(&link.worth(1).gap_bytes), "not at once");
-        (0..30_000).for_each(|_| link.learn(ms(20), ms(1), 3000, 3000));
-        assert!((900_000..1_000_001).contains(&link.worth(1).gap_bytes));
+        assert!((19_000..21_000).contains(&link.worth(1, None).gap_bytes));
+        (0..500).for_each(|_| learn(&link, ms(20), ms(1), 3000, 3000));
+        assert!((19_000..40_000).contains(&link.worth(1, None).gap_bytes), "not at once");
+        (0..30_000).for_each(|_| learn(&link, ms(20), ms(1), 3000, 3000));
+        assert!((900_000..1_000_001).contains(&link.worth(1, None).gap_bytes));
     }
 
     #[test]
@@ -266,10 +275,10 @@ mod tests {
         {
             let link = Link::new(Some(ms(1)));
             for _ in 0..100 {
-                link.learn(first_byte, body, bytes, bytes / 2);
+                learn(&link, first_byte, body, bytes, bytes / 2);
             }
             for lanes in [0, 1, 4096] {
-                let Worth { gap_bytes, work_bytes, request_bytes_max } = link.worth(lanes);
+                let Worth { gap_bytes, work_bytes, request_bytes_max } = link.worth(lanes, None);
                 assert!(gap_bytes <= GAP_BYTES_MAX && work_bytes <= WORK_BYTES_MAX, "{gap_bytes} {work_bytes}");
                 assert!(request_bytes_max >= REQUEST_BYTES_MIN);
             }

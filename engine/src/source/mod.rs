@@ -15,7 +15,7 @@
 //! local.rs    files on this machine: positioned reads, no runtime
 //! store.rs    everything else, through object_store: bounded connections, timeouts, retries, a throttle
 //! store_reader.rs  samples behind a store      runs.rs  which of them come with one request
-//! link.rs     what a request costs             ranged.rs  an object as a file, for the walk over its headers
+//! link.rs     what a request costs (short.rs: of short bodies)     ranged.rs  an object as a file, for the walk over its headers
 //! chaos.rs    faults on purpose      hedge.rs  a second request where an answer is late
 //! retry.rs, failure.rs  one budget of retries a store, a breaker; what a store's errors mean
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
@@ -87,6 +87,8 @@ mod index_cache;
 mod label;
 mod lanes;
 mod link;
+#[cfg(test)]
+mod link_model_tests;
 mod list_stream;
 #[cfg(feature = "cloud")]
 mod listed;
@@ -123,6 +125,7 @@ pub(crate) mod runtime;
 #[cfg(not(test))]
 mod runtime;
 mod several;
+mod short;
 mod store;
 mod store_open;
 mod store_reader;

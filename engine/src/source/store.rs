@@ -115,12 +115,12 @@ impl Store {
 
     /// What is worth reading from here, as far as it is known, where `lanes` requests run side by side.
     pub(super) fn worth(&self, lanes: usize) -> Worth {
-        self.link.worth(lanes)
+        self.link.worth(lanes, self.pacer.bytes_per_s())
     }
 
     /// Sets the most bytes a second that come from here, for requests under way too; `None`: no limit.
     pub(super) fn limit(&self, bytes_per_s: Option<u64>) {
-        self.pacer.limit(bytes_per_s, Instant::now());
+        self.pacer.limit(bytes_per_s, tokio::time::Instant::now());
     }
 
     /// Runs `work` to its end on the calling thread.
@@ -186,9 +186,9 @@ impl Store {
         sound: &(dyn Fn(&[u8]) -> Result<()> + Sync),
     ) -> Result<(Bytes, Duration), Failure> {
         let asked = || format!("{} bytes at offset {} of {}", wanted.bytes, wanted.start, (wanted.what)());
+        let paced = self.sent_in_turn(wanted.bytes).await;
         wanted.requests.fetch_add(1, Ordering::Relaxed);
-        let started = Instant::now();
-        let paced = self.pacer.is_limited();
+        let (started, sent) = (Instant::now(), self.link.send(wanted.bytes));
         let fault = self.fault(wanted.key, wanted.start, wanted.bytes);
         let once = async {
             self.strikes(fault, wanted.key, &(wanted.what)()).await?;
@@ -201,19 +201,24 @@ impl Store {
         }
         self.let_through(wanted.bytes, paced).await;
         let body = started.elapsed().saturating_sub(first_byte);
-        self.link.learn(first_byte, body, wanted.bytes, self.link.brought().saturating_sub(before));
+        sent.answered(first_byte, body, before);
         Ok((bytes, first_byte))
     }
 
     /// Whether bytes are let through by a throttle.
     pub(super) fn is_paced(&self) -> bool {
-        self.pacer.is_limited()
+        self.pacer.bytes_per_s().is_some()
+    }
+
+    /// Waits until a request for so many bytes may be sent. Whether a throttle lets its bytes through.
+    pub(super) async fn sent_in_turn(&self, bytes: u64) -> bool {
+        self.pacer.send(bytes).await
     }
 
     /// Waits until so many bytes may have come. Waiting for the link is waiting with the connection busy: the permit is
     /// held.
     pub(super) async fn let_through(&self, bytes: u64, paced: bool) {
-        self.pacer.pass(bytes).await;
+        self.pacer.pass(bytes, paced).await;
         if paced {
             self.link.count(bytes);
         }

@@ -100,9 +100,10 @@ impl Store {
         let what = || format!("all of {}", (wanted.what)());
         let failed = |e| classified(e, &(wanted.what)(), true, self.maker);
         let all = Wanted { start: 0, bytes: wanted.total, ..wanted };
+        let paced = self.sent_in_turn(wanted.total).await;
         wanted.requests.fetch_add(1, Ordering::Relaxed);
         self.delayed().await;
-        let (started, paced) = (Instant::now(), self.is_paced());
+        let (started, sent) = (Instant::now(), self.link.send(wanted.total));
         let options = GetOptions { if_match: wanted.if_match.map(str::to_owned), ..GetOptions::default() };
         let answer =
             self.limited(&what, async { self.inner.get_opts(wanted.key, options).await.map_err(failed) }).await?;
@@ -135,7 +136,7 @@ impl Store {
         }
         self.let_through(wanted.total, paced).await;
         let body = started.elapsed().saturating_sub(first_byte);
-        self.link.learn(first_byte, body, wanted.total, self.link.brought().saturating_sub(before));
+        sent.answered(first_byte, body, before);
         Ok(bytes.into())
     }
 }

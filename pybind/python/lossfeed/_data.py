@@ -131,8 +131,9 @@ class Data(MadeAgain):
 
     def limit(self, bandwidth: int | str | None) -> None:
         """Sets the most bytes a second that are read of the store, as an int or text (``"100MB"``); None: no limit. It
-        holds within a tenth of a second, for requests under way and for every loader of this data, and replaces the
-        ``bandwidth`` that :func:`open` was given.
+        holds at once for every request that is sent and for those held back already, of every loader of this data, and
+        replaces the ``bandwidth`` that :func:`open` was given. What was under way without a limit may come within a
+        second; from then on the limit is exact.
 
         Raises:
             SettingsError: 0, or data that lies in memory or in files of this machine, or in several stores.
