@@ -22,7 +22,7 @@ const MISSING: u8 = 128;
 
 struct Jpeg<'a, 'b> {
     encoded: &'a [u8],
-    /// Behind a reference: its tables are 28 KB, and moving them once took a twentieth of a small image's time.
+    /// Behind a reference: its tables are 28 KB, and moving them took a twentieth of a small image's time.
     decoder: &'b mut Decoder<'a>,
     head: Head,
 }
