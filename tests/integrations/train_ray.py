@@ -22,13 +22,14 @@ def loop(config: dict[str, Any]) -> None:
     pixels, labels = load_digits(return_X_y=True)
     # Here, in the worker, the ranks are known; prepare_data_loader is for torch's loaders, and nothing is left to it.
     loader = lf.Loader((pixels.astype("float32") / 16, labels), 64, sampler="importance", cache="30%", num_workers=0, seed=0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-    saved = ray.train.get_checkpoint()
+    network = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    # Ray's own comes first: it is this run's, which began again after a failure.
+    saved = ray.train.get_checkpoint() or config["resume"]
     if saved is not None:
         with saved.as_directory() as folder:
-            model.load_state_dict(torch.load(Path(folder, "model")))
+            network.load_state_dict(torch.load(Path(folder, "model")))
             loader.load_state_dict(torch.load(Path(folder, f"loader.{rank}")))
-    model = prepare_model(model)
+    model = prepare_model(network)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
 
     losses: list[float] = []
@@ -47,21 +48,20 @@ def loop(config: dict[str, Any]) -> None:
                     # Ray puts the files of all workers together.
                     torch.save(loader.state_dict(), Path(folder, f"loader.{rank}"))
                     if rank == 0:
-                        torch.save(model.module.state_dict(), Path(folder, "model"))
+                        torch.save(network.state_dict(), Path(folder, "model"))
                     report = {"losses": losses, "seen": seen, "scores": loader.stats()["scores_total"]}
                     ray.train.report(report, checkpoint=Checkpoint.from_directory(folder))
             if len(losses) == config["stop"]:
                 return
 
 
-def train(folder: str | os.PathLike[str], epochs: int = 3, stop: int | None = None, resume: Any = None) -> ray.train.Result:
+def train(folder: str | os.PathLike[str], epochs: int = 3, stop: int | None = None, resume: Checkpoint | None = None) -> ray.train.Result:
     """Saves to `folder`, at the end of epochs or after `stop` batches; goes on from the checkpoint `resume`."""
     trainer = TorchTrainer(
         loop,
-        train_loop_config={"epochs": epochs, "stop": stop},
+        train_loop_config={"epochs": epochs, "stop": stop, "resume": resume},
         scaling_config=ScalingConfig(num_workers=2, use_gpu=False),
         run_config=RunConfig(storage_path=str(folder), checkpoint_config=CheckpointConfig(num_to_keep=1)),
-        resume_from_checkpoint=resume,
     )
     return trainer.fit()
 
