@@ -178,22 +178,22 @@ pub struct Settings {
     /// alone, with `workers` 0 for those that draw by scores and residents, which threads bring in an order of their
     /// own.
     pub seed: u64,
-    /// Nobody chose the seed: it is set before the first epoch ([`crate::engine::Engine::settle_seed`]), or a state that
-    /// is loaded brings its own. Only with one rank: several must draw by one seed from the start.
+    /// Nobody chose the seed: it is set before the first epoch ([`crate::engine::Engine::settle_seed`]), or a state
+    /// that is loaded brings its own. Only with one rank: several must draw by one seed from the start.
     #[serde(default)]
     pub open_seed: bool,
     /// This rank, below `world_size`.
     pub rank: u32,
     /// Number of ranks.
     pub world_size: u32,
-    /// Ranks own no share of the samples: what they learn is exchanged between epochs ([`crate::engine::Engine::agree`]),
-    /// and each takes its part of one order, which all draw from the same beliefs. Only with samplers that do not look
-    /// at the cache.
+    /// Ranks own no share of the samples: what they learn is exchanged between epochs
+    /// ([`crate::engine::Engine::agree`]), and each takes its part of one order, which all draw from the same beliefs.
+    /// Only with samplers that do not look at the cache.
     #[serde(default)]
     pub exchange: bool,
-    /// Threads that fetch, decode and fill batches. `None`: as many as the run turns out to need ([`crate::crew`]), one a
-    /// processor to begin with. 0: the calling thread does it all, so that cache decisions and scores interleave exactly
-    /// as in the simulator.
+    /// Threads that fetch, decode and fill batches. `None`: as many as the run turns out to need ([`crate::crew`]), one
+    /// a processor to begin with. 0: the calling thread does it all, so that cache decisions and scores interleave
+    /// exactly as in the simulator.
     pub workers: Option<usize>,
     /// Processors of this rank. `None`: those that the process may run on, shared with the other ranks of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -203,10 +203,10 @@ pub struct Settings {
     pub local_ranks: usize,
     /// Batches in preparation per worker, beside the one it fills. Default 2.
     pub prefetch_factor: usize,
-    /// Host memory for samples that are read before their batch is decided, in bytes; 0: none are. Between epochs it holds
-    /// samples of the next one, where seed and epoch decide its order. `None`: where there are loader threads, 128 MiB for
-    /// datasets behind a network; for files of this machine eight batches (64 samples or more, and 128 MiB at most) while
-    /// their reads take long; else 0. Means nothing for samples in memory.
+    /// Host memory for samples that are read before their batch is decided, in bytes; 0: none are. Between epochs it
+    /// holds samples of the next one, where seed and epoch decide its order. `None`: where there are loader threads,
+    /// 128 MiB for datasets behind a network; for files of this machine eight batches (64 samples or more, and 128 MiB
+    /// at most) while their reads take long; else 0. Means nothing for samples in memory.
     #[serde(default)]
     pub read_ahead: Option<u64>,
     /// Host memory for cached samples, in bytes. 0: no cache.
@@ -224,8 +224,8 @@ pub struct Settings {
     /// How the loader's threads change colours between the two, on any device. `None`: not at all.
     #[serde(default)]
     pub jitter: Option<JitterSettings>,
-    /// How the loader's threads cut, mirror and augment images after that, on any device. `None`: the transform cuts and
-    /// mirrors.
+    /// How the loader's threads cut, mirror and augment images after that, on any device. `None`: the transform cuts
+    /// and mirrors.
     #[serde(default)]
     pub augment: Option<AugmentSettings>,
     /// How batches get to a GPU, by [`crate::engine::Courier`]. `None`: the way that is measured to be the fastest when

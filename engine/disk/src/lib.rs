@@ -28,9 +28,9 @@
 //! # Reading
 //! [`Disk::read_all`] waits for a disk no longer than its caller likes. What the page cache has is read by the caller
 //! itself, with a read that waits for no device's answer; the rest by threads of the tier, since a positioned read
-//! cannot be called off. One that fails is a miss, is counted apart from damage, and its record is forgotten. What may still
-//! hang: the opening of the folder, which reads its lock and its footers in the caller's thread; and a thread that
-//! hangs in a read or a write is left behind with its file when the tier is dropped.
+//! cannot be called off. One that fails is a miss, is counted apart from damage, and its record is forgotten. What may
+//! still hang: the opening of the folder, which reads its lock and its footers in the caller's thread; and a thread
+//! that hangs in a read or a write is left behind with its file when the tier is dropped.
 //!
 //! # Several processes
 //! Every process reads all segments and appends to segments of its own, so that the ranks of one machine, each with

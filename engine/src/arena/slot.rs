@@ -45,7 +45,8 @@ fn record(arena: &Arena, end: End) -> NonNull<[u8]> {
 
 /// The record of a place on the shelf, for as long as the shelf is not changed.
 pub(super) fn kept(arena: &Arena, end: End) -> &[u8] {
-    // SAFETY: as in `Slot::deref`: the place stands for a reference, which the shelf gives back only when it is changed.
+    // SAFETY: as in `Slot::deref`: the place stands for a reference, which the shelf gives back only when it is
+    // changed.
     unsafe { record(arena, end).as_ref() }
 }
 
@@ -133,8 +134,8 @@ impl Pins {
         self.at(self.ends[k])
     }
 
-    /// As [`crate::prefetch::begin`] does it, of the record pinned as number `k`, if there is such a record: for whoever
-    /// copies the record before it.
+    /// As [`crate::prefetch::begin`] does it, of the record pinned as number `k`, if there is such a record: for
+    /// whoever copies the record before it.
     pub fn prefetch(&self, k: usize) {
         prefetch::begin(self.ends.get(k).map_or(&[][..], |&end| self.at(end)));
     }

@@ -20,8 +20,9 @@ const SAMPLES: u32 = 96;
 const BATCH: usize = 12;
 /// What one test may take where it waits for something.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What the cache keeps: more than three threads have in hand at once. A sample that gives way while it is in hand holds
-/// on to its memory, and if that is all, who keeps its place (and who not) is a matter of time, read ahead or not.
+/// What the cache keeps: more than three threads have in hand at once. A sample that gives way while it is in hand
+/// holds on to its memory, and if that is all, who keeps its place (and who not) is a matter of time, read ahead or
+/// not.
 const KEPT: u64 = 60;
 
 fn pixels(id: u32) -> [u8; 6] {

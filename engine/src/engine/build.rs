@@ -304,7 +304,8 @@ fn check_cache_holds_a_sample(records: &RecordSizes, limit: u64) -> Result<()> {
     Ok(())
 }
 
-/// What samples have in the mean, by what is known before they are read; of a large dataset a few hundred are looked at.
+/// What samples have in the mean, by what is known before they are read; of a large dataset a few hundred are looked
+/// at.
 fn mean_bytes(source: &dyn Source) -> u64 {
     let step = source.len().div_ceil(LOOKED_AT).max(1);
     let sizes = (0..source.len()).step_by(step).map(|id| source.expected_bytes(id as SampleId).unwrap_or(0));

@@ -34,8 +34,8 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Starts threads of a pass, those of these numbers. If one cannot be had, those that were started run until the pass
-    /// is stopped.
+    /// Starts threads of a pass, those of these numbers. If one cannot be had, those that were started run until the
+    /// pass is stopped.
     pub(super) fn start(&self, pass: &Arc<Iteration>, workers: Range<usize>) -> Result<()> {
         self.running.lock().retain(|thread| !thread.handle.is_finished());
         for worker in workers {

@@ -2,8 +2,8 @@
 //!
 //! Without it a loader thread decides a batch and then waits for its misses: there are as many requests under way as
 //! batch slots allow, and only samples of one batch come together. Here threads of their own look over the order of the
-//! pass ([`crate::control::Control::ahead`]), ask for what is absent, in the order of need, and keep it in memory of its
-//! own, bounded in bytes. A batch takes from it what has come, waits for what is under way, and asks for the rest
+//! pass ([`crate::control::Control::ahead`]), ask for what is absent, in the order of need, and keep it in memory of
+//! its own, bounded in bytes. A batch takes from it what has come, waits for what is under way, and asks for the rest
 //! itself. What could not be read is the batch's to ask for once more: errors are named in one place.
 //!
 //! Of a source that reads files one after the other nobody reads ahead before its reads turn out to be slow; then one
@@ -64,7 +64,8 @@ impl ReadAhead {
         }
     }
 
-    /// The same for a source that reads in turn: while its reads are slow, or `always`. Decisions are told to `decisions`.
+    /// The same for a source that reads in turn: while its reads are slow, or `always`. Decisions are told to
+    /// `decisions`.
     pub fn beside(self, always: bool, decisions: Arc<Decisions>) -> Self {
         self.beside_by(always, decisions, Box::new(Instant::now))
     }
@@ -255,8 +256,8 @@ impl ReadAhead {
         }
     }
 
-    /// Reads `ids` for a stretch, by requests of about so many bytes, and tells how many are left after each answer. The
-    /// bytes that have come.
+    /// Reads `ids` for a stretch, by requests of about so many bytes, and tells how many are left after each answer.
+    /// The bytes that have come.
     fn bring(
         &self,
         source: &dyn Source,

@@ -239,8 +239,8 @@ impl Readers {
         bytes
     }
 
-    /// As [`Source::fetch_by`] for the samples of a batch, by as many threads as may read. What does not come is asked for
-    /// again on this one, where errors are named.
+    /// As [`Source::fetch_by`] for the samples of a batch, by as many threads as may read. What does not come is asked
+    /// for again on this one, where errors are named.
     pub(super) fn fetch(
         &self,
         source: &dyn Source,
@@ -296,8 +296,8 @@ impl Readers {
     }
 
     /// As [`Source::fetch_by`] for the samples of a batch, on this thread, until `judge` says that reads are slow. The
-    /// positions that are left then, if somebody still wants them. Where a whole call takes next to no time a look at its
-    /// reads would be felt: behind such a call one is not looked at.
+    /// positions that are left then, if somebody still wants them. Where a whole call takes next to no time a look at
+    /// its reads would be felt: behind such a call one is not looked at.
     pub(super) fn fetch_while_quick(
         &self,
         source: &dyn Source,

@@ -1,8 +1,8 @@
 //! Whether reads of files take so long that it pays to have several in flight.
 //!
-//! A decision without effects. A read *costs* what it takes beyond the time in which memory would have brought its bytes,
-//! so large files of a warm page cache are not slow. Files are held to be quick until a few reads in a row cost a
-//! millisecond each, or many do on average: a thread of its own for reads costs some ten microseconds a sample, and a
+//! A decision without effects. A read *costs* what it takes beyond the time in which memory would have brought its
+//! bytes, so large files of a warm page cache are not slow. Files are held to be quick until a few reads in a row cost
+//! a millisecond each, or many do on average: a thread of its own for reads costs some ten microseconds a sample, and a
 //! copy. Once they are slow they stay so until hundreds of reads cost a quarter of that on average, and for longer each
 //! time that this turns out to have been wrong. One read that hangs says little, however long.
 

@@ -82,8 +82,8 @@ impl ReadAhead {
         traffic.get()
     }
 
-    /// Asks for samples of a batch that were not read ahead. Of files, on this thread while reads are quick, and by several
-    /// beside each other once they are slow.
+    /// Asks for samples of a batch that were not read ahead. Of files, on this thread while reads are quick, and by
+    /// several beside each other once they are slow.
     fn ask(
         &self,
         source: &dyn Source,

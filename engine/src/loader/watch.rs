@@ -1,9 +1,9 @@
 //! What reads take that a loader thread makes itself, one after the other: a few of them are looked at, so that quick
 //! ones cost nothing more.
 //!
-//! A source that reads in turn asks whether to stop before each read ([`crate::source::Source::in_turn`]), and hands over
-//! what it has read between two reads. So the time from one question to the next, without what the sink took, is one
-//! read; or, of a tier before such a source that has answered for several, theirs together.
+//! A source that reads in turn asks whether to stop before each read ([`crate::source::Source::in_turn`]), and hands
+//! over what it has read between two reads. So the time from one question to the next, without what the sink took, is
+//! one read; or, of a tier before such a source that has answered for several, theirs together.
 
 use super::slow::Judge;
 use std::cell::Cell;
@@ -17,7 +17,8 @@ const ONE_IN: u32 = 16;
 pub(super) struct Watch<'a> {
     /// The bytes of the samples that were asked for, by position.
     bytes: &'a dyn Fn(usize) -> u64,
-    /// Is told of reads, and what they cost each. Whether reads are slow, so that this thread is to leave them to others.
+    /// Is told of reads, and what they cost each. Whether reads are slow, so that this thread is to leave them to
+    /// others.
     judge: &'a dyn Fn(u32, f64) -> bool,
     clock: &'a dyn Fn() -> Instant,
     asked: Cell<u32>,
@@ -107,7 +108,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// What is told of a call that reads 100 samples, each of which takes `takes`, and hands each over, which takes `sink`.
+    /// What is told of a call that reads 100 samples, each of which takes `takes`, and hands each over, which takes
+    /// `sink`.
     fn told(takes: Duration, sink: Duration, slow_after: usize) -> (usize, Vec<f64>) {
         let (costs, now) = (RefCell::new(Vec::new()), Cell::new(Instant::now()));
         let pass = |time: Duration| now.set(now.get() + time);

@@ -30,8 +30,8 @@ struct Asked {
 }
 
 impl Asked {
-    /// It is wanted at `place` too. One that is here for an earlier batch is not read twice: that batch may keep it in the
-    /// cache, and if it is one of the pass before, the sample stays here.
+    /// It is wanted at `place` too. One that is here for an earlier batch is not read twice: that batch may keep it in
+    /// the cache, and if it is one of the pass before, the sample stays here.
     fn want(&mut self, place: usize, beyond: Option<usize>) {
         let first = *self.place.get_or_insert(place);
         if beyond.is_some_and(|beyond| first < beyond && beyond <= place) {
@@ -270,8 +270,8 @@ impl Window {
         seen
     }
 
-    /// Those of what was found that come `along` with the urgent ones are asked for too. All who are to be asked for, in
-    /// the order of need.
+    /// Those of what was found that come `along` with the urgent ones are asked for too. All who are to be asked for,
+    /// in the order of need.
     pub(super) fn asked(
         &mut self,
         look: &Look,
@@ -301,7 +301,8 @@ impl Window {
         ids
     }
 
-    /// Who looked lets another look. It has been answered for most of what it asked for: what is needed first comes first.
+    /// Who looked lets another look. It has been answered for most of what it asked for: what is needed first comes
+    /// first.
     pub(super) fn cede(&mut self) {
         self.looking = false;
     }
@@ -384,8 +385,8 @@ impl Window {
         !self.due.is_empty()
     }
 
-    /// A batch of pass `pass` was decided that ends at place `reach` of the order. Its samples `ids` are cached: what was
-    /// read of them for it is let go of.
+    /// A batch of pass `pass` was decided that ends at place `reach` of the order. Its samples `ids` are cached: what
+    /// was read of them for it is let go of.
     pub(super) fn settle(&mut self, pass: u64, reach: usize, ids: impl Iterator<Item = SampleId>) -> Vain {
         let mut vain = Vain::default();
         if self.pass != pass {

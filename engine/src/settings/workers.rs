@@ -22,8 +22,8 @@ impl Settings {
         Self { processors: Some(self.processors.unwrap_or_else(|| of_rank(self.local_ranks))), ..self }
     }
 
-    /// Threads to start with; 0 = inline. Those that are found while the run goes on begin with one a processor, and with
-    /// fewer if `max_slots` leaves no room for as many.
+    /// Threads to start with; 0 = inline. Those that are found while the run goes on begin with one a processor, and
+    /// with fewer if `max_slots` leaves no room for as many.
     pub fn worker_count(&self) -> usize {
         self.workers.unwrap_or_else(|| {
             let room = self.max_slots.map_or(MAX_WORKERS, |slots| slots.saturating_sub(1) / (1 + self.prefetch_factor));
@@ -32,8 +32,8 @@ impl Settings {
         })
     }
 
-    /// Threads that there may be in the run, where a batch slot takes `slot_bytes`: where they are found while it goes on,
-    /// four times as many as to begin with, as far as their slots take 256 MiB at most.
+    /// Threads that there may be in the run, where a batch slot takes `slot_bytes`: where they are found while it goes
+    /// on, four times as many as to begin with, as far as their slots take 256 MiB at most.
     pub fn worker_max(&self, slot_bytes: usize) -> usize {
         let start = self.worker_count();
         if self.workers.is_some() {

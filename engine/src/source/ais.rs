@@ -1,5 +1,6 @@
-//! AIStore: `ais://BUCKET/KEY`, through its own interface. `AIS_ENDPOINT` says where a gateway listens, `AIS_AUTHN_TOKEN`
-//! in whose name it is asked; both are what its own programs read. What is said over the wire: `ais_wire.rs`.
+//! AIStore: `ais://BUCKET/KEY`, through its own interface. `AIS_ENDPOINT` says where a gateway listens,
+//! `AIS_AUTHN_TOKEN` in whose name it is asked; both are what its own programs read. What is said over the wire:
+//! `ais_wire.rs`.
 
 use std::sync::Arc;
 

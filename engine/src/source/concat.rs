@@ -23,8 +23,8 @@ impl Concat {
     /// `parts` one after the other. Those that are concatenations themselves are taken apart: (a, b), c is a, b, c.
     ///
     /// # Errors
-    /// `Settings` if there is no part, if samples or targets are of several kinds, if labels mean several classes, or if
-    /// there are more samples than ids.
+    /// `Settings` if there is no part, if samples or targets are of several kinds, if labels mean several classes, or
+    /// if there are more samples than ids.
     pub fn new(parts: Vec<Arc<dyn Source>>) -> Result<Self> {
         let parts: Vec<Arc<dyn Source>> = parts
             .into_iter()

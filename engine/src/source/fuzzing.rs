@@ -39,7 +39,8 @@ pub fn tar(bytes: &[u8]) {
     }
 }
 
-/// A stream of members from a store: the same however the network cuts it, never more than came, and refused with words.
+/// A stream of members from a store: the same however the network cuts it, never more than came, and refused with
+/// words.
 pub fn stream(bytes: &[u8]) {
     let read = |size: usize| {
         let (mut members, mut found, mut kept) = (Members::new(), Vec::new(), 0);

@@ -1,8 +1,8 @@
 //! Datasets of the Hugging Face Hub: `hf://datasets/OWNER/NAME@REVISION/PATTERN`, spelt as its own file system does.
 //!
 //! A file of a repository is a URL, which redirects to where its bytes lie; a listing is a question to the Hub's
-//! interface, page after page. Nothing is written. `HF_TOKEN` is sent for private and gated datasets, `HF_ENDPOINT` says
-//! which Hub is meant; both are what the Hub's own programs read. A redirect to another host gets no token.
+//! interface, page after page. Nothing is written. `HF_TOKEN` is sent for private and gated datasets, `HF_ENDPOINT`
+//! says which Hub is meant; both are what the Hub's own programs read. A redirect to another host gets no token.
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::short::{FORGOTTEN, Load, Short};
+use super::short::{FORGOTTEN, Load, Short, TIMES_MAX};
 
 /// What is assumed of a store that nobody has asked yet: one in the same region, through one connection. Stores take
 /// 10 to 30 ms to the first byte of an object in use (AWS's guidelines for S3 name 100 ms and more for others) and give
@@ -26,8 +26,6 @@ const ASSUMED_BYTES: f64 = LATENCY_S * BYTES_PER_S;
 /// Share that a new measurement has in what is believed: single slow answers do not move it far, and it has followed a
 /// change after some thirty requests.
 const NEWS: f64 = 1.0 / 16.0;
-/// An answer that took longer counts as this many times the usual: one in a hundred takes ten times as long.
-const LATENCY_TIMES_MAX: f64 = 4.0;
 /// Shorter bodies come in one burst with the answer's head and say nothing about bandwidth: they fit in the socket's
 /// buffer.
 const BODY_BYTES_MIN: u64 = 64 << 10;
@@ -133,7 +131,7 @@ impl Link {
     fn learn(&self, answer: Answer) {
         let Answer { load, bytes, first_byte, body, brought } = answer;
         let mut believed = self.believed.lock();
-        let latency_s = first_byte.as_secs_f64().min(believed.latency_s * LATENCY_TIMES_MAX).max(1e-6);
+        let latency_s = first_byte.as_secs_f64().min(believed.latency_s * TIMES_MAX).max(1e-6);
         believed.latency_s += (latency_s - believed.latency_s) * NEWS;
         if bytes >= BODY_BYTES_MIN {
             believed.bytes += bytes.max(brought) as f64 - believed.bytes * NEWS;

@@ -297,8 +297,8 @@ pub trait Source: Send + Sync {
     /// Element type and shape of every target.
     fn target_spec(&self) -> &TensorSpec;
 
-    /// What samples are made of, where that is more than [`Self::form`] and a target say. Parts in the tail lie there in
-    /// this order.
+    /// What samples are made of, where that is more than [`Self::form`] and a target say. Parts in the tail lie there
+    /// in this order.
     fn pieces(&self) -> &[Piece] {
         &[]
     }
@@ -355,8 +355,8 @@ pub trait Source: Send + Sync {
     /// What is decided about reading from now on is told there too, as long as it lives.
     fn tell(&self, _decisions: &Arc<Decisions>) {}
 
-    /// Requests for what nobody needs yet ([`Self::fetch_by`]) that this source has in flight at most, as its link is now.
-    /// 0: it makes none.
+    /// Requests for what nobody needs yet ([`Self::fetch_by`]) that this source has in flight at most, as its link is
+    /// now. 0: it makes none.
     fn requests_ahead(&self) -> usize {
         0
     }
@@ -368,8 +368,8 @@ pub trait Source: Send + Sync {
     }
 
     /// Whether samples are read from files of this machine, one after the other on the calling thread, so that several
-    /// threads bring more where a read waits for its device. Such a source asks `stopped` of [`Self::fetch_by`] before each
-    /// read, and hands to the sink what it has read when the answer is yes.
+    /// threads bring more where a read waits for its device. Such a source asks `stopped` of [`Self::fetch_by`] before
+    /// each read, and hands to the sink what it has read when the answer is yes.
     fn in_turn(&self) -> bool {
         false
     }

@@ -7,8 +7,8 @@
 //!
 //! There are two such lines. Requests are sent when their place in the first one *begins*: what was sent comes over the
 //! wire whatever is waited for behind it, so if all connections sent theirs at once, as many bodies would come at full
-//! speed, and the wire would bring more or less than the limit whenever the number of requests in flight changes. Bodies
-//! have come when their place in the second one *ends*: so it is behind a link of that bandwidth, and no more is
+//! speed, and the wire would bring more or less than the limit whenever the number of requests in flight changes.
+//! Bodies have come when their place in the second one *ends*: so it is behind a link of that bandwidth, and no more is
 //! delivered than the limit allows.
 
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Which samples one request brings: of those that one call wants, the ones that lie near each other in one object.
 //!
 //! A decision without effects. What a request is worth comes from [`Link`](super::link::Link). A request that already
-//! brings as much as its wait is worth keeps the link as busy as it can be: it leaps over nothing more, but for what the
-//! work of a request is worth. And it never leaps over more than it brings, so that an estimate that is wrong at most
-//! doubles the bytes.
+//! brings as much as its wait is worth keeps the link as busy as it can be: it leaps over nothing more, but for what
+//! the work of a request is worth. And it never leaps over more than it brings, so that an estimate that is wrong at
+//! most doubles the bytes.
 
 use super::catalog::Place;
 use super::link::Worth;

@@ -1,24 +1,25 @@
 //! What short bodies show of a link's bandwidth, where nothing long is read.
 //!
 //! A short body comes in one burst with its answer's head: how long it took itself shows nothing. But where the link is
-//! short of bandwidth its requests stand in one line, and each waits for the bytes that were under way when it was sent.
-//! So the time of an answer is held against *those* bytes, by least squares: the slope is what a byte costs. Its own size
-//! would not do: larger requests may be sent when more are under way, which then looks as if bytes cost as many times
-//! more as there are requests side by side.
+//! short of bandwidth its requests stand in one line, and each waits for the bytes that were under way when it was
+//! sent. So the time of an answer is held against *those* bytes, by least squares: the slope is what a byte costs. Its
+//! own size would not do: larger requests may be sent when more are under way, which then looks as if bytes cost as
+//! many times more as there are requests side by side.
 //!
-//! A server that takes time for each request, and none for bytes, has a line too. So the number of requests under way is
-//! held apart: a byte costs what the bytes explain and their requests do not. Where all are of one size nobody can tell
-//! the two apart, and nothing is concluded.
+//! A server that takes time for each request, and none for bytes, has a line too. So the number of requests under way
+//! is held apart: a byte costs what the bytes explain and their requests do not. Where all are of one size nobody can
+//! tell the two apart, and nothing is concluded.
 
-/// Where nothing long is read, nothing is learnt of bandwidth: after some thousands of short bodies it is assumed again.
-/// Else a link that was slow for a moment would be held to be slow for ever, since nothing long is read from a slow one.
+/// Where nothing long is read, nothing is learnt of bandwidth: after some thousands of short bodies it is assumed
+/// again. Else a link that was slow for a moment would be held to be slow for ever, since nothing long is read from a
+/// slow one.
 pub(super) const FORGOTTEN: f64 = 1.0 / 2048.0;
 /// So many short bodies are looked at before anything is concluded from them.
 const COUNT_MIN: f64 = 64.0;
 /// They show that a byte takes time if the slope of time over bytes is so many standard errors above 0.
 const SURE: f64 = 4.0;
 /// An answer that took longer counts as this many times the usual: one in a hundred takes ten times as long.
-const TIMES_MAX: f64 = 4.0;
+pub(super) const TIMES_MAX: f64 = 4.0;
 /// Bytes under way that hardly differ, but for what their number explains, show nothing but rounding.
 const SPREAD_MIN: f64 = 1e-6;
 

@@ -101,9 +101,9 @@ impl Stored {
             .await
     }
 
-    /// What is asked for, a request each, for the samples of a call: of about `request_bytes` at most, or more where they
-    /// are needed one directly behind the other and nobody waits yet. Those from position `first` on only come along. All
-    /// of them are in the catalog.
+    /// What is asked for, a request each, for the samples of a call: of about `request_bytes` at most, or more where
+    /// they are needed one directly behind the other and nobody waits yet. Those from position `first` on only come
+    /// along. All of them are in the catalog.
     fn requests(
         &self,
         catalog: &Catalog,

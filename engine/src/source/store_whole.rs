@@ -1,4 +1,5 @@
-//! What is read whole of a store: objects of servers that give no parts (`whole.rs` says which these are, and what is kept).
+//! What is read whole of a store: objects of servers that give no parts (`whole.rs` says which these are, and what is
+//! kept).
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;

@@ -192,7 +192,8 @@ impl<T: Tier> Tiered<T> {
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
         let wanted: Vec<SampleId> = left.iter().filter_map(|&k| ids.get(k).copied()).collect();
-        // What the circuit leaves out is not written to either, until it is tried: it might have nothing to be tried by.
+        // What the circuit leaves out is not written to either, until it is tried: it might have nothing to be tried
+        // by.
         let keeps = self.state() != State::Open;
         // What the source made this thread wait for an answer so far: what a fetch of it costs.
         let (mut waited, mut answers, mut since) = (Duration::ZERO, 0, Instant::now());

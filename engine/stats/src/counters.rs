@@ -146,11 +146,11 @@ counters! {
     read_ahead_late_total: Counter, Samples;
     /// Samples that were read ahead and not needed, because they had become residents meanwhile or the pass ended.
     read_ahead_vain_total: Counter, Samples;
-    /// Delivered samples that were no hits and lay ready when their batch needed them: read ahead, on the disk tier or in
-    /// the source's own memory. Not hits: see `hits_total`.
+    /// Delivered samples that were no hits and lay ready when their batch needed them: read ahead, on the disk tier or
+    /// in the source's own memory. Not hits: see `hits_total`.
     on_time_total: Counter, Samples;
-    /// Delivered samples that were no hits and that their batch waited for. With the hits and those on time they are all
-    /// that was delivered. High: reading ahead is off or short, or the source is slower than the training.
+    /// Delivered samples that were no hits and that their batch waited for. With the hits and those on time they are
+    /// all that was delivered. High: reading ahead is off or short, or the source is slower than the training.
     late_total: Counter, Samples;
     /// Samples that the dataset's disk tier had, since the dataset was opened. They are misses of the cache.
     disk_hits_total: Counter, Samples;
@@ -252,15 +252,15 @@ counters! {
     read_ahead_requests: Gauge, Requests;
     /// Times that this number was changed.
     read_ahead_changes_total: Counter, Changes;
-    /// Why it was last: 1 as much may come with fewer, 2 as much comes with fewer, 3 less comes with fewer, 4 more brings
-    /// nothing, 5 the rate follows, 6 requests have become smaller, 7 larger, 8 more comes than before, 9 less comes, 10
-    /// answers take longer and no more comes, 11 answers come sooner, 12 more may come with more, 13 reads of files take
-    /// long, 14 reads of files take no time. 0: it was not.
+    /// Why it was last: 1 as much may come with fewer, 2 as much comes with fewer, 3 less comes with fewer, 4 more
+    /// brings nothing, 5 the rate follows, 6 requests have become smaller, 7 larger, 8 more comes than before, 9 less
+    /// comes, 10 answers take longer and no more comes, 11 answers come sooner, 12 more may come with more, 13 reads of
+    /// files take long, 14 reads of files take no time. 0: it was not.
     read_ahead_reason: Gauge, Code;
     /// The circuit before the disk tier: 0 closed, 1 open (it is left out), 2 half open (it is tried).
     disk_circuit: Gauge, Code;
-    /// Why the circuit opened or closed last: 1 it was later than the source, 2 it did not answer, 3 its reads fail, 4 it
-    /// is no better yet, 5 it serves again. 0: it never did.
+    /// Why the circuit opened or closed last: 1 it was later than the source, 2 it did not answer, 3 its reads fail, 4
+    /// it is no better yet, 5 it serves again. 0: it never did.
     disk_circuit_reason: Gauge, Code;
     /// Bytes on the disk tier, those of other datasets and processes included.
     disk_bytes: Gauge, Bytes;
@@ -288,8 +288,8 @@ counters! {
     workers: Gauge, Threads;
     /// Times that their number was changed, with `num_workers="auto"`.
     workers_changes_total: Counter, Changes;
-    /// Why it was last: 1 the consumer waits, 2 threads hardly rest, 3 fewer have time enough, 4 fewer may bring as much,
-    /// 5 as much comes with fewer, 6 less comes with fewer. 0: it was not.
+    /// Why it was last: 1 the consumer waits, 2 threads hardly rest, 3 fewer have time enough, 4 fewer may bring as
+    /// much, 5 as much comes with fewer, 6 less comes with fewer. 0: it was not.
     workers_reason: Gauge, Code;
     /// Different samples delivered in this epoch.
     distinct_epoch: Gauge, Samples;

@@ -16,9 +16,9 @@ const DLCACHE: &str = "DLCache (Kang et al., ISORC'23)";
 /// A dataset's files: megabytes, and seconds that one process took to fetch each.
 type Files = (&'static [u64], &'static [f64]);
 
-/// ImageNet's training pictures, LibriSpeech, the ten days of CSE-CIC-IDS2018, and a road network's speeds by county, as
-/// the authors measured them (github.com/VUZhuangweiKang/DLCache, experiments/exp3), in megabytes and hundredths of a
-/// second; of ImageNet finer, because the rule goes by the difference.
+/// ImageNet's training pictures, LibriSpeech, the ten days of CSE-CIC-IDS2018, and a road network's speeds by county,
+/// as the authors measured them (github.com/VUZhuangweiKang/DLCache, experiments/exp3), in megabytes and hundredths of
+/// a second; of ImageNet finer, because the rule goes by the difference.
 const DATASETS: [Files; 4] = [
     (
         &[9919, 9929, 9929, 9921, 9917, 9908, 9923, 9939, 6845, 9918, 9926, 9914, 9930, 9935, 9927, 66],
@@ -215,8 +215,8 @@ fn workloads<T>(grid: Grid, found: impl Fn(&DlcacheAsCoded, &[Vec<u32>], u64) ->
     all
 }
 
-/// By how much of the workloads the curve of some rule is above CLRFU's where it is so most: of how many of them take at
-/// most so long.
+/// By how much of the workloads the curve of some rule is above CLRFU's where it is so most: of how many of them take
+/// at most so long.
 fn lead() -> f64 {
     use DlcacheRule::{Clrfu, Greedy, Lfu, Lrfu, Lru, Random};
     // In milliseconds: sums of the same costs in another order are equal.
@@ -275,8 +275,8 @@ fn ledger_s(name: &str, grid: Grid) -> Result<Vec<f64>> {
 mod tests {
     use super::*;
 
-    /// The datasets of a workload's jobs, as the authors' notebook draws them by its seed, and what its results have for
-    /// that workload under LRU, LFU, LRFU, Greedy and CLRFU.
+    /// The datasets of a workload's jobs, as the authors' notebook draws them by its seed, and what its results have
+    /// for that workload under LRU, LFU, LRFU, Greedy and CLRFU.
     const PUBLISHED: [(u64, [usize; 3], &str, [f64; 5]); 4] = [
         (160, [5, 7, 5], "DIILLDXLDIDILDLILL", [10_986.802, 7213.133, 8316.536, 8407.273, 7416.537]),
         (160, [5, 7, 5], "ILILXLDILDILDLDIDL", [16_430.393, 9738.783, 9805.404, 8997.591, 8351.821]),

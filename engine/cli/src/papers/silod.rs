@@ -10,7 +10,8 @@ use super::claims::{Agrees::Within, Claim, Uncompared, hit_ratios, mean, percent
 
 const SILOD: &str = "SiloD (Zhao et al., EuroSys'23)";
 const TIB: f64 = 1_099_511_627_776.0;
-/// Table 6's mean completion times over SiloD's, at second hand: the middles of 1.24 to 1.30, 1.30 to 1.36, 1.06 to 1.08.
+/// Table 6's mean completion times over SiloD's, at second hand: the middles of 1.24 to 1.30, 1.30 to 1.36, 1.06 to
+/// 1.08.
 const COMPLETIONS: [(CacheSystem, f64); 3] =
     [(CacheSystem::Static, 1.27), (CacheSystem::Lru, 1.33), (CacheSystem::Quiver, 1.07)];
 /// The part by which a completion time may be off.

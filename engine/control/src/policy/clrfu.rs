@@ -21,13 +21,13 @@ const SCALED_AFTER: u32 = 64;
 /// entered; of equals the one with fewer bytes, and of those the smallest id. p is 2 and step 1, and age is counted in
 /// epochs, so that a use counts half of what it counted an epoch ago.
 ///
-/// DLCache evicts whole datasets by this rule and does not say what age is counted in; its authors' simulation has p = 2
-/// and step ½, and takes the time from its caller. For samples it is epochs here: with finer ages no two would be equal,
-/// and the cost would never be asked. The cost of a sample is its bytes.
+/// DLCache evicts whole datasets by this rule and does not say what age is counted in; its authors' simulation has p =
+/// 2 and step ½, and takes the time from its caller. For samples it is epochs here: with finer ages no two would be
+/// equal, and the cost would never be asked. The cost of a sample is its bytes.
 ///
-/// What costs are worth: in that simulation ([`DlcacheAsCoded`](crate::sim::DlcacheAsCoded)) they break the ties of files
-/// that are read in a loop, and costs that differ by thousandths do most of it. Who lets the newest of equals go, and asks
-/// for no cost, fetches for 3 % less time (`lossfeed papers`).
+/// What costs are worth: in that simulation ([`DlcacheAsCoded`](crate::sim::DlcacheAsCoded)) they break the ties of
+/// files that are read in a loop, and costs that differ by thousandths do most of it. Who lets the newest of equals go,
+/// and asks for no cost, fetches for 3 % less time (`lossfeed papers`).
 ///
 /// Relative to each other, CRFs only change when a sample is used. So what is kept is Σ 2^(epoch of the use), in
 /// float32: uses 24 epochs older than the newest are lost to rounding. 9 bytes a sample.

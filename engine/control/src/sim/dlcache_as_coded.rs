@@ -45,8 +45,8 @@ const STEP: f64 = 0.5;
 /// One setting of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DlcacheAsCoded<'a> {
-    /// The files of the dataset that is read whole by several jobs, of the one that jobs share, of the one of which each
-    /// job reads the newest files, and of the one that is read once.
+    /// The files of the dataset that is read whole by several jobs, of the one that jobs share, of the one of which
+    /// each job reads the newest files, and of the one that is read once.
     pub datasets: [&'a [DlcacheFile]; 4],
     /// Bytes of cache.
     pub capacity: u64,

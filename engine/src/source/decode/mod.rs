@@ -187,8 +187,8 @@ impl Decoder {
     ///
     /// # Errors
     /// `Sample` when the bytes are of no format that is read, are corrupt or truncated, have another shape than the
-    /// dataset (unless it is resized), declare more than [`MAX_PIXELS`], or make the decoder panic; `Usage` for a buffer
-    /// of the wrong length.
+    /// dataset (unless it is resized), declare more than [`MAX_PIXELS`], or make the decoder panic; `Usage` for a
+    /// buffer of the wrong length.
     pub fn decode(&self, encoded: &[u8], out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
         let region = |size: [usize; 2]| match &self.fit {
             None if size == self.size => Ok(Region::whole(size)),
@@ -296,8 +296,8 @@ impl Head {
 /// An opened image: its header is read, its pixels are not.
 trait Image {
     fn head(&self) -> Head;
-    /// Writes `height × width × channels` bytes; `spare` is memory to use on the way. `channels` is 1 or 3. Nobody calls
-    /// it before [`Head::check_size`] has passed, nor twice.
+    /// Writes `height × width × channels` bytes; `spare` is memory to use on the way. `channels` is 1 or 3. Nobody
+    /// calls it before [`Head::check_size`] has passed, nor twice.
     fn write(&mut self, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()>;
 }
 

@@ -1,5 +1,5 @@
-//! TIFF: the first page; gray, RGB and CMYK of whole numbers of up to 16 bits, in strips or tiles, uncompressed or coded
-//! by PackBits, LZW, Deflate or as fax; gray and RGB with alpha too.
+//! TIFF: the first page; gray, RGB and CMYK of whole numbers of up to 16 bits, in strips or tiles, uncompressed or
+//! coded by PackBits, LZW, Deflate or as fax; gray and RGB with alpha too.
 //!
 //! What is refused with its reason: palettes, numbers of 32 bits or with a fraction, JPEG inside TIFF, colour spaces
 //! such as Lab.
