@@ -16,7 +16,7 @@ use lossfeed::control::{Control, Cut, Drawing, PIECE, Plan, Turn};
 use lossfeed::index::ScoreTable;
 use lossfeed::ledger::Ledger;
 use lossfeed::policy;
-use lossfeed::sampler::{Batches, SamplerSettings, random_belief};
+use lossfeed::sampler::{Batches, Blocks, SamplerSettings, random_belief};
 
 const BATCH: usize = 256;
 
@@ -43,6 +43,7 @@ fn main() {
         seed: 1,
         rank: 0,
         world_size: 1,
+        blocks: Blocks::default(),
         awaits_weights: false,
     };
     let mut control = Control::new(ScoreTable::new(samples, 0.5), ledger).with_drawing(drawing);

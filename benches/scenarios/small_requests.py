@@ -1,10 +1,14 @@
 """How many requests an epoch takes of pictures in shards behind a store, and how long it takes.
 
-    python benches/scenarios/small_requests.py [--version NAME] [--rounds 1]
+    python benches/scenarios/small_requests.py [--version NAME] [--rounds 1] [--blocks]
 
 The store is this engine's own throttle (``latency=``, ``bandwidth=``) before files of this machine: 20,000 pictures of 3 KB,
 as many from 1 to 2 KB, and 2,400 of 110 KB, eight shards each, read in order and shuffled, one epoch each without steps and
 without a cache. ``vain`` is what lay between pictures and came along.
+
+``--blocks``: four epochs of ``replay`` instead, a quarter of each batch new, with a fifth of the pictures in the cache and
+2 MB read ahead, a small part of the dataset as where datasets are large: new samples one by one, in blocks of 64, and in
+blocks as long as requests are dear.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import tarfile
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from record import Record
 
@@ -28,6 +33,7 @@ STORES = [(0.01, 20_000_000), (0.01, None), (0.05, 20_000_000), (0.05, None)]
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", default="this", help="what the runs are called in the record")
+    parser.add_argument("--blocks", action="store_true", help="what blocks of the stream of new samples bring")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--date", help="name of the record, if not today's date")
     parser.add_argument("--record", type=Path, help="folder of the records")
@@ -55,19 +61,32 @@ def shards(folder: Path, samples: int, side: int, jpeg: bool) -> None:
                 tar.addfile(info, io.BytesIO(body.getvalue()))
 
 
-def epoch(folder: Path, latency: float, bandwidth: int | None, shuffle: bool) -> dict[str, float]:
+#: Name of an order: options of the loader, and epochs.
+ORDERS: dict[str, tuple[dict[str, Any], int]] = {
+    "in order": ({"sampler": "uniform", "shuffle": False}, 1),
+    "shuffled": ({"sampler": "uniform"}, 1),
+}
+BLOCKS: dict[str, tuple[dict[str, Any], int]] = {
+    f"replay, block {block}": ({"sampler": {"name": "replay", "block": block}, "cache": "20%", "read_ahead": "2MB"}, 4)
+    for block in (1, 64, "auto")
+}
+
+
+def epochs(folder: Path, latency: float, bandwidth: int | None, options: dict[str, Any], count: int) -> dict[str, float]:
     import lossfeed as lf
 
     data = lf.open(str(folder / "*.tar"), latency=latency, bandwidth=bandwidth)
-    with lf.Loader(data, BATCH, shuffle=shuffle, seed=0, sampler="uniform", num_workers=2, stats=False) as loader:
+    with lf.Loader(data, BATCH, seed=0, num_workers=2, stats=False, **options) as loader:
         started = time.perf_counter()
-        samples = sum(len(batch.ids) for batch in loader)
+        samples = sum(len(batch.ids) for _ in range(count) for batch in loader)
         took, stats = time.perf_counter() - started, loader.stats()
     requests, vain = stats["store_requests_total"], stats["store_vain_bytes_total"]
     return {
         "samples": samples,
+        "fetched": stats["fetched_samples_total"],
         "requests": requests,
-        "requests_per_sample": round(requests / samples, 4),
+        "requests_per_fetch": round(requests / max(stats["fetched_samples_total"], 1), 4),
+        "block": stats["block_samples"],
         "wanted_mb": round(stats["fetched_bytes_total"] / 1e6, 1),
         "vain_mb": round(vain / 1e6, 1),
         "seconds": round(took, 2),
@@ -77,19 +96,19 @@ def epoch(folder: Path, latency: float, bandwidth: int | None, shuffle: bool) ->
 def main() -> int:
     args = arguments()
     where = {} if args.record is None else {"root": args.record}
-    record = Record("small-requests", {"batch": BATCH, "shards": SHARDS}, args.date, **where)
+    record = Record("small-requests-blocks" if args.blocks else "small-requests", {"batch": BATCH, "shards": SHARDS}, args.date, **where)
     with tempfile.TemporaryDirectory() as made:
         for number, (kind, (samples, side, jpeg)) in enumerate(KINDS.items()):
             folder = Path(made) / str(number)
             shards(folder, samples, side, jpeg)
             # Opened once before: the index of shards is kept, and each run finds the same.
-            epoch(folder, 0.001, None, False)
+            epochs(folder, 0.001, None, *ORDERS["in order"])
             for round_ in range(args.rounds):
                 for latency, bandwidth in STORES:
-                    for shuffle in (False, True):
+                    for order, how in (BLOCKS if args.blocks else ORDERS).items():
                         run = {"version": args.version, "round": round_, "kind": kind, "latency_s": latency}
-                        run |= {"bandwidth": bandwidth or "none", "order": "shuffled" if shuffle else "in order"}
-                        run |= epoch(folder, latency, bandwidth, shuffle)
+                        run |= {"bandwidth": bandwidth or "none", "order": order}
+                        run |= epochs(folder, latency, bandwidth, *how)
                         record.add(run)
                         print(run, flush=True)
     print(f"\n{record.csv}")

@@ -44,14 +44,14 @@ mod order;
 mod other_ranks;
 #[cfg(test)]
 mod other_ranks_tests;
-mod pacing;
-#[cfg(test)]
-mod pacing_tests;
 mod resume;
 mod run;
 #[cfg(test)]
 mod substitution_tests;
 mod threads;
+mod tuning;
+#[cfg(test)]
+mod tuning_tests;
 
 pub use copy_path::{CopyChoice, CopyCost};
 pub use courier::{Courier, ImagesBy, ImagesTo};
@@ -97,8 +97,8 @@ pub struct Engine {
     seed_is_open: AtomicBool,
     /// Of a run that awaits weights: its sampler was left to [`crate::sampler::Auto`].
     weights: Option<Mutex<WeightUse>>,
-    /// Of a run that is to wait little: see [`crate::sampler::Auto::stall`].
-    pacing: Option<Mutex<pacing::Pacing>>,
+    /// Of a run of which something is set between epochs: see [`crate::sampler::Auto`] and [`crate::sampler::Block`].
+    tuning: Option<Mutex<tuning::Tuning>>,
     clock: Mutex<Clock>,
     /// Of the dataset; made when a state is first taken or given.
     digest: OnceLock<String>,

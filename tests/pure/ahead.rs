@@ -6,7 +6,7 @@ use lossfeed::control::{Ahead, Control, Cut, Drawing, Plan, Room, Turn};
 use lossfeed::index::ScoreTable;
 use lossfeed::ledger::Ledger;
 use lossfeed::policy;
-use lossfeed::sampler::{Batches, CostAware, Order, Sampler, Uniform};
+use lossfeed::sampler::{Batches, Blocks, CostAware, Order, Sampler, Uniform};
 use lossfeed::types::SampleId;
 use proptest::prelude::*;
 
@@ -18,7 +18,16 @@ fn bytes(id: SampleId) -> u64 {
 
 fn drawing(sampler: Arc<dyn Sampler>, samples: u32) -> Drawing {
     let owned = (0..samples).collect();
-    Drawing { sampler, samples, owned, seed: 5, rank: 0, world_size: 1, awaits_weights: false }
+    Drawing {
+        sampler,
+        samples,
+        owned,
+        seed: 5,
+        rank: 0,
+        world_size: 1,
+        blocks: Blocks::default(),
+        awaits_weights: false,
+    }
 }
 
 fn control(drawing: &Drawing, name: &str, capacity: u64) -> Control {

@@ -111,3 +111,23 @@ def test_what_is_not_a_store_makes_no_requests(tmp_path):
         lf.open(str(path), coalesce="yes")
     with pytest.raises(lf.SettingsError, match="coalesce=False is for paths and URLs"):
         lf.open((np.zeros((4, 2)), np.zeros(4)), coalesce=False)
+
+
+def test_a_sampler_that_is_told_what_requests_cost_wants_neighbours():
+    samples = 2000
+    image = png(0, size=(32, 32))
+    requests, blocks = {}, {}
+    with FaultStore({"train.tar": shard([image] * samples)}, tags=False) as store:
+        for block in (1, "auto"):
+            data = lf.open(store.url + "/train.tar", latency=0.01, connections=4)
+            sampler = {"name": "echo", "fresh": 0.5, "lag": 8, "block": block}
+            # Without reading ahead, which finds neighbours among all that it holds, and holds all of these.
+            loader = lf.Loader(
+                data, 64, sampler=sampler, cache="10%", read_ahead=0, num_workers=0, seed=2, framework="numpy", stats=False
+            )
+            seen = [int(i) for _ in range(2) for batch in loader for i in batch.ids]
+            assert len(seen) == 2 * samples and len(set(seen)) > 0.9 * samples
+            requests[block], blocks[block] = loader.stats()["store_requests_total"], loader.stats()["block_samples"]
+            loader.close()
+    assert blocks[1] == 0 and blocks["auto"] >= 16, "the gauge is of blocks that are found"
+    assert requests["auto"] <= 0.1 * samples < requests[1], requests

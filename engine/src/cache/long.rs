@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::index::{ScoreTable, Standing};
 use crate::ledger::Ledger;
 use crate::policy::Needs;
-use crate::sampler::{Order, SamplerSettings};
+use crate::sampler::{Blocks, Order, SamplerSettings};
 use crate::types::SampleId;
 use parking_lot::MutexGuard;
 use std::ops::Range;
@@ -134,7 +134,7 @@ impl Cache {
             return drawing.draw_shared(epoch, &shared);
         }
         if let Some(position) = stream {
-            return drawing.draw_stream(position, drawing.owned.len());
+            return Ok(drawing.draw_stream(position, drawing.owned.len()));
         }
         if drawing.adaptive() { self.snapshot().draw(epoch) } else { drawing.draw_blind(epoch) }
     }
@@ -173,12 +173,19 @@ impl Cache {
     ///
     /// # Errors
     /// `Settings` for options out of range.
-    pub fn retune(&self, sampler: SamplerSettings) -> Result<()> {
+    pub fn retune(&self, sampler: SamplerSettings, blocks: Blocks) -> Result<()> {
         let made = sampler.build()?;
         let mut state = self.whole();
         state.journal.sampler(&sampler);
-        state.control.retune(made.into(), sampler.buffer());
+        state.control.retune(made.into(), sampler.buffer(), blocks);
         Ok(())
+    }
+
+    /// The first pass of a buffer sampler's stream that has not begun when `epoch` is to be drawn; `None` for other
+    /// samplers.
+    pub fn pass_to_come(&self, epoch: u64) -> Option<u64> {
+        let state = self.state.lock();
+        Some(state.control.drawing()?.pass_to_come(state.control.stream(epoch)?))
     }
 
     /// See [`crate::control::Control::biased`].

@@ -122,8 +122,9 @@ fn without_a_cache_or_with_one_that_holds_everything_it_is_uniform() {
 #[test]
 fn what_may_be_fetched_is_handed_on_and_checked() {
     for (augmented, says) in [(true, "fresh is 1.5"), (false, "fetches is 1.5")] {
-        let with =
-            |fetches| SamplerSettings::Auto(Auto { augmented: Some(augmented), fetches: Some(fetches), stall: None });
+        let with = |fetches| {
+            SamplerSettings::Auto(Auto { augmented: Some(augmented), fetches: Some(fetches), ..Auto::default() })
+        };
         let error = Engine::new(dataset(), settings(with(1.5), 0)).err().unwrap();
         assert!(error.kind() == ErrorKind::Settings && error.to_string().contains(says), "{error}");
         let fetched = |fetches| {

@@ -2,7 +2,7 @@
 
 use super::{Dataset, Engine};
 use crate::loader::{Next, Ticket};
-use crate::sampler::{BufferOptions, Echo, Replay, SamplerSettings};
+use crate::sampler::{Block, BufferOptions, Echo, Replay, SamplerSettings};
 use crate::settings::{CacheForm, ScoreKind, Settings};
 use crate::source::{Arrays, ImageMode};
 use crate::types::{Dtype, SampleId, TensorSpec};
@@ -111,7 +111,7 @@ fn one_seed_is_one_order_with_any_number_of_workers() {
 
 #[test]
 fn new_samples_come_in_blocks_if_asked_to() {
-    let sampler = SamplerSettings::Echo(Echo { lag: LAG, block: 8, ..Echo::default() });
+    let sampler = SamplerSettings::Echo(Echo { lag: LAG, block: Block::Of(8), ..Echo::default() });
     let (mut blocks, mut plain) = (Seen::new(), Seen::new());
     for (sampler, seen) in [(sampler, &mut blocks), (both()[0], &mut plain)] {
         let engine = engine(sampler, 0);
@@ -199,12 +199,12 @@ fn what_does_not_go_with_a_buffer_is_refused() {
         assert_eq!(engine(sampler, 0).policy_name(), "fifo");
         let options = sampler.buffer().unwrap();
         let by_score = sampler.name() == "replay";
-        assert_eq!(options, BufferOptions { fresh: 0.25, lag: u64::from(LAG), by_score, block: 1 });
+        assert_eq!(options, BufferOptions { fresh: 0.25, lag: u64::from(LAG), by_score, block: Block::default() });
         assert_eq!(Settings { workers: Some(64), ..settings(sampler, 0) }.window(64), LAG as usize - 2);
     }
     refused(settings(SamplerSettings::Echo(Echo { fresh: 0.0, ..Echo::default() }), 0), "fresh is 0");
     refused(settings(SamplerSettings::Replay(Replay { fresh: 0.5, lag: 2, ..Replay::default() }), 0), "lag is 2");
-    refused(settings(SamplerSettings::Echo(Echo { block: 0, ..Echo::default() }), 0), "block is 0");
+    refused(settings(SamplerSettings::Echo(Echo { block: Block::Of(0), ..Echo::default() }), 0), "block is 0");
     let other = Settings { cache_bytes: settings(both()[0], 0).cache_bytes * 2, ..settings(both()[0], 0) };
     let error = Engine::new(dataset(), other).unwrap().load_state(&engine(both()[0], 0).state().unwrap()).unwrap_err();
     assert!(error.to_string().contains("cache_bytes"), "{error}");

@@ -2,9 +2,9 @@
 
 use super::copy_path::Obstacles;
 use super::crew::Threading;
-use super::pacing::Pacing;
 use super::run::Clock;
 use super::threads::Threads;
+use super::tuning::Tuning;
 use super::{CopyChoice, Dataset, Engine, copy_cost, keeping};
 use crate::arena::Arena;
 use crate::cache::Cache;
@@ -18,7 +18,7 @@ use crate::loader::checkpoint::WeightUse;
 use crate::loader::{BadSamples, Deliveries, Feed, Images, ReadAhead, RecordSizes};
 use crate::policy::{self, Needs, Policy};
 use crate::process::Process;
-use crate::sampler::{self, Batches, Circumstances, Pace, Sampler, SamplerSettings};
+use crate::sampler::{self, Batches, Block, Blocks, Circumstances, EpochSize, Pace, Sampler, SamplerSettings};
 use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, ImageSteps, OnError, Settings};
 use crate::source::Source;
@@ -108,10 +108,16 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
         cache_bytes: settings.cache_bytes,
         augmented: steps.is_random(),
     };
-    let mut sampler = SamplerSettings::from(auto.choose(run));
-    let pace = auto.pace()?.filter(|_| !matches!(sampler, SamplerSettings::Uniform(_)));
+    let chosen = auto.choose(run);
+    let size = EpochSize {
+        rows: settings.batches(dataset.source.len())?.share() as u64,
+        sample_bytes: mean_bytes(&*dataset.source),
+        ranks: settings.world_size,
+    };
+    let mut sampler = SamplerSettings::from(chosen);
+    let pace = auto.pace(chosen, size)?.filter(|_| !matches!(sampler, SamplerSettings::Uniform(_)));
     if let Some(pace) = &pace {
-        sampler = sampler.with_fetches(pace.fetches());
+        sampler = sampler.with_fetches(pace.fetches(0));
     }
     tracing::info!(sampler = sampler.name(), ?run, "sampler auto has chosen");
     let awaits_weights = !matches!(sampler, SamplerSettings::Uniform(_));
@@ -193,17 +199,21 @@ impl Checked {
         };
         let scores = ScoreTable::new(samples, settings.smoothing_weight());
         let ledger = Ledger::new(settings.cache_bytes, samples, policy);
-        let block = settings.sampler.buffer().map_or(1, |options| options.block);
+        let block = settings.sampler.buffer().map_or(Block::default(), |options| options.block);
         let drawing = Drawing {
             sampler: sampler.into(),
             samples: samples as u32,
             owned: match settings.exchange || settings.sampler.given().is_some() {
                 true => (0..samples as u32).collect(),
-                false => sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size, block).into(),
+                false => {
+                    sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size, block.granule())
+                        .into()
+                }
             },
             seed: settings.seed,
             rank: settings.rank,
             world_size: settings.world_size,
+            blocks: Blocks::new(block),
             awaits_weights: left.awaits_weights,
         };
         let mut control = Control::new(scores, ledger).with_drawing(drawing.clone());
@@ -266,6 +276,9 @@ impl Checked {
         // A run must not fail because nobody can watch it.
         let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
         feed.source.tell(&decisions);
+        let found = (block == Block::Auto).then(|| mean_bytes(&*feed.source));
+        let tuned = left.pace.is_some() || found.is_some();
+        let tuning = Tuning::new(left.pace, Blocks::new(block), found);
         Ok(Engine {
             feed: Arc::new(feed),
             decisions,
@@ -277,7 +290,7 @@ impl Checked {
             batches,
             device,
             copy_choice,
-            pacing: left.pace.map(|pace| Mutex::new(Pacing::new(pace))),
+            tuning: tuned.then(|| Mutex::new(tuning)),
             weights: left.awaits_weights.then(|| Mutex::new(WeightUse::Unread)),
             clock: Mutex::new(Clock::default()),
             digest: OnceLock::new(),

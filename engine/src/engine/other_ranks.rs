@@ -8,7 +8,7 @@ use super::Engine;
 use crate::control::Cut;
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
-use crate::loader::checkpoint::{Checkpoint, Header, WeightUse};
+use crate::loader::checkpoint::{Checkpoint, Header, Tuned, WeightUse};
 use crate::policy::{self, Needs};
 use crate::sampler::{Dealt, Given, Leg, Order, Part, in_turn};
 use std::collections::BTreeMap;
@@ -239,7 +239,12 @@ impl Engine {
         let mine = |of: &&Checkpoint| {
             number::<u32>(&of.header, "rank").is_ok_and(|rank| rank % self.settings.world_size == self.settings.rank)
         };
-        header.pace = states.iter().find(mine).unwrap_or(&states[0]).header.pace;
+        header.tuned = Tuned {
+            pace: states.iter().find(mine).unwrap_or(&states[0]).header.tuned.pace,
+            budget: budget(states, self.settings.world_size),
+            // A stream begins anew.
+            blocks: None,
+        };
         if self.settings.exchange {
             // News are given once: each rank's to one of the new ones.
             let news: Vec<u32> = states.iter().filter(mine).flat_map(|of| of.buffer.iter().skip(1).copied()).collect();
@@ -298,6 +303,13 @@ fn rest_of(states: &[Checkpoint], before: impl Fn(&Checkpoint) -> Result<usize>)
         ids: in_turn(&rests.iter().map(|rest| rest.0).collect::<Vec<_>>()),
         weights: in_turn(&rests.iter().map(|rest| rest.1).collect::<Vec<_>>()),
     })
+}
+
+/// What was read of a budget by all ranks of before, in equal parts.
+fn budget(states: &[Checkpoint], ranks: u32) -> Option<[u64; 4]> {
+    let all: Vec<[u64; 4]> = states.iter().filter_map(|state| state.header.tuned.budget).collect();
+    let part = |at: usize| all.iter().fold(0u64, |sum, of| sum.saturating_add(of[at])) / u64::from(ranks.max(1));
+    (!all.is_empty()).then(|| std::array::from_fn(part))
 }
 
 /// What is dealt of `rest` to `rank` of `ranks`.

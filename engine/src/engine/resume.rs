@@ -57,8 +57,8 @@ impl Engine {
             Some(Cut::At(ends)) if self.given_batches() => ends.iter().map(|&end| end as u32).collect(),
             _ => buffer,
         };
-        let pacing = self.pacing.as_ref().map(parking_lot::Mutex::lock);
-        let pace = pacing.map(|pacing| pacing.stored(live.is_none(), &self.feed.counters));
+        let next = live.is_none().then_some(epoch);
+        let tuned = self.tuning.as_ref().map(|tuning| tuning.lock().stored(next, &self.feed));
         let scored = scores.seen() > 0 || scores.failed() > 0;
         Checkpoint {
             header: Header {
@@ -71,7 +71,7 @@ impl Engine {
                 measured: self.scale.settled().map(|kind| kind.name().to_string()),
                 buffer: buffer.len(),
                 weights: self.weights.as_ref().map(|weights| *weights.lock()),
-                pace,
+                tuned: tuned.unwrap_or_default(),
                 part: live.and(clock.part.clone()),
                 planned: order.as_ref().map_or(0, |o| o.ids.len()),
             },
@@ -174,8 +174,8 @@ impl Engine {
         if self.weights.is_some() {
             all.insert("sampler.chosen_by".into(), "auto".into());
         }
-        if let Some(pacing) = &self.pacing {
-            all.insert("sampler.pace".into(), pacing.lock().told());
+        if let Some(pace) = self.tuning.as_ref().and_then(|tuning| tuning.lock().told()) {
+            all.insert("sampler.pace".into(), pace);
         }
         // The sampler's options one by one, so that a difference is named: sampler.name, sampler.kappa, …
         if let Ok(serde_json::Value::Object(options)) = serde_json::to_value(s.sampler) {
@@ -295,10 +295,10 @@ impl Engine {
             *weights.lock() = was;
             cache.use_weights(was == WeightUse::Used);
         }
-        self.restore_pace(h.pace)?;
         if !buffer.is_empty() {
             self.feed.cache.restore_buffer(buffer, &|id| self.feed.record_bytes(id))?;
         }
+        self.restore_tuning(&h.tuned, h.epoch)?;
         clock.next_epoch = h.epoch;
         clock.iteration += 1;
         clock.resume = Some(checkpoint);

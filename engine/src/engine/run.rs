@@ -190,7 +190,7 @@ impl Engine {
             *weights = WeightUse::Used;
             self.feed.cache.use_weights(true);
         }
-        self.set_pace(anew)?;
+        self.tune_epoch(epoch, anew)?;
         let (order, cut) = match stored.or(handed) {
             Some((order, cut)) => (Arc::new(order), cut),
             None => (self.feed.cache.draw(epoch)?, Cut::Even(self.batches)),

@@ -7,7 +7,7 @@
 //! is checked before it is used.
 
 use crate::error::{Error, Result};
-use crate::sampler::{Order, Part};
+use crate::sampler::{Blocks, Order, Part};
 use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -47,9 +47,23 @@ pub struct Header {
     /// How far a run is that awaits weights; other runs await none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<WeightUse>,
-    /// What the pace of a run has come to that is to wait little; other runs have none.
+    /// What was set between epochs.
+    #[serde(flatten)]
+    pub tuned: Tuned,
+}
+
+/// What the things have come to that are set between epochs; a run has none, some or all of them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tuned {
+    /// The pace, of a run that is to wait little or that has a budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace: Option<[u32; 2]>,
+    /// Of the budget: bytes and samples read before the epoch, and in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<[u64; 4]>,
+    /// The stream's blocks, where they are found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<Blocks>,
 }
 
 /// What a training loop does with batches' weights, in a run that waits until they are read.

@@ -262,6 +262,12 @@ impl Source for Concat {
     fn requests_ahead(&self) -> usize {
         self.parts.iter().map(|part| part.requests_ahead()).sum()
     }
+    /// By the samples of each part.
+    fn request_bytes(&self) -> u64 {
+        let of = |part: &dyn Source| u128::from(part.request_bytes()) * part.len() as u128;
+        let all: u128 = self.parts.iter().map(|part| of(&**part)).sum();
+        u64::try_from(all / self.len().max(1) as u128).unwrap_or(u64::MAX)
+    }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         let mut along = Vec::new();
         for number in 0..self.parts.len() {

@@ -152,6 +152,9 @@ impl<R: Reader> Source for Files<R> {
     fn requests_ahead(&self) -> usize {
         self.reader.requests_ahead()
     }
+    fn request_bytes(&self) -> u64 {
+        self.reader.request_bytes(&self.catalog)
+    }
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.reader.tell(decisions);
     }

@@ -361,6 +361,13 @@ pub trait Source: Send + Sync {
         0
     }
 
+    /// What a request costs beside the samples that it brings: bytes that the link, as it is now, would have brought
+    /// meanwhile, and bytes that are read in vain. By this a sampler has neighbours wanted together, which come with one
+    /// request. 0: samples come alone, or those of any order come together.
+    fn request_bytes(&self) -> u64 {
+        0
+    }
+
     /// Whether bytes that turn out not to be a sample may come right when they are fetched again: they came over a
     /// network.
     fn remote(&self) -> bool {

@@ -36,6 +36,11 @@ pub(super) trait Reader: Send + Sync {
         0
     }
 
+    /// As [`Source::request_bytes`](super::Source::request_bytes).
+    fn request_bytes(&self, _: &Catalog) -> u64 {
+        0
+    }
+
     /// As [`Source::in_turn`](super::Source::in_turn).
     fn in_turn(&self) -> bool {
         false

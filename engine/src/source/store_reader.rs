@@ -172,6 +172,16 @@ impl Reader for StoreReader {
         self.0.store.lanes()
     }
 
+    fn request_bytes(&self, catalog: &Catalog) -> u64 {
+        let Stored { store, lists, shards, coalesce, .. } = &*self.0;
+        // An object of its own has no neighbours, and in a list everybody is next to everybody.
+        if !coalesce || lists.is_some() || shards.len() * 2 > catalog.places.len() {
+            return 0;
+        }
+        let worth = store.worth(store.lanes());
+        worth.gap_bytes + worth.work_bytes
+    }
+
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.0.store.tell(decisions);
     }

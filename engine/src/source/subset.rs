@@ -182,6 +182,9 @@ impl Source for Subset {
     fn requests_ahead(&self) -> usize {
         self.inner.requests_ahead()
     }
+    fn request_bytes(&self) -> u64 {
+        self.inner.request_bytes()
+    }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         // All or none are in range: whoever asks has them from an order.
         let inner: Option<Vec<SampleId>> = ids.iter().map(|&id| self.inner(id)).collect();

@@ -305,6 +305,9 @@ impl<T: Tier> Source for Tiered<T> {
     fn requests_ahead(&self) -> usize {
         self.source.requests_ahead()
     }
+    fn request_bytes(&self) -> u64 {
+        self.source.request_bytes()
+    }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         // What the tier has needs no request and brings nobody along.
         let asked = self.made_by.is_current() && self.state() == State::Closed;

@@ -135,6 +135,9 @@ impl Source for Odd {
     fn requests_ahead(&self) -> usize {
         10 + self.number as usize
     }
+    fn request_bytes(&self) -> u64 {
+        1000 * self.number
+    }
     fn remote(&self) -> bool {
         true
     }

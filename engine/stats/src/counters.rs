@@ -301,6 +301,8 @@ counters! {
     /// The part of the rows that sampler `auto` fetches in this epoch to keep to its stall target, in millionths. 0
     /// without one.
     fetches_ppm: Gauge, Millionths;
+    /// Neighbouring samples that are new together in the next pass over the dataset, where `block` is `auto`.
+    block_samples: Gauge, Samples;
     /// Mean age of the beliefs, in steps.
     score_age_steps: Gauge, Steps;
     /// Times the stats page could not be written. The run goes on; its numbers grow stale on the page.

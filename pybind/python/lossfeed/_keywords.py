@@ -16,6 +16,7 @@ from typing import Any, Iterable, TypeVar
 from . import _native
 from ._errors import SettingsError, UsageError
 from ._memory import torch_loaded
+from ._sizes import parse_bytes
 
 W = TypeVar("W", bound=str)
 
@@ -156,6 +157,8 @@ def sampler(value: Any, shuffle: Any) -> dict[str, Any]:
             raise SettingsError(f"sampler={value!r} has no name: write {{'name': 'cost-aware', 'kappa': 16}}")
     else:
         return {"name": "given"}
+    if isinstance(settings.get("bytes"), str):
+        settings["bytes"] = parse_bytes(f"sampler {settings['name']}: bytes", settings["bytes"])
     _check_sampler(settings)
     if shuffle is False:
         if settings["name"] != "uniform":
@@ -174,6 +177,7 @@ _KINDS = {
     "f32": "a number",
     "f64": "a number",
     "a boolean": "True or False",
+    'a whole number or "auto"': "a whole number or 'auto'",
 }
 
 

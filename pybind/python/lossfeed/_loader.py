@@ -42,13 +42,15 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             ``transform`` draws chance, ``"cost-aware"`` where it does not, ``"uniform"`` where there is nothing to
             gain; ``{"name": "auto", "augmented": True}`` if your loop augments batches itself, ``"fetches": 0.1`` for
             the share of rows that may be read from the source, ``"stall": 0.05`` for as many as keep the wait for the
-            source at a twentieth of the time; it begins without scores, and goes by them from the epoch after
-            ``batch.weight`` was read, as :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient variance per
-            byte fetched), ``"importance"``, ``"replay"`` and ``"echo"`` (the cache as a buffer that turns over, with
-            scores and without; ``"block": 64`` has new samples come in runs of neighbours), ``"pads"`` (SHADE's,
-            biased); and others to compare with: ``"iis"`` (iCACHE's), ``"infobatch"``, ``"ods"`` (Seneca's; each id
-            once), and, biased, ``"selective"``, ``"curriculum"`` and ``"shade-as-coded"``. All but ``uniform``, ``ods``
-            and ``echo`` draw some ids more often than others; ``batch.weight`` makes the loss unbiased again.
+            source at a twentieth of the time, ``"bytes": "200GB", "epochs": 90`` for as many as that budget allows in so
+            many epochs; it begins without scores, and goes by them from the epoch after ``batch.weight`` was read, as
+            :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient variance per byte fetched), ``"importance"``,
+            ``"replay"`` and ``"echo"`` (the cache as a buffer that turns over, with scores and without; ``"block": 64``
+            has new samples come in runs of neighbours, ``"block": "auto"`` in runs as long as requests are dear),
+            ``"pads"`` (SHADE's, biased); and others to compare with: ``"iis"`` (iCACHE's), ``"infobatch"``, ``"ods"``
+            (Seneca's; each id once), and, biased, ``"selective"``, ``"curriculum"`` and ``"shade-as-coded"``. All but
+            ``uniform``, ``ods`` and ``echo`` draw some ids more often than others; ``batch.weight`` makes the loss
+            unbiased again.
         batch_sampler: gives lists of ids: its batches are the plan. Where it has no ``batch_size``, pass
             ``batch_size=`` with the most samples of a batch.
         ids: the samples to load, each once, as :meth:`lossfeed.Data.subset` has it: ids of batches count from 0 anew, in

@@ -11,7 +11,7 @@ use super::buffer::{Buffer, Reader, Words};
 use super::{Books, Control, Decision, Evicted, Row, Turn, Verdict};
 use crate::error::{Error, Result};
 use crate::ledger::Access;
-use crate::sampler::{BufferOptions, Sampler};
+use crate::sampler::{Blocks, BufferOptions, Sampler};
 use crate::types::SampleId;
 
 /// What a buffer sampler's run knows beside beliefs, books and the plan.
@@ -196,11 +196,12 @@ impl Control {
         Ok(())
     }
 
-    /// Draws with other options of the same sampler from the next pass on. Between passes only.
-    pub fn retune(&mut self, sampler: Arc<dyn Sampler>, options: Option<BufferOptions>) {
+    /// Draws with other options of the same sampler, and a stream in such blocks, from the next pass on. Between passes
+    /// only.
+    pub fn retune(&mut self, sampler: Arc<dyn Sampler>, options: Option<BufferOptions>, blocks: Blocks) {
         self.foreseen = None;
         if let Some(drawing) = &mut self.drawing {
-            drawing.sampler = sampler;
+            (drawing.sampler, drawing.blocks) = (sampler, blocks);
         }
         if let (Some(buffered), Some(options)) = (&mut self.buffered, options) {
             buffered.buffer.setup.options = options;

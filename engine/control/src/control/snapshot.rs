@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::{Control, PIECE};
 use crate::error::Result;
 use crate::index::ScoreTable;
-use crate::sampler::{Order, Outlook, Sampler, first_pass, in_turn, owned_ids};
+use crate::sampler::{Blocks, Order, Outlook, Sampler, first_pass, in_turn, owned_ids, pass_in_blocks};
 use crate::types::SampleId;
 
 /// How a run's epochs are drawn. Cheap to clone.
@@ -29,6 +29,8 @@ pub struct Drawing {
     pub rank: u32,
     /// Number of ranks.
     pub world_size: u32,
+    /// The blocks of a buffer sampler's stream.
+    pub blocks: Blocks,
     /// Epochs are shuffled passes over the owned samples until [`Control::use_weights`] is called.
     pub awaits_weights: bool,
 }
@@ -154,23 +156,24 @@ impl Snapshot {
 }
 
 impl Drawing {
-    /// The next `count` samples of the stream from `position` on: pass after pass over the owned samples, each drawn
-    /// as an epoch.
-    ///
-    /// # Errors
-    /// As the sampler's.
-    pub fn draw_stream(&self, position: u64, count: usize) -> Result<Order> {
+    /// The next `count` samples of the stream from `position` on: pass after pass over the owned samples, each shuffled
+    /// in its blocks.
+    pub fn draw_stream(&self, position: u64, count: usize) -> Order {
         let pass_len = self.owned.len().max(1) as u64;
         let (mut pass, mut skipped) = (position / pass_len, (position % pass_len) as usize);
         let mut stream = Order::default();
         while stream.ids.len() < count && !self.owned.is_empty() {
-            let drawn = self.draw_blind(pass)?;
+            let drawn = pass_in_blocks(&self.outlook(pass, &ScoreTable::new(0, 0.0), &|_| false), self.blocks.of(pass));
             let until = drawn.ids.len().min(skipped + count - stream.ids.len());
             stream.ids.extend_from_slice(&drawn.ids[skipped..until]);
             stream.weights.extend_from_slice(&drawn.weights[skipped..until]);
             (pass, skipped) = (pass + 1, 0);
         }
-        Ok(stream)
+        stream
+    }
+    /// The first pass of the stream that has not begun at `position`.
+    pub fn pass_to_come(&self, position: u64) -> u64 {
+        position.div_ceil(self.owned.len().max(1) as u64)
     }
     /// Whether orders depend on more than the seed now.
     pub fn adaptive(&self) -> bool {
@@ -221,16 +224,16 @@ impl Drawing {
     }
     /// Draws `epoch`.
     fn draw(&self, epoch: u64, scores: &ScoreTable, resident: &dyn Fn(SampleId) -> bool) -> Result<Order> {
-        let outlook = Outlook {
-            owned: &self.owned,
-            samples: self.samples,
-            epoch,
-            seed: self.seed,
-            rank: self.rank,
-            world_size: self.world_size,
-            scores,
-            resident,
-        };
+        let outlook = self.outlook(epoch, scores, resident);
         if self.awaits_weights { Ok(first_pass(&outlook)) } else { self.sampler.draw(&outlook) }
+    }
+    fn outlook<'a>(
+        &'a self,
+        epoch: u64,
+        scores: &'a ScoreTable,
+        resident: &'a dyn Fn(SampleId) -> bool,
+    ) -> Outlook<'a> {
+        let &Self { ref owned, samples, seed, rank, world_size, .. } = self;
+        Outlook { owned, samples, epoch, seed, rank, world_size, scores, resident }
     }
 }

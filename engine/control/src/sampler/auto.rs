@@ -6,8 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Pace;
-use crate::error::Result;
+use super::pace::LEAST_PART;
+use super::{Block, Budget, EpochSize, Pace};
+use crate::error::{Error, Result};
 
 /// Chooses among `uniform`, `replay` and `cost-aware` when a run begins; see [`Auto::choose`].
 ///
@@ -31,6 +32,18 @@ pub struct Auto {
     ///
     /// [`Pace`]: super::Pace
     pub stall: Option<f32>,
+    /// The bytes that the run may read from its source, all ranks together, in [`Auto::epochs`] epochs. Before each epoch
+    /// the part of the rows that may be fetched is set so that the rest of the budget lasts ([`Budget`]), up to `fetches`,
+    /// and to what `stall` allows. At least a sixty-fourth of the rows is fetched, so a budget that is spent too soon is
+    /// overdrawn by that. What a disk tier has costs nothing. A run without augmentation whose loop never reads weights
+    /// trains on everything, whatever its budget. `None`: as much as the others say.
+    ///
+    /// [`Budget`]: super::Budget
+    pub bytes: Option<u64>,
+    /// How many epochs the run has: only `bytes` asks for it.
+    pub epochs: Option<u32>,
+    /// As [`Replay::block`](super::Replay::block), where `replay` is chosen.
+    pub block: Block,
 }
 
 /// What [`Auto::choose`] goes by.
@@ -53,6 +66,8 @@ pub enum Chosen {
     Replay {
         /// [`Auto::fetches`].
         fetches: Option<f32>,
+        /// [`Auto::block`].
+        block: Block,
     },
     /// [`CostAware`](super::CostAware), with so many misses if that is said.
     CostAware {
@@ -65,12 +80,29 @@ pub enum Chosen {
 const FIRST: f64 = 0.25;
 
 impl Auto {
-    /// What follows [`Auto::stall`], if there is one.
+    /// What follows [`Auto::stall`] and [`Auto::bytes`], if there is one of them, in a run that is drawn by `chosen`.
     ///
     /// # Errors
-    /// `Settings` if it is no part of a run's time.
-    pub fn pace(&self) -> Result<Option<Pace>> {
-        self.stall.map(|stall| Pace::new(stall, FIRST, self.fetches.map_or(1.0, f64::from))).transpose()
+    /// `Settings` if the one is no part of a run's time, or the other cannot be kept.
+    pub fn pace(&self, chosen: Chosen, size: EpochSize) -> Result<Option<Pace>> {
+        let budget = match (self.bytes, self.epochs) {
+            (None, None) => None,
+            (Some(bytes), Some(epochs)) => {
+                // Until scores are there every sample comes once.
+                let reads_all = matches!(chosen, Chosen::CostAware { .. });
+                Some(Budget::new(bytes, epochs, size, LEAST_PART, reads_all)?)
+            }
+            (given, _) => {
+                let (given, missing) = if given.is_some() { ("bytes", "epochs") } else { ("epochs", "bytes") };
+                return Err(Error::settings(format!(
+                    "auto: {given} is set without {missing}: a budget is so many bytes in so many epochs, so give both or none"
+                )));
+            }
+        };
+        if self.stall.is_none() && budget.is_none() {
+            return Ok(None);
+        }
+        Pace::new(self.stall, FIRST, self.fetches.map_or(1.0, f64::from), budget).map(Some)
     }
 
     /// `uniform` without a cache, or with one that holds everything. Else `replay` if deliveries vary by chance, and
@@ -79,7 +111,7 @@ impl Auto {
         if run.cache_bytes == 0 || run.dataset_bytes <= run.cache_bytes {
             Chosen::Uniform
         } else if self.augmented.unwrap_or(run.augmented) {
-            Chosen::Replay { fetches: self.fetches }
+            Chosen::Replay { fetches: self.fetches, block: self.block }
         } else {
             Chosen::CostAware { fetches: self.fetches }
         }
@@ -93,7 +125,8 @@ mod tests {
     #[test]
     fn what_is_known_of_the_run_decides() {
         let run = |cache_bytes, augmented| Circumstances { dataset_bytes: 100, cache_bytes, augmented };
-        let (replay, cost_aware) = (Chosen::Replay { fetches: None }, Chosen::CostAware { fetches: None });
+        let (replay, cost_aware) =
+            (Chosen::Replay { fetches: None, block: Block::default() }, Chosen::CostAware { fetches: None });
         let unsaid = Auto::default();
         assert_eq!(unsaid.choose(run(0, true)), Chosen::Uniform);
         assert_eq!(unsaid.choose(run(100, true)), Chosen::Uniform);
@@ -102,8 +135,8 @@ mod tests {
         let said = |augmented| Auto { augmented: Some(augmented), ..unsaid };
         assert_eq!(said(true).choose(run(99, false)), replay);
         assert_eq!(said(false).choose(run(99, true)), cost_aware);
-        let few = Auto { fetches: Some(0.1), ..unsaid };
-        assert_eq!(few.choose(run(99, true)), Chosen::Replay { fetches: Some(0.1) });
+        let few = Auto { fetches: Some(0.1), block: Block::Auto, ..unsaid };
+        assert_eq!(few.choose(run(99, true)), Chosen::Replay { fetches: Some(0.1), block: Block::Auto });
         assert_eq!(few.choose(run(99, false)), Chosen::CostAware { fetches: Some(0.1) });
     }
 }

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Order, Outlook, Sampler, tilt};
+use super::{Block, Blocks, Order, Outlook, Sampler, tilt};
 use crate::error::{Error, Result};
 
 /// How a buffer sampler runs, whatever its name.
@@ -21,8 +21,8 @@ pub struct BufferOptions {
     pub lag: u64,
     /// Whether scores choose what is used again.
     pub by_score: bool,
-    /// How many neighbours come from the stream together, 1 to 65536.
-    pub block: u32,
+    /// How many neighbours come from the stream together.
+    pub block: Block,
 }
 
 /// Data echoing (Choi et al. 2019) over the cache: what is used again comes in passes without replacement. No
@@ -37,8 +37,12 @@ pub struct Echo {
     pub lag: u32,
     /// How many neighbouring samples are new together, so that a source reads them with one request (CorgiPile, Xu et
     /// al. 2022). Default 1. The samples that are new in a batch are then neighbours: where neighbours are alike, as in
-    /// a dataset sorted by class, mix it first or leave this at 1.
-    pub block: u32,
+    /// a dataset sorted by class, mix it first or leave this at 1. `auto`: as many as make a request cost a quarter of
+    /// what its bytes do, up to 64, looked at before each epoch and changed between passes over the dataset ([`Blocks`]).
+    /// Orders then depend on what requests were seen to cost; a state has what was found.
+    ///
+    /// [`Blocks`]: super::Blocks
+    pub block: Block,
 }
 
 /// The same, but samples that matter more are used again more often: chance ∝ 0.2 + 0.8 × importance / mean
@@ -55,18 +59,18 @@ pub struct Replay {
     /// control that tells what scores are worth here. A live engine keeps the noise in its score table.
     pub random_scores: bool,
     /// As [`Echo::block`].
-    pub block: u32,
+    pub block: Block,
 }
 
 impl Default for Echo {
     fn default() -> Self {
-        Self { fresh: 0.25, lag: 64, block: 1 }
+        Self { fresh: 0.25, lag: 64, block: Block::default() }
     }
 }
 
 impl Default for Replay {
     fn default() -> Self {
-        Self { fresh: 0.25, lag: 64, random_scores: false, block: 1 }
+        Self { fresh: 0.25, lag: 64, random_scores: false, block: Block::default() }
     }
 }
 
@@ -98,13 +102,7 @@ impl BufferOptions {
                 self.lag
             )));
         }
-        if !(1..=65_536).contains(&self.block) {
-            return Err(Error::settings(format!(
-                "{name}: block is {}: give how many neighbouring samples are new together, 1 to 65536",
-                self.block
-            )));
-        }
-        Ok(())
+        self.block.check(name)
     }
 }
 
@@ -117,7 +115,7 @@ impl Sampler for Echo {
         false
     }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
-        Ok(tilt::pass_in_blocks(outlook, self.block))
+        Ok(tilt::pass_in_blocks(outlook, Blocks::new(self.block).of(outlook.epoch)))
     }
 }
 
@@ -130,7 +128,7 @@ impl Sampler for Replay {
         false
     }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
-        Ok(tilt::pass_in_blocks(outlook, self.block))
+        Ok(tilt::pass_in_blocks(outlook, Blocks::new(self.block).of(outlook.epoch)))
     }
 }
 
@@ -152,7 +150,7 @@ mod tests {
             scores: &scores,
             resident: &|_| false,
         };
-        Echo { block, ..Echo::default() }.draw(&outlook).unwrap()
+        Echo { block: Block::Of(block), ..Echo::default() }.draw(&outlook).unwrap()
     }
 
     proptest! {

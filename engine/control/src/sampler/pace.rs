@@ -1,13 +1,17 @@
-//! How much may be fetched, from what fetching was seen to cost: a target for the time that training waits.
+//! How much may be fetched, from what fetching was seen to cost: a target for the time that training waits, a budget of
+//! bytes, or both, and then whichever allows less.
 //!
 //! The rule looks at whole epochs and speaks between them, so that an order never changes while it is delivered.
 
+use super::{Budget, Observed};
 use crate::error::{Error, Result};
 
 /// A whole, in the millionths that a pace counts in: whole numbers come out of a stored state as they went in.
 const WHOLE: f64 = 1e6;
 /// Never fewer than this part of the rows: with less, a dataset is hardly seen in a usual number of epochs.
 const LEAST: u32 = 15_625;
+/// The same as a part.
+pub(super) const LEAST_PART: f64 = LEAST as f64 / WHOLE;
 /// How much more is tried after an epoch that hardly waited.
 const BOLD: u32 = 1_500_000;
 /// The same just after an epoch that waited: then the link's rate is known, and more would only wait again.
@@ -16,35 +20,24 @@ const CAREFUL: u32 = 1_050_000;
 /// The part of the rows that may be fetched, and what moves it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
-    /// The part of the time that training may wait for the source.
-    stall: f64,
+    /// The part of the time that training may wait for the source, if that is what decides.
+    stall: Option<f64>,
     /// Never more than this.
     most: u32,
+    budget: Option<Budget>,
+    /// What the target for waiting has come to, before the budget is asked.
     fetches: u32,
     growth: u32,
 }
 
-/// What was seen of an epoch, or of the part of it that was delivered.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Observed {
-    /// From the first batch to the last, without what the consumer did between epochs.
-    pub seconds: f64,
-    /// Of these, the time in which the consumer waited because of the source.
-    pub waited_s: f64,
-    /// Rows delivered.
-    pub rows: u64,
-    /// Of these, those that were read from the source.
-    pub fetched: u64,
-}
-
 impl Pace {
-    /// `stall`: the part of the time that training may wait for the source. `first`: what may be fetched until
-    /// something was seen. `most`: what may be fetched at all. Parts of the rows.
+    /// `stall`: the part of the time that training may wait for the source; `None`: it may wait. `first`: what may be
+    /// fetched until something was seen, if `stall` decides. `most`: what may be fetched at all. Parts of the rows.
     ///
     /// # Errors
     /// `Settings` if `stall` is not within 0 and 1, or `most` not above 0 and at most 1.
-    pub fn new(stall: f32, first: f64, most: f64) -> Result<Self> {
-        if !(stall > 0.0 && stall < 1.0) {
+    pub fn new(stall: Option<f32>, first: f64, most: f64, budget: Option<Budget>) -> Result<Self> {
+        if let Some(stall) = stall.filter(|&stall| !(stall > 0.0 && stall < 1.0)) {
             return Err(Error::settings(format!(
                 "auto: stall is {stall}: give the part of the time that training may wait for the source, above 0 and below 1"
             )));
@@ -55,34 +48,45 @@ impl Pace {
             )));
         }
         let most = ((most * WHOLE) as u32).max(1);
-        Ok(Self { stall: f64::from(stall), most, fetches: ((first * WHOLE) as u32).min(most), growth: BOLD })
+        let fetches = if stall.is_some() { ((first * WHOLE) as u32).min(most) } else { most };
+        Ok(Self { stall: stall.map(f64::from), most, budget, fetches, growth: BOLD })
     }
 
-    /// The part of the rows that may be fetched.
-    pub fn fetches(&self) -> f64 {
-        f64::from(self.fetches) / WHOLE
+    /// The part of the rows that may be fetched in `epoch`.
+    pub fn fetches(&self, epoch: u64) -> f64 {
+        let wanted = f64::from(self.fetches) / WHOLE;
+        self.budget.map_or(wanted, |budget| wanted.min(budget.share(epoch).max(LEAST_PART)))
     }
 
-    /// Target and bound, in words.
+    /// Target, bound and budget, in words.
     pub fn told(&self) -> String {
-        format!("stall {:.4}, fetches at most {:.4}", self.stall, f64::from(self.most) / WHOLE)
+        let target = self.stall.map(|stall| format!("stall {stall:.4}"));
+        let most = format!("fetches at most {:.4}", f64::from(self.most) / WHOLE);
+        let all = target.into_iter().chain([most]).chain(self.budget.map(|budget| budget.told()));
+        all.collect::<Vec<_>>().join(", ")
     }
 
-    /// What it has come to, for a run's state.
-    pub fn stored(&self) -> [u32; 2] {
-        [self.fetches, self.growth]
+    /// What it has come to, for a run's state; the second part is the budget's.
+    pub fn stored(&self) -> ([u32; 2], Option<[u64; 2]>) {
+        ([self.fetches, self.growth], self.budget.map(|budget| budget.stored()))
     }
 
-    /// Goes on with what another of the same target and bound had come to.
+    /// Goes on with what another of the same target, bound and budget had come to.
     ///
     /// # Errors
     /// `Settings` for numbers that none can come to.
-    pub fn restore(&mut self, [fetches, growth]: [u32; 2]) -> Result<()> {
+    pub fn restore(&mut self, [fetches, growth]: [u32; 2], spent: Option<[u64; 2]>) -> Result<()> {
         let possible = (1..=self.most).contains(&fetches) && (CAREFUL..=BOLD).contains(&growth);
         if !possible {
             return Err(Error::settings(format!("the state's pace is damaged: {fetches} and {growth} millionths")));
         }
+        if spent.is_some() != self.budget.is_some() {
+            return Err(Error::settings("the state's pace is damaged: what was read of the budget is missing"));
+        }
         (self.fetches, self.growth) = (fetches, growth);
+        if let (Some(budget), Some(spent)) = (&mut self.budget, spent) {
+            budget.restore(spent);
+        }
         Ok(())
     }
 
@@ -92,19 +96,23 @@ impl Pace {
     /// brings in the time that the steps take is what may be fetched. One that did not says only that the link can do
     /// this much.
     pub fn follow(&mut self, seen: Observed) {
+        if let Some(budget) = &mut self.budget {
+            budget.follow(seen);
+        }
+        let Some(stall) = self.stall else { return };
         let nothing = seen.rows == 0 || !seen.seconds.is_finite() || seen.seconds <= 0.0 || seen.waited_s.is_nan();
         if nothing {
             return;
         }
         let fetched = (seen.fetched as f64 / seen.rows as f64).min(1.0);
         let waited = (seen.waited_s / seen.seconds).clamp(0.0, 1.0);
-        let wanted = if waited > self.stall {
+        let wanted = if waited > stall {
             self.growth = CAREFUL;
-            fetched * (1.0 - waited) / (1.0 - self.stall)
+            fetched * (1.0 - waited) / (1.0 - stall)
         } else {
             let tried = f64::from(self.growth) / WHOLE;
             self.growth = ((tried * tried * WHOLE) as u32).min(BOLD);
-            self.fetches().max(fetched) * tried
+            (f64::from(self.fetches) / WHOLE).max(fetched) * tried
         };
         self.fetches = ((wanted * WHOLE) as u32).max(LEAST).min(self.most);
     }
@@ -112,6 +120,7 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    use super::super::EpochSize;
     use super::*;
     use proptest::prelude::*;
 
@@ -120,11 +129,17 @@ mod tests {
     fn epoch(fetched: f64, rate: f64) -> Observed {
         let (steps, fetching) = (1.0, 1000.0 * fetched / rate);
         let seconds = f64::max(steps, fetching);
-        Observed { seconds, waited_s: seconds - steps, rows: 1000, fetched: (1000.0 * fetched).round() as u64 }
+        Observed {
+            seconds,
+            waited_s: seconds - steps,
+            rows: 1000,
+            fetched: (1000.0 * fetched).round() as u64,
+            bytes: 0,
+        }
     }
 
     fn pace(stall: f32) -> Pace {
-        Pace::new(stall, 0.25, 1.0).unwrap()
+        Pace::new(Some(stall), 0.25, 1.0, None).unwrap()
     }
 
     proptest! {
@@ -134,13 +149,13 @@ mod tests {
             let mut pace = pace(stall);
             let mut seen = Vec::new();
             for k in 0..40 {
-                let of = epoch(if cold && k == 0 { 1.0 } else { pace.fetches() }, rate);
+                let of = epoch(if cold && k == 0 { 1.0 } else { pace.fetches(0) }, rate);
                 seen.push(of.waited_s / of.seconds);
                 pace.follow(of);
             }
             // What the link brings while 1,000 rows take their second.
             let bearable = (rate / 1000.0).min(1.0);
-            prop_assert!(pace.fetches() > 0.9 * bearable, "{} of {bearable}", pace.fetches());
+            prop_assert!(pace.fetches(0) > 0.9 * bearable, "{} of {bearable}", pace.fetches(0));
             // The rate is tried 5 to 46 % above what is known, and that is found to be too much once in a few epochs.
             let late: f64 = seen[10..].iter().sum::<f64>() / 30.0;
             prop_assert!(late <= f64::from(stall) + 0.08, "waited {late}");
@@ -150,11 +165,11 @@ mod tests {
         #[test]
         fn it_follows_a_link_that_changes(before in 50f64..900.0, after in 50f64..900.0) {
             let mut pace = pace(0.05);
-            (0..20).for_each(|_| pace.follow(epoch(pace.fetches(), before)));
+            (0..20).for_each(|_| pace.follow(epoch(pace.fetches(0), before)));
             let turns = if after < before { 2 } else { 14 };
-            (0..turns).for_each(|_| pace.follow(epoch(pace.fetches(), after)));
+            (0..turns).for_each(|_| pace.follow(epoch(pace.fetches(0), after)));
             let bearable = after / 1000.0;
-            prop_assert!(pace.fetches() > 0.8 * bearable && pace.fetches() < 1.6 * bearable, "{} of {bearable}", pace.fetches());
+            prop_assert!(pace.fetches(0) > 0.8 * bearable && pace.fetches(0) < 1.6 * bearable, "{} of {bearable}", pace.fetches(0));
         }
 
         #[test]
@@ -162,12 +177,13 @@ mod tests {
             seen in prop::collection::vec((any::<f64>(), any::<f64>(), any::<u64>(), any::<u64>()), 0..20),
             most in 0.001f64..1.0,
         ) {
-            let mut pace = Pace::new(0.02, 0.25, most).unwrap();
+            let mut pace = Pace::new(Some(0.02), 0.25, most, None).unwrap();
             for (seconds, waited_s, rows, fetched) in seen {
-                pace.follow(Observed { seconds, waited_s, rows, fetched });
-                prop_assert!(pace.fetches() > 0.0 && pace.fetches() <= most);
-                let mut other = Pace::new(0.02, 0.25, most).unwrap();
-                other.restore(pace.stored()).unwrap();
+                pace.follow(Observed { seconds, waited_s, rows, fetched, bytes: fetched });
+                prop_assert!(pace.fetches(0) > 0.0 && pace.fetches(0) <= most);
+                let mut other = Pace::new(Some(0.02), 0.25, most, None).unwrap();
+                let (stored, spent) = pace.stored();
+                other.restore(stored, spent).unwrap();
                 prop_assert_eq!(other, pace);
             }
         }
@@ -176,13 +192,41 @@ mod tests {
     #[test]
     fn a_target_is_a_part_of_the_time() {
         for stall in [0.0, 1.0, -0.1, f32::NAN] {
-            assert!(Pace::new(stall, 0.25, 1.0).unwrap_err().to_string().contains("stall is"));
+            assert!(Pace::new(Some(stall), 0.25, 1.0, None).unwrap_err().to_string().contains("stall is"));
         }
         for most in [0.0, 1.01, f64::NAN] {
-            assert!(Pace::new(0.1, 0.25, most).unwrap_err().to_string().contains("fetches is"));
+            assert!(Pace::new(Some(0.1), 0.25, most, None).unwrap_err().to_string().contains("fetches is"));
         }
         for stored in [[0, BOLD], [1_000_001, BOLD], [1, 0], [1, u32::MAX]] {
-            assert!(pace(0.1).restore(stored).unwrap_err().to_string().contains("damaged"));
+            assert!(pace(0.1).restore(stored, None).unwrap_err().to_string().contains("damaged"));
         }
+    }
+
+    fn budgeted(stall: Option<f32>, bytes: u64) -> Pace {
+        let size = EpochSize { rows: 1000, sample_bytes: 100, ranks: 1 };
+        let budget = Budget::new(bytes, 10, size, LEAST_PART, false).unwrap();
+        Pace::new(stall, 0.25, 0.5, Some(budget)).unwrap()
+    }
+
+    #[test]
+    fn of_a_target_and_a_budget_the_smaller_counts() {
+        // A million bytes are everything, ten times.
+        assert_eq!(budgeted(None, 300_000).fetches(0), 0.3);
+        assert_eq!(budgeted(None, 1_000_000).fetches(0), 0.5);
+        assert_eq!(budgeted(Some(0.05), 300_000).fetches(0), 0.25);
+        let mut pace = budgeted(Some(0.05), 300_000);
+        let fast = Observed { seconds: 1.0, waited_s: 0.0, rows: 1000, fetched: 250, bytes: 25_000 };
+        pace.follow(fast);
+        // 275,000 bytes for nine epochs.
+        assert!((pace.fetches(1) - 0.275 / 0.9).abs() < 1e-9, "{}", pace.fetches(1));
+        assert_eq!(pace.told(), "stall 0.0500, fetches at most 0.5000, 300000 bytes in 10 epochs");
+        // Spent before the run is over: what is least stays new.
+        pace.follow(Observed { bytes: 1 << 40, ..fast });
+        assert_eq!(pace.fetches(2), LEAST_PART);
+        let (stored, spent) = pace.stored();
+        let mut other = budgeted(Some(0.05), 300_000);
+        other.restore(stored, spent).unwrap();
+        assert_eq!(other, pace);
+        assert!(other.restore(stored, None).unwrap_err().to_string().contains("missing"));
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::buffer::{BufferOptions, Echo, Replay};
 use super::tilt;
-use super::{Auto, Chosen, CostAware, Importance, Pads, Sampler, Uniform};
+use super::{Auto, Block, Chosen, CostAware, Importance, Pads, Sampler, Uniform};
 use super::{Curriculum, Given, Iis, InfoBatch, Ods, PadsAsCoded, Selective};
 use crate::error::{Error, Result};
 use crate::policy::{self, Entry, Needs};
@@ -135,6 +135,15 @@ impl SamplerSettings {
             other => other,
         }
     }
+    /// The same with blocks of so many neighbours, for buffer samplers.
+    pub fn with_block(self, block: u32) -> Self {
+        let block = Block::Of(block);
+        match self {
+            Self::Echo(sampler) => Self::Echo(Echo { block, ..sampler }),
+            Self::Replay(sampler) => Self::Replay(Replay { block, ..sampler }),
+            other => other,
+        }
+    }
     /// Whether draws depend on what is in the cache, so that ranks with caches of their own cannot draw one order.
     pub fn looks_at_residents(&self) -> bool {
         let of_epochs = matches!(self, Self::CostAware(_) | Self::Pads(_) | Self::PadsAsCoded(_) | Self::Ods(_));
@@ -250,9 +259,9 @@ impl From<Chosen> for SamplerSettings {
     fn from(chosen: Chosen) -> Self {
         match chosen {
             Chosen::Uniform => Self::Uniform(Uniform::default()),
-            Chosen::Replay { fetches } => {
+            Chosen::Replay { fetches, block } => {
                 let usual = Replay::default();
-                Self::Replay(Replay { fresh: fetches.map_or(usual.fresh, f64::from), ..usual })
+                Self::Replay(Replay { fresh: fetches.map_or(usual.fresh, f64::from), block, ..usual })
             }
             Chosen::CostAware { fetches } => Self::CostAware(CostAware { fetches, ..CostAware::default() }),
         }

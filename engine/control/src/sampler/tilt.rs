@@ -86,7 +86,7 @@ pub(crate) fn first_pass(outlook: &Outlook<'_>) -> Order {
 
 /// As [`first_pass`], but blocks of neighbours are shuffled instead of samples: within one, ids ascend. A block is the
 /// owned ids with the same id / `block`.
-pub(super) fn pass_in_blocks(outlook: &Outlook<'_>, block: u32) -> Order {
+pub(crate) fn pass_in_blocks(outlook: &Outlook<'_>, block: u32) -> Order {
     if block <= 1 {
         return first_pass(outlook);
     }

@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::ledger::Ledger;
 use crate::policy::{self, Needs};
-use crate::sampler::{Batches, Order, SamplerSettings, owned_ids, random_belief};
+use crate::sampler::{Batches, Block, Blocks, Order, SamplerSettings, owned_ids, random_belief};
 use crate::types::SampleId;
 
 /// Where losses come from.
@@ -120,6 +120,11 @@ pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
     {
         return Err(Error::settings(format!("losses decay within {decay} deliveries: give a number above 0")));
     }
+    if run.sampler.buffer().is_some_and(|options| options.block == Block::Auto) {
+        return Err(Error::settings(
+            "block auto goes by what a source's requests cost, and here is no source: give a number of neighbours",
+        ));
+    }
     let mut control = control_of(run, samples)?;
     let cut = Cut::Even(Batches::new(samples, run.batch, false, 0, run.ranks)?);
     let bytes = |id: SampleId| match run.losses {
@@ -184,8 +189,8 @@ fn control_of(run: &ClosedLoop<'_>, samples: usize) -> Result<Control> {
     run.sampler.check_policy(entry.name, entry.needs)?;
     let smoothing = if run.ranked() { 0.0 } else { 0.5 };
     let ledger = Ledger::new(run.capacity.1, samples, (entry.make)(samples));
-    let block = run.sampler.buffer().map_or(1, |options| options.block);
-    let owned: Arc<[SampleId]> = owned_ids(samples, run.seed, 0, run.ranks, block).into();
+    let block = run.sampler.buffer().map_or(Block::default(), |options| options.block);
+    let owned: Arc<[SampleId]> = owned_ids(samples, run.seed, 0, run.ranks, block.granule()).into();
     let drawing = Drawing {
         sampler: run.sampler.build()?.into(),
         samples: samples as u32,
@@ -193,6 +198,7 @@ fn control_of(run: &ClosedLoop<'_>, samples: usize) -> Result<Control> {
         seed: run.seed,
         rank: 0,
         world_size: run.ranks,
+        blocks: Blocks::new(block),
         awaits_weights: false,
     };
     let control = Control::new(ScoreTable::new(samples, smoothing), ledger).with_drawing(drawing);
@@ -224,7 +230,7 @@ fn control_of(run: &ClosedLoop<'_>, samples: usize) -> Result<Control> {
 fn draw(control: &mut Control, epoch: u64) -> Result<Order> {
     let drawing = control.drawing().cloned().ok_or_else(|| Error::internal("an epoch is drawn without a sampler"))?;
     if let Some(position) = control.stream(epoch) {
-        return drawing.draw_stream(position, drawing.owned.len());
+        return Ok(drawing.draw_stream(position, drawing.owned.len()));
     }
     if !drawing.sampler.adaptive() {
         return drawing.draw_blind(epoch);

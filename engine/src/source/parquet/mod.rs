@@ -298,6 +298,14 @@ impl<R: Reader> Source for Parquet<R> {
     fn requests_ahead(&self) -> usize {
         self.reader.requests_ahead()
     }
+    /// A row's pages are read whole, from files of this machine too.
+    fn request_bytes(&self) -> u64 {
+        let units: usize = self.columns.iter().map(|column| column.units.len()).sum();
+        let bytes: u64 =
+            (0..units as SampleId).filter_map(|unit| Some(u64::from(self.catalog.place(unit)?.bytes))).sum();
+        let of_row = bytes * self.columns.len() as u64 / units.max(1) as u64;
+        of_row + self.reader.request_bytes(&self.catalog) * self.columns.len() as u64
+    }
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.reader.tell(decisions);
     }

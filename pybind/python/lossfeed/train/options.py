@@ -25,22 +25,6 @@ POLICIES = tuple(name for name, *_ in cache_policies())
 AUGMENTATIONS = ("none", "crop", "crop-flip")
 # Echo is the control of what scores are worth: the same reuse of what is cached, without any.
 DEFAULT_COMPARE = "uniform+minio,shade,cost-aware,echo,replay"
-
-_SAMPLER_KEYS: dict[str, dict[str, type]] = {
-    "auto": {"augmented": bool, "fetches": float, "stall": float},
-    "uniform": {"replacement": bool},
-    "pads": {"repeats": float, "miss_quota": float, "interleave": bool, "corrected": bool},
-    "importance": {"floor": float},
-    "cost-aware": {"floor": float, "kappa": float, "fetches": float, "random_scores": bool},
-    "echo": {"fresh": float, "lag": int, "block": int},
-    "replay": {"fresh": float, "lag": int, "block": int, "random_scores": bool},
-    "iis": {"beta": float, "warm_up": int, "reuse": int, "floor": float, "corrected": bool},
-    "infobatch": {"ratio": float, "epochs": int, "delta": float},
-    "selective": {"beta": float, "stale": int},
-    "curriculum": {"start": float, "growth": float},
-    "shade-as-coded": {"repeats": float, "misplaced": bool},
-    "ods": {},
-}
 _LOADER_KEYS: dict[str, type] = {"smoothing": float, "score": str}
 
 
@@ -278,7 +262,7 @@ def _at_least(least: int, name: str, value: Any) -> Any:
     return int(number)
 
 
-def _convert(name: str, value: str, kind: type) -> Any:
+def _convert(name: str, value: str, kind: Any) -> Any:
     if kind is float:
         return _number(name, value)
     if kind is int:
@@ -288,4 +272,26 @@ def _convert(name: str, value: str, kind: type) -> Any:
         if value.lower() not in words:
             raise OptionError(f"{name}: {value!r} is neither 1 nor 0")
         return words[value.lower()]
-    return value
+    return value if kind is str else kind(name, value)
+
+
+def _block(name: str, value: str) -> int | str:
+    return value if value == "auto" else _at_least(1, name, value)
+
+
+#: Of each option what its text is: a type, or what reads it.
+_SAMPLER_KEYS: dict[str, dict[str, Any]] = {
+    "auto": {"augmented": bool, "fetches": float, "stall": float, "bytes": parse_bytes, "epochs": int, "block": _block},
+    "uniform": {"replacement": bool},
+    "pads": {"repeats": float, "miss_quota": float, "interleave": bool, "corrected": bool},
+    "importance": {"floor": float},
+    "cost-aware": {"floor": float, "kappa": float, "fetches": float, "random_scores": bool},
+    "echo": {"fresh": float, "lag": int, "block": _block},
+    "replay": {"fresh": float, "lag": int, "block": _block, "random_scores": bool},
+    "iis": {"beta": float, "warm_up": int, "reuse": int, "floor": float, "corrected": bool},
+    "infobatch": {"ratio": float, "epochs": int, "delta": float},
+    "selective": {"beta": float, "stale": int},
+    "curriculum": {"start": float, "growth": float},
+    "shade-as-coded": {"repeats": float, "misplaced": bool},
+    "ods": {},
+}

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::random::below_u128;
+use crate::sampler::Block;
 
 fn setup(by_score: bool, residents_max: usize) -> BufferSetup {
     BufferSetup {
-        options: BufferOptions { fresh: 0.25, lag: 8, by_score, block: 1 },
+        options: BufferOptions { fresh: 0.25, lag: 8, by_score, block: Block::default() },
         residents_max,
         seed: 3,
         rank: 0,

@@ -1,0 +1,149 @@
+//! What is set between epochs, from what reading was seen to cost: how much is fetched ([`Pace`]), and how many
+//! neighbours are new together ([`Blocks`]).
+
+use super::Engine;
+use crate::error::Result;
+use crate::loader::Feed;
+use crate::loader::checkpoint::Tuned;
+use crate::sampler::{Blocks, Observed, Pace, ReadCost};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What is set, and what had been counted when it was last set.
+pub(super) struct Tuning {
+    pace: Option<Pace>,
+    blocks: Blocks,
+    /// What samples have in the mean, if blocks are found by what a request costs.
+    sample_bytes: Option<u64>,
+    counted: Counted,
+    /// Read in the epoch under way by the process that a state is of.
+    carried: Observed,
+    /// The epoch for which a state has set everything already.
+    set_for: Option<u64>,
+}
+
+/// Sums since the run's start.
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    us: u64,
+    waited_us: u64,
+    rows: u64,
+    fetched: u64,
+    bytes: u64,
+}
+
+impl Counted {
+    fn now(feed: &Feed) -> Self {
+        let of = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
+        let counters = &feed.counters;
+        let read = of(&counters.fetched_bytes_total) + of(&counters.store_vain_bytes_total);
+        Self {
+            us: of(&counters.wait_us_total) + of(&counters.busy_us_total),
+            waited_us: of(&counters.wait_source_us_total),
+            rows: of(&counters.samples_total),
+            fetched: of(&counters.fetched_samples_total),
+            // What a disk of this machine had costs nothing of a budget.
+            bytes: read.saturating_sub(feed.source.disk().map_or(0, |disk| disk.hit_bytes)),
+        }
+    }
+
+    fn since(&self, earlier: &Self) -> Observed {
+        Observed {
+            seconds: self.us.saturating_sub(earlier.us) as f64 / 1e6,
+            waited_s: self.waited_us.saturating_sub(earlier.waited_us) as f64 / 1e6,
+            rows: self.rows.saturating_sub(earlier.rows),
+            fetched: self.fetched.saturating_sub(earlier.fetched),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+        }
+    }
+}
+
+impl Tuning {
+    /// `sample_bytes`: what samples have in the mean, if blocks are to be found.
+    pub(super) fn new(pace: Option<Pace>, blocks: Blocks, sample_bytes: Option<u64>) -> Self {
+        let (counted, carried) = (Counted::default(), Observed::default());
+        Self { pace, blocks, sample_bytes, counted, carried, set_for: None }
+    }
+    /// Target, bound and budget, for a run's identity.
+    pub(super) fn told(&self) -> Option<String> {
+        self.pace.map(|pace| pace.told())
+    }
+    /// For a run's state. Between two epochs (`next`) what the one that has ended showed counts already: the run that goes
+    /// on from the state has not seen it.
+    pub(super) fn stored(&self, next: Option<u64>, feed: &Feed) -> Tuned {
+        let (mut pace, mut blocks) = (self.pace, self.blocks);
+        let mut since = self.seen(Counted::now(feed));
+        if let Some(epoch) = next.filter(|&epoch| self.set_for != Some(epoch)) {
+            if let Some(pace) = &mut pace {
+                pace.follow(std::mem::take(&mut since));
+            }
+            self.look(&mut blocks, epoch, feed);
+        }
+        let (pace, spent) = pace.map(|pace| pace.stored()).unzip();
+        let budget = spent.flatten().map(|[bytes, fetched]| [bytes, fetched, since.bytes, since.fetched]);
+        Tuned { pace, budget, blocks: self.sample_bytes.map(|_| blocks) }
+    }
+
+    /// What was seen of the epoch under way.
+    fn seen(&self, now: Counted) -> Observed {
+        let (seen, carried) = (now.since(&self.counted), self.carried);
+        Observed { fetched: seen.fetched + carried.fetched, bytes: seen.bytes + carried.bytes, ..seen }
+    }
+
+    fn look(&self, blocks: &mut Blocks, epoch: u64, feed: &Feed) {
+        if let (Some(sample_bytes), Some(pass)) = (self.sample_bytes, feed.cache.pass_to_come(epoch)) {
+            blocks.look(pass, ReadCost { request_bytes: feed.source.request_bytes(), sample_bytes });
+        }
+    }
+}
+
+impl Engine {
+    /// `epoch` is about to be drawn. `anew`: from its first batch on; what was left of a restored one goes on as it
+    /// began.
+    pub(super) fn tune_epoch(&self, epoch: u64, anew: bool) -> Result<()> {
+        let Some(mut tuning) = self.tuning.as_ref().map(parking_lot::Mutex::lock) else { return Ok(()) };
+        if !anew || tuning.set_for.take() == Some(epoch) {
+            return Ok(());
+        }
+        let now = Counted::now(&self.feed);
+        let seen = tuning.seen(now);
+        (tuning.counted, tuning.carried) = (now, Observed::default());
+        if let Some(pace) = &mut tuning.pace {
+            pace.follow(seen);
+        }
+        let mut blocks = tuning.blocks;
+        tuning.look(&mut blocks, epoch, &self.feed);
+        tuning.blocks = blocks;
+        self.apply(&tuning, epoch)
+    }
+
+    /// Goes on with what a state has come to that is of `epoch`, under way or the next.
+    pub(super) fn restore_tuning(&self, stored: &Tuned, epoch: u64) -> Result<()> {
+        let Some(mut tuning) = self.tuning.as_ref().map(parking_lot::Mutex::lock) else { return Ok(()) };
+        if let (Some(pace), Some(come_to)) = (&mut tuning.pace, stored.pace) {
+            pace.restore(come_to, stored.budget.map(|[bytes, fetched, ..]| [bytes, fetched]))?;
+        }
+        if let (Some(blocks), Some(_)) = (stored.blocks, tuning.sample_bytes) {
+            tuning.blocks.restore(blocks)?;
+        }
+        tuning.set_for = Some(epoch);
+        let [_, _, bytes, fetched] = stored.budget.unwrap_or_default();
+        tuning.carried = Observed { bytes, fetched, ..Observed::default() };
+        tuning.counted = Counted::now(&self.feed);
+        self.apply(&tuning, epoch)
+    }
+
+    fn apply(&self, tuning: &Tuning, epoch: u64) -> Result<()> {
+        let (mut sampler, counters) = (self.settings.sampler, &self.feed.counters);
+        if let Some(pace) = &tuning.pace {
+            let fetches = pace.fetches(epoch);
+            counters.fetches_ppm.store((fetches * 1e6).round() as u64, Relaxed);
+            sampler = sampler.with_fetches(fetches);
+        }
+        if let (Some(pass), Some(_)) = (self.feed.cache.pass_to_come(epoch), tuning.sample_bytes) {
+            let block = tuning.blocks.of(pass);
+            counters.block_samples.store(block.into(), Relaxed);
+            sampler = sampler.with_block(block);
+        }
+        self.feed.cache.retune(sampler, tuning.blocks)
+    }
+}
