@@ -15,7 +15,7 @@ from ._packed import Packed
 from ._packer import Packer
 from ._packing import Leaf
 from ._plain import Plain
-from ._structure import TARGET_KEYS, Spec, Structure, opened, restored
+from ._structure import TARGET_KEYS, Spec, Structure, opened, restored, widened
 
 #: ``pad=`` that joins arrays of different lengths without filling.
 NESTED = "nested"
@@ -121,7 +121,7 @@ class Views:
         if self._packer is not None:
             *tail, made = tail
         places = {"field": shown, "target": [target], "tail": tail, "object": tail}
-        tree = self.structure.build(lambda leaf: places[leaf.place][leaf.number])
+        tree = self.structure.build(lambda leaf: widened(leaf, places[leaf.place][leaf.number]))
         if self.structure.pair:
             return Fields(tree[0], tree[1], ids, weight, True, made)
         target = self.structure.pick(tree)
