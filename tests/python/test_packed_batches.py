@@ -222,6 +222,22 @@ def test_arrays_are_scored_alike(sequence, credited, monkeypatch):
         np.testing.assert_allclose(arrays[-1][0], [credited[-1][i][0] for i in batch.ids.tolist()], rtol=1e-5)
 
 
+def test_a_compiled_step_takes_packed_batches_without_a_break():
+    made = loader(Packed(LENGTH, long="split"), sampler="importance", shuffle=None, score="loss")
+    table = torch.randn(V, V, requires_grad=True)
+
+    def step(batch):
+        return made.cross_entropy(table[batch["input_ids"]].transpose(1, 2), batch)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for batch in made:
+        (ours,) = torch.autograd.grad(compiled(batch), table)
+        (theirs,) = torch.autograd.grad(step(batch), table)
+        torch.testing.assert_close(ours, theirs)
+    stats = made.stats()
+    assert stats["scores_total"] > 0 and stats["scores_repeated_total"] == N, "the compiled step had scored all of them"
+
+
 def test_next_tokens_stay_within_their_document():
     for pad in ("packed", Packed(LENGTH, long="split")):
         for batch in loader(pad):
