@@ -196,16 +196,20 @@ pub(crate) fn open_source(
     Source::wrap(py, opened, mode, resize.map(|to| Resize { to, crop }))
 }
 
-/// A dataset of rows in files: arrays of data as (path, offset, spec), and one of targets or none.
+/// Where an array's rows lie in a file: its path, the offset of the first, and the distance from one to the next if that
+/// is not a row's size; and a row.
+type PyPlace = (PathBuf, u64, Option<u64>, PySpec);
+
+/// A dataset of rows in files: arrays of data, and one of targets or none.
 #[pyfunction]
 pub(crate) fn record_source(
     py: Python<'_>,
-    data: Vec<(PathBuf, u64, PySpec)>,
-    target: Option<(PathBuf, u64, PySpec)>,
+    data: Vec<PyPlace>,
+    target: Option<PyPlace>,
     samples: usize,
 ) -> PyResult<Source> {
-    let place = |(path, offset, of): (PathBuf, u64, PySpec)| {
-        Ok::<_, PyErr>(Place { path, offset, spec: spec::from_python(of)? })
+    let place = |(path, offset, stride, of): PyPlace| {
+        Ok::<_, PyErr>(Place { path, offset, stride, spec: spec::from_python(of)? })
     };
     let data = data.into_iter().map(place).collect::<PyResult<Vec<_>>>()?;
     let target = target.map(place).transpose()?;

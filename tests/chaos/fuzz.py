@@ -10,7 +10,10 @@ from pathlib import Path
 from .case import Attack, Case, Refuted, Trait
 
 SCRIPT = Path(__file__).with_name("fuzz.sh")
-TARGETS = ("png", "jpeg", "webp", "gif", "bmp", "tiff", "pnm", "tar", "stream", "index", "page", "state", "trace", "jobs", "journal")
+TARGETS = (
+    *("png", "jpeg", "webp", "gif", "bmp", "tiff", "pnm", "tar", "stream", "listing", "index", "page", "state", "trace", "jobs"),
+    "journal",
+)
 SECONDS = 60
 
 

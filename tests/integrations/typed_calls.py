@@ -15,6 +15,7 @@ def right(data: lf.Data, sampler: Sampler, policy: Policy | None) -> None:
     loader = lf.Loader(data, 64, True, sampler, cache="2GiB", policy=policy, device=torch.device("cpu"))
     lf.Loader((np.zeros((8, 2)), np.zeros(8)), sampler={"name": "cost-aware", "kappa": 16}, cache=0.5, framework="numpy")
     lf.Loader(data, sampler=torch.utils.data.RandomSampler(range(8)), pad={"ids": 0, "labels": "nested"})
+    lf.Loader(data, pad={"ids": "packed", "labels": lf.Packed(length=2048, long="split", keys=["cu_seqlens"])})
     lf.Loader(data, num_workers="auto", batch_sampler=[[0, 1], [2]], score="loss", on_error="skip", cache_form="decoded", copy_path="mapped")
     lf.ImageTransform(torch.bfloat16, mean=(0.5, 0.5, 0.5), crop=224, augment={"name": "rand", "ops": 2})
     lf.ImageTransform(np.float32, layout="NHWC", augment="trivial")
@@ -55,7 +56,8 @@ def wrong(data: lf.Data, loader: lf.Loader, batch: lf.Batch, logits: torch.Tenso
     lf.Loader(data, ranks="all")  # type: ignore[arg-type]
     lf.Loader(data, framework="jax")  # type: ignore[arg-type]
     lf.Loader(data, pad="zeros")  # type: ignore[arg-type]
-    lf.Loader(data, pad={"ids": "packed"})  # type: ignore[dict-item]
+    lf.Loader(data, pad={"ids": "pack"})  # type: ignore[dict-item]
+    lf.Packed(64, place="first")  # type: ignore[arg-type]
     lf.Loader(data, num_workers="many")  # type: ignore[arg-type]
     lf.Loader(data, batch_size="64")  # type: ignore[arg-type]
     lf.Loader(data, worker_init_fn=print)  # type: ignore[arg-type]

@@ -82,6 +82,8 @@ def test_users_are_shown_every_word():
         (lf.ImageTransform, "retouch", _words.Retouch),
         (lf.Data.cache_bytes, "form", _words.CacheForm),
         (lf.Loader, "pad", _words.Join),
+        (lf.Packed, "place", _words.Place),
+        (lf.Packed, "long", _words.Long),
         *((lf.Loader, keyword, words) for keyword, words in KEYWORDS.items()),
     ],
     ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),

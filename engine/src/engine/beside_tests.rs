@@ -53,7 +53,7 @@ fn sources(root: &Path) -> Vec<(&'static str, Arc<dyn Source>)> {
     std::fs::write(root.join("shard.tar"), shard.into_inner().unwrap()).unwrap();
     std::fs::write(root.join("rows"), (0..SAMPLES).flat_map(pixels).collect::<Vec<u8>>()).unwrap();
     let opened = |name: &str| open(root.join(name).to_str().unwrap(), &OpenOptions::default()).unwrap();
-    let place = Place { path: root.join("rows"), offset: 0, spec: TensorSpec::new(Dtype::U8, [6]) };
+    let place = Place { path: root.join("rows"), offset: 0, stride: None, spec: TensorSpec::new(Dtype::U8, [6]) };
     let rows = Records::open(vec![place], None, SAMPLES as usize).unwrap();
     let half = |from, to| Arc::new(Subset::new(opened("folder"), (from..to).collect()).unwrap()) as Arc<dyn Source>;
     let parts = Concat::new(vec![half(0, 31), half(31, SAMPLES)]).unwrap();

@@ -165,6 +165,22 @@ impl Listed {
     }
 }
 
+/// The objects of one page of a listing, and what the next page is asked for with.
+fn page(body: &[u8]) -> Stored<(Vec<ObjectMeta>, Page)> {
+    let mut page: Page = serde_json::from_slice(body).map_err(failed)?;
+    let objects = page.entries.take().unwrap_or_default().into_iter().map(Listed::meta).collect::<Stored<_>>()?;
+    Ok((objects, page))
+}
+
+/// The objects of one page, for fuzzing.
+///
+/// # Errors
+/// A page that is none, or names what can be no object.
+#[cfg(any(test, fuzzing))]
+pub(super) fn objects(body: &[u8]) -> Stored<Vec<ObjectMeta>> {
+    page(body).map(|(objects, _)| objects)
+}
+
 #[async_trait]
 impl Listing for Pages {
     const STORE: &'static str = "AIStore";
@@ -182,15 +198,12 @@ impl Listing for Pages {
             let request = question(&self.url, &Action { action: "list", value })?;
             let answer = self.client.execute(request).await.map_err(failed)?;
             served(&answer, &folder)?;
-            let page: Page =
-                serde_json::from_slice(&answer.into_body().bytes().await.map_err(failed)?).map_err(failed)?;
-            for object in page.entries.unwrap_or_default() {
-                found.push(object.meta()?);
-            }
+            let (objects, page) = page(&answer.into_body().bytes().await.map_err(failed)?)?;
+            found.extend(objects);
             if page.continuation_token.is_empty() || page.continuation_token == before.continuation_token {
                 return Ok(found);
             }
-            before = Page { entries: None, ..page };
+            before = page;
         }
         Err(failed(format!("a listing of more than {PAGES_MAX} pages")))
     }

@@ -16,7 +16,7 @@ fn rows_in_files_keep_the_promises() {
     let place = |name: &str, spec, offset: u64, rows: Vec<u8>| {
         let path = root.path().join(name);
         fs::write(&path, [vec![0xee; offset as usize], rows].concat()).unwrap();
-        Place { path, offset, spec }
+        Place { path, offset, stride: None, spec }
     };
     let part = |from: usize, to: usize| (0..SAMPLES).flat_map(|id| bytes_of(id)[from..to].to_vec()).collect();
     let targets = (0..SAMPLES).flat_map(|id| i64::from(id).to_ne_bytes()).collect();

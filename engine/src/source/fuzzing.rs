@@ -11,6 +11,8 @@ use super::list_stream::{Members, Step};
 use super::payload::picture_and_tail;
 use super::tar::{Member, ShardIndex, walk};
 use super::{Form, Payload, Source, index_cache};
+#[cfg(feature = "cloud")]
+use super::{ais_wire, hub};
 use crate::error::Result;
 use crate::types::{SampleId, TensorSpec};
 
@@ -69,6 +71,44 @@ pub fn stream(bytes: &[u8]) {
     let (whole, cut) = (read(bytes.len().max(1)), read(97));
     assert!(whole.1 <= bytes.len());
     assert_eq!(whole, cut);
+}
+
+/// A page of a listing, of AIStore and of the Hub: refused with words, or objects with plain names and tags, no more than
+/// the page justifies.
+#[cfg(feature = "cloud")]
+pub fn listing(bytes: &[u8]) {
+    for (read, shortest) in [(ais_wire::objects as fn(&[u8]) -> _, r#"{"name":""}"#), (hub::files, r#"{"path":""}"#)] {
+        let found = match read(bytes) {
+            Ok(found) => found,
+            Err(e) => {
+                assert!(!e.to_string().is_empty());
+                continue;
+            }
+        };
+        assert!(found.len() * shortest.len() <= bytes.len(), "{} objects in {} bytes", found.len(), bytes.len());
+        for object in found {
+            let name = object.location.as_ref();
+            let plain = name.split('/').all(|part| !["", ".", ".."].contains(&part));
+            assert!(plain || name.is_empty(), "{name:?}");
+            let tag = object.e_tag.unwrap_or_default();
+            let inside = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).unwrap_or(&tag);
+            assert!(inside.chars().all(|c| c.is_ascii_alphanumeric()), "{tag:?}");
+        }
+    }
+}
+
+/// Pages as AIStore and the Hub write them.
+#[cfg(feature = "cloud")]
+pub fn listing_seeds() -> Vec<Vec<u8>> {
+    [
+        r#"{"uuid":"u","continuation_token":"t","entries":[{"name":"s/a.tar","size":"12","checksum":"ab12"}]}"#,
+        r#"{"entries":[{"name":"a","size":7,"version":"1"},{"name":"b","checksum":null}]}"#,
+        r#"{"entries":null}"#,
+        r#"[{"type":"file","path":"data/train-0.parquet","size":12,"oid":"ab"},{"type":"directory","path":"data"}]"#,
+        "[]",
+    ]
+    .map(|page| page.as_bytes().to_vec())
+    .into()
 }
 
 /// Samples of several members: refused with words, or payloads of what lies in the archive, as long as announced.
@@ -213,6 +253,23 @@ mod tests {
             tar(bytes);
             stream(bytes);
             index(bytes);
+            #[cfg(feature = "cloud")]
+            listing(bytes);
+        }
+    }
+
+    #[cfg(feature = "cloud")]
+    #[test]
+    fn listings_are_objects_with_plain_names_or_refused() {
+        for seed in listing_seeds() {
+            assert!(ais_wire::objects(&seed).is_ok() || hub::files(&seed).is_ok());
+            listing(&seed);
+            for cut in 0..seed.len() {
+                listing(&seed[..cut]);
+            }
+        }
+        for wrong in [r#"{"entries":[{"name":"../a"}]}"#, r#"[{"type":"file","path":"a/../b"}]"#] {
+            assert!(ais_wire::objects(wrong.as_bytes()).is_err() && hub::files(wrong.as_bytes()).is_err(), "{wrong}");
         }
     }
 }

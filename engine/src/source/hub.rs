@@ -169,22 +169,24 @@ impl Listing for Tree {
             // A token goes to the Hub that was asked, and nowhere else.
             let link = answer.headers().get("link").and_then(|link| link.to_str().ok()).and_then(following);
             next = link.and_then(|link| url.join(link).ok()).filter(|url| url.host_str() == host.as_deref());
-            let entries: Vec<Entry> = serde_json::from_slice(&answer.into_body().bytes().await.map_err(Self::failed)?)
-                .map_err(Self::failed)?;
-            for entry in entries.into_iter().filter(|entry| entry.kind == "file") {
-                // Which version it is, an answer about the file itself says.
-                let location = Path::parse(&entry.path).map_err(Self::failed)?;
-                found.push(ObjectMeta {
-                    location,
-                    last_modified: Default::default(),
-                    size: entry.size,
-                    e_tag: None,
-                    version: None,
-                });
-            }
+            found.extend(files(&answer.into_body().bytes().await.map_err(Self::failed)?)?);
         }
         Err(Self::failed(format!("a listing of more than {PAGES_MAX} pages")))
     }
+}
+
+/// The files of one page of a listing.
+///
+/// # Errors
+/// A page that is none, or names what can be no file.
+pub(super) fn files(page: &[u8]) -> Stored<Vec<ObjectMeta>> {
+    let entries: Vec<Entry> = serde_json::from_slice(page).map_err(Tree::failed)?;
+    let files = entries.into_iter().filter(|entry| entry.kind == "file").map(|entry| {
+        // Which version it is, an answer about the file itself says.
+        let location = Path::parse(&entry.path).map_err(Tree::failed)?;
+        Ok(ObjectMeta { location, last_modified: Default::default(), size: entry.size, e_tag: None, version: None })
+    });
+    files.collect()
 }
 
 /// The next page that a header of links names.

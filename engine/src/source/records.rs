@@ -1,6 +1,8 @@
-//! Rows of fixed sizes that lie one after the other in files of this machine: what `.npy`, `.npz` and safetensors hold.
+//! Rows of fixed sizes that lie at even distances in files of this machine: what `.npy`, `.npz`, safetensors and files
+//! of raw records hold.
 //!
-//! Whoever opens them has read their heads, and says where the rows begin.
+//! Whoever opens them has read their heads, and says where the rows begin and how far it is from one to the next: as far
+//! as a row is long, further where a record has other fields too, less where rows overlap.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -26,6 +28,8 @@ pub struct Place {
     pub path: PathBuf,
     /// Where its first row begins.
     pub offset: u64,
+    /// Bytes from a row's begin to the next one's; `None`: as many as a row has.
+    pub stride: Option<u64>,
     /// One row.
     pub spec: TensorSpec,
 }
@@ -34,6 +38,7 @@ struct Column {
     file: File,
     path: PathBuf,
     offset: u64,
+    stride: u64,
     row_bytes: usize,
     bytes: u64,
     stamp: Stamp,
@@ -111,24 +116,26 @@ impl Records {
 
 impl Column {
     fn open(place: Place, samples: usize) -> Result<Self> {
-        let Place { path, offset, spec } = place;
+        let Place { path, offset, stride, spec } = place;
         let shown = path.display();
         let failed = |e| Error::unreadable(format!("{shown} cannot be opened")).because(e);
         let file = File::open(&path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
         let row_bytes = spec.bytes();
-        let end = (row_bytes as u64).checked_mul(samples as u64).and_then(|all| all.checked_add(offset));
+        let stride = stride.unwrap_or(row_bytes as u64);
+        let last = stride.checked_mul((samples as u64).saturating_sub(1)).and_then(|at| at.checked_add(offset));
+        let end = last.and_then(|at| at.checked_add(row_bytes as u64));
         if !meta.is_file() || end.is_none_or(|end| end > meta.len()) {
             return Err(Error::unreadable(format!(
                 "{shown} has {} bytes, and {samples} rows of {row_bytes} bytes from offset {offset} on take more: it is cut short, make or copy it again",
                 meta.len()
             )));
         }
-        Ok(Self { bytes: meta.len(), stamp: Stamp::of_file(&meta), file, offset, row_bytes, path })
+        Ok(Self { bytes: meta.len(), stamp: Stamp::of_file(&meta), file, offset, stride, row_bytes, path })
     }
 
     fn read(&self, row: usize, into: &mut [u8]) -> Result<()> {
-        let at = self.offset + row as u64 * self.row_bytes as u64;
+        let at = self.offset + row as u64 * self.stride;
         self.file
             .read_exact_at(into, at)
             .map_err(|e| Error::unreadable(format!("row {row} of {}: cannot be read", self.path.display())).because(e))
@@ -236,7 +243,7 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(bytes).unwrap();
         let path = file.path().to_owned();
-        (file, Place { path, offset, spec })
+        (file, Place { path, offset, stride: None, spec })
     }
 
     fn answers(source: &Records, ids: &[SampleId]) -> Vec<std::result::Result<Vec<u8>, String>> {
@@ -260,6 +267,12 @@ mod tests {
         let three = Records::open(vec![a.clone(), c], Some(b), 5).unwrap();
         assert!(matches!(three.form(), Form::Fields(_)));
         assert_eq!(answers(&three, &[1])[0], Ok(b"23Bb".to_vec()));
+        let apart = Place { stride: Some(3), ..a.clone() };
+        let over = Place { stride: Some(1), ..a.clone() };
+        let both = Records::open(vec![apart.clone(), over.clone()], None, 3).unwrap();
+        assert_eq!(answers(&both, &[2, 0]), [Ok(b"6723\0".to_vec()), Ok(b"0101\0".to_vec())]);
+        assert!(Records::open(vec![over.clone()], None, 9).is_ok() && Records::open(vec![over], None, 10).is_err());
+        assert!(Records::open(vec![apart.clone()], None, 3).is_ok() && Records::open(vec![apart], None, 4).is_err());
         let none = Records::open(vec![a], None, 5).unwrap();
         assert_eq!(answers(&none, &[1])[0], Ok(b"23\0".to_vec()));
         assert!(pairs.digest() != none.digest() && pairs.digest() == pairs.digest());

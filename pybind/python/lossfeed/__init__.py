@@ -18,6 +18,7 @@ lets the scores decide which samples stay in host memory, which come next, and w
 * :class:`Loader` iterates it; ``score``, ``cross_entropy`` and ``score_losses`` take scores home.
 * :func:`concat` makes one dataset of several.
 * :class:`ImageTransform` crops, flips and normalises, on the GPU where there is one.
+* :class:`Packed` puts samples of varying length end to end.
 * :class:`Scores` draws batches by scores for another loader, a torch DataLoader for example.
 * :func:`stage` prefetches any iterable of batches to a device.
 * :func:`cross_entropy`, :func:`sample_scores`: the pieces alone.
@@ -49,6 +50,7 @@ from ._loss import cross_entropy
 from ._native import __version__
 from ._data import Data, concat
 from ._open import open
+from ._packed import Packed
 from ._scores import sample_scores
 from ._stage import stage
 
@@ -62,6 +64,7 @@ __all__ = [
     "Loader",
     "MemoryLimitError",
     "OutageError",
+    "Packed",
     "ResumeWarning",
     "SampleError",
     "SampleScores",

@@ -5,7 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._columns import RANK_BASE, Columns, check_logits, check_ignored, check_losses, check_rows, check_sequence, known, per_sample
+from ._columns import (
+    RANK_BASE,
+    Columns,
+    check_ignored,
+    check_logits,
+    check_losses,
+    check_packed_logits,
+    check_rows,
+    check_sequence,
+    known,
+    per_document,
+    per_sample,
+    own_means,
+)
+from ._documents import owned
 from ._errors import SampleError, SettingsError
 from ._memory import as_bytes, dtype_name, is_tensor, require_numpy, to_numpy
 
@@ -16,16 +30,28 @@ if TYPE_CHECKING:
 
 def score(account: Account, logits: Any, batch: Batch, ignore_index: int, sequence: str) -> None:
     """See :meth:`lossfeed.Loader.score`."""
-    check_rows("logits", logits, len(batch))
     check_sequence(sequence)
     check_ignored(ignore_index)
     numpy = require_numpy("scoring arrays")
+    documents = batch.documents
+    if documents is not None and owned(documents, batch.target):
+        check_packed_logits(logits, documents)
+        owners = numpy.asarray(documents.samples)
+        target = numpy.where(owners >= 0, numpy.asarray(batch.target), ignore_index)
+        found = measure(logits, target.reshape(-1) if logits.ndim == 2 else target, ignore_index)
+        _send(account, batch, per_document(numpy, found, owners.reshape(-1), len(batch), sequence))
+        return
+    check_rows("logits", logits, len(batch))
     found = measure(logits, numpy.asarray(known(batch.target)), ignore_index)
     _send(account, batch, found if len(found.loss) == len(batch) else per_sample(numpy, found, len(batch), sequence))
 
 
 def score_losses(account: Account, losses: Any, batch: Batch, grad_norms: Any) -> None:
     """See :meth:`lossfeed.Loader.score_losses`."""
+    if batch.documents is not None and owned(batch.documents, losses):
+        numpy = require_numpy("scoring arrays")
+        owners = numpy.asarray(batch.documents.samples).reshape(-1)
+        losses, grad_norms = own_means(numpy, owners, len(batch), losses, grad_norms)
     check_rows("losses", losses, len(batch))
     check_losses(losses, grad_norms)
     _send(account, batch, Columns(losses, grad_norms))

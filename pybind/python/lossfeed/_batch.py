@@ -11,6 +11,7 @@ from ._generic import D, Of, Y
 
 if TYPE_CHECKING:
     from ._advice import Uses
+    from ._documents import Documents
 
 #: A batch's fields by name.
 FIELDS = ("data", "target", "ids", "weight")
@@ -29,7 +30,7 @@ class Batch(Of[D, Y]):
     ``pickle`` copies the fields: such a batch can be trained on, and is credited with no score.
     """
 
-    __slots__ = ("data", "target", "ids", "_weight", "_ticket", "_uses", "_mix", "__weakref__")
+    __slots__ = ("data", "target", "ids", "_weight", "_ticket", "_uses", "_mix", "_documents", "__weakref__")
 
     data: D
     """``(B,)`` + the sample's shape, in the source's dtype; images are uint8 ``(B, height, width, channels)``, or
@@ -48,6 +49,7 @@ class Batch(Of[D, Y]):
         ticket: _native.Ticket,
         uses: Uses,
         mix: _mixing.Mix | None = None,
+        documents: Documents | None = None,
     ) -> None:
         self.data = data
         self.target = target
@@ -56,6 +58,7 @@ class Batch(Of[D, Y]):
         self._ticket = ticket
         self._uses = uses
         self._mix = mix
+        self._documents = documents
 
     @property
     def weight(self) -> Any:
@@ -71,6 +74,13 @@ class Batch(Of[D, Y]):
         does not mix."""
         self._uses.mix_read = True
         return self._mix
+
+    @property
+    def documents(self) -> Documents | None:
+        """Where which sample's tokens lie, if samples are packed (``pad="packed"``, :class:`lossfeed.Packed`), with
+        what attention needs: ``position_ids``, ``document_ids``, ``cu_seqlens``, ``max_seqlen``, and ``samples``.
+        None of other batches."""
+        return self._documents
 
     def soft_target(self, num_classes: int, label_smoothing: float = 0.0) -> Any:
         """float32 ``(B, num_classes)``: the probabilities that are the targets of its images, mixed or not, for losses of
@@ -121,14 +131,13 @@ class Batch(Of[D, Y]):
         stay where they are. A loader with ``device="cuda"`` delivers there already, and sooner."""
         if not hasattr(self._weight, "to"):
             raise SettingsError(f"a batch of NumPy arrays cannot go to {device}: make the loader with framework='torch'")
-        self.data, self.target, self._weight, self._mix = moved(
-            (self.data, self.target, self._weight, self._mix), device, non_blocking
-        )
+        parts = self.data, self.target, self._weight, self._mix, self._documents
+        self.data, self.target, self._weight, self._mix, self._documents = moved(parts, device, non_blocking)
         return self
 
     def __reduce__(self) -> Any:
         fields = tuple(own(value) for value in (self.data, self.target, self.ids, self._weight))
-        return Apart, (*fields, len(self), self.epoch, self.number, own(self._mix))
+        return Apart, (*fields, len(self), self.epoch, self.number, own(self._mix), own(self._documents))
 
     def copy_(self, other: Batch[Any, Any]) -> Batch[D, Y]:
         """Takes over the samples of `other`, a batch of the same shapes, on the current stream without a wait.
@@ -143,6 +152,10 @@ class Batch(Of[D, Y]):
         pairs: list[tuple[Any, Any]] = []
         if (self._mix is None) != (other._mix is None):
             raise SettingsError("one of the batches is of a loader that mixes images: make both by one loader")
+        if self._documents is not None or other._documents is not None:
+            raise SettingsError(
+                "packed batches differ in what lies where, and a graph needs batches that are made alike: fill up, pad=0"
+            )
         for name in ("data", "target", "ids", "_weight", "_mix"):
             mine, theirs = list(_arrays(getattr(self, name))), list(_arrays(getattr(other, name)))
             shapes = [tuple(array.shape) for array in mine], [tuple(array.shape) for array in theirs]
@@ -231,7 +244,7 @@ class Whole(Batch[Any, Any]):
 
     def __reduce__(self) -> Any:
         fields = tuple(own(value) for value in (self.data, self.target, self.ids, self._weight))
-        return ApartWhole, (*fields, len(self), self.epoch, self.number, own(self._mix))
+        return ApartWhole, (*fields, len(self), self.epoch, self.number, own(self._mix), own(self._documents))
 
     def __repr__(self) -> str:
         kind = list(self.data) if isinstance(self.data, Mapping) else type(self.data).__name__
@@ -253,12 +266,14 @@ class Apart(Batch[Any, Any]):
         epoch: int,
         number: int,
         mix: _mixing.Mix | None = None,
+        documents: Documents | None = None,
     ) -> None:
         self.data = data
         self.target = target
         self.ids = ids
         self._weight = weight
         self._mix = mix
+        self._documents = documents
         self._place = rows, epoch, number
 
     @property
@@ -300,7 +315,8 @@ class Apart(Batch[Any, Any]):
         return self._place[2]
 
     def __reduce__(self) -> Any:
-        return Apart, (self.data, self.target, self.ids, self._weight, *self._place, self._mix)
+        fields = self.data, self.target, self.ids, self._weight
+        return Apart, (*fields, *self._place, self._mix, self._documents)
 
 
 class ApartWhole(Whole, Apart):
@@ -309,7 +325,8 @@ class ApartWhole(Whole, Apart):
     __slots__ = ()
 
     def __reduce__(self) -> Any:
-        return ApartWhole, (self.data, self.target, self.ids, self._weight, *self._place, self._mix)
+        fields = self.data, self.target, self.ids, self._weight
+        return ApartWhole, (*fields, *self._place, self._mix, self._documents)
 
 
 def mapped(change: Callable[[Any], Any], value: Any, able: str) -> Any:

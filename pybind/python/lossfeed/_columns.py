@@ -162,3 +162,64 @@ def per_sample(xp: Any, columns: Columns, samples: int, sequence: str) -> Column
         # A cross entropy is never negative: 0 is below every loss that counts, and NaN stays NaN.
         loss = xp.where(share > 0, xp.amax(xp.where(kept, loss, xp.zeros_like(loss)), 1), xp.nan)
     return Columns(loss, total(columns.grad_norm) / some, total(columns.entropy) / some)
+
+
+def per_document(xp: Any, columns: Columns, samples: Any, count: int, sequence: str) -> Columns:
+    """:func:`per_sample` of packed rows: row r is a position of sample ``samples[r]`` of `count`, or of none (-1)."""
+    owner = xp.where(columns.correct != IGNORED, samples, -1)
+    share = summed(xp, owner, xp.ones_like(columns.loss), count)
+    some = xp.where(share > 0, share, xp.nan)
+    if sequence == "mean":
+        loss = summed(xp, owner, columns.loss, count) / some
+    elif sequence == "sum":
+        loss = xp.where(share > 0, summed(xp, owner, columns.loss, count), xp.nan)
+    else:
+        # A cross entropy is never negative: 0 is below every loss that counts.
+        place = xp.where(owner >= 0, owner, count)
+        if is_tensor(columns.loss):
+            largest = columns.loss.new_zeros(count + 1).scatter_reduce(0, place, columns.loss, "amax")
+        else:
+            largest = xp.zeros(count + 1, dtype=columns.loss.dtype)
+            xp.maximum.at(largest, place, columns.loss)
+        loss = xp.where(share > 0, largest[:count], xp.nan)
+    return Columns(
+        loss, summed(xp, owner, columns.grad_norm, count) / some, summed(xp, owner, columns.entropy, count) / some
+    )
+
+
+def summed(xp: Any, owner: Any, values: Any, count: int) -> Any:
+    """The sums of `values` by owner, 0 to `count` - 1; -1 is nobody's. Nothing on a device is waited for."""
+    place = xp.where(owner >= 0, owner, count)
+    if is_tensor(values):
+        return values.new_zeros(count + 1).index_add(0, place, values)[:count]
+    return xp.bincount(place, weights=values, minlength=count + 1).astype(values.dtype)[:count]
+
+
+def own_means(xp: Any, owner: Any, count: int, losses: Any, grad_norms: Any) -> tuple[Any, Any]:
+    """Losses of packed tokens, ``(rows, length)``, as means over each sample's own tokens; NaN of a sample without any.
+
+    Raises:
+        SettingsError: norms beside them, which are one a sample.
+    """
+    if grad_norms is not None:
+        raise SettingsError(
+            f"losses of shape {tuple(losses.shape)} are a number a token of a packed batch, and grad_norms one a sample: take "
+            "the samples' losses too, by batch.documents.samples"
+        )
+    flat = losses.reshape(-1)
+    share = summed(xp, owner, xp.ones_like(flat), count)
+    return summed(xp, owner, flat, count) / xp.where(share > 0, share, xp.nan), None
+
+
+def check_packed_logits(logits: Any, documents: Any) -> None:
+    """Refuses logits that are not ``(rows, C, length)`` or ``(rows · length, C)`` of a packed batch."""
+    rows, length = documents.samples.shape
+    shape = tuple(getattr(logits, "shape", ()))
+    fits = (shape[0], shape[2]) == (rows, length) if len(shape) == 3 else len(shape) == 2 and shape[0] == rows * length
+    if not fits:
+        raise SettingsError(
+            f"logits of shape {shape} for a packed batch of {rows} rows of {length} tokens: give {(rows, 'C', length)}, as "
+            f"logits.transpose(1, 2) is, or {(rows * length, 'C')}"
+        )
+    if not compiling():
+        check_dense("logits", logits)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from . import _native
+from ._batch import moved
+from ._documents import Documents
 from ._errors import DeviceError
 from ._half import torch_half
 from ._memory import is_tensor, require_torch
@@ -96,4 +98,6 @@ class Courier:
 
 def _brought(part: Any, device: Any) -> Any:
     """What was joined in host memory, on the device: by a copy that is waited for, as its memory is not page-locked."""
+    if isinstance(part, Documents):
+        return moved(part, device)
     return part.to(device) if is_tensor(part) else part

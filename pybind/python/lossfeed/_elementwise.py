@@ -8,6 +8,7 @@ from typing import Any, Callable
 import torch
 import torch.nn.functional as F
 
+from ._columns import own_means, summed
 from ._errors import SettingsError
 from ._keywords import real
 
@@ -56,10 +57,15 @@ _LOSSES: dict[str, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
 
 
 def sample_losses(
-    kind: str, prediction: torch.Tensor, target: torch.Tensor, options: dict[str, Any]
+    kind: str,
+    prediction: torch.Tensor,
+    target: torch.Tensor,
+    options: dict[str, Any],
+    owners: tuple[torch.Tensor, int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``(B,)`` losses, the mean over each sample's elements, and ``(B,)`` norms of their gradients at the prediction.
-    Half precision is computed in float32.
+    Half precision is computed in float32. `owners`: of packed tokens ``(rows, length, …)`` the sample of each, and how
+    many samples there are.
 
     Raises:
         SettingsError: an unknown loss or option, or shapes that differ.
@@ -88,6 +94,14 @@ def sample_losses(
         raise SettingsError(f"predictions of shape {tuple(prediction.shape)} hold nothing to take a loss of")
     real = torch.float64 if prediction.dtype == torch.float64 else torch.float32
     losses, slope = _LOSSES[kind](prediction.to(real), target.to(real), **{**known, **options})
+    if owners is not None:
+        owner, samples = owners
+        tokens = owner.shape[0]
+        width = losses.numel() // tokens
+        mine, _ = own_means(torch, owner, samples, losses.reshape(tokens, -1).mean(1), None)
+        squares = slope.detach().square().reshape(tokens, -1).sum(1)
+        elements = summed(torch, owner, torch.ones_like(squares), samples) * width
+        return mine, summed(torch, owner, squares, samples).sqrt() / torch.where(elements > 0, elements, torch.nan)
     samples = prediction.shape[0]
     losses, slope = losses.reshape(samples, -1), slope.detach().reshape(samples, -1)
     return losses.mean(1), torch.linalg.vector_norm(slope, dim=1) / slope.shape[1]

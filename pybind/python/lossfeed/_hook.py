@@ -13,7 +13,20 @@ import torch
 import torch.nn.functional as F
 
 from . import _cuda, _elementwise, _losses
-from ._columns import SEQUENCES, Columns, check_ignored, check_logits, check_losses, check_rows, check_sequence, known
+from ._columns import (
+    SEQUENCES,
+    Columns,
+    check_ignored,
+    check_logits,
+    check_losses,
+    check_packed_logits,
+    check_rows,
+    check_sequence,
+    known,
+    own_means,
+    per_document,
+)
+from ._documents import owned
 from ._errors import SettingsError
 from ._forward import Reduction, class_rows
 from ._keywords import choice, flag, real
@@ -26,20 +39,26 @@ if TYPE_CHECKING:
 
 def score(account: Account, logits: Any, batch: Batch, ignore_index: int, sequence: str) -> None:
     """See :meth:`lossfeed.Loader.score`."""
-    plans = account.plans
+    plans = account.plans if batch.documents is None else None
     if plans is not None and sequence in SEQUENCES and type(ignore_index) is int and not torch.compiler.is_compiling():
         if plans.score(account, logits, batch, ignore_index):
             return
-    check_rows("logits", logits, batch.ids.shape[0])
     check_sequence(sequence)
     check_ignored(ignore_index)
     target = _beside(known(batch.target), logits.device)
+    packed = _owners(batch, target)
+    if packed is None:
+        check_rows("logits", logits, batch.ids.shape[0])
+    else:
+        target = _packed_target(logits, target, packed, batch, ignore_index)
     check_logits(logits, target)
-    _score(choose(account, batch, logits.device), logits, target, ignore_index, sequence)
+    _score(choose(account, batch, logits.device), logits, target, ignore_index, sequence, packed, batch.ids.shape[0])
 
 
 def score_losses(account: Account, losses: Any, batch: Batch, grad_norms: Any) -> None:
     """See :meth:`lossfeed.Loader.score_losses`."""
+    if (packed := _owners(batch, losses)) is not None:
+        losses, grad_norms = own_means(torch, packed, batch.ids.shape[0], losses.detach(), grad_norms)
     check_rows("losses", losses, batch.ids.shape[0])
     check_losses(losses, grad_norms)
     norms = None if grad_norms is None else grad_norms.detach()
@@ -60,7 +79,7 @@ def cross_entropy(
     overwrite_logits: bool,
 ) -> Any:
     """See :meth:`lossfeed.Loader.cross_entropy`."""
-    plans = account.plans
+    plans = account.plans if batch.documents is None else None
     mix = batch.mix if target is None else None
     plain = weight is None and mix is None and sequence in SEQUENCES and type(ignore_index) is int
     if plans is not None and plain and not torch.compiler.is_compiling():
@@ -77,11 +96,16 @@ def cross_entropy(
     flag("overwrite_logits", overwrite_logits)
     if not isinstance(label_smoothing, (int, float)) or not 0.0 <= label_smoothing <= 1.0:
         real("label_smoothing", label_smoothing, 0.0, 1.0)
-    if not isinstance(logits, torch.Tensor) or logits.shape[:1] != (samples,):
+    target = known(batch.target if target is None else target)
+    packed = _owners(batch, target)
+    if not isinstance(logits, torch.Tensor) or (packed is None and logits.shape[:1] != (samples,)):
         _check_tensor("logits", logits, samples, "; score NumPy logits with loader.score")
-    target = _beside(known(batch.target if target is None else target), logits.device)
+    target = _beside(target, logits.device)
     if not target.is_floating_point():
         target = target.to(torch.int64)
+    if packed is not None:
+        packed = _beside(packed, logits.device)
+        target = _packed_target(logits, target, packed, batch, ignore_index)
     if weight is not None:
         weight = _check_weight(logits, weight)
     takes = _losses.takes(logits, target, weight, label_smoothing)
@@ -91,16 +115,16 @@ def cross_entropy(
 
     if takes:
         # A launch that measures a row a sample takes the scores home itself.
-        home = way.home if target.numel() == samples else _cuda.NOWHERE
+        home = way.home if target.numel() == samples and packed is None else _cuda.NOWHERE
         how = None
-        if way.reduces and reduction != "none" and mix is None:
+        if way.reduces and reduction != "none" and mix is None and packed is None:
             shares = _beside(batch.weight, logits.device).to(torch.float32).contiguous() if weighted else None
             how = Reduction(reduction == "mean", _losses.result_dtype(logits), shares)
         # A mixed loss reads the logits twice on the way back.
         settings_of_rows = weight, ignore_index, label_smoothing, overwrite_logits and mix is None
         found = _losses.row_losses(logits, target, *settings_of_rows, home, how)
         if not home.mail:
-            way.send(found.columns, sequence)
+            _send(way, found.columns, sequence, packed, samples)
         if how is not None:
             return found.term
         terms, share, shape = found.term, found.share, target.shape
@@ -110,7 +134,7 @@ def cross_entropy(
             way.send(_of_probabilities(logits, target, samples))
         else:
             check_logits(logits, target)
-            _score(way, logits, target, ignore_index, sequence)
+            _score(way, logits, target, ignore_index, sequence, packed, samples)
 
     if mix is not None:
         partner = _beside(known(mix.target), logits.device).to(target.dtype)
@@ -124,7 +148,7 @@ def cross_entropy(
         more = torch.where(lam < 1, more, torch.zeros_like(more))
         terms, share = lam * terms + (1 - lam) * more, lam * share + (1 - lam) * its_share
     if weighted:
-        terms = terms * _weights(batch, logits.device, terms.numel() // max(1, samples))
+        terms = terms * _weights(batch, logits.device, terms.numel() // max(1, samples), packed)
     return _losses.reduced(terms, share, reduction, shape).to(_losses.result_dtype(logits))
 
 
@@ -141,16 +165,21 @@ def loss(
     """See :meth:`lossfeed.Loader.loss`."""
     _check_reduction(reduction)
     flag("weighted", weighted)
-    _check_tensor("prediction", prediction, batch.ids.shape[0])
-    mix = batch.mix if target is None else None
-    target = _beside(known(batch.target if target is None else target), prediction.device)
-    losses, grad_norms = _elementwise.sample_losses(kind, prediction, target, options)
+    target, mix = known(batch.target if target is None else target), batch.mix if target is None else None
+    packed = _owners(batch, target)
+    _check_tensor("prediction", prediction, batch.ids.shape[0] if packed is None else target.shape[0])
+    target = _beside(target, prediction.device)
+    owners = None if packed is None else (_beside(packed, prediction.device), batch.ids.shape[0])
+    losses, grad_norms = _elementwise.sample_losses(kind, prediction, target, options, owners)
     choose(account, batch, losses.device).send(Columns(losses.detach(), grad_norms))
     if mix is not None:
         partner = _beside(known(mix.target), prediction.device)
         lam = _beside(mix.lam, losses.device).to(losses.dtype)
         more = _elementwise.sample_losses(kind, prediction, partner, options)[0]
         losses = lam * losses + (1 - lam) * torch.where(lam < 1, more, torch.zeros_like(more))
+    if packed is not None:
+        # A sample without tokens has a score of NaN, and no loss.
+        losses = torch.where(_empty(packed, batch, losses.device), torch.zeros_like(losses), losses)
     if weighted:
         losses = losses * _weights(batch, losses.device, 1)
     if reduction == "none":
@@ -161,7 +190,8 @@ def loss(
 def weighted_mean(account: Account, losses: Any, batch: Batch, grad_norms: Any) -> torch.Tensor:
     """See :meth:`lossfeed.Loader.weighted_mean`."""
     samples = batch.ids.shape[0]
-    if not isinstance(losses, torch.Tensor) or losses.shape[:1] != (samples,):
+    packed = _owners(batch, losses)
+    if not isinstance(losses, torch.Tensor) or (packed is None and losses.shape[:1] != (samples,)):
         found = f"shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else type(losses).__name__
         raise SettingsError(
             f"losses must be a torch tensor of {samples} rows, one a sample, before any reduction "
@@ -171,15 +201,68 @@ def weighted_mean(account: Account, losses: Any, batch: Batch, grad_norms: Any) 
         raise SettingsError(f"losses have dtype {losses.dtype}: give floats")
     if losses.numel() == 0 and samples > 0:
         raise SettingsError(f"losses of shape {tuple(losses.shape)} hold nothing to take a mean of")
+    if packed is not None:
+        packed = _beside(packed, losses.device)
+        tokens = losses if losses.dim() == 2 else losses.flatten(2).mean(2)
+        mine, grad_norms = own_means(torch, packed, samples, tokens, grad_norms)
+        score_losses(account, mine, batch, grad_norms)
+        mine = torch.where(_empty(packed, batch, mine.device), torch.zeros_like(mine), mine)
+        return (mine * _weights(batch, mine.device, 1)).mean()
     mine = losses if losses.dim() == 1 else losses.flatten(1).mean(1)
     score_losses(account, mine, batch, grad_norms)
     return (mine * _weights(batch, mine.device, 1)).mean()
 
 
-def _score(way: Way, logits: torch.Tensor, target: torch.Tensor, ignore_index: int, sequence: str) -> None:
+def _score(
+    way: Way,
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    ignore_index: int,
+    sequence: str,
+    packed: torch.Tensor | None = None,
+    samples: int = 0,
+) -> None:
     columns = way.measure(class_rows(logits.detach()), target.reshape(-1), ignore_index)
     if columns is not None:
-        way.send(columns, sequence)
+        _send(way, columns, sequence, packed, samples)
+
+
+def _send(way: Way, columns: Columns, sequence: str, packed: torch.Tensor | None, samples: int) -> None:
+    if packed is not None:
+        columns = per_document(torch, columns, packed.to(columns.loss.device), samples, sequence)
+    way.send(columns, sequence)
+
+
+def _owners(batch: Batch, values: Any) -> Any:
+    """The sample of each packed token, ``(rows · length,)``, if `values` have a number a token; else None."""
+    documents = batch.documents
+    if documents is None or not owned(documents, values):
+        return None
+    device = values.device if isinstance(values, torch.Tensor) else torch.device("cpu")
+    return _beside(documents.samples, device).reshape(-1)
+
+
+def _empty(packed: torch.Tensor, batch: Batch, device: torch.device) -> torch.Tensor:
+    """Which samples of a packed batch have no token."""
+    found = torch.zeros(batch.ids.shape[0] + 1, dtype=torch.bool, device=device)
+    packed = packed.to(device)
+    found[torch.where(packed >= 0, packed, batch.ids.shape[0])] = True
+    return ~found[:-1]
+
+
+def _packed_target(
+    logits: torch.Tensor, target: torch.Tensor, packed: torch.Tensor, batch: Batch, ignore_index: int
+) -> torch.Tensor:
+    """Packed targets in the order of `logits`, with `ignore_index` in the place of filling."""
+    assert batch.documents is not None
+    check_packed_logits(logits, batch.documents)
+    if target.is_floating_point():
+        raise SettingsError(
+            "class probabilities are no targets of a packed batch: take F.cross_entropy(logits, target, reduction='none') in "
+            "the shape (rows, length), and loader.weighted_mean(losses, batch)"
+        )
+    target = torch.where(packed.reshape(target.shape) >= 0, target, ignore_index)
+    return target.reshape(-1) if logits.dim() == 2 else target
 
 
 @torch.no_grad()
@@ -218,8 +301,12 @@ def _shares(
     return torch.where(valid, weight[torch.where(valid, labels, torch.zeros_like(labels))], valid.to(dtype))
 
 
-def _weights(batch: Batch, device: torch.device, positions: int) -> torch.Tensor:
-    """The batch's weights, one for each of a sample's positions."""
+def _weights(
+    batch: Batch, device: torch.device, positions: int, packed: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The batch's weights, one for each of a sample's positions, or of packed tokens; filling has the last one's."""
+    if packed is not None:
+        return _beside(batch.weight, device)[packed]
     return _a_position(_beside(batch.weight, device), positions)
 
 

@@ -18,6 +18,7 @@ from ._images import ImageTransform
 from ._memory import is_tensor
 from ._data import Data
 from ._own_losses import OwnLosses
+from ._packed import Packed
 from ._pass import Pass
 from ._process import MadeAgain, Process
 from ._report import described
@@ -64,15 +65,14 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             in the calling thread, deterministically.
         collate_fn: called with the list of a batch's samples: ``(x, y)`` rows, or what a Python dataset of other samples
             gives, numbers and text as they were. What it returns is the batch's data, or, of a pair, data and target.
-        pad: how arrays that differ in length are joined: a number fills up to the longest of the batch, ``"nested"``
-            makes nested tensors (``torch.jagged``), a dict says it for each by path (``{"input_ids": 0, "labels":
-            -100}``, ``{"x": 0}`` in pairs). None: a batch must have equal lengths.
+        pad: how arrays that differ in length are joined: a number fills up to the longest of the batch, ``"nested"`` makes
+            nested tensors, ``"packed"`` or a :class:`Packed` puts them end to end, a dict says it by path (``{"x": 0}``).
         timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.
         generator: what the seed is drawn from, see ``seed``.
         prefetch_factor: batches each worker prepares ahead, default 2.
         read_ahead: host memory for samples read before their batch, the next epoch's too, in bytes or as text. It changes
             nothing else. None, with workers: 128 MiB behind a network, eight batches of files that are slow; else 0.
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are, ready on the current stream.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are.
         cache: host memory for samples: bytes, text (``"2GiB"``), or a share of the dataset (``"20%"`` or a float up
             to 1.0). None or 0: no cache. The limit is never exceeded.
         cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` the pixels.
@@ -164,7 +164,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         dataset: Any = None,
         ids: Any = None,
         weights: Any = None,
-        pad: float | _words.Join | Mapping[str, float | _words.Join] | None = None,
+        pad: float | _words.Join | Packed | Mapping[str, float | _words.Join | Packed] | None = None,
         device: Any = "cpu",
         cache: int | float | str | None = None,
         cache_form: _words.CacheForm = "encoded",
@@ -205,7 +205,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     # ---- epochs ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Batches an epoch and rank; the same on every rank, unless each brings its own sampler. A resumed pass has fewer
+        """Batches an epoch and rank; the same on every rank, unless each has its own sampler. A resumed pass has fewer
         left. TypeError where a sampler without a length was given."""
         return self._line.batches if self._given is None else len(self._given)
 
@@ -321,7 +321,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             ignore_index: rows with this target get no score.
             sequence: how the losses of ``(B, C, T)`` logits become the loss of a sample: ``"mean"``, ``"max"`` or
                 ``"sum"`` over its positions that are not ignored. Logits ``(B, T, V)`` of a language model are passed
-                as ``logits.transpose(1, 2)``, without a copy.
+                as ``logits.transpose(1, 2)``, without a copy; packed ones so too, or ``(rows · length, V)``.
 
         Raises:
             SettingsError: logits of another length or shape. SampleError: a target outside the classes.

@@ -171,6 +171,8 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str, r
             "mixup and cutmix mix finished batches, and a collate_fn puts its own together: leave one of them out, or mix "
             "in the collate_fn"
         )
+    if asked.collate_fn is not None and views.packs:
+        raise SettingsError("pad= packs batches, and a collate_fn puts its own together: leave one of them out")
     if device == "cpu":
         return _Delivery(device, views, None, random, settings, crop, jitter, augment, made, None, of_batches)
     if structure is not None and asked.collate_fn is not None:

@@ -442,7 +442,9 @@ def crop_box(
     size: tuple[int, int], resize: tuple[int, int], crop: tuple[int, int]
 ) -> tuple[float, float, float, float]: ...
 def record_source(
-    data: list[tuple[str, int, _AnySpec]], target: tuple[str, int, _AnySpec] | None, samples: int
+    data: list[tuple[str, int, int | None, _AnySpec]],
+    target: tuple[str, int, int | None, _AnySpec] | None,
+    samples: int,
 ) -> Source: ...
 def array_source(
     data: Sequence[tuple[_Buffer, _AnySpec]], target: _Buffer, target_spec: _AnySpec, samples: int

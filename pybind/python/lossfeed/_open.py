@@ -16,6 +16,7 @@ from ._in_memory import are_arrays, of_arrays, tensors_of
 from ._keywords import choice, differs, flag, seconds, whole
 from ._memory import is_array, is_tensor, require_numpy, torch_loaded
 from ._processes import Processes
+from ._raw import of_records
 from ._records import are_files, is_file, of_files
 from ._resize import Resize, find as find_resize
 from ._sizes import parse_bytes
@@ -46,6 +47,9 @@ def open(
     target: str | None = None,
     fields: Sequence[str] | Mapping[str, str] | None = None,
     chaos: int | None = None,
+    record: Any = None,
+    header: int = 0,
+    stride: int | None = None,
 ) -> Data:
     """Opens a dataset.
 
@@ -133,6 +137,13 @@ def open(
         chaos: a seed: requests to the store then fail on purpose, to test what reads from it. They are refused, lost, late,
             cut off, from another version, or without an answer until ``timeout``; with ``checksums`` bits are wrong too. All
             of it passes, so what is delivered is the same. A local path is read as if it were a store.
+        record: what a record is, for files that are nothing but records (a path, a pattern, or a list of them; one dataset
+            of all): a NumPy dtype, as ``[("label", "u1"), ("data", "u1", (3, 32, 32))]`` for CIFAR-10's binary version.
+            Samples are dicts by field, or, with ``target=`` and one field beside it, pairs; of a dtype without fields
+            arrays. Records are read as they are needed. uint16 and uint32 become int64.
+        header: bytes before the first record of each file.
+        stride: bytes from record to record, where that is not a record's size: fewer make windows that overlap, as in
+            ``record=("u2", 1025), stride=2048`` over a file of tokens. What is left at a file's end is then left out.
 
     Raises:
         SourceError: nothing is there, or it cannot be read. OutageError, a SourceError: the store does not serve.
@@ -164,9 +175,20 @@ def _open(
     processes: Any,
     varying: Any,
     target: Any,
+    record: Any,
+    header: Any,
+    stride: Any,
     **of_paths: Any,
 ) -> Data:
     """A dataset of `data`; `given` are the keywords that somebody gave."""
+    if record is not None:
+        other = sorted(given.keys() - {"record", "header", "stride", "target"})
+        if other:
+            raise SettingsError(f"{', '.join(other)}: with record= files are read as they are: leave them out")
+        return of_records(data, record, header, stride, target)
+    for name, value in (("header", header), ("stride", stride)):
+        if name in given:
+            raise SettingsError(f"{name}={value!r} goes with record=, which says what a record is")
     mode = choice("mode", mode, "auto", "rgb", "gray")
     resized = find_resize(resize, crop)
     if thread_safe is not None:

@@ -22,7 +22,8 @@ class OwnLosses:
         """Scores a batch from per-sample losses you hold already (regression, sequences, objectives of your own).
 
         Args:
-            losses: ``(B,)`` floats of this very batch, torch (any device) or NumPy. They become importance as they are;
+            losses: ``(B,)`` floats of this very batch, torch (any device) or NumPy; of a packed one also ``(rows,
+                length)``, a number a token, of which a sample has the mean. They become importance as they are;
                 NaN and infinite ones are no scores and are counted (``scores_unranked_total``).
             grad_norms: ``(B,)`` floats, if you can bound each sample's gradient: with ``score="gradient_norm"`` they
                 become the importance.
@@ -39,7 +40,8 @@ class OwnLosses:
 
         Args:
             losses: ``(B, …)`` of this very batch, a torch tensor, before any reduction: what torch's losses give with
-                ``reduction="none"``. A sample's loss is the mean over what follows its row.
+                ``reduction="none"``. A sample's loss is the mean over what follows its row, or, of packed samples
+                ``(rows, length, …)``, over its own tokens.
             grad_norms: as for :meth:`score_losses`.
 
         Returns:

@@ -54,7 +54,7 @@ class Plain(Whole):
 
     def __reduce__(self) -> Any:
         fields = tuple(own(value) for value in (self.data, self.target, self.ids, self._weight))
-        return ApartPlain, (*fields, len(self), self.epoch, self.number, own(self._mix))
+        return ApartPlain, (*fields, len(self), self.epoch, self.number, own(self._mix), own(self._documents))
 
     def __repr__(self) -> str:
         return (
@@ -69,7 +69,8 @@ class ApartPlain(Plain, Apart):
     __slots__ = ()
 
     def __reduce__(self) -> Any:
-        return ApartPlain, (self.data, self.target, self.ids, self._weight, *self._place, self._mix)
+        fields = self.data, self.target, self.ids, self._weight
+        return ApartPlain, (*fields, *self._place, self._mix, self._documents)
 
 
 def _unwrapped(value: Any) -> Any:

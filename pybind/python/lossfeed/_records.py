@@ -33,11 +33,13 @@ class Column(NamedTuple):
     offset: int
     dtype: str
     shape: tuple[int, ...]
+    #: Bytes from row to row; None: as many as a row has.
+    stride: int | None = None
 
     @property
-    def row(self) -> tuple[str, int, tuple[str, tuple[int, ...]]]:
+    def row(self) -> tuple[str, int, int | None, tuple[str, tuple[int, ...]]]:
         """Where its rows lie, and what one is."""
-        return self.path, self.offset, (self.dtype, self.shape[1:])
+        return self.path, self.offset, self.stride, (self.dtype, self.shape[1:])
 
 
 def is_file(value: Any) -> bool:

@@ -30,6 +30,8 @@ BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
 }
+#: What a leaf is given as that travels as the signed type of its size: int64 in batches, as both libraries compute with.
+WIDENED = {"uint16": 0xFFFF, "uint32": 0xFFFF_FFFF}
 #: Keys that are taken for the target's where nobody names one, in this order.
 TARGET_KEYS = ("labels", "label", "target", "targets", "y")
 #: What stands for the target of samples that have none.
@@ -391,7 +393,14 @@ def restored(leaf: Leaf, value: Any) -> Any:
         return value.item()
     if leaf.given == "list":
         return value.tolist()
-    return value
+    return widened(leaf, value)
+
+
+def widened(leaf: Leaf, value: Any) -> Any:
+    """Unsigned numbers that travelled as signed ones, in int64."""
+    if leaf.given not in WIDENED:
+        return value
+    return (value.long() if is_tensor(value) else value.astype("int64")) & WIDENED[leaf.given]
 
 
 def _target_of(item: Any, pair: bool, name: str | None) -> Any:
@@ -440,4 +449,6 @@ def _say(spec: Spec) -> str:
 def _spec(leaf: Leaf) -> Any:
     if leaf.place == "object":
         return "object", ()
+    if leaf.given in WIDENED:
+        return "int64", leaf.shape
     return leaf.dtype, tuple(None for _ in leaf.shape) if leaf.place == "tail" else leaf.shape

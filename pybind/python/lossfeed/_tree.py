@@ -16,7 +16,7 @@ class _Whose:
     the first one's."""
 
     def __init__(self, batch: Batch) -> None:
-        self.parts = type(batch), batch._ticket, batch._uses, batch._mix
+        self.parts = type(batch), batch._ticket, batch._uses, batch._mix, batch._documents
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Whose)
@@ -31,11 +31,11 @@ def _flatten(batch: Batch) -> tuple[list[Any], Any]:
 
 
 def _unflatten(fields: Any, whose: _Whose) -> Batch:
-    kind, ticket, uses, mix = whose.parts
+    kind, ticket, uses, mix, documents = whose.parts
     data, target, ids, weight, *mixed = fields
     if mix is not None:
         mix = Mix(lam=mixed[0], target=mixed[1], kind=mix.kind)
-    return kind(data, target, ids, weight, ticket, uses, mix)
+    return kind(data, target, ids, weight, ticket, uses, mix, documents)
 
 
 for kind in (Batch, Whole, Plain):

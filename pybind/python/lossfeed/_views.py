@@ -8,14 +8,19 @@ from typing import Any, Callable, NamedTuple
 
 from . import _native
 from ._batch import Batch, Whole, moved, own
+from ._documents import Documents
 from ._errors import SampleError, SettingsError
 from ._memory import as_bytes, require_numpy, to_numpy, to_torch
+from ._packed import Packed
+from ._packer import Packer
 from ._packing import Leaf
 from ._plain import Plain
-from ._structure import TARGET_KEYS, Spec, Structure, opened, restored
+from ._structure import TARGET_KEYS, Spec, Structure, opened, restored, widened
 
 #: ``pad=`` that joins arrays of different lengths without filling.
 NESTED = "nested"
+#: ``pad=`` that puts them end to end.
+PACKED = "packed"
 
 
 class Fields(NamedTuple):
@@ -27,21 +32,23 @@ class Fields(NamedTuple):
     weight: Any
     #: Whether data and target are the two parts of a pair.
     paired: bool = True
+    #: What lies where, if samples are packed.
+    documents: Documents | None = None
 
     def apart(self) -> Fields:
         """The same in memory of its own."""
         data, target = own((self.data, self.target))
-        return Fields(data, target, own(self.ids), own(self.weight), self.paired)
+        return Fields(data, target, own(self.ids), own(self.weight), self.paired, own(self.documents))
 
     def to(self, device: str) -> Fields:
         """The same on `device`, but for the ids."""
-        data, target, weight = moved((self.data, self.target, self.weight), device)
-        return self._replace(data=data, target=target, weight=weight)
+        data, target, weight, documents = moved((self.data, self.target, self.weight, self.documents), device)
+        return self._replace(data=data, target=target, weight=weight, documents=documents)
 
     def batch(self, ticket: _native.Ticket, uses: Any) -> Batch[Any, Any]:
         """The batch of them."""
         kind: type[Batch[Any, Any]] = Batch if self.paired else Plain if hasattr(self.data, "shape") else Whole
-        return kind(self.data, self.target, self.ids, self.weight, ticket, uses)
+        return kind(self.data, self.target, self.ids, self.weight, ticket, uses, None, self.documents)
 
 
 class Views:
@@ -71,8 +78,14 @@ class Views:
         if not self._torch and "bfloat16" in dtypes:
             raise SettingsError("NumPy has no bfloat16: use framework='torch', or convert the data to float32")
         self._pads = _pads(pad, structure, self._torch)
+        self._packer = _packer(self._pads, structure, self._torch)
         #: The last answer of :meth:`kinds`, and for how many rows: batches are of one size but for the last.
         self._kinds: tuple[int, list[Spec]] = (-1, [])
+
+    @property
+    def packs(self) -> bool:
+        """Whether samples are packed."""
+        return self._packer is not None
 
     def kinds(self, rows: int) -> list[Spec]:
         """(dtype, shape in memory) of each field of the data, then of target, ids and weight."""
@@ -104,14 +117,21 @@ class Views:
             return Fields(self.shown(data[0]), target, ids, weight)
         # Pictures of shards are made as images alone are, and are the only array of their samples.
         shown = [self.shown(values, field) for field, values in enumerate(data)]
+        made: Documents | None = None
+        if self._packer is not None:
+            *tail, made = tail
         places = {"field": shown, "target": [target], "tail": tail, "object": tail}
-        tree = self.structure.build(lambda leaf: places[leaf.place][leaf.number])
+        tree = self.structure.build(lambda leaf: widened(leaf, places[leaf.place][leaf.number]))
         if self.structure.pair:
-            return Fields(tree[0], tree[1], ids, weight)
-        return Fields(tree, self.structure.pick(tree), ids, weight, False)
+            return Fields(tree[0], tree[1], ids, weight, True, made)
+        target = self.structure.pick(tree)
+        if self._packer is not None and made is not None:
+            tree = self._packer.beside(tree, made)
+        return Fields(tree, target, ids, weight, False, made)
 
     def tail(self, slot: _native.Slot) -> list[Any]:
-        """What of the samples is of no fixed size, in host memory, joined to batches; by number.
+        """What of the samples is of no fixed size, in host memory, joined to batches; by number. What is
+        packed has its :class:`Documents` behind it.
 
         Raises:
             SampleError: lengths differ and nothing says how to join them.
@@ -120,12 +140,16 @@ class Views:
             return []
         tails = slot.tails(self.structure.tail)
         joined: dict[int, Any] = {}
+        behind: list[Any] = []
+        if self._packer is not None:
+            joined, made = self._packer.join(tails)
+            behind.append(made)
         for leaf in self.structure.leaves:
             if leaf.place == "object":
                 joined[leaf.number] = [_opened(slot, tails, leaf, row) for row in range(slot.rows)]
-            elif leaf.place == "tail":
+            elif leaf.place == "tail" and leaf.number not in joined:
                 joined[leaf.number] = self._join(tails, leaf)
-        return [joined[number] for number in range(len(joined))]
+        return [joined[number] for number in range(len(joined))] + behind
 
     def _join(self, tails: _native.Tails, leaf: Leaf) -> Any:
         pad = self._pads.get(leaf.path)
@@ -191,7 +215,7 @@ def collated(views: Views, slot: _native.Slot, collate_fn: Any) -> Fields:
 
 def collated_rows(fields: Fields, collate_fn: Any) -> Fields:
     """What the user's `collate_fn` makes of the rows of a batch of pairs."""
-    data, target, ids, weight, _ = fields
+    data, target, ids, weight, *_ = fields
     return _of_collated(collate_fn, [(data[i], target[i]) for i in range(len(ids))], target, ids, weight)
 
 
@@ -254,7 +278,8 @@ def _element(dtype: str, value: Any, torch_half: bool) -> Any:
 
 
 def _pads(pad: Any, structure: Structure | None, torch_half: bool) -> dict[str, Any]:
-    """How each array that differs in length is joined, by path: the bytes to fill up with, or :data:`NESTED`.
+    """How each array that differs in length is joined, by path: the bytes to fill up with, :data:`NESTED` or a
+    :class:`Packed`.
 
     Raises:
         SettingsError: what cannot be joined so.
@@ -275,16 +300,32 @@ def _pads(pad: Any, structure: Structure | None, torch_half: bool) -> dict[str, 
     return found
 
 
+def _packer(pads: dict[str, Any], structure: Structure | None, torch_half: bool) -> Packer | None:
+    """What packs the arrays that are to be packed, if any are."""
+    rules = {path: rule for path, rule in pads.items() if isinstance(rule, Packed)}
+    if not rules or structure is None:
+        return None
+    first = next(iter(rules.values()))
+    if other := next((path for path, rule in rules.items() if rule != first), None):
+        raise SettingsError(f"pad={rules}: {other} is packed otherwise than {next(iter(rules))}: a batch is packed by one rule")
+    leaves = [leaf for leaf in structure.leaves if leaf.place == "tail" and leaf.path in rules]
+    return Packer(first, leaves, structure, torch_half, lambda leaf, value: bytes(_pad(leaf, value, torch_half)))
+
+
 def _pad(leaf: Leaf, value: Any, torch_half: bool) -> Any:
+    if isinstance(value, Packed):
+        return value
+    if isinstance(value, str) and value == PACKED:
+        return Packed()
     said = f"pad={value!r} for {leaf.path or 'the sample'} of {leaf.dtype}"
     if isinstance(value, str):
         if value != NESTED:
-            raise SettingsError(f"{said}: give a number to fill up with, or {NESTED!r}")
+            raise SettingsError(f"{said}: give a number to fill up with, {NESTED!r}, {PACKED!r} or lf.Packed(…)")
         if not torch_half:
             raise SettingsError(f"{said}: NumPy has no nested arrays; use framework='torch'")
         return NESTED
     if not isinstance(value, (int, float)) and not hasattr(value, "item"):
-        raise SettingsError(f"{said}: give a number to fill up with, or {NESTED!r}")
+        raise SettingsError(f"{said}: give a number to fill up with, {NESTED!r}, {PACKED!r} or lf.Packed(…)")
     try:
         raw = bytes(_element(leaf.dtype, value, torch_half))
         made = (to_torch if torch_half else to_numpy)(bytearray(raw), leaf.dtype, (1,))[0].item()

@@ -91,9 +91,11 @@ class Mailed:
         self.home = _cuda.home(account, batch, device, native)
         self._native = native
         self._samples = batch.ids.shape[0]
+        # As many packed tokens as samples are no row a sample.
+        self._rows_are_samples = batch.documents is None
 
     def measure(self, rows: torch.Tensor, labels: torch.Tensor, ignore_index: int) -> Columns | None:
-        if len(labels) == self._samples:
+        if self._rows_are_samples and len(labels) == self._samples:
             _cuda.score(self._native, readable(rows), class_indices(labels), ignore_index, self.home)
             return None
         return _rows.forward(rows, labels, None, ignore_index, 0.0, ranks=False).scores()

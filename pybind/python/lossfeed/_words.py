@@ -31,6 +31,9 @@ PixelType = Literal["float32", "float16", "bfloat16", "uint8"]
 Augment = Literal["trivial", "rand"]
 #: Who changes colours and augments.
 Retouch = Literal["auto", "threads"]
-Join = Literal["nested"]
+Join = Literal["nested", "packed"]
+#: Which row a packed sample gets, and what becomes of one that is longer than a row.
+Place = Literal["best-fit", "in-order"]
+Long = Literal["raise", "split", "truncate"]
 Mode = Literal["auto", "rgb", "gray"]
 Layout = Literal["NCHW", "NHWC", "channels_last"]
