@@ -50,8 +50,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             has new samples come in runs of neighbours, ``"block": "auto"`` in runs as long as requests are dear),
             ``"pads"`` (SHADE's, biased); and others to compare with: ``"iis"`` (iCACHE's), ``"infobatch"``, ``"ods"``
             (Seneca's; each id once), and, biased, ``"selective"``, ``"curriculum"`` and ``"shade-as-coded"``. All but
-            ``uniform``, ``ods`` and ``echo`` draw some ids more often than others; ``batch.weight`` makes the loss
-            unbiased again.
+            ``uniform``, ``ods`` and ``echo`` draw ids unevenly; ``batch.weight`` makes the loss unbiased again.
         batch_sampler: gives lists of ids: its batches are the plan. Where it has no ``batch_size``, pass
             ``batch_size=`` with the most samples of a batch.
         ids: the samples to load, each once, as :meth:`lossfeed.Data.subset` has it: ids of batches count from 0 anew, in
@@ -60,9 +59,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             ``WeightedRandomSampler``). ``batch.weight`` stays 1: the mean is over what was drawn, as there.
         num_workers: threads. ``"auto"``, the default and the same as None, finds their number while the run goes on: one
             for each processor of this rank to begin with, fewer if the training does not wait with fewer, and more
-            if threads wait for the source more than they compute. What comes in a batch does not depend on it.
-            :attr:`num_workers` and ``lossfeed smi`` tell the number. Any other number is kept; 0 prepares each batch
-            in the calling thread, deterministically.
+            if threads wait for the source more than they compute. :attr:`num_workers` and ``lossfeed smi`` tell it.
+            Any other number is kept; 0 prepares each batch in the calling thread, deterministically.
         collate_fn: called with the list of a batch's samples: ``(x, y)`` rows, or what a Python dataset of other samples
             gives, numbers and text as they were. What it returns is the batch's data, or, of a pair, data and target.
         pad: how arrays that differ in length are joined: a number fills up to the longest of the batch, ``"nested"`` makes
