@@ -7,6 +7,7 @@
 //! shelf.rs    which record lies where                       policy.rs   which segment gives way (pure)
 //! writer.rs   the thread that writes, drops and looks around
 //! segment.rs  one file of records: read, recovered, ended   format.rs   its bytes
+//! followed.rs one that another process is writing
 //! folder.rs   the folder: its lock, whose files they are, which segments there are
 //! ```
 //!
@@ -38,7 +39,8 @@
 //! folder a rank would leave what one has fetched unseen by another after a restart with other shares.) A segment that
 //! is being written has the name `*.open` and its writer's lock on it, and `*.seg` when it is complete. The folder's
 //! own lock is held to begin or drop a segment and to recover one. All processes together keep within the limit: a
-//! segment under way counts as a whole one. Complete segments of other processes are found within ten seconds.
+//! segment under way counts as a whole one. What other processes have written is found within ten seconds, in segments
+//! under way too.
 
 #[cfg(test)]
 mod crash_tests;
@@ -48,6 +50,9 @@ mod disk;
 #[cfg(test)]
 mod fault_tests;
 mod folder;
+mod followed;
+#[cfg(test)]
+mod followed_tests;
 mod format;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

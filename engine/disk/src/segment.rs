@@ -145,14 +145,18 @@ pub(crate) fn contents(file: &File) -> Option<Contents> {
 
 /// Reads a file without a whole footer record by record, up to the first that is not sound. Also tells where it is.
 pub(crate) fn scan(file: &File) -> io::Result<(Contents, u64)> {
+    scan_from(file, HEAD.len() as u64)
+}
+
+/// The same from a record on that begins at `at`, which is where an earlier scan ended.
+pub(crate) fn scan_from(file: &File, mut at: u64) -> io::Result<(Contents, u64)> {
     let bytes = file.metadata()?.len();
     let mut found = Contents { entries: Vec::new(), cost_us: 0 };
-    let mut at = HEAD.len() as u64;
-    let mut reader = BufReader::with_capacity(PIECE, At { file, position: 0 });
     let mut head = [0; HEAD.len()];
-    if reader.read_exact(&mut head).is_err() || head != *HEAD {
+    if file.read_exact_at(&mut head, 0).is_err() || head != *HEAD {
         return Ok((found, at));
     }
+    let mut reader = BufReader::with_capacity(PIECE, At { file, position: at });
     let mut data = Vec::new();
     loop {
         let mut head = [0; RECORD_HEAD];

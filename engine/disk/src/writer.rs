@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::Key;
 use crate::folder::{Listed, Name, now, own};
+use crate::followed::Followed;
 use crate::format::{self, ALIGNMENT, Entry, HEAD, TAIL, record_bytes};
 use crate::policy::{self, Policy, Worth};
 use crate::segment::{self, Contents, Segment};
@@ -50,6 +51,8 @@ pub(crate) struct Writer {
     shared: Arc<Shared>,
     write: WriteAt,
     active: Option<Active>,
+    /// What other processes are writing.
+    followed: Vec<Followed>,
     next_number: u32,
     /// What the dataset's samples are asked for, as fetches would have cost.
     demand: Worth,
@@ -58,7 +61,8 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(shared: Arc<Shared>, write: WriteAt) -> Self {
-        Self { shared, write, active: None, next_number: 0, demand: Worth::new(0, now()), looked: Instant::now() }
+        let (demand, looked) = (Worth::new(0, now()), Instant::now());
+        Self { shared, write, active: None, followed: Vec::new(), next_number: 0, demand, looked }
     }
 
     /// Brings the index up to what lies in the folder, and the folder to its limit.
@@ -280,6 +284,10 @@ impl Writer {
         let listed = self.shared.folder.list()?;
         self.shared.counts.bytes.store(listed_bytes(&listed), Relaxed);
         let known = self.shared.shelf.segments();
+        let gone = |born| !listed.iter().any(|l| l.name.born == born);
+        for followed in self.followed.extract_if(.., |followed| gone(followed.segment.born)) {
+            self.shared.shelf.remove(&followed.segment);
+        }
         for segment in &known {
             match listed.iter().find(|l| l.name == segment.name()) {
                 Some(l) => segment.fold(now, l.used),
@@ -288,6 +296,7 @@ impl Writer {
                 None => {}
             }
         }
+        self.follow(&listed, locked, now);
         let known: HashSet<u64> = known.iter().map(|s| s.born).collect();
         for listed in listed.iter().filter(|l| !known.contains(&l.name.born)) {
             let file = match self.shared.folder.file(listed.name) {
@@ -302,11 +311,37 @@ impl Writer {
             let found = if listed.name.complete { segment::contents(&file) } else { None };
             match found {
                 Some(contents) => self.add(listed, file, &contents),
-                None if locked => self.recover(listed, file),
-                None => {}
+                None if locked && own(&file) => self.recover(listed, file),
+                None => self.begin_following(listed, file, now),
             }
         }
         Ok(())
+    }
+
+    fn begin_following(&mut self, listed: &Listed, file: File, now: Duration) {
+        let segment = Arc::new(Segment::new(self.number(), listed, file, 0));
+        self.shared.shelf.add(Arc::clone(&segment), &[]);
+        self.followed.push(Followed::new(segment));
+        self.follow(std::slice::from_ref(listed), false, now);
+    }
+
+    /// Reads on in what other processes are writing; of those that are not `listed` any more, none is left.
+    fn follow(&mut self, listed: &[Listed], locked: bool, now: Duration) {
+        let Shared { folder, shelf, .. } = &*self.shared;
+        self.followed.retain_mut(|followed| {
+            let born = followed.segment.born;
+            let Some(listed) = listed.iter().find(|l| l.name.born == born) else { return true };
+            match followed.look(folder, listed, locked, now) {
+                Ok(news) => {
+                    shelf.publish(followed.segment.number, &news.entries);
+                    !news.over
+                }
+                Err(e) => {
+                    tracing::debug!(target: "lossfeed::disk", segment = born, error = %e, "not read on");
+                    true
+                }
+            }
+        });
     }
 
     fn add(&mut self, listed: &Listed, file: File, contents: &Contents) {
@@ -318,11 +353,8 @@ impl Writer {
         self.shared.shelf.add(Arc::new(segment), &contents.entries);
     }
 
-    /// Ends a segment that was cut, unless its writer lives.
+    /// Ends a segment that was cut; its writer is dead.
     fn recover(&mut self, listed: &Listed, file: File) {
-        if !own(&file) {
-            return;
-        }
         let Ok((contents, end)) = segment::scan(&file) else { return };
         if contents.entries.is_empty() {
             let _ = self.shared.folder.remove(listed.name);
