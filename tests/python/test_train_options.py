@@ -6,7 +6,7 @@ import lossfeed as lf
 import pytest
 from lossfeed import _native
 from lossfeed.train import main
-from lossfeed.train.options import _SAMPLER_KEYS, DEFAULT_COMPARE, OptionError, Options, Recipe
+from lossfeed.train.options import _SAMPLER_KEYS, DEFAULT_COMPARE, OptionError, Options, Recipe, _block, parse_bytes
 
 
 def test_nothing_given_compares_five_ways_over_three_seeds():
@@ -118,11 +118,16 @@ def test_policies_are_the_engines_own():
 def test_options_of_samplers_are_ones_that_the_engine_knows_and_of_the_kind_it_takes():
     engines = {name: set(options) for name, options in _native.sampler_options()}
     assert set(_SAMPLER_KEYS) == set(engines)
-    value = {bool: True, int: 2, float: 0.5}
+    text = {bool: "yes", int: "2", float: "0.5", parse_bytes: "20MB", _block: "auto"}
     for sampler, keys in _SAMPLER_KEYS.items():
         assert set(keys) <= engines[sampler], f"{sampler}: the engine does not know {set(keys) - engines[sampler]}"
         for key, kind in keys.items():
-            assert _native.sampler_problem(json.dumps({"name": sampler, key: value[kind]})) is None, f"{sampler}:{key}"
+            name = "shade" if sampler == "pads" else sampler
+            (given,) = Recipe.parse(f"{name}:{key}={text[kind]}").sampler_options.values()
+            assert _native.sampler_problem(json.dumps({"name": sampler, key: given})) is None, f"{sampler}:{key}={given}"
+    assert Recipe.parse("auto:bytes=20MB:epochs=9:block=16").sampler_options == {"bytes": 20_000_000, "epochs": 9, "block": 16}
+    with pytest.raises(OptionError, match="block: 0 must be a whole number of at least 1"):
+        Recipe.parse("replay:block=0")
     for gone in ("iis:history=1024", "selective:history=1024"):
         with pytest.raises(OptionError, match="'history=1024' is not KEY=VALUE with one of the keys beta, "):
             Recipe.parse(gone)

@@ -124,7 +124,8 @@ def cross_entropy(
         settings_of_rows = weight, ignore_index, label_smoothing, overwrite_logits and mix is None
         found = _losses.row_losses(logits, target, *settings_of_rows, home, how)
         if not home.mail:
-            _send(way, found.columns, sequence, packed, samples)
+            columns = found.columns
+            way.send(columns if packed is None else _of_documents(columns, packed, samples, sequence), sequence)
         if how is not None:
             return found.term
         terms, share, shape = found.term, found.share, target.shape
@@ -224,13 +225,12 @@ def _score(
 ) -> None:
     columns = way.measure(class_rows(logits.detach()), target.reshape(-1), ignore_index)
     if columns is not None:
-        _send(way, columns, sequence, packed, samples)
+        way.send(columns if packed is None else _of_documents(columns, packed, samples, sequence), sequence)
 
 
-def _send(way: Way, columns: Columns, sequence: str, packed: torch.Tensor | None, samples: int) -> None:
-    if packed is not None:
-        columns = per_document(torch, columns, packed.to(columns.loss.device), samples, sequence)
-    way.send(columns, sequence)
+def _of_documents(columns: Columns, packed: torch.Tensor, samples: int, sequence: str) -> Columns:
+    """A row of each sample, of those of its tokens."""
+    return per_document(torch, columns, packed.to(columns.loss.device), samples, sequence)
 
 
 def _owners(batch: Batch, values: Any) -> Any:
