@@ -77,8 +77,8 @@ def label(name: str) -> int:
 def pixels(jpeg: bytes, resize: int | None) -> Any:
     """By torchvision's decoder, the quickest that torch's users have; channels last, as the network wants them.
 
-    What is to be reduced is decoded by Pillow, which can decode at an eighth of the size: 1.0 ms where torchvision takes
-    1.8.
+    What is to be reduced is decoded by Pillow, which can decode at an eighth of the size: 1.0 ms a picture where
+    torchvision takes 1.8.
     """
     import torch
 
@@ -263,7 +263,7 @@ feed("lossfeed-echo", "tars", "lossfeed")(partial(Lossfeed, sampler="echo", cach
 
 @feed("lossfeed-decoded", "tars", "lossfeed")
 def lossfeed_decoded(place: Place) -> Lossfeed:
-    """Every picture once an epoch, and as many bytes of cache as the others, for pixels: at 32 by 32 they are all kept."""
+    """Every picture once an epoch, and a cache as large as the others' for pixels: 32 by 32 of them are all kept."""
     return Lossfeed(place, sampler="uniform", policy="minio", cache=place.cache_bytes, cache_form="decoded")
 
 

@@ -58,7 +58,10 @@ FORMS: dict[str, Callable[[list[Picture], Path, Kind], None]] = {
 
 
 def prepare(data: Path, work: Path, form: str, kind: Kind, python: str) -> None:
-    """Writes one form into WORK/bucket/FORM, by an interpreter that has its packages; all others are made of objects."""
+    """Writes one form into WORK/bucket/FORM, by an interpreter that has its packages.
+
+    All other forms are made of the objects, which therefore come first.
+    """
     here = Path(__file__).resolve()
 
     def write(draft: Path) -> None:
