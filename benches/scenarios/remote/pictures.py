@@ -27,6 +27,8 @@ class Kind:
     name: str
     shard: int
     shard_bytes: int
+    #: litData's: with large pictures in chunks of 8.8 MB it waited for one that never came, and gave up after 120 s.
+    chunk_bytes: int
     large: bool
     #: Pictures trained on and judged with; None: all.
     train: int | None
@@ -56,8 +58,8 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("small", shard=1000, shard_bytes=1 << 20, large=False, train=None, test=None),
-        Kind("large", shard=80, shard_bytes=8_800_000, large=True, train=4000, test=4000),
+        Kind("small", shard=1000, shard_bytes=1 << 20, chunk_bytes=1_000_000, large=False, train=None, test=None),
+        Kind("large", shard=80, shard_bytes=8_800_000, chunk_bytes=2_200_000, large=True, train=4000, test=4000),
     )
 }
 

@@ -41,7 +41,7 @@ def litdata(taken: list[Picture], out: Path, kind: Kind) -> None:
     # Its writers are processes: they get paths, not pictures.
     listed = sorted((out.parent / "objects").iterdir())
     litdata.optimize(
-        fn=_litdata_sample, inputs=listed, output_dir=str(out), chunk_bytes=kind.shard_bytes, num_workers=1, keep_data_ordered=True
+        fn=_litdata_sample, inputs=listed, output_dir=str(out), chunk_bytes=kind.chunk_bytes, num_workers=1, keep_data_ordered=True
     )
 
 
