@@ -22,7 +22,8 @@ from typing import IO, Any
 # record.py lies one folder up.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from feeds import BATCH, FEEDS, Feed, Lossfeed, Place
+from feeds import BATCH, CACHE, FEEDS, Feed, Lossfeed, Place
+from pictures import KINDS
 from record import Record
 
 import shards
@@ -35,6 +36,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--work", type=Path, help="folder of the formats, kept between runs (default: under the temporary folder)")
+    parser.add_argument("--pictures", choices=KINDS, default="small", help="CIFAR-10's own, or 4,000 of them blown up to 108 KB")
     parser.add_argument("--ratios", default="10,4,1", help="how often the compute of an epoch one read of the pictures takes")
     parser.add_argument("--only", default="", help="feeds: see feeds.py (default: all)")
     parser.add_argument("--python", action="append", default=[], metavar="PACKAGE=INTERPRETER", help="for a package with its own venv")
@@ -74,7 +76,8 @@ class Training:
 class Bench:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.work = args.work or Path(tempfile.gettempdir()) / "lossfeed-remote"
+        self.work = args.work or Path(tempfile.gettempdir()) / f"lossfeed-remote-{args.pictures}"
+        self.kind = KINDS[args.pictures]
         self.pythons = dict(pair.split("=", 1) for pair in args.python)
 
     def python(self, package: str) -> str:
@@ -83,7 +86,8 @@ class Bench:
     def prepare(self, feeds: list[Feed]) -> None:
         forms = {"objects": "lossfeed", **{feed.form: feed.package for feed in feeds}}
         for form, package in forms.items():
-            shards.prepare(self.args.data, self.work, form, self.python(package))
+            shards.prepare(self.args.data, self.work, form, self.kind, self.python(package))
+        shards.judged(self.args.data, self.work, self.kind)
 
     def begin(self, feed: Feed, bandwidth: float, epochs: int) -> Training:
         command = [sys.executable, str(HERE / "store.py"), str(self.work), "--latency", str(LATENCY_S)]
@@ -92,11 +96,11 @@ class Bench:
         url = f"http://127.0.0.1:{int(store.stdout.readline())}"
         if feed.package == "lossfeed":
             # Opened once, unthrottled: the index is kept, as the others' own were written with their shards.
-            Lossfeed.open(Place(url, self.work / "scratch" / "first", [], 0, 0))
+            Lossfeed.open(Place(url, self.work / "scratch" / "first", [], 0, 0, self.kind))
         with urllib.request.urlopen(f"{url}/-/bandwidth/{bandwidth:.0f}"):
             pass
         given = [feed.name, url, str(self.work), str(self.args.data)]
-        options = {"--epochs": epochs, "--seed": self.args.seed, "--threads": self.args.threads}
+        options = {"--pictures": self.kind.name, "--epochs": epochs, "--seed": self.args.seed, "--threads": self.args.threads}
         command = [self.python(feed.package), str(HERE / "train.py"), *given, *(str(x) for pair in options.items() for x in pair)]
         # Into files: a pipe that nobody reads yet, because others are waited for, would stop a loader that says much.
         out, errors = (tempfile.TemporaryFile("w+") for _ in range(2))
@@ -126,8 +130,11 @@ def main() -> int:
     step_ms = bench.step_ms()
     pictures, epoch_s = shards.size(bench.work, "objects"), bench.steps() * step_ms / 1e3
     print(f"a step takes {step_ms:.1f} ms, an epoch {epoch_s:.1f} s; the pictures are {pictures / 1e6:.1f} MB", flush=True)
-    settings = {"epochs": args.epochs, "batch_size": BATCH, "cache": 0.2, "latency_s": LATENCY_S, "threads": args.threads}
-    record = Record("remote", settings, args.date, **({} if args.record is None else {"root": args.record}))
+    settings = {"epochs": args.epochs, "batch_size": BATCH, "cache": CACHE, "latency_s": LATENCY_S, "threads": args.threads}
+    name = "remote"
+    if bench.kind.large:
+        name, settings = f"{name}-{bench.kind.name}", {**settings, "pictures": bench.kind.name}
+    record = Record(name, settings, args.date, **({} if args.record is None else {"root": args.record}))
     for ratio in (float(text) for text in args.ratios.split(",")):
         bandwidth = pictures / (ratio * epoch_s)
         done = {run["feed"] for run in record.runs() if run["ratio"] == ratio and run["seed"] == args.seed}

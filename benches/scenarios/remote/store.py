@@ -23,6 +23,9 @@ from xml.sax.saxutils import escape
 
 #: What one turn of the shared bandwidth sends: small, so that connections get on side by side.
 PIECE = 16384
+#: Seconds by which a timer that wakes late is made up for: a millisecond late at each piece would make a link of
+#: 20 MB/s, where a piece takes less than one, half as fast.
+LATE_S = 0.05
 
 
 class Link:
@@ -32,11 +35,16 @@ class Link:
         self.bandwidth = bandwidth
         self.free_at = 0.0
 
-    async def pass_through(self, size: int) -> None:
-        """Returns when the last of ``size`` bytes has arrived."""
+    async def pass_through(self, size: int, asked: float = 0.0) -> float:
+        """Returns when the last of ``size`` bytes has arrived, and says when it should have.
+
+        ``asked`` is when the piece before it in the same answer should have arrived: the link did not idle since.
+        """
         now = asyncio.get_running_loop().time()
-        self.free_at = max(now, self.free_at) + size / self.bandwidth
-        await asyncio.sleep(self.free_at - now)
+        begun = min(max(asked, now - LATE_S), now) if asked else now
+        self.free_at = due = max(self.free_at, begun) + size / self.bandwidth
+        await asyncio.sleep(due - now)
+        return due
 
 
 class Store:
@@ -100,9 +108,10 @@ class Store:
         given = {"content-length": str(len(body)), **headers}
         lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in given.items()), "", ""]
         writer.write("\r\n".join(lines).encode())
+        due = 0.0
         for start in range(0, len(body), PIECE):
             piece = body[start : start + PIECE]
-            await self.link.pass_through(len(piece))
+            due = await self.link.pass_through(len(piece), due)
             self.bytes += len(piece)
             writer.write(piece)
             await writer.drain()

@@ -22,8 +22,9 @@ from typing import Any
 import torch
 from feeds import BATCH, FEEDS, Place
 from lossfeed.train import model as models
+from pictures import KINDS
 
-from shards import size
+from shards import judged, size
 
 #: The channels' means and deviations over CIFAR-10's training pictures, in 0 to 255.
 MEAN, DEVIATION = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
@@ -44,13 +45,13 @@ def counts(url: str) -> dict[str, int]:
         return json.load(answer)
 
 
-def accuracy(model: torch.nn.Module, data: Path) -> float:
+def accuracy(model: torch.nn.Module, shards: str, resize: int | None) -> float:
     import lossfeed as lf
 
     model.eval()
     right = total = 0
     with torch.inference_mode():
-        for x, y in lf.Loader(lf.open(str(data / "test-*.tar")), 500, device="cpu"):
+        for x, y in lf.Loader(lf.open(shards, resize=resize), 500, device="cpu"):
             right += int((model(x).argmax(1) == y).sum())
             total += len(y)
     return right / total
@@ -62,6 +63,7 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("work", type=Path)
     parser.add_argument("data", type=Path)
+    parser.add_argument("--pictures", choices=KINDS, default="small")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
@@ -72,7 +74,7 @@ def main() -> None:
     names = sorted(p.name for p in (args.work / "bucket" / "objects").iterdir())
     (args.work / "scratch").mkdir(exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=args.work / "scratch"))
-    place = Place(args.url, scratch, names, size(args.work, chosen.form), args.seed)
+    place = Place(args.url, scratch, names, size(args.work, chosen.form), args.seed, KINDS[args.pictures])
     os.environ |= place.environment
     try:
         print(json.dumps(run(chosen.name, place, args)))
@@ -119,7 +121,7 @@ def run(name: str, place: Place, args: argparse.Namespace) -> dict[str, Any]:
         "first_epoch_s": ends[0],
         "requests": after["requests"] - before["requests"],
         "bytes": after["bytes"] - before["bytes"],
-        "accuracy": round(accuracy(model, args.data), 4),
+        "accuracy": round(accuracy(model, judged(args.data, args.work, place.kind), place.kind.resize), 4),
         **{name: int(stats[name]) for name in of_ours if name in stats},
         "epoch_ends_s": ends,
     }
