@@ -66,7 +66,8 @@ impl State {
 
 /// What the consumer finds.
 pub(super) enum Turn {
-    Ready(Box<Finished>),
+    /// The next batch, and how many that are finished wait behind it.
+    Ready(Box<Finished>, usize),
     /// What ended the pass.
     Failed(Error),
     End,
@@ -179,8 +180,9 @@ impl Delivery {
                         self.room.notify_all();
                     }
                 }
+                let left = state.ready.len();
                 self.room.notify_one();
-                return Turn::Ready(Box::new(finished));
+                return Turn::Ready(Box::new(finished), left);
             }
             if let Some(error) = state.fatal.take() {
                 return Turn::Failed(error);
@@ -203,7 +205,8 @@ impl Delivery {
         state.closed || state.next >= self.total || state.ready.contains_key(&state.next)
     }
 
-    /// Finished batches that wait for the consumer.
+    /// Finished batches that wait for the consumer. Not for [`Self::take`]'s caller, who is told: the thread that it woke
+    /// wants the lock now, and whoever meets it there waits for a wake-up of its own.
     pub(super) fn ready(&self) -> usize {
         self.state.lock().ready.len()
     }

@@ -273,12 +273,12 @@ impl Iteration {
             };
         }
         let next = match self.delivery.take(Instant::now() + wait) {
-            Turn::Ready(finished) => {
+            Turn::Ready(finished, left) => {
                 let Finished { filled, worker, spent } = *finished;
                 let next = filled.and_then(|filled| match filled {
                     Filled::Batch(mut batch) => {
                         batch.slot.lend()?;
-                        self.account(&batch);
+                        self.account(&batch, left);
                         Ok(Next::Batch(batch))
                     }
                     Filled::NothingGood(error) => Err(error), // never: the hand-over passes over these
@@ -318,13 +318,13 @@ impl Iteration {
         }
     }
 
-    fn account(&self, batch: &Batch) {
+    fn account(&self, batch: &Batch, left: usize) {
         let c = &self.feed.counters;
         c.batches_total.fetch_add(1, Relaxed);
         c.samples_total.fetch_add(batch.rows as u64, Relaxed);
         c.on_time_total.fetch_add(batch.punctual.on_time, Relaxed);
         c.late_total.fetch_add(batch.punctual.late, Relaxed);
         c.batch.store(batch.ticket.number as u64 + 1, Relaxed);
-        c.slots_ready.store(self.delivery.ready() as u64, Relaxed);
+        c.slots_ready.store(left as u64, Relaxed);
     }
 }
