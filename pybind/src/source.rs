@@ -125,7 +125,8 @@ impl Source {
         Ok((Buffer::from_vec(data), Buffer::from_vec(target)))
     }
 
-    /// What samples are made of, as (name, kind, dtype of its numbers or ""); empty for pairs of one array and a target.
+    /// What samples are made of, as (name, kind, dtype of its numbers or ""); empty for pairs of one array and a
+    /// target.
     #[getter]
     fn pieces(&self) -> Vec<(&str, &'static str, &'static str)> {
         let of = |piece: &source::Piece| piece.kind.dtype().map_or("", |dtype| dtype.name());
@@ -196,8 +197,8 @@ pub(crate) fn open_source(
     Source::wrap(py, opened, mode, resize.map(|to| Resize { to, crop }))
 }
 
-/// Where an array's rows lie in a file: its path, the offset of the first, and the distance from one to the next if that
-/// is not a row's size; and a row.
+/// Where an array's rows lie in a file: its path, the offset of the first, and the distance from one to the next if
+/// that is not a row's size; and a row.
 type PyPlace = (PathBuf, u64, Option<u64>, PySpec);
 
 /// A dataset of rows in files: arrays of data, and one of targets or none.

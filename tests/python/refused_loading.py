@@ -32,6 +32,7 @@ CASES = [
     ('lf.Loader(pair, sampler={"name": "auto", "stall": 2})', "SettingsError", "auto: stall is 2: give the part of the time that training may wait for"),
     ('lf.Loader(pair, sampler={"name": "auto", "bytes": "1GB"}, cache="50%")', "SettingsError", "auto: bytes is set without epochs: a budget is so many bytes in so many"),
     ('lf.Loader(pair, sampler={"name": "auto", "augmented": True, "bytes": 1, "epochs": 9}, cache="50%")', "SettingsError", "auto: bytes is 1, and 9 epochs of 64 rows read"),
+    ('lf.Loader(pair, sampler={"name": "auto", "bytes": 1, "epochs": 2})', "SettingsError", "auto: bytes is 1, and 2 epochs of 64 rows read"),
     ('lf.Loader(pair, sampler={"name": "auto", "bytes": "much", "epochs": 9})', "SettingsError", "sampler auto: bytes='much' is no size"),
     ('lf.Loader(pair, sampler={"name": "replay", "block": "all"}, cache="50%")', "SettingsError", "sampler replay: block='all' must be a whole number or 'auto'"),
     ('lf.Loader(pair, sampler={"name": "replay", "block": 0}, cache="50%")', "SettingsError", "replay: block is 0: give how many neighbouring samples are new together, 1 to 65536, or"),

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::folder::{Folder, Listed, own};
-use crate::format::{Entry, HEAD};
-use crate::segment::{self, Segment};
+use crate::format::{ALIGNMENT, Entry, HEAD};
+use crate::segment::{self, Contents, Segment};
 
 /// A segment of another writer, as far as it was read.
 pub(crate) struct Followed {
@@ -39,21 +39,28 @@ impl Followed {
     /// # Errors
     /// What the system says. Then nothing is known of it but what was, and it is looked at again.
     pub(crate) fn look(&mut self, folder: &Folder, listed: &Listed, locked: bool, now: Duration) -> io::Result<News> {
-        let complete = listed.name.complete;
-        // Behind the records of a complete one is its footer, at which the scan stops.
-        let (found, end) = segment::scan_from(&self.segment.file, self.end)?;
-        self.end = end;
-        self.cost_us += found.cost_us;
-        let mut over = complete;
+        let Self { segment, end, cost_us } = self;
+        if listed.name.complete
+            && let Some(Contents { mut entries, cost_us }) = segment.contents()
+        {
+            // What was read before may have been forgotten since.
+            entries.retain(|entry| u64::from(entry.at) * ALIGNMENT >= *end);
+            segment.ended(listed.bytes, cost_us, now);
+            return Ok(News { entries, over: true });
+        }
+        let (found, read_to) = segment::scan_from(&segment.file, *end)?;
+        (*end, *cost_us) = (read_to, *cost_us + found.cost_us);
+        let mut news = News { entries: found.entries, over: listed.name.complete };
         let mut bytes = listed.bytes;
-        if !complete && locked && own(&self.segment.file) {
-            let (whole, end) = segment::scan(&self.segment.file)?;
-            bytes = segment::end(folder, listed.name, &self.segment.file, &whole, end)?;
-            over = true;
+        // Its writer may have completed it since it was listed, and gone: then it has another name.
+        if !news.over && locked && own(&segment.file) && folder.file(listed.name).is_ok() {
+            let (whole, end) = segment::scan(&segment.file)?;
+            bytes = segment::end(folder, listed.name, &segment.file, &whole, end)?;
+            news.over = true;
         }
-        if over {
-            self.segment.ended(bytes, self.cost_us, now);
+        if news.over {
+            segment.ended(bytes, *cost_us, now);
         }
-        Ok(News { entries: found.entries, over })
+        Ok(news)
     }
 }

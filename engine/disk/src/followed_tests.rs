@@ -75,3 +75,33 @@ fn a_segment_that_is_gone_is_forgotten() {
     assert!(!(0..10).any(|n| reads(&reader, key(n))));
     assert!((1000..1012).any(|n| reads(&reader, key(n))));
 }
+
+#[test]
+fn a_segment_whose_writer_has_died_is_ended_by_who_followed_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Disk::open_with(&tests::settings(folder.path(), 1 << 22), 1 << 20, plain()).unwrap();
+    (0..10).for_each(|n| offer(&writer, key(n)));
+    writer.settle();
+    let named = |ends: &str| {
+        let all = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        all.filter(|path| path.extension().is_some_and(|e| e == ends)).collect::<Vec<_>>()
+    };
+    // What it had written is left without its lock, once another process lets go of that: this test.
+    let open = named("open").remove(0);
+    let whole = fs::read(&open).unwrap();
+    drop(writer);
+    fs::remove_file(named("seg").remove(0)).unwrap();
+    fs::write(&open, &whole).unwrap();
+    fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let held = fs::File::open(&open).unwrap();
+    assert!(crate::folder::own(&held));
+    let reader = small(folder.path(), 1 << 22);
+    assert!((0..10).all(|n| reads(&reader, key(n))) && open.exists(), "it is followed, and left alone");
+    drop(held);
+    look(&reader, 1000);
+    assert!((0..10).all(|n| reads(&reader, key(n))) && !open.exists(), "it is complete");
+    drop(reader);
+    let again = small(folder.path(), 1 << 22);
+    assert!((0..10).all(|n| reads(&again, key(n))));
+    assert_eq!(again.numbers().damaged, 0);
+}

@@ -86,8 +86,8 @@ impl Cache {
         Begun { pass, start }
     }
 
-    /// Draws the epoch behind pass `pass`, if its order can be known already and was not drawn yet: [`Self::ahead`] goes
-    /// on with it, and [`Self::draw`] finds it.
+    /// Draws the epoch behind pass `pass`, if its order can be known already and was not drawn yet: [`Self::ahead`]
+    /// goes on with it, and [`Self::draw`] finds it.
     pub fn foresee(&self, pass: u64) {
         let Some((drawing, epoch)) = self.state.lock().control.to_foresee(pass) else { return };
         let drawn =

@@ -115,7 +115,7 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
         ranks: settings.world_size,
     };
     let mut sampler = SamplerSettings::from(chosen);
-    let pace = auto.pace(chosen, size)?.filter(|_| !matches!(sampler, SamplerSettings::Uniform(_)));
+    let pace = auto.pace(chosen, run, size)?;
     if let Some(pace) = &pace {
         sampler = sampler.with_fetches(pace.fetches(0));
     }

@@ -111,7 +111,8 @@ impl Engine {
         self.start(None)
     }
 
-    /// Whether the epoch that starts next goes on with the order that a restored state brought: then none is handed over.
+    /// Whether the epoch that starts next goes on with the order that a restored state brought: then none is handed
+    /// over.
     ///
     /// # Errors
     /// `Usage` if the engine is closed, or another process's.

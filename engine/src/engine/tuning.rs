@@ -67,8 +67,8 @@ impl Tuning {
     pub(super) fn told(&self) -> Option<String> {
         self.pace.map(|pace| pace.told())
     }
-    /// For a run's state. Between two epochs (`next`) what the one that has ended showed counts already: the run that goes
-    /// on from the state has not seen it.
+    /// For a run's state. Between two epochs (`next`) what the one that has ended showed counts already: the run that
+    /// goes on from the state has not seen it.
     pub(super) fn stored(&self, next: Option<u64>, feed: &Feed) -> Tuned {
         let (mut pace, mut blocks) = (self.pace, self.blocks);
         let mut since = self.seen(Counted::now(feed));

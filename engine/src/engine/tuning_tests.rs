@@ -1,5 +1,5 @@
-//! What is set between epochs, alive: what is fetched follows what was waited, a budget lasts, blocks follow what requests
-//! cost, and a state has what all that came to.
+//! What is set between epochs, alive: what is fetched follows what was waited, a budget lasts, blocks follow what
+//! requests cost, and a state has what all that came to.
 
 use super::buffer_tests::{Seen, dataset, deliver, settings};
 use super::{Dataset, Engine};
@@ -13,37 +13,44 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// A source that takes a millisecond for every sample.
-struct Slow(Arc<dyn Source>);
+/// A source that takes a millisecond for every sample if it is slow, and whose requests cost so many bytes.
+struct Costly {
+    source: Arc<dyn Source>,
+    slow: bool,
+    request_bytes: Arc<AtomicU64>,
+}
 
-impl Source for Slow {
+impl Source for Costly {
     fn len(&self) -> usize {
-        self.0.len()
+        self.source.len()
     }
     fn describe(&self) -> String {
-        self.0.describe()
+        self.source.describe()
     }
     fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.0.payload_bytes(id)
+        self.source.payload_bytes(id)
     }
     fn name(&self, id: SampleId) -> String {
-        self.0.name(id)
+        self.source.name(id)
     }
     fn form(&self) -> &Form {
-        self.0.form()
+        self.source.form()
     }
     fn target_spec(&self) -> &TensorSpec {
-        self.0.target_spec()
+        self.source.target_spec()
     }
     fn classes(&self) -> &[String] {
-        self.0.classes()
+        self.source.classes()
     }
     fn labels(&self) -> Option<&[i64]> {
-        self.0.labels()
+        self.source.labels()
+    }
+    fn request_bytes(&self) -> u64 {
+        self.request_bytes.load(Relaxed)
     }
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        std::thread::sleep(Duration::from_millis(ids.len() as u64));
-        self.0.fetch(ids, sink);
+        std::thread::sleep(Duration::from_millis(if self.slow { ids.len() as u64 } else { 0 }));
+        self.source.fetch(ids, sink);
     }
 }
 
@@ -51,11 +58,14 @@ fn waiting_little(augmented: bool, stall: f32, fetches: Option<f32>) -> SamplerS
     SamplerSettings::Auto(Auto { augmented: Some(augmented), stall: Some(stall), fetches, ..Auto::default() })
 }
 
+fn costly(slow: bool, request_bytes: &Arc<AtomicU64>) -> Dataset {
+    let source = Costly { source: dataset().source, slow, request_bytes: Arc::clone(request_bytes) };
+    Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap()
+}
+
 /// Without threads of its own: what the source takes is waited for.
 fn engine(sampler: SamplerSettings, slow: bool) -> Engine {
-    let plain = dataset();
-    let slowed = || Dataset::new(Arc::new(Slow(Arc::clone(&plain.source))), ImageMode::Auto, None).unwrap();
-    Engine::new(if slow { slowed() } else { dataset() }, settings(sampler, 0)).unwrap()
+    Engine::new(costly(slow, &Arc::default()), settings(sampler, 0)).unwrap()
 }
 
 fn epochs(engine: &Engine, count: usize) -> Seen {
@@ -211,54 +221,20 @@ fn a_budget_goes_on_where_a_state_was_taken() {
 fn a_budget_that_cannot_be_kept_is_refused_at_once() {
     let refused = |sampler| Engine::new(dataset(), settings(sampler, 0)).err().unwrap().to_string();
     assert!(refused(budgeted(false, ALL - 1, 20)).contains("the first reads every sample"));
+    let none = settings(budgeted(true, 20 * ALL - 1, 20), 0);
+    let none = crate::settings::Settings { cache_bytes: 0, ..none };
+    let refusal = Engine::new(dataset(), none).err().unwrap().to_string();
+    assert!(refusal.contains("without a cache each reads every sample"), "{refusal}");
     let auto = Auto { augmented: Some(true), ..Auto::default() };
     let half = |auto| refused(SamplerSettings::Auto(auto));
     assert!(half(Auto { bytes: Some(1 << 20), ..auto }).contains("bytes is set without epochs"));
     assert!(half(Auto { epochs: Some(9), ..auto }).contains("epochs is set without bytes"));
 }
 
-/// A source whose requests cost so many bytes.
-struct Dear(Arc<dyn Source>, Arc<AtomicU64>);
-
-impl Source for Dear {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.0.payload_bytes(id)
-    }
-    fn name(&self, id: SampleId) -> String {
-        self.0.name(id)
-    }
-    fn form(&self) -> &Form {
-        self.0.form()
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        self.0.target_spec()
-    }
-    fn classes(&self) -> &[String] {
-        self.0.classes()
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        self.0.labels()
-    }
-    fn request_bytes(&self) -> u64 {
-        self.1.load(Relaxed)
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.0.fetch(ids, sink);
-    }
-}
-
 /// With requests that cost `bytes`; and what that is set by.
 fn dear(sampler: SamplerSettings, bytes: u64) -> (Engine, Arc<AtomicU64>) {
     let cost = Arc::new(AtomicU64::new(bytes));
-    let source = Arc::new(Dear(dataset().source, Arc::clone(&cost)));
-    let dataset = Dataset::new(source, ImageMode::Auto, None).unwrap();
-    (Engine::new(dataset, settings(sampler, 0)).unwrap(), cost)
+    (Engine::new(costly(false, &cost), settings(sampler, 0)).unwrap(), cost)
 }
 
 fn in_blocks(fresh: f64) -> [SamplerSettings; 3] {
@@ -328,8 +304,7 @@ fn blocks_change_between_passes_and_a_state_knows_them() {
 #[test]
 fn ranks_share_whole_blocks_of_the_largest_size() {
     let of = |rank, bytes| {
-        let cost = Arc::new(AtomicU64::new(bytes));
-        let dataset = Dataset::new(Arc::new(Dear(dataset().source, cost)), ImageMode::Auto, None).unwrap();
+        let dataset = costly(false, &Arc::new(AtomicU64::new(bytes)));
         let settings = crate::settings::Settings { rank, world_size: 2, ..settings(in_blocks(1.0)[0], 0) };
         let mut all: Vec<SampleId> =
             epochs(&Engine::new(dataset, settings).unwrap(), 3).into_iter().flat_map(|b| b.2).collect();

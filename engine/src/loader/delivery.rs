@@ -205,8 +205,8 @@ impl Delivery {
         state.closed || state.next >= self.total || state.ready.contains_key(&state.next)
     }
 
-    /// Finished batches that wait for the consumer. Not for [`Self::take`]'s caller, who is told: the thread that it woke
-    /// wants the lock now, and whoever meets it there waits for a wake-up of its own.
+    /// Finished batches that wait for the consumer. Not for [`Self::take`]'s caller, who is told: the thread that it
+    /// woke wants the lock now, and whoever meets it there waits for a wake-up of its own.
     pub(super) fn ready(&self) -> usize {
         self.state.lock().ready.len()
     }

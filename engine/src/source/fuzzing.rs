@@ -73,8 +73,8 @@ pub fn stream(bytes: &[u8]) {
     assert_eq!(whole, cut);
 }
 
-/// A page of a listing, of AIStore and of the Hub: refused with words, or objects with plain names and tags, no more than
-/// the page justifies.
+/// A page of a listing, of AIStore and of the Hub: refused with words, or objects with plain names and tags, no more
+/// than the page justifies.
 #[cfg(feature = "cloud")]
 pub fn listing(bytes: &[u8]) {
     for (read, shortest) in [(ais_wire::objects as fn(&[u8]) -> _, r#"{"name":""}"#), (hub::files, r#"{"path":""}"#)] {

@@ -1,8 +1,8 @@
 //! Rows of fixed sizes that lie at even distances in files of this machine: what `.npy`, `.npz`, safetensors and files
 //! of raw records hold.
 //!
-//! Whoever opens them has read their heads, and says where the rows begin and how far it is from one to the next: as far
-//! as a row is long, further where a record has other fields too, less where rows overlap.
+//! Whoever opens them has read their heads, and says where the rows begin and how far it is from one to the next: as
+//! far as a row is long, further where a record has other fields too, less where rows overlap.
 
 use std::fs::File;
 use std::ops::ControlFlow;

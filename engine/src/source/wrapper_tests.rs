@@ -286,6 +286,7 @@ fn a_subset_answers_as_what_it_wraps() {
     let places = [3, 0, 4].map(|id| (Arc::clone(&odd), id));
     answers_as_what_it_wraps(&subset, &places, &[Arc::clone(&odd)]);
     assert!(subset.limit(Some(5)) && odd.heard() == ["limit Some(5)"]);
+    assert_eq!(subset.request_bytes(), 1000);
     assert_eq!((subset.requests_ahead(), subset.disk(), subset.circuit()), (11, odd.disk(), odd.circuit()));
     assert!(subset.parts().is_none());
     let digest = |number, ids| Subset::new(Odd::new(number), ids).unwrap().digest();
@@ -301,6 +302,7 @@ fn a_concatenation_answers_as_what_it_wraps() {
     answers_as_what_it_wraps(&concat, &[of(&one), of(&two)].concat(), &[one.clone(), two.clone()]);
     // Of several stores each has a limit of its own.
     assert!(!concat.limit(Some(5)) && one.heard().is_empty() && two.heard().is_empty());
+    assert_eq!(concat.request_bytes(), 1500, "of parts of one length");
     assert_eq!((concat.requests_ahead(), concat.parts().unwrap().len()), (11 + 12, 2));
     assert_eq!(concat.disk(), Some(Numbers { hits: 3, misses: 14, ..Numbers::default() }));
     assert_eq!(concat.circuit(), Some(CircuitNumbers { state: State::Open, opened: 3, why: 2, skipped: 6 }));
@@ -315,6 +317,7 @@ fn a_source_with_a_tier_answers_as_what_it_wraps() {
     let places: Vec<_> = (0..SAMPLES).map(|id| (Arc::clone(&odd), id)).collect();
     answers_as_what_it_wraps(&tiered, &places, &[Arc::clone(&odd)]);
     assert!(tiered.limit(None) && odd.heard() == ["limit None"]);
+    assert_eq!(tiered.request_bytes(), 1000);
     assert_eq!((tiered.requests_ahead(), tiered.digest(), tiered.describe()), (11, odd.digest(), odd.describe()));
     // The tier's own.
     assert_eq!(tiered.disk().map(|disk| disk.hits), Some(40));

@@ -39,13 +39,13 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         sampler: torch's samplers, or whatever else gives ids: an epoch is taken from it whole when the epoch begins (as
             much as its ``len()``), and each rank gets what its own sampler gives. Or who comes next, by name or as a
             dict with options (``{"name": "cost-aware", "kappa": 16}``): ``"uniform"`` (every id once an epoch,
-            shuffled); ``"auto"`` (the one to use with a cache: ``"replay"`` where
-            ``transform`` draws chance, ``"cost-aware"`` where it does not, ``"uniform"`` where there is nothing to
-            gain; ``{"name": "auto", "augmented": True}`` if your loop augments batches itself, ``"fetches": 0.1`` for
-            the share of rows that may be read from the source, ``"stall": 0.05`` for as many as keep the wait for the
-            source at a twentieth of the time, ``"bytes": "200GB", "epochs": 90`` for as many as that budget allows in so
-            many epochs; it begins without scores, and goes by them from the epoch after ``batch.weight`` was read, as
-            :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient variance per byte fetched), ``"importance"``,
+            shuffled); ``"auto"`` (the one to use with a cache: ``"replay"`` where ``transform`` draws chance,
+            ``"cost-aware"`` where it does not, ``"uniform"`` where there is nothing to gain; ``{"name": "auto",
+            "augmented": True}`` if your loop augments batches itself, ``"fetches": 0.1`` for the share of rows that may
+            be read from the source, ``"stall": 0.05`` for a wait of a twentieth of the time, ``"bytes": "200GB",
+            "epochs": 90`` for a budget of so many epochs; it begins without scores, and goes by them from the epoch
+            after ``batch.weight`` was read, as :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient variance
+            per byte fetched), ``"importance"``,
             ``"replay"`` and ``"echo"`` (the cache as a buffer that turns over, with scores and without; ``"block": 64``
             has new samples come in runs of neighbours, ``"block": "auto"`` in runs as long as requests are dear),
             ``"pads"`` (SHADE's, biased); and others to compare with: ``"iis"`` (iCACHE's), ``"infobatch"``, ``"ods"``
@@ -59,18 +59,19 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             ``WeightedRandomSampler``). ``batch.weight`` stays 1: the mean is over what was drawn, as there.
         num_workers: threads. ``"auto"``, the default and the same as None, finds their number while the run goes on: one
             for each processor of this rank to begin with, fewer if the training does not wait with fewer, and more
-            if threads wait for the source more than they compute. :attr:`num_workers` and ``lossfeed smi`` tell it.
-            Any other number is kept; 0 prepares each batch in the calling thread, deterministically.
+            if threads wait for the source more than they compute; batches do not depend on it. :attr:`num_workers` tells
+            it. Any other number is kept; 0 prepares each batch in the calling thread, deterministically.
         collate_fn: called with the list of a batch's samples: ``(x, y)`` rows, or what a Python dataset of other samples
             gives, numbers and text as they were. What it returns is the batch's data, or, of a pair, data and target.
-        pad: how arrays that differ in length are joined: a number fills up to the longest of the batch, ``"nested"`` makes
-            nested tensors, ``"packed"`` or a :class:`Packed` puts them end to end, a dict says it by path (``{"x": 0}``).
+        pad: how arrays that differ in length are joined: a number fills up to the longest of the batch, ``"nested"``
+            makes nested tensors (``torch.jagged``), ``"packed"`` or a :class:`Packed` puts them end to end, a dict says
+            it by path (``{"input_ids": 0, "labels": -100}``, ``{"x": 0}`` in pairs). None: lengths must be equal.
         timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.
         generator: what the seed is drawn from, see ``seed``.
         prefetch_factor: batches each worker prepares ahead, default 2.
         read_ahead: host memory for samples read before their batch, the next epoch's too, in bytes or as text. It changes
             nothing else. None, with workers: 128 MiB behind a network, eight batches of files that are slow; else 0.
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are, ready on the current stream.
         cache: host memory for samples: bytes, text (``"2GiB"``), or a share of the dataset (``"20%"`` or a float up
             to 1.0). None or 0: no cache. The limit is never exceeded.
         cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` the pixels.
@@ -203,7 +204,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     # ---- epochs ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Batches an epoch and rank; the same on every rank, unless each has its own sampler. A resumed pass has fewer
+        """Batches an epoch and rank; the same on every rank, unless each brings its own sampler. A resumed pass has fewer
         left. TypeError where a sampler without a length was given."""
         return self._line.batches if self._given is None else len(self._given)
 

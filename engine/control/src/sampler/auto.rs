@@ -22,8 +22,8 @@ pub struct Auto {
     /// Whether chance changes every delivery of a sample, as augmentation does. `None`: as the loader's own transform
     /// has it. Say so if the training loop augments batches itself.
     pub augmented: Option<bool>,
-    /// The part of the rows that may be fetched once the cache is full, above 0 and at most 1: the fewer, the less is read
-    /// and the further accuracy may fall. `None`: a quarter for `replay`, as κ 16 has it for `cost-aware`.
+    /// The part of the rows that may be fetched once the cache is full, above 0 and at most 1: the fewer, the less is
+    /// read and the further accuracy may fall. `None`: a quarter for `replay`, as κ 16 has it for `cost-aware`.
     pub fetches: Option<f32>,
     /// The part of the time that training may wait for the source, above 0 and below 1. Before each epoch the part of
     /// the rows that may be fetched is then set by what the epoch before it was seen to wait ([`Pace`]), up to
@@ -32,11 +32,11 @@ pub struct Auto {
     ///
     /// [`Pace`]: super::Pace
     pub stall: Option<f32>,
-    /// The bytes that the run may read from its source, all ranks together, in [`Auto::epochs`] epochs. Before each epoch
-    /// the part of the rows that may be fetched is set so that the rest of the budget lasts ([`Budget`]), up to `fetches`,
-    /// and to what `stall` allows. At least a sixty-fourth of the rows is fetched, so a budget that is spent too soon is
-    /// overdrawn by that. What a disk tier has costs nothing. A run without augmentation whose loop never reads weights
-    /// trains on everything, whatever its budget. `None`: as much as the others say.
+    /// The bytes that the run may read from its source, all ranks together, in [`Auto::epochs`] epochs. Before each
+    /// epoch the part of the rows that may be fetched is set so that the rest of the budget lasts ([`Budget`]), up to
+    /// `fetches`, and to what `stall` allows. At least a sixty-fourth of the rows is fetched, so a budget that is spent
+    /// too soon is overdrawn by that. What a disk tier has costs nothing. A run without augmentation whose loop never
+    /// reads weights trains on everything, whatever its budget. `None`: as much as the others say.
     ///
     /// [`Budget`]: super::Budget
     pub bytes: Option<u64>,
@@ -80,17 +80,23 @@ pub enum Chosen {
 const FIRST: f64 = 0.25;
 
 impl Auto {
-    /// What follows [`Auto::stall`] and [`Auto::bytes`], if there is one of them, in a run that is drawn by `chosen`.
+    /// What follows [`Auto::stall`] and [`Auto::bytes`], if there is one of them, in a run that is drawn by `chosen`;
+    /// `None` under `uniform`, which has nothing to set.
     ///
     /// # Errors
     /// `Settings` if the one is no part of a run's time, or the other cannot be kept.
-    pub fn pace(&self, chosen: Chosen, size: EpochSize) -> Result<Option<Pace>> {
+    pub fn pace(&self, chosen: Chosen, run: Circumstances, size: EpochSize) -> Result<Option<Pace>> {
         let budget = match (self.bytes, self.epochs) {
             (None, None) => None,
             (Some(bytes), Some(epochs)) => {
-                // Until scores are there every sample comes once.
-                let reads_all = matches!(chosen, Chosen::CostAware { .. });
-                Some(Budget::new(bytes, epochs, size, LEAST_PART, reads_all)?)
+                let (least, reads_all) = match chosen {
+                    Chosen::Replay { .. } => (LEAST_PART, false),
+                    // Until scores are there every sample comes once.
+                    Chosen::CostAware { .. } => (LEAST_PART, true),
+                    // A cache that holds everything is filled once; without one everything is read each time.
+                    Chosen::Uniform => (if run.cache_bytes > 0 { 0.0 } else { 1.0 }, true),
+                };
+                Some(Budget::new(bytes, epochs, size, least, reads_all)?)
             }
             (given, _) => {
                 let (given, missing) = if given.is_some() { ("bytes", "epochs") } else { ("epochs", "bytes") };
@@ -102,7 +108,9 @@ impl Auto {
         if self.stall.is_none() && budget.is_none() {
             return Ok(None);
         }
-        Pace::new(self.stall, FIRST, self.fetches.map_or(1.0, f64::from), budget).map(Some)
+        let pace = Pace::new(self.stall, FIRST, self.fetches.map_or(1.0, f64::from), budget)?;
+        // Nothing can be set where every sample comes once.
+        Ok((chosen != Chosen::Uniform).then_some(pace))
     }
 
     /// `uniform` without a cache, or with one that holds everything. Else `replay` if deliveries vary by chance, and

@@ -46,7 +46,11 @@ impl Budget {
         let first = if reads_all { epoch_bytes } else { 0.0 };
         let needed = first + epoch_bytes * least * f64::from(epochs - u32::from(reads_all));
         if (bytes as f64) < needed {
-            let why = if reads_all { "the first reads every sample" } else { "a part of every batch stays new" };
+            let why = match (reads_all, least >= 1.0) {
+                (true, true) => "without a cache each reads every sample",
+                (true, false) => "the first reads every sample",
+                (false, _) => "a part of every batch stays new",
+            };
             return Err(Error::settings(format!(
                 "auto: bytes is {bytes}, and {epochs} epochs of {} rows read {needed:.0} at least, since {why}: raise it",
                 size.rows * ranks

@@ -38,8 +38,8 @@ pub struct Echo {
     /// How many neighbouring samples are new together, so that a source reads them with one request (CorgiPile, Xu et
     /// al. 2022). Default 1. The samples that are new in a batch are then neighbours: where neighbours are alike, as in
     /// a dataset sorted by class, mix it first or leave this at 1. `auto`: as many as make a request cost a quarter of
-    /// what its bytes do, up to 64, looked at before each epoch and changed between passes over the dataset ([`Blocks`]).
-    /// Orders then depend on what requests were seen to cost; a state has what was found.
+    /// what its bytes do, up to 64, looked at before each epoch and changed between passes over the dataset
+    /// ([`Blocks`]). Orders then depend on what requests were seen to cost; a state has what was found.
     ///
     /// [`Blocks`]: super::Blocks
     pub block: Block,

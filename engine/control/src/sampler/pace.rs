@@ -143,7 +143,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the link gives, it is used, and after a few epochs no more is waited than a little above the target.
+        /// Whatever the link gives, it is used, and after a few epochs no more is waited than a little above the
+        /// target.
         #[test]
         fn the_link_is_used_and_hardly_waited_for(rate in 20f64..5000.0, stall in 0.01f32..0.3, cold in any::<bool>()) {
             let mut pace = pace(stall);

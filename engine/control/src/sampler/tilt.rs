@@ -159,16 +159,17 @@ pub(super) fn total(chances: &[f32]) -> f64 {
     chances.iter().map(|&c| f64::from(c)).sum()
 }
 
-/// Systematic resampling (Kitagawa 1996): lay the chances end to end on [0, draws), in random order, and count the marks
-/// start, start + 1, … in each. `take(index, times)` is called for every index with times ≥ 1; times is ⌊draws·q⌋ or
-/// ⌈draws·q⌉, its mean over the start in [0, 1) is draws·q, and all add up to `draws`.
+/// Systematic resampling (Kitagawa 1996): lay the chances end to end on [0, draws), in random order, and count the
+/// marks start, start + 1, … in each. `take(index, times)` is called for every index with times ≥ 1; times is ⌊draws·q⌋
+/// or ⌈draws·q⌉, its mean over the start in [0, 1) is draws·q, and all add up to `draws`.
 ///
 /// The order is random because marks are evenly spaced: in the order of ids, chances that vary periodically with it
 /// (every fifth sample resident) would meet all marks alike, and a whole group would get its floor or its ceiling
 /// together.
 ///
 /// With a `run` above 1 this is done twice. Runs of so many neighbours get their numbers of draws like that, and within
-/// each run evenly spaced marks from a start of its own share them out. Means are the same, `times` may be one more off.
+/// each run evenly spaced marks from a start of its own share them out. Means are the same, `times` may be one more
+/// off.
 fn systematic(chances: &[f32], run: usize, draws: usize, rng: &mut ChaCha8Rng, take: impl FnMut(u32, usize)) {
     let start = unit(rng);
     systematic_from(start, chances, run, draws, rng, take);
@@ -267,8 +268,8 @@ mod tests {
     }
 
     /// What the weights promise, integrated over the start: every sample is drawn as often as its chance says, so the
-    /// weighted draws have the mean over the samples, of any function. The counts of one laying change only where a mark
-    /// meets an end, so between those starts the integral is a sum.
+    /// weighted draws have the mean over the samples, of any function. The counts of one laying change only where a
+    /// mark meets an end, so between those starts the integral is a sum.
     #[test]
     fn integrated_over_the_start_the_weighted_mean_is_the_mean() {
         for (count, draws, seed) in [(37u32, 37usize, 1), (37, 5, 2), (12, 100, 3), (1, 4, 4)] {

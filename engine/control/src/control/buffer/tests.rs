@@ -169,7 +169,8 @@ fn over_complete_stays_every_sample_weighs_the_same() {
 }
 
 /// The promise of a batch, summed over every beginning that differs: for any function of the samples the weighted draws
-/// have the mean over the buffer, times what a sample of this rank's share weighs. Exactly, and for every batch of a run.
+/// have the mean over the buffer, times what a sample of this rank's share weighs. Exactly, and for every batch of a
+/// run.
 #[test]
 fn over_all_beginnings_every_batch_has_the_mean_of_the_buffer() {
     const GRID: [(usize, u32); 3] = [(2, 20), (1, 6), (3, 14)];
