@@ -200,7 +200,7 @@ fn what_does_not_go_with_a_buffer_is_refused() {
         let options = sampler.buffer().unwrap();
         let by_score = sampler.name() == "replay";
         assert_eq!(options, BufferOptions { fresh: 0.25, lag: u64::from(LAG), by_score, block: Block::default() });
-        assert_eq!(Settings { workers: Some(64), ..settings(sampler, 0) }.window(64), LAG as usize - 2);
+        assert_eq!(Settings { workers: Some(64), ..settings(sampler, 0) }.window(64, 1), LAG as usize - 2);
     }
     refused(settings(SamplerSettings::Echo(Echo { fresh: 0.0, ..Echo::default() }), 0), "fresh is 0");
     refused(settings(SamplerSettings::Replay(Replay { fresh: 0.5, lag: 2, ..Replay::default() }), 0), "lag is 2");

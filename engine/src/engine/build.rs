@@ -186,8 +186,9 @@ impl Checked {
         counters.samples_in_dataset.store(samples as u64, Relaxed);
         counters.samples_in_share.store(batches.share() as u64, Relaxed);
         counters.batches_per_epoch.store(batches.len() as u64, Relaxed);
-        let threading = Threading::new(&settings, layout.total_bytes());
-        let slots_max = settings.slots_max(threading.most());
+        let slot_bytes = layout.total_bytes();
+        let threading = Threading::new(&settings, slot_bytes);
+        let slots_max = settings.slots_max(threading.most(), slot_bytes);
         let pool = SlotPool::new(layout, settings.depth(), slots_max, Arc::clone(&device))?;
         let mut arena = Arena::new(settings.cache_bytes, &*device)?;
         let copy_choice = match copy_path {

@@ -18,6 +18,8 @@ pub(super) struct Threading {
     crew: Option<Crew>,
     named: usize,
     most: usize,
+    /// Of a batch slot.
+    slot_bytes: usize,
     /// Threads of the pass under way that were started.
     started: usize,
     /// What had been counted at the last look; `None` until the first batch of a pass is there. Everybody waits for that
@@ -68,7 +70,7 @@ impl Threading {
     pub(super) fn new(settings: &Settings, slot_bytes: usize) -> Self {
         let (named, most) = (settings.worker_count(), settings.worker_max(slot_bytes));
         let crew = settings.workers.is_none().then(|| Crew::new(named, most));
-        Self { crew, named, most, started: 0, counted: None }
+        Self { crew, named, most, slot_bytes, started: 0, counted: None }
     }
 
     /// Threads that fill batches now.
@@ -79,6 +81,11 @@ impl Threading {
     /// Threads that there may be.
     pub(super) fn most(&self) -> usize {
         self.most
+    }
+
+    /// Of a batch slot.
+    pub(super) fn slot_bytes(&self) -> usize {
+        self.slot_bytes
     }
 }
 
@@ -131,7 +138,7 @@ impl Engine {
                 }
             }
         }
-        pass.set_workers(workers, self.settings.window(workers));
+        pass.set_workers(workers, self.settings.window(workers, threading.slot_bytes));
     }
 
     /// As if it had been decided so.

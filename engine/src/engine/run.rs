@@ -204,11 +204,11 @@ impl Engine {
             self.threads.start_reading(&self.feed)?;
             ahead.begin(begun);
         }
-        let (workers, most) = {
+        let (workers, most, slot_bytes) = {
             let threading = self.threading.lock();
-            (threading.workers(), threading.most())
+            (threading.workers(), threading.most(), threading.slot_bytes())
         };
-        let (feed, window) = (Arc::clone(&self.feed), self.settings.window(workers));
+        let (feed, window) = (Arc::clone(&self.feed), self.settings.window(workers, slot_bytes));
         let iteration = Arc::new(Iteration::new(feed, begun.pass, plan, first, window, workers, most));
         self.deliveries.lock().begin(epoch, first);
         self.start_threads(&iteration).inspect_err(|_| iteration.stop())?;

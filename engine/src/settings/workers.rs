@@ -39,9 +39,13 @@ impl Settings {
         if self.workers.is_some() {
             return start;
         }
-        let more = MORE_BYTES / slot_bytes.max(1);
-        let slots = self.max_slots.unwrap_or(usize::MAX).min(self.depth().saturating_add(more));
-        start.max((slots.saturating_sub(1) / 2).min(4 * start).min(MOST_FOUND))
+        start.max((self.slots_filled(slot_bytes).saturating_sub(1) / 2).min(4 * start).min(MOST_FOUND))
+    }
+
+    /// Batch slots that loader threads may fill before the consumer takes them, where one takes `slot_bytes`.
+    fn slots_filled(&self, slot_bytes: usize) -> usize {
+        let more = if self.workers.is_some() { 0 } else { MORE_BYTES / slot_bytes.max(1) };
+        self.max_slots.unwrap_or(usize::MAX).min(self.depth().saturating_add(more))
     }
 
     /// How much is read ahead of a dataset, which lies behind a network or not.
@@ -56,22 +60,32 @@ impl Settings {
         self.read_ahead_bytes(true).min(self.read_ahead.unwrap_or(samples.saturating_mul(sample_bytes.max(1))))
     }
 
-    /// Batch slots kept busy: one per worker being filled, `prefetch_factor` more each, and one being handed over.
+    /// Batch slots kept busy to begin with.
     pub fn depth(&self) -> usize {
-        self.worker_count() * (1 + self.prefetch_factor) + 1
+        self.depth_of(self.worker_count())
     }
 
-    /// The most batch slots there may be, lent ones included, with up to `workers` threads.
-    pub fn slots_max(&self, workers: usize) -> usize {
-        self.max_slots.unwrap_or(self.depth().max(2 * workers + 1) + 64)
+    /// One slot per worker being filled, `prefetch_factor` more each, and one being handed over.
+    fn depth_of(&self, workers: usize) -> usize {
+        workers * (1 + self.prefetch_factor) + 1
     }
 
-    /// Batches that may be in preparation or finished and not taken, with `workers` threads: as many as there are slots
-    /// to begin with, and at least one for each thread beside the one that it fills. Under a buffer sampler a batch's
-    /// scores must be there in time for the batch that counts them.
-    pub fn window(&self, workers: usize) -> usize {
+    /// The most batch slots of `slot_bytes` there may be, lent ones included, with up to `workers` threads.
+    pub fn slots_max(&self, workers: usize, slot_bytes: usize) -> usize {
+        self.max_slots.unwrap_or(self.slots_of(workers, slot_bytes) + 64)
+    }
+
+    /// As many as if that number of threads had been named, as far as there is memory for them, so that a slow sample
+    /// holds up no more of them. Never fewer than to begin with, and one for each thread beside the one that it fills.
+    fn slots_of(&self, workers: usize, slot_bytes: usize) -> usize {
+        self.depth_of(workers).min(self.slots_filled(slot_bytes)).max(2 * workers + 1).max(self.depth())
+    }
+
+    /// Batches that may be in preparation or finished and not taken, with `workers` threads and slots of `slot_bytes`.
+    /// Under a buffer sampler a batch's scores must be there in time for the batch that counts them.
+    pub fn window(&self, workers: usize, slot_bytes: usize) -> usize {
         let most = self.sampler.buffer().map_or(u64::MAX, |options| options.lag.saturating_sub(2).max(1));
-        self.depth().max(2 * workers + 1).min(usize::try_from(most).unwrap_or(usize::MAX))
+        self.slots_of(workers, slot_bytes).min(usize::try_from(most).unwrap_or(usize::MAX))
     }
 }
 
@@ -138,10 +152,16 @@ mod tests {
     }
 
     #[test]
-    fn a_window_has_a_batch_in_work_and_one_ready_for_each_thread_and_what_it_began_with_at_least() {
-        let settings = found(4);
-        assert_eq!([1, 4, 6, 16].map(|workers| settings.window(workers)), [13, 13, 13, 33]);
-        assert_eq!(settings.slots_max(16), 33 + 64);
-        assert_eq!(Settings { max_slots: Some(40), ..settings }.slots_max(16), 40);
+    fn a_window_is_as_deep_as_if_its_threads_had_been_named_where_there_is_memory() {
+        let (settings, small) = (found(4), 1 << 10);
+        assert_eq!([1, 4, 6, 16].map(|workers| settings.window(workers, small)), [13, 13, 19, 49]);
+        let named = Settings { workers: Some(16), ..settings };
+        assert_eq!((named.window(16, small), named.window(16, usize::MAX)), (49, 49));
+        assert_eq!(settings.slots_max(16, small), 49 + 64);
+        // 13 slots to begin with, and eight more: and each thread has a batch in work and one ready.
+        let dear = MORE_BYTES / 8;
+        assert_eq!([4, 6, 9, 16].map(|workers| settings.window(workers, dear)), [13, 19, 21, 33]);
+        let narrow = Settings { max_slots: Some(40), ..settings };
+        assert_eq!((narrow.slots_max(16, small), narrow.window(16, small)), (40, 40));
     }
 }
