@@ -39,6 +39,9 @@ mod given_tests;
 mod keeping;
 #[cfg(test)]
 mod keeping_tests;
+mod lead;
+#[cfg(test)]
+mod lead_tests;
 mod mail;
 mod order;
 mod other_ranks;
@@ -106,6 +109,8 @@ pub struct Engine {
     scale: Arc<Scale>,
     threads: Arc<Threads>,
     threading: Mutex<crew::Threading>,
+    /// Of a run that finds how much is to be read ahead.
+    leading: Option<Mutex<lead::Leading>>,
     /// About reading, and not written down yet.
     decisions: Arc<Decisions>,
     keeper: Arc<Keeper>,
@@ -193,6 +198,7 @@ impl Engine {
         c.arena_largest_free_bytes.store(arena.largest_free_bytes(), Relaxed);
         if let Some(ahead) = &self.feed.read_ahead {
             c.read_ahead_bytes.store(ahead.bytes(), Relaxed);
+            c.read_ahead_limit_bytes.store(ahead.limit(), Relaxed);
             let requests = self.feed.source.requests_ahead() + ahead.reads();
             c.read_ahead_requests.store(requests as u64, Relaxed);
         }
@@ -220,9 +226,15 @@ impl Engine {
     fn note_decisions(&self) {
         let c = &self.feed.counters;
         for decided in self.decisions.take() {
-            if decided.knob == Knob::Requests {
-                c.read_ahead_changes_total.fetch_add(1, Relaxed);
-                c.read_ahead_reason.store(decided.code, Relaxed);
+            let counted = match decided.knob {
+                Knob::Requests => Some((&c.read_ahead_changes_total, &c.read_ahead_reason)),
+                Knob::Lead => Some((&c.read_ahead_limit_changes_total, &c.read_ahead_limit_reason)),
+                // Who decides them counts them.
+                Knob::Threads | Knob::Disk => None,
+            };
+            if let Some((changes, reason)) = counted {
+                changes.fetch_add(1, Relaxed);
+                reason.store(decided.code, Relaxed);
             }
             self.feed.cache.note(&decided, (c.epoch.load(Relaxed), c.batch.load(Relaxed) as usize));
         }

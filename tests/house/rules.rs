@@ -35,6 +35,7 @@ const PURE: &[(&str, u32)] = &[
     ("index", 0),
     ("ring", 0),
     ("crew", 0),
+    ("lead", 0),
     ("circuit", 0),
     ("decided", 1),
     ("policy", 1),

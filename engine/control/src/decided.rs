@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::{circuit, crew};
+use crate::{circuit, crew, lead};
 
 /// What was set otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub enum Knob {
     Threads,
     /// Requests in flight ahead of need.
     Requests,
+    /// Bytes that are read ahead at most.
+    Lead,
     /// The circuit before the disk tier, by [`circuit::State::code`].
     Disk,
 }
@@ -24,6 +26,7 @@ impl Knob {
         match self {
             Self::Threads => "threads",
             Self::Requests => "requests",
+            Self::Lead => "lead",
             Self::Disk => "disk",
         }
     }
@@ -48,6 +51,13 @@ impl From<crew::Change> for Decided {
     fn from(change: crew::Change) -> Self {
         let (before, now) = (change.before as u64, change.threads as u64);
         Self { knob: Knob::Threads, before, now, code: change.why.code(), why: change.why.words() }
+    }
+}
+
+impl From<lead::Change> for Decided {
+    fn from(change: lead::Change) -> Self {
+        let lead::Change { before, bytes: now, why } = change;
+        Self { knob: Knob::Lead, before, now, code: why.code(), why: why.words() }
     }
 }
 
@@ -125,5 +135,7 @@ mod tests {
             assert!(!words.contains(':') && words.len() < 60);
         }
         assert_eq!((Requests::of_code(0), Requests::of_code(15)), (None, None));
+        assert_eq!([1, 2].map(lead::Why::of_code), [Some(lead::Why::Late), Some(lead::Why::Enough)]);
+        assert_eq!([0, 3].map(lead::Why::of_code), [None, None]);
     }
 }

@@ -14,6 +14,7 @@
 //! | `sim` | a recorded run through a policy, a run that samplers draw, and how long it takes |
 //! | `circuit` | whether a tier before the source is asked |
 //! | `crew` | how many loader threads fill batches |
+//! | `lead` | how many bytes are read ahead |
 //! | `decided` | what was decided about reading while a run goes on, and why |
 //! | `jobs` | cache and bandwidth, divided among several jobs |
 //! | `ring` | the states of batch slots |
@@ -26,6 +27,7 @@ pub mod decided;
 pub mod error;
 pub mod index;
 pub mod jobs;
+pub mod lead;
 pub mod ledger;
 pub mod policy;
 pub mod random;

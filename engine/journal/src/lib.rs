@@ -26,7 +26,7 @@
 //! | `believe` | row, id, score | what a resumed run believed at its start |
 //! | `sampler` | verdict | from here on orders are drawn by this sampler and these options, as `NAME:option=value…` |
 //! | `weights` | verdict | from here on they are drawn with weights, `used`, or without, `unused` |
-//! | `io` | epoch, step, verdict | reading goes otherwise from here on, as `NAME:before=N:now=N:why=WORDS`: loader `threads`, `requests` in flight ahead of need, the `disk` tier's circuit (0 closed, 1 open, 2 half open); a replay passes over it |
+//! | `io` | epoch, step, verdict | reading goes otherwise from here on, as `NAME:before=N:now=N:why=WORDS`: loader `threads`, `requests` in flight ahead of need, the `lead` (bytes that are read ahead at most), the `disk` tier's circuit (0 closed, 1 open, 2 half open); a replay passes over it |
 //! | `lost` | row | `row` rows are missing here: the disk was slower than the run |
 //! | `end` | | the run closed its journal |
 //!

@@ -2,6 +2,7 @@
 
 use super::copy_path::Obstacles;
 use super::crew::Threading;
+use super::lead::Leading;
 use super::run::Clock;
 use super::threads::Threads;
 use super::tuning::Tuning;
@@ -12,6 +13,7 @@ use crate::control::{BufferSetup, Control, Drawing};
 use crate::device::{self, Device};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
+use crate::lead::Lead;
 use crate::journal::{Meta, WhenBehind, Writer};
 use crate::ledger::Ledger;
 use crate::loader::checkpoint::WeightUse;
@@ -247,6 +249,8 @@ impl Checked {
         } else {
             settings.read_ahead_bytes(source.remote())
         };
+        let found = settings.read_ahead.is_none() && source.remote() && !source.in_turn() && read_ahead_bytes > 0;
+        let leading = found.then(|| Leading::new(Lead::new(read_ahead_bytes, settings.read_ahead_most())));
         let read_ahead = (read_ahead_bytes > 0).then(|| {
             let ahead = ReadAhead::new(read_ahead_bytes, target_bytes, Arc::clone(&counters));
             match source.in_turn() {
@@ -298,6 +302,7 @@ impl Checked {
             deliveries: Mutex::new(Deliveries::new(samples)),
             threads: Arc::new(Threads::default()),
             threading: Mutex::new(threading),
+            leading: leading.map(Mutex::new),
             keeper: Arc::default(),
             damaged: None,
             publisher: Mutex::new(publisher),

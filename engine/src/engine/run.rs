@@ -211,6 +211,9 @@ impl Engine {
         let (feed, window) = (Arc::clone(&self.feed), self.settings.window(workers, slot_bytes));
         let iteration = Arc::new(Iteration::new(feed, begun.pass, plan, first, window, workers, most));
         self.deliveries.lock().begin(epoch, first);
+        if let Some(leading) = &self.leading {
+            leading.lock().begin();
+        }
         self.start_threads(&iteration).inspect_err(|_| iteration.stop())?;
         clock.next_epoch = epoch + 1;
         clock.iteration += 1;
@@ -245,6 +248,7 @@ impl Engine {
             Ok(Next::Batch(batch)) => {
                 self.cover(batch);
                 self.tune(&current);
+                self.lead();
                 self.answered(iteration);
             }
             Ok(Next::End) if current.taken() < current.len() => {

@@ -23,6 +23,8 @@ mod record;
 mod rows;
 mod slow;
 mod taking;
+#[cfg(test)]
+mod taking_tests;
 mod timesheet;
 mod watch;
 mod window;

@@ -25,7 +25,7 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 /// As many answers may be outstanding when another call begins: requests that stores have under way at a time.
@@ -40,6 +40,9 @@ pub struct ReadAhead {
     pub(super) landed: Condvar,
     /// Of each sample's target.
     pub(super) target_bytes: u64,
+    /// Microseconds in which a loader thread waited because too little is read ahead ([`Window::is_short`]), of all
+    /// threads.
+    pub(crate) short_us: AtomicU64,
     pub(super) counters: Arc<Counters>,
     /// Of a source that reads in turn: who reads instead.
     pub(super) readers: Option<Readers>,
@@ -57,6 +60,7 @@ impl ReadAhead {
             room: Condvar::new(),
             landed: Condvar::new(),
             target_bytes: target_bytes as u64,
+            short_us: AtomicU64::new(0),
             counters,
             readers: None,
             on: AtomicBool::new(true),
@@ -175,6 +179,17 @@ impl ReadAhead {
     /// Bytes that were asked for, or have come and are not used yet.
     pub fn bytes(&self) -> u64 {
         if self.is_on() { self.window.lock().bytes() } else { 0 }
+    }
+
+    /// The most bytes that are asked for and have come.
+    pub fn limit(&self) -> u64 {
+        self.window.lock().limit()
+    }
+
+    /// The most bytes from now on.
+    pub fn set_limit(&self, bytes: u64) {
+        self.window.lock().set_limit(bytes);
+        self.room.notify_all();
     }
 
     /// The life of a thread that reads ahead for batches which `cache` decides, until [`Self::close`].

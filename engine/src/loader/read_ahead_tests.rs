@@ -411,9 +411,67 @@ proptest! {
                 }
             }
             prop_assert_eq!(window.bytes(), naive.keys().map(|&id| bytes(id)).sum::<u64>());
+            let there = naive.iter().filter(|(_, held)| held.there);
+            prop_assert_eq!(window.landed_bytes(), there.map(|(&id, _)| bytes(id)).sum::<u64>());
             let unused = naive.values().filter(|held| !held.used).count();
             prop_assert_eq!(asked, unused + used + vain, "each is used, vain, or still here");
         }
+    }
+}
+
+#[test]
+fn it_is_short_where_much_has_come_that_is_needed_later_and_no_more_can_be_asked_for() {
+    let mut window = Window::new(400);
+    window.begin(1, None);
+    let mut next = 0;
+    while let Some(look) = window.look() {
+        let found = window.looked(&look, plenty(next), &bytes);
+        next += ask_for(&mut window, &look, found, &[]).len();
+    }
+    assert_eq!((next, window.is_short()), (40, false), "nothing has come");
+    // All but the first, which is waited for.
+    for k in 1..40 {
+        assert_eq!(window.is_short(), k > 10);
+        assert!(window.land(7 * k, landed(7 * k)));
+    }
+    assert!(window.is_short());
+    // Somebody asks for more: the link has something to do.
+    window.set_limit(800);
+    let look = window.look().unwrap();
+    assert!(!window.is_short());
+    let found = window.looked(&look, plenty(next), &bytes);
+    ask_for(&mut window, &look, found, &[]);
+    assert!(window.is_short());
+    window.pause(true);
+    assert!(!window.is_short());
+    window.pause(false);
+    // Nothing is left to ask for.
+    window.set_limit(8000);
+    let look = window.look().unwrap();
+    let found = window.looked(&look, Some(Ahead { next, whole: true, ..Ahead::default() }), &bytes);
+    ask_for(&mut window, &look, found, &[]);
+    assert!(!window.is_short());
+}
+
+#[test]
+fn a_smaller_limit_keeps_what_is_here_and_asks_for_no_more_until_that_is_used() {
+    let mut window = Window::new(6400);
+    window.begin(1, None);
+    let (mut next, mut ids) = (0, Vec::new());
+    while let Some(look) = window.look() {
+        let found = window.looked(&look, plenty(next), &bytes);
+        ids.extend(ask_for(&mut window, &look, found, &[]));
+        next = ids.len();
+    }
+    assert_eq!(window.bytes(), 6400);
+    window.set_limit(640);
+    assert_eq!((window.limit(), window.bytes(), window.look()), (640, 6400, None));
+    for (used, id) in ids.into_iter().enumerate() {
+        assert_eq!(window.look().is_some(), 6400 - 10 * used as u64 <= 320, "{used} are used");
+        window.cede();
+        assert!(window.land(id, landed(id)));
+        assert_eq!(window.take(id), taken(id));
+        window.give_back(10);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::types::SampleId;
 use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a batch waits for what is under way before it looks whether anybody still wants it.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -165,7 +165,11 @@ impl ReadAhead {
         let mut window = self.window.lock();
         let is_there = |k: &usize| ids.get(*k).is_none_or(|&id| !window.is_under_way(id));
         if !under_way.iter().any(is_there) {
+            let (short, began) = (window.is_short(), Instant::now());
             self.landed.wait_for(&mut window, PATIENCE);
+            if short {
+                self.short_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
+            }
         }
     }
 }

@@ -14,6 +14,9 @@ const FIRST_SHARE: u64 = 64;
 /// of its own, and has to wait for all of them.
 const REQUEST_SHARE: u64 = 256;
 
+/// Of a link that is short less than this share of the limit has come before it is needed.
+const LANDED_SHARE: u64 = 4;
+
 /// A sample's payload, and its target behind it.
 pub(super) type Landed = Arc<Vec<u8>>;
 
@@ -118,6 +121,8 @@ pub(super) struct Window {
     due: HashSet<SampleId>,
     /// Of all that was asked for or has come, and of what batches have taken and not used yet.
     bytes: u64,
+    /// Of these, those that have come and that no batch has taken.
+    landed_bytes: u64,
     /// Asked for in this pass.
     asked_bytes: u64,
     /// Nothing more is to be asked for, until further notice.
@@ -143,6 +148,7 @@ impl Window {
             asked: HashMap::new(),
             due: HashSet::new(),
             bytes: 0,
+            landed_bytes: 0,
             asked_bytes: 0,
             paused: false,
             closed: false,
@@ -191,6 +197,28 @@ impl Window {
     }
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+    /// Of what has come and no batch has taken.
+    #[cfg(test)]
+    pub(super) fn landed_bytes(&self) -> u64 {
+        self.landed_bytes
+    }
+
+    /// The most bytes from now on. What is here above it stays until it is used.
+    pub(super) fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
+        self.unblock();
+    }
+
+    /// Whether who waits now for what is under way would not, had that been asked for sooner: much has come of what is
+    /// needed later, there is more to ask for, and no room to.
+    pub(super) fn is_short(&self) -> bool {
+        let more = !self.whole && !self.paused && !self.closed;
+        more && !self.looking && self.landed_bytes >= self.limit / LANDED_SHARE
     }
 
     /// Whether it is time to look further, and where. Who gets an answer is alone until [`Self::cede`].
@@ -322,6 +350,7 @@ impl Window {
             // What it takes may not have been known when it was asked for.
             let bytes = landed.len() as u64;
             self.bytes = (self.bytes + bytes).saturating_sub(asked.bytes);
+            self.landed_bytes += bytes;
             asked.bytes = bytes;
             asked.landed = Some(landed);
         } else {
@@ -352,7 +381,10 @@ impl Window {
                 let (used, again) = (asked.used, asked.again.take());
                 match again {
                     Some(_) => (asked.place, asked.used) = (again, true),
-                    None => _ = entry.remove(),
+                    None => {
+                        entry.remove();
+                        self.landed_bytes = self.landed_bytes.saturating_sub(landed.len() as u64);
+                    }
                 }
                 Taken::Landed { landed, stays: again.is_some(), used }
             }
@@ -419,6 +451,7 @@ impl Window {
             return;
         }
         let asked = asked.remove();
+        self.landed_bytes = self.landed_bytes.saturating_sub(asked.bytes);
         if !asked.used {
             vain.samples += 1;
             vain.bytes += asked.bytes;

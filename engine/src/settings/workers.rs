@@ -6,6 +6,10 @@ use crate::crew::{Processors, share};
 /// Read ahead where nobody says how much: some tens of thousands of small samples, or a few batches of photographs.
 const READ_AHEAD_BYTES: u64 = 128 << 20;
 
+/// Where that turns out to be too little, no more than this, and than this share of the memory that a rank has.
+const READ_AHEAD_MOST_BYTES: u64 = 1 << 30;
+const READ_AHEAD_SHARE: u64 = 16;
+
 /// Of files of this machine so many batches, and at least as many samples as threads that read them beside each other.
 const FILES_AHEAD_BATCHES: u64 = 8;
 const FILES_AHEAD_MIN: u64 = 64;
@@ -53,6 +57,12 @@ impl Settings {
         self.read_ahead.unwrap_or(if remote && self.worker_count() > 0 { READ_AHEAD_BYTES } else { 0 })
     }
 
+    /// How much is read ahead of a dataset behind a network at most, where nobody says how much and answers come late.
+    pub fn read_ahead_most(&self) -> u64 {
+        let of_rank = memory_bytes() / self.local_ranks.max(1) as u64;
+        READ_AHEAD_MOST_BYTES.min(of_rank / READ_AHEAD_SHARE).max(READ_AHEAD_BYTES)
+    }
+
     /// How much is read ahead of files of this machine while their reads take long, of samples of `sample_bytes` in the
     /// mean: a few batches, so that ranks which share a slow file system leave it to the one that is behind.
     pub fn files_ahead_bytes(&self, sample_bytes: u64) -> u64 {
@@ -98,6 +108,14 @@ fn of_rank(ranks: usize) -> usize {
     share(Processors { allowed, quota, all, ranks })
 }
 
+/// Bytes of memory that this machine has, or its container.
+fn memory_bytes() -> u64 {
+    let machine = rustix::system::sysinfo();
+    let machine = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
+    let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    container.and_then(|bytes| bytes.trim().parse().ok()).map_or(machine, |bytes: u64| bytes.min(machine))
+}
+
 /// The processors that a process may run on, as its status tells: hexadecimal words, separated by commas.
 fn allowed_of(status: &str) -> Option<usize> {
     let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"))?.trim();
@@ -136,6 +154,14 @@ mod tests {
         assert!(narrower.validate(100).unwrap_err().to_string().contains("max_slots 3 is below the 4 slots"));
         let named = Settings { workers: Some(3), ..found(8) };
         assert_eq!((named.worker_count(), named.worker_max(small)), (3, 3));
+    }
+
+    #[test]
+    fn no_more_is_read_ahead_unasked_than_a_share_of_the_memory() {
+        let most = |local_ranks| Settings { local_ranks, ..found(2) }.read_ahead_most();
+        assert!(memory_bytes() > READ_AHEAD_MOST_BYTES / 4, "{}", memory_bytes());
+        assert!((READ_AHEAD_BYTES..=READ_AHEAD_MOST_BYTES).contains(&most(1)) && most(1) >= most(8));
+        assert_eq!(most(1 << 20), READ_AHEAD_BYTES);
     }
 
     #[test]

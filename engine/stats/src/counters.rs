@@ -257,6 +257,12 @@ counters! {
     /// comes, 10 answers take longer and no more comes, 11 answers come sooner, 12 more may come with more, 13 reads of
     /// files take long, 14 reads of files take no time. 0: it was not.
     read_ahead_reason: Gauge, Code;
+    /// The most bytes that are asked for ahead of their batch or have come and wait for it; 0 where nothing is read ahead.
+    read_ahead_limit_bytes: Gauge, Bytes;
+    /// Times that this limit was changed.
+    read_ahead_limit_changes_total: Counter, Changes;
+    /// Why it was last: 1 answers came late, 2 answers came in time for long. 0: it was not.
+    read_ahead_limit_reason: Gauge, Code;
     /// The circuit before the disk tier: 0 closed, 1 open (it is left out), 2 half open (it is tried).
     disk_circuit: Gauge, Code;
     /// Why the circuit opened or closed last: 1 it was later than the source, 2 it did not answer, 3 its reads fail, 4

@@ -35,7 +35,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     Args:
         batch_size: samples a batch and rank, at least 1. More than a rank has gives one short batch; with ``drop_last``
             it is refused, as no batch would be left.
-        shuffle: True permutes by ``(seed, epoch)``; None or False walks the ids in order, unless ``sampler`` is asked for.
+        shuffle: True permutes by ``(seed, epoch)``; None or False walks the ids in order, unless ``sampler`` is given.
         sampler: torch's samplers, or whatever else gives ids: an epoch is taken from it whole when the epoch begins (as
             much as its ``len()``), and each rank gets what its own sampler gives. Or who comes next, by name or as a
             dict with options (``{"name": "cost-aware", "kappa": 16}``): ``"uniform"`` (every id once an epoch,
@@ -45,12 +45,12 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             be read from the source, ``"stall": 0.05`` for a wait of a twentieth of the time, ``"bytes": "200GB",
             "epochs": 90`` for a budget of so many epochs; it begins without scores, and goes by them from the epoch
             after ``batch.weight`` was read, as :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient variance
-            per byte fetched), ``"importance"``,
-            ``"replay"`` and ``"echo"`` (the cache as a buffer that turns over, with scores and without; ``"block": 64``
-            has new samples come in runs of neighbours, ``"block": "auto"`` in runs as long as requests are dear),
-            ``"pads"`` (SHADE's, biased); and others to compare with: ``"iis"`` (iCACHE's), ``"infobatch"``, ``"ods"``
-            (Seneca's; each id once), and, biased, ``"selective"``, ``"curriculum"`` and ``"shade-as-coded"``. All but
-            ``uniform``, ``ods`` and ``echo`` draw ids unevenly; ``batch.weight`` makes the loss unbiased again.
+            per byte fetched), ``"importance"``, ``"replay"`` and ``"echo"`` (the cache as a buffer that turns over,
+            with scores and without; ``"block": 64`` has new samples come in runs of neighbours, ``"block": "auto"`` in
+            runs as long as requests are dear), ``"pads"`` (SHADE's, biased); and others to compare with: ``"iis"``
+            (iCACHE's), ``"infobatch"``, ``"ods"`` (Seneca's; each id once), and, biased, ``"selective"``,
+            ``"curriculum"`` and ``"shade-as-coded"``. All but ``uniform``, ``ods`` and ``echo`` draw ids unevenly;
+            ``batch.weight`` makes the loss unbiased again.
         batch_sampler: gives lists of ids: its batches are the plan. Where it has no ``batch_size``, pass
             ``batch_size=`` with the most samples of a batch.
         ids: the samples to load, each once, as :meth:`lossfeed.Data.subset` has it: ids of batches count from 0 anew, in
@@ -70,7 +70,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         generator: what the seed is drawn from, see ``seed``.
         prefetch_factor: batches each worker prepares ahead, default 2.
         read_ahead: host memory for samples read before their batch, the next epoch's too, in bytes or as text. It changes
-            nothing else. None, with workers: 128 MiB behind a network, eight batches of files that are slow; else 0.
+            nothing else. None, with workers: 128 MiB behind a network (late answers: 1 GiB), 8 batches of slow files.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are, ready on the current stream.
         cache: host memory for samples: bytes, text (``"2GiB"``), or a share of the dataset (``"20%"`` or a float up
             to 1.0). None or 0: no cache. The limit is never exceeded.
@@ -78,9 +78,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         copy_path: how cached rows get to a CUDA device: ``"gathered"`` (loader threads gather a batch, which is
             copied as a whole), ``"batched"`` (the driver copies each row from where the cache has it, in one call;
             driver 570 or newer) or ``"mapped"`` (a kernel reads the rows there, over the bus). ``"auto"`` takes what
-            is measured to be the fastest when the loader is made; see :meth:`copy_paths`; ``in_place_samples_total``
-            of :meth:`stats` counts rows that were not gathered. Samples that are decoded or transformed by the
-            loader's threads are always gathered.
+            is measured to be the fastest when the loader is made; see :meth:`copy_paths`. Samples that are decoded or
+            transformed by the loader's threads are always gathered.
         transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers
             pixels as they are. Or a function of a batch's data (torchvision's ``v2`` transforms), which the thread that
             takes batches calls for each when it is handed out, on a device after the copy: what it returns is

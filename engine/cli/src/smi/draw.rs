@@ -1,7 +1,7 @@
 //! Snapshot → screen. Pure: same snapshot, same style, same width, same cells.
 
 use lossfeed_control::decided::Requests;
-use lossfeed_control::{circuit, crew};
+use lossfeed_control::{circuit, crew, lead};
 use lossfeed_stats as stats;
 use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier, Style};
@@ -255,7 +255,12 @@ fn reading(screen: &mut Screen, engine: &Engine) {
                 why.map(|why| format!(", changed {} times, last because {why}", count("read_ahead_changes_total")));
             format!("requests {requests}{}", why.unwrap_or_default())
         });
-        let parts: Vec<String> = on_time.into_iter().chain(requests).collect();
+        let why = engine.counter("read_ahead_limit_reason").and_then(lead::Why::of_code);
+        let lead = why.zip(engine.counter("read_ahead_bytes")).map(|(why, bytes)| {
+            let held = pair(Some(bytes), engine.counter("read_ahead_limit_bytes"));
+            format!("{held}, changed {} times, last because {why}", count("read_ahead_limit_changes_total"))
+        });
+        let parts: Vec<String> = on_time.into_iter().chain(requests).chain(lead).collect();
         screen.line([format!("ahead   {}", parts.join("   ")).into()]);
     }
     let state = engine.counter("disk_circuit").and_then(circuit::State::of_code);
