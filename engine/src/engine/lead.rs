@@ -46,11 +46,6 @@ impl Leading {
     pub(super) fn begin(&mut self) {
         self.counted = None;
     }
-
-    /// Bytes that are read ahead at most.
-    pub(super) fn bytes(&self) -> u64 {
-        self.lead.bytes()
-    }
 }
 
 impl Engine {

@@ -421,22 +421,22 @@ proptest! {
 
 #[test]
 fn it_is_short_where_much_has_come_that_is_needed_later_and_no_more_can_be_asked_for() {
-    let mut window = Window::new(400);
+    let mut window = Window::new(640);
     window.begin(1, None);
     let mut next = 0;
     while let Some(look) = window.look() {
         let found = window.looked(&look, plenty(next), &bytes);
         next += ask_for(&mut window, &look, found, &[]).len();
     }
-    assert_eq!((next, window.is_short()), (40, false), "nothing has come");
+    assert_eq!((next, window.is_short()), (64, false), "nothing has come");
     // All but the first, which is waited for.
-    for k in 1..40 {
-        assert_eq!(window.is_short(), k > 10);
+    for k in 1..64 {
+        assert_eq!(window.is_short(), k > 16);
         assert!(window.land(7 * k, landed(7 * k)));
     }
     assert!(window.is_short());
     // Somebody asks for more: the link has something to do.
-    window.set_limit(800);
+    window.set_limit(1280);
     let look = window.look().unwrap();
     assert!(!window.is_short());
     let found = window.looked(&look, plenty(next), &bytes);

@@ -13,9 +13,9 @@ use std::time::Duration;
 const SAMPLE: u64 = 8;
 const TARGET: u64 = 8;
 
-/// Samples 0 to 9 are under way, and there is room for no more of the hundred behind them.
+/// Samples 0 to 63 are under way, and there is room for no more of the hundred.
 fn asked(source: &dyn Source) -> ReadAhead {
-    let ahead = ReadAhead::new(10 * (SAMPLE + TARGET), TARGET as usize, Arc::new(Counters::default()));
+    let ahead = ReadAhead::new(64 * (SAMPLE + TARGET), TARGET as usize, Arc::new(Counters::default()));
     let mut window = ahead.window.lock();
     window.begin(1, None);
     let bytes = |_| SAMPLE + TARGET;
@@ -27,7 +27,7 @@ fn asked(source: &dyn Source) -> ReadAhead {
         next += window.asked(&look, found, &[], &bytes).len();
         window.cede();
     }
-    assert_eq!(next, 10);
+    assert_eq!(next, 64);
     drop(window);
     ahead
 }
@@ -37,7 +37,7 @@ fn a_wait_counts_as_one_that_more_ahead_would_spare_only_where_others_have_come(
     let spec = TensorSpec::new(Dtype::U8, [SAMPLE as usize]);
     let data = vec![3; 100 * SAMPLE as usize];
     let source = Arrays::new(data, spec, vec![0; 100 * TARGET as usize], TensorSpec::class_index(), 100).unwrap();
-    for others in [0, 9] {
+    for others in [0, 63] {
         let ahead = asked(&source);
         let land = |id: SampleId| {
             ahead.window.lock().land(id, Arc::new(vec![3; (SAMPLE + TARGET) as usize]));

@@ -181,13 +181,13 @@ mod tests {
     fn a_window_is_as_deep_as_if_its_threads_had_been_named_where_there_is_memory() {
         let (settings, small) = (found(4), 1 << 10);
         assert_eq!([1, 4, 6, 16].map(|workers| settings.window(workers, small)), [13, 13, 19, 49]);
-        let named = Settings { workers: Some(16), ..settings };
+        let named = Settings { workers: Some(16), ..found(4) };
         assert_eq!((named.window(16, small), named.window(16, usize::MAX)), (49, 49));
         assert_eq!(settings.slots_max(16, small), 49 + 64);
         // 13 slots to begin with, and eight more: and each thread has a batch in work and one ready.
         let dear = MORE_BYTES / 8;
         assert_eq!([4, 6, 9, 16].map(|workers| settings.window(workers, dear)), [13, 19, 21, 33]);
-        let narrow = Settings { max_slots: Some(40), ..settings };
+        let narrow = Settings { max_slots: Some(40), ..found(4) };
         assert_eq!((narrow.slots_max(16, small), narrow.window(16, small)), (40, 40));
     }
 }

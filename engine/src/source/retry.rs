@@ -105,7 +105,7 @@ impl Health {
         what: &(dyn Fn() -> String + Sync),
         mut request: impl FnMut() -> F,
     ) -> Result<T> {
-        let (mut first, mut failed, mut again) = (None, 0u32, true);
+        let (mut first, mut failed, mut again, mut lost) = (None, 0u32, true, false);
         loop {
             let started = Instant::now();
             let turn = self.turn(what).await?;
@@ -137,6 +137,12 @@ impl Health {
             drop(turn);
             failed += 1;
             let now = Instant::now();
+            // One answer that is lost must not look like a store that is not there: a request may take longer than all
+            // that such a one gets.
+            if self.is_unknown() && now - started >= FIRST_CONTACT && !std::mem::replace(&mut lost, true) {
+                sleep(jittered(PAUSE)).await;
+                continue;
+            }
             let left = self.budget_now().saturating_sub(now - *first.get_or_insert(started)).min(stores);
             let pause = retry_after.unwrap_or_else(|| jittered(backoff(failed - 1)).min(left));
             if left.is_zero() || pause > left {
@@ -178,6 +184,11 @@ impl Health {
 
     fn budget_of(&self, state: &State) -> Duration {
         if state.reached { self.budget } else { self.budget.min(FIRST_CONTACT) }
+    }
+
+    /// Whether it has less than the budget because it never answered.
+    fn is_unknown(&self) -> bool {
+        self.budget_now() < self.budget
     }
 
     fn budget_now(&self) -> Duration {
@@ -240,7 +251,7 @@ impl Health {
 
     fn given_up(&self, what: &(dyn Fn() -> String + Sync), last: &str) -> Error {
         let budget = self.budget_now();
-        let short = if budget < self.budget { " (it has never answered: check its name)" } else { "" };
+        let short = if self.is_unknown() { " (it has never answered: check its name)" } else { "" };
         // A budget of 0 is one request and no second.
         let within = if budget.is_zero() { String::new() } else { format!(" within {budget:?}") };
         Error::outage(format!(

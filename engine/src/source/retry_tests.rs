@@ -155,6 +155,36 @@ async fn a_store_that_has_never_answered_is_given_up_soon() {
     assert_eq!(run(&once, vec![busy(true, None)]).await.1, 1, "a budget of zero asks once");
 }
 
+/// Of a store that has never answered: attempts that fail after so many seconds each, and then one that is answered.
+async fn first_contact(budget: Duration, failures: &[u64]) -> (Result<u8>, u32) {
+    let (health, made) = (Health::new(budget), AtomicU32::new(0));
+    let answer = health
+        .run(&what, || {
+            let seconds = failures.get(made.fetch_add(1, Relaxed) as usize).copied();
+            async move {
+                let Some(seconds) = seconds else { return Ok(7) };
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                Err(Failure::silence(Error::outage("no answer")))
+            }
+        })
+        .await;
+    (answer, made.load(Relaxed))
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_lost_answer_is_no_store_that_is_not_there() {
+    for lost in [&[30][..], &[0, 30], &[10, 0]] {
+        assert_eq!(first_contact(BUDGET, lost).await.0.unwrap(), 7, "{lost:?}");
+    }
+    let (answer, made) = first_contact(BUDGET, &[30, 30, 30]).await;
+    assert!(answer.unwrap_err().to_string().contains("has never answered: check its name"));
+    assert_eq!(made, 2);
+    // Who allows less time than that has said so.
+    let (answer, made) = first_contact(Duration::from_secs(5), &[30]).await;
+    assert!(!answer.unwrap_err().to_string().contains("has never answered"));
+    assert_eq!(made, 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_object_that_alone_fails_has_the_same_budget_and_stops_nobody() {
     let health = Arc::new(Health::new(BUDGET));
