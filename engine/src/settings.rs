@@ -24,6 +24,14 @@ pub enum CacheForm {
 }
 
 impl CacheForm {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            CacheForm::Encoded => "encoded",
+            CacheForm::Decoded => "decoded",
+        }
+    }
+
     /// The form of that name.
     ///
     /// # Errors

@@ -85,6 +85,11 @@ impl Source {
         spec::to_python(self.dataset.source.target_spec())
     }
 
+    /// The form in which its samples are cached unless another is asked for.
+    fn better_form(&self, py: Python<'_>) -> PyResult<&'static str> {
+        outside(py, || Ok(self.dataset.better_form().name()))
+    }
+
     /// Cache bytes that every sample together would take, in `form` ("encoded" or "decoded").
     fn cache_bytes(&self, py: Python<'_>, form: &str) -> PyResult<u64> {
         let form = CacheForm::from_name(form).map_err(raise)?;

@@ -364,3 +364,22 @@ def test_labels_that_are_missing_or_no_numbers_are_named(tmp_path):
         lf.open(write_tar(tmp_path / "lacks.tar", [*pair, ("001.png", encoded(1))]))
     with pytest.raises(lf.SampleError, match="001"):
         lf.open(write_tar(tmp_path / "word.tar", [*pair, ("001.png", encoded(1)), ("001.cls", b"cat")]))
+
+
+@pytest.mark.parametrize("side,form", [(4, "decoded"), (40, "encoded"), (None, "encoded")])
+def test_pixels_are_cached_where_a_smaller_size_makes_them_smaller_than_the_pictures(tmp_path, side, form):
+    rng = np.random.default_rng(0)
+    (tmp_path / "a").mkdir()
+    for n in range(6):
+        Image.fromarray(rng.integers(0, 255, (24, 24, 3), np.uint8)).save(tmp_path / "a" / f"{n}.png")
+    data = lf.open(tmp_path, resize=side)
+    other = {"decoded": "encoded", "encoded": "decoded"}[form]
+    assert data.cache_bytes() == data.cache_bytes("auto") == data.cache_bytes(form) != data.cache_bytes(other)
+    batches = {}
+    for asked in ("auto", "encoded", "decoded"):
+        with lf.Loader(data, 3, shuffle=True, seed=1, cache=1.0, cache_form=asked, framework="numpy", num_workers=0) as loader:
+            batches[asked] = [batch.data.copy() for _ in range(3) for batch in loader]
+            assert loader.stats()["cache_capacity_bytes"] == data.cache_bytes(asked)
+            assert loader.stats()["hits_total"] == 12
+    for asked in ("encoded", "decoded"):
+        assert all((a == b).all() for a, b in zip(batches["auto"], batches[asked], strict=True))

@@ -100,6 +100,20 @@ impl Dataset {
         found.map_err(|e| Error::new(e.kind(), format!("sample {id} ({})", self.source.name(id))).because(e))
     }
 
+    /// The form that is better in every respect, where there is one: decoded, where opening the dataset made all
+    /// pictures one size and their pixels take no more memory than the source's bytes. Else encoded: then it is a
+    /// question of what is short, memory or processors.
+    pub fn better_form(&self) -> CacheForm {
+        let resized = self.decoder.as_ref().is_some_and(Decoder::resizes);
+        let bytes = |form| self.records(form).total_footprint();
+        let (encoded, decoded) = if resized { (bytes(CacheForm::Encoded), bytes(CacheForm::Decoded)) } else { (0, 0) };
+        // What samples take as they are stored may not be known before they are read.
+        match resized && decoded <= encoded && encoded < u64::MAX {
+            true => CacheForm::Decoded,
+            false => CacheForm::Encoded,
+        }
+    }
+
     /// What its samples take in a cache that keeps them in `form`.
     pub fn records(&self, form: CacheForm) -> RecordSizes {
         RecordSizes::new(Arc::clone(&self.source), self.spec().bytes(), form)

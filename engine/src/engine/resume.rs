@@ -166,7 +166,7 @@ impl Engine {
         // A buffer's size shapes its orders; elsewhere the cache only decides how fast batches come.
         if s.sampler.buffer().is_some() {
             all.insert("cache_bytes".into(), s.cache_bytes.to_string());
-            all.insert("cache_form".into(), format!("{:?}", s.cache_form).to_lowercase());
+            all.insert("cache_form".into(), s.cache_form.name().into());
         }
         if s.exchange {
             all.insert("ranks".into(), "exchange".into());

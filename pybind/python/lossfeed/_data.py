@@ -145,14 +145,19 @@ class Data(MadeAgain):
                 "stores each has its own: limit those"
             )
 
-    def cache_bytes(self, form: _words.CacheForm = "encoded") -> int:
-        """Host memory in bytes that caching every sample would take, in the form ``"encoded"`` or ``"decoded"``."""
-        size = self._native.cache_bytes(choice("form", form, "encoded", "decoded"))
+    def cache_bytes(self, form: _words.CacheForm = "auto") -> int:
+        """Host memory in bytes that caching every sample would take, in the form ``"encoded"`` or ``"decoded"``;
+        ``"auto"``: in the one that a loader takes by itself."""
+        size = self._native.cache_bytes(self._cache_form(choice("form", form, "auto", "encoded", "decoded")))
         if size == 2**64 - 1:
             raise SettingsError(
                 "samples of this dataset differ in size, which is known of those alone that were read: give cache= in bytes"
             )
         return size
+
+    def _cache_form(self, asked: _words.CacheForm) -> _words.CacheForm:
+        """``"encoded"`` or ``"decoded"``."""
+        return self._native.better_form() if asked == "auto" else asked
 
     def __repr__(self) -> str:
         made = self.spec if self._structure is not None else "{} {}".format(*self.spec)

@@ -74,7 +74,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are, ready on the current stream.
         cache: host memory for samples: bytes, text (``"2GiB"``), or a share of the dataset (``"20%"`` or a float up
             to 1.0). None or 0: no cache. The limit is never exceeded.
-        cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` the pixels.
+        cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` pixels, ``"auto"`` these if ``resize=`` made them fewer.
         copy_path: how cached rows get to a CUDA device: ``"gathered"`` (loader threads gather a batch, which is
             copied as a whole), ``"batched"`` (the driver copies each row from where the cache has it, in one call;
             driver 570 or newer) or ``"mapped"`` (a kernel reads the rows there, over the bus). ``"auto"`` takes what
@@ -165,7 +165,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         pad: float | _words.Join | Packed | Mapping[str, float | _words.Join | Packed] | None = None,
         device: Any = "cpu",
         cache: int | float | str | None = None,
-        cache_form: _words.CacheForm = "encoded",
+        cache_form: _words.CacheForm = "auto",
         copy_path: _words.CopyPath = "auto",
         transform: ImageTransform | Callable[[Any], Any] | None = None,
         policy: _words.Policy | None = None,

@@ -210,7 +210,7 @@ def _settings(
     asked: SimpleNamespace, data: Data, world: _ranks.World, delivery: _Delivery, order: _given.Given | None
 ) -> dict[str, Any]:
     """The engine's settings."""
-    form: CacheForm = _keywords.choice("cache_form", asked.cache_form, "encoded", "decoded")
+    form: CacheForm = data._cache_form(_keywords.choice("cache_form", asked.cache_form, "auto", "encoded", "decoded"))
     path = _keywords.choice("copy_path", asked.copy_path, "auto", "gathered", "batched", "mapped")
     workers, ahead = _keywords.workers(asked.num_workers, asked.prefetch_factor)
     sampler = _keywords.sampler(asked.sampler, asked.shuffle)

@@ -19,7 +19,7 @@ Policy = Literal[
     "belady",
 ]
 Score = Literal["gradient_norm", "loss", "entropy", "rank"]
-CacheForm = Literal["encoded", "decoded"]
+CacheForm = Literal["auto", "encoded", "decoded"]
 CopyPath = Literal["auto", "gathered", "batched", "mapped"]
 OnError = Literal["raise", "skip", "substitute"]
 Ranks = Literal["own", "exchange"]
