@@ -155,7 +155,7 @@ mod tests {
     fn a_window_is_as_deep_as_if_its_threads_had_been_named_where_there_is_memory() {
         let (settings, small) = (found(4), 1 << 10);
         assert_eq!([1, 4, 6, 16].map(|workers| settings.window(workers, small)), [13, 13, 19, 49]);
-        let named = Settings { workers: Some(16), ..settings };
+        let named = Settings { workers: Some(16), ..settings.clone() };
         assert_eq!((named.window(16, small), named.window(16, usize::MAX)), (49, 49));
         assert_eq!(settings.slots_max(16, small), 49 + 64);
         // 13 slots to begin with, and eight more: and each thread has a batch in work and one ready.
