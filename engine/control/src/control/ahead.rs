@@ -8,9 +8,9 @@
 //! Behind the order of the pass comes that of the next epoch, where it depends on seed and epoch alone: it is foreseen.
 //! Its places are counted on from those of the pass. If another epoch begins all the same, nothing was decided by it.
 //!
-//! What a buffer sampler fetches is its stream, and an epoch begins in it where the one before stopped. A pass is planned
-//! over as many places of it as the epoch has rows, and takes a part of them: the next one begins with the others. Where
-//! the pass will stop is only supposed; where it did stop counts.
+//! What a buffer sampler fetches is its stream, and an epoch begins in it where the one before stopped. A pass is
+//! planned over as many places of it as the epoch has rows, and takes a part of them: the next one begins with the
+//! others. Where the pass will stop is only supposed; where it did stop counts.
 
 use super::{Books, Control, Cut, Drawing, PIECE, Plan};
 use crate::policy::Needs;
@@ -97,8 +97,8 @@ impl Epoch {
 
 /// The part of a buffer sampler's stream that a pass is planned over, and what it was drawn by.
 ///
-/// Not foreseen is what lies behind it: all of the next epoch while every row of a batch is new (`fresh` of 1, the first
-/// epochs until the cache is full), and the end of the window where that is larger than what an epoch leaves of its part.
+/// Not foreseen is what lies behind it: all of the next epoch while every row of a batch is new (`fresh` of 1, the
+/// first epochs until the cache is full), and what a window could hold beyond the places that an epoch leaves over.
 #[derive(Debug)]
 struct Stream {
     /// Where in the stream it begins.
@@ -267,8 +267,8 @@ impl Control {
         };
         let rows = pass.plan.to_come(pass.next)..pass.plan.drawn();
         let Some(buffered) = &self.buffered else { return rows };
-        // Each batch takes its new samples from the stream, and no more of it than that; those that a restored run decided
-        // before have taken theirs. Only the last two may have fewer rows than the others.
+        // Each batch takes its new samples from the stream, and no more of it than that; those that a restored run
+        // decided before have taken theirs. Only the last two may have fewer rows than the others.
         let (plan, taken) = (&pass.plan, buffered.taken());
         let next = pass.next.max(buffered.decided()).min(plan.len());
         let last = plan.len().saturating_sub(2).max(next);
