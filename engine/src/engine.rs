@@ -50,6 +50,8 @@ mod other_ranks_tests;
 mod resume;
 mod run;
 #[cfg(test)]
+mod stream_tests;
+#[cfg(test)]
 mod substitution_tests;
 mod threads;
 mod tuning;

@@ -212,10 +212,10 @@ pub struct Settings {
     /// Batches in preparation per worker, beside the one it fills. Default 2.
     pub prefetch_factor: usize,
     /// Host memory for samples that are read before their batch is decided, in bytes; 0: none are. Between epochs it
-    /// holds samples of the next one, where seed and epoch decide its order. `None`: where there are loader threads,
-    /// 128 MiB for datasets behind a network, and more while answers come late ([`Settings::read_ahead_most`]); for
-    /// files of this machine eight batches (64 samples or more, and 128 MiB
-    /// at most) while their reads take long; else 0. Means nothing for samples in memory.
+    /// holds samples of the next one, where seed and epoch decide its order or it goes on in a stream. `None`: where
+    /// there are loader threads, 128 MiB for datasets behind a network, and more while answers come late
+    /// ([`Settings::read_ahead_most`]); for files of this machine eight batches (64 samples or more, and 128 MiB at
+    /// most) while their reads take long; else 0. Means nothing for samples in memory.
     #[serde(default)]
     pub read_ahead: Option<u64>,
     /// Host memory for cached samples, in bytes. 0: no cache.

@@ -3,7 +3,7 @@
 use super::{RECORD_BYTES, loss_of, stat};
 use crate::support::{Patterned, SAMPLE_BYTES, engine, epoch, next, settings};
 use lossfeed::loader::Next;
-use lossfeed::sampler::{CostAware, Importance, Replay, SamplerSettings, Uniform};
+use lossfeed::sampler::{CostAware, Echo, Importance, Replay, SamplerSettings, Uniform};
 use lossfeed::settings::OnError;
 use lossfeed::{Engine, SampleId, Settings};
 use std::sync::Arc;
@@ -63,6 +63,7 @@ fn all_samplers() -> Vec<(SamplerSettings, Option<&'static str>)> {
         (SamplerSettings::Importance(Importance::default()), None),
         (SamplerSettings::CostAware(CostAware::default()), None),
         (SamplerSettings::Replay(Replay::default()), None),
+        (SamplerSettings::Echo(Echo::default()), None),
         // It delivers others than those drawn: nothing is known ahead, and nothing read.
         (SamplerSettings::default(), Some("icache")),
     ]

@@ -13,12 +13,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A pass that has begun.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
     /// Its number.
     pub pass: u64,
-    /// Where it begins among the places that [`Cache::ahead`] told of for the pass before it, if it was foreseen there.
-    pub start: Option<usize>,
+    /// Which of the places that [`Cache::ahead`] told of for the pass before it are its own, if it was foreseen there.
+    pub foreseen: Option<Range<usize>>,
 }
 
 /// Books on loan. They go back when this is dropped, also if what was done with them panicked.
@@ -78,12 +78,12 @@ impl Cache {
             ledger.plan(&plan.told(first));
         }
         let mut state = loan.back();
-        let foreseen = state.control.take_foreseen();
-        let start = foreseen.as_ref().and_then(|foreseen| foreseen.start_of(&plan, first));
+        let foreseen = state.control.goes_on(&plan, first);
+        let before = state.control.take_foreseen();
         let pass = state.control.begin(plan, first);
         drop(state);
-        drop(foreseen); // after the lock
-        Begun { pass, start }
+        drop(before); // after the lock
+        Begun { pass, foreseen }
     }
 
     /// Draws the epoch behind pass `pass`, if its order can be known already and was not drawn yet: [`Self::ahead`]
@@ -96,9 +96,9 @@ impl Cache {
         drop(useless); // after the lock
     }
 
-    /// Whether anything is foreseen behind the pass that began last.
-    pub fn foresees(&self) -> bool {
-        self.state.lock().control.foresees()
+    /// See [`crate::control::Control::foresees`].
+    pub fn foresees(&self, whole: bool) -> bool {
+        self.state.lock().control.foresees(whole)
     }
 
     /// The order of `epoch`: the one that was foreseen, or drawn now, by a snapshot of beliefs and residents where the

@@ -200,6 +200,7 @@ impl Engine {
         let plan = Plan { epoch, order, cut, behind };
         let batches = plan.len();
         let begun = self.feed.cache.begin(plan.clone(), first);
+        let pass = begun.pass;
         if let Some(ahead) = &self.feed.read_ahead {
             self.threads.start_reading(&self.feed)?;
             ahead.begin(begun);
@@ -209,7 +210,7 @@ impl Engine {
             (threading.workers(), threading.most(), threading.slot_bytes())
         };
         let (feed, window) = (Arc::clone(&self.feed), self.settings.window(workers, slot_bytes));
-        let iteration = Arc::new(Iteration::new(feed, begun.pass, plan, first, window, workers, most));
+        let iteration = Arc::new(Iteration::new(feed, pass, plan, first, window, workers, most));
         self.deliveries.lock().begin(epoch, first);
         if let Some(leading) = &self.leading {
             leading.lock().begin();
@@ -231,8 +232,8 @@ impl Engine {
     pub(super) fn end_pass(&self, iteration: &Iteration) {
         let delivered = iteration.seen().checked_sub(1).map_or(0, |last| iteration.plan().range(last).end);
         self.feed.cache.end(iteration.pass(), 0..delivered);
-        // Behind a pass that was delivered to its end reading goes on with the next.
-        let goes_on = iteration.is_over() && self.feed.cache.foresees();
+        // Behind a pass that was delivered to its end reading goes on with the next; a stream goes on where it was left.
+        let goes_on = self.feed.cache.foresees(iteration.is_over());
         if let Some(ahead) = self.feed.read_ahead.as_ref().filter(|_| !goes_on) {
             ahead.end();
         }

@@ -22,7 +22,7 @@ use crate::stats::Counters;
 use crate::types::SampleId;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -137,7 +137,7 @@ impl ReadAhead {
 
     /// Reads for a pass that has begun. What was read for it already stays, if it was foreseen.
     pub fn begin(&self, begun: Begun) {
-        self.read_for(begun.pass, begun.start);
+        self.read_for(begun.pass, begun.foreseen);
     }
 
     /// Reads for no pass any more.
@@ -145,8 +145,8 @@ impl ReadAhead {
         self.read_for(0, None);
     }
 
-    fn read_for(&self, pass: u64, start: Option<usize>) {
-        let vain = self.window.lock().begin(pass, start);
+    fn read_for(&self, pass: u64, foreseen: Option<Range<usize>>) {
+        let vain = self.window.lock().begin(pass, foreseen);
         self.count(vain);
         self.room.notify_all();
         self.landed.notify_all();

@@ -5,6 +5,7 @@ use crate::control::{Ahead, Want};
 use crate::types::SampleId;
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 fn bytes(id: SampleId) -> u64 {
@@ -202,7 +203,7 @@ fn what_the_next_pass_wants_stays_for_it_and_what_it_does_not_goes() {
     assert_eq!(window.bytes(), bytes(5) + bytes(6) + bytes(8), "it stays in its room");
     // A batch that ends the pass finds 6 cached: it goes. The next pass begins where it was foreseen.
     assert_eq!(window.settle(1, 10, [6, 8].into_iter()), Vain { samples: 1, bytes: bytes(6) });
-    assert_eq!((window.begin(2, Some(10)), window.stretch()), (Vain::default(), stretch));
+    assert_eq!((window.begin(2, Some(10..20)), window.stretch()), (Vain::default(), stretch));
     assert_eq!(window.bytes(), bytes(5) + bytes(8));
     // Whoever is cached by now is let go of: 5 was of use, 8 was read in vain.
     assert_eq!(window.settle(2, 2, [5, 8].into_iter()), Vain::default());
@@ -221,7 +222,7 @@ fn what_stayed_is_told_from_what_was_read_and_does_not_stay_if_it_was_bad() {
     }
     window.doubt(&[6, 7]);
     assert_eq!((window.take(6), window.bytes()), (Taken::Nothing, bytes(5)));
-    window.begin(2, Some(10));
+    window.begin(2, Some(10..20));
     assert_eq!(window.take(5), Taken::Landed { landed: landed(5), stays: false, used: true });
     // Another epoch than the one foreseen: all goes, and its requests end.
     let mut window = Window::new(64_000);
@@ -276,8 +277,8 @@ enum Step {
     Take(SampleId),
     Settle(usize, Vec<SampleId>),
     Doubt(SampleId),
-    /// Whether the next pass is the one that was foreseen.
-    Begin(bool),
+    /// Which places are the next pass's; none if another was foreseen.
+    Begin(Option<Range<usize>>),
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -289,11 +290,17 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => id.clone().prop_map(Step::Take),
         1 => (0usize..30, prop::collection::vec(id, 0..4)).prop_map(|(reach, ids)| Step::Settle(reach, ids)),
         1 => (0u32..12).prop_map(Step::Doubt),
-        1 => any::<bool>().prop_map(Step::Begin),
+        1 => any_places().prop_map(Step::Begin),
     ]
 }
 
-/// The next pass begins here.
+/// Where they were foreseen, or wherever a stream stopped in fact, and as far as it is still the same.
+fn any_places() -> impl Strategy<Value = Option<Range<usize>>> {
+    let anywhere = (0usize..30, 1usize..30).prop_map(|(start, count)| Some(start..start + count));
+    prop_oneof![Just(None), Just(Some(BEYOND..usize::MAX)), anywhere]
+}
+
+/// The next pass begins here, as far as was foreseen.
 const BEYOND: usize = 20;
 
 /// What is held of a sample: the place it is needed at, the one in the next pass if it stays for that, whether it has
@@ -400,13 +407,14 @@ proptest! {
                     (pass, reached) = (pass + 1, 0);
                     let mut in_vain = 0;
                     naive.retain(|_, held| {
-                        let place = held.again.or(held.place).filter(|&place| foreseen && place >= BEYOND);
-                        (held.place, held.again) = (place.map(|place| place - BEYOND), None);
+                        let inside = |place: &usize| foreseen.as_ref().is_some_and(|places| places.contains(place));
+                        let place = held.place.filter(inside).or(held.again.filter(inside));
+                        (held.place, held.again) = (place.map(|place| place - foreseen.as_ref().unwrap().start), None);
                         let goes = place.is_none() && held.there;
                         in_vain += usize::from(goes && !held.used);
                         !goes
                     });
-                    prop_assert_eq!(window.begin(pass, foreseen.then_some(BEYOND)).samples as usize, in_vain);
+                    prop_assert_eq!(window.begin(pass, foreseen).samples as usize, in_vain);
                     vain += in_vain;
                 }
             }

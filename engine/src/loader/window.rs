@@ -5,6 +5,7 @@ use crate::control::{Ahead, Room, Want};
 use crate::types::SampleId;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The first call of a pass asks for this share of the limit at most, and each after it for as much as all before: the
@@ -114,7 +115,7 @@ pub(super) struct Window {
     changes: u64,
     /// What little is missing at the start of a pass that was foreseen is asked for at once.
     fresh: bool,
-    /// The places of the next pass begin here.
+    /// The places of the next pass begin here; of a stream, as far as could be told when it was looked at.
     beyond: Option<usize>,
     asked: HashMap<SampleId, Asked>,
     /// Wanted by the next pass, and fetched for this one by a batch when that was found.
@@ -155,15 +156,20 @@ impl Window {
         }
     }
 
-    /// Another pass begins, or with 0 none. What was read for the last one is let go of. If this one was foreseen, from
-    /// place `start` on, what was read for it stays.
-    pub(super) fn begin(&mut self, pass: u64, start: Option<usize>) -> Vain {
+    /// Another pass begins, or with 0 none. What was read for the last one is let go of. If this one was `foreseen`, at
+    /// these places of the last one's, what was read for it stays.
+    pub(super) fn begin(&mut self, pass: u64, foreseen: Option<Range<usize>>) -> Vain {
         let mut vain = Vain::default();
         self.asked_bytes = 0;
         let all: Vec<SampleId> = self.asked.keys().copied().collect();
         for id in all {
-            let foreseen = |asked: &Asked| asked.again.or(asked.place)?.checked_sub(start?);
-            match self.asked.get_mut(&id).and_then(|asked| Some((foreseen(asked)?, asked))) {
+            // The first of its places that is the new pass's.
+            let place_of = |asked: &Asked| {
+                let places = foreseen.as_ref()?;
+                let place = [asked.place, asked.again].into_iter().flatten().find(|place| places.contains(place))?;
+                Some(place - places.start)
+            };
+            match self.asked.get_mut(&id).and_then(|asked| Some((place_of(asked)?, asked))) {
                 Some((place, asked)) => {
                     (asked.place, asked.again) = (Some(place), None);
                     self.asked_bytes += asked.bytes;
@@ -172,9 +178,9 @@ impl Window {
             }
         }
         self.due.clear();
-        self.stretch += u64::from(start.is_none());
+        self.stretch += u64::from(foreseen.is_none());
         (self.pass, self.next, self.whole) = (pass, 0, pass == 0);
-        (self.reached, self.blocked, self.fresh, self.beyond) = (0, false, start.is_some(), None);
+        (self.reached, self.blocked, self.fresh, self.beyond) = (0, false, foreseen.is_some(), None);
         vain
     }
 

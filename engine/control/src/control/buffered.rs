@@ -67,9 +67,17 @@ impl Buffered {
     pub(super) fn stream(&self, epoch: u64) -> u64 {
         if self.restored == Some(epoch) { self.stream } else { self.stream + self.taken as u64 }
     }
+    /// Where the stream of the epoch under way begins.
+    pub(super) fn position(&self) -> u64 {
+        self.stream
+    }
     /// How much of the epoch's stream was taken.
     pub(super) fn taken(&self) -> usize {
         self.taken
+    }
+    /// The first batch of the epoch that takes from it still.
+    pub(super) fn decided(&self) -> usize {
+        self.decided
     }
     /// A pass over `epoch` begins with batch `first`.
     pub(super) fn begin(&mut self, epoch: u64, first: usize) {
@@ -199,7 +207,7 @@ impl Control {
     /// Draws with other options of the same sampler, and a stream in such blocks, from the next pass on. Between passes
     /// only.
     pub fn retune(&mut self, sampler: Arc<dyn Sampler>, options: Option<BufferOptions>, blocks: Blocks) {
-        self.foreseen = None;
+        self.forget_next_epoch();
         if let Some(drawing) = &mut self.drawing {
             (drawing.sampler, drawing.blocks) = (sampler, blocks);
         }

@@ -23,6 +23,8 @@ mod exchange;
 mod learning;
 mod plan;
 mod snapshot;
+#[cfg(test)]
+mod stream_tests;
 
 pub use ahead::{Ahead, Foreseen, Room, Want};
 pub use buffer::BufferSetup;
@@ -122,7 +124,7 @@ impl Control {
     /// ([`Drawing::awaits_weights`], [`BufferSetup::awaits_weights`]): the training loop was seen to read them, or a
     /// restored run's was. Between passes only. A buffer that has begun to use them does not stop.
     pub fn use_weights(&mut self, used: bool) {
-        self.foreseen = None;
+        self.forget_next_epoch();
         if let Some(drawing) = &mut self.drawing {
             drawing.awaits_weights = !used;
         }
@@ -134,7 +136,7 @@ impl Control {
     /// The seed of all draws from now on, where a run that began without one gets one. Between passes, and only with one
     /// rank: shares of several were cut by the seed.
     pub fn reseed(&mut self, seed: u64) {
-        self.foreseen = None;
+        self.forget_next_epoch();
         if let Some(drawing) = &mut self.drawing {
             drawing.seed = seed;
         }

@@ -1,0 +1,178 @@
+//! Buffer samplers that are read ahead: each epoch finds its first samples there, and nothing else changes.
+
+use super::buffer_tests::{Seen, dataset, deliver, settings};
+use super::{Dataset, Engine};
+use crate::error::Result;
+use crate::sampler::{Block, Echo, Replay, SamplerSettings};
+use crate::settings::Settings;
+use crate::source::{Form, ImageMode, Payload, Source};
+use crate::types::{SampleId, TensorSpec};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// What a sample takes where it lands: four bytes and an int64.
+const LANDED: u64 = 12;
+
+/// A source that counts the samples it was asked for.
+struct Counting {
+    inner: Arc<dyn Source>,
+    all: Arc<AtomicU64>,
+    /// Those that batches asked for, and no thread that reads ahead.
+    by_batches: Arc<AtomicU64>,
+    request_bytes: Arc<AtomicU64>,
+}
+
+impl Source for Counting {
+    fn len(&self) -> usize {
+        self.inner.len()
+    }
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+    fn payload_bytes(&self, id: SampleId) -> u64 {
+        self.inner.payload_bytes(id)
+    }
+    fn name(&self, id: SampleId) -> String {
+        self.inner.name(id)
+    }
+    fn form(&self) -> &Form {
+        self.inner.form()
+    }
+    fn target_spec(&self) -> &TensorSpec {
+        self.inner.target_spec()
+    }
+    fn classes(&self) -> &[String] {
+        self.inner.classes()
+    }
+    fn labels(&self) -> Option<&[i64]> {
+        self.inner.labels()
+    }
+    fn request_bytes(&self) -> u64 {
+        self.request_bytes.load(Relaxed)
+    }
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+        let ahead = std::thread::current().name().unwrap_or_default().starts_with("lossfeed-ahead");
+        self.by_batches.fetch_add(if ahead { 0 } else { ids.len() as u64 }, Relaxed);
+        self.inner.fetch(ids, &mut |k, payload| {
+            self.all.fetch_add(1, Relaxed);
+            sink(k, payload)
+        });
+    }
+}
+
+struct Run {
+    engine: Engine,
+    all: Arc<AtomicU64>,
+    by_batches: Arc<AtomicU64>,
+    request_bytes: Arc<AtomicU64>,
+}
+
+fn run(sampler: SamplerSettings, workers: usize, read_ahead: u64) -> Run {
+    let [all, by_batches, request_bytes] = [(); 3].map(|()| Arc::<AtomicU64>::default());
+    let source = Counting {
+        inner: dataset().source,
+        all: Arc::clone(&all),
+        by_batches: Arc::clone(&by_batches),
+        request_bytes: Arc::clone(&request_bytes),
+    };
+    let dataset = Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap();
+    let with = Settings { read_ahead: Some(read_ahead), ..settings(sampler, workers) };
+    Run { engine: Engine::new(dataset, with).unwrap(), all, by_batches, request_bytes }
+}
+
+impl Run {
+    fn stat(&self, name: &str) -> u64 {
+        self.engine.stats().into_iter().find(|(stat, _)| stat == name).unwrap().1 as u64
+    }
+
+    /// Waits until twenty samples or more lie ready, and nothing is under way: all that was asked for was delivered,
+    /// was in vain, or is held.
+    #[track_caller]
+    fn rest(&self) {
+        let begun = Instant::now();
+        loop {
+            let held = self.stat("read_ahead_bytes") / LANDED;
+            if held >= 20 && self.all.load(Relaxed) == self.stat("fetched_samples_total") + held {
+                return;
+            }
+            let stats = || self.engine.stats();
+            assert!(begun.elapsed() < Duration::from_secs(60), "nothing is read for the next epoch: {:?}", stats());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn samplers(block: Block) -> [SamplerSettings; 3] {
+    [
+        SamplerSettings::Echo(Echo { lag: 16, block, ..Echo::default() }),
+        SamplerSettings::Replay(Replay { lag: 16, block, ..Replay::default() }),
+        SamplerSettings::Replay(Replay { lag: 16, block, fresh: 0.5, ..Replay::default() }),
+    ]
+}
+
+#[test]
+fn an_epochs_first_samples_are_there_when_it_begins() {
+    for sampler in samplers(Block::default()) {
+        // At rest more than half of the window is filled.
+        let run = run(sampler, 0, 48 * LANDED);
+        let mut seen = Seen::new();
+        for epoch in 0..5 {
+            if epoch > 0 {
+                run.rest();
+            }
+            let before = (run.by_batches.load(Relaxed), run.stat("misses_total"));
+            let pass = deliver(&run.engine, 2, &mut seen);
+            if epoch > 0 {
+                // Where a pass over the dataset ends, one that is cached at the last look may be gone at its turn.
+                let (asked, missed) = (run.by_batches.load(Relaxed) - before.0, run.stat("misses_total") - before.1);
+                assert!(missed >= 8, "two batches want something new: {missed}");
+                assert!(4 * asked <= missed, "epoch {epoch}: batches asked for {asked} of {missed} by themselves");
+            }
+            // One epoch is left early. What was read for its rest is the next one's.
+            while epoch != 3
+                && let crate::loader::Next::Batch(_) = run.engine.next_batch(pass, Duration::from_secs(60)).unwrap()
+            {
+            }
+        }
+        assert_eq!(run.stat("read_ahead_vain_total"), 0);
+        run.engine.close();
+        assert_eq!(run.stat("fetched_samples_total"), run.all.load(Relaxed));
+    }
+}
+
+#[test]
+fn the_same_batches_hits_and_states_come_whatever_is_read_ahead() {
+    let whole = usize::MAX;
+    for block in [Block::default(), Block::Of(8), Block::Auto] {
+        for sampler in samplers(block) {
+            // Loader threads decide more than is delivered of an epoch that is left.
+            for (workers, most) in [(0, [whole, whole, 5, 0, whole, whole]), (2, [whole; 6])] {
+                let told = |read_ahead| {
+                    let run = run(sampler, workers, read_ahead);
+                    let (mut seen, mut states) = (Seen::new(), Vec::new());
+                    for (epoch, most) in most.into_iter().enumerate() {
+                        // Requests become dear: blocks, where they are found, change in the middle of the stream.
+                        run.request_bytes.store(if epoch < 2 { 0 } else { 100 }, Relaxed);
+                        if epoch == 4 {
+                            run.engine.set_epoch(9).unwrap();
+                        }
+                        deliver(&run.engine, most, &mut seen);
+                        states.push(run.engine.state().unwrap());
+                    }
+                    run.engine.close();
+                    assert_eq!(run.stat("read_ahead_bytes"), 0);
+                    let counted = ["hits_total", "misses_total", "admitted_total", "evicted_total"];
+                    (seen, states, counted.map(|name| run.stat(name)))
+                };
+                let expected = told(0);
+                for read_ahead in [LANDED, 24 * LANDED, 1 << 20] {
+                    let got = told(read_ahead);
+                    assert_eq!((&got.0, got.2), (&expected.0, expected.2), "{sampler:?} {workers} {read_ahead}");
+                    assert!(got.1 == expected.1, "a state tells what was read ahead: {sampler:?} {workers}");
+                }
+            }
+        }
+    }
+}
