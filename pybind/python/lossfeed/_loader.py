@@ -78,9 +78,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         copy_path: how cached rows get to a CUDA device: ``"gathered"`` (loader threads gather a batch, which is
             copied as a whole), ``"batched"`` (the driver copies each row from where the cache has it, in one call;
             driver 570 or newer) or ``"mapped"`` (a kernel reads the rows there, over the bus). ``"auto"`` takes what
-            is measured to be the fastest when the loader is made; see :meth:`copy_paths`; ``in_place_samples_total``
-            of :meth:`stats` counts rows that were not gathered. Samples that are decoded or transformed by the
-            loader's threads are always gathered.
+            is measured to be the fastest when the loader is made; see :meth:`copy_paths`. Samples that are decoded or
+            transformed by the loader's threads are always gathered.
         transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers
             pixels as they are. Or a function of a batch's data (torchvision's ``v2`` transforms), which the thread that
             takes batches calls for each when it is handed out, on a device after the copy: what it returns is
