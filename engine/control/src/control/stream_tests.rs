@@ -237,7 +237,8 @@ fn a_restored_run_tells_what_the_one_that_went_on_does() {
     assert_eq!(restored.begin(3, 2), None, "nothing was told of it before");
     assert_eq!(restored.told(), run.told());
     assert_eq!(restored.told().1, 15);
-    (run.take(usize::MAX), restored.take(usize::MAX));
+    _ = run.take(usize::MAX);
+    _ = restored.take(usize::MAX);
     assert_eq!((restored.taken, run.taken), (15, 15));
     for run in [&mut run, &mut restored] {
         drop(run.control.end(run.pass));
