@@ -2,7 +2,6 @@
 
 from os import PathLike
 from typing import Any, Callable, Iterator, Literal, Sequence
-
 from typing_extensions import Buffer as _Buffer
 
 __version__: str

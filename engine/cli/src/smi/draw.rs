@@ -255,13 +255,13 @@ fn reading(screen: &mut Screen, engine: &Engine) {
                 why.map(|why| format!(", changed {} times, last because {why}", count("read_ahead_changes_total")));
             format!("requests {requests}{}", why.unwrap_or_default())
         });
-        let why = engine.counter("read_ahead_limit_reason").and_then(lead::Why::of_code);
-        let lead = why.zip(engine.counter("read_ahead_bytes")).map(|(why, bytes)| {
-            let held = pair(Some(bytes), engine.counter("read_ahead_limit_bytes"));
-            format!("{held}, changed {} times, last because {why}", count("read_ahead_limit_changes_total"))
-        });
-        let parts: Vec<String> = on_time.into_iter().chain(requests).chain(lead).collect();
+        let parts: Vec<String> = on_time.into_iter().chain(requests).collect();
         screen.line([format!("ahead   {}", parts.join("   ")).into()]);
+    }
+    if let Some(why) = engine.counter("read_ahead_limit_reason").and_then(lead::Why::of_code) {
+        let held = pair(engine.counter("read_ahead_bytes"), engine.counter("read_ahead_limit_bytes"));
+        let changes = count("read_ahead_limit_changes_total");
+        screen.line([format!("lead    {held}, changed {changes} times, last because {why}").into()]);
     }
     let state = engine.counter("disk_circuit").and_then(circuit::State::of_code);
     let used = ["disk_hits_total", "disk_misses_total", "disk_skipped_total", "disk_bytes"];
