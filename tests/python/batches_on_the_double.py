@@ -162,8 +162,9 @@ def deliver(transform, delay_us, on=CONSUMER, epochs=3, astray=False, data=data,
         retouching = ("jitter", "augment")
         assert not (here_and_there and any(there._settings[step] for step in retouching)), "who retouches"
         early = transform is not None and (transform._crop is not None or any(there._settings[step] for step in retouching))
-        # Pictures in files are cached encoded.
-        measured = path == "auto" and "cache" in keywords and not by_threads and not early and isinstance(data, tuple)
+        # Pictures in files may be cached as they are stored.
+        as_delivered = isinstance(data, tuple) or there._settings["cache_form"] == "decoded"
+        measured = path == "auto" and "cache" in keywords and not by_threads and not early and as_delivered
         assert set(there.copy_paths()) == (set(PATHS) if measured else set())
         assert path in (there.copy_path, "auto")
         for _ in range(epochs):
