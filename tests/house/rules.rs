@@ -28,7 +28,7 @@ const TOP_LEVEL: &[&str] = &[
 ];
 
 /// Words everybody may use.
-const COMMON: &[&str] = &["error", "types", "random"];
+const COMMON: &[&str] = &["error", "types", "random", "reasons"];
 
 /// The pure half by rank: a room may use rooms of a lower rank.
 const PURE: &[(&str, u32)] = &[

@@ -3,8 +3,6 @@
 //! None of it changes who is in a batch. What does, the sampler, is decided at the borders of epochs and has events of
 //! its own.
 
-use std::fmt;
-
 use crate::{circuit, crew, lead};
 
 /// What was set otherwise.
@@ -68,57 +66,23 @@ impl From<circuit::Change> for Decided {
     }
 }
 
-macro_rules! requests {
-    ($($name:ident: $words:literal;)+) => {
-        /// Why the number of requests in flight ahead of need changed.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Requests {
-            $(#[doc = concat!("Because ", $words, ".")] $name,)+
-        }
-
-        impl Requests {
-            const ALL: &'static [Self] = &[$(Self::$name,)+];
-
-            /// In words.
-            pub fn words(self) -> &'static str {
-                match self { $(Self::$name => $words,)+ }
-            }
-        }
-    };
-}
-
-requests! {
-    MayBeFewer: "as much may come with fewer";
-    AsMuch: "as much comes with fewer";
-    Less: "less comes with fewer";
-    NoMore: "more brings nothing";
-    Follows: "the rate follows";
-    Smaller: "requests have become smaller";
-    Larger: "requests have become larger";
-    Faster: "more comes than before";
-    Slower: "less comes than before";
-    Later: "answers take longer and no more comes";
-    Sooner: "answers come sooner";
-    MayBeMore: "more may come with more";
-    Slow: "reads of files take long";
-    Quick: "reads of files take no time";
-}
-
-impl Requests {
-    /// For a page of numbers: 1 for the first.
-    pub fn code(self) -> u64 {
-        self as u64 + 1
-    }
-
-    /// The reason of that number; `None` for 0, and for one that a newer version may know.
-    pub fn of_code(code: u64) -> Option<Self> {
-        Self::ALL.iter().copied().find(|why| why.code() == code)
-    }
-}
-
-impl fmt::Display for Requests {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.words())
+reasons! {
+    /// Why the number of requests in flight ahead of need changed.
+    Requests {
+        MayBeFewer: "as much may come with fewer";
+        AsMuch: "as much comes with fewer";
+        Less: "less comes with fewer";
+        NoMore: "more brings nothing";
+        Follows: "the rate follows";
+        Smaller: "requests have become smaller";
+        Larger: "requests have become larger";
+        Faster: "more comes than before";
+        Slower: "less comes than before";
+        Later: "answers take longer and no more comes";
+        Sooner: "answers come sooner";
+        MayBeMore: "more may come with more";
+        Slow: "reads of files take long";
+        Quick: "reads of files take no time";
     }
 }
 

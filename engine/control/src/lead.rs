@@ -9,8 +9,6 @@
 //! So it doubles while that is seen, and is halved when it was not for long. If it must double again soon after it was
 //! halved, that takes twice as long the next time. Time is the consumer's: between passes nothing is learnt.
 
-use std::fmt;
-
 /// What is judged at once.
 const LOOK_S: f64 = 2.0;
 /// After it has doubled, what was asked for with less room is waited for so long still, and says nothing.
@@ -35,40 +33,11 @@ pub struct Seen {
     pub short_s: f64,
 }
 
-/// Why it changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// It was short.
-    Late,
-    /// It was not, for long.
-    Enough,
-}
-
-impl Why {
-    const ALL: [Self; 2] = [Self::Late, Self::Enough];
-
-    /// For a page of numbers: 1 for the first.
-    pub fn code(self) -> u64 {
-        self as u64 + 1
-    }
-
-    /// The reason of that number; `None` for 0, and for one that a newer version may know.
-    pub fn of_code(code: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|why| why.code() == code)
-    }
-
-    /// In words.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Late => "answers came late",
-            Self::Enough => "answers came in time for long",
-        }
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.words())
+reasons! {
+    /// Why it changed: it was short, or was not for long.
+    Why {
+        Late: "answers came late";
+        Enough: "answers came in time for long";
     }
 }
 

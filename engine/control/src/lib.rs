@@ -16,9 +16,13 @@
 //! | `crew` | how many loader threads fill batches |
 //! | `lead` | how many bytes are read ahead |
 //! | `decided` | what was decided about reading while a run goes on, and why |
+//! | `reasons` | numbers and words for why something was decided |
 //! | `jobs` | cache and bandwidth, divided among several jobs |
 //! | `ring` | the states of batch slots |
 //! | `error`, `types`, `random` | words shared by all crates |
+
+#[macro_use]
+mod reasons;
 
 pub mod circuit;
 pub mod control;

@@ -96,47 +96,14 @@ impl fmt::Display for State {
     }
 }
 
-/// Why the circuit opened or closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// Samples come later than the source's own would.
-    Late,
-    /// Nothing came for as long as is waited.
-    Hangs,
-    /// Reads fail.
-    Fails,
-    /// The probe was no better.
-    NoBetter,
-    /// The probe came in time.
-    Serves,
-}
-
-impl Why {
-    const ALL: [Self; 5] = [Self::Late, Self::Hangs, Self::Fails, Self::NoBetter, Self::Serves];
-
-    /// For a page of numbers: 1 for the first.
-    pub fn code(self) -> u64 {
-        self as u64 + 1
-    }
-    /// The reason of that number; `None` for 0, and for one that a newer version may know.
-    pub fn of_code(code: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|why| why.code() == code)
-    }
-    /// In words.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Late => "it was later than the source",
-            Self::Hangs => "it did not answer",
-            Self::Fails => "its reads fail",
-            Self::NoBetter => "it is no better yet",
-            Self::Serves => "it serves again",
-        }
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.words())
+reasons! {
+    /// Why a circuit opened or closed.
+    Why {
+        Late: "it was later than the source";
+        Hangs: "it did not answer";
+        Fails: "its reads fail";
+        NoBetter: "it is no better yet";
+        Serves: "it serves again";
     }
 }
 

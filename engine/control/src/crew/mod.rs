@@ -26,7 +26,6 @@ mod rivals_tests;
 mod tests;
 
 use std::collections::VecDeque;
-use std::fmt;
 
 pub use cores::{Processors, share};
 use curve::{Curve, Next};
@@ -95,52 +94,15 @@ impl Seen {
     }
 }
 
-/// Why the number changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// The consumer waits: more may bring more.
-    Waits,
-    /// The consumer does not wait yet, but the threads hardly rest.
-    NoReserve,
-    /// Fewer have time enough.
-    Enough,
-    /// The consumer waits, and more do not help: fewer may bring as much.
-    Tries,
-    /// As much comes with fewer.
-    AsMuch,
-    /// Less came with fewer.
-    Less,
-}
-
-impl Why {
-    const ALL: [Self; 6] = [Self::Waits, Self::NoReserve, Self::Enough, Self::Tries, Self::AsMuch, Self::Less];
-
-    /// For a page of numbers: 1 for the first.
-    pub fn code(self) -> u64 {
-        self as u64 + 1
-    }
-
-    /// The reason of that number; `None` for 0, and for one that a newer version may know.
-    pub fn of_code(code: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|why| why.code() == code)
-    }
-
-    /// In words.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Waits => "the consumer waits",
-            Self::NoReserve => "threads hardly rest",
-            Self::Enough => "fewer have time enough",
-            Self::Tries => "fewer may bring as much",
-            Self::AsMuch => "as much comes with fewer",
-            Self::Less => "less comes with fewer",
-        }
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.words())
+reasons! {
+    /// Why the number changed.
+    Why {
+        Waits: "the consumer waits";
+        NoReserve: "threads hardly rest";
+        Enough: "fewer have time enough";
+        Tries: "fewer may bring as much";
+        AsMuch: "as much comes with fewer";
+        Less: "less comes with fewer";
     }
 }
 
