@@ -3,8 +3,8 @@
 //! It is long enough if answers that come late come before their batch. How late they are is not estimated. A run shows
 //! that its lead is short: its consumer waits for samples that are under way, although much of what it wants later has
 //! come, and there is no room to ask for more. Where the link itself is short little of that has come, and a longer
-//! lead would bring nothing. So it looks, too, where half of the least lead does not outlast a usual answer (1.3 GB a
-//! second behind 50 ms): there it does not grow.
+//! lead would bring nothing. Little has come, too, where half of the lead does not outlast a usual answer (1.3 GB a
+//! second behind 50 ms). That is not told from a short link, and the lead does not grow.
 //!
 //! So it doubles while that is seen, and is halved when it was not for long. If it must double again soon after it was
 //! halved, that takes twice as long the next time. Time is the consumer's: between passes nothing is learnt.

@@ -232,7 +232,8 @@ impl Engine {
     pub(super) fn end_pass(&self, iteration: &Iteration) {
         let delivered = iteration.seen().checked_sub(1).map_or(0, |last| iteration.plan().range(last).end);
         self.feed.cache.end(iteration.pass(), 0..delivered);
-        // Behind a pass that was delivered to its end reading goes on with the next; a stream goes on where it was left.
+        // Behind a pass that was delivered to its end reading goes on with the next; a stream goes on where it was
+        // left.
         let goes_on = self.feed.cache.foresees(iteration.is_over());
         if let Some(ahead) = self.feed.read_ahead.as_ref().filter(|_| !goes_on) {
             ahead.end();

@@ -257,7 +257,8 @@ counters! {
     /// comes, 10 answers take longer and no more comes, 11 answers come sooner, 12 more may come with more, 13 reads of
     /// files take long, 14 reads of files take no time. 0: it was not.
     read_ahead_reason: Gauge, Code;
-    /// The most bytes that are asked for ahead of their batch or have come and wait for it; 0 where nothing is read ahead.
+    /// The most bytes that are asked for ahead of their batch or have come and wait for it; 0 where nothing is read
+    /// ahead.
     read_ahead_limit_bytes: Gauge, Bytes;
     /// Times that this limit was changed.
     read_ahead_limit_changes_total: Counter, Changes;
