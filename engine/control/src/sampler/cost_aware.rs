@@ -7,11 +7,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::tilt::{self, random_belief};
-use super::{Order, Outlook, Sampler};
+use super::{Order, Outlook, Sampler, mixed};
 use crate::error::Result;
 
 /// q ∝ g/√c over the rank's own samples: g as in [`Importance`](super::Importance), c = 1 for residents and κ for the
-/// rest. Systematic resampling, weights W/(N q). No sample's share of the draws is above
+/// rest. Systematic resampling, weights W/(N q), mixed evenly over the epoch (`mixed.rs`). No sample's share of the draws is above
 /// [`MAX_GAIN`](super::MAX_GAIN) × √κ over the number of samples. While nothing is scored: one shuffled pass.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -71,6 +71,6 @@ impl Sampler for CostAware {
                 *chance *= discount;
             }
         }
-        Ok(tilt::weighted_order(outlook, chances))
+        Ok(mixed::evenly(outlook, tilt::weighted_order(outlook, chances)))
     }
 }

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Order, Outlook, Sampler, tilt};
+use super::{Order, Outlook, Sampler, mixed, tilt};
 use crate::error::Result;
 
 /// q ∝ floor + (1 − floor) × importance / mean importance over the rank's own samples, as many draws as it owns, by
-/// systematic resampling; weights W/(N q), at most about 1/floor. No sample is worth more than
+/// systematic resampling; weights W/(N q), at most about 1/floor, mixed evenly over the epoch (`mixed.rs`). No sample is worth more than
 /// [`MAX_GAIN`](super::MAX_GAIN) average ones, so none is drawn more often than that an epoch (but for the rounding up
 /// of its mean). While nothing is scored: one shuffled pass.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ impl Sampler for Importance {
     }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
         Ok(match tilt::gains(outlook, self.floor, |_, belief| belief) {
-            Some(chances) => tilt::weighted_order(outlook, chances),
+            Some(chances) => mixed::evenly(outlook, tilt::weighted_order(outlook, chances)),
             None => tilt::first_pass(outlook),
         })
     }

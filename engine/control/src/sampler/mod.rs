@@ -13,6 +13,7 @@ mod given;
 mod iis;
 mod importance;
 mod infobatch;
+mod mixed;
 mod observed;
 mod ods;
 mod ownership;
