@@ -19,8 +19,6 @@ pub enum Purpose {
     Misplace = 5,
     /// Which samples are in which part of a split.
     Split = 6,
-    /// Where in an epoch draws of like weight begin.
-    Mix = 7,
 }
 
 /// A generator keyed by (seed, epoch, rank, purpose).

@@ -71,6 +71,6 @@ impl Sampler for CostAware {
                 *chance *= discount;
             }
         }
-        Ok(mixed::evenly(outlook, tilt::weighted_order(outlook, chances)))
+        Ok(mixed::evenly(outlook, tilt::weighted_draws(outlook, chances)))
     }
 }

@@ -29,7 +29,7 @@ impl Sampler for Importance {
     }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
         Ok(match tilt::gains(outlook, self.floor, |_, belief| belief) {
-            Some(chances) => mixed::evenly(outlook, tilt::weighted_order(outlook, chances)),
+            Some(chances) => mixed::evenly(outlook, tilt::weighted_draws(outlook, chances)),
             None => tilt::first_pass(outlook),
         })
     }

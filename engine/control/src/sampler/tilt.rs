@@ -107,26 +107,29 @@ pub(super) fn share_weight(outlook: &Outlook<'_>) -> f64 {
 
 /// As many draws as there are owned samples, q ∝ `chances`, shuffled, with the weights that undo the tilt: W/(N q).
 pub(super) fn weighted_order(outlook: &Outlook<'_>, chances: Vec<f32>) -> Order {
+    let draws = weighted_draws(outlook, chances);
+    let draws = shuffle_large(draws, &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order));
+    Order { ids: draws.iter().map(|&(id, _)| id).collect(), weights: draws.iter().map(|&(_, weight)| weight).collect() }
+}
+
+/// The same draws with their weights, not shuffled: those of one sample lie side by side.
+pub(super) fn weighted_draws(outlook: &Outlook<'_>, chances: Vec<f32>) -> Vec<(SampleId, f32)> {
     let rng = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Draw);
     let run = if chances.len() < LARGE { 1 } else { RUN };
     let mut draws: Vec<(SampleId, f32)> = Vec::with_capacity(chances.len());
-    {
-        let weigh = weigher(outlook, &chances);
-        let mut drawn: Vec<(u32, f32)> = Vec::with_capacity(2 * AHEAD * run);
-        let mut look_up = |drawn: &mut Vec<(u32, f32)>| {
-            draws.extend(drawn.drain(..).map(|(index, weight)| (outlook.owned[index as usize], weight)));
-        };
-        systematic(&chances, run, chances.len(), rng, |index, times| {
-            drawn.extend(std::iter::repeat_n((index, weigh(index as usize) as f32), times));
-            if drawn.len() >= AHEAD * run {
-                look_up(&mut drawn);
-            }
-        });
-        look_up(&mut drawn);
-    }
-    drop(chances);
-    let draws = shuffle_large(draws, &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order));
-    Order { ids: draws.iter().map(|&(id, _)| id).collect(), weights: draws.iter().map(|&(_, weight)| weight).collect() }
+    let weigh = weigher(outlook, &chances);
+    let mut drawn: Vec<(u32, f32)> = Vec::with_capacity(2 * AHEAD * run);
+    let mut look_up = |drawn: &mut Vec<(u32, f32)>| {
+        draws.extend(drawn.drain(..).map(|(index, weight)| (outlook.owned[index as usize], weight)));
+    };
+    systematic(&chances, run, chances.len(), rng, |index, times| {
+        drawn.extend(std::iter::repeat_n((index, weigh(index as usize) as f32), times));
+        if drawn.len() >= AHEAD * run {
+            look_up(&mut drawn);
+        }
+    });
+    look_up(&mut drawn);
+    draws
 }
 
 /// Neighbours that are drawn from together where there are very many samples: a line of a cache, fetched once.
