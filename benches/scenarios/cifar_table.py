@@ -28,9 +28,9 @@ RECIPES = (
     "shade:repeats=2",
     "shade:repeats=3",
     "importance",
-    "cost-aware:kappa=4",
-    "cost-aware",
+    "cost-aware:kappa=16",
     "cost-aware:kappa=64",
+    "cost-aware",
     # The control: the same tilt towards cached samples, steered by noise.
     "cost-aware:random_scores=1",
     # The other control: the cache's reuse without any score.

@@ -13,7 +13,7 @@ from lossfeed.typing import Policy, Sampler
 
 def right(data: lf.Data, sampler: Sampler, policy: Policy | None) -> None:
     loader = lf.Loader(data, 64, True, sampler, cache="2GiB", policy=policy, device=torch.device("cpu"))
-    lf.Loader((np.zeros((8, 2)), np.zeros(8)), sampler={"name": "cost-aware", "kappa": 16}, cache=0.5, framework="numpy")
+    lf.Loader((np.zeros((8, 2)), np.zeros(8)), sampler={"name": "cost-aware", "kappa": 64}, cache=0.5, framework="numpy")
     lf.Loader(data, sampler=torch.utils.data.RandomSampler(range(8)), pad={"ids": 0, "labels": "nested"})
     lf.Loader(data, pad={"ids": "packed", "labels": lf.Packed(length=2048, long="split", keys=["cu_seqlens"])})
     lf.Loader(data, num_workers="auto", batch_sampler=[[0, 1], [2]], score="loss", on_error="skip", cache_form="decoded", copy_path="mapped")

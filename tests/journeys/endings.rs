@@ -367,7 +367,7 @@ fn a_state_of_another_run_is_refused_and_what_differs_is_named() {
             arrays(1, 0),
             Settings { sampler: sampler("uniform"), ..base() },
         ),
-        ("sampler.kappa 16.0 (this loader: 4.0)", arrays(1, 0), Settings { sampler: kappa, ..base() }),
+        ("sampler.kappa 100.0 (this loader: 4.0)", arrays(1, 0), Settings { sampler: kappa, ..base() }),
         ("sampler.random_scores false (this loader: true)", arrays(1, 0), Settings { sampler: noise, ..base() }),
         ("score gradient_norm (this loader: loss)", arrays(1, 0), Settings { score: Some(ScoreKind::Loss), ..base() }),
         ("smoothing 0.5 (this loader: 0.25)", arrays(1, 0), Settings { smoothing: Some(0.25), ..base() }),

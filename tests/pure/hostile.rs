@@ -119,7 +119,8 @@ proptest! {
         let samplers = [
             (SamplerSettings::Importance(Importance::default()), MAX_GAIN + 1.0),
             (SamplerSettings::Importance(Importance { floor: 0.01 }), MAX_GAIN + 1.0),
-            (SamplerSettings::CostAware(CostAware::default()), 4.0 * MAX_GAIN + 1.0),
+            (SamplerSettings::CostAware(CostAware { kappa: 16.0, ..CostAware::default() }), 4.0 * MAX_GAIN + 1.0),
+            (SamplerSettings::CostAware(CostAware::default()), 10.0 * MAX_GAIN + 1.0),
             (SamplerSettings::Pads(Pads { repeats: 1.0, ..Pads::default() }), chance(MAX_GAIN)),
             (SamplerSettings::Pads(Pads { repeats: 1.0, corrected: true, ..Pads::default() }), chance(MAX_GAIN)),
             (SamplerSettings::Pads(Pads::as_coded(1.0)), chance(MAX_GAIN)),

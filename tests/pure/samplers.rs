@@ -149,7 +149,7 @@ fn an_epoch_draws_each_id_the_floor_or_the_ceiling_of_its_expectation() {
     let scores = scores();
     let run = Run { scores: &scores, world: 1, resident: &resident };
     let owned: Vec<u32> = (0..SAMPLES as u32).collect();
-    let (floor, kappa) = (0.2, 16.0f64);
+    let (floor, kappa) = (0.2, 100.0f64);
     let belief = |id: u32| scores.importance(id).map(f64::from);
     let mean = scores.mean().unwrap();
     let largest = (0..SAMPLES as u32).filter_map(belief).fold(0.0, f64::max);

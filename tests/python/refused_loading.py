@@ -19,7 +19,7 @@ CASES = [
     ('lf.Loader(pair, sampler="unifrom")', "SettingsError", "sampler 'unifrom' is unknown (did you mean 'uniform'?): use uniform,"),
     ('lf.Loader(pair, sampler="")', "SettingsError", "sampler '' is unknown: use uniform, pads, importance, cost-aware, echo,"),
     ('lf.Loader(pair, sampler=3)', "SettingsError", "sampler=3 is refused: give torch's samplers or anything that gives ids"),
-    ('lf.Loader(pair, sampler={})', "SettingsError", "sampler={} has no name: write {'name': 'cost-aware', 'kappa': 16}"),
+    ('lf.Loader(pair, sampler={})', "SettingsError", "sampler={} has no name: write {'name': 'cost-aware', 'kappa': 64}"),
     ('lf.Loader(pair, sampler={"name": "nope"})', "SettingsError", "sampler 'nope' is unknown: use uniform, pads, importance, cost-aware,"),
     ('lf.Loader(pair, sampler={"name": 3})', "SettingsError", "sampler={'name': 3} has no name: write {'name': 'cost-aware', 'kappa':"),
     ('lf.Loader(pair, sampler={"kappa": 3})', "SettingsError", "sampler={'kappa': 3} has no name: write {'name': 'cost-aware', 'kappa':"),

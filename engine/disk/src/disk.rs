@@ -236,7 +236,7 @@ impl Disk {
             shared.counts.dropped.fetch_add(1, Relaxed);
         } else if (now().as_millis() as u64) < shared.declined_until_ms.load(Relaxed) {
             shared.counts.declined.fetch_add(1, Relaxed);
-        } else if !shared.shelf.has(key) && !self.push(Item::Keep { key, cost_us, data: data.into() }) {
+        } else if !shared.keeps(key) && !self.push(Item::Keep { key, cost_us, data: data.into() }) {
             shared.counts.dropped.fetch_add(1, Relaxed);
         }
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -13,7 +14,8 @@ use proptest::prelude::*;
 
 use crate::read_at::{ReadAt, System};
 use crate::readers::THREADS;
-use crate::tests::{bytes_of, key, offer, plain, settings};
+use crate::shared::Item;
+use crate::tests::{bytes_of, key, offer, plain, reads, settings};
 use crate::writer::WriteAt;
 use crate::{Disk, Key, Reads};
 
@@ -285,4 +287,31 @@ proptest! {
         let numbers = disk.numbers();
         prop_assert_eq!(numbers.hits + numbers.misses, (keys.len() * threads) as u64);
     }
+}
+
+/// What is on the shelf while its forgetting is still queued will be gone: what is offered then must not be taken for
+/// there already.
+#[test]
+fn an_offer_behind_a_forgetting_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let held = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&held);
+    let waits: WriteAt = Box::new(move |file, bytes, at| {
+        while gate.load(Relaxed) {
+            std::thread::yield_now();
+        }
+        file.write_all_at(bytes, at)
+    });
+    let disk = Disk::open_with(&settings(folder.path(), 1 << 20), 64 << 10, waits).unwrap();
+    offer(&disk, key(1));
+    disk.settle();
+    held.store(true, Relaxed);
+    offer(&disk, key(2));
+    // As `forget` does it where a record comes to the shelf just after it has looked there.
+    disk.shared.begin_forgetting(key(1));
+    disk.shared.queue.lock().items.push_back(Item::Forget { key: key(1) });
+    offer(&disk, key(1));
+    held.store(false, Relaxed);
+    disk.settle();
+    assert!(reads(&disk, key(1)) && reads(&disk, key(2)));
 }

@@ -101,6 +101,12 @@ impl Shared {
         }
     }
 
+    /// Whether `key` is on the shelf and stays there. What is still to be forgotten does not: it may have come there
+    /// after the call that forgets it has looked.
+    pub(crate) fn keeps(&self, key: Key) -> bool {
+        self.shelf.has(key) && !self.forgetting.lock().contains_key(&key)
+    }
+
     /// The keys that may be looked for, where those are not all.
     pub(crate) fn lookable(&self, keys: &[Option<Key>]) -> Option<Vec<Option<Key>>> {
         let forgetting = self.forgetting.lock();

@@ -154,7 +154,7 @@ def sampler(value: Any, shuffle: Any) -> dict[str, Any]:
     elif isinstance(value, dict):
         settings = dict(value)
         if not isinstance(settings.get("name"), str):
-            raise SettingsError(f"sampler={value!r} has no name: write {{'name': 'cost-aware', 'kappa': 16}}")
+            raise SettingsError(f"sampler={value!r} has no name: write {{'name': 'cost-aware', 'kappa': 64}}")
     else:
         return {"name": "given"}
     if isinstance(settings.get("bytes"), str):

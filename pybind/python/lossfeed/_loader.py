@@ -38,7 +38,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         shuffle: True permutes by ``(seed, epoch)``; None or False walks the ids in order, unless ``sampler`` is given.
         sampler: torch's samplers, or whatever else gives ids: an epoch is taken from it whole when the epoch begins (as
             much as its ``len()``), and each rank gets what its own sampler gives. Or who comes next, by name or as a
-            dict with options (``{"name": "cost-aware", "kappa": 16}``): ``"uniform"`` (every id once an epoch,
+            dict with options (``{"name": "cost-aware", "kappa": 64}``): ``"uniform"`` (every id once an epoch,
             shuffled); ``"auto"`` (the one to use with a cache: ``"replay"`` where ``transform`` draws chance,
             ``"cost-aware"`` where it does not, ``"uniform"`` where there is nothing to gain; ``{"name": "auto",
             "augmented": True}`` if your loop augments batches itself, ``"fetches": 0.1`` for the share of rows that may

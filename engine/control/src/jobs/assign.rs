@@ -29,7 +29,7 @@ pub const READINGS: [Reading; 6] = [
 ];
 
 /// Part of the dataset in the cache, and part of the reads that hit: this project's cost-aware sampler on CIFAR-10
-/// (κ 16, the README's table).
+/// (κ 16, as it was on 2026-11-20).
 pub const SCORED_HITS: (f64, f64) = (0.2, 0.62);
 
 /// Gives every job that reads one of [`READINGS`] and a dataset of its own; a part `scored` of them, drawn too, choose

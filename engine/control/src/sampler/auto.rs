@@ -23,7 +23,8 @@ pub struct Auto {
     /// has it. Say so if the training loop augments batches itself.
     pub augmented: Option<bool>,
     /// The part of the rows that may be fetched once the cache is full, above 0 and at most 1: the fewer, the less is
-    /// read and the further accuracy may fall. `None`: a quarter for `replay`, as κ 16 has it for `cost-aware`.
+    /// read and the further accuracy may fall. `None`: a quarter for `replay`, and for `cost-aware` what its κ comes to
+    /// (a fifth and a little more on CIFAR-10).
     pub fetches: Option<f32>,
     /// The part of the time that training may wait for the source, above 0 and below 1. Before each epoch the part of
     /// the rows that may be fetched is then set by what the epoch before it was seen to wait ([`Pace`]), up to

@@ -19,7 +19,8 @@ pub struct CostAware {
     /// Share of the gains that is spread evenly, in (0, 1]. Default 0.2.
     pub floor: f32,
     /// What fetching a sample costs, in uses of a resident; at least 1. 1 ignores the cache; the chances of residents
-    /// rise with its square root, and with them the variance. Default 16.
+    /// rise with its square root, and with them the variance. Default 100, with which CIFAR-10 without augmentation was
+    /// learnt nearly as well as by `uniform`, at a third of its fetches (README).
     pub kappa: f32,
     /// The part of the draws that may miss, above 0 and at most 1: each epoch κ is then the one with which so many do,
     /// or 1 if fewer would anyway. `None`: as `kappa` says.
@@ -31,7 +32,7 @@ pub struct CostAware {
 
 impl Default for CostAware {
     fn default() -> Self {
-        Self { floor: 0.2, kappa: 16.0, fetches: None, random_scores: false }
+        Self { floor: 0.2, kappa: 100.0, fetches: None, random_scores: false }
     }
 }
 

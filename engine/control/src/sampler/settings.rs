@@ -26,7 +26,7 @@ pub const NAMES: [&str; 13] = [
     "auto",
 ];
 
-/// A sampler and its options. As JSON: `{"name": "cost-aware", "kappa": 16.0}`; options left out keep their defaults.
+/// A sampler and its options. As JSON: `{"name": "cost-aware", "kappa": 64.0}`; options left out keep their defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "kebab-case")]
 pub enum SamplerSettings {
