@@ -46,7 +46,8 @@ def run_of(case: Case, batches: int, **settings: Any) -> None:
 
 def long(case: Case) -> None:
     """120,000 batches with the policy that evicts at every miss, and by importance."""
-    for policy, sampler in (("lru", "uniform"), ("importance", "cost-aware")):
+    # Where fetches cost more, fewer samples come and go.
+    for policy, sampler in (("lru", "uniform"), ("importance", {"name": "cost-aware", "kappa": 16})):
         run_of(case, case.size(60_000, 4_000), policy=policy, sampler=sampler, num_workers=1, stats=False)
 
 
