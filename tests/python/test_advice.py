@@ -1,5 +1,6 @@
 """One warning where scores never come or weights are never read, and none where they are."""
 
+import re
 import time
 import warnings
 
@@ -169,6 +170,13 @@ def test_auto_looks_at_the_transform_and_at_what_it_is_told(images):
     assert chosen("auto", transform=moving) == chosen({"name": "auto", "augmented": True}) == "replay"
     assert chosen({"name": "auto", "augmented": False}, transform=moving) == "cost-aware"
     assert chosen("auto", transform=moving, cache=None) == chosen("auto", cache="100%") == "uniform"
+    def kappa(sampler, **keywords):
+        state = lf.Loader(images, 4, cache="50%", sampler=sampler, **keywords).state_dict()["engine"]
+        return float(re.search(rb'"sampler.kappa":"([0-9.]+)"', state)[1])
+
+    # Where nobody says whether the loop augments, fetches are saved with more care.
+    assert kappa("auto") == 16.0
+    assert kappa("auto", transform=still) == kappa({"name": "auto", "augmented": False}) == kappa("cost-aware") == 100.0
     with pytest.raises(lf.SettingsError, match="chooses the cache policy too"):
         lf.Loader(images, 4, cache="50%", sampler="auto", policy="lru")
     with pytest.raises(lf.SettingsError, match="agumented"):

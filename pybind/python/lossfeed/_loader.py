@@ -41,8 +41,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             dict with options (``{"name": "cost-aware", "kappa": 64}``): ``"uniform"`` (every id once an epoch,
             shuffled); ``"auto"`` (the one to use with a cache: ``"replay"`` where ``transform`` draws chance,
             ``"cost-aware"`` where it does not, ``"uniform"`` where there is nothing to gain; ``{"name": "auto",
-            "augmented": True}`` if your loop augments batches itself, ``"fetches": 0.1`` for the share of rows that may
-            be read from the source, ``"stall": 0.05`` for a wait of a twentieth of the time, ``"bytes": "200GB",
+            "augmented": True}`` if your loop augments batches, ``False`` if nobody does, ``"fetches": 0.1`` for the part
+            of the rows that may be read, ``"stall": 0.05`` for a wait of a twentieth of the time, ``"bytes": "200GB",
             "epochs": 90`` for a budget of so many epochs; it begins without scores, and goes by them from the epoch
             after ``batch.weight`` was read, as :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient variance
             per byte fetched), ``"importance"``, ``"replay"`` and ``"echo"`` (the cache as a buffer that turns over,

@@ -216,7 +216,7 @@ def _settings(
     sampler = _keywords.sampler(asked.sampler, asked.shuffle)
     if order is not None:
         sampler = {"name": "given", "batches": order.batches}
-    if sampler["name"] == "auto" and sampler.get("augmented") is None:
+    if sampler["name"] == "auto" and sampler.get("augmented") is None and asked.transform is not None:
         sampler["augmented"] = delivery.random
     batch_size, drop_last = _keywords.whole("batch_size", asked.batch_size, 1), _keywords.flag("drop_last", asked.drop_last)
     if order is not None:

@@ -28,7 +28,7 @@ mod uniform;
 mod weighted;
 
 pub use as_coded::PadsAsCoded;
-pub use auto::{Auto, Chosen, Circumstances};
+pub use auto::{Auto, CAREFUL_KAPPA, Chosen, Circumstances};
 pub use batches::Batches;
 pub use block::{Block, Blocks, ReadCost};
 pub use budget::{Budget, EpochSize};

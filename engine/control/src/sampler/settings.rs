@@ -263,7 +263,10 @@ impl From<Chosen> for SamplerSettings {
                 let usual = Replay::default();
                 Self::Replay(Replay { fresh: fetches.map_or(usual.fresh, f64::from), block, ..usual })
             }
-            Chosen::CostAware { fetches } => Self::CostAware(CostAware { fetches, ..CostAware::default() }),
+            Chosen::CostAware { fetches, kappa } => {
+                let usual = CostAware::default();
+                Self::CostAware(CostAware { fetches, kappa: kappa.unwrap_or(usual.kappa), ..usual })
+            }
         }
     }
 }

@@ -134,6 +134,9 @@ def make_loader(job: Job, recipe: Recipe, seed: int) -> Any:
     chosen: dict[str, Any] = {"policy": recipe.policy, **recipe.loader_options}
     if job.workers is not None:
         chosen["num_workers"] = job.workers
+    options = dict(recipe.sampler_options)
+    if recipe.sampler == "auto":
+        options.setdefault("augmented", job.augment != "none")
     name = "".join(c if c.isalnum() or c in "+-._=" else "_" for c in recipe.label)
     record = None if job.record is None else job.record / f"{name}-seed{seed}.csv.gz"
     return lf.Loader(
@@ -144,7 +147,7 @@ def make_loader(job: Job, recipe: Recipe, seed: int) -> Any:
         cache=job.cache,
         cache_form="decoded",
         transform=job.transform(),
-        sampler={"name": recipe.sampler, **recipe.sampler_options},
+        sampler={"name": recipe.sampler, **options},
         seed=seed,
         job=f"train {recipe.label} seed {seed}",
         record=record,
