@@ -6,9 +6,9 @@ use super::{Order, Outlook, Sampler, mixed, tilt};
 use crate::error::Result;
 
 /// q ∝ floor + (1 − floor) × importance / mean importance over the rank's own samples, as many draws as it owns, by
-/// systematic resampling; weights W/(N q), at most about 1/floor, mixed evenly over the epoch (`mixed.rs`). No sample is worth more than
-/// [`MAX_GAIN`](super::MAX_GAIN) average ones, so none is drawn more often than that an epoch (but for the rounding up
-/// of its mean). While nothing is scored: one shuffled pass.
+/// systematic resampling; weights W/(N q), at most about 1/floor, mixed evenly over the epoch (`mixed.rs`). No sample
+/// is worth more than [`MAX_GAIN`](super::MAX_GAIN) average ones, so none is drawn more often than that an epoch (but
+/// for the rounding up of its mean). While nothing is scored: one shuffled pass.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Importance {

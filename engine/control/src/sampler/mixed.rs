@@ -1,7 +1,7 @@
 //! Draws of unequal weight, mixed evenly over an epoch.
 //!
-//! In a shuffled order a batch has more heavy draws, or fewer, by luck, and its gradient is too long or too short for it;
-//! and a sample that is drawn four times may come twice within a few batches. Here
+//! In a shuffled order a batch has more heavy draws, or fewer, by luck, and its gradient is too long or too short for
+//! it; and a sample that is drawn four times may come twice within a few batches. Here
 //! - the draws of one sample are as far apart as they can be, from a start that is drawn;
 //! - draws are divided into classes of like weight, and each class is spread evenly over the epoch (proportional
 //!   stratification, Cochran 1977, chapter 5), so that every stretch has nearly the same share of each;
