@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::loader::checkpoint::{Checkpoint, Header, Tuned, WeightUse};
 use crate::policy::{self, Needs};
-use crate::sampler::{Dealt, Given, Leg, Order, Part, in_turn};
+use crate::sampler::{Given, Leg, Order, Part, in_turn};
 use std::collections::BTreeMap;
 
 /// Settings that need not be those of a state which another number of ranks left.
@@ -213,7 +213,7 @@ impl Engine {
         if !dealt.any() {
             return Ok(Taken { state: next(header.epoch.saturating_add(1)), note });
         }
-        let order = rest.map(|rest| of_rank(&rest, dealt, s.rank, s.world_size));
+        let order = rest.map(|rest| of_rank(&rest, s.rank, s.world_size));
         let planned = order.as_ref().map_or(0, |order| order.ids.len());
         let header = Header { delivered: dealt.first(), part: Some(part), planned, ..header.clone() };
         Ok(Taken { state: Checkpoint { header, scores: None, order, buffer: Vec::new() }, note })
@@ -272,8 +272,7 @@ impl Engine {
             ids: left.iter().filter_map(|place| all.ids.get(at(place)).copied()).collect(),
             weights: left.iter().filter_map(|place| all.weights.get(at(place)).copied()).collect(),
         };
-        let dealt = part.dealt(s.batch_size, s.drop_last, s.rank, s.world_size)?;
-        Ok((Some(of_rank(&rest, dealt, s.rank, s.world_size)), cut))
+        Ok((Some(of_rank(&rest, s.rank, s.world_size)), cut))
     }
 }
 
@@ -312,9 +311,10 @@ fn budget(states: &[Checkpoint], ranks: u32) -> Option<[u64; 4]> {
     (!all.is_empty()).then(|| std::array::from_fn(part))
 }
 
-/// What is dealt of `rest` to `rank` of `ranks`.
-fn of_rank(rest: &Order, dealt: Dealt, rank: u32, ranks: u32) -> Order {
-    let part = || (rank as usize..dealt.dealt().min(rest.ids.len())).step_by(ranks as usize);
+/// What `rank` of `ranks` holds of `rest`. Draws that no step of all ranks has room for are among it, behind its last
+/// batch: they are dealt again when the number of ranks changes once more.
+fn of_rank(rest: &Order, rank: u32, ranks: u32) -> Order {
+    let part = || (rank as usize..rest.ids.len()).step_by(ranks as usize);
     Order { ids: part().map(|at| rest.ids[at]).collect(), weights: part().map(|at| rest.weights[at]).collect() }
 }
 

@@ -41,6 +41,8 @@ pub struct Dealt {
     batches: Option<Batches>,
     /// Draws that are dealt, of all ranks.
     dealt: usize,
+    /// Draws that the rank holds: those that it is dealt, and those behind them which are dealt to nobody.
+    share: usize,
     /// Number of the first batch that is left.
     first: usize,
 }
@@ -55,14 +57,20 @@ impl Dealt {
     /// Batches are numbered so that the last one has the number that it has in a whole epoch of so many ranks.
     pub fn new(left: usize, draws: usize, batch_size: usize, drop_last: bool, rank: u32, ranks: u32) -> Self {
         let cut = |draws| Batches::new(draws, batch_size, drop_last, rank, ranks).ok();
-        let even = left - left % ranks.max(1) as usize;
+        let every = ranks.max(1) as usize;
+        let even = left - left % every;
         let (batches, dealt) = match cut(left) {
             Some(batches) => (Some(batches), left),
             None => (cut(even), even),
         };
         let whole = cut(draws).map_or(0, |batches| batches.len());
         let count = batches.map_or(0, |batches| batches.len());
-        Self { batches, dealt: if batches.is_some() { dealt } else { 0 }, first: whole.saturating_sub(count) }
+        Self {
+            batches,
+            dealt: if batches.is_some() { dealt } else { 0 },
+            share: left.saturating_sub(rank as usize).div_ceil(every),
+            first: whole.saturating_sub(count),
+        }
     }
     /// Whether a batch is left.
     pub fn any(&self) -> bool {
@@ -72,9 +80,10 @@ impl Dealt {
     pub fn dealt(&self) -> usize {
         self.dealt
     }
-    /// Draws that this rank gets.
+    /// Draws that this rank holds, in turn with the others. The last of them may be in no batch of its own; they stay
+    /// in its state, so that yet other ranks can be dealt them.
     pub fn share(&self) -> usize {
-        self.batches.map_or(0, |batches| batches.share())
+        self.share
     }
     /// Number of the first batch that is left.
     pub fn first(&self) -> usize {
@@ -230,7 +239,7 @@ mod tests {
             prop_assert_eq!(happens(&list, beyond, drop_last), None);
             for (rank, delivered) in delivered.iter().enumerate() {
                 let dealt = of(rank as u32);
-                let got: Vec<u32> = list[..dealt.dealt()].iter().copied().skip(rank).step_by(ranks as usize).collect();
+                let got: Vec<u32> = list.iter().copied().skip(rank).step_by(ranks as usize).collect();
                 prop_assert_eq!(dealt.share(), got.len());
                 let ends = dealt.ends();
                 prop_assert_eq!(&got[..ends.last().copied().unwrap_or(0)], delivered.as_slice());
