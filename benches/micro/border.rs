@@ -11,7 +11,7 @@
 
 use std::hint::black_box;
 
-use lossfeed::index::{Fenwick, ScoreTable};
+use lossfeed::index::{Fenwick, ScoreTable, Weight};
 use lossfeed::random::{Purpose, below, below_u128, generator};
 use lossfeed::sampler::{Outlook, SamplerSettings, random_belief};
 
@@ -46,7 +46,7 @@ fn main() {
         drop((order, owned));
 
         let mut tree = Fenwick::new(samples as usize);
-        let weight = |id: u32| Some((random_belief(6, id) * 1e6) as u32);
+        let weight = |id: u32| Some(Weight::Of((random_belief(6, id) * 1e6) as u32));
         // Not all of a large one: a place costs the same whatever the others hold.
         let filled = samples.min(4 * MEASURED);
         let places = (0..filled).map(|k| (u64::from(k) * u64::from(samples) / u64::from(filled)) as u32);

@@ -180,6 +180,10 @@ impl EngineSource for Callback {
         }
     }
 
+    fn remember(&self, id: SampleId, payload_bytes: u32, _tail_bytes: u32) {
+        self.note_size(id, payload_bytes as usize);
+    }
+
     fn name(&self, id: SampleId) -> String {
         format!("item {id}")
     }

@@ -1,5 +1,6 @@
 """Runs that go on with another number of ranks, and that are killed: nothing lost, nothing twice, the right bytes."""
 
+import contextlib
 import json
 import pickle
 import random
@@ -137,6 +138,50 @@ def test_what_is_not_delivered_is_said(data):
     with pytest.warns(lf.ResumeWarning, match="sampler echo goes by what each of 2 ranks .*epoch 1 comes next"):
         alone.load_state_dict({"ranks": [loader.state_dict() for loader in before]})
     assert len(steps([alone])[0]) == N
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+@pytest.mark.parametrize("taken", [0, 2])
+def test_a_buffer_that_was_chosen_and_draws_by_score_goes_to_other_ranks(data, count, taken):
+    chosen = {"sampler": {"name": "auto", "augmented": True}, "cache": "15%"}
+    loaders = ranks(data, 2, **chosen)
+    for _ in range(3):
+        for loader in loaders:
+            for batch in loader:
+                assert batch.weight is not None
+                loader.score_losses(1.0 + batch.ids.float() % 7, batch)
+    if taken:
+        steps(loaders, taken)
+    states = [loader.state_dict() for loader in loaders]
+    others = ranks(data, count, **chosen)
+    with pytest.warns(UserWarning, match="is not delivered") if taken else contextlib.nullcontext():
+        for loader in others:
+            loader.load_state_dict({"ranks": states})
+    saved = [loader.state_dict() for loader in others]
+    again = ranks(data, count, **chosen)
+    for loader, state in zip(again, saved):
+        loader.load_state_dict(state)
+    assert others[0].epoch == 3 + (taken > 0)
+    for _ in range(2):
+        ids, numbers = steps(others)
+        assert (ids, numbers) == steps(again)
+        assert len(set(ids)) > N // 4
+
+
+@pytest.mark.parametrize("augmented", [True, False])
+@pytest.mark.parametrize("path", [(4, 3), (3, 2), (2, 1)], ids=str)
+def test_a_budget_goes_to_other_ranks(data, augmented, path):
+    """Each rank's part of the rows follows from the size of its share, so it is no reason to refuse a state."""
+    budget = {"name": "auto", "augmented": augmented, "bytes": N * 12 * 30, "epochs": 90}
+    loaders = ranks(data, path[0], sampler=budget, cache=200)
+    for _ in range(2):
+        steps(loaders)
+    states = [loader.state_dict() for loader in loaders]
+    others = ranks(data, path[1], sampler=budget, cache=200)
+    for loader in others:
+        loader.load_state_dict({"ranks": states})
+    assert {loader.epoch for loader in others} == {2}
+    steps(others)
 
 
 def test_together_goes_to_any_number_of_ranks(data):

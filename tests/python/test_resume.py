@@ -205,3 +205,131 @@ def test_closing_from_another_thread_in_mid_pass_is_an_error_and_no_end(numbers)
         for _ in loader:
             pass
     closing.join()
+
+
+class OfAnySize:
+    """Samples whose sizes are known only once they have been read."""
+
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, index):
+        return {"x": np.arange(1 + (index * 7) % 5, dtype=np.int32) + index, "y": index}
+
+
+def buffered(sampler, data=None, **settings):
+    settings = {"cache": "40%", "num_workers": 0, "seed": 1, "stats": False, **settings}
+    return lf.Loader((np.arange(60, dtype=np.float32), np.zeros(60)) if data is None else data, 4, sampler=sampler, **settings)
+
+
+def orders(loader, epochs, under_way=()):
+    """Ids and weights of what is left of a pass, and of whole epochs; every batch is scored."""
+    batches = []
+    for one in [under_way, *[loader] * epochs]:
+        for batch in one:
+            batches.append((batch.ids.tolist(), batch.weight.tolist()))
+            loader.score_losses(1.0 + torch.as_tensor(batch.ids).float() % 7, batch)
+    return batches
+
+
+@pytest.mark.parametrize("taken", [0, 5])
+@pytest.mark.parametrize("sampler", ["echo", "replay"])
+def test_a_buffer_goes_on_where_sizes_are_known_only_once_samples_were_read(sampler, taken):
+    def make():
+        data = lf.open(OfAnySize(), varying=True)
+        return buffered({"name": sampler, "lag": 8}, data, cache=2000, pad={"x": 0})
+
+    loader = make()
+    orders(loader, 3)
+    under_way = iter(loader if taken else ())
+    for _ in range(taken):
+        loader.score_losses(torch.ones(4), next(under_way))
+    state = loader.state_dict()
+    assert loader.stats()["residents"] > 10
+    resumed = make()
+    resumed.load_state_dict(pickle.loads(pickle.dumps(state)))
+    assert resumed.stats()["residents"] == loader.stats()["residents"]
+    assert orders(resumed, 3 + (taken > 0)) == orders(loader, 3, under_way)
+
+
+@pytest.mark.parametrize("sampler", ["echo", "replay", {"name": "auto", "augmented": True}], ids=str)
+def test_the_last_of_several_states_counts(sampler):
+    loader = buffered(sampler)
+    first = loader.state_dict()
+    orders(loader, 2)
+    second = loader.state_dict()
+    for states in ([second, second], [second, first], [first, second]):
+        several, one = buffered(sampler), buffered(sampler)
+        for state in states:
+            several.load_state_dict(state)
+        one.load_state_dict(states[-1])
+        assert orders(several, 3) == orders(one, 3)
+
+
+@pytest.mark.parametrize("augmented", [True, False])
+def test_weights_that_were_read_count_at_once(augmented):
+    """Else a run that is stopped in each of its first epochs would never come to use them."""
+    loader = buffered({"name": "auto", "augmented": augmented})
+    orders(loader, 1)
+    resumed = buffered({"name": "auto", "augmented": augmented})
+    resumed.load_state_dict(loader.state_dict())
+    # A buffer's scores count 64 batches later.
+    batches = orders(resumed, 8)
+    assert any(weight != 1 for _, weights in batches for weight in weights)
+    if augmented:  # what is resident is part of the state there
+        assert batches == orders(loader, 8)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_batch_that_nobody_saw_comes_again_though_a_bad_one_behind_it_was_passed_over(workers):
+    class Bad:
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            if index // 4 in (2, 3, 6):
+                raise ValueError("torn")
+            return np.full(2, index, np.float32), 0
+
+    class Stop(Exception):
+        pass
+
+    stops = [True]
+
+    def transform(data):
+        if stops[0] and data[0, 0] == 4:
+            # Those behind this one are found to be bad meanwhile.
+            deadline = time.monotonic() + 10
+            while workers and loader.stats()["bad_samples_total"] < 8 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            raise Stop
+        return data
+
+    def make():
+        return lf.Loader(Bad(), 4, num_workers=workers, on_error="skip", transform=transform, stats=False)
+
+    loader = make()
+    seen = []
+    with pytest.raises(Stop):
+        seen.extend(batch.ids.tolist() for batch in loader)
+    state = loader.state_dict()
+    stops[0] = False
+    resumed = make()
+    resumed.load_state_dict(state)
+    rest = [batch.ids.tolist() for batch in resumed]
+    assert seen + rest == [[4 * n, 4 * n + 1, 4 * n + 2, 4 * n + 3] for n in range(10) if n not in (2, 3, 6)]
+
+
+def test_a_buffer_says_that_nothing_takes_a_bad_batchs_place():
+    class Bad:
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            if index == 1:
+                raise ValueError("torn")
+            return np.zeros(2, np.float32), 0
+
+    loader = lf.Loader(Bad(), 1, sampler="echo", cache=1000, on_error="substitute", num_workers=0, stats=False)
+    with pytest.raises(lf.SampleError, match=r"decide each batch once: use a larger batch size"):
+        list(loader)

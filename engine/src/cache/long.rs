@@ -225,6 +225,14 @@ impl Cache {
         }
     }
 
+    /// Forgets a buffer sampler's residents, before a state's are put in their place. Nothing for other samplers. Before
+    /// the first pass only.
+    pub fn clear_buffer(&self) {
+        let mut state = self.whole();
+        state.control.clear_buffer();
+        self.gauge(&state);
+    }
+
     /// Puts back a buffer sampler's memory in a cache that has kept nothing yet.
     ///
     /// # Errors

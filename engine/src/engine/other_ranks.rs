@@ -5,7 +5,7 @@
 //! has what is exact, and what cannot be.
 
 use super::Engine;
-use crate::control::Cut;
+use crate::control::{Cut, EMPTY_BUFFER};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::loader::checkpoint::{Checkpoint, Header, Tuned, WeightUse};
@@ -169,8 +169,9 @@ impl Engine {
                 header.epoch.saturating_add(1)
             )));
         }
-        // Ranks that exchange scores draw from a table that every state holds.
-        let drawn_again = blind || (s.exchange && !whole);
+        // Ranks that exchange scores draw from a table that every state holds. What their orders have left would not do:
+        // where halved last batches differ in length, it is not in the order of the list that legs tell of.
+        let drawn_again = blind || s.exchange;
         if !drawn_again && !whole {
             return Err(self.needs_all(header, one, ranks));
         }
@@ -250,10 +251,9 @@ impl Engine {
             let news: Vec<u32> = states.iter().filter(mine).flat_map(|of| of.buffer.iter().skip(1).copied()).collect();
             state.buffer = std::iter::once(news.len() as u32 / 3).chain(news).collect();
         } else if self.settings.sampler.buffer().is_some() {
-            // An empty one: that of a loader that has not begun.
-            state.buffer = self.feed.cache.state(None)?.1;
+            state.buffer = vec![EMPTY_BUFFER];
         }
-        state.header.buffer = state.buffer.len();
+        (state.header.buffer, state.header.sizes) = (state.buffer.len(), 0);
         Ok(Taken { state, note })
     }
 

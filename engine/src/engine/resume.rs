@@ -9,9 +9,13 @@ use crate::loader::Iteration;
 use crate::loader::checkpoint::{Checkpoint, Header, WeightUse};
 use crate::sampler::Given;
 use crate::settings::ScoreKind;
+use crate::source::SIZE_UNKNOWN;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// Options of a sampler that a pace sets.
+const SET_BY_PACE: [&str; 2] = ["sampler.fresh", "sampler.fetches"];
 
 impl Engine {
     /// The run's state: position, beliefs and, where it cannot be drawn again, the epoch's order.
@@ -31,7 +35,7 @@ impl Engine {
         if let (None, Some(restored)) = (&clock.current, &clock.resume) {
             return restored.to_bytes();
         }
-        let seen = |i: &Iteration| i.seen().min(i.taken().saturating_sub(held));
+        let seen = |i: &Iteration| i.seen_but(held);
         // An epoch whose last batch was delivered is over, also if nobody asked for the end yet.
         let live = clock.current.as_ref().filter(|i| seen(i) < i.len());
         let (epoch, delivered) = match &live {
@@ -57,6 +61,8 @@ impl Engine {
             Some(Cut::At(ends)) if self.given_batches() => ends.iter().map(|&end| end as u32).collect(),
             _ => buffer,
         };
+        let (mut buffer, sizes) = (buffer, self.sizes_read());
+        buffer.extend(&sizes);
         let next = live.is_none().then_some(epoch);
         let tuned = self.tuning.as_ref().map(|tuning| tuning.lock().stored(next, &self.feed));
         let scored = scores.seen() > 0 || scores.failed() > 0;
@@ -70,6 +76,7 @@ impl Engine {
                 scored,
                 measured: self.scale.settled().map(|kind| kind.name().to_string()),
                 buffer: buffer.len(),
+                sizes: sizes.len(),
                 weights: self.weights.as_ref().map(|weights| *weights.lock()),
                 tuned: tuned.unwrap_or_default(),
                 part: live.and(clock.part.clone()),
@@ -80,6 +87,32 @@ impl Engine {
             buffer,
         }
         .to_bytes()
+    }
+
+    /// What a source knows of its samples' sizes since it has read them, for a buffer sampler's state: who is kept depends
+    /// on it. By sample its payload, then by sample its tail if there is one; empty where sizes are known from the start.
+    fn sizes_read(&self) -> Vec<u32> {
+        let source = &self.feed.source;
+        if self.settings.sampler.buffer().is_none() || source.sized() {
+            return Vec::new();
+        }
+        let ids = 0..source.len() as u32;
+        let mut sizes: Vec<u32> = ids.clone().map(|id| source.payload_bytes(id).min(SIZE_UNKNOWN) as u32).collect();
+        if ids.clone().any(|id| source.tail_bytes(id) > 0) {
+            sizes.extend(ids.map(|id| source.tail_bytes(id).min(SIZE_UNKNOWN) as u32));
+        }
+        sizes
+    }
+
+    /// Tells the source what [`Self::sizes_read`] wrote, of samples that it has not read itself.
+    fn remember_sizes(&self, sizes: &[u32]) {
+        let source = &self.feed.source;
+        let (payloads, tails) = sizes.split_at(source.len().min(sizes.len()));
+        for (id, &payload) in (0..).zip(payloads) {
+            if u64::from(payload) != SIZE_UNKNOWN && source.payload_bytes(id) == SIZE_UNKNOWN {
+                source.remember(id, payload, tails.get(id as usize).copied().unwrap_or(0));
+            }
+        }
     }
 
     pub(super) fn given_batches(&self) -> bool {
@@ -174,14 +207,20 @@ impl Engine {
         if self.weights.is_some() {
             all.insert("sampler.chosen_by".into(), "auto".into());
         }
-        if let Some(pace) = self.tuning.as_ref().and_then(|tuning| tuning.lock().told()) {
-            all.insert("sampler.pace".into(), pace);
-        }
         // The sampler's options one by one, so that a difference is named: sampler.name, sampler.kappa, …
         if let Ok(serde_json::Value::Object(options)) = serde_json::to_value(s.sampler) {
             all.extend(options.into_iter().map(|(name, value)| (format!("sampler.{name}"), value.to_string())));
         }
+        if let Some(pace) = self.pace_told() {
+            all.insert("sampler.pace".into(), pace);
+            // What may be fetched is set by it before each epoch, for each rank by the size of its share.
+            SET_BY_PACE.iter().for_each(|name| _ = all.remove(*name));
+        }
         all
+    }
+
+    fn pace_told(&self) -> Option<String> {
+        self.tuning.as_ref().and_then(|tuning| tuning.lock().told())
     }
 
     /// Whether a state is of a run like this one, but for the settings `free`.
@@ -192,8 +231,14 @@ impl Engine {
         let mine = self.identity();
         let none = String::from("none");
         let names: BTreeSet<&String> = header.identity.keys().chain(mine.keys()).collect();
-        // A seed that nobody chose is taken from the state.
-        let taken = |name: &String| free.contains(&name.as_str()) || (self.settings.open_seed && name == "seed");
+        // A seed that nobody chose is taken from the state. States of before have what a pace had set.
+        let paced = self.pace_told().is_some();
+        let taken = |name: &String| {
+            let name = name.as_str();
+            free.contains(&name)
+                || (self.settings.open_seed && name == "seed")
+                || (paced && SET_BY_PACE.contains(&name))
+        };
         let differs = |name: &&String| !taken(name) && header.identity.get(*name) != mine.get(*name);
         let differing: Vec<String> = names
             .into_iter()
@@ -269,7 +314,17 @@ impl Engine {
             _ => Vec::new(),
         };
         let mut clock = self.clock.lock();
-        let buffer = if self.settings.sampler.buffer().is_some() { &checkpoint.buffer[..] } else { &[] };
+        let (buffer, sizes) = match self.settings.sampler.buffer() {
+            Some(_) => checkpoint.buffer.split_at(checkpoint.buffer.len().saturating_sub(h.sizes)),
+            None => (&[][..], &[][..]),
+        };
+        if ![0, h.samples, 2 * h.samples].contains(&sizes.len()) {
+            return Err(Error::settings(format!(
+                "the state has {} sizes of {} samples: it is damaged",
+                sizes.len(),
+                h.samples
+            )));
+        }
         if !buffer.is_empty() && !self.feed.cache.is_new() {
             return Err(Error::usage(format!(
                 "a state of sampler {} goes into a loader that has not begun an epoch: make a new one",
@@ -280,6 +335,8 @@ impl Engine {
             old.stop();
             self.feed.cache.end(old.pass(), 0..0);
         }
+        // What another state had put there before is none of this run's.
+        self.feed.cache.clear_buffer();
         if let Some(seed) = brought {
             self.reseed(seed);
         }
@@ -295,6 +352,7 @@ impl Engine {
             *weights.lock() = was;
             cache.use_weights(was == WeightUse::Used);
         }
+        self.remember_sizes(sizes);
         if !buffer.is_empty() {
             self.feed.cache.restore_buffer(buffer, &|id| self.feed.record_bytes(id))?;
         }

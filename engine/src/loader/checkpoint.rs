@@ -44,6 +44,9 @@ pub struct Header {
     /// Numbers of a buffer sampler's memory, of what a rank has to share, or of a caller's own cut; else 0.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub buffer: usize,
+    /// How many of those, at their end, are what samples take, where the source knows it only once it has read them.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub sizes: usize,
     /// How far a run is that awaits weights; other runs await none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<WeightUse>,

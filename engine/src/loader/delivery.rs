@@ -4,7 +4,7 @@ use super::fill::Filled;
 use super::timesheet::Spent;
 use crate::error::{Error, Result};
 use crate::sync::{Condvar, Mutex};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// The ordered hand-over between workers and the consumer, at most a window of batches deep.
@@ -28,6 +28,8 @@ pub(super) struct Finished {
 struct State {
     ready: BTreeMap<usize, Finished>,
     next: usize,
+    /// Batches before `next` that were passed over.
+    passed: BTreeSet<usize>,
     /// Workers that may promise batches: those below this number.
     workers: usize,
     /// Batches that may be promised at a time.
@@ -53,6 +55,7 @@ impl State {
                 break;
             };
             self.nothing_good = Some(error);
+            self.passed.insert(self.next);
             self.advance();
         }
         self.next - before
@@ -80,6 +83,7 @@ impl Delivery {
         let state = State {
             ready: BTreeMap::new(),
             next: first,
+            passed: BTreeSet::new(),
             workers,
             window,
             claimed: 0,
@@ -197,6 +201,15 @@ impl Delivery {
     /// Batches that were taken or passed over, counted from the epoch's start.
     pub(super) fn taken(&self) -> usize {
         self.state.lock().next
+    }
+
+    /// The same but for the last `held` batches that were taken, and those that were passed over behind them.
+    pub(super) fn taken_but(&self, held: usize) -> usize {
+        let state = self.state.lock();
+        (0..held).fold(state.next, |end, _| {
+            let last = (0..end).rev().find(|number| !state.passed.contains(number));
+            last.unwrap_or(0)
+        })
     }
 
     /// Whether the consumer would not have to wait now.

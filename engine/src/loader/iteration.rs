@@ -102,9 +102,14 @@ impl Iteration {
         self.held.store(held, Relaxed);
     }
 
-    /// Batches the consumer has seen: [`Self::taken`] less those given back.
+    /// Where the consumer stands: [`Self::taken`] but for those given back.
     pub fn seen(&self) -> usize {
-        self.taken().saturating_sub(self.held.load(Relaxed))
+        self.seen_but(0)
+    }
+
+    /// The same if the last `held` batches that were taken were not seen either.
+    pub fn seen_but(&self, held: usize) -> usize {
+        self.delivery.taken_but(held.max(self.held.load(Relaxed)))
     }
 
     /// Whether the consumer has seen every batch.

@@ -159,6 +159,9 @@ impl Source for Concat {
     fn delivered(&self, id: SampleId, payload: &[u8]) {
         self.of(id, |part, id| part.delivered(id, payload));
     }
+    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
+        self.of(id, |part, id| part.remember(id, payload_bytes, tail_bytes));
+    }
     fn expected_bytes(&self, id: SampleId) -> Option<u64> {
         self.of(id, |part, id| part.expected_bytes(id)).flatten()
     }

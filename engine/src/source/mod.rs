@@ -283,6 +283,10 @@ pub trait Source: Send + Sync {
     /// becomes known, and not when it is read: that may be at any time before.
     fn delivered(&self, _id: SampleId, _payload: &[u8]) {}
 
+    /// What [`Self::payload_bytes`] and [`Self::tail_bytes`] said of a sample in the process that a run goes on from. It
+    /// is known from now on, as if the sample had been delivered. Nothing where samples are [`Self::sized`].
+    fn remember(&self, _id: SampleId, _payload_bytes: u32, _tail_bytes: u32) {}
+
     /// Of encoded images with a tail: the tail's size in bytes, known when the payload's is.
     fn tail_bytes(&self, _: SampleId) -> u64 {
         0

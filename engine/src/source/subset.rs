@@ -112,6 +112,11 @@ impl Source for Subset {
             self.inner.delivered(id, payload);
         }
     }
+    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
+        if let Some(id) = self.inner(id) {
+            self.inner.remember(id, payload_bytes, tail_bytes);
+        }
+    }
     fn expected_bytes(&self, id: SampleId) -> Option<u64> {
         self.inner.expected_bytes(self.inner(id)?)
     }

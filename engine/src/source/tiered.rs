@@ -235,6 +235,9 @@ impl<T: Tier> Source for Tiered<T> {
     fn delivered(&self, id: SampleId, payload: &[u8]) {
         self.source.delivered(id, payload);
     }
+    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
+        self.source.remember(id, payload_bytes, tail_bytes);
+    }
     fn tail_bytes(&self, id: SampleId) -> u64 {
         self.source.tail_bytes(id)
     }

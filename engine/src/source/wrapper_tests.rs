@@ -89,6 +89,9 @@ impl Source for Odd {
     fn delivered(&self, id: SampleId, payload: &[u8]) {
         self.hears(format!("delivered {id} {payload:?}"));
     }
+    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
+        self.hears(format!("remember {id} {payload_bytes} {tail_bytes}"));
+    }
     fn tail_bytes(&self, id: SampleId) -> u64 {
         if id < SAMPLES { self.of(id) } else { 0 }
     }
@@ -242,8 +245,10 @@ fn answers_as_what_it_wraps(wrapper: &dyn Source, places: &Places, wrapped: &[Ar
         assert_eq!(wrapper.name(id), odd.name(inner));
         assert_eq!(wrapper.proof(id), odd.proof(inner));
         wrapper.delivered(id, &[7]);
+        wrapper.remember(id, 9, 4);
         wrapper.doubt(&[id]);
-        assert_eq!(odd.heard(), [format!("delivered {inner} [7]"), format!("doubt {inner}")], "{id}");
+        let heard = [format!("delivered {inner} [7]"), format!("remember {inner} 9 4"), format!("doubt {inner}")];
+        assert_eq!(odd.heard(), heard, "{id}");
     }
     let none = places.len() as SampleId;
     assert_eq!((wrapper.payload_bytes(none), wrapper.tail_bytes(none), wrapper.name(none)), (0, 0, String::new()));

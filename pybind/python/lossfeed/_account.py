@@ -39,9 +39,12 @@ class Account:
         return self._engine
 
     def deliver(self, wait: bool = False) -> None:
-        """Takes up the scores that have come from devices without our kernels; all that are on their way if `wait`."""
+        """Takes up the scores that have come from devices without our kernels; all that are on their way if `wait`. And
+        says whether weights were read."""
         if self.mail is not None:
             self.mail.deliver(wait)
+        if self._engine is not None and self.uses.weight_read:
+            self._engine.weights_are_read()
 
     @property
     def dropped_total(self) -> int:

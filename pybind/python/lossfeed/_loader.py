@@ -259,8 +259,6 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         if self._settings["exchange"]:
             self.exchange(self._group)
         self._account.deliver()
-        if self._account.uses.weight_read:
-            engine.weights_are_read()
         if self._seeds is not None:
             self._seeds.begin(engine)
             self._line.seed = engine.seed() or 0

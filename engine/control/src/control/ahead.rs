@@ -272,8 +272,11 @@ impl Control {
         let (plan, taken) = (&pass.plan, buffered.taken());
         let next = pass.next.max(buffered.decided()).min(plan.len());
         let last = plan.len().saturating_sub(2).max(next);
-        let fresh = |batch: usize| buffered.buffer.fresh(plan.range(batch).len());
-        let new = fresh(next) * (last - next) + (last..plan.len()).map(fresh).sum::<usize>();
+        let fresh = |batches: Range<usize>| {
+            let serials = buffered.base + batches.start as u64..buffered.base + batches.end as u64;
+            buffered.buffer.fresh(plan.range(batches.start).len(), serials)
+        };
+        let new = fresh(next..last) + (last..plan.len()).map(|batch| fresh(batch..batch + 1)).sum::<usize>();
         taken..(taken + new.min(rows.len())).min(plan.order.ids.len())
     }
 }

@@ -14,6 +14,9 @@ use crate::ledger::Access;
 use crate::sampler::{Blocks, BufferOptions, Sampler};
 use crate::types::SampleId;
 
+/// A buffer's state that has nobody in it, of a run that other ranks go on with.
+pub const EMPTY_BUFFER: u32 = u32::MAX;
+
 /// What a buffer sampler's run knows beside beliefs, books and the plan.
 pub(super) struct Buffered {
     pub(super) buffer: Buffer,
@@ -185,7 +188,18 @@ impl Control {
         self.buffered.as_ref().map_or(Ok(Vec::new()), |buffered| buffered.write(live))
     }
 
+    /// Forgets a buffer sampler's residents and where its stream stood, before the first pass.
+    pub fn clear_buffer(&mut self) {
+        let Some(buffered) = &mut self.buffered else { return };
+        **buffered = Buffered::new(Buffer::new(buffered.buffer.setup.clone(), self.scores.len()));
+        if let Books::Here(ledger) = &mut self.books {
+            let residents: Vec<SampleId> = ledger.residents_iter().collect();
+            residents.into_iter().for_each(|id| ledger.cancel(id));
+        }
+    }
+
     /// Puts back a buffer: the books must be at home and new. `bytes` as in [`Control::decide`].
+    /// [`EMPTY_BUFFER`] alone puts back nothing.
     ///
     /// # Errors
     /// `Settings` if the numbers are no buffer of this run.
@@ -194,6 +208,9 @@ impl Control {
         let (Books::Here(ledger), Some(buffered)) = (&mut self.books, &mut self.buffered) else {
             return Err(Error::internal("a buffer is restored where there is none"));
         };
+        if *words == [EMPTY_BUFFER] {
+            return Ok(());
+        }
         for id in buffered.read(words, samples)? {
             let kept = ledger.access(id, bytes, &self.scores, &mut self.victims);
             if kept != Access::Admitted || !self.victims.is_empty() {
@@ -241,8 +258,8 @@ impl Control {
         let buffer = &mut buffered.buffer;
         let size = pass.plan.range(number).len();
         buffer.full |= buffered.stream + buffered.taken as u64 >= buffer.setup.owned.len() as u64;
-        let fresh = buffer.fresh(size);
         let serial = buffered.base + number as u64;
+        let fresh = buffer.fresh(size, serial..serial + 1);
         let replays = buffer.draw(size - fresh, serial);
         let mut rows = Vec::with_capacity(size);
         let mut evicted = Vec::new();

@@ -28,6 +28,7 @@ mod stream_tests;
 
 pub use ahead::{Ahead, Foreseen, Room, Want};
 pub use buffer::BufferSetup;
+pub use buffered::EMPTY_BUFFER;
 pub use decision::{Decision, Evicted, Row, Turn, Verdict};
 pub use exchange::{News, What, merge};
 pub use plan::{Cut, Plan};
@@ -141,7 +142,7 @@ impl Control {
             drawing.seed = seed;
         }
         if let Some(buffered) = &mut self.buffered {
-            buffered.buffer.setup.seed = seed;
+            buffered.buffer.reseed(seed);
         }
     }
 

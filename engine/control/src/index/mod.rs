@@ -8,7 +8,7 @@ mod residents;
 mod sizes;
 pub mod table;
 
-pub use fenwick::Fenwick;
+pub use fenwick::{Fenwick, Weight};
 pub(crate) use id_set::IdSet;
 pub use next_use::NextUse;
 pub use queue::PriorityQueue;

@@ -237,9 +237,12 @@ impl<R: Reader> Source for Parquet<R> {
             Form::Images { tailed: true } => payload::picture_and_tail(payload).map_or(0, |(_, tail)| tail.len()),
             _ => 0,
         };
+        self.remember(id, payload.len() as u32, tail as u32);
+    }
+    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
         if let Some(sizes) = self.sizes.get(id as usize) {
-            for (size, bytes) in sizes.iter().zip([payload.len(), tail]) {
-                size.store(bytes as u32, Relaxed);
+            for (size, bytes) in sizes.iter().zip([payload_bytes, tail_bytes]) {
+                size.store(bytes, Relaxed);
             }
         }
     }

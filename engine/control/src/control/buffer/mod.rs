@@ -4,24 +4,21 @@
 //! its score. A batch's replays are drawn from those that were in the buffer before the batch's own arrivals enter
 //! it.
 
+mod by_score;
 mod deck;
 mod spread;
 mod words;
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::index::Fenwick;
 use crate::random::{Purpose, generator};
 use crate::sampler::BufferOptions;
 use crate::types::SampleId;
+use by_score::ByScore;
 use deck::Deck;
-use spread::Spread;
 pub(super) use words::{Reader, Words};
 
-/// An importance of 1. Beliefs become whole numbers of 2⁻²⁴, at most 128.
-const ONE: f64 = (1 << 24) as f64;
-/// The most that a resident weighs, in average residents of the moment at which it is believed.
-const MAX_GAIN: u64 = 16;
 /// Not in the buffer.
 const OUT: u32 = u32::MAX;
 
@@ -57,8 +54,7 @@ pub(super) struct Buffer {
     /// Passes over the residents decide who is used again, as long as there are any; else the scores do. A run that
     /// awaits weights has both.
     passes: Option<Deck>,
-    by_score: Option<Fenwick>,
-    spread: Spread,
+    by_score: Option<ByScore>,
     /// Whether anybody has left, or the stream has begun anew: until then every row of a batch is new.
     pub(super) full: bool,
 }
@@ -66,11 +62,10 @@ pub(super) struct Buffer {
 impl Buffer {
     pub(super) fn new(setup: BufferSetup, samples: usize) -> Self {
         let places = setup.residents_max.min(samples).max(1);
-        let by_score = setup.options.by_score.then(|| Fenwick::new(places));
+        let by_score = setup.options.by_score.then(|| ByScore::new(places, setup.seed, setup.rank));
         let passes = (by_score.is_none() || setup.awaits_weights).then(|| Deck::new(places));
-        let spread = Spread::new(if by_score.is_some() { places } else { 0 }, setup.seed, setup.rank);
         let (ring, place_of) = (vec![0; places], vec![OUT; samples]);
-        Self { setup, ring, tail: 0, head: 0, place_of, passes, by_score, spread, full: false }
+        Self { setup, ring, tail: 0, head: 0, place_of, passes, by_score, full: false }
     }
     /// From now on scores decide who is used again, if they are asked for at all.
     pub(super) fn use_weights(&mut self) {
@@ -78,16 +73,30 @@ impl Buffer {
             self.passes = None;
         }
     }
-    /// How many rows of a batch of `rows` come from the stream.
-    pub(super) fn fresh(&self, rows: usize) -> usize {
-        if !self.full {
-            return rows;
+    /// The run's seed, where it was left open until now. Whatever of the old one was drawn is drawn anew.
+    pub(super) fn reseed(&mut self, seed: u64) {
+        self.setup.seed = seed;
+        if let Some(by_score) = self.by_score.as_mut().filter(|_| self.tail == 0) {
+            *by_score = ByScore::new(self.ring.len(), seed, self.setup.rank);
         }
-        let fresh = ((self.setup.options.fresh * rows as f64).round() as usize).clamp(1, rows.max(1));
-        rows - (rows - fresh.min(rows)).min(self.eligible())
+    }
+    /// How many rows come from the stream in batches of `rows`, of these serial numbers.
+    ///
+    /// The part of the rows that is asked for holds over batches, whatever their size: a batch takes what is due by its
+    /// end, less what was due before it, and that may be nothing.
+    pub(super) fn fresh(&self, rows: usize, serials: Range<u64>) -> usize {
+        let batches = serials.end.saturating_sub(serials.start) as usize;
+        if !self.full {
+            return rows * batches;
+        }
+        // In 2³²ths of a row.
+        let each = (self.setup.options.fresh * rows as f64 * (1u64 << 32) as f64).round() as u128;
+        let due = |serial: u64| (u128::from(serial) * each + (1 << 31)) >> 32;
+        let asked = (due(serials.end.max(serials.start)) - due(serials.start)) as usize;
+        asked.clamp((rows - rows.min(self.eligible())) * batches, rows * batches)
     }
     fn eligible(&self) -> usize {
-        let by_score = self.by_score.as_ref().map_or(0, Fenwick::count);
+        let by_score = self.by_score.as_ref().map_or(0, ByScore::len);
         self.passes.as_ref().map_or(by_score, Deck::len)
     }
     fn place(&self, id: SampleId) -> Option<u32> {
@@ -104,9 +113,8 @@ impl Buffer {
         if let Some(deck) = &mut self.passes {
             deck.enter(place);
         }
-        if let Some(tree) = &mut self.by_score {
-            let weight = weight_of(tree, belief);
-            tree.set(place as usize, Some(weight));
+        if let Some(by_score) = &mut self.by_score {
+            by_score.enter(place as usize, belief);
         }
     }
     pub(super) fn leave(&mut self, id: SampleId) {
@@ -129,17 +137,14 @@ impl Buffer {
         if let Some(deck) = &mut self.passes {
             deck.leave(place);
         }
-        if let Some(tree) = &mut self.by_score {
-            tree.set(place as usize, None);
+        if let Some(by_score) = &mut self.by_score {
+            by_score.leave(place as usize);
         }
     }
     pub(super) fn rescore(&mut self, id: SampleId, belief: f32) {
         let Some(place) = self.place(id) else { return };
-        if let Some(tree) = &mut self.by_score
-            && tree.weight(place as usize).is_some()
-        {
-            let weight = weight_of(tree, Some(belief));
-            tree.set(place as usize, Some(weight));
+        if let Some(by_score) = &mut self.by_score {
+            by_score.rescore(place as usize, belief);
         }
     }
     /// Draws `count` residents for the batch of that serial number, with their weights.
@@ -151,32 +156,18 @@ impl Buffer {
             return drawn.filter_map(|place| ring.get(place as usize).map(|&id| (id, share))).collect();
         }
         let mut drawn = Vec::with_capacity(count);
-        if let Some(tree) = &self.by_score {
-            self.spread.draw(tree, count, |place, times| {
-                let weight = (f64::from(share) * tree.fair(place)) as f32;
-                drawn.extend(std::iter::repeat_n((ring[place], weight), times));
+        if let Some(by_score) = &mut self.by_score {
+            by_score.draw(count, |place, fair, times| {
+                drawn.extend(std::iter::repeat_n((ring[place], (f64::from(share) * fair) as f32), times));
             });
         }
         drawn
     }
     pub(super) fn metadata_bytes(&self) -> usize {
         let passes = self.passes.as_ref().map_or(0, Deck::metadata_bytes);
-        let by_score = self.by_score.as_ref().map_or(0, Fenwick::metadata_bytes);
-        (self.ring.capacity() + self.place_of.capacity()) * 4 + passes + by_score + self.spread.metadata_bytes()
+        let by_score = self.by_score.as_ref().map_or(0, ByScore::metadata_bytes);
+        (self.ring.capacity() + self.place_of.capacity()) * 4 + passes + by_score
     }
-}
-
-/// A belief as a whole number; without one, the mean of those in the buffer.
-fn weight_of(tree: &Fenwick, belief: Option<f32>) -> u32 {
-    let mean = tree.total().checked_div(tree.count() as u64).filter(|&mean| mean > 0);
-    let weight = match (belief, mean) {
-        (Some(belief), mean) => {
-            let most = mean.map_or(u64::from(u32::MAX >> 1), |mean| mean.saturating_mul(MAX_GAIN));
-            ((f64::from(belief).max(0.0) * ONE) as u64).min(most)
-        }
-        (None, mean) => mean.unwrap_or(ONE as u64),
-    };
-    weight.min(u64::from(u32::MAX >> 1)) as u32
 }
 
 #[cfg(test)]

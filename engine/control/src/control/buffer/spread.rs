@@ -83,11 +83,12 @@ impl<F: FnMut(usize, usize)> Draw<'_, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::Weight;
     use crate::random::below;
 
     fn tree(weights: &[Option<u32>]) -> Fenwick {
         let mut tree = Fenwick::new(weights.len());
-        weights.iter().enumerate().for_each(|(place, &weight)| tree.set(place, weight));
+        weights.iter().enumerate().for_each(|(place, &weight)| tree.set(place, weight.map(Weight::Of)));
         tree
     }
 
@@ -133,9 +134,7 @@ mod tests {
                 all += count;
                 for place in 0..places {
                     had[place] += now[place];
-                    let due = tree
-                        .weight(place)
-                        .map_or(0.0, |weight| all as f64 * tree.chance_of(weight) as f64 / tree.span() as f64);
+                    let due = all as f64 * tree.chance_of(place) as f64 / tree.span() as f64;
                     let off = (had[place] as f64 - due).abs();
                     assert!(off < f64::from(levels), "{places} places, {place}: {} of {due}", had[place]);
                 }
@@ -160,13 +159,12 @@ mod tests {
                     if let Some(which) = [0, 9].iter().position(|&of| of == batch) {
                         for place in 0..places {
                             had[place][which] += now[place];
-                            let chance = tree.weight(place).map_or(0, |weight| tree.chance_of(weight));
-                            chances[which][place] = 2.0 * chance as f64 / tree.span() as f64;
+                            chances[which][place] = 2.0 * tree.chance_of(place) as f64 / tree.span() as f64;
                         }
                     }
                     let place = batch as usize % places;
-                    if let Some(weight) = tree.weight(place) {
-                        tree.set(place, Some(weight / 2 + batch * 3));
+                    if let Some(Weight::Of(weight)) = tree.weight(place) {
+                        tree.set(place, Some(Weight::Of(weight / 2 + batch * 3)));
                     }
                 }
             }
@@ -194,8 +192,7 @@ mod tests {
                 spread.draw(&tree, 20, |place, times| had[place] += times);
             }
             for (place, &had) in had.iter().enumerate() {
-                let weight = tree.weight(place).unwrap();
-                let mean = 600.0 * tree.chance_of(weight) as f64 / tree.span() as f64;
+                let mean = 600.0 * tree.chance_of(place) as f64 / tree.span() as f64;
                 squares += (had as f64 - mean).powi(2) / mean;
             }
         }
@@ -209,7 +206,7 @@ mod tests {
         let mut changing = tree(&vec![Some(1); 37]);
         let (mut one, mut other) = (Spread::new(37, 5, 0), Spread::new(37, 6, 0));
         for round in 0..100 {
-            changing.set(below(rng, 37) as usize, (round % 5 != 0).then_some(round));
+            changing.set(below(rng, 37) as usize, (round % 5 != 0).then_some(Weight::Of(round)));
             times(&mut one, &changing, 4, 37);
         }
         assert_ne!(one, other);

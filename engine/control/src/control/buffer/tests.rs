@@ -1,6 +1,7 @@
 //! What is drawn from the buffer, held to lists and to sums over all beginnings.
 
 use super::*;
+use crate::index::{Fenwick, Weight};
 use crate::random::below_u128;
 use crate::sampler::Block;
 
@@ -21,12 +22,12 @@ fn setup(by_score: bool, residents_max: usize) -> BufferSetup {
 fn weights_undo_the_chances() {
     for weights in [vec![0, 0, 0], vec![1, 5, 0, 2], vec![7], vec![0, 9], vec![3, 3, 3, 30]] {
         let mut tree = Fenwick::new(weights.len() + 2);
-        weights.iter().enumerate().for_each(|(place, &weight)| tree.set(place + 1, Some(weight)));
-        for (place, &weight) in weights.iter().enumerate() {
-            let chance = tree.chance_of(weight) as f64 / tree.span() as f64;
+        weights.iter().enumerate().for_each(|(place, &weight)| tree.set(place + 1, Some(Weight::Of(weight))));
+        for place in 0..weights.len() {
+            let chance = tree.chance_of(place + 1) as f64 / tree.span() as f64;
             assert!((tree.fair(place + 1) * chance * weights.len() as f64 - 1.0).abs() < 1e-12);
         }
-        assert_eq!(weights.iter().map(|&w| tree.chance_of(w)).sum::<u128>(), tree.span());
+        assert_eq!((0..weights.len()).map(|place| tree.chance_of(place + 1)).sum::<u128>(), tree.span());
     }
 }
 
@@ -38,7 +39,11 @@ fn a_tree_that_was_changed_is_the_tree_built_anew() {
     let mut weights = vec![None; 37];
     for round in 0..400u32 {
         let place = crate::random::below(rng, 37) as usize;
-        weights[place] = (round % 5 != 0).then(|| crate::random::below(rng, 1 << 31));
+        weights[place] = match round % 5 {
+            0 => None,
+            1 if round < 300 => Some(Weight::Average),
+            _ => Some(Weight::Of(crate::random::below(rng, 1 << 31))),
+        };
         tree.set(place, weights[place]);
         let mut anew = Fenwick::new(37);
         weights.iter().enumerate().for_each(|(place, &weight)| anew.set(place, weight));
@@ -47,15 +52,66 @@ fn a_tree_that_was_changed_is_the_tree_built_anew() {
             continue;
         }
         let mark = below_u128(rng, tree.span());
-        let total: u128 = weights.iter().flatten().map(|&w| u128::from(w)).sum();
+        let weighed: Vec<u32> = weights
+            .iter()
+            .flatten()
+            .filter_map(|weight| match weight {
+                Weight::Of(weight) => Some(*weight),
+                Weight::Average => None,
+            })
+            .collect();
+        let (total, weighed) = (weighed.iter().map(|&w| u128::from(w)).sum::<u128>(), weighed.len() as u128);
         let mut below = 0;
         let walked = weights.iter().position(|weight| {
-            let chance = |&w: &u32| if total == 0 { 1 } else { total + 4 * tree.count() as u128 * u128::from(w) };
-            below += weight.as_ref().map_or(0, chance);
+            below += match weight {
+                None => 0,
+                Some(_) if total == 0 => 1,
+                Some(Weight::Of(weight)) => total + 4 * weighed * u128::from(*weight),
+                Some(Weight::Average) => 5 * total,
+            };
             mark < below
         });
         assert_eq!(Some(tree.find(mark)), walked);
     }
+}
+
+/// A part of the rows is that part over batches of any size, and what is asked for many at once is what they take one
+/// by one.
+#[test]
+fn new_rows_are_as_many_over_batches_as_were_asked_for() {
+    for part in [0.25, 0.14, 1.0 / 64.0, 1.0, 0.333] {
+        for rows in [1usize, 2, 3, 6, 32, 128] {
+            let mut buffer = Buffer::new(setup(false, 200), 400);
+            buffer.setup.options.fresh = part;
+            (0..200).for_each(|id| buffer.enter(id, None));
+            assert_eq!(buffer.fresh(rows, 5..12), 7 * rows, "it fills at first");
+            buffer.full = true;
+            let each: Vec<usize> = (0..6400).map(|serial| buffer.fresh(rows, serial..serial + 1)).collect();
+            assert_eq!(each[100..300].iter().sum::<usize>(), buffer.fresh(rows, 100..300));
+            let due = 6400.0 * rows as f64 * part;
+            assert!((each.iter().sum::<usize>() as f64 - due).abs() <= 1.0, "{part} of {rows}");
+            let one = rows as f64 * part;
+            assert!(each.iter().all(|&of| (of as f64 - one).abs() < 1.0), "{part} of {rows}");
+        }
+    }
+    // As many as are missing of those that could be used again.
+    let mut few = Buffer::new(setup(false, 4), 8);
+    (0..3).for_each(|id| few.enter(id, None));
+    few.full = true;
+    assert_eq!((few.fresh(8, 0..1), few.fresh(8, 0..10), few.fresh(2, 0..10)), (5, 50, 5));
+}
+
+/// A run whose seed was left open draws what that seed draws.
+#[test]
+fn a_seed_that_comes_late_draws_what_it_draws() {
+    let mut late = Buffer::new(BufferSetup { seed: 0, ..setup(true, 50) }, 64);
+    late.reseed(3);
+    let mut known = Buffer::new(setup(true, 50), 64);
+    for id in 0..50 {
+        late.enter(id, Some(id as f32));
+        known.enter(id, Some(id as f32));
+    }
+    (0..20).for_each(|serial| assert_eq!(late.draw(7, serial), known.draw(7, serial)));
 }
 
 #[test]
@@ -187,7 +243,7 @@ fn over_all_beginnings_every_batch_has_the_mean_of_the_buffer() {
         (0..4).for_each(|id| buffer.enter(id, Some(beliefs[id as usize])));
         let mut behind = vec![1 << 31; 5];
         GRID.iter().zip([a, b, c]).for_each(|(&(node, parts), part)| behind[node] = middle(part, parts));
-        assert!(buffer.spread.restore(behind));
+        assert!(buffer.by_score.as_mut().unwrap().spread.restore(behind));
         for (batch, &rows) in batches.iter().enumerate() {
             for (id, weight) in buffer.draw(rows, batch as u64) {
                 times[batch][id as usize] += 1;

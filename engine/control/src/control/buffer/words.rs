@@ -2,7 +2,14 @@
 
 use super::{Buffer, OUT};
 use crate::error::{Error, Result};
+use crate::index::Weight;
 use crate::types::SampleId;
+
+/// A resident that weighs as much as the average one.
+const AVERAGE: u32 = OUT - 1;
+/// Among the first word's bits: the buffer is full; the power of two of its weights follows, as it always does now.
+const FULL: u32 = 1;
+const SCALED: u32 = 2;
 
 /// Numbers, written one after the other.
 #[derive(Default)]
@@ -55,7 +62,8 @@ impl Buffer {
     /// Residents in the order of their arrival, what they weigh, what this pass over them has drawn, and how far draws by
     /// score are behind.
     pub(in crate::control) fn write(&self, words: &mut Words) {
-        words.put(u32::from(self.full));
+        words.put(SCALED | if self.full { FULL } else { 0 });
+        words.put(self.by_score.as_ref().map_or(0, |by_score| by_score.exponent) as u32);
         words.long(self.tail);
         let size = self.ring.len() as u64;
         let residents: Vec<(u32, SampleId)> = (self.head..self.tail)
@@ -67,8 +75,12 @@ impl Buffer {
         for (place, id) in residents {
             words.put(id);
             words.put(place);
-            if let Some(tree) = &self.by_score {
-                words.put(tree.weight(place as usize).unwrap_or(OUT));
+            if let Some(by_score) = &self.by_score {
+                words.put(match by_score.tree.weight(place as usize) {
+                    Some(Weight::Of(weight)) => weight,
+                    Some(Weight::Average) => AVERAGE,
+                    None => OUT,
+                });
             }
         }
         if let Some(deck) = &self.passes {
@@ -77,15 +89,22 @@ impl Buffer {
             words.put(order.len() as u32);
             words.0.extend(order);
         }
-        words.put(self.spread.parts().len() as u32);
-        words.0.extend(self.spread.parts());
+        let behind = self.by_score.as_ref().map_or(&[0][..], |by_score| by_score.spread.parts());
+        words.put(behind.len() as u32);
+        words.0.extend(behind);
     }
 
     /// Puts back what [`Buffer::write`] wrote, into a new buffer of the same setup. Answers the residents in the
     /// order of their arrival.
     pub(in crate::control) fn read(&mut self, words: &mut Reader<'_>) -> Result<Vec<SampleId>> {
         let (samples, size) = (self.place_of.len(), self.ring.len() as u64);
-        self.full = words.get()? != 0;
+        let first = words.get()?;
+        self.full = first & FULL != 0;
+        // States without it have weights of the power that a new buffer begins with.
+        let exponent = if first & SCALED != 0 { Some(words.get()? as i32) } else { None };
+        if let (Some(by_score), Some(exponent)) = (&mut self.by_score, exponent) {
+            by_score.exponent = exponent.clamp(-200, 200);
+        }
         self.tail = words.long()?;
         self.head = self.tail;
         let count = words.count()?;
@@ -100,8 +119,15 @@ impl Buffer {
             self.head = self.head.min(self.tail - back);
             self.ring[place as usize] = id;
             self.place_of[id as usize] = place;
-            if let Some(tree) = &mut self.by_score {
-                tree.set(place as usize, Some(words.get()?).filter(|&weight| weight != OUT));
+            if let Some(by_score) = &mut self.by_score {
+                by_score.tree.set(
+                    place as usize,
+                    match words.get()? {
+                        OUT => None,
+                        AVERAGE => Some(Weight::Average),
+                        weight => Some(Weight::Of(weight)),
+                    },
+                );
             }
             residents.push(id);
         }
@@ -114,8 +140,12 @@ impl Buffer {
                 return Err(damaged("the pass over it names places that are empty"));
             }
         }
-        let behind = (0..words.count()?).map(|_| words.get()).collect::<Result<_>>()?;
-        if !self.spread.restore(behind) {
+        let behind: Vec<u32> = (0..words.count()?).map(|_| words.get()).collect::<Result<_>>()?;
+        let fits = match &mut self.by_score {
+            Some(by_score) => by_score.spread.restore(behind),
+            None => behind.len() == 1,
+        };
+        if !fits {
             return Err(damaged("its draws are those of another cache's size"));
         }
         Ok(residents)
