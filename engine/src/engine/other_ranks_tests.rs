@@ -337,6 +337,29 @@ fn what_some_ranks_could_not_share_is_dealt_to_others() {
     }
 }
 
+/// All states at first and one at the next change: where halved last batches differ in length, what the ranks' orders have
+/// left is not in the order of the list that one state tells of.
+#[test]
+fn ranks_that_exchange_go_by_the_list_with_all_states_too() {
+    let run = Run { exchange: true, ..run(66, SamplerSettings::Importance(Importance::default())) };
+    let life = |ranks, batch_size| Life { ranks, batch_size, batches: 0, saved: 0 };
+    let four = run.engines(life(4, 8)).unwrap();
+    exchange(&four);
+    let plans: Vec<Vec<SampleId>> = four.iter().map(|rank| rank.plan().unwrap().order.ids.clone()).collect();
+    let mut left = plans.concat();
+    let mut came = ids(&lives(&run, &four, 2));
+    let two = run.engines(life(2, 1)).unwrap();
+    assert_eq!(load(&two, &states(&four, None)), None);
+    came.extend(ids(&lives(&run, &two, 1)));
+    let three = run.engines(life(3, 2)).unwrap();
+    load(&three, &states(&two, Some(1)));
+    came.extend(ids(&lives(&run, &three, usize::MAX)));
+    for id in came {
+        left.swap_remove(left.iter().position(|of| *of == id).unwrap_or_else(|| panic!("{id} came too often")));
+    }
+    assert_eq!(left, []);
+}
+
 #[test]
 fn a_buffer_goes_on_with_the_next_epoch_and_says_so() {
     let run = run(64, SamplerSettings::Echo(Echo { lag: 16, ..Echo::default() }));
