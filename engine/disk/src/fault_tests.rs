@@ -315,3 +315,25 @@ fn an_offer_behind_a_forgetting_counts() {
     disk.settle();
     assert!(reads(&disk, key(1)) && reads(&disk, key(2)));
 }
+
+/// A forgetting that ends while an offer looks: the offer must not count what the forgetting took away as kept. The
+/// pause only gives a wrong order the time to show itself: a right one passes whatever the machine does.
+#[test]
+fn a_forgetting_that_ends_while_an_offer_looks_takes_nothing_from_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (disk, _) = tier(folder.path(), 1..2);
+    let shared = &disk.shared;
+    shared.begin_forgetting(key(1));
+    // The offering thread cannot see that the forgetting goes on or is over before this lets it.
+    let mut forgetting = shared.forgetting.lock();
+    std::thread::scope(|scope| {
+        let offers = scope.spawn(|| shared.keeps(key(1)));
+        std::thread::sleep(Duration::from_millis(100));
+        // What the writing thread does.
+        let (segment, at) = shared.shelf.find(key(1)).unwrap();
+        assert!(shared.shelf.forget(key(1), segment.number, at));
+        forgetting.remove(&key(1));
+        drop(forgetting);
+        assert!(!offers.join().unwrap(), "what is gone is not kept");
+    });
+}

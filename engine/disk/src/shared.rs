@@ -104,7 +104,10 @@ impl Shared {
     /// Whether `key` is on the shelf and stays there. What is still to be forgotten does not: it may have come there
     /// after the call that forgets it has looked.
     pub(crate) fn keeps(&self, key: Key) -> bool {
-        self.shelf.has(key) && !self.forgetting.lock().contains_key(&key)
+        // Before the shelf is looked at: what is not being forgotten any more is gone from it. The other way round the
+        // thread may finish a forgetting between the two looks, and what it took away would count as kept.
+        let forgotten = self.forgetting.lock().contains_key(&key);
+        !forgotten && self.shelf.has(key)
     }
 
     /// The keys that may be looked for, where those are not all.
