@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use proptest::prelude::*;
 
+use crate::folder::Folder;
 use crate::read_at::{ReadAt, System};
 use crate::readers::THREADS;
 use crate::shared::Item;
@@ -249,6 +250,32 @@ fn a_write_that_hangs_does_not_hold_up_whoever_drops_the_tier() {
     }
     drop(disk);
     drop(go);
+}
+
+/// The folder's lock is tried once for a queue, not once for each sample in it: whoever drops the tier waits for that.
+#[test]
+fn what_is_queued_behind_a_segment_that_could_not_be_begun_is_declined_with_it() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("tier");
+    let (disk, _) = tier(&path, 0..0);
+    let shared = &disk.shared;
+    let queue = |keys: std::ops::Range<u64>| {
+        let keep = |n| Item::Keep { key: key(n), cost_us: 1, data: bytes_of(key(n)).into() };
+        shared.queue.lock().items.extend(keys.map(keep));
+        shared.news.notify_one();
+        disk.settle();
+    };
+    let held = Folder::open(&path).unwrap().lock().unwrap();
+    queue(0..1);
+    drop(held);
+    assert_eq!((disk.numbers().declined, disk.numbers().written), (1, 0));
+    assert!(shared.declined_until_ms.swap(u64::MAX, Relaxed) > 0, "and for ten seconds from then");
+    // The time is up for none of these, however long this machine takes. Each would be written if it tried.
+    queue(1..6);
+    assert_eq!((disk.numbers().declined, disk.numbers().written), (6, 0));
+    shared.declined_until_ms.store(0, Relaxed);
+    queue(6..8);
+    assert_eq!((disk.numbers().declined, disk.numbers().written), (6, 2));
 }
 
 #[test]
