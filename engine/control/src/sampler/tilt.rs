@@ -170,7 +170,13 @@ pub(super) fn total(chances: &[f32]) -> f64 {
 /// With a `run` above 1 this is done twice. Runs of so many neighbours get their numbers of draws like that, and within
 /// each run evenly spaced marks from a start of its own share them out. Means are the same, `times` may be one more
 /// off.
-fn systematic(chances: &[f32], run: usize, draws: usize, rng: &mut ChaCha8Rng, take: impl FnMut(u32, usize)) {
+pub(super) fn systematic(
+    chances: &[f32],
+    run: usize,
+    draws: usize,
+    rng: &mut ChaCha8Rng,
+    take: impl FnMut(u32, usize),
+) {
     let start = unit(rng);
     systematic_from(start, chances, run, draws, rng, take);
 }
