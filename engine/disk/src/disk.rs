@@ -10,7 +10,7 @@ use std::time::Duration;
 use lossfeed_control::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 
-use crate::folder::{Folder, now};
+use crate::folder::Folder;
 use crate::format::record_bytes;
 use crate::policy::Policy;
 use crate::read_at::{ReadAt, System, Trouble};
@@ -68,7 +68,7 @@ pub struct Numbers {
     pub written_bytes: u64,
     /// Records that were not written: the queue was full, writing has ended, or they are too large.
     pub dropped: u64,
-    /// Records that were not written because what is there is worth as much.
+    /// Records that were not written because what is there is worth as much, or another process held the folder's lock.
     pub declined: u64,
     /// Segments that gave way.
     pub evicted_segments: u64,
@@ -234,7 +234,7 @@ impl Disk {
         let room = shared.segment_bytes - (format::HEAD.len() + format::TAIL) as u64;
         if shared.off.load(Relaxed) || record_bytes(data.len()) > room || data.len() > u32::MAX as usize {
             shared.counts.dropped.fetch_add(1, Relaxed);
-        } else if (now().as_millis() as u64) < shared.declined_until_ms.load(Relaxed) {
+        } else if shared.declines() {
             shared.counts.declined.fetch_add(1, Relaxed);
         } else if !shared.keeps(key) && !self.push(Item::Keep { key, cost_us, data: data.into() }) {
             shared.counts.dropped.fetch_add(1, Relaxed);

@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use proptest::prelude::*;
 
+use crate::folder::Folder;
 use crate::read_at::{ReadAt, System};
 use crate::readers::THREADS;
 use crate::shared::Item;
@@ -251,6 +252,32 @@ fn a_write_that_hangs_does_not_hold_up_whoever_drops_the_tier() {
     drop(go);
 }
 
+/// The folder's lock is tried once for a queue, not once for each sample in it: whoever drops the tier waits for that.
+#[test]
+fn what_is_queued_behind_a_segment_that_could_not_be_begun_is_declined_with_it() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("tier");
+    let (disk, _) = tier(&path, 0..0);
+    let shared = &disk.shared;
+    let queue = |keys: std::ops::Range<u64>| {
+        let keep = |n| Item::Keep { key: key(n), cost_us: 1, data: bytes_of(key(n)).into() };
+        shared.queue.lock().items.extend(keys.map(keep));
+        shared.news.notify_one();
+        disk.settle();
+    };
+    let held = Folder::open(&path).unwrap().lock().unwrap();
+    queue(0..1);
+    drop(held);
+    assert_eq!((disk.numbers().declined, disk.numbers().written), (1, 0));
+    assert!(shared.declined_until_ms.swap(u64::MAX, Relaxed) > 0, "and for ten seconds from then");
+    // The time is up for none of these, however long this machine takes. Each would be written if it tried.
+    queue(1..6);
+    assert_eq!((disk.numbers().declined, disk.numbers().written), (6, 0));
+    shared.declined_until_ms.store(0, Relaxed);
+    queue(6..8);
+    assert_eq!((disk.numbers().declined, disk.numbers().written), (6, 2));
+}
+
 #[test]
 fn what_fetches_had_cost_is_known_when_the_folder_is_opened_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -314,4 +341,26 @@ fn an_offer_behind_a_forgetting_counts() {
     held.store(false, Relaxed);
     disk.settle();
     assert!(reads(&disk, key(1)) && reads(&disk, key(2)));
+}
+
+/// A forgetting that ends while an offer looks: the offer must not count what the forgetting took away as kept. The
+/// pause only gives a wrong order the time to show itself: a right one passes whatever the machine does.
+#[test]
+fn a_forgetting_that_ends_while_an_offer_looks_takes_nothing_from_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (disk, _) = tier(folder.path(), 1..2);
+    let shared = &disk.shared;
+    shared.begin_forgetting(key(1));
+    // The offering thread cannot see that the forgetting goes on or is over before this lets it.
+    let mut forgetting = shared.forgetting.lock();
+    std::thread::scope(|scope| {
+        let offers = scope.spawn(|| shared.keeps(key(1)));
+        std::thread::sleep(Duration::from_millis(100));
+        // What the writing thread does.
+        let (segment, at) = shared.shelf.find(key(1)).unwrap();
+        assert!(shared.shelf.forget(key(1), segment.number, at));
+        forgetting.remove(&key(1));
+        drop(forgetting);
+        assert!(!offers.join().unwrap(), "what is gone is not kept");
+    });
 }

@@ -50,8 +50,15 @@ pub(crate) struct Folder {
 }
 
 /// The folder's lock; dropping it lets go.
-pub(crate) struct Locked {
-    _file: OwnedFd,
+pub(crate) struct Locked(OwnedFd);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Closing is not enough. The lock belongs to the open file, and a child that was forked meanwhile has a copy of
+        // the descriptor: it would hold the lock as long as it lives. The child itself drops none of these: the thread
+        // that has one does not exist there.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
 }
 
 impl Folder {
@@ -96,7 +103,7 @@ impl Folder {
         let file = rustix::fs::openat(self.fd.as_fd(), "lock", flags, Mode::RUSR | Mode::WUSR)?;
         for _ in 0..LOCK_TRIES {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Locked { _file: file }),
+                Ok(()) => return Ok(Locked(file)),
                 Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(LOCK_PAUSE),
                 Err(errno) => return Err(errno.into()),
             }
@@ -162,4 +169,27 @@ pub(crate) fn own(file: &File) -> bool {
 /// The time since 1970.
 pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fork copies descriptors, and so does `dup`: whoever has a copy holds the same open file.
+    #[test]
+    fn a_lock_that_was_let_go_is_not_held_by_copies_of_its_descriptor() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("tier");
+        let folder = Folder::open(&path).unwrap();
+        let locked = folder.lock().unwrap();
+        let inherited = locked.0.try_clone().unwrap();
+        let tries = || {
+            let file = File::open(path.join("lock")).unwrap();
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+        };
+        assert_eq!(tries(), Err(Errno::WOULDBLOCK));
+        drop(locked);
+        assert_eq!(tries(), Ok(()));
+        drop(inherited);
+    }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::Key;
-use crate::folder::Folder;
+use crate::folder::{Folder, now};
 use crate::policy::Policy;
 use crate::read_at::ReadAt;
 use crate::shelf::Shelf;
@@ -85,6 +85,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Whether nothing is worth being written for now, or nobody could find out.
+    pub(crate) fn declines(&self) -> bool {
+        (now().as_millis() as u64) < self.declined_until_ms.load(Relaxed)
+    }
+
     /// The forgetting of `key` is queued.
     pub(crate) fn begin_forgetting(&self, key: Key) {
         *self.forgetting.lock().entry(key).or_default() += 1;
@@ -104,7 +109,10 @@ impl Shared {
     /// Whether `key` is on the shelf and stays there. What is still to be forgotten does not: it may have come there
     /// after the call that forgets it has looked.
     pub(crate) fn keeps(&self, key: Key) -> bool {
-        self.shelf.has(key) && !self.forgetting.lock().contains_key(&key)
+        // Before the shelf is looked at: what is not being forgotten any more is gone from it. The other way round the
+        // thread may finish a forgetting between the two looks, and what it took away would count as kept.
+        let forgotten = self.forgetting.lock().contains_key(&key);
+        !forgotten && self.shelf.has(key)
     }
 
     /// The keys that may be looked for, where those are not all.

@@ -136,7 +136,10 @@ impl Writer {
         if self.active.as_ref().is_some_and(|a| a.bytes_with(data.len()) > self.shared.segment_bytes) {
             self.end();
         }
-        if self.active.is_none() && !self.shared.off.load(Relaxed) {
+        // What was queued before the last try to begin a segment is declined with it. A try for each would walk the
+        // folder for each. Where another process holds the lock it would wait a second for each, and a drop of the tier
+        // would wait for all of them.
+        if self.active.is_none() && !self.shared.off.load(Relaxed) && !self.shared.declines() {
             self.begin();
         }
         let Some(active) = &mut self.active else {

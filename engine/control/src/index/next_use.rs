@@ -129,9 +129,15 @@ impl NextUse {
     /// How many uses of `id` are planned before position `end`. As many steps. 0 without
     /// [`Needs::NEXT_USE`](crate::policy::Needs::NEXT_USE).
     pub fn count_before(&self, id: SampleId, end: u32) -> u32 {
-        let Known::Positions { next, after } = &self.known else { return 0 };
-        let place = |place: u32| (place < end && place != NEVER).then_some(place);
-        std::iter::successors(place(next[id as usize]), |&at| place(after[at as usize])).count() as u32
+        self.count_between(self.at(id), NEVER, end)
+    }
+    /// Of the uses of one sample, how many are planned from `from` on, which is one of them or [`NEVER`], and before
+    /// both `to` and `end`. As many steps. 0 without [`Needs::NEXT_USE`](crate::policy::Needs::NEXT_USE).
+    pub fn count_between(&self, from: u32, to: u32, end: u32) -> u32 {
+        let Known::Positions { after, .. } = &self.known else { return 0 };
+        // Below NEVER too, which is the largest number.
+        let place = |place: u32| (place < end.min(to)).then_some(place);
+        std::iter::successors(place(from), |&at| place(after[at as usize])).count() as u32
     }
     /// How many uses of `id` are planned, the next one included. At most 255 without
     /// [`Needs::NEXT_USE`](crate::policy::Needs::NEXT_USE), and 0 without any plan. As many steps as there are uses.

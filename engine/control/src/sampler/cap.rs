@@ -22,6 +22,19 @@ pub(super) struct Cut {
     pub(super) spread: f64,
 }
 
+impl Cut {
+    /// What a sample of this belief is worth, in average samples. `most` is the [`max_gain`] of those that were looked
+    /// at.
+    pub(super) fn worth(self, belief: f64, most: f64) -> f64 {
+        let own = match belief {
+            above if above > self.belief => most,
+            below if self.belief > 0.0 => most * below / self.belief,
+            _ => 0.0,
+        };
+        own + self.spread
+    }
+}
+
 /// Where to cut `beliefs` (at least 0 and finite, with this `mean`) so that none is worth more than [`max_gain`] times
 /// the mean of what is left; `None` if none is.
 ///
@@ -64,20 +77,10 @@ mod tests {
 
     fn worths(beliefs: &[f32]) -> Vec<f64> {
         let mean = beliefs.iter().map(|&b| f64::from(b)).sum::<f64>() / beliefs.len() as f64;
-        let Some(Cut { belief, spread }) = cut(beliefs.iter().copied(), mean) else {
+        let Some(cut) = cut(beliefs.iter().copied(), mean) else {
             return beliefs.iter().map(|&b| f64::from(b) / mean).collect();
         };
-        let cap = max_gain(beliefs.len());
-        let worth = |b: f64| {
-            if b > belief {
-                cap
-            } else if belief > 0.0 {
-                cap * b / belief
-            } else {
-                0.0
-            }
-        };
-        beliefs.iter().map(|&b| worth(f64::from(b)) + spread).collect()
+        beliefs.iter().map(|&b| cut.worth(f64::from(b), max_gain(beliefs.len()))).collect()
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! are full, and no weight corrects what is left out. The public code has β = 1, and on its command line values with
 //! which no sample is ever passed over (`reuse` 1). Departures, of which `corrected: false` undoes the last two:
 //! 1. an epoch is as long as any other, so that ranks step alike and trainings compare at equal steps: where the paper
-//!    saves steps, this walks on and meets the hard samples again. [`Iis::pass`] is one pass;
+//!    saves steps, this walks on and meets the hard samples again, or draws by the same chances where it would take
+//!    more than 128 passes. [`Iis::pass`] is one pass;
 //! 2. percentiles are among all of the rank's samples;
 //! 3. draws are made by systematic resampling: each sample comes as often as its chance says, rounded up or down;
 //! 4. weights W/(N q) undo the tilt, and a floor keeps every chance above 0, so that the mean is unbiased.

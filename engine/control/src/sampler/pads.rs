@@ -73,17 +73,19 @@ impl Pads {
         let known = |chances: &[f32]| {
             let known = chances.iter().filter(|&&c| c != AVERAGE);
             let (count, sum) = known.fold((0usize, 0.0), |(n, s), &c| (n + 1, s + f64::from(c)));
-            if count > 0 { sum / count as f64 } else { 0.0 }
+            (count, if count > 0 { sum / count as f64 } else { 0.0 })
         };
         // Cut where one belief would be most of the mean, and with it most of the draws.
         let values = chances.iter().copied().filter(|&c| c != AVERAGE);
         // Counted anew: the table's own mean forgets what small beliefs are once a huge one has come and gone.
-        let counted = known(&chances);
+        let (count, counted) = known(&chances);
         let mean = match cap::cut(values, counted) {
             None => counted,
             Some(cut) => {
-                chances.iter_mut().for_each(|c| *c = c.min(cut.belief as f32));
-                known(&chances)
+                let most = cap::max_gain(count);
+                let values = chances.iter_mut().filter(|c| **c != AVERAGE);
+                values.for_each(|c| *c = cut.worth(f64::from(*c), most) as f32);
+                known(&chances).1
             }
         };
         let least = mean as f32 / 100.0;
@@ -244,6 +246,39 @@ fn draw_at(chances: &[f32], draws: usize, marks: impl Iterator<Item = f64>) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::ScoreTable;
+
+    /// The share of the chances of those of 1,000 samples that have a loss of 1, `hot` of them. All others have 0, or
+    /// (`tried`) no score.
+    fn share_of_hot(hot: u32, tried: u32) -> f64 {
+        let mut scores = ScoreTable::new(1000, 0.0);
+        (0..1000 - tried).for_each(|id| _ = scores.record(id, if id < hot { 1.0 } else { 0.0 }, 0));
+        (1000 - tried..1000).for_each(|id| _ = scores.tried(id));
+        let owned: Vec<SampleId> = (0..1000).collect();
+        let resident = &|_| false;
+        let scores = &scores;
+        let outlook =
+            Outlook { owned: &owned, samples: 1000, epoch: 1, seed: 1, rank: 0, world_size: 1, scores, resident };
+        let chances = Pads::default().chances(&outlook);
+        tilt::total(&chances[..hot as usize]) / tilt::total(&chances)
+    }
+
+    /// So few that no cut makes them worth as little as they may be: each is worth the most then, and what is left of
+    /// the chances is spread.
+    #[test]
+    fn few_samples_with_a_loss_above_0_are_drawn_as_often_as_they_may_be() {
+        for hot in [1, 20, 61, 62, 63, 64, 200] {
+            let most = (16.0 * f64::from(hot) / 1000.0).min(1.0);
+            let share = share_of_hot(hot, 0);
+            assert!((share - most).abs() < 0.02, "{hot} hot: {share} of the chances, not {most}");
+        }
+        // Who was tried and got no score is worth an average sample, cut or not.
+        for hot in [20, 30, 32] {
+            let share = share_of_hot(hot, 500);
+            let most = (16.0 * f64::from(hot) / 500.0).min(1.0) / 2.0;
+            assert!((share - most).abs() < 0.02, "{hot} hot, 500 tried: {share} of the chances, not {most}");
+        }
+    }
 
     #[test]
     fn a_pick_takes_all_alike_and_chooses_the_rest_by_chance() {

@@ -3,12 +3,13 @@
 //! [`percentiles`] counts beliefs instead of sorting them, which takes two reads of them all. [`Passes`] keeps samples
 //! by them, as Selective-Backprop (Jiang et al. 2019) and iCACHE do.
 
-use super::{Order, Outlook};
+use super::{Order, Outlook, tilt};
 use crate::error::{Error, Result};
 use crate::index::Standing;
 use crate::index::queue::Key;
 use crate::random::{Purpose, generator, shuffle_large, unit};
 use crate::types::SampleId;
+use rand_chacha::ChaCha8Rng;
 
 /// Where a sample stands that was delivered and got no score: where an average one does.
 const AVERAGE: f32 = 0.5;
@@ -39,10 +40,19 @@ pub(super) fn percentiles(outlook: &Outlook<'_>) -> Option<Vec<f32>> {
     (scored > 0).then(|| outlook.owned.iter().map(share).collect())
 }
 
+/// An epoch that would take more passes than this, in the mean, is not made of passes: each looks at every sample.
+/// Where every sample has a score it takes beta + 1 at most, so up to 65. It takes more only where samples were
+/// delivered without getting a score and beta is above 7: with a high beta and few scores as many as samples.
+const MOST_PASSES: f64 = 128.0;
+
 /// Shuffled passes, each of which keeps a sample with chance percentile^beta: all of the unseen and of the largest.
 ///
 /// The published codes compare a loss with the last 1,024 that were met. Their share at most as large has the
 /// percentile among all as its mean, and 1/64 as its largest standard deviation; here is the mean itself.
+///
+/// Where an epoch would take more than [`MOST_PASSES`], it is one pass and then as many draws as are missing, by
+/// systematic resampling. A sample comes in them as often as it would in the passes, in the mean: in proportion to its
+/// chance.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Passes {
     pub(super) beta: f32,
@@ -63,32 +73,54 @@ impl Passes {
 
     /// What one pass keeps: fewer samples than the rank owns.
     pub(super) fn one(&self, outlook: &Outlook<'_>) -> Vec<SampleId> {
-        self.kept(outlook, 1)
+        Walk::new(outlook, self.beta).pass()
     }
 
     /// As many draws as the rank owns samples, from as many passes as that takes. Weights are 1, as published.
     pub(super) fn epoch(&self, outlook: &Outlook<'_>) -> Order {
-        let ids = self.kept(outlook, usize::MAX);
-        Order { weights: vec![1.0; ids.len()], ids }
+        let draws = outlook.owned.len();
+        let mut walk = Walk::new(outlook, self.beta);
+        let mut ids = Vec::with_capacity(draws);
+        let in_passes = tilt::total(&walk.chances) * MOST_PASSES >= draws as f64;
+        // Ends: the sample with the largest belief is kept in every pass.
+        while ids.len() < draws && (in_passes || ids.is_empty()) {
+            ids.extend(walk.pass().into_iter().take(draws - ids.len()));
+        }
+        ids.append(&mut walk.resampled(draws - ids.len()));
+        Order { weights: vec![1.0; draws], ids }
+    }
+}
+
+/// One epoch's passes on their way.
+struct Walk<'a> {
+    owned: &'a [SampleId],
+    chances: Vec<f32>,
+    order: ChaCha8Rng,
+    draw: ChaCha8Rng,
+}
+
+impl<'a> Walk<'a> {
+    fn new(outlook: &Outlook<'a>, beta: f32) -> Self {
+        let mut chances = percentiles(outlook).unwrap_or_else(|| vec![1.0; outlook.owned.len()]);
+        chances.iter_mut().for_each(|chance| *chance = chance.powf(beta));
+        let rng = |purpose| generator(outlook.seed, outlook.epoch, outlook.rank, purpose);
+        Self { owned: outlook.owned, chances, order: rng(Purpose::Order), draw: rng(Purpose::Draw) }
     }
 
-    /// Ends: the sample with the largest belief is kept in every pass.
-    fn kept(&self, outlook: &Outlook<'_>, passes: usize) -> Vec<SampleId> {
-        let draws = outlook.owned.len();
-        let mut chances = percentiles(outlook).unwrap_or_else(|| vec![1.0; draws]);
-        chances.iter_mut().for_each(|chance| *chance = chance.powf(self.beta));
-        let order = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order);
-        let chance = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Draw);
-        let mut kept = Vec::with_capacity(draws);
-        for _ in 0..passes {
-            if kept.len() == draws {
-                break;
-            }
-            let keeps = outlook.owned.iter().zip(&chances).filter(|&(_, &share)| unit(chance) < f64::from(share));
-            let pass = shuffle_large(keeps.map(|(&id, _)| id).collect(), order);
-            kept.extend(pass.into_iter().take(draws - kept.len()));
+    fn pass(&mut self) -> Vec<SampleId> {
+        let Self { owned, chances, order, draw } = self;
+        let keeps = owned.iter().zip(chances.iter()).filter(|&(_, &chance)| unit(draw) < f64::from(chance));
+        shuffle_large(keeps.map(|(&id, _)| id).collect(), order)
+    }
+
+    fn resampled(&mut self, draws: usize) -> Vec<SampleId> {
+        let mut drawn = Vec::with_capacity(draws);
+        if draws > 0 {
+            tilt::systematic(&self.chances, 1, draws, &mut self.draw, |index, times| {
+                drawn.extend(std::iter::repeat_n(self.owned[index as usize], times));
+            });
         }
-        kept
+        shuffle_large(drawn, &mut self.order)
     }
 }
 
@@ -192,5 +224,38 @@ mod tests {
             let epoch = with(scores, |outlook| Passes { beta }.epoch(outlook));
             assert_eq!(epoch.ids.len(), with(scores, |outlook| outlook.owned.len()));
         }
+    }
+
+    /// Nearly nothing has a score, and a pass keeps one or two samples: behind the first of them each comes as often as
+    /// its chance says, rounded up or down. By passes it would come as often on average, and more or less by chance;
+    /// and there would be as many passes as samples.
+    #[test]
+    fn an_epoch_of_which_a_pass_keeps_next_to_nothing_is_resampled() {
+        let owned: Vec<SampleId> = (0..20_000).collect();
+        let mut scores = ScoreTable::new(owned.len(), 0.0);
+        owned.iter().for_each(|&id| _ = scores.tried(id));
+        (0..10).for_each(|id| _ = scores.record(id, 1.0 + id as f32, 0));
+        let resident = &|_| false;
+        let (scores, owned) = (&scores, owned.as_slice());
+        let (mut orders, chances) = (Vec::new(), |id: SampleId| (f64::from(id + 1) / 10.0).powi(48));
+        let total: f64 = (0..10).map(chances).sum();
+        for seed in 0..20 {
+            let outlook = Outlook { owned, samples: 20_000, epoch: 4, seed, rank: 0, world_size: 1, scores, resident };
+            let passes = Passes { beta: 48.0 };
+            let (pass, order) = (passes.one(&outlook), passes.epoch(&outlook));
+            assert_eq!(order, passes.epoch(&outlook), "one seed, one order");
+            assert!((1..5).contains(&pass.len()) && order.ids[..pass.len()] == pass);
+            assert_eq!((order.ids.len(), order.weights.len()), (owned.len(), owned.len()));
+            let rest = &order.ids[pass.len()..];
+            for id in 0..10 {
+                let came = rest.iter().filter(|&&drawn| drawn == id).count() as f64;
+                let expected = rest.len() as f64 * chances(id) / total;
+                let range = (expected - 0.01).floor()..=(expected + 0.01).ceil();
+                assert!(range.contains(&came), "seed {seed}: {id} came {came} times, not {expected}");
+            }
+            orders.push(order.ids);
+        }
+        orders.dedup();
+        assert_eq!(orders.len(), 20, "another seed, another order");
     }
 }

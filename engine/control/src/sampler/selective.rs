@@ -3,7 +3,8 @@
 //! The original computes every sample's loss and propagates back only some; its stale variant takes losses of up to
 //! three epochs ago, and so can a sampler, which then fetches only those. Departures:
 //! 1. the epoch that renews the losses trains on every sample, because a loss is only known of what is delivered;
-//! 2. an epoch is as long as any other: where the original does less, this walks on into further passes;
+//! 2. an epoch is as long as any other: where the original does less, this walks on into further passes, or draws by
+//!    the same chances where those would be more than 128;
 //! 3. percentiles are among all of the rank's samples; its code takes them among the last 1,024 losses.
 
 use serde::{Deserialize, Serialize};

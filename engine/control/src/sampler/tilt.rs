@@ -2,8 +2,7 @@
 
 use std::hint::black_box;
 
-use super::cap::{self, Cut};
-use super::{Order, Outlook};
+use super::{Order, Outlook, cap};
 use crate::error::{Error, Result};
 use crate::index::Standing;
 use crate::random::{LARGE, Purpose, generator, shuffle, shuffle_large, unit};
@@ -44,17 +43,15 @@ pub(super) fn gains(outlook: &Outlook<'_>, floor: f32, belief: impl Fn(SampleId,
                 value => floor + (1.0 - floor) * worth(value),
             }
         }),
-        Some(Cut { belief, spread }) => {
+        Some(cut) => {
             let most = cap::max_gain(seen);
             gains.iter_mut().for_each(|gain| {
-                let worth = match f64::from(*gain) {
-                    _ if *gain == AVERAGE => 1.0,
-                    _ if *gain == UNSEEN => most,
-                    value if value > belief => most,
-                    value if belief > 0.0 => most * value / belief,
-                    _ => 0.0,
+                let worth = match *gain {
+                    AVERAGE => 1.0 + cut.spread,
+                    UNSEEN => most + cut.spread,
+                    value => cut.worth(f64::from(value), most),
                 };
-                *gain = floor + (1.0 - floor) * (worth + spread) as f32;
+                *gain = floor + (1.0 - floor) * worth as f32;
             });
         }
     }
@@ -173,7 +170,13 @@ pub(super) fn total(chances: &[f32]) -> f64 {
 /// With a `run` above 1 this is done twice. Runs of so many neighbours get their numbers of draws like that, and within
 /// each run evenly spaced marks from a start of its own share them out. Means are the same, `times` may be one more
 /// off.
-fn systematic(chances: &[f32], run: usize, draws: usize, rng: &mut ChaCha8Rng, take: impl FnMut(u32, usize)) {
+pub(super) fn systematic(
+    chances: &[f32],
+    run: usize,
+    draws: usize,
+    rng: &mut ChaCha8Rng,
+    take: impl FnMut(u32, usize),
+) {
     let start = unit(rng);
     systematic_from(start, chances, run, draws, rng, take);
 }
