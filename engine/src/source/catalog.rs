@@ -60,6 +60,11 @@ pub(super) fn key(name: &str) -> &str {
     name.get(..end).unwrap_or(name)
 }
 
+/// What follows the key's dot: `fine.cls` of `a/b.fine.cls`.
+pub(super) fn rest(name: &str) -> &str {
+    name.get(key(name).len() + 1..).unwrap_or("")
+}
+
 /// Names of all samples in one allocation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {

@@ -221,7 +221,12 @@ pub(super) fn short_read(name: &str, file: &str, offset: u64, wanted: u64, got: 
 
 /// A file that is not the one that was indexed; `now` says what it is.
 pub(super) fn changed(name: &str, file: &str, was_bytes: u64, now: &str) -> Error {
-    Error::unreadable(format!(
-        "{name}: {file} changed since it was indexed (it had {was_bytes} bytes; {now}): restore it, or open the dataset again"
-    ))
+    Error::unreadable(format!("{name}: {}", is_another(file, was_bytes, now)))
+}
+
+/// What [`changed`] says, without whose file it is.
+pub(super) fn is_another(file: &str, was_bytes: u64, now: &str) -> String {
+    format!(
+        "{file} changed since it was indexed (it had {was_bytes} bytes; {now}): restore it, or open the dataset again"
+    )
 }

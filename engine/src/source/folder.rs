@@ -1,9 +1,11 @@
 //! A class-per-folder directory, as torchvision's `ImageFolder` means it: the directories directly below the root are
-//! the classes, in the order of their names; images may lie deeper; links are followed.
+//! the classes, in the order of their names; images may lie deeper; links are followed. In each directory its files
+//! come first, then what lies in its directories. Hidden files and directories are passed over.
 //!
 //! What cannot be a sample does not stand in the way of those that are: a link that leads nowhere, or a name that is not
 //! UTF-8, is left out, counted, and told of once.
 
+use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::fs::{self, Metadata};
 use std::io::ErrorKind;
@@ -130,6 +132,19 @@ pub(super) fn catalog(root: &Path, listed: Contents) -> Result<Catalog> {
     catalog.classes = listed.directories;
     settled(&newest);
     Ok(catalog)
+}
+
+/// The order of ids, of two files by their paths below the root.
+pub(super) fn order(mut a: &str, mut b: &str) -> Ordering {
+    loop {
+        match (a.split_once('/'), b.split_once('/')) {
+            (Some((above_a, below_a)), Some((above_b, below_b))) if above_a == above_b => (a, b) = (below_a, below_b),
+            (Some((above_a, _)), Some((above_b, _))) => return above_a.cmp(above_b),
+            (None, Some(_)) => return Ordering::Less,
+            (Some(_), None) => return Ordering::Greater,
+            (None, None) => return a.cmp(b),
+        }
+    }
 }
 
 /// A class nobody can learn: most likely a wrong directory or a broken copy.

@@ -28,7 +28,7 @@ pub fn tar(bytes: &[u8]) {
     let Ok(found) = walk(Cursor::new(bytes), bytes.len() as u64, "the shard") else { return };
     within(&found, bytes.len() as u64);
     let mut names = HashSet::new();
-    for member in found.members.iter().chain(&found.others) {
+    for member in all_of(&found) {
         assert!(!member.name.starts_with('/') && member.name.split('/').all(|part| part != ".."), "{:?}", member.name);
     }
     for member in &found.members {
@@ -36,7 +36,7 @@ pub fn tar(bytes: &[u8]) {
     }
     let kept = index_cache::encode(KEY, &found);
     assert_eq!(index_cache::decode(&kept, KEY, bytes.len() as u64).as_ref(), Some(&found));
-    for fields in [&["png;jpg", "txt"][..], &["cls", "png"], &["txt", "json"]] {
+    for fields in [&["png;jpg", "txt"][..], &["cls", "png"], &["txt", "json"], &["txt", "fine.cls;cls", "a.cls"]] {
         groups(bytes, found.clone(), fields);
     }
 }
@@ -136,15 +136,19 @@ pub fn index(bytes: &[u8]) {
         let Some(found) = index_cache::decode(file, KEY, SHARD_BYTES) else { continue };
         within(&found, SHARD_BYTES);
         assert!(
-            found.members.capacity() + found.others.capacity() <= file.len(),
+            found.members.capacity() + found.others.capacity() + found.labels.capacity() <= file.len(),
             "memory that the file does not justify"
         );
         assert_eq!(index_cache::decode(&index_cache::encode(KEY, &found), KEY, SHARD_BYTES), Some(found));
     }
 }
 
+fn all_of(found: &ShardIndex) -> impl Iterator<Item = &Member> {
+    found.members.iter().chain(&found.others).chain(&found.labels)
+}
+
 fn within(found: &ShardIndex, shard_bytes: u64) {
-    for member in found.members.iter().chain(&found.others) {
+    for member in all_of(found) {
         assert!(member.offset.checked_add(member.bytes).is_some_and(|end| end <= shard_bytes), "{member:?}");
     }
 }
@@ -188,7 +192,10 @@ pub fn index_seeds() -> Vec<Vec<u8>> {
     };
     let ignored = Ignored { links: 1, escaping: 2, others: 3 };
     [vec![], vec![member(1, None)], (0..5).map(|n| member(n, Some(-(n as i64)))).collect()]
-        .map(|members| index_cache::encode(KEY, &ShardIndex { others: members.clone(), members, ignored }))
+        .map(|members| {
+            let (others, labels) = (members.clone(), members.clone());
+            index_cache::encode(KEY, &ShardIndex { members, others, labels, ignored })
+        })
         .into()
 }
 

@@ -11,7 +11,8 @@
 //!
 //! ```text
 //! 0   8  "lfindex\0"          little endian throughout
-//! 8   4  version (4: which endings are images' decides what is a member and what another file)
+//! 8   4  version (5: files that end in `.cls` have a list of their own, and a label is theirs, not an image's; which
+//!        endings are images' decides what is a member and what another file)
 //! 12  4  CRC-32 of everything after it
 //! 16  -  key: u32 length, UTF-8
 //!        ignored: links, escaping, others (u64 each)
@@ -19,6 +20,7 @@
 //! CRC-32 u32,
 //!        name u32 length + UTF-8
 //!        u32 other files, each likewise
+//!        u32 files that end in `.cls`, each likewise
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -36,7 +38,7 @@ use super::tar::{Member, ShardIndex};
 use crate::error::Result;
 
 const MAGIC: &[u8; 8] = b"lfindex\0";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// No index is larger: a hundred million members of a shard would be.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 /// The fixed part of a member, for bounding a declared count by the bytes that are there.
@@ -126,7 +128,7 @@ pub(super) fn encode(key: &str, index: &ShardIndex) -> Vec<u8> {
     for count in [index.ignored.links, index.ignored.escaping, index.ignored.others] {
         body.extend_from_slice(&count.to_le_bytes());
     }
-    for members in [&index.members, &index.others] {
+    for members in [&index.members, &index.others, &index.labels] {
         body.extend_from_slice(&(members.len() as u32).to_le_bytes());
         for m in members {
             body.extend_from_slice(&m.offset.to_le_bytes());
@@ -166,8 +168,8 @@ pub(super) fn decode(file: &[u8], key: &str, shard_bytes: u64) -> Option<ShardIn
         return None;
     }
     let ignored = Ignored { links: at.u64()?, escaping: at.u64()?, others: at.u64()? };
-    let (members, others) = (at.members(shard_bytes)?, at.members(shard_bytes)?);
-    at.0.is_empty().then_some(ShardIndex { members, others, ignored })
+    let (members, others, labels) = (at.members(shard_bytes)?, at.members(shard_bytes)?, at.members(shard_bytes)?);
+    at.0.is_empty().then_some(ShardIndex { members, others, labels, ignored })
 }
 
 struct Cursor<'a>(&'a [u8]);

@@ -1,23 +1,27 @@
 //! Labels of shards: from `key.cls` members where there are any (the webdataset convention), otherwise from the
-//! directory an image lies in.
+//! directory an image lies in. Members with longer endings (`key.fine.cls`) are labels only where `fields` names them.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::catalog::{Catalog, Shard, key};
+use super::catalog::{Catalog, Shard, key, rest};
 use super::groups;
-use super::tar::ShardIndex;
+use super::tar::{Member, ShardIndex, twice};
 use crate::error::{Error, Result};
+
+/// What follows the key's dot in the name of a member that holds a class number, where `fields` names no other.
+const LABEL: &str = "cls";
 
 /// Adds the members of all shards to `catalog`, in order, with their labels; or samples of the members `fields`.
 ///
 /// # Errors
-/// `Sample` when some images have a `.cls` and others none, or when an image lies in no directory and has none; as
-/// [`groups::assemble`].
-pub(super) fn assemble(catalog: &mut Catalog, shards: Vec<(Shard, ShardIndex)>, fields: &[String]) -> Result<()> {
+/// `Sample` when some images have a `key.cls` and others none, when one holds no number or comes twice, or when an
+/// image lies in no directory and has none; as [`groups::assemble`].
+pub(super) fn assemble(catalog: &mut Catalog, mut shards: Vec<(Shard, ShardIndex)>, fields: &[String]) -> Result<()> {
     if !fields.is_empty() {
         catalog.members = Some(groups::assemble(catalog, shards, fields)?);
         return Ok(());
     }
+    shards.iter_mut().try_for_each(|(shard, index)| join(shard, index))?;
     let images: usize = shards.iter().map(|(_, i)| i.members.len()).sum();
     let labelled: usize = shards.iter().map(|(_, i)| i.members.iter().filter(|m| m.label.is_some()).count()).sum();
     let mut classes = BTreeMap::new();
@@ -45,7 +49,8 @@ pub(super) fn assemble(catalog: &mut Catalog, shards: Vec<(Shard, ShardIndex)>, 
                 (Some(label), _) => label,
                 (None, 0) => directory(&member.name).and_then(|d| classes.get(d)).copied().ok_or_else(|| {
                     Error::sample(format!(
-                        "{} in {} has no label: put it into a folder named after its class, or a file {} with its class number beside it",
+                        "{} in {} has no label: put it into a folder named after its class, or a file {} with its class number beside it, or name \
+                         the member that holds it with fields=",
                         member.name,
                         shard.path,
                         label_name(&member.name)
@@ -74,6 +79,26 @@ pub(super) fn assemble(catalog: &mut Catalog, shards: Vec<(Shard, ShardIndex)>, 
     Ok(())
 }
 
+/// Gives every image the number in the `key.cls` of its key. What such a member without an image holds is nobody's
+/// concern.
+fn join(shard: &Shard, index: &mut ShardIndex) -> Result<()> {
+    let mut labels: HashMap<&str, (&Member, Option<&Member>)> = HashMap::new();
+    for member in index.labels.iter().filter(|member| rest(&member.name) == LABEL) {
+        labels.entry(key(&member.name)).and_modify(|(_, second)| *second = Some(member)).or_insert((member, None));
+    }
+    let mut used = 0;
+    for image in &mut index.members {
+        let Some(&(member, second)) = labels.get(key(&image.name)) else { continue };
+        if let Some(second) = second {
+            return Err(twice(&shard.path, &second.name, second.offset));
+        }
+        image.label = Some(member.number(&shard.path)?);
+        used += 1;
+    }
+    index.ignored.others += index.labels.len().saturating_sub(used) as u64;
+    Ok(())
+}
+
 /// The directory an image lies in: `b` of `a/b/c.jpg`.
 fn directory(name: &str) -> Option<&str> {
     let (path, _) = name.rsplit_once('/')?;
@@ -81,5 +106,5 @@ fn directory(name: &str) -> Option<&str> {
 }
 
 fn label_name(name: &str) -> String {
-    format!("{}.cls", key(name))
+    format!("{}.{LABEL}", key(name))
 }

@@ -12,56 +12,51 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use parking_lot::RwLock;
+use rustix::io::Errno;
 
 use super::Traffic;
 use super::catalog::{Catalog, Place, Shard};
 use super::checksums;
 use super::files::{changed, out_of_range, short_read};
+use super::handles::Handles;
 use super::identity::{Mark, Proof, Stamp};
 use super::reader::Reader;
 use super::tar::{self, ShardIndex};
 use crate::error::{Error, Result};
 use crate::types::SampleId;
 
-/// Shards kept open. Each costs a file descriptor, of which a process has 1024 by default.
-const HANDLES_MAX: usize = 256;
-
 /// Members read before their shards are looked at: as much as stays in a core's own cache until it is decoded.
 const TOGETHER_BYTES: usize = 128 << 10;
-
-type Handle = RwLock<Option<(u32, Arc<File>)>>;
+/// Shards opened for members that are read together. They are held until somebody has looked at them, by each thread
+/// that reads, beside those in [`Handles`]. Where all shards are open already, none is opened.
+const OPENED_MAX: usize = 4;
 
 /// Reads shards through open handles, and files of their own by path.
 pub(super) struct LocalReader {
     root: PathBuf,
-    handles: Vec<Handle>,
+    handles: Handles,
 }
 
 impl LocalReader {
     /// `root` is what names of whole-file samples are relative to.
     pub(super) fn new(root: PathBuf, shards: usize) -> Self {
-        Self { root, handles: (0..shards.min(HANDLES_MAX)).map(|_| RwLock::new(None)).collect() }
+        Self { root, handles: Handles::of(shards) }
     }
 
-    /// The shard's open file. Two shards that share a handle (there are more shards than handles) close each other's.
-    fn shard(&self, catalog: &Catalog, number: u32) -> Result<Arc<File>> {
-        let missing = || Error::internal(format!("shard {number} is not in the catalog"));
-        let handle = self.handles.get(number as usize % self.handles.len().max(1)).ok_or_else(missing)?;
-        if let Some((held, file)) = &*handle.read()
-            && *held == number
-        {
-            return Ok(file.clone());
-        }
-        let shard = catalog.shards.get(number as usize).ok_or_else(missing)?;
-        let file = Arc::new(File::open(&shard.path).map_err(|e| failed(&shard.path, e))?);
-        unchanged(shard, &file)?;
-        *handle.write() = Some((number, file.clone()));
-        Ok(file)
+    /// The shard's open file, and whether it had to be opened.
+    fn shard(&self, catalog: &Catalog, number: u32) -> Result<(Arc<File>, bool)> {
+        let shard = catalog.shards.get(number as usize);
+        let shard = shard.ok_or_else(|| Error::internal(format!("shard {number} is not in the catalog")))?;
+        self.handles.file(number as usize, || {
+            let file = File::open(&shard.path).map_err(|e| failed(&shard.path, e))?;
+            unchanged(shard, &file)?;
+            Ok(file)
+        })
     }
 
     fn member(&self, catalog: &Catalog, id: SampleId, place: Place, together: &mut Together) -> Result<Range<usize>> {
-        let file = self.shard(catalog, place.shard)?;
+        let (file, opened) = self.shard(catalog, place.shard)?;
+        together.opened += usize::from(opened);
         let start = together.used;
         let into = together.room(place.bytes as usize);
         let got = read_at(&file, into, place.offset).map_err(|e| failed(&catalog.name(id), e))?;
@@ -114,6 +109,8 @@ struct Together {
     read: Vec<(usize, SampleId, u32, Result<Range<usize>>)>,
     /// The shards they came from.
     files: Vec<(u32, Arc<File>)>,
+    /// How many of these had to be opened.
+    opened: usize,
 }
 
 impl Together {
@@ -140,7 +137,7 @@ impl Together {
             };
             sink(k, id, read.map(|range| self.buf.get(range).unwrap_or_default()))?;
         }
-        self.used = 0;
+        (self.used, self.opened) = (0, 0);
         self.files.clear();
         ControlFlow::Continue(())
     }
@@ -191,7 +188,7 @@ impl Reader for LocalReader {
                     sink(k, id, self.whole_file(catalog, id, place, &mut path, &mut buf))
                 }
                 Some(place) => {
-                    let full = together.used + place.bytes as usize > TOGETHER_BYTES;
+                    let full = together.used + place.bytes as usize > TOGETHER_BYTES || together.opened >= OPENED_MAX;
                     let going = if full { together.hand_out(catalog, sink) } else { ControlFlow::Continue(()) };
                     if going.is_continue() {
                         let read = self.member(catalog, id, place, &mut together);
@@ -279,6 +276,9 @@ pub(super) fn failed(what: &str, e: io::Error) -> Error {
     let remedy = match e.kind() {
         io::ErrorKind::NotFound => "does not exist: check the path",
         io::ErrorKind::PermissionDenied => "may not be read by this user: change its permissions",
+        _ if e.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => {
+            "cannot be opened, as this process has as many files open as it may: raise that number (ulimit -n)"
+        }
         _ => "cannot be read",
     };
     Error::unreadable(format!("{what} {remedy}")).because(e)

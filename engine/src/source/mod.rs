@@ -8,11 +8,11 @@
 //! open.rs     a URL or path becomes a Source          pattern.rs      {0000..0146} and *
 //! options.rs  how it is opened and read               found.rs        what a name of this machine stands for
 //! folder.rs   a class-per-folder directory            tar.rs          one shard's members, by walking its headers
-//! catalog.rs  names, places, labels of all samples    label.rs        classes from folders or from key.cls members
+//! catalog.rs  names, places, labels of all samples    label.rs        classes from folders or from .cls members
 //! groups.rs   samples of several members: key.jpg, key.txt, key.json     members.rs  where these lie
 //! pieces.rs   what such samples are made of     payload.rs  and what they are as bytes
 //! files.rs    the Source made of a catalog and a reader (reader.rs):
-//! local.rs    files on this machine: positioned reads, no runtime
+//! local.rs    files on this machine: positioned reads, no runtime      handles.rs  which of them are kept open
 //! store.rs    everything else, through object_store: bounded connections, timeouts, retries, a throttle
 //! store_reader.rs  samples behind a store      runs.rs  which of them come with one request
 //! link.rs     what a request costs (short.rs: of short bodies)     ranged.rs  an object as a file, for the walk over its headers
@@ -77,6 +77,7 @@ mod found;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod groups;
+mod handles;
 mod hedge;
 #[cfg(feature = "cloud")]
 mod hub;

@@ -23,8 +23,8 @@ use crate::error::{Error, Result};
 /// - the same behind `file://`, and, where the crate is built with the feature `cloud`, `s3://`, `gs://`, `az://`,
 ///   `ais://`, `http://` and `https://`.
 ///
-/// Labels of shards are numbers in `key.cls` beside `key.jpg` where there are any, otherwise the directory an image
-/// lies in, numbered in the order of names.
+/// Labels of shards are numbers in the member that `fields` names, or without `fields` in `key.cls` beside `key.jpg`
+/// where there are any, otherwise the directory an image lies in, numbered in the order of names.
 ///
 /// # Errors
 /// `Source` when something is missing, unreadable or empty; `Sample` when the data contradicts itself (labels missing,

@@ -77,13 +77,14 @@ impl PieceKind {
 
 impl Piece {
     /// What the members `fields` of a shard's samples become. Each is named by what follows its key's dot, with
-    /// alternatives between semicolons (`"jpg;png"`). The first of pictures is decoded; others stay encoded.
+    /// alternatives between semicolons (`"jpg;png"`). The first of pictures is decoded; others stay encoded. The first
+    /// that ends in `cls` is the target; others are bytes.
     ///
     /// # Errors
     /// `Settings` for a name that is none, or comes twice, for alternatives of several kinds, and where nothing but a
     /// class number is left.
     pub fn of_members(fields: &[String]) -> Result<Vec<Self>> {
-        let (mut pieces, mut seen, mut picture) = (Vec::new(), Vec::new(), false);
+        let (mut pieces, mut seen, mut picture, mut label) = (Vec::new(), Vec::new(), false, false);
         for field in fields {
             let mut kind = None;
             for name in field.split(';') {
@@ -103,9 +104,11 @@ impl Piece {
             }
             let kind = match kind.unwrap_or(PieceKind::Bytes) {
                 PieceKind::Picture if picture => PieceKind::Bytes,
+                PieceKind::Label if label => PieceKind::Bytes,
                 kind => kind,
             };
             picture |= kind == PieceKind::Picture;
+            label |= kind == PieceKind::Label;
             pieces.push(Self { name: field.clone(), kind });
         }
         if pieces.iter().all(|piece| piece.kind == PieceKind::Label) {

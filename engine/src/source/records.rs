@@ -3,14 +3,21 @@
 //!
 //! Whoever opens them has read their heads, and says where the rows begin and how far it is from one to the next: as
 //! far as a row is long, further where a record has other fields too, less where rows overlap.
+//!
+//! A dataset may consist of more files than a process may have open, so they are opened anew where they were closed
+//! meanwhile (`handles.rs`), and held against their stamps then and behind each read.
 
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use super::files::{changed, out_of_range};
+use super::catalog::file_name;
+use super::files::{is_another, out_of_range};
+use super::handles::Handles;
 use super::identity::Stamp;
+use super::local::{failed, settled};
 use super::{Fields, Fingerprint, Form, Payload, Source, Traffic};
 use crate::error::{Error, Result};
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
@@ -35,17 +42,29 @@ pub struct Place {
 }
 
 struct Column {
-    file: File,
-    path: PathBuf,
+    /// Among the dataset's files.
+    file: usize,
     offset: u64,
     stride: u64,
     row_bytes: usize,
+}
+
+/// A file that rows lie in.
+struct Kept {
+    /// Absolute, so that it is found again when the process works in another directory.
+    path: PathBuf,
+    /// Its path, for people.
+    shown: String,
+    /// What it was when the dataset was opened.
     bytes: u64,
     stamp: Stamp,
 }
 
 /// A dataset of rows in files: arrays of data, and one of targets or none.
 pub struct Records {
+    /// Each once, though several columns may lie in it.
+    files: Vec<Kept>,
+    handles: Handles,
     /// Those of the data, then that of the target if there is one.
     columns: Vec<Column>,
     form: Form,
@@ -75,13 +94,21 @@ impl Records {
         };
         let target_spec = target.as_ref().map_or_else(TensorSpec::no_target, |place| place.spec.clone());
         Fields::new(vec![target_spec.clone()], false)?;
-        let columns = data.into_iter().chain(target).map(|place| Column::open(place, samples));
+        let mut files = Vec::new();
+        let columns = data.into_iter().chain(target).map(|place| Column::look(place, samples, &mut files));
         let columns = columns.collect::<Result<_>>()?;
-        Ok(Self { columns, form, data_bytes, target: target_spec, samples })
+        let handles = Handles::of(files.len());
+        Ok(Self { files, handles, columns, form, data_bytes, target: target_spec, samples })
     }
 
     fn row_bytes(&self) -> usize {
         self.data_bytes + self.target.bytes()
+    }
+
+    /// The file as it was when the dataset was opened.
+    fn file(&self, number: usize) -> Result<Arc<File>> {
+        let kept = self.files.get(number).ok_or_else(|| Error::internal(format!("file {number} is not there")))?;
+        self.handles.file(number, || kept.open()).map(|(file, _)| file)
     }
 
     /// Reads samples into `buf`, one after the other, until `stopped`; by sample that was read, what went wrong.
@@ -89,6 +116,7 @@ impl Records {
         let row_bytes = self.row_bytes();
         buf.clear();
         buf.resize(ids.len() * row_bytes, 0);
+        let files: Vec<Result<Arc<File>>> = (0..self.files.len()).map(|number| self.file(number)).collect();
         let mut wrong: Vec<Option<Error>> = Vec::with_capacity(ids.len());
         for (&id, mut row) in ids.iter().zip(buf.chunks_exact_mut(row_bytes)) {
             if stopped() {
@@ -99,59 +127,92 @@ impl Records {
                 let (into, rest) = std::mem::take(&mut row).split_at_mut(column.row_bytes);
                 row = rest;
                 if failed.is_none() {
-                    failed = column.read(id as usize, into).err();
+                    failed = match &files[column.file] {
+                        Ok(file) => column.read(id as usize, file, into).map_err(|e| self.unread(id, column, e)).err(),
+                        Err(e) => Some(of_row(id, e)),
+                    };
                 }
             }
             wrong.push(failed);
         }
         // Behind the reads, before anybody sees what was read: times only grow.
-        if let Some(column) = self.columns.iter().find(|column| !column.is_unchanged()) {
+        let stale = self.files.iter().zip(&files).find_map(|(kept, file)| kept.unchanged(file.as_ref().ok()?).err());
+        if let Some(stale) = stale {
             for (failed, id) in wrong.iter_mut().zip(ids) {
-                failed.get_or_insert_with(|| column.changed(*id));
+                failed.get_or_insert_with(|| of_row(*id, &stale));
             }
         }
         wrong
     }
+
+    fn unread(&self, id: SampleId, column: &Column, e: std::io::Error) -> Error {
+        let path = self.files.get(column.file).map_or("", |kept| &kept.shown);
+        Error::unreadable(format!("row {id} of {path}: cannot be read")).because(e)
+    }
+}
+
+/// What is wrong with a file, said of one of its rows.
+fn of_row(id: SampleId, e: &Error) -> Error {
+    Error::new(e.kind(), format!("row {id}: {e}"))
+}
+
+impl Kept {
+    fn look(path: PathBuf) -> Result<Self> {
+        let shown = path.display().to_string();
+        let meta = File::open(&path).and_then(|file| file.metadata()).map_err(|e| failed(&shown, e))?;
+        if !meta.is_file() {
+            return Err(Error::unreadable(format!("{shown} is no file: check the path")));
+        }
+        let stamp = Stamp::of_file(&meta);
+        settled(&stamp);
+        Ok(Self { path, shown, bytes: meta.len(), stamp })
+    }
+
+    fn open(&self) -> Result<File> {
+        let file = File::open(&self.path).map_err(|e| failed(&self.shown, e))?;
+        self.unchanged(&file)?;
+        Ok(file)
+    }
+
+    /// Whether `file` is what it was.
+    fn unchanged(&self, file: &File) -> Result<()> {
+        let now = match file.metadata() {
+            Ok(meta) if meta.len() == self.bytes && Stamp::of_file(&meta) == self.stamp => return Ok(()),
+            Ok(meta) => format!("it has {} now", meta.len()),
+            Err(e) => e.to_string(),
+        };
+        Err(Error::unreadable(is_another(&self.shown, self.bytes, &now)))
+    }
 }
 
 impl Column {
-    fn open(place: Place, samples: usize) -> Result<Self> {
+    /// Looks at the file and adds it to `files`, unless it is among them.
+    fn look(place: Place, samples: usize, files: &mut Vec<Kept>) -> Result<Self> {
         let Place { path, offset, stride, spec } = place;
-        let shown = path.display();
-        let failed = |e| Error::unreadable(format!("{shown} cannot be opened")).because(e);
-        let file = File::open(&path).map_err(failed)?;
-        let meta = file.metadata().map_err(failed)?;
+        let path = std::path::absolute(&path).map_err(|e| failed(&path.display().to_string(), e))?;
+        let among = match files.iter().position(|kept| kept.path == path) {
+            Some(among) => among,
+            None => {
+                files.push(Kept::look(path.clone())?);
+                files.len() - 1
+            }
+        };
+        let bytes = files.get(among).map_or(0, |kept| kept.bytes);
         let row_bytes = spec.bytes();
         let stride = stride.unwrap_or(row_bytes as u64);
         let last = stride.checked_mul((samples as u64).saturating_sub(1)).and_then(|at| at.checked_add(offset));
         let end = last.and_then(|at| at.checked_add(row_bytes as u64));
-        if !meta.is_file() || end.is_none_or(|end| end > meta.len()) {
+        if end.is_none_or(|end| end > bytes) {
             return Err(Error::unreadable(format!(
-                "{shown} has {} bytes, and {samples} rows of {row_bytes} bytes from offset {offset} on take more: it is cut short, make or copy it again",
-                meta.len()
+                "{} has {bytes} bytes, and {samples} rows of {row_bytes} bytes from offset {offset} on take more: it is cut short, make or copy it again",
+                path.display()
             )));
         }
-        Ok(Self { bytes: meta.len(), stamp: Stamp::of_file(&meta), file, offset, stride, row_bytes, path })
+        Ok(Self { file: among, offset, stride, row_bytes })
     }
 
-    fn read(&self, row: usize, into: &mut [u8]) -> Result<()> {
-        let at = self.offset + row as u64 * self.stride;
-        self.file
-            .read_exact_at(into, at)
-            .map_err(|e| Error::unreadable(format!("row {row} of {}: cannot be read", self.path.display())).because(e))
-    }
-
-    fn is_unchanged(&self) -> bool {
-        self.file.metadata().is_ok_and(|meta| meta.len() == self.bytes && Stamp::of_file(&meta) == self.stamp)
-    }
-
-    fn changed(&self, id: SampleId) -> Error {
-        let now = self.file.metadata().map_or_else(|e| e.to_string(), |meta| format!("it has {} now", meta.len()));
-        changed(&format!("row {id}"), &self.path.display().to_string(), self.bytes, &now)
-    }
-
-    fn name(path: &Path) -> String {
-        path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    fn read(&self, row: usize, file: &File, into: &mut [u8]) -> std::io::Result<()> {
+        file.read_exact_at(into, self.offset + row as u64 * self.stride)
     }
 }
 
@@ -160,7 +221,7 @@ impl Source for Records {
         self.samples
     }
     fn describe(&self) -> String {
-        let mut names: Vec<String> = self.columns.iter().map(|column| Column::name(&column.path)).collect();
+        let mut names: Vec<&str> = self.files.iter().map(|kept| file_name(&kept.shown)).collect();
         names.dedup();
         format!("{} rows of {}", self.samples, names.join(", "))
     }
@@ -186,11 +247,12 @@ impl Source for Records {
     fn digest(&self) -> String {
         let mut digest = Fingerprint::new(self.samples, &self.form, &self.target, &[]);
         for column in &self.columns {
-            digest.add(&column.bytes.to_le_bytes());
+            digest.add(&self.files.get(column.file).map_or(0, |kept| kept.bytes).to_le_bytes());
+            let file = self.file(column.file);
             let mut row = vec![0; column.row_bytes.min(DIGEST_ROW_BYTES)];
             for at in (0..self.samples).step_by(self.samples.div_ceil(DIGEST_ROWS)) {
                 // What cannot be read now is no part of it; reading the sample tells.
-                let _ = column.read(at, &mut row);
+                let _ = file.as_ref().map(|file| column.read(at, file, &mut row));
                 digest.add(&row);
             }
         }
@@ -236,6 +298,9 @@ impl Source for Records {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::Concat;
+    use crate::source::handles::HANDLES_MAX;
+    use crate::source::tests::open_below;
     use crate::types::Dtype;
     use std::io::Write;
 
@@ -292,5 +357,39 @@ mod tests {
         let after = answers(&open, &[0, 3]);
         assert!(after[0].as_ref().unwrap_err().contains("changed since"), "{after:?}");
         assert!(after[1].is_err());
+    }
+    /// A process has 1024 by default, and a dataset may have more files than that.
+    #[test]
+    fn more_files_than_may_be_open_are_read_and_one_that_changed_while_it_was_closed_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let count = HANDLES_MAX as u32 + 40;
+        let path = |n: u32| dir.path().join(n.to_string());
+        (0..count).for_each(|n| std::fs::write(path(n), [n.to_le_bytes(), (n + 1).to_le_bytes()].concat()).unwrap());
+        let part = |n: u32| {
+            let place = |offset| Place { path: path(n), offset, stride: None, spec: TensorSpec::new(Dtype::U8, [4]) };
+            Arc::new(Records::open(vec![place(0)], Some(place(4)), 1).unwrap()) as Arc<dyn Source>
+        };
+        let all = Concat::new((0..count).map(part).collect()).unwrap();
+        let ids: Vec<SampleId> = (0..count).map(|k| k * 7 % count).collect();
+        for round in 0..2 {
+            let mut came = 0;
+            let before_each = || {
+                assert!(open_below(dir.path()) <= HANDLES_MAX + 1, "{}", open_below(dir.path()));
+                false
+            };
+            all.fetch_by(u64::MAX, &before_each, &ids, &mut |k, answer| {
+                let wanted = [ids[k].to_le_bytes(), (ids[k] + 1).to_le_bytes()];
+                match answer {
+                    Ok(payload) => assert_eq!([payload.data, payload.target], wanted),
+                    Err(e) => assert!(round == 1 && ids[k] == 3 && e.to_string().contains("changed since"), "{e}"),
+                }
+                came += 1;
+                ControlFlow::Continue(())
+            });
+            assert_eq!(came, count);
+            std::fs::write(path(3), [9; 8]).unwrap();
+        }
+        drop(all);
+        assert_eq!(open_below(dir.path()), 0);
     }
 }

@@ -163,7 +163,8 @@ fn looked_at(store: &Store, keys: &[(String, String)], options: &OpenOptions) ->
     })
 }
 
-/// A prefix in a store: tar shards directly below it, or class folders.
+/// A prefix in a store: tar shards directly below it, or class folders, with the samples and the ids that the same
+/// folder has on disk.
 fn prefix(
     store: Store,
     base: &str,
@@ -176,7 +177,8 @@ fn prefix(
     let direct = if key.as_ref().is_empty() { 0 } else { key.as_ref().len() + 1 };
     let mut catalog = Catalog { url: url.clone(), ..Catalog::default() };
     let below_key = |object: &'_ str| object.get(direct..).unwrap_or("").to_owned();
-    let listed: Vec<_> = listed.into_iter().map(|object| (below_key(object.location.as_ref()), object)).collect();
+    let mut listed: Vec<_> = listed.into_iter().map(|object| (below_key(object.location.as_ref()), object)).collect();
+    listed.sort_by(|(a, _), (b, _)| folder::order(a, b));
     let folders: BTreeSet<&str> =
         listed.iter().filter_map(|(name, _)| Some(name.split_once('/')?.0)).filter(|f| !is_hidden(f)).collect();
     let mut images = vec![0u64; folders.len()];
@@ -185,16 +187,17 @@ fn prefix(
     for (name, object) in &listed {
         let label = name.split_once('/').map(|(class, _)| labels.get(class).copied());
         match label {
-            None if !is_hidden(name) => top.push(name.as_str()),
-            Some(Some(label)) if !is_hidden(name) && is_image(name) => {
+            // What lies in a hidden folder is hidden too.
+            _ if name.split('/').any(is_hidden) => {}
+            None => top.push(name.as_str()),
+            Some(Some(label)) if is_image(name) => {
                 catalog.push_file(name, object.size, &Stamp::of_object(object))?;
                 catalog.labels.push(label as i64);
                 if let Some(images) = images.get_mut(label) {
                     *images += 1;
                 }
             }
-            Some(Some(_)) if !is_hidden(name) => catalog.ignored.others += 1,
-            _ => {}
+            Some(_) => catalog.ignored.others += 1,
         }
     }
     catalog.classes = folders.iter().map(|&f| f.to_owned()).collect();

@@ -72,7 +72,7 @@ fn a_store_gives_folders_and_shards_as_a_directory_does() {
     let folder = open("folder").unwrap();
     assert_eq!(folder.classes(), ["a", "a-b", "b"]);
     let labelled: Vec<_> = all(&*folder).into_iter().map(|(n, r)| (n, r.unwrap().1)).collect();
-    assert_eq!(labelled, [("a-b/1.png".to_owned(), 1), ("a/deep/1.png".to_owned(), 0), ("b/1.png".to_owned(), 2)]);
+    assert_eq!(labelled, [("a/deep/1.png".to_owned(), 0), ("a-b/1.png".to_owned(), 1), ("b/1.png".to_owned(), 2)]);
     for path in ["shards/s-{0..1}.tar", "shards/*.tar"] {
         let shards = open(path).unwrap();
         assert_eq!(shards.classes(), ["cat", "dog"], "{path}");
@@ -87,6 +87,45 @@ fn a_store_gives_folders_and_shards_as_a_directory_does() {
     refusal(open("nothing"), ErrorKind::Source, &["nothing", "does not exist or is empty"]);
     refusal(open("shards/s-{1..3}.tar"), ErrorKind::Source, &["s-2.tar does not exist"]);
     refusal(open("shards/t-*.tar"), ErrorKind::Source, &["t-*.tar", "pattern"]);
+}
+
+/// A run's state that was saved beside the one goes on beside the other.
+#[test]
+fn a_folder_in_a_store_has_the_ids_of_the_same_folder_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = [
+        "cat/2.png",
+        "cat/a/3.png",
+        "cat/a/b/4.png",
+        "cat/a-b/5.png",
+        "cat/a.png",
+        "cat/b/a/6.png",
+        "cat/b/z.png",
+        "cat-wild/1.png",
+        "cat!/1.png",
+        "Cat/1.png",
+        "cat0/1.png",
+        // Nobody's samples.
+        "cat/.ipynb_checkpoints/2.png",
+        "cat/a/.thumbs/deep/3.png",
+        "cat/a/.4.png",
+        "cat/notes.txt",
+        ".git/cat/1.png",
+        "readme",
+    ];
+    let tree: Vec<(&str, Vec<u8>)> = (1..).zip(names).map(|(n, name)| (name, png(n))).collect();
+    for (name, bytes) in &tree {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    let disk = open(dir.path().to_str().unwrap(), &OpenOptions::default()).unwrap();
+    let stored = open_in(holding(&tree), "", &OpenOptions::default()).unwrap();
+    assert_eq!(all(&*stored), all(&*disk));
+    assert_eq!((stored.len(), stored.name(1)), (11, "cat/2.png".to_owned()));
+    assert_eq!((stored.digest(), stored.classes()), (disk.digest(), disk.classes()));
+    let ignored = |source: &dyn Source| source.describe().split_once(':').unwrap().1.to_owned();
+    assert_eq!(ignored(&*stored), ignored(&*disk));
 }
 
 #[test]

@@ -3,10 +3,11 @@
 //! The archive is untrusted: names are only ever compared and shown, never opened; every extent is checked against the
 //! file's size; and no header may make the walk hold more than [`HEADER_BYTES_MAX`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io::{self, Read, Seek, SeekFrom};
 
-use super::catalog::{Ignored, is_hidden, is_image, key};
+use super::catalog::{Ignored, is_hidden, is_image};
+use super::pieces::PieceKind;
 use crate::error::{Error, Result};
 
 const BLOCK_BYTES: u64 = 512;
@@ -23,10 +24,27 @@ pub(super) struct Member {
     pub(super) name: String,
     pub(super) offset: u64,
     pub(super) bytes: u64,
-    /// From the `.cls` member of the same key.
+    /// Of a file of [`ShardIndex::labels`]: the number that it holds, if it holds one. Of an image: that of its label,
+    /// once somebody has said which files are labels.
     pub(super) label: Option<i64>,
     /// CRC-32 of the bytes, once somebody has read them.
     pub(super) sum: Option<u32>,
+}
+
+impl Member {
+    /// The class number that it holds; `shard` names the archive in errors.
+    ///
+    /// # Errors
+    /// `Sample` if it holds none.
+    pub(super) fn number(&self, shard: &str) -> Result<i64> {
+        self.label.ok_or_else(|| {
+            Error::sample(format!(
+                "{} in {shard} should hold a class number, and its {} bytes are none: write an integer there, or name the members that are \
+                 meant with fields=",
+                self.name, self.bytes
+            ))
+        })
+    }
 }
 
 /// What one walk found.
@@ -35,14 +53,16 @@ pub(super) struct ShardIndex {
     pub(super) members: Vec<Member>,
     /// Files that are neither images nor class numbers. They are counted among the ignored, until they are asked for.
     pub(super) others: Vec<Member>,
+    /// Files whose names end in `.cls`, whatever is before it and whatever they hold: only whoever opens the dataset
+    /// knows which of them are meant.
+    pub(super) labels: Vec<Member>,
     pub(super) ignored: Ignored,
 }
 
 /// Walks an archive of `len` bytes; `what` names it in errors.
 ///
 /// # Errors
-/// `Source` when it is no tar, compressed, truncated, or not whole; `Sample` for a name or key that comes twice and for
-/// a label that is no number.
+/// `Source` when it is no tar, compressed, truncated, or not whole; `Sample` for an image's name that comes twice.
 pub(super) fn walk<R: Read + Seek>(reader: R, len: u64, what: &str) -> Result<ShardIndex> {
     let mut reader = Budgeted { inner: reader, left: HEADER_BYTES_MAX };
     refuse_compressed(&mut reader, len, what)?;
@@ -57,7 +77,6 @@ pub(super) fn walk<R: Read + Seek>(reader: R, len: u64, what: &str) -> Result<Sh
     let mut archive = ::tar::Archive::new(reader);
     let mut found = ShardIndex::default();
     let mut seen = HashSet::new();
-    let mut labels: HashMap<String, i64> = HashMap::new();
     let mut end = 0;
     for entry in archive.entries_with_seek().map_err(|e| broken(&last, e))? {
         let mut entry = entry.map_err(|e| broken(&last, e))?;
@@ -88,37 +107,16 @@ pub(super) fn walk<R: Read + Seek>(reader: R, len: u64, what: &str) -> Result<Sh
                 return Err(twice(what, &name, offset));
             }
             found.members.push(Member { name, offset, bytes, label: None, sum: None });
-        } else if name.ends_with(".cls") {
+        } else if name.contains('.') && PieceKind::of_member(&name) == PieceKind::Label {
             let label = number(&mut entry, bytes, what, &name)?;
-            if labels.insert(key(&name).to_owned(), label).is_some() {
-                return Err(twice(what, &name, offset));
-            }
+            found.labels.push(Member { name, offset, bytes, label, sum: None });
         } else {
             found.ignored.others += 1;
             found.others.push(Member { name, offset, bytes, label: None, sum: None });
         }
     }
     check_end(archive.into_inner(), end, len, what)?;
-    join(&mut found, &labels);
     Ok(found)
-}
-
-/// Gives every file the label of its key.
-fn join(found: &mut ShardIndex, labels: &HashMap<String, i64>) {
-    if labels.is_empty() {
-        return;
-    }
-    let mut used = HashSet::with_capacity(labels.len());
-    for member in &mut found.members {
-        member.label = labels.get(key(&member.name)).copied();
-        if member.label.is_some() {
-            used.insert(key(&member.name));
-        }
-    }
-    found.ignored.others += (labels.len() - used.len()) as u64;
-    for member in &mut found.others {
-        member.label = labels.get(key(&member.name)).copied();
-    }
 }
 
 /// A name without `.` components and leading slashes; `None` when it climbs out of the archive.
@@ -136,22 +134,20 @@ fn plain(name: &str) -> Option<String> {
     Some(plain)
 }
 
-fn number(entry: &mut impl Read, bytes: u64, what: &str, name: &str) -> Result<i64> {
+/// The whole number that a file holds as text, if that is what it holds.
+fn number(entry: &mut impl Read, bytes: u64, what: &str, name: &str) -> Result<Option<i64>> {
+    if bytes > LABEL_BYTES_MAX {
+        return Ok(None);
+    }
     let mut text = Vec::new();
     entry
-        .take(LABEL_BYTES_MAX)
         .read_to_end(&mut text)
         .map_err(|e| Error::unreadable(format!("{name} in {what} cannot be read")).because(e))?;
-    let text = String::from_utf8_lossy(&text);
-    text.trim().parse().ok().filter(|_| bytes <= LABEL_BYTES_MAX).ok_or_else(|| {
-        Error::sample(format!(
-            "{name} in {what} should hold a class number, it holds {:?} ({bytes} bytes): write an integer there",
-            text.trim()
-        ))
-    })
+    Ok(std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()))
 }
 
-fn twice(what: &str, name: &str, offset: u64) -> Error {
+/// A name that means two members, the second of which lies at `offset`.
+pub(super) fn twice(what: &str, name: &str, offset: u64) -> Error {
     Error::sample(format!(
         "{what} holds {name} twice, the second time at offset {offset}: a name must mean one sample, rename or remove one"
     ))

@@ -155,9 +155,12 @@ fn any_index() -> impl Strategy<Value = ShardIndex> {
         ("[a-zé/]{0,12}", 0u64..1 << 19, 0u64..1 << 19, prop::option::of(any::<i64>()), prop::option::of(any::<u32>()))
             .prop_map(|(name, offset, bytes, label, sum)| Member { name, offset, bytes, label, sum });
     let members = || prop::collection::vec(member.clone(), 0..20);
-    (members(), members(), any::<(u64, u64, u64)>()).prop_map(|(members, others, (links, escaping, ignored))| {
-        ShardIndex { members, others, ignored: Ignored { links, escaping, others: ignored } }
-    })
+    (members(), members(), members(), any::<(u64, u64, u64)>()).prop_map(
+        |(members, others, labels, (links, escaping, ignored))| {
+            let ignored = Ignored { links, escaping, others: ignored };
+            ShardIndex { members, others, labels, ignored }
+        },
+    )
 }
 
 #[test]

@@ -126,9 +126,9 @@ def open(
         fields: what of the samples in tar shards is delivered, where they have several members (``a.jpg``, ``a.json``,
             ``a.cls``): ``("jpg;png", "json", "cls")`` makes tuples of them, ``{"image": "jpg;png", "caption": "txt"}``
             dicts. Semicolons stand between alternatives; every sample must have each. The first picture is decoded as
-            images are, ``cls`` is the target; of the others a batch has a list, of text (txt, text, transcript), of what
-            JSON says (json), of arrays (npy), else of bytes. They travel and are cached with the picture, and read with
-            the same request, so a sample's members must lie one after the other.
+            images are, the first name that ends in ``cls`` (``fine.cls``) is the target; of the others a batch has a list,
+            of text (txt, text, transcript), of what JSON says (json), of arrays (npy), else of bytes. They travel and are
+            cached with the picture, and read with the same request, so a sample's members must lie one after the other.
             Of Parquet files ``fields`` names columns: pictures (structs of bytes and path, as Hugging Face writes them, or
             bytes called image, jpg, webp, …), text, JSON, bytes, numbers, lists of numbers (joined by the loader's
             ``pad=``). The target is the column that Hugging Face's description calls a class label, or a whole number

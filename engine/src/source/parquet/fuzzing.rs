@@ -212,4 +212,32 @@ mod tests {
         let all = std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
         seeds.into_iter().chain(all).for_each(|bytes| parquet(&bytes));
     }
+    /// Each of Hugging Face's files says itself what its classes are called.
+    #[test]
+    fn files_whose_labels_mean_different_classes_are_refused_and_a_file_without_names_has_the_others() {
+        let seed = parquet_seeds().remove(0);
+        let instead = |from: &str, to: &str| {
+            let at = seed.windows(from.len()).position(|found| found == from.as_bytes()).unwrap();
+            let mut changed = seed.clone();
+            changed[at..at + from.len()].copy_from_slice(to.as_bytes());
+            changed
+        };
+        let other = instead(r#""cat","dog""#, r#""cat","dot""#);
+        let silent = instead("huggingface", "huggingfile");
+        let open = |files: [&[u8]; 2]| {
+            let looked = files.into_iter().zip(["a.parquet", "b.parquet"]).map(|(file, path)| {
+                let shard = Shard { path: path.to_owned(), bytes: file.len() as u64, stamp: Stamp::default() };
+                look(Cursor::new(file), shard, &[]).unwrap()
+            });
+            Parquet::new("both".to_owned(), looked.collect(), Held(&[]))
+        };
+        let refused = open([&seed, &other]).err().unwrap().to_string();
+        for words in [r#"b.parquet calls class 1 "dot" and a.parquet calls it "dog" (2 and 2"#, "two things", "apart"] {
+            assert!(refused.contains(words), "{words:?} is missing from: {refused}");
+        }
+        for files in [[&seed, &silent], [&silent, &seed], [&seed, &seed]] {
+            assert_eq!(open(files.map(Vec::as_slice)).unwrap().classes(), ["cat", "dog"]);
+        }
+        assert!(open([&silent, &silent]).unwrap().classes().is_empty());
+    }
 }

@@ -66,11 +66,12 @@ impl<R: Reader> Parquet<R> {
     /// The rows of all files, one file after the other; `url` names them for people.
     ///
     /// # Errors
-    /// `Source` for files without a row; `Settings` for files of different columns, and for more rows than ids.
+    /// `Source` for files without a row; `Settings` for files of different columns or classes, and for more rows than
+    /// ids.
     pub(super) fn new(url: String, looked: Vec<Looked>, reader: R) -> Result<Self> {
         let mut catalog = Catalog { url, ..Catalog::default() };
         let Some(first) = looked.first() else { return Err(Error::internal("no file to read")) };
-        let schema = first.schema.clone();
+        let mut schema = first.schema.clone();
         let rows: u64 = looked.iter().map(|file| file.rows).sum();
         if rows == 0 || rows > MAX_SAMPLES as u64 {
             return Err(Error::unreadable(format!(
@@ -84,6 +85,7 @@ impl<R: Reader> Parquet<R> {
                 other.shard.path, first.shard.path
             )));
         }
+        schema.classes = schema::classes(looked.iter().map(|file| (file.shard.path.as_str(), &file.schema)))?;
         let mut columns = Vec::with_capacity(schema.kept.len());
         for (at, column) in schema.kept.iter().enumerate() {
             let first = catalog.places.len() as SampleId;

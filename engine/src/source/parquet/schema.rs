@@ -150,6 +150,28 @@ impl Schema {
     }
 }
 
+/// What the classes of all files are called; each is given with its name. A file that does not say it has the others'
+/// classes: its numbers are of the same column, and nothing contradicts them.
+///
+/// # Errors
+/// `Settings` for two files that say different things.
+pub(super) fn classes<'a>(files: impl IntoIterator<Item = (&'a str, &'a Schema)>) -> Result<Vec<String>> {
+    let mut said =
+        files.into_iter().map(|(file, schema)| (file, &schema.classes)).filter(|(_, names)| !names.is_empty());
+    let Some((first, names)) = said.next() else { return Ok(Vec::new()) };
+    let Some((other, others)) = said.find(|(_, others)| *others != names) else { return Ok(names.clone()) };
+    let at = names.iter().zip(others).take_while(|(a, b)| a == b).count();
+    let called = |names: &[String]| names.get(at).map_or("nothing".to_owned(), |name| format!("{name:?}"));
+    Err(Error::settings(format!(
+        "{other} calls class {at} {} and {first} calls it {} ({} and {} classes): a label would mean two things; open them apart, or write \
+         them with one list of classes",
+        called(others),
+        called(names),
+        others.len(),
+        names.len()
+    )))
+}
+
 fn levels(descr: &ColumnDescriptor) -> (i16, i16) {
     (descr.max_def_level(), descr.max_rep_level())
 }
