@@ -85,8 +85,8 @@ impl Machine for Gpu {
             holes.insert(number, own);
         }
         let base_of = |number: usize| match holes.get(&number) {
-            Some(own) => own.device_ptr(&self.stream).0,
-            None => base + places[number] as u64,
+            Some(own) => Some(own.device_ptr(&self.stream).0),
+            None => places.get(number).map(|place| base + *place as u64),
         };
         for (buffer, &place) in program.buffers.iter().zip(&places) {
             let part = &mut image[place..][..buffer.bytes.len()];

@@ -51,15 +51,26 @@ fn address(number: usize, offset: u64) -> u64 {
     0x00f1 << 48 | (number as u64) << 36 | offset
 }
 
-/// Puts true addresses in the place of all in `bytes`.
-pub(crate) fn relocate(bytes: &mut [u8], base_of: impl Fn(usize) -> u64) {
+/// Puts true addresses in the place of all in `bytes`. A word that begins like one by chance, as a key drawn at random
+/// may, has the number of a buffer that is not there.
+pub(crate) fn relocate(bytes: &mut [u8], base_of: impl Fn(usize) -> Option<u64>) {
     for word in bytes.chunks_exact_mut(8) {
         let value = u64::from_ne_bytes(word.try_into().unwrap());
-        if value >> 48 == 0x00f1 {
-            let truth = base_of((value >> 36 & 0xfff) as usize) + (value & 0xf_ffff_ffff);
-            word.copy_from_slice(&truth.to_ne_bytes());
+        if value >> 48 == 0x00f1
+            && let Some(base) = base_of((value >> 36 & 0xfff) as usize)
+        {
+            word.copy_from_slice(&(base + (value & 0xf_ffff_ffff)).to_ne_bytes());
         }
     }
+}
+
+#[test]
+fn a_word_that_begins_like_an_address_is_one_where_its_buffer_is() {
+    let key = address(2, 7);
+    let mut bytes: Vec<u8> = [address(1, 3), key, 5].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    relocate(&mut bytes, |number| [100, 200].get(number).copied());
+    let words: Vec<u64> = bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
+    assert_eq!(words, [203, key, 5]);
 }
 
 impl Program {

@@ -92,6 +92,7 @@ CASES = [
     ('lf.Loader(pair, worker_init_fn=print)', "SettingsError", "worker_init_fn=<built-in function print> is refused: workers are"),
     ('lf.Loader(pair, multiprocessing_context="spawn")', "SettingsError", "multiprocessing_context='spawn' is refused: workers are threads, no"),
     ('lf.Loader(pair, generator=3)', "SettingsError", "generator=3 must be a torch.Generator; with NumPy pass seed="),
+    ('lf.Loader(pair, generator=torch.Generator(), rank=0, world_size=2)', "SettingsError", "generator= with 2 ranks: each would draw a seed of its own"),
     ('lf.Loader(pair, generator=torch.Generator(), seed=1)', "SettingsError", "seed and generator both given: leave one out"),
     ('lf.Loader(pair, prefetch_factor=0)', "SettingsError", "prefetch_factor=0 must be 1 to 1024"),
     ('lf.Loader(pair, prefetch_factor=-2)', "SettingsError", "prefetch_factor=-2 must be 1 to 1024"),

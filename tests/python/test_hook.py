@@ -201,3 +201,23 @@ def test_weighted_means_are_unbiased_for_every_sampler_that_says_so(sampler):
     if sampler in ("importance", "cost-aware"):
         bias = skewed.std(ddof=1) / np.sqrt(len(skewed)) + 1e-6
         assert abs(skewed.mean() - value.mean()) > 4 * bias, "without weights it would be biased, so the weights did the work"
+
+
+def test_inside_of_torch_func_the_hook_names_what_works_there(numbers):
+    loader = lf.Loader(numbers, 8, stats=False)
+    batch = next(iter(loader))
+    logits, target = torch.randn(8, 10), torch.arange(8)
+    for way in (
+        lambda of: loader.cross_entropy(of, batch, target=target),
+        lambda of: loader.weighted_mean(torch.nn.functional.cross_entropy(of, target, reduction="none"), batch),
+    ):
+        with pytest.raises(lf.SettingsError, match=r"has_aux=True"):
+            torch.func.grad(way)(logits)
+
+    def loss(of):
+        losses = lf.cross_entropy(of, target, reduction="none")
+        return losses.mean(), losses
+
+    gradient, losses = torch.func.grad(loss, has_aux=True)(logits)
+    loader.score_losses(losses, batch)
+    assert loader.stats()["scores_total"] == 8 and gradient.shape == logits.shape

@@ -191,3 +191,16 @@ def test_samples_that_are_no_images_are_refused_with_what_they_are():
         gray = next(iter(loader)).data
         assert gray.shape == (16, 1, 8, 8) and (gray == 1).all()
     assert repr(lf.ImageTransform("float16", mean=0.5, flip=0.5)) == "lossfeed.ImageTransform('float16', mean=[0.5], flip=0.5, layout='NCHW')"
+
+
+def test_images_whose_pixels_are_no_bytes_are_refused_and_not_cut_off():
+    image = pytest.importorskip("PIL.Image")
+    for mode, dtype in (("I;16", np.uint16), ("I", np.int32), ("F", np.float32)):
+        items = [image.fromarray(np.array([[0, 200], [255, 60000]], dtype))] * 3
+        assert items[0].mode == mode
+        with pytest.raises(lf.SampleError, match=rf"image of mode {mode}, .* numpy.asarray\(image\)"):
+            lf.open([(item, 0) for item in items])
+        first = image.fromarray(np.zeros((2, 2, 3), np.uint8))
+        loader = lf.Loader([(first, 0), (items[1], 1)], 1, stats=False, num_workers=0)
+        with pytest.raises(lf.SampleError, match="mode"):
+            list(loader)

@@ -320,16 +320,47 @@ def test_a_batch_that_nobody_saw_comes_again_though_a_bad_one_behind_it_was_pass
     assert seen + rest == [[4 * n, 4 * n + 1, 4 * n + 2, 4 * n + 3] for n in range(10) if n not in (2, 3, 6)]
 
 
-def test_a_buffer_says_that_nothing_takes_a_bad_batchs_place():
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("sampler", ["uniform", "echo", "replay", {"name": "auto", "augmented": True}], ids=str)
+def test_another_batch_takes_the_place_of_one_in_which_nothing_is_good(sampler, workers):
+    """The last batch of an epoch has one sample, so one bad one may be all of it."""
+
     class Bad:
+        def __init__(self, bad):
+            self.bad = bad
+
         def __len__(self):
-            return 3
+            return 9
 
         def __getitem__(self, index):
-            if index == 1:
+            if index in self.bad:
                 raise ValueError("torn")
-            return np.zeros(2, np.float32), 0
+            return np.full(2, index, np.float32), 0
 
-    loader = lf.Loader(Bad(), 1, sampler="echo", cache=1000, on_error="substitute", num_workers=0, stats=False)
-    with pytest.raises(lf.SampleError, match=r"decide each batch once: use a larger batch size"):
-        list(loader)
+    for bad, batch_size in [*(({index}, 4) for index in range(1, 9)), ({1}, 1), ({2, 3, 4}, 2)]:
+        loader = lf.Loader(
+            Bad(bad), batch_size, sampler=sampler, cache=200, on_error="substitute", num_workers=workers, seed=1, stats=False
+        )
+        for _ in range(12):
+            batches = list(loader)
+            assert len(batches) == -(-9 // batch_size)
+            for batch in batches:
+                assert not bad & set(batch.ids.tolist()) and len(batch.ids) > 0
+                assert batch.data[:, 0].tolist() == batch.ids.tolist()
+                loader.score_losses(torch.ones(len(batch.ids)), batch)
+        loader.close()
+
+
+@pytest.mark.parametrize("sampler", ["echo", "replay"])
+def test_a_buffer_that_was_made_smaller_is_resumed_as_large_as_it_was(sampler):
+    loader = buffered(sampler, cache="60%")
+    orders(loader, 2)
+    loader.resize_cache("30%")
+    orders(loader, 2)
+    state = loader.state_dict()
+    resumed = buffered(sampler, cache="60%")
+    with pytest.raises(lf.SettingsError, match="cache_bytes"):
+        resumed.load_state_dict(state)
+    resumed.resize_cache("30%")
+    resumed.load_state_dict(state)
+    assert orders(resumed, 3) == orders(loader, 3)

@@ -6,7 +6,7 @@ mod tests;
 
 use std::fs::File;
 use std::io::{self, Seek};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lossfeed_control::policy::{self, Needs};
 use lossfeed_control::sampler::SamplerSettings;
@@ -76,6 +76,7 @@ struct Asked<'a> {
 /// Every policy at every size, in the order asked for, as many at once as there are processors.
 fn results(args: &ReplayArgs) -> Result<Report> {
     // What is wrong with the arguments is said before a large file is read.
+    check_written(args)?;
     let costs = args.costs()?;
     let samplers: Vec<Named> = args.sampler.iter().map(|text| named(text)).collect::<Result<_>>()?;
     let pairs = pairs(args, &samplers)?;
@@ -132,6 +133,32 @@ fn results(args: &ReplayArgs) -> Result<Report> {
     let (_, _, sized) = dataset(&source);
     let run = if let Source::Journal(journal) = source { Some(journal.run) } else { None };
     Ok(Report { run, requests, samples, assumed, costs, population, results, title, sized, trained })
+}
+
+/// No file that is read may be written, and none twice.
+fn check_written(args: &ReplayArgs) -> Result<()> {
+    let read = [("--trace", &args.trace), ("--trained", &args.trained)];
+    let written = [("--csv", &args.csv), ("--html", &args.html)];
+    let mut seen: Vec<(&str, PathBuf)> = Vec::new();
+    for (option, path) in read.into_iter().chain(written).filter_map(|(option, path)| Some((option, path.as_ref()?))) {
+        // Pipes and devices may be both.
+        if path.exists() && !path.is_file() {
+            continue;
+        }
+        let place = path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.clone());
+        if let Some((other, _)) = seen.iter().find(|(other, of)| *of == place && !(is_read(other) && is_read(option))) {
+            return Err(Error::settings(format!(
+                "{option} and {other} are one file, {}: it would be written over, so give another name",
+                path.display()
+            )));
+        }
+        seen.push((option, place));
+    }
+    Ok(())
+}
+
+fn is_read(option: &str) -> bool {
+    ["--trace", "--trained"].contains(&option)
 }
 
 /// One replay; of a closed loop with the samples as it left them.

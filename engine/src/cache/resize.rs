@@ -31,6 +31,11 @@ impl Cache {
         self.arena.give_back()
     }
 
+    /// The limit as it is now.
+    pub fn limit(&self) -> u64 {
+        self.counters.cache_capacity_bytes.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// Has residents leave, at most [`PIECE`] of them. Whether there may be more.
     fn shrink(&self, capacity: u64) -> bool {
         let mut state = self.whole();

@@ -269,10 +269,11 @@ fn batches_hits_and_journals_are_the_same_however_files_are_read() {
             let changes = stat(&engine, "read_ahead_changes_total");
             match (read_ahead, delay_ms) {
                 (Some(0), _) => assert_eq!((ahead, changes), (0, 0), "{told}"),
-                (Some(1000..), _) => assert!(ahead > 0, "{told}"),
+                (Some(1000..), 1..) => assert!(ahead > 0, "{told}"),
                 (None, 2) => assert!(ahead > 0 && changes > 0, "{told}"),
                 // However busy the machine is: who reads nothing ahead has not decided to.
                 (None, _) => assert!(ahead == 0 || changes > 0, "{told}"),
+                // Where reads take no time, batches may be filled before anybody comes to read ahead of them.
                 (Some(_), _) => {}
             }
             assert_eq!(stat(&engine, "read_ahead_bytes"), 0, "{told}");

@@ -108,7 +108,6 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
     let run = Circumstances {
         dataset_bytes: dataset.records(settings.cache_form).total_footprint(),
         cache_bytes: settings.cache_bytes,
-        ranks: settings.world_size,
         augmented: steps.any().then(|| steps.is_random()),
     };
     let chosen = auto.choose(run);

@@ -178,7 +178,7 @@ impl Engine {
     }
 
     /// Everything that shapes the orders of this run, by name. What only decides how fast batches come is not in it:
-    /// threads, the size and form of the cache, the device, `on_error`, the transform.
+    /// threads, the size and form of the cache if it is no sampler's buffer, the device, `on_error`, the transform.
     pub(super) fn identity(&self) -> BTreeMap<String, String> {
         let s = &self.settings;
         let dataset = self.digest.get_or_init(|| self.feed.source.digest());
@@ -196,9 +196,9 @@ impl Engine {
         ]
         .map(|(name, value)| (name.to_string(), value))
         .into();
-        // A buffer's size shapes its orders; elsewhere the cache only decides how fast batches come.
+        // A buffer's size shapes its orders, as it is now; elsewhere the cache only decides how fast batches come.
         if s.sampler.buffer().is_some() {
-            all.insert("cache_bytes".into(), s.cache_bytes.to_string());
+            all.insert("cache_bytes".into(), self.feed.cache.limit().to_string());
             all.insert("cache_form".into(), s.cache_form.name().into());
         }
         if s.exchange {

@@ -77,23 +77,17 @@ impl Feed {
         let others = (0..planned.number).rev().chain(planned.number + 1..planned.plan.len());
         // Other numbers of ranks may have delivered the first batches of a resumed epoch: this one has none of them.
         let others = others.filter(|&number| !planned.plan.range(number).is_empty());
-        let mut tried = 0;
         for number in others.take(STAND_INS) {
             let decision = self.cache.decide_again(planned.pass, number, &|id| self.record_bytes(id));
-            // The pass is over, or batches are bound once.
-            let Some(decision) = decision else { break };
-            tried += 1;
+            // The pass is over; or the sampler has a buffer, and decided that batch long ago.
+            let Some(decision) = decision else { continue };
             slot = match self.fill_rows(planned, decision, slot, scratch, sheet, stopped)? {
                 Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
                 Rowful::Nothing(slot, _) => slot,
             };
         }
-        let why = match tried {
-            0 => "and no other batch can take its place, as samplers with a buffer (echo, replay) decide each batch once: use a larger batch size, or repair the data".to_owned(),
-            tried => format!("and none of the {tried} batches nearest to it, so nothing can take its place: repair the data"),
-        };
         Err(Error::sample(format!(
-            "batch {} of epoch {}: no sample of it is good, {why}",
+            "batch {} of epoch {}: no sample of it is good, and none of the {STAND_INS} batches nearest to it, so nothing can take its place: repair the data",
             planned.number, planned.plan.epoch
         ))
         .because(first))

@@ -165,6 +165,12 @@ def _raised(error: BaseException) -> tuple[str, BaseException | None, bool]:
 def _pixels(image: Any, mode: str, resize: Resize | None) -> Any:
     """A PIL image as uint8 (height, width, channels)."""
     numpy = require_numpy("a dataset of images")
+    if image.mode == "F" or image.mode.startswith("I"):
+        # Pillow would cut them off at 255, and 0.5 would be 0.
+        raise SampleError(
+            f"an image of mode {image.mode}, whose pixels are no bytes: return its numbers, numpy.asarray(image), or bytes "
+            "that you have scaled"
+        )
     if mode == "rgb" or (mode == "auto" and image.mode not in ("L", "RGB")):
         image = image.convert("RGB")
     elif mode == "gray":

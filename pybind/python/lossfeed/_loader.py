@@ -67,7 +67,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             makes nested tensors (``torch.jagged``), ``"packed"`` or a :class:`Packed` puts them end to end, a dict says
             it by path (``{"input_ids": 0, "labels": -100}``, ``{"x": 0}`` in pairs). None: lengths must be equal.
         timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.
-        generator: what the seed is drawn from, see ``seed``.
+        generator: what the seed is drawn from, see ``seed``; of one rank.
         prefetch_factor: batches each worker prepares ahead, default 2.
         read_ahead: host memory for samples read before their batch, the next epoch's too, in bytes or as text. It changes
             nothing else. None, with workers: 128 MiB behind a network (late answers: 1 GiB), 8 batches of slow files.
@@ -425,8 +425,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the batches that were left of
         that epoch, in their order. The loader must be made as the saved one was, over the same dataset: whatever
-        shapes an order is compared, and a refusal names what differs. Threads, cache, device, transform and
-        ``on_error`` may change.
+        shapes an order is compared, and a refusal names what differs. Threads, device, transform and ``on_error``
+        may change, and the cache too, which ``echo`` and ``replay`` need as large as it was (:meth:`resize_cache`).
 
         The number of ranks may change too, and ``batch_size`` with it, also within an epoch: what was left is dealt to
         the ranks that load it, its batches numbered so that the last one has its usual number. ``{"ranks": [state,

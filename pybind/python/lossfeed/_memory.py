@@ -83,8 +83,16 @@ def span(tensor: Any) -> ctypes.Array[ctypes.c_ubyte]:
     if tensor.numel() == 0:
         return (ctypes.c_ubyte * 0)()
     elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError as cause:
+        raise SettingsError(
+            "a tensor has no memory to read, as inside of torch.func's grad, vjp and vmap: take the loss from "
+            "lossfeed.cross_entropy there, hand its per-sample losses out (has_aux=True), and give them to "
+            "loader.score_losses"
+        ) from cause
     borrowed: ctypes.Array[ctypes.c_ubyte]
-    borrowed = (ctypes.c_ubyte * (elements * tensor.element_size())).from_address(tensor.data_ptr())
+    borrowed = (ctypes.c_ubyte * (elements * tensor.element_size())).from_address(address)
     borrowed.owner = tensor  # type: ignore[attr-defined]
     return borrowed
 

@@ -99,6 +99,7 @@ fn pack(args: &PackArgs) -> Result<Report> {
     if args.shard_size == 0 {
         return Err(Error::settings("--shard-size 0 holds nothing: give a size such as 256MB"));
     }
+    check_apart(&args.source, &args.folder)?;
     let source = source::open(&args.source, &OpenOptions { fields: args.fields.clone(), ..OpenOptions::default() })?;
     let source = source.as_ref();
     if source.form() != &(Form::Images { tailed: false }) && source.pieces().is_empty() {
@@ -144,6 +145,30 @@ fn pack(args: &PackArgs) -> Result<Report> {
         bytes,
         seconds: started.elapsed().as_secs_f64(),
     })
+}
+
+/// The folder of shards may not be a part of the folder that is packed: its class folders are all that lies in it.
+fn check_apart(source: &str, folder: &Path) -> Result<()> {
+    let source = Path::new(source);
+    let (Ok(packed), Ok(mut target)) = (source.canonicalize(), std::path::absolute(folder)) else { return Ok(()) };
+    if !packed.is_dir() {
+        return Ok(());
+    }
+    // As much of it as is there already may be reached by links.
+    for parent in folder.ancestors() {
+        if let (Ok(real), Ok(rest)) = (parent.canonicalize(), folder.strip_prefix(parent)) {
+            target = real.join(rest);
+            break;
+        }
+    }
+    match target.starts_with(&packed) {
+        true => Err(Error::settings(format!(
+            "{} lies in {}, which is packed and could not be opened with shards in it: give a folder beside it",
+            folder.display(),
+            source.display()
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// Makes the folder, and says which shards are in it already.

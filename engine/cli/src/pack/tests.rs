@@ -125,3 +125,16 @@ fn a_sample_that_cannot_be_read_ends_it_and_leaves_no_half_shard() {
     assert!(failed.to_string().contains("cat/1.jpeg"), "{failed}");
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }
+
+#[test]
+fn shards_do_not_go_into_what_is_packed() {
+    let root = tempfile::tempdir().unwrap();
+    let source = folders(root.path());
+    let link = root.path().join("link");
+    std::os::unix::fs::symlink(&source, &link).unwrap();
+    for folder in [source.join("shards"), source.clone(), link.join("a/b"), source.join("x/../y")] {
+        let error = pack(&args(&source, &folder, &[])).err().unwrap().to_string();
+        assert!(error.contains("which is packed") && error.contains("beside it"), "{error}");
+    }
+    pack(&args(&source, &root.path().join("shards"), &[])).unwrap();
+}

@@ -178,3 +178,25 @@ fn an_unknown_policy_is_a_wrong_argument_and_a_missing_file_a_failure() {
     assert!(results(&missing).unwrap_err().to_string().contains("/nonexistent/trace.csv"));
     assert_eq!(run(&missing), 1);
 }
+
+#[test]
+fn a_file_that_is_read_is_not_written_and_none_is_written_twice() {
+    let (file, args) = args(&["--policy=lru", "--capacity-fraction=0.5"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (link, new) = (folder.path().join("link.csv"), folder.path().join("new.csv"));
+    std::os::unix::fs::symlink(file.path(), &link).unwrap();
+    let before = std::fs::read(file.path()).unwrap();
+    let refused = |args: ReplayArgs, says: &[&str]| {
+        let error = report(&args, &mut Vec::new()).unwrap_err().to_string();
+        assert!(says.iter().all(|says| error.contains(says)), "{error}");
+    };
+    for path in [file.path().to_owned(), link] {
+        refused(ReplayArgs { csv: Some(path.clone()), ..args.clone() }, &["--csv and --trace", "another name"]);
+        refused(ReplayArgs { html: Some(path), ..args.clone() }, &["--html and --trace"]);
+    }
+    let both = ReplayArgs { csv: Some(new.clone()), html: Some(new.clone()), ..args.clone() };
+    refused(both, &["--html and --csv"]);
+    assert!(std::fs::read(file.path()).unwrap() == before && !new.exists());
+    let nowhere = Some(std::path::PathBuf::from("/dev/null"));
+    report(&ReplayArgs { csv: nowhere.clone(), html: nowhere, ..args }, &mut Vec::new()).unwrap();
+}

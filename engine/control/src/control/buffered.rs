@@ -291,13 +291,42 @@ impl Control {
         self.remember(number, serial, rows, evicted)
     }
 
-    /// A batch of a restored run, as it was decided before: the buffer and the books are those after it.
-    fn decide_as_bound(&mut self, batch: Bound) -> Turn {
+    /// A batch that was decided lately, once more; or what the stream will bring, as if batch `number` had nothing else.
+    /// Neither the buffer nor the books change.
+    pub(super) fn bound_again(&self, pass: u64, number: usize) -> Turn {
+        let (Some(buffered), Some(current)) = (&self.buffered, &self.pass) else { return Turn::Over };
+        let plan = &current.plan;
+        if self.passes != pass || number >= plan.len() {
+            return Turn::Over;
+        }
+        let rows = match buffered.bound.iter().find(|batch| batch.number == number) {
+            Some(batch) => self.rows_as_bound(&batch.rows),
+            None => {
+                let size = plan.range(number).len();
+                let Some(behind) = number.checked_sub(buffered.decided) else { return Turn::Over };
+                let places = (buffered.taken + behind * size..plan.order.ids.len()).take(size);
+                let of: Vec<_> = places.map(|place| (plan.order.ids[place], plan.order.weights[place])).collect();
+                self.rows_as_bound(&of)
+            }
+        };
+        if rows.is_empty() {
+            return Turn::Over;
+        }
+        let serial = buffered.base + number as u64;
+        Turn::Decided(Decision { number, serial, reach: buffered.taken, rows, evicted: Vec::new() })
+    }
+
+    fn rows_as_bound(&self, rows: &[(SampleId, f32)]) -> Vec<Row> {
         let row = |&(id, weight): &(SampleId, f32)| {
             let verdict = if self.contains(id) { Verdict::Hit } else { Verdict::Pass };
             Row { drawn: id, delivered: id, weight, verdict }
         };
-        let rows: Vec<Row> = batch.rows.iter().map(row).collect();
+        rows.iter().map(row).collect()
+    }
+
+    /// A batch of a restored run, as it was decided before: the buffer and the books are those after it.
+    fn decide_as_bound(&mut self, batch: Bound) -> Turn {
+        let rows = self.rows_as_bound(&batch.rows);
         let serial = self.buffered.as_ref().map_or(0, |buffered| buffered.base) + batch.number as u64;
         self.remember(batch.number, serial, rows, Vec::new())
     }

@@ -231,10 +231,10 @@ impl Control {
     }
 
     /// Batch `number` of pass `pass` once more, out of order: it stands in for one in which nothing was good.
-    /// A buffer sampler's batch is bound once: none stands in for another.
+    /// Of a buffer sampler's those that were decided last do, as they were decided.
     pub fn decide_again(&mut self, pass: u64, number: usize, bytes: &dyn Fn(SampleId) -> u64) -> Turn {
         match &self.pass {
-            _ if self.buffered.is_some() => Turn::Over,
+            _ if self.buffered.is_some() => self.bound_again(pass, number),
             Some(current) if self.passes == pass && number < current.plan.len() => self.decide_batch(number, bytes),
             _ => Turn::Over,
         }

@@ -55,8 +55,6 @@ pub struct Circumstances {
     pub dataset_bytes: u64,
     /// Bytes of a rank's cache; 0 for none.
     pub cache_bytes: u64,
-    /// Ranks, each of which has its share of the dataset and a cache of its own.
-    pub ranks: u32,
     /// Whether the loader's own transform draws chance; `None` without one.
     pub augmented: Option<bool>,
 }
@@ -65,10 +63,7 @@ pub struct Circumstances {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Chosen {
     /// [`Uniform`](super::Uniform): nothing is gained by drawing unevenly.
-    Uniform {
-        /// Whether each rank keeps its share: its cache holds that, and not the whole dataset.
-        fixed_shares: bool,
-    },
+    Uniform,
     /// [`Replay`](super::Replay), with so many new rows if that is said.
     Replay {
         /// [`Auto::fetches`].
@@ -107,7 +102,7 @@ impl Auto {
                     // Until scores are there every sample comes once.
                     Chosen::CostAware { .. } => (LEAST_PART, true),
                     // A cache that holds everything is filled once; without one everything is read each time.
-                    Chosen::Uniform { .. } => (if run.cache_bytes > 0 { 0.0 } else { 1.0 }, true),
+                    Chosen::Uniform => (if run.cache_bytes > 0 { 0.0 } else { 1.0 }, true),
                 };
                 Some(Budget::new(bytes, epochs, size, least, reads_all)?)
             }
@@ -123,18 +118,15 @@ impl Auto {
         }
         let pace = Pace::new(self.stall, FIRST, self.fetches.map_or(1.0, f64::from), budget)?;
         // Nothing can be set where every sample comes once.
-        Ok((!matches!(chosen, Chosen::Uniform { .. })).then_some(pace))
+        Ok((chosen != Chosen::Uniform).then_some(pace))
     }
 
-    /// `uniform` without a cache, or with one that holds everything; the same with fixed shares where it holds a rank's
-    /// share. Else `replay` if deliveries vary by chance, `cost-aware` if they do not, and the same with
-    /// [`CAREFUL_KAPPA`] if that is not known.
+    /// `uniform` without a cache, or with one that holds everything. Else `replay` if deliveries vary by chance,
+    /// `cost-aware` if they do not, and the same with [`CAREFUL_KAPPA`] if that is not known. The number of ranks decides
+    /// nothing, so that a run goes on with another one.
     pub fn choose(&self, run: Circumstances) -> Chosen {
         if run.cache_bytes == 0 || run.dataset_bytes <= run.cache_bytes {
-            return Chosen::Uniform { fixed_shares: false };
-        }
-        if run.dataset_bytes.div_ceil(u64::from(run.ranks.max(1))) <= run.cache_bytes {
-            return Chosen::Uniform { fixed_shares: true };
+            return Chosen::Uniform;
         }
         match self.augmented.or(run.augmented) {
             Some(true) => Chosen::Replay { fetches: self.fetches, block: self.block },
@@ -150,23 +142,15 @@ mod tests {
 
     #[test]
     fn what_is_known_of_the_run_decides() {
-        let run = |cache_bytes, augmented| Circumstances {
-            dataset_bytes: 100,
-            cache_bytes,
-            ranks: 1,
-            augmented: Some(augmented),
-        };
+        let run =
+            |cache_bytes, augmented| Circumstances { dataset_bytes: 100, cache_bytes, augmented: Some(augmented) };
         let (replay, cost_aware) = (
             Chosen::Replay { fetches: None, block: Block::default() },
             Chosen::CostAware { fetches: None, kappa: None },
         );
         let unsaid = Auto::default();
-        assert_eq!(unsaid.choose(run(0, true)), Chosen::Uniform { fixed_shares: false });
-        assert_eq!(unsaid.choose(run(100, true)), Chosen::Uniform { fixed_shares: false });
-        // A share of three ranks takes 34 bytes.
-        let of_three = |cache_bytes| unsaid.choose(Circumstances { ranks: 3, ..run(cache_bytes, true) });
-        assert_eq!((of_three(33), of_three(34)), (replay, Chosen::Uniform { fixed_shares: true }));
-        assert_eq!(of_three(100), Chosen::Uniform { fixed_shares: false });
+        assert_eq!(unsaid.choose(run(0, true)), Chosen::Uniform);
+        assert_eq!(unsaid.choose(run(100, true)), Chosen::Uniform);
         assert_eq!(unsaid.choose(run(99, true)), replay);
         assert_eq!(unsaid.choose(run(99, false)), cost_aware);
         let said = |augmented| Auto { augmented: Some(augmented), ..unsaid };

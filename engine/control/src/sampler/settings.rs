@@ -258,7 +258,7 @@ impl SamplerSettings {
 impl From<Chosen> for SamplerSettings {
     fn from(chosen: Chosen) -> Self {
         match chosen {
-            Chosen::Uniform { fixed_shares } => Self::Uniform(Uniform { fixed_shares, ..Uniform::default() }),
+            Chosen::Uniform => Self::Uniform(Uniform::default()),
             Chosen::Replay { fetches, block } => {
                 let usual = Replay::default();
                 Self::Replay(Replay { fresh: fetches.map_or(usual.fresh, f64::from), block, ..usual })

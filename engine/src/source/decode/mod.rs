@@ -251,7 +251,7 @@ impl Decoder {
         let head = image.head();
         if self.auto && self.channels == 1 && head.color {
             return Err(Error::sample(
-                "the image is coloured while the dataset's first is gray: choose image_mode=\"rgb\" or \"gray\" for all",
+                "the image is coloured while the dataset's first is gray: open it with mode=\"rgb\" or \"gray\", which all are then",
             ));
         }
         head.check_size()?;

@@ -83,10 +83,11 @@ impl Buffer {
     /// How many rows come from the stream in batches of `rows`, of these serial numbers.
     ///
     /// The part of the rows that is asked for holds over batches, whatever their size: a batch takes what is due by its
-    /// end, less what was due before it, and that may be nothing.
+    /// end, less what was due before it, and that may be nothing. All rows do until the buffer is full, and where the
+    /// whole share is resident: what comes from the stream is fetched no more than what is used again.
     pub(super) fn fresh(&self, rows: usize, serials: Range<u64>) -> usize {
         let batches = serials.end.saturating_sub(serials.start) as usize;
-        if !self.full {
+        if !self.full || self.tail - self.head >= self.setup.owned.len() as u64 {
             return rows * batches;
         }
         // In 2³²ths of a row.

@@ -81,7 +81,8 @@ fn a_tree_that_was_changed_is_the_tree_built_anew() {
 fn new_rows_are_as_many_over_batches_as_were_asked_for() {
     for part in [0.25, 0.14, 1.0 / 64.0, 1.0, 0.333] {
         for rows in [1usize, 2, 3, 6, 32, 128] {
-            let mut buffer = Buffer::new(setup(false, 200), 400);
+            let owned = (0..400).collect();
+            let mut buffer = Buffer::new(BufferSetup { owned, ..setup(false, 200) }, 400);
             buffer.setup.options.fresh = part;
             (0..200).for_each(|id| buffer.enter(id, None));
             assert_eq!(buffer.fresh(rows, 5..12), 7 * rows, "it fills at first");
@@ -94,6 +95,13 @@ fn new_rows_are_as_many_over_batches_as_were_asked_for() {
             assert!(each.iter().all(|&of| (of as f64 - one).abs() < 1.0), "{part} of {rows}");
         }
     }
+    // Nobody is used again where the whole share is resident.
+    let mut all = Buffer::new(setup(false, 64), 64);
+    (0..64).for_each(|id| all.enter(id, None));
+    all.full = true;
+    assert_eq!((all.setup.owned.len(), all.fresh(8, 3..5)), (64, 16));
+    all.leave(0);
+    assert_eq!(all.fresh(8, 3..5), 4);
     // As many as are missing of those that could be used again.
     let mut few = Buffer::new(setup(false, 4), 8);
     (0..3).for_each(|id| few.enter(id, None));
