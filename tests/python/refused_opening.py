@@ -106,7 +106,7 @@ CASES = [
     ('lf.open(file, record="nope")', "SettingsError", "record='nope' is no NumPy dtype:"),
     ('lf.open(file, record="u1", header=10**9)', "SourceError", "which is no record of 1 bytes behind a header of 1000000000"),
     ('lf.open(file, record="u1", header="4")', "SettingsError", "header='4' must be an int"),
-    ('lf.open(file, record=("u2", 3), stride=3)', "SettingsError", "stride=3 is in bytes, and values of 2 bytes begin at every 2th: for 3"),
+    ('lf.open(file, record=("u2", 3), stride=3)', "SettingsError", "stride=3 is in bytes, which is no whole number of values of 2 bytes:"),
     ('lf.open(file, record="u1", stride=0)', "SettingsError", "stride=0 must be at least 1"),
     ('lf.open(pair, header=4)', "SettingsError", "header=4 goes with record=, which says what a record is"),
     ('lf.open(pair, stride=4)', "SettingsError", "stride=4 goes with record=, which says what a record is"),

@@ -36,8 +36,8 @@ def of_records(data: Any, record: Any, header: Any, stride: Any, target: Any) ->
     step = None if stride is None else whole("stride", stride, 1)
     if step is not None and kind.names is None and step % kind.base.itemsize:
         raise SettingsError(
-            f"stride={step} is in bytes, and values of {kind.base.itemsize} bytes begin at every {kind.base.itemsize}th: "
-            f"for {step} values say stride={step * kind.base.itemsize}"
+            f"stride={step} is in bytes, which is no whole number of values of {kind.base.itemsize} bytes: for {step} values "
+            f"say stride={step * kind.base.itemsize}"
         )
     if target is not None and target not in fields:
         raise SettingsError(f"target={target!r} is no field of record=: it has {list(fields)}")
