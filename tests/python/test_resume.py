@@ -1,5 +1,6 @@
 """state_dict and load_state_dict: a resumed run delivers exactly what was left."""
 
+import contextlib
 import pickle
 import signal
 import threading
@@ -351,6 +352,73 @@ def test_another_batch_takes_the_place_of_one_in_which_nothing_is_good(sampler, 
         loader.close()
 
 
+@pytest.mark.parametrize("sampler", ["echo", "replay", {"name": "replay", "lag": 8}], ids=str)
+@pytest.mark.parametrize(("samples", "batch_size", "bad"), [(33, 4, {32}), (33, 4, range(28, 33)), (30, 1, {3, 11, 12})])
+def test_a_resumed_run_has_what_stands_in_for_bad_batches(samples, batch_size, bad, sampler):
+    class Bad:
+        def __len__(self):
+            return samples
+
+        def __getitem__(self, index):
+            if index in bad:
+                raise ValueError("torn")
+            return np.full(2, index, np.float32), 0
+
+    def make():
+        return lf.Loader(
+            Bad(), batch_size, sampler=sampler, cache=800, on_error="substitute", num_workers=0, seed=3, stats=False
+        )
+
+    loader, seen, states = make(), [], []
+    for _ in range(3):
+        for batch in loader:
+            seen.append((batch.ids.tolist(), batch.weight.tolist()))
+            loader.score_losses(1.0 + batch.ids.float() % 7, batch)
+            states.append(loader.state_dict())
+    assert not {index for ids, _ in seen for index in ids} & set(bad)
+    for stop in range(1, len(states)):
+        resumed, rest = make(), []
+        resumed.load_state_dict(states[stop - 1])
+        while len(rest) < len(seen) - stop:
+            for batch in resumed:
+                rest.append((batch.ids.tolist(), batch.weight.tolist()))
+                resumed.score_losses(1.0 + batch.ids.float() % 7, batch)
+        assert rest == seen[stop:], stop
+
+
+@pytest.mark.parametrize("sampler", ["echo", "replay"])
+def test_a_state_is_written_behind_more_bad_batches_than_scores_lag(sampler):
+    class Bad:
+        def __len__(self):
+            return 60
+
+        def __getitem__(self, index):
+            if index > 0:
+                raise ValueError("torn")
+            return np.full(2, index, np.float32), 0
+
+    class Stop(Exception):
+        pass
+
+    def transform(data):
+        deadline = time.monotonic() + 10
+        while loader.stats()["bad_samples_total"] < 59 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        raise Stop
+
+    sampler = {"name": sampler, "lag": 8}
+    settings = {"sampler": sampler, "cache": 10000, "on_error": "skip", "num_workers": 1, "seed": 1, "stats": False}
+    loader = lf.Loader(Bad(), 1, transform=transform, **settings)
+    with pytest.raises(Stop):
+        list(loader)
+    state = loader.state_dict()
+    resumed = lf.Loader(Bad(), 1, **settings)
+    resumed.load_state_dict(state)
+    # What is left may be bad as a whole, which ends the epoch.
+    with contextlib.suppress(lf.SampleError):
+        assert all(ids[0] == 0 for ids in epoch_ids(resumed))
+
+
 @pytest.mark.parametrize("sampler", ["echo", "replay"])
 def test_a_buffer_that_was_made_smaller_is_resumed_as_large_as_it_was(sampler):
     loader = buffered(sampler, cache="60%")
@@ -359,8 +427,11 @@ def test_a_buffer_that_was_made_smaller_is_resumed_as_large_as_it_was(sampler):
     orders(loader, 2)
     state = loader.state_dict()
     resumed = buffered(sampler, cache="60%")
-    with pytest.raises(lf.SettingsError, match="cache_bytes"):
-        resumed.load_state_dict(state)
+    for other in (resumed, buffered(sampler, cache="30%")):
+        before = other.state_dict()
+        with pytest.raises(lf.SettingsError, match="cache_bytes"):
+            other.load_state_dict(state)
+        assert other.state_dict() == before
     resumed.resize_cache("30%")
     resumed.load_state_dict(state)
     assert orders(resumed, 3) == orders(loader, 3)

@@ -31,9 +31,10 @@ impl Cache {
         self.arena.give_back()
     }
 
-    /// The limit as it is now.
-    pub fn limit(&self) -> u64 {
-        self.counters.cache_capacity_bytes.load(std::sync::atomic::Ordering::Relaxed)
+    /// The limit as it is now, if it is not the one that the cache was made with.
+    pub fn resized(&self) -> Option<u64> {
+        let now = self.counters.cache_capacity_bytes.load(std::sync::atomic::Ordering::Relaxed);
+        (now != self.arena.limit_bytes()).then_some(now)
     }
 
     /// Has residents leave, at most [`PIECE`] of them. Whether there may be more.

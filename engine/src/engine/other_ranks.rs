@@ -14,7 +14,8 @@ use crate::sampler::{Given, Leg, Order, Part, in_turn};
 use std::collections::BTreeMap;
 
 /// Settings that need not be those of a state which another number of ranks left.
-const OF_OTHER_RANKS: [&str; 6] = ["rank", "world_size", "batch_size", "policy", "cache_bytes", "cache_form"];
+const OF_OTHER_RANKS: [&str; 7] =
+    ["rank", "world_size", "batch_size", "policy", "cache_bytes", "cache_bytes_now", "cache_form"];
 
 /// A state for this rank, and what of the run it leaves out, in words.
 pub(super) struct Taken {

@@ -38,6 +38,9 @@ impl Engine {
         let seen = |i: &Iteration| i.seen_but(held);
         // An epoch whose last batch was delivered is over, also if nobody asked for the end yet.
         let live = clock.current.as_ref().filter(|i| seen(i) < i.len());
+        // Behind more bad batches than a buffer's scores lag, one that nobody saw is not remembered any more.
+        let remembered = self.feed.cache.remembered();
+        let seen = |i: &Iteration| seen(i).max(remembered);
         let (epoch, delivered) = match &live {
             Some(i) => (i.epoch(), seen(i)),
             None => (clock.next_epoch, 0),
@@ -196,9 +199,11 @@ impl Engine {
         ]
         .map(|(name, value)| (name.to_string(), value))
         .into();
-        // A buffer's size shapes its orders, as it is now; elsewhere the cache only decides how fast batches come.
+        // A buffer's size shapes its orders, the one that it was made with and the one that it has; elsewhere the cache
+        // only decides how fast batches come.
         if s.sampler.buffer().is_some() {
-            all.insert("cache_bytes".into(), self.feed.cache.limit().to_string());
+            all.insert("cache_bytes".into(), s.cache_bytes.to_string());
+            all.extend(self.feed.cache.resized().map(|now| ("cache_bytes_now".into(), now.to_string())));
             all.insert("cache_form".into(), s.cache_form.name().into());
         }
         if s.exchange {

@@ -48,6 +48,8 @@ pub(super) enum Rowful {
 
 /// Other batches that are tried in place of one in which nothing was good, where the number of steps must stay.
 const STAND_INS: usize = 8;
+/// Of so many, in a sampler with a buffer: it remembers the last ones that were decided.
+const LOOKED_AT: usize = 64;
 
 impl Feed {
     /// Fills `slot` with the planned batch as it was decided. Once `stopped` says so nobody wants the batch: what was
@@ -77,10 +79,9 @@ impl Feed {
         let others = (0..planned.number).rev().chain(planned.number + 1..planned.plan.len());
         // Other numbers of ranks may have delivered the first batches of a resumed epoch: this one has none of them.
         let others = others.filter(|&number| !planned.plan.range(number).is_empty());
-        for number in others.take(STAND_INS) {
-            let decision = self.cache.decide_again(planned.pass, number, &|id| self.record_bytes(id));
-            // The pass is over; or the sampler has a buffer, and decided that batch long ago.
-            let Some(decision) = decision else { continue };
+        // None is decided if the pass is over; or if the sampler has a buffer and has forgotten that batch.
+        let again = |number| self.cache.decide_again(planned.pass, number, &|id| self.record_bytes(id));
+        for decision in others.take(LOOKED_AT).filter_map(again).take(STAND_INS) {
             slot = match self.fill_rows(planned, decision, slot, scratch, sheet, stopped)? {
                 Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
                 Rowful::Nothing(slot, _) => slot,

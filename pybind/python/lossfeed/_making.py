@@ -121,7 +121,7 @@ def _seeds(asked: SimpleNamespace, settings: dict[str, Any], framework: str) -> 
     alone = settings["world_size"] == 1 and not settings["exchange"]
     if asked.generator is None and not (alone and framework == "torch"):
         return None
-    if settings["world_size"] > 1:
+    if settings["world_size"] > 1 and settings["sampler"]["name"] != "given":
         # Another one on each rank is common where torch's DistributedSampler makes the orders: it has a seed of its own.
         raise SettingsError(
             f"generator= with {settings['world_size']} ranks: each would draw a seed of its own, and their shares would "

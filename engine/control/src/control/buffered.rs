@@ -17,6 +17,10 @@ use crate::types::SampleId;
 /// A buffer's state that has nobody in it, of a run that other ranks go on with.
 pub const EMPTY_BUFFER: u32 = u32::MAX;
 
+/// Batches that were delivered already and are in a state all the same: one of them stands in where nothing of the next
+/// is good.
+const STAND_INS: usize = 8;
+
 /// What a buffer sampler's run knows beside beliefs, books and the plan.
 pub(super) struct Buffered {
     pub(super) buffer: Buffer,
@@ -85,6 +89,9 @@ impl Buffered {
     /// A pass over `epoch` begins with batch `first`.
     pub(super) fn begin(&mut self, epoch: u64, first: usize) {
         if self.restored.take() == Some(epoch) {
+            // Those that were delivered before stand in for others.
+            let delivered = self.again.partition_point(|batch| batch.number < first);
+            self.bound.extend(self.again.drain(..delivered));
             return;
         }
         self.stream += self.taken as u64;
@@ -114,13 +121,13 @@ impl Buffered {
         words.long(if within { self.stream } else { self.stream + self.taken as u64 });
         words.put(if within { self.taken as u32 } else { 0 });
         words.put(if within { self.decided as u32 } else { 0 });
-        let mut bound: Vec<&Bound> =
-            self.bound.iter().chain(&self.again).filter(|b| within && b.number >= first).collect();
+        let wanted = |b: &&Bound| within && b.number + STAND_INS >= first;
+        let mut bound: Vec<&Bound> = self.bound.iter().chain(&self.again).filter(wanted).collect();
         bound.dedup_by_key(|b| b.number);
-        if within && bound.len() != self.decided.max(first) - first {
+        let undelivered = bound.iter().filter(|b| b.number >= first).count();
+        if within && undelivered != self.decided.max(first) - first {
             return Err(Error::internal(format!(
-                "{} of the batches {first} to {} of epoch {epoch} are remembered",
-                bound.len(),
+                "{undelivered} of the batches {first} to {} of epoch {epoch} are remembered",
                 self.decided
             )));
         }
@@ -186,6 +193,12 @@ impl Control {
     /// `Internal` if batches that were not delivered are forgotten.
     pub fn buffer_state(&self, live: Option<(u64, usize)>) -> Result<Vec<u32>> {
         self.buffered.as_ref().map_or(Ok(Vec::new()), |buffered| buffered.write(live))
+    }
+
+    /// The first batch of the pass under way from which on [`Control::buffer_state`] can be had; 0 for other samplers.
+    pub fn remembered(&self) -> usize {
+        let buffered = self.buffered.as_ref();
+        buffered.and_then(|buffered| Some(buffered.bound.front()?.number)).unwrap_or(0)
     }
 
     /// Forgets a buffer sampler's residents and where its stream stood, before the first pass.
