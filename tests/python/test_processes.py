@@ -224,3 +224,67 @@ def test_a_process_whose_parent_was_killed_ends_by_itself():
     while not all(map(gone, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert pids and all(map(gone, pids))
+
+
+def test_a_process_that_waits_for_a_full_pipe_or_its_dataset_ends_with_its_parent_too():
+    script = """
+    import os, signal, sys, threading, time, numpy as np, lossfeed as lf
+    class Large:
+        def __len__(self): return 8
+        def __getitem__(self, i):
+            if i > 0:
+                os.write(1, f"{os.getpid()}\\n".encode())
+                if os.getpid() % 2:
+                    time.sleep(1000)
+            return np.zeros(1 << 22, np.uint8), i
+    data = lf.open(Large(), processes=2)
+    for worker in data._adaptors[0]._workers:
+        worker.ask([1])
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    # The output ends when nobody holds it open, so no process is left over.
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, timeout=240)
+    assert done.returncode == -signal.SIGKILL and len(done.stdout.split()) >= 2
+
+
+class Wide:
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, i):
+        return np.full(1 << 18, i, np.float32), i
+
+
+def test_ctrl_c_in_the_middle_of_an_answer_leaves_the_next_one_whole():
+    data = lf.open(Wide(), processes=1)
+    loader = lf.Loader(data, 4, num_workers=0, stats=False)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for k in range(25):
+            signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.002 * k)
+            try:
+                for batch in loader:
+                    assert (batch.data[:, 0] == batch.ids).all() and (batch.data[:, -1] == batch.ids).all()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    seen = [i for batch in loader for i in batch.ids.tolist() if bool((batch.data[:, 0] == batch.ids).all())]
+    seen += [i for batch in loader for i in batch.ids.tolist()]
+    assert set(seen) == set(range(24))
+
+
+class Vanishes:
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        os._exit(3)
+
+
+def test_a_process_that_ends_before_its_first_word_is_an_error_of_ours():
+    with pytest.raises(lf.SourceError, match=r"worker process 0 of Vanishes \(pid \d+\) ended with code 3"):
+        lf.open(Vanishes(), processes=2)

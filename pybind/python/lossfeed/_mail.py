@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import Any
 
@@ -23,6 +24,7 @@ class Mail:
         self._capacity = capacity
         self._waiting: deque[tuple[Any, Any, Any, _native.Ticket]] = deque()
         self.dropped_total = 0
+        self._delivers = threading.Lock()
 
     def post(self, ticket: _native.Ticket, floats: Any, counts: Any) -> None:
         """Queues the copy of float32 ``(k, B)`` scores (loss, and maybe grad_norm and entropy) and int32 counts."""
@@ -45,10 +47,13 @@ class Mail:
 
     def deliver(self, wait: bool = False) -> None:
         """Takes up what has arrived; all of it if `wait`."""
-        while self._waiting and (wait or self._waiting[0][0].query()):
-            event, floats, counts, ticket = self._waiting.popleft()
-            if wait:
-                event.synchronize()
-            loss, *others = map(span, floats)
-            grad_norm, entropy = [*others, None, None][:2]
-            self._engine.apply_scores(ticket, loss, grad_norm, entropy, span(counts))
+        # One thread at a time: a loop's own and one that stages ahead may both come, and each has to take what it asked
+        # about.
+        with self._delivers:
+            while self._waiting and (wait or self._waiting[0][0].query()):
+                event, floats, counts, ticket = self._waiting.popleft()
+                if wait:
+                    event.synchronize()
+                loss, *others = map(span, floats)
+                grad_norm, entropy = [*others, None, None][:2]
+                self._engine.apply_scores(ticket, loss, grad_norm, entropy, span(counts))

@@ -139,7 +139,10 @@ class Plans:
             return None
         if batch is not None and len(batch._ticket) != key[0][0]:
             return None
-        if sample_weight is not None and sample_weight.device != key[3]:
+        # The kernels read weights as they lie: a batch that was moved to another dtype has others.
+        if sample_weight is not None and not (
+            sample_weight.device == key[3] and sample_weight.dtype is torch.float32 and sample_weight.is_contiguous()
+        ):
             return None
         if logits.requires_grad and torch.is_grad_enabled():
             return PlannedLoss.apply(logits, target, sample_weight, plan, batch, overwrite)

@@ -30,7 +30,7 @@ from ._process import Process
 from ._resize import Resize
 from ._structure import Structure
 
-#: How often an idle process looks whether its parent is still there, in seconds.
+#: How often a process looks whether its parent is still there, in seconds.
 _PARENT_S = 2.0
 #: Most items that one process gets at a time. Few at first: a slow dataset is to be left between two of them.
 _SHARE_MAX = 64
@@ -72,7 +72,11 @@ class Processes:
         _all.add(self)
         self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
         for worker in self._workers:
-            hello = worker.answer(0)
+            try:
+                hello = worker.answer(0)
+            except _Died as died:
+                _kill(self._workers, self._process)
+                raise SourceError(str(died)) from None
             if isinstance(hello, BaseException):
                 _kill(self._workers, self._process)
                 raise hello
@@ -133,6 +137,8 @@ class _Worker:
         context = multiprocessing.get_context()
         self._connection, theirs = context.Pipe()
         self._asked = 0
+        #: What a thread of its own has received, in place of who waits; None before there is one.
+        self._received: queue.SimpleQueue[Any] | None = None
         self._name = f"worker process {number} of {type(dataset).__name__}"
         self.process = context.Process(
             target=_work, args=(theirs, dataset, how, seed + number), name=f"lossfeed-{number}", daemon=True
@@ -151,15 +157,46 @@ class _Worker:
 
     def answer(self, number: int) -> Any:
         """Waits for an answer. Earlier ones that nobody waited for (after Ctrl-C) are thrown away."""
+        if number > 0 and threading.current_thread() is threading.main_thread():
+            self._receive_apart()
         while True:
-            try:
-                if self._connection not in wait([self._connection, self.process.sentinel]):
-                    raise self._death()
-                of, answer = self._connection.recv()
-            except (EOFError, OSError):
-                raise self._death() from None
+            of, answer = self._receive() if self._received is None else self._received.get()
+            if of is None:
+                # For whoever asks next too.
+                self._ended()
+                raise self._death()
             if of == number:
                 return answer
+
+    def _receive(self) -> tuple[int | None, Any]:
+        """An answer and its question's number; no number if the process is gone."""
+        try:
+            if self._connection in wait([self._connection, self.process.sentinel]):
+                found: tuple[int, Any] = self._connection.recv()
+                return found
+        except (EOFError, OSError):
+            pass
+        return None, None
+
+    def _receive_apart(self) -> None:
+        """Has a thread receive from now on: Ctrl-C interrupts the main thread alone, and in the middle of an answer its
+        rest would be taken for the next one's beginning."""
+        if self._received is not None:
+            return
+        self._received = received = queue.SimpleQueue()
+
+        def run() -> None:
+            while True:
+                found = self._receive()
+                received.put(found)
+                if found[0] is None:
+                    return
+
+        threading.Thread(target=run, name=f"{self.process.name}-answers", daemon=True).start()
+
+    def _ended(self) -> None:
+        if self._received is not None:
+            self._received.put((None, None))
 
     def _death(self) -> _Died:
         self.process.join(1.0)
@@ -190,8 +227,16 @@ def _fatal(error: BaseException) -> tuple[str, BaseException, bool]:
 # ---- in the worker process -------------------------------------------------------------------------------------------
 
 
+def _end_with(parent: int) -> None:
+    """Ends this process soon after its parent, whatever it does then: it may wait for a full pipe, whose other end it has
+    inherited itself, or for the dataset."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_S)
+    os._exit(1)
+
+
 def _work(connection: Connection, dataset: Any, how: tuple[Any, ...], seed: int) -> None:
-    parent = os.getppid()
+    threading.Thread(target=_end_with, args=(os.getppid(),), name="lossfeed-parent", daemon=True).start()
     # Ctrl-C reaches the whole group: the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -210,9 +255,6 @@ def _work(connection: Connection, dataset: Any, how: tuple[Any, ...], seed: int)
     connection.send((0, adaptor.structure))
     while True:
         try:
-            while not connection.poll(_PARENT_S):
-                if os.getppid() != parent:
-                    return
             number, ids = connection.recv()
             connection.send((number, _answer(adaptor, ids)))
         except (EOFError, OSError):

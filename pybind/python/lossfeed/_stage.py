@@ -216,9 +216,13 @@ class _Mover:
         torch = self._torch
         moved: list[Any] = []
         keep: list[Any] = []
+        made_on = torch.cuda.current_stream(self._device)
 
         def one(value: Any) -> Any:
             tensor = torch.from_numpy(value) if is_array(value) else value
+            if tensor.device.type == "cuda":
+                # What made it may be under way. Only then: to wait always would queue copies behind the consumer's steps.
+                self._stream.wait_stream(made_on)
             if tensor.device.type == "cpu":
                 # torch's page-locked allocator knows of the copy and keeps the memory until it is done.
                 tensor = tensor if tensor.is_pinned() else tensor.pin_memory()
