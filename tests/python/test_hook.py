@@ -1,6 +1,7 @@
 """The loss hook: scores go to exactly the samples that were delivered, and the weighted loss is unbiased."""
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -221,3 +222,37 @@ def test_inside_of_torch_func_the_hook_names_what_works_there(numbers):
     gradient, losses = torch.func.grad(loss, has_aux=True)(logits)
     loader.score_losses(losses, batch)
     assert loader.stats()["scores_total"] == 8 and gradient.shape == logits.shape
+
+
+def test_two_threads_take_up_no_mail_that_has_not_arrived():
+    """Mail whose event has passed is looked at and taken in one go: another thread may come in between."""
+    from lossfeed._mail import Mail
+
+    class Event:
+        def __init__(self, passed):
+            self.passed, self.others = passed, []
+
+        def query(self):
+            if self.passed and not self.others:
+                other = threading.Thread(target=mail.deliver)
+                self.others.append(other)
+                other.start()
+                other.join(0.2)
+            return self.passed
+
+    class Engine:
+        def apply_scores(self, ticket, *columns):
+            credited.append(ticket)
+
+    class Account:
+        def engine(self):
+            return Engine()
+
+    credited = []
+    mail = Mail(Account())
+    first = Event(True)
+    for event, ticket in ((first, "arrived"), (Event(False), "under way")):
+        mail._waiting.append((event, torch.zeros(1, 4), torch.zeros(4, dtype=torch.int32), ticket))
+    mail.deliver()
+    first.others[0].join()
+    assert credited == ["arrived"] and len(mail._waiting) == 1
