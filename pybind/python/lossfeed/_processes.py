@@ -183,7 +183,8 @@ class _Worker:
         rest would be taken for the next one's beginning."""
         if self._received is not None:
             return
-        self._received = received = queue.SimpleQueue()
+        received: queue.SimpleQueue[tuple[int | None, Any]] = queue.SimpleQueue()
+        self._received = received
 
         def run() -> None:
             while True:
