@@ -7,7 +7,7 @@ use super::rows::Rows;
 use super::timesheet::{Timesheet, Work};
 use super::{Batch, Feed};
 use crate::cache::Decision;
-use crate::control::Plan;
+use crate::control::{Plan, STAND_INS};
 use crate::error::{Error, Result};
 use crate::source::Scratch;
 use crate::staging::BatchSlot;
@@ -46,9 +46,8 @@ pub(super) enum Rowful {
     Nothing(BatchSlot, Error),
 }
 
-/// Other batches that are tried in place of one in which nothing was good, where the number of steps must stay.
-const STAND_INS: usize = 8;
-/// Of so many, in a sampler with a buffer: it remembers the last ones that were decided.
+/// Other batches that are asked for in place of one in which nothing is good, where the number of steps must stay: a
+/// sampler with a buffer remembers only the last ones.
 const LOOKED_AT: usize = 64;
 
 impl Feed {

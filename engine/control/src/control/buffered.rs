@@ -17,9 +17,9 @@ use crate::types::SampleId;
 /// A buffer's state that has nobody in it, of a run that other ranks go on with.
 pub const EMPTY_BUFFER: u32 = u32::MAX;
 
-/// Batches that were delivered already and are in a state all the same: one of them stands in where nothing of the next
-/// is good.
-const STAND_INS: usize = 8;
+/// How many batches are tried in place of one in which nothing is good, where the number of steps must stay. As many that were delivered are in a buffer
+/// sampler's state, so that a resumed run tries the same.
+pub const STAND_INS: usize = 8;
 
 /// What a buffer sampler's run knows beside beliefs, books and the plan.
 pub(super) struct Buffered {

@@ -28,7 +28,7 @@ mod stream_tests;
 
 pub use ahead::{Ahead, Foreseen, Room, Want};
 pub use buffer::BufferSetup;
-pub use buffered::EMPTY_BUFFER;
+pub use buffered::{EMPTY_BUFFER, STAND_INS};
 pub use decision::{Decision, Evicted, Row, Turn, Verdict};
 pub use exchange::{News, What, merge};
 pub use plan::{Cut, Plan};

@@ -73,7 +73,8 @@ impl Buffer {
             self.passes = None;
         }
     }
-    /// The run's seed, where it was left open until now. Whatever of the old one was drawn is drawn anew.
+    /// The run's seed, where it was left open until now. Draws begin as if it had been known from the start; those of a
+    /// restored run go on.
     pub(super) fn reseed(&mut self, seed: u64) {
         self.setup.seed = seed;
         if let Some(by_score) = self.by_score.as_mut().filter(|_| self.tail == 0) {
