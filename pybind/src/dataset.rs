@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use lossfeed::source::{Fields, Fingerprint, Form, Payload, SIZE_UNKNOWN, Source as EngineSource, Traffic};
-use lossfeed::{Error, ErrorKind, Result, SampleId, TensorSpec};
+use lossfeed::{Dtype, Error, ErrorKind, Result, SampleId, TensorSpec};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -204,15 +204,8 @@ impl EngineSource for Callback {
         None
     }
 
-    /// What items are called and how many there are; their sizes may not be known.
     fn digest(&self) -> String {
-        let mut digest = Fingerprint::new(self.samples, &self.form, &self.target, &self.classes);
-        for id in 0..self.samples as SampleId {
-            digest.add(self.name(id).as_bytes());
-            digest.add(&(self.data_bytes as u64).to_le_bytes());
-        }
-        digest.add(&[]);
-        digest.finish()
+        digest(self.samples, &self.classes)
     }
 
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
@@ -229,6 +222,85 @@ impl EngineSource for Callback {
         self.ask(stopped, ids, sink);
         Traffic::default()
     }
+}
+
+/// The digest of a Python dataset: how many items it has, and its classes. What items are made of is known of some
+/// readers only, and does not change an order.
+fn digest(samples: usize, classes: &[String]) -> String {
+    let number = TensorSpec::new(Dtype::U8, []);
+    let mut digest = Fingerprint::new(samples, &Form::Rows(number.clone()), &number, classes);
+    digest.add(b"items");
+    digest.finish()
+}
+
+/// The items of a dataset as numbers alone, for a loader whose worker processes read the items themselves
+/// (`lossfeed/_workers.py`): the engine decides their order, weights and position. Each has a byte of data and of
+/// target, 0.
+struct Numbers {
+    samples: usize,
+    form: Form,
+    target: TensorSpec,
+    description: String,
+    classes: Vec<String>,
+}
+
+impl EngineSource for Numbers {
+    fn len(&self) -> usize {
+        self.samples
+    }
+
+    fn describe(&self) -> String {
+        self.description.clone()
+    }
+
+    fn payload_bytes(&self, _: SampleId) -> u64 {
+        1
+    }
+
+    fn name(&self, id: SampleId) -> String {
+        format!("item {id}")
+    }
+
+    fn form(&self) -> &Form {
+        &self.form
+    }
+
+    fn target_spec(&self) -> &TensorSpec {
+        &self.target
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn labels(&self) -> Option<&[i64]> {
+        None
+    }
+
+    fn digest(&self) -> String {
+        digest(self.samples, &self.classes)
+    }
+
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+        for k in 0..ids.len() {
+            if sink(k, Ok(Payload::new(&[0], &[0]))).is_break() {
+                return;
+            }
+        }
+    }
+}
+
+/// The numbers of a dataset's `samples` items; see [`Numbers`].
+#[pyfunction]
+pub(crate) fn numbers_source(
+    py: Python<'_>,
+    samples: usize,
+    description: String,
+    classes: Vec<String>,
+) -> PyResult<Source> {
+    let number = TensorSpec::new(Dtype::U8, []);
+    let source = Numbers { samples, form: Form::Rows(number.clone()), target: number, description, classes };
+    Source::wrap(py, Arc::new(source), "auto", None)
 }
 
 /// A dataset whose samples come from the Python callable `fetch`, called in `turns` on the threads of `readers`.

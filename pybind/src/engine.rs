@@ -239,6 +239,24 @@ impl Engine {
         })
     }
 
+    /// The consumer asks for a batch of an iteration whose items are read elsewhere: what it did since was its own work.
+    fn asks(&self, py: Python<'_>, iteration: u64) -> PyResult<()> {
+        outside(py, || self.core.asks(iteration))
+    }
+
+    /// Batches of an iteration that were not taken; 0 after its end.
+    fn left(&self, py: Python<'_>, iteration: u64) -> PyResult<usize> {
+        outside(py, || Ok(self.core.left(iteration)))
+    }
+
+    /// It has its answer, having waited `waited_us` for those items.
+    fn answered(&self, py: Python<'_>, iteration: u64, waited_us: u64) -> PyResult<()> {
+        outside(py, || {
+            self.core.answered_after(iteration, Duration::from_micros(waited_us));
+            Ok(())
+        })
+    }
+
     /// Ends an iteration whose consumer let go of it, and never saw the last `held` of its batches.
     fn abandon(&self, py: Python<'_>, iteration: u64, held: usize) -> PyResult<()> {
         if !self.home.is_this() {

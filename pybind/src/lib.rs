@@ -51,6 +51,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(source::array_source, module)?)?;
     module.add_function(wrap_pyfunction!(source::record_source, module)?)?;
     module.add_function(wrap_pyfunction!(dataset::dataset_source, module)?)?;
+    module.add_function(wrap_pyfunction!(dataset::numbers_source, module)?)?;
     module.add_class::<calls::Call>()?;
     module.add_class::<packing::Packing>()?;
     module.add_class::<items::Rows>()?;

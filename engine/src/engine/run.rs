@@ -299,6 +299,28 @@ impl Engine {
         }
     }
 
+    /// The consumer asks for a batch of pass `iteration` whose samples somebody else reads, by the ids of batches that
+    /// were taken before.
+    pub fn asks(&self, iteration: u64) -> Result<()> {
+        self.usable()?;
+        self.ask(iteration).map(drop)
+    }
+
+    /// Batches of pass `iteration` that were not taken; 0 after its end.
+    pub fn left(&self, iteration: u64) -> usize {
+        let clock = self.clock.lock();
+        let current = clock.current.as_ref().filter(|_| clock.iteration == iteration);
+        current.map_or(0, |current| current.len().saturating_sub(current.taken()))
+    }
+
+    /// It has that batch, or an error, having waited so long for its samples.
+    pub fn answered_after(&self, iteration: u64, waited: Duration) {
+        let us = waited.as_micros() as u64;
+        self.feed.counters.wait_us_total.fetch_add(us, Relaxed);
+        self.feed.counters.wait_source_us_total.fetch_add(us, Relaxed);
+        self.answered(iteration);
+    }
+
     fn cover(&self, batch: &Batch) {
         let slot = &batch.slot;
         let classes = *slot.layout().target() == TensorSpec::class_index();

@@ -11,6 +11,7 @@ from ._errors import SettingsError, UsageError
 from ._keywords import differs
 from ._memory import require_torch
 from ._order import Cut, Order
+from ._pass import Line
 from ._words import Workers
 
 
@@ -35,8 +36,9 @@ class Asked:
     #: "torch" or "numpy".
     _framework: str
     _engine: _native.Engine | None
-    #: Loader threads when it was made.
+    #: Worker processes, or loader threads when it was made.
     _workers: int
+    _line: Line
 
     def _to_copy(self, under_way: bool) -> dict[str, Any]:
         """The keywords that another such loader is made with.
@@ -96,9 +98,9 @@ class Asked:
 
     @property
     def num_workers(self) -> int:
-        """Loader threads: as given, or with "auto" as many as fill batches now; with 0 the calling thread prepares each
-        batch."""
-        return self._workers if self._engine is None else self._engine.workers()
+        """Worker processes or loader threads: as given, or with "auto" as many as there are now; with 0 the calling thread
+        prepares each batch."""
+        return self._workers if self._engine is None or self._line.reading is not None else self._engine.workers()
 
     @property
     def collate_fn(self) -> Any:
@@ -141,14 +143,14 @@ class Asked:
         return self._asked.persistent_workers
 
     @property
-    def worker_init_fn(self) -> None:
-        """None: workers run no Python of yours."""
-        return None
+    def worker_init_fn(self) -> Any:
+        """As given."""
+        return self._asked.worker_init_fn
 
     @property
-    def multiprocessing_context(self) -> None:
-        """None: no process is started."""
-        return None
+    def multiprocessing_context(self) -> Any:
+        """As given."""
+        return self._asked.multiprocessing_context
 
     @property
     def in_order(self) -> bool:

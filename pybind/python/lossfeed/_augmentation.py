@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
-import sys
-from typing import TYPE_CHECKING, Iterator
+from typing import TYPE_CHECKING
 
+from . import _generators
 from ._errors import SettingsError
-from ._memory import torch_loaded
 
 if TYPE_CHECKING:
     from ._dataset import Adaptor
@@ -25,7 +22,7 @@ def draws_at_random(adaptor: Adaptor | Processes, samples: int) -> int | None:
     The global generators of random, NumPy and torch are left as they were. Each read goes on where the one before has
     left them, as reads in training do. An item that cannot be read is no answer.
     """
-    with _generators_kept():
+    with _generators.kept():
         for i in sorted({0, samples // 2})[:_TRIED]:
             first = _item_bytes(adaptor, i)
             if first is None:
@@ -44,24 +41,6 @@ def _item_bytes(adaptor: Adaptor | Processes, i: int) -> tuple[bytes, bytes] | N
     if item[2]:
         raise item[1]
     return None
-
-
-@contextlib.contextmanager
-def _generators_kept() -> Iterator[None]:
-    # A generator that nobody has loaded has no state to keep. Loading NumPy's here would also put Ctrl-C at risk: the
-    # start of a Cython module drops an exception that falls into one of its steps.
-    torch, numpy_random = torch_loaded(), sys.modules.get("numpy.random")
-    pythons = random.getstate()
-    numpys = numpy_random.get_state() if numpy_random is not None else None
-    torchs = torch.get_rng_state() if torch is not None else None
-    try:
-        yield
-    finally:
-        random.setstate(pythons)
-        if numpy_random is not None:
-            numpy_random.set_state(numpys)
-        if torch is not None:
-            torch.set_rng_state(torchs)
 
 
 def refuse_random_items(data: Data) -> None:

@@ -29,7 +29,8 @@ HONOURED = {
     "begins; or one of lossfeed's samplers by name (uniform, auto, cost-aware, replay, …)",
     "batch_sampler": "anything that gives lists of ids: its batches are the plan; batch_size= says the most samples of "
     "one where it has no batch_size of its own",
-    "num_workers": "loader threads, not processes; \"auto\" finds the number, 0 works in the calling thread",
+    "num_workers": "worker processes for a Python dataset, else loader threads; \"auto\" finds the number, 0 works in the "
+    "calling thread",
     "collate_fn": "called with the list of a batch's samples, of plain pairs the (x, y) rows of the finished batch; what it "
     "returns is the batch's data, or of a pair data and target",
     "pin_memory": "with a CUDA device batches are always page-locked; without one True brings a warning, as in torch",
@@ -40,13 +41,12 @@ HONOURED = {
     "persistent_workers": "True keeps nothing that would otherwise be lost: "
     "caches and scores live as long as the loader",
     "in_order": "batches always come in order",
+    "worker_init_fn": "called in each worker process; random numbers need none, since samples depend on (seed, epoch, id)",
+    "multiprocessing_context": "how worker processes are started",
 }
 
 #: Keyword -> why it cannot be honoured, and what to do instead.
 REFUSED = {
-    "worker_init_fn": "workers are threads of the engine and run no Python of yours; "
-    "prepare the dataset before, or transform batch.data after",
-    "multiprocessing_context": "workers are threads, no process is started; leave it out",
     "pin_memory_device": "deprecated in torch too; use device='cuda:N'",
     "in_order=False": "delivering batches as they finish would make runs irreproducible and checkpoints wrong",
 }
@@ -61,14 +61,8 @@ def refuse(name: str, value: Any, reason: str | None = None) -> None:
     raise SettingsError(f"{name}={value!r} is refused: {reason or REFUSED[name]}")
 
 
-def refuse_unhonourable(
-    worker_init_fn: Any, multiprocessing_context: Any, pin_memory_device: str, in_order: bool
-) -> None:
+def refuse_unhonourable(pin_memory_device: str, in_order: bool) -> None:
     """Refuses what torch's loader takes and this one cannot."""
-    if worker_init_fn is not None:
-        refuse("worker_init_fn", worker_init_fn)
-    if multiprocessing_context is not None:
-        refuse("multiprocessing_context", multiprocessing_context)
     if pin_memory_device:
         refuse("pin_memory_device", pin_memory_device)
     if not flag("in_order", in_order):

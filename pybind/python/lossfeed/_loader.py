@@ -8,7 +8,7 @@ import warnings
 import weakref
 from typing import Any, Callable, Iterable, Mapping
 
-from . import _arrays, _closing, _exchange, _given, _keywords, _making, _native, _readers, _states, _words
+from . import _arrays, _closing, _exchange, _given, _keywords, _making, _native, _open, _readers, _states, _words
 from ._asked import Asked, Keywords
 from ._batch import Batch
 from ._errors import Error, ResumeWarning
@@ -150,8 +150,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0.0,
-        worker_init_fn: None = None,
-        multiprocessing_context: None = None,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
         generator: Any = None,
         *,
         prefetch_factor: int | None = None,
@@ -195,6 +195,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         self._data, self._framework, self._workers = made.data, made.framework, made.workers
         self._settings, self._line, self._account = made.settings, made.line, made.line.account
         self._given, self._seeds = made.given, made.seeds
+        #: The dataset of a loader whose worker processes read it, once somebody looks at it.
+        self._opened: Data | None = None
         self._pass: weakref.ref[Pass[D, Y]] | None = None
         self._group: Any = None
         self._process = Process()
@@ -210,7 +212,10 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     @property
     def data(self) -> Data:
         """The dataset."""
-        return self._data
+        if self._line.reading is not None and self._opened is None:
+            data = _open.open_for(self.dataset, varying=True)
+            self._opened = data if self._asked.ids is None else data.subset(self._asked.ids)
+        return self._opened or self._data
 
     @property
     def copy_path(self) -> str:
@@ -471,6 +476,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         if engine is None or not self._process.is_this():
             return []
         self._account.close()
+        if self._line.reading is not None:
+            self._line.reading.end()
         left = engine.close(seconds)
         if not left:
             self._closing = None

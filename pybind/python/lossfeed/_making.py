@@ -7,7 +7,7 @@ import warnings
 from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple
 
-from . import _given, _images, _keywords, _native, _ranks
+from . import _given, _images, _keywords, _native, _ranks, _reading
 from ._account import Account
 from ._advice import Uses
 from ._augmentation import refuse_random_items
@@ -22,6 +22,7 @@ from ._pass import Line
 from ._seeds import Seeds
 from ._sizes import parse_bytes, parse_cache
 from ._views import Views
+from ._workers import Reading
 from ._words import CacheForm
 
 
@@ -72,16 +73,22 @@ def make(asked: SimpleNamespace) -> Made:
     _refuse(asked)
     device = _keywords.device(asked.device, asked.pin_memory)
     framework = _keywords.framework(asked.framework, device)
-    given = asked.dataset if asked.data is None else asked.data
-    data = open_for(given, asked.collate_fn is not None or asked.batch_sampler is not None)
-    if asked.ids is not None:
-        data = data.subset(asked.ids)
+    found = _reading.find(asked, framework, device)
+    reading: Reading | None = None
+    if found is not None:
+        reading, data = found
+        asked = SimpleNamespace(**vars(asked) | {"num_workers": 0, "prefetch_factor": None})
+    else:
+        given = asked.dataset if asked.data is None else asked.data
+        data = open_for(given, asked.collate_fn is not None or asked.batch_sampler is not None)
+        if asked.ids is not None:
+            data = data.subset(asked.ids)
     timeout_s = _keywords.seconds("timeout", asked.timeout)
     world = _ranks.find(asked.rank, asked.world_size)
     order = _given.find(asked, len(data), world.size)
     # A rank that brings its own ids has no share that a process group could say otherwise about.
     watch = _ranks.Watch(world if order is None else world._replace(source=None))
-    delivery = _delivery(asked, data, device, framework, world.rank)
+    delivery = _delivery(asked, data, device, framework, world.rank, reading is not None)
     settings = _settings(asked, data, world, delivery, order)
     seeds = _seeds(asked, settings, framework)
     text = json.dumps(settings, allow_nan=False)
@@ -108,8 +115,9 @@ def make(asked: SimpleNamespace) -> Made:
     of_passes = timeout_s, settings["seed"], watch, engine.batches_per_epoch()
     spares = asked.max_slots is None
     ways = delivery.move_to, delivery.of_batches, mixer
-    line = Line(account, delivery.views, courier, asked.collate_fn, *of_passes, spares, *ways)
-    return Made(engine, data, framework, engine.workers(), settings, line, order, seeds)
+    line = Line(account, delivery.views, courier, asked.collate_fn, *of_passes, spares, *ways, reading)
+    workers = engine.workers() if reading is None else reading.workers or 0
+    return Made(engine, data, framework, workers, settings, line, order, seeds)
 
 
 def _seeds(asked: SimpleNamespace, settings: dict[str, Any], framework: str) -> Seeds | None:
@@ -119,15 +127,18 @@ def _seeds(asked: SimpleNamespace, settings: dict[str, Any], framework: str) -> 
     settings["seed"] = 0
     # Ranks must draw by one seed: as torch's DistributedSampler has it, 0.
     alone = settings["world_size"] == 1 and not settings["exchange"]
-    if asked.generator is None and not (alone and framework == "torch"):
+    if asked.generator is None and framework != "torch":
         return None
+    shuffles = asked.shuffle is True and settings["sampler"]["name"] != "given"
+    if asked.generator is None and not alone:
+        return Seeds(None, shuffles)
     if settings["world_size"] > 1 and settings["sampler"]["name"] != "given":
         # Another one on each rank is common where torch's DistributedSampler makes the orders: it has a seed of its own.
         raise SettingsError(
             f"generator= with {settings['world_size']} ranks: each would draw a seed of its own, and their shares would "
             "overlap and leave samples out. Pass seed=, the same number on every rank"
         )
-    seeds = Seeds(asked.generator)
+    seeds = Seeds(asked.generator, shuffles)
     if alone and settings["record"] is None:
         settings["open_seed"] = True
     else:
@@ -138,8 +149,9 @@ def _seeds(asked: SimpleNamespace, settings: dict[str, Any], framework: str) -> 
 
 def _refuse(asked: SimpleNamespace) -> None:
     """Refuses what no loader can honour."""
-    unhonourable = asked.worker_init_fn, asked.multiprocessing_context, asked.pin_memory_device
-    _keywords.refuse_unhonourable(*unhonourable, asked.in_order)
+    _keywords.refuse_unhonourable(asked.pin_memory_device, asked.in_order)
+    if asked.worker_init_fn is not None and not callable(asked.worker_init_fn):
+        raise SettingsError(f"worker_init_fn={asked.worker_init_fn!r} must be callable")
     _keywords.flag("persistent_workers", asked.persistent_workers)
     if (asked.data is None) == (asked.dataset is None):
         raise SettingsError(
@@ -154,7 +166,10 @@ def _refuse(asked: SimpleNamespace) -> None:
         raise SettingsError(f"collate_fn={asked.collate_fn!r} must be callable")
 
 
-def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str, rank: int) -> _Delivery:
+def _delivery(
+    asked: SimpleNamespace, data: Data, device: str, framework: str, rank: int, read: bool
+) -> _Delivery:
+    """How batches come out. `read`: the engine has numbers alone, and the items are read elsewhere."""
     of_batches = _of_batches(asked.transform)
     transform = None if asked.transform is None or of_batches is not None else _images.transform(asked.transform)
     structure = data._structure
@@ -179,6 +194,9 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str, r
         )
     if asked.collate_fn is not None and views.packs:
         raise SettingsError("pad= packs batches, and a collate_fn puts its own together: leave one of them out")
+    if read:
+        move_to = None if device == "cpu" else device
+        return _Delivery("cpu", views, None, random, None, None, None, None, None, move_to, of_batches)
     if device == "cpu":
         return _Delivery(device, views, None, random, settings, crop, jitter, augment, made, None, of_batches)
     if structure is not None and asked.collate_fn is not None:

@@ -372,7 +372,28 @@ def _is_iterable(data: Any) -> bool:
     return torch is not None and isinstance(data, torch.utils.data.IterableDataset)
 
 
-def _length(data: Any) -> int:
+def python_dataset(data: Any) -> Any:
+    """The map-style Python dataset that `data` is, or that was opened without a keyword; None if it is something else."""
+    if isinstance(data, Data):
+        made, of = data._recipe()
+        return python_dataset(of[0]) if made is _again and not of[1] else None
+    if data is None or isinstance(data, (str, bytes, os.PathLike, type, dict)) or are_files(data) or _is_iterable(data):
+        return None
+    arrays = tensors_of(data)
+    if arrays is not data or are_arrays(data) or type(data) is tuple:
+        return None
+    if type(data) is list and any(is_array(part) or is_tensor(part) for part in data):
+        return None
+    return data if all(callable(getattr(data, name, None)) for name in ("__getitem__", "__len__")) else None
+
+
+def classes_of(dataset: Any) -> list[str]:
+    """The class names that a dataset says it has."""
+    classes = getattr(dataset, "classes", None)
+    return [str(c) for c in classes] if isinstance(classes, (list, tuple)) else []
+
+
+def length(data: Any) -> int:
     try:
         return len(data)
     except Exception as cause:
@@ -412,7 +433,7 @@ def _dataset(
             f"a tuple of {made}: a pair (x, y) is two arrays or two .npy files, alike; make arrays of both, or open a list "
             "of items"
         )
-    if _length(data) == 0:
+    if length(data) == 0:
         raise SettingsError(f"the dataset is empty: {type(data).__name__} has 0 items")
     require_numpy("a Python dataset")
     adaptor: Adaptor | Processes
@@ -428,8 +449,6 @@ def _dataset(
     if mode != "auto" or size is not None:
         if not any(leaf.dtype == "uint8" and len(leaf.shape) == 3 for leaf in structure.leaves):
             raise SettingsError("mode, resize and crop are for datasets of PIL images: leave them out")
-    classes = getattr(data, "classes", None)
-    named = [str(c) for c in classes] if isinstance(classes, (list, tuple)) else []
     native = _native.dataset_source(
         adaptor,
         adaptor.readers,
@@ -439,6 +458,6 @@ def _dataset(
         bool(structure.tail),
         structure.target,
         f"dataset {type(data).__name__}",
-        named,
+        classes_of(data),
     )
     return Data(native, (adaptor,), None if structure.plain else structure)

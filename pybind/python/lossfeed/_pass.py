@@ -14,7 +14,8 @@ from ._mixing import Mixer
 from ._process import OfThisProcess
 from ._ranks import Watch
 from ._generic import D, Of, Y
-from ._views import Fields, Views, collated, collated_rows, transformed
+from ._views import Fields, Views, collated, collated_rows, of_batch, transformed
+from ._workers import Batches, Reading
 
 
 @dataclass
@@ -40,6 +41,8 @@ class Line:
     transform: Callable[[Any], Any] | None = None
     #: Knows how batches are mixed; None where they are not.
     mixer: Mixer | None = None
+    #: Who reads the items of a Python dataset, where batches are not the engine's.
+    reading: Reading | None = None
 
 
 class _Lost:
@@ -72,6 +75,8 @@ class Pass(OfThisProcess, Of[D, Y], Iterator[Batch[D, Y]]):
         #: Batches taken by the last call, which raised before it could return them.
         self._unseen = 0
         self._over = False
+        #: The batches of worker processes; None before the first.
+        self._read: Batches | None = None
 
     def __iter__(self) -> Pass[D, Y]:
         return self
@@ -95,10 +100,13 @@ class Pass(OfThisProcess, Of[D, Y], Iterator[Batch[D, Y]]):
             self.begin()
         try:
             line.account.deliver()
-            found = self._next_on_host() if line.courier is None else self._next_on_device(line.courier)
+            if line.reading is not None:
+                found = self._next_of_items(line.reading)
+            else:
+                found = self._next_on_host() if line.courier is None else self._next_on_device(line.courier)
             if found is not None:
                 # What the user's transform raises finds the batch unseen.
-                self._unseen = 1
+                self._unseen = int(self._read is None)
                 batch = self._made(*found)
         except BaseException as error:
             # A batch that is late may still come, and Ctrl-C may be caught; any other error ends the pass.
@@ -112,6 +120,8 @@ class Pass(OfThisProcess, Of[D, Y], Iterator[Batch[D, Y]]):
         if line.account.graph is not None:
             line.account.graph.lend(batch)
         self._unseen = 0
+        if self._read is not None:
+            self._read.seen()
         return batch
 
     def _made(self, fields: Fields, ticket: _native.Ticket) -> Batch[Any, Any]:
@@ -135,6 +145,17 @@ class Pass(OfThisProcess, Of[D, Y], Iterator[Batch[D, Y]]):
         views, collate_fn = self._line.views, self._line.collate_fn
         fields = views.of(slot) if collate_fn is None else collated(views, slot, collate_fn)
         return (fields.apart() if self._line.spares and slot.is_scarce() else fields), ticket
+
+    def _next_of_items(self, reading: Reading) -> Any:
+        if self._read is None:
+            self._read = Batches(reading, self._engine, self._iteration, self._line.seed)
+        found = self._read.next()
+        if found is None:
+            # Every batch was seen: the engine ends the pass.
+            self._engine.next_batch(self._iteration, 0.0)
+            return None
+        made, ids, weight, ticket = found
+        return of_batch(made.batch, made.items, None, ids, weight), ticket
 
     def _next_on_device(self, courier: Courier) -> Any:
         """Hands out the batch sent last time and sends the one after it if it is ready, so that its copy runs while the
@@ -176,6 +197,8 @@ class Pass(OfThisProcess, Of[D, Y], Iterator[Batch[D, Y]]):
     def held(self) -> int:
         """Batches taken from the engine that the consumer has not seen."""
         ahead = self._ahead
+        if self._read is not None:
+            return len(self._read.held)
         return self._unseen + (0 if ahead is None else ahead.taken if isinstance(ahead, _Lost) else 1)
 
     def _end(self) -> None:
@@ -183,6 +206,8 @@ class Pass(OfThisProcess, Of[D, Y], Iterator[Batch[D, Y]]):
         if not self._over and self._iteration != 0:
             self._over = True
             self._engine.abandon(self._iteration, self.held())
+            if self._read is not None:
+                self._read.end()
 
     def __len__(self) -> int:
         """Batches an epoch."""

@@ -32,7 +32,7 @@ def described(loader: Any, settings: dict[str, Any], in_force: tuple[str, str, f
     except TypeError:  # a sampler without a length
         batches = "batches"
     return (
-        f"<lossfeed.Loader {len(loader.data)} samples in {batches} of {settings['batch_size']}, sampler {sampler}, "
+        f"<lossfeed.Loader {len(loader._data)} samples in {batches} of {settings['batch_size']}, sampler {sampler}, "
         f"policy {policy}, cache {settings['cache_bytes']} bytes, rank {settings['rank']} of "
         f"{settings['world_size']}, {settings['device']}{'' if in_force is not None else ', closed'}>"
     )

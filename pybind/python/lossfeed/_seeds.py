@@ -9,14 +9,16 @@ from ._memory import require_torch
 
 
 class Seeds:
-    """Draws from torch's generator, one for every epoch, as torch's DataLoader makes one for its workers: random numbers
-    of the training loop are then the same with either.
+    """Draws from torch's generator what torch's DataLoader draws for an epoch: one number for its workers, and one for the
+    order where ``shuffle=True`` makes it. Random numbers of the training loop are then the same with either.
 
-    The first draw is the run's seed. The later ones steer nothing: an epoch's order is a matter of (seed, epoch), so
-    that ``set_epoch`` brings the same order again and a state need not hold it."""
+    The first number is the run's seed, unless it has one. The others steer nothing: an epoch's order is a matter of
+    (seed, epoch), so that ``set_epoch`` brings the same order again and a state need not hold it."""
 
-    def __init__(self, generator: Any) -> None:
+    def __init__(self, generator: Any, shuffles: bool) -> None:
         self._generator = generator
+        #: Whether torch would draw for the order. It shuffles by a generator that it was given.
+        self._shuffles = shuffles and generator is None
 
     def draw(self) -> int:
         """The next number, as torch's DataLoader draws it."""
@@ -33,5 +35,7 @@ class Seeds:
     def begin(self, engine: _native.Engine) -> None:
         """An epoch begins."""
         drawn = self.draw()
+        if self._shuffles:
+            self.draw()
         if engine.seed() is None:
             engine.settle_seed(drawn)

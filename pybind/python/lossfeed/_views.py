@@ -254,17 +254,24 @@ def _of_collated(
 ) -> Fields:
     given = list(items)
     result = collate_fn(items)
-    if result is None:
+    two = type(result) in (tuple, list) and len(result) == 2 == len(given)
+    return of_batch(result, two and all(map(operator.is_, result, given)), target, ids, weight, keys)
+
+
+def of_batch(
+    batch: Any, items: bool, target: Any, ids: Any, weight: Any, keys: tuple[Any, ...] = TARGET_KEYS
+) -> Fields:
+    """What ``collate_fn`` returned; `items` says that it is the batch's two items as they were given, which are no pair of
+    data and target."""
+    if batch is None:
         raise SettingsError("collate_fn returned None: it must return the batch, a pair (data, target) for example")
-    two = type(result) in (tuple, list) and len(result) == 2
-    # A batch's two items, as they were given, are no pair of data and target.
-    if two and not (len(given) == 2 and all(map(operator.is_, result, given))):
-        return Fields(result[0], result[1], ids, weight)
-    if isinstance(result, Mapping):
-        target = next((result[key] for key in keys if key in result), target)
-    elif isinstance(result, (tuple, list)) and result:
-        target = result[-1]
-    return Fields(result, target, ids, weight, False)
+    if type(batch) in (tuple, list) and len(batch) == 2 and not items:
+        return Fields(batch[0], batch[1], ids, weight)
+    if isinstance(batch, Mapping):
+        target = next((batch[key] for key in keys if key in batch), target)
+    elif isinstance(batch, (tuple, list)) and batch:
+        target = batch[-1]
+    return Fields(batch, target, ids, weight, False)
 
 
 def _element(dtype: str, value: Any, torch_half: bool) -> Any:

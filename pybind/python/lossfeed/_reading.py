@@ -1,0 +1,102 @@
+"""Who reads a Python dataset's items for a loader, and in how many processes."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+from . import _keywords, _native, _open, _ranks
+from ._data import Data
+from ._dataset import guarded
+from ._errors import SettingsError
+from ._images import ImageTransform
+from ._memory import require_torch
+from ._sizes import parse_cache
+from ._workers import Items, Reading
+
+#: Most worker processes that "auto" starts.
+_AUTO_MAX = 8
+
+_log = logging.getLogger("lossfeed")
+
+
+def find(asked: SimpleNamespace, framework: str, device: str) -> tuple[Reading, Data] | None:
+    """The reading of a Python dataset by worker processes or the calling thread, and the numbers of its items for the
+    engine. None where the engine reads samples itself: from files, arrays and lists, into a cache, into batch slots for a
+    CUDA device, or by what only loader threads do."""
+    dataset = _open.python_dataset(asked.dataset if asked.data is None else asked.data)
+    if dataset is None or framework != "torch" or _engine_reads(asked, dataset, device):
+        return None
+    count = _open.length(dataset)
+    if count == 0:
+        raise SettingsError(f"the dataset is empty: {type(dataset).__name__} has 0 items")
+    name = f"dataset {type(dataset).__name__}"
+    data = Data(_native.numbers_source(count, name, _open.classes_of(dataset)))
+    ids = None
+    if asked.ids is not None:
+        ids = asked.ids.tolist() if hasattr(asked.ids, "tolist") else list(asked.ids)
+        data = data.subset(ids)
+    items = Items(dataset, ids, asked.collate_fn)
+    return Reading(items, _processes(asked, dataset, len(data)), _settings(asked, device)), data
+
+
+def _engine_reads(asked: SimpleNamespace, dataset: Any, device: str) -> bool:
+    if parse_cache(asked.cache, lambda: 1) > 0 or isinstance(asked.transform, ImageTransform) or asked.pad is not None:
+        return True
+    if asked.on_error != "raise" or asked.max_slots is not None or asked.read_ahead is not None:
+        return True
+    if asked.collate_fn is not None:
+        return False
+    # Threads read what bears it, and what is made of arrays in memory; rows go straight to a GPU's batch slots.
+    return device != "cpu" or not guarded(dataset)
+
+
+def _processes(asked: SimpleNamespace, dataset: Any, samples: int) -> int | None:
+    """Worker processes; None if "auto" starts none."""
+    found, _ = _keywords.workers(asked.num_workers, asked.prefetch_factor)
+    name = type(dataset).__name__
+    if found is not None:
+        return found
+    if not guarded(dataset):
+        _log.info("num_workers='auto': %s lies in memory, its batches are made in the calling thread", name)
+        return None
+    method = multiprocessing.get_start_method(allow_none=True)
+    forks = method == "fork" if method is not None else sys.version_info < (3, 14)
+    if asked.multiprocessing_context is None and not forks:
+        _log.info("num_workers='auto': items of %s are read in the calling thread, since processes are not started by "
+                  "fork here; num_workers=4 reads them in 4 processes", name)  # fmt: skip
+        return None
+    processors = len(os.sched_getaffinity(0)) // _ranks.on_this_machine()
+    most = -(-samples // max(1, asked.batch_size if isinstance(asked.batch_size, int) else 1))
+    count = max(1, min(processors, _AUTO_MAX, most))
+    _log.info("num_workers='auto': %d worker processes read the items of %s", count, name)
+    return count
+
+
+def _settings(asked: SimpleNamespace, device: str) -> dict[str, Any]:
+    """Keywords for torch's DataLoader."""
+    auto = asked.num_workers is None or isinstance(asked.num_workers, str)
+    return {
+        "timeout": _keywords.seconds("timeout", asked.timeout),
+        "prefetch_factor": asked.prefetch_factor,
+        "persistent_workers": auto or asked.persistent_workers,
+        "multiprocessing_context": _context(asked),
+        "worker_init_fn": asked.worker_init_fn,
+        "pin_memory": device != "cpu" and require_torch("device=").cuda.is_available(),
+    }
+
+
+def _context(asked: SimpleNamespace) -> Any:
+    context = asked.multiprocessing_context
+    if context is None:
+        return None
+    known = multiprocessing.get_all_start_methods()
+    if isinstance(context, str) and context not in known:
+        raise SettingsError(f"multiprocessing_context={context!r} is unknown: use {', '.join(known)}")
+    if asked.num_workers == 0:
+        raise SettingsError(f"multiprocessing_context={context!r} with num_workers=0: no process is started; leave it out")
+    return context

@@ -1,0 +1,355 @@
+"""Batches of a Python dataset's items, read as torch's ``DataLoader`` reads them: by its worker processes, or by the
+calling thread.
+
+The engine decides which ids make a batch, their weights, and where the run stands. The items and ``collate_fn`` are
+left to torch's own loader, so that a batch is what torch makes of those ids. What a dataset or a ``collate_fn`` draws at
+random depends on (seed, epoch, id) alone, or, with ``num_workers=0``, comes from the loop's generators as under torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import operator
+import os
+import signal
+import threading
+import time
+import warnings
+import weakref
+from collections import deque
+from typing import Any, Callable, Iterator, NamedTuple
+
+from . import _generators, _native
+from ._errors import SampleError, SourceError, TimeoutError
+from ._memory import require_torch, to_torch
+from ._process import Process
+from ._processes import _end_with, _portable
+
+#: How long workers that are told to end may go on with the batch in hand, in seconds. Then they are killed.
+_LEAVE_S = 1.0
+
+
+class Ask(NamedTuple):
+    """One batch that is asked for."""
+
+    ids: list[int]
+    #: Of the epoch; None draws from the process's generators as they are.
+    seed: int | None
+    epoch: int
+    number: int
+
+
+class Made(NamedTuple):
+    """A batch as ``collate_fn`` returned it."""
+
+    batch: Any
+    #: Whether it is the two items themselves, which are no pair of data and target.
+    items: bool
+
+
+class Failed(NamedTuple):
+    """Why there is no batch."""
+
+    #: The item that could not be read; None if the items could not be collated.
+    id: int | None
+    error: BaseException
+
+
+class Items:
+    """The dataset and ``collate_fn`` behind torch's loader, for which a whole batch is one item."""
+
+    def __init__(self, dataset: Any, ids: list[int] | None, collate_fn: Callable[[list[Any]], Any] | None) -> None:
+        self.dataset = dataset
+        #: The item of each id; None if ids are the dataset's own.
+        self._ids = ids
+        self._collate_fn = collate_fn
+
+    def __len__(self) -> int:
+        return len(self.dataset) if self._ids is None else len(self._ids)
+
+    def __getitem__(self, ask: Ask) -> Made | Failed:
+        """In a worker process: errors are made fit to travel."""
+        made = self.read(ask)
+        return made._replace(error=_portable(made.error)) if isinstance(made, Failed) else made
+
+    def read(self, ask: Ask) -> Made | Failed:
+        """The batch, or why there is none. What is no Exception (KeyboardInterrupt) passes."""
+        items = self._items(ask)
+        if isinstance(items, Failed):
+            return items
+        if ask.seed is not None:
+            # No item's seed: what is drawn for a batch is not what was drawn for one of its items.
+            _generators.seed_all(_generators.mixed(~ask.seed, ask.epoch, ask.number))
+        given = list(items)
+        try:
+            batch = (self._collate_fn or require_torch("a batch").utils.data.default_collate)(items)
+        except Exception as error:
+            return Failed(None, error)
+        two = type(batch) in (tuple, list) and len(batch) == 2 == len(given)
+        return Made(batch, two and all(map(operator.is_, batch, given)))
+
+    def _items(self, ask: Ask) -> list[Any] | Failed:
+        places = ask.ids if self._ids is None else [self._ids[id] for id in ask.ids]
+        together = getattr(self.dataset, "__getitems__", None)
+        if together:
+            return self._together(together, places, ask)
+        found = []
+        for id, place in zip(ask.ids, places, strict=True):
+            if ask.seed is not None:
+                _generators.seed_all(_generators.mixed(ask.seed, ask.epoch, id))
+            try:
+                found.append(self.dataset[place])
+            except Exception as error:
+                return Failed(id, error)
+        return found
+
+    def _together(self, together: Callable[[list[int]], Any], places: list[int], ask: Ask) -> list[Any] | Failed:
+        if ask.seed is not None:
+            _generators.seed_all(_generators.mixed(ask.seed, ask.epoch, ask.ids[0]))
+        try:
+            items = list(together(places))
+        except Exception as error:
+            return Failed(None, error)
+        if len(items) == len(places):
+            return items
+        words = f"dataset.__getitems__ returned {len(items)} items for {len(places)} indices: it must return one an index, in order"
+        return Failed(None, SampleError(words))
+
+
+class _Start:
+    """What a worker process does first."""
+
+    def __init__(self, items: Items, init_fn: Callable[[int], Any] | None) -> None:
+        self._dataset_of, self._init_fn = items, init_fn
+
+    def __call__(self, number: int) -> None:
+        threading.Thread(target=_end_with, args=(os.getppid(),), name="lossfeed-parent", daemon=True).start()
+        # Ctrl-C reaches the whole group: the parent decides what it means.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        info = require_torch("a worker").utils.data.get_worker_info()
+        if info is not None:
+            # What a worker_init_fn looks for there is its own dataset. The object refuses to be set.
+            object.__setattr__(info, "dataset", info.dataset.dataset)
+        if self._init_fn is not None:
+            self._init_fn(number)
+
+
+class Reading:
+    """How a loader has its batches read: for all of its passes."""
+
+    def __init__(self, items: Items, workers: int | None, settings: dict[str, Any]) -> None:
+        self.items = items
+        #: Worker processes; 0 reads in the calling thread, with its generators. None: likewise, but seeded by (seed,
+        #: epoch, id), where "auto" may start no process.
+        self.workers = workers
+        #: Keywords of torch's DataLoader.
+        self._settings = settings
+        self._process = Process()
+        self._loader: Any = None
+        self._plan: Any = None
+
+    def begin(self, asks: Iterator[Ask], seed: int) -> Any:
+        """An iterator over the batches of `asks`, by torch's loader. It asks ahead."""
+        torch = require_torch("worker processes")
+        if self._loader is None:
+            self._plan = _Plan()
+            start = _Start(self.items, self._settings.get("worker_init_fn"))
+            settings = self._settings | {"worker_init_fn": start, "collate_fn": operator.itemgetter(0)}
+            with _without_advice():
+                self._loader = torch.utils.data.DataLoader(
+                    self.items,
+                    batch_sampler=self._plan,
+                    num_workers=self.workers,
+                    generator=torch.Generator(),
+                    **settings,
+                )
+            _all.add(self)
+        self._loader.generator.manual_seed(seed & (2**63 - 1))
+        self._plan.asks = asks
+        with _without_advice():
+            return iter(self._loader)
+
+    def lasting(self) -> Any:
+        """The iterator whose workers outlive a pass, if there is one."""
+        return getattr(self._loader, "_iterator", None)
+
+    def end(self) -> None:
+        """Ends worker processes that outlive a pass."""
+        if self._process.is_this() and (found := self.lasting()) is not None:
+            self._loader._iterator = None
+            end_workers(found, 0.0)
+
+    def __del__(self) -> None:
+        self.end()
+
+
+#: For the exit. Registered after multiprocessing's own, so that it comes first: that one waits for processes as long as
+#: they like.
+_all: weakref.WeakSet[Reading] = weakref.WeakSet()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for reading in list(_all):
+        reading.end()
+
+
+@contextlib.contextmanager
+def _without_advice() -> Iterator[None]:
+    """torch advises against more workers than processors, which is for whoever asks for them to know."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        yield
+
+
+class _Plan:
+    """A batch sampler: each of its batches is one ask."""
+
+    def __init__(self) -> None:
+        self.asks: Iterator[Ask] = iter(())
+
+    def __iter__(self) -> Iterator[list[Ask]]:
+        return ([ask] for ask in self.asks)
+
+
+def end_workers(found: Any, patience: float) -> None:
+    """Ends the worker processes of an iterator of torch's, which may be in the middle of an item: after `patience`
+    seconds they are killed. torch alone would wait five seconds for each."""
+    workers = getattr(found, "_workers", None)
+    if not workers or getattr(found, "_shutdown", False):
+        return
+    with contextlib.suppress(Exception):
+        # It would take a worker that is killed now for one that has died.
+        require_torch("worker processes").utils.data._utils.signal_handling._remove_worker_pids(id(found))
+        found._worker_pids_set = False
+        found._workers_done_event.set()
+        for queue in found._index_queues:
+            queue.put(None)
+        until = time.monotonic() + patience
+        for worker in workers:
+            worker.join(max(0.0, until - time.monotonic()))
+    for worker in workers:
+        if worker.is_alive():
+            worker.kill()
+    shut = getattr(found, "_shutdown_workers", None)
+    if shut is not None:
+        with contextlib.suppress(Exception):
+            shut()
+
+
+class Batches:
+    """The batches of one pass. What was taken from the engine waits in :attr:`held` until the loop has seen it: an
+    interrupted wait loses none, and goes on."""
+
+    def __init__(self, reading: Reading, engine: _native.Engine, iteration: int, seed: int) -> None:
+        self._reading, self._engine, self._iteration, self._seed = reading, engine, iteration, seed
+        #: Batches that the loop has not seen, the oldest first: ticket, ids, weight.
+        self.held: deque[tuple[_native.Ticket, Any, Any]] = deque()
+        #: The oldest one's ticket, and what was read of it.
+        self._read: tuple[Any, Any] = (None, None)
+        #: torch's iterator; None where there is none yet, or an interrupted one was given up.
+        self._inner: Any = None
+
+    def next(self) -> tuple[Any, Any, Any, _native.Ticket] | None:
+        """Data, ids, weight and ticket of the oldest batch that was not :meth:`seen`; None at the end."""
+        started = time.perf_counter()
+        self._engine.asks(self._iteration)
+        try:
+            if not self.held or self._read[0] is not self.held[0][0]:
+                self._read_one()
+            if not self.held:
+                return None
+        finally:
+            self._engine.answered(self._iteration, int((time.perf_counter() - started) * 1e6))
+        ticket, ids, weight = self.held[0]
+        return self._read[1], ids, weight, ticket
+
+    def seen(self) -> None:
+        """The loop gets the batch."""
+        self.held.popleft()
+
+    def _read_one(self) -> None:
+        made = self._made_here() if not self._reading.workers else self._made_elsewhere()
+        if not self.held:
+            return
+        ticket, ids, _ = self.held[0]
+        if isinstance(made, Failed):
+            raise_failed(made)
+        self._read = ticket, made
+
+    def _take(self) -> Ask | None:
+        """The engine's next batch."""
+        if self._engine.left(self._iteration) == 0:
+            return None
+        found = self._engine.next_batch(self._iteration, 0.0)
+        if found is None:
+            return None
+        slot, ticket = found
+        *_, ids, weight = slot.fields()
+        rows = slot.rows
+        own = to_torch(bytearray(ids), "int64", (rows,)), to_torch(bytearray(weight), "float32", (rows,))
+        self.held.append((ticket, *own))
+        return self._ask(self.held[-1])
+
+    def _ask(self, held: tuple[_native.Ticket, Any, Any]) -> Ask:
+        ticket, ids, _ = held
+        seed = None if self._reading.workers == 0 else self._seed
+        return Ask(ids.tolist(), seed, ticket.epoch, ticket.number)
+
+    def _made_here(self) -> Any:
+        ask = self._ask(self.held[0]) if self.held else self._take()
+        if ask is None:
+            return None
+        if ask.seed is None:
+            return self._reading.items.read(ask)
+        with _generators.kept():
+            return self._reading.items.read(ask)
+
+    def _made_elsewhere(self) -> Any:
+        if self._inner is None:
+            self._inner = self._reading.begin(self._asks(), _generators.mixed(self._seed, self._engine.epoch(), 0))
+        try:
+            return next(self._inner)
+        except StopIteration:
+            return None
+        except RuntimeError as error:
+            words = str(error)
+            if words.startswith("DataLoader timed out"):
+                raise TimeoutError(f"no batch came in time: {words.lower()}; raise timeout=, or num_workers=") from None
+            self._give_up(0.0)
+            raise SourceError(
+                f"a worker process ended: {words}. If the system killed it for its memory, use a smaller num_workers; if "
+                "the dataset's code ended it, mend that"
+            ) from error
+        except BaseException:
+            self._give_up(0.0)
+            raise
+
+    def _asks(self) -> Iterator[Ask]:
+        # After an interruption, first what had been asked for and was not read.
+        yield from [self._ask(held) for held in self.held]
+        while (ask := self._take()) is not None:
+            yield ask
+
+    def _give_up(self, patience: float) -> None:
+        inner, self._inner = self._inner, None
+        self._reading.end()
+        end_workers(inner, patience)
+
+    def end(self) -> None:
+        """The pass is over. Workers that live on finish what they have in hand."""
+        inner, self._inner = self._inner, None
+        if inner is not None and inner is not self._reading.lasting():
+            end_workers(inner, _LEAVE_S)
+
+
+def raise_failed(failed: Failed) -> None:
+    """Raises what a batch failed for."""
+    error = failed.error
+    if isinstance(error, SampleError):
+        raise error
+    if failed.id is not None:
+        raise SampleError(f"dataset item {failed.id} raised {type(error).__name__}: {error}") from error
+    raise error
