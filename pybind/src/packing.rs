@@ -187,11 +187,8 @@ impl Packing {
                 Dtype::I64 if value.is_exact_instance_of::<PyInt>() => {
                     return write(out, &value.extract::<i64>().ok()?.to_ne_bytes());
                 }
-                Dtype::F32 if value.is_exact_instance_of::<PyFloat>() => {
-                    let wide: f64 = value.extract().ok()?;
-                    let narrow = wide as f32;
-                    // One that is too large for a float32 is looked at with care.
-                    return (narrow.is_infinite() <= wide.is_infinite()).then(|| write(out, &narrow.to_ne_bytes()))?;
+                Dtype::F64 if value.is_exact_instance_of::<PyFloat>() => {
+                    return write(out, &value.extract::<f64>().ok()?.to_ne_bytes());
                 }
                 Dtype::Bool if value.is_exact_instance_of::<PyBool>() => {
                     return write(out, &[u8::from(value.is_truthy().ok()?)]);

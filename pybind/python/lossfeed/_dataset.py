@@ -7,11 +7,11 @@ import threading
 import time
 from typing import Any
 
-from . import _native, _readers
+from . import _generators, _native, _readers
 from ._errors import SampleError
 from ._memory import require_numpy, torch_loaded
 from ._resize import Resize
-from ._structure import Structure
+from ._structure import WHOLE, Structure
 
 #: How long one call goes on with further items. A pass that is over ends between two calls.
 RUN_S = 0.02
@@ -20,7 +20,8 @@ RUN_S = 0.02
 class Adaptor:
     """Calls a map-style dataset and turns its items into bytes.
 
-    The first item says what all are made of; an item that is made otherwise is a bad sample, told with both.
+    The first item says what all are made of; an item that is made otherwise is a bad sample, told with both. `whole` items
+    may be anything: they are pickled.
     """
 
     def __init__(
@@ -31,8 +32,14 @@ class Adaptor:
         thread_safe: bool | None = None,
         varying: bool = False,
         target: str | None = None,
+        whole: bool = False,
+        structure: Structure | None = None,
     ) -> None:
         self.dataset = dataset
+        #: (seed, epoch) of what items draw at random, which then depends on their ids alone; None: from the process's
+        #: generators as they are.
+        self.seeded: tuple[int, int] | None = None
+        self._drew = [False]
         self.batched = callable(getattr(dataset, "__getitems__", None))
         parts = [] if thread_safe else guarded(dataset) + ([dataset] if thread_safe is False else [])
         self.turns = _native.Turns([id(part) for part in parts])
@@ -41,7 +48,12 @@ class Adaptor:
         self.reading: dict[int, int] = {}
         _readers.watch(self)
         image = functools.partial(_pixels, mode=mode, resize=resize)
-        self.structure = Structure(self.turns.call(self._first), varying=varying, target=target, image=image)
+        if structure is None:
+            with _generators.kept():
+                first = WHOLE if whole else self.turns.call(self._first)
+            structure = Structure(first, varying=varying, target=target, image=image)
+        #: What samples are made of; `structure` if another process has found it.
+        self.structure = structure.here(image)
 
     def _first(self) -> Any:
         try:
@@ -72,6 +84,8 @@ class Adaptor:
                 reading[me] = i
                 more: bool | None
                 try:
+                    if self.seeded is not None:
+                        _generators.seed_all(_generators.mixed(*self.seeded, i))
                     item = dataset[i]
                 except BaseException as error:
                     more = rows.put(_raised(error))
@@ -88,8 +102,9 @@ class Adaptor:
 
     def _batch(self, ids: list[int]) -> list[Any] | None:
         """All items in one call, or None if that fails: item by item the bad one is found by name."""
+        read = self.dataset.__getitems__
         try:
-            items = list(self.dataset.__getitems__(ids))
+            items = list(read(ids)) if self.seeded is None else _generators.together(*self.seeded, ids, read, self._drew)
         except Exception:
             return None
         except BaseException as end:

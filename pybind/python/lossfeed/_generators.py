@@ -49,6 +49,32 @@ def _states() -> tuple[Any, Any, Any]:
     )
 
 
+def together(seed: int, epoch: int, ids: list[int], read: Any, drew: list[bool]) -> list[Any]:
+    """``read(ids)``, whose every item shall depend on (seed, epoch, its id): of a dataset that draws, one by one.
+    `drew` remembers whether it does."""
+    if not drew[0]:
+        seed_all(mixed(seed, epoch, ids[0]))
+        before = _states()
+        items = list(read(ids))
+        if len(ids) == 1 or _same(before, _states()):
+            return items
+        drew[0] = True
+    found = []
+    for id in ids:
+        seed_all(mixed(seed, epoch, id))
+        found += read([id])
+    return found
+
+
+def _same(before: Any, after: Any) -> bool:
+    pythons, numpys, torchs = zip(before, after, strict=True)
+    return (
+        pythons[0] == pythons[1]
+        and (numpys[0] is None or (numpys[0][2:] == numpys[1][2:] and (numpys[0][1] == numpys[1][1]).all()))
+        and (torchs[0] is None or bool((torchs[0] == torchs[1]).all()))
+    )
+
+
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
     """Leaves the generators as they were."""

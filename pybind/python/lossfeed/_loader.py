@@ -21,6 +21,7 @@ from ._own_losses import OwnLosses
 from ._packed import Packed
 from ._pass import Pass
 from ._process import MadeAgain, Process
+from ._processes import Processes
 from ._report import described
 from ._sizes import parse_cache
 from ._told import Told
@@ -267,6 +268,9 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         if self._seeds is not None:
             self._seeds.begin(engine)
             self._line.seed = engine.seed() or 0
+        for adaptor in self._data._adaptors:
+            if isinstance(adaptor, Processes):
+                adaptor.seeded = engine.seed() or 0, engine.epoch()
         given = None if self._given is None or engine.has_order() else self._given
         number = engine.start_epoch() if given is None else engine.start_given(*given.draw(engine))
         self._pass = weakref.ref(started)

@@ -83,6 +83,8 @@ def make(asked: SimpleNamespace) -> Made:
         data = open_for(given, asked.collate_fn is not None or asked.batch_sampler is not None)
         if asked.ids is not None:
             data = data.subset(asked.ids)
+        data, changed = _reading.for_engine(asked, data, framework)
+        asked = SimpleNamespace(**vars(asked) | changed)
     timeout_s = _keywords.seconds("timeout", asked.timeout)
     world = _ranks.find(asked.rank, asked.world_size)
     order = _given.find(asked, len(data), world.size)

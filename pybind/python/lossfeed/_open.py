@@ -8,14 +8,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import _groups, _native, _words
-from ._data import Data, parse_bandwidth
-from ._dataset import Adaptor
+from . import _generators, _groups, _native, _words
+from ._data import Data, concat, parse_bandwidth
+from ._dataset import Adaptor, guarded
 from ._errors import SettingsError
 from ._in_memory import are_arrays, of_arrays, tensors_of
 from ._keywords import choice, differs, flag, seconds, whole
 from ._memory import is_array, is_tensor, require_numpy, torch_loaded
-from ._processes import Processes
+from ._processes import Processes, Start, structure_of
 from ._raw import of_records
 from ._records import are_files, is_file, of_files
 from ._resize import Resize, find as find_resize
@@ -303,8 +303,9 @@ def open_for(given: Any, varying: bool) -> Data:
     if fixed._structure is None:
         # Pairs of arrays: three of them tell whether they are of one shape.
         some = {len(given) // 2, len(given) - 1} - {0}
-        if all(len(item) == 2 for i in some for item in adaptor.turns.call(functools.partial(adaptor, [i]))):
-            return fixed
+        with _generators.kept():
+            if all(len(item) == 2 for i in some for item in adaptor.turns.call(functools.partial(adaptor, [i]))):
+                return fixed
     return open(given, varying=True)
 
 
@@ -393,7 +394,44 @@ def classes_of(dataset: Any) -> list[str]:
     return [str(c) for c in classes] if isinstance(classes, (list, tuple)) else []
 
 
+def reopened(data: Data, processes: int, whole: bool, start: Start) -> Data:
+    """`data` with its Python datasets read in so many processes, but for those that bear threads or bring processes of
+    their own. `whole`: their items travel as they are, pickled."""
+    make, of = data._recipe()
+    if make is not _again:
+        again = [reopened(part, processes, whole, start) if isinstance(part, Data) else part for part in of]
+        if make is concat:
+            again = [[reopened(part, processes, whole, start) for part in of[0]]]
+        return make(*again)  # type: ignore[no-any-return]
+    dataset, given = of
+    if isinstance(dataset, Data):
+        return reopened(dataset, processes, whole, start)
+    if not data._adaptors:
+        return data
+    asked = {name: given.get(name, default) for name, default in (open.__kwdefaults__ or {}).items()}
+    thread_safe, own = asked["thread_safe"], asked["processes"]
+    count = own or (0 if thread_safe or not guarded(dataset) else processes)
+    if count == own and not whole:
+        return data
+    size = find_resize(asked["resize"], asked["crop"])
+    made = _dataset(
+        dataset, asked["mode"], size, thread_safe if not count else None, count, asked["varying"], asked["target"], whole, start
+    )
+    return made._made_by(_again, dataset, given)
+
+
+def as_given(data: Data) -> bool:
+    """Whether nobody said what samples are to be made of: the Python datasets behind it were opened as they are."""
+    make, of = data._recipe()
+    if make is concat:
+        return all(map(as_given, of[0]))
+    if make is not _again:
+        return as_given(of[0])
+    return as_given(of[0]) if isinstance(of[0], Data) else not of[1].keys() - {"processes", "thread_safe"}
+
+
 def length(data: Any) -> int:
+    """How many items a dataset has."""
     try:
         return len(data)
     except Exception as cause:
@@ -410,6 +448,8 @@ def _dataset(
     processes: int,
     varying: bool,
     target: str | None,
+    whole: bool = False,
+    start: Start = Start(),
 ) -> Data:
     indexed = all(callable(getattr(data, name, None)) for name in ("__getitem__", "__len__"))
     if isinstance(data, type):
@@ -442,9 +482,11 @@ def _dataset(
             raise SettingsError(
                 f"thread_safe={thread_safe!r} with processes={processes}: each process has its own copy; leave it out"
             )
-        adaptor = Processes(data, mode, size, processes, varying, target)
+        adaptor = Processes(data, mode, size, processes, varying, target, whole, start)
     else:
-        adaptor = Adaptor(data, mode, size, thread_safe, varying, target)
+        how = mode, size, thread_safe, varying, target, whole
+        apart = guarded(data) and not thread_safe and not whole
+        adaptor = Adaptor(data, *how, structure_of(data, how) if apart else None)
     structure = adaptor.structure
     if mode != "auto" or size is not None:
         if not any(leaf.dtype == "uint8" and len(leaf.shape) == 3 for leaf in structure.leaves):

@@ -12,17 +12,16 @@ import multiprocessing.util
 import os
 import pickle
 import queue
-import random
 import signal
-import sys
 import threading
 import time
 import traceback
+import warnings
 import weakref
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Callable, NamedTuple
 
-from . import _native, _readers
+from . import _generators, _native, _readers
 from ._dataset import RUN_S, Adaptor
 from ._errors import SourceError, UsageError
 from ._memory import torch_loaded
@@ -47,6 +46,44 @@ def _at_exit() -> None:
         _kill(pool._workers, pool._process)
 
 
+class Start(NamedTuple):
+    """How worker processes are started."""
+
+    #: multiprocessing's name of a way, or a context of it; None is its default.
+    context: Any = None
+    #: The user's ``worker_init_fn``.
+    init_fn: Callable[[int], Any] | None = None
+    seed: int = 0
+
+
+def structure_of(dataset: Any, how: tuple[Any, ...]) -> Structure | None:
+    """What item 0 of a dataset is made of, found in a process of its own: a handle that a dataset opens when it is first
+    read is then not shared with processes that are forked later, and no generator of this process moves. None where
+    that cannot be done: torch has begun to use a GPU, which does not bear a fork.
+
+    Raises:
+        SourceError: the process died. Else what the dataset raised.
+    """
+    torch = torch_loaded()
+    if torch is not None and torch.cuda.is_initialized():
+        return None
+    worker = _Worker(dataset, how, 0, 1, Start("fork"))
+    try:
+        hello = worker.answer(0)
+    except _Died as died:
+        raise SourceError(str(died)) from None
+    finally:
+        _kill([worker], Process())
+    if isinstance(hello, BaseException):
+        raise hello
+    found: Structure = hello
+    return found
+
+
+def _is_name(context: Any) -> bool:
+    return context is None or isinstance(context, str)
+
+
 class Processes:
     """Reads items in `count` processes. It stands in an :class:`Adaptor`'s place and answers as that does."""
 
@@ -58,16 +95,19 @@ class Processes:
         count: int,
         varying: bool = False,
         target: str | None = None,
+        whole: bool = False,
+        start: Start = Start(),
     ) -> None:
         self.dataset = dataset
+        #: As :attr:`Adaptor.seeded`.
+        self.seeded: tuple[int, int] | None = None
         self.turns = _native.Turns([])
         self.readers = _readers.Readers()
         self.reading: dict[int, int] = {}
         self._process = Process()
         self._broken: str | None = None
-        torch = torch_loaded()
-        seed = torch.initial_seed() if torch is not None else 0
-        self._workers = [_Worker(dataset, (mode, resize, True, varying, target), number, seed) for number in range(count)]
+        how = (mode, resize, True, varying, target, whole)
+        self._workers = [_Worker(dataset, how, number, count, start) for number in range(count)]
         weakref.finalize(self, _kill, self._workers, self._process).atexit = False
         _all.add(self)
         self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
@@ -115,7 +155,7 @@ class Processes:
         while len(found) < len(ids):
             rest = ids[len(found) :]
             parts = [rest[k * share : (k + 1) * share] for k in range(len(mine))]
-            asked = [(worker, worker.ask(part)) for worker, part in zip(mine, parts, strict=True) if part]
+            asked = [(worker, worker.ask(part, self.seeded)) for worker, part in zip(mine, parts, strict=True) if part]
             for worker, number in asked:
                 found += worker.answer(number)
                 if len(found[-1]) == 3 and found[-1][2]:
@@ -133,24 +173,27 @@ class _Died(Exception):
 class _Worker:
     """One process, and this end of its pipe."""
 
-    def __init__(self, dataset: Any, how: tuple[Any, ...], number: int, seed: int) -> None:
-        context = multiprocessing.get_context()
+    def __init__(self, dataset: Any, how: tuple[Any, ...], number: int, count: int, start: Start) -> None:
+        context = multiprocessing.get_context(start.context) if _is_name(start.context) else start.context
         self._connection, theirs = context.Pipe()
         self._asked = 0
         #: What a thread of its own has received, in place of who waits; None before there is one.
         self._received: queue.SimpleQueue[Any] | None = None
         self._name = f"worker process {number} of {type(dataset).__name__}"
         self.process = context.Process(
-            target=_work, args=(theirs, dataset, how, seed + number), name=f"lossfeed-{number}", daemon=True
+            target=_work, args=(theirs, dataset, how, number, count, start), name=f"lossfeed-{number}", daemon=True
         )
-        self.process.start()
+        with warnings.catch_warnings():
+            # Python warns of forks beside threads; what the child runs is the dataset alone.
+            warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
+            self.process.start()
         theirs.close()
 
-    def ask(self, ids: list[int]) -> int:
+    def ask(self, ids: list[int], seeded: tuple[int, int] | None) -> int:
         """Hands it items to read; returns the question's number."""
         self._asked += 1
         try:
-            self._connection.send((self._asked, ids))
+            self._connection.send((self._asked, ids, seeded))
         except OSError:
             raise self._death() from None
         return self._asked
@@ -236,28 +279,37 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _work(connection: Connection, dataset: Any, how: tuple[Any, ...], seed: int) -> None:
+def as_worker() -> None:
+    """What a worker process does first: it ends with its parent, and signals are the parent's business."""
     threading.Thread(target=_end_with, args=(os.getppid(),), name="lossfeed-parent", daemon=True).start()
     # Ctrl-C reaches the whole group: the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    random.seed(seed)
-    numpy, torch = sys.modules.get("numpy"), torch_loaded()
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
+
+
+def _work(
+    connection: Connection, dataset: Any, how: tuple[Any, ...], number: int, count: int, start: Start
+) -> None:
+    as_worker()
+    _generators.seed_all(_generators.mixed(start.seed, 0, number))
+    torch = torch_loaded()
     if torch is not None:
-        torch.manual_seed(seed % 2**63)
         torch.set_num_threads(1)
     try:
+        if torch is not None:
+            info = dict(id=number, num_workers=count, seed=start.seed + number, dataset=dataset)
+            torch.utils.data._utils.worker._worker_info = torch.utils.data._utils.worker.WorkerInfo(**info)
+        if start.init_fn is not None:
+            start.init_fn(number)
         adaptor = Adaptor(dataset, *how)
     except BaseException as error:
-        connection.send((0, _portable(error)))
+        connection.send((0, portable(error)))
         return
     connection.send((0, adaptor.structure))
     while True:
         try:
-            number, ids = connection.recv()
-            connection.send((number, _answer(adaptor, ids)))
+            question, ids, adaptor.seeded = connection.recv()
+            connection.send((question, _answer(adaptor, ids)))
         except (EOFError, OSError):
             return
 
@@ -270,13 +322,13 @@ def _answer(adaptor: Adaptor, ids: list[int]) -> list[Any]:
                 found.append((bytes(item[0]), bytes(item[1])))
                 continue
             words, error, fatal = item
-            found.append((words, None if error is None else _portable(error), fatal))
+            found.append((words, None if error is None else portable(error), fatal))
             if fatal:
                 return found
     return found
 
 
-def _portable(error: BaseException) -> BaseException:
+def portable(error: BaseException) -> BaseException:
     """The exception as it arrives on the other side, with its traceback as a note; one that cannot travel is told in
     words."""
     trace = "".join(traceback.format_exception(error))

@@ -11,10 +11,11 @@ from typing import Any
 
 from . import _keywords, _native, _open, _ranks
 from ._data import Data
-from ._dataset import guarded
+from ._dataset import Adaptor, guarded
 from ._errors import SettingsError
 from ._images import ImageTransform
-from ._memory import require_torch
+from ._memory import require_torch, torch_loaded
+from ._processes import Start
 from ._sizes import parse_cache
 from ._workers import Items, Reading
 
@@ -42,6 +43,30 @@ def find(asked: SimpleNamespace, framework: str, device: str) -> tuple[Reading, 
         data = data.subset(ids)
     items = Items(dataset, ids, asked.collate_fn)
     return Reading(items, _processes(asked, dataset, len(data)), _settings(asked, device)), data
+
+
+def for_engine(asked: SimpleNamespace, data: Data, framework: str) -> tuple[Data, dict[str, Any]]:
+    """`data` as the engine is to read it, its Python datasets in as many processes as are asked for, and keywords that
+    change by that: who collates their items, and that nobody but the calling thread reads them."""
+    collate_fn = asked.collate_fn
+    if not data._adaptors:
+        return data, {}
+    plain = collate_fn is None and asked.pad is None and not isinstance(asked.transform, ImageTransform)
+    if plain and framework == "torch" and _open.as_given(data):
+        structures = [adaptor.structure for adaptor in data._adaptors]
+        leaves = [leaf for structure in structures for leaf in structure.leaves]
+        if not all(of.like_torch for of in structures) and all(leaf.given != "image" for leaf in leaves):
+            collate_fn = require_torch("a batch").utils.data.default_collate
+    changed = {"collate_fn": collate_fn}
+    alone = [adaptor.dataset for adaptor in data._adaptors if isinstance(adaptor, Adaptor) and len(adaptor.turns)]
+    count = 0
+    if alone:
+        count = _processes(asked, alone[0], len(data)) or 0
+        changed |= {} if count else {"num_workers": 0, "prefetch_factor": None}
+    torch = torch_loaded()
+    seed = torch.initial_seed() if torch is not None else 0
+    start = Start(_context(asked), asked.worker_init_fn, seed)
+    return _open.reopened(data, count, collate_fn is not None, start), changed
 
 
 def _engine_reads(asked: SimpleNamespace, dataset: Any, device: str) -> bool:

@@ -12,6 +12,7 @@ import json
 import math
 import pickle
 import struct
+import sys
 from collections.abc import Mapping
 from typing import Any, Callable, Iterator
 
@@ -64,6 +65,8 @@ class Structure:
         self.target: Spec = NO_TARGET
         self.leaves: list[Leaf] = []
         self._walks = True
+        #: Whether a batch is what torch's ``default_collate`` makes of its items.
+        self.like_torch: bool = _like_torch(item)
         #: Whether items are packed; native code makes samples of leaves that are given.
         self._packs = True
         self.tree: Any = self._grow(item, "")
@@ -103,7 +106,7 @@ class Structure:
 
     def _leaf(self, value: Any, path: str) -> Leaf:
         if isinstance(value, Leaf):
-            return self._made(value)
+            return self._whole(value) if value.place == "object" else self._made(value)
         name = path or "the sample"
         array, given = self._array(value, name, 0)
         if array is None:
@@ -123,6 +126,10 @@ class Structure:
             return Leaf("target", 0, dtype, shape, given, path)
         self.fields.append((dtype, shape))
         return Leaf("field", len(self.fields) - 1, dtype, shape, given, path)
+
+    def _whole(self, leaf: Leaf) -> Leaf:
+        self.tail.append((leaf.dtype, 1))
+        return leaf
 
     def _made(self, leaf: Leaf) -> Leaf:
         """A leaf of samples that native code makes."""
@@ -162,8 +169,6 @@ class Structure:
                     f"dataset item {i}: {name} ({kind.__name__}) is ragged or no number: {cause}"
                 ) from cause
             given = {int: "int", float: "float", bool: "bool", list: "list", tuple: "list"}.get(kind, "array")
-            if kind is float:
-                result = result.astype(numpy.float32)
             if result.dtype.kind in "USOMm":
                 return None, "object"
             if not result.dtype.isnative:
@@ -360,9 +365,33 @@ class Structure:
         mine, others = ([leaf.given for leaf in of.leaves if leaf.place == "object"] for of in (self, other))
         return (self.spec(), self.target_key, mine) == (other.spec(), other.target_key, others)
 
+    def here(self, image: Callable[[Any], Any] | None) -> Structure:
+        """Itself, out of another process, fit to pack items in this one."""
+        self._image = image
+        self._prepare, self._packing = self._made_quick()
+        return self
+
     def __getstate__(self) -> dict[str, Any]:
         # For worker processes, which make pixels by themselves.
         return {**self.__dict__, "_image": None, "_prepare": None, "_packing": None}
+
+
+#: The item of which every other is another: each travels pickled, as a whole, and comes back equal in type and value.
+WHOLE = Leaf("object", 0, "uint8", (0,), "object", "")
+
+
+def _like_torch(value: Any) -> bool:
+    """Whether torch's ``default_collate`` makes of such items what a batch of them is here."""
+    kind = type(value)
+    if kind is dict:
+        return all(type(key) is str and _like_torch(part) for key, part in value.items())
+    if kind in (tuple, list) or (isinstance(value, tuple) and hasattr(kind, "_fields")):
+        return not (kind is list and _is_numbers(value)) and all(map(_like_torch, value))
+    if is_tensor(value):
+        return kind is sys.modules["torch"].Tensor and not value.requires_grad
+    if is_array(value):
+        return value.dtype.isnative and value.dtype.name in DTYPES
+    return kind in (int, float, bool, str, bytes)
 
 
 def opened(leaf: Leaf, raw: Any) -> Any:

@@ -11,9 +11,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import operator
-import os
-import signal
-import threading
 import time
 import warnings
 import weakref
@@ -24,7 +21,8 @@ from . import _generators, _native
 from ._errors import SampleError, SourceError, TimeoutError
 from ._memory import require_torch, to_torch
 from ._process import Process
-from ._processes import _end_with, _portable
+from ._structure import Structure
+from ._processes import as_worker, portable
 
 #: How long workers that are told to end may go on with the batch in hand, in seconds. Then they are killed.
 _LEAVE_S = 1.0
@@ -64,6 +62,7 @@ class Items:
         #: The item of each id; None if ids are the dataset's own.
         self._ids = ids
         self._collate_fn = collate_fn
+        self._drew = [False]
 
     def __len__(self) -> int:
         return len(self.dataset) if self._ids is None else len(self._ids)
@@ -71,7 +70,7 @@ class Items:
     def __getitem__(self, ask: Ask) -> Made | Failed:
         """In a worker process: errors are made fit to travel."""
         made = self.read(ask)
-        return made._replace(error=_portable(made.error)) if isinstance(made, Failed) else made
+        return made._replace(error=portable(made.error)) if isinstance(made, Failed) else made
 
     def read(self, ask: Ask) -> Made | Failed:
         """The batch, or why there is none. What is no Exception (KeyboardInterrupt) passes."""
@@ -82,10 +81,11 @@ class Items:
             # No item's seed: what is drawn for a batch is not what was drawn for one of its items.
             _generators.seed_all(_generators.mixed(~ask.seed, ask.epoch, ask.number))
         given = list(items)
+        collate = self._collate_fn
         try:
-            batch = (self._collate_fn or require_torch("a batch").utils.data.default_collate)(items)
+            batch = collate(items) if collate is not None else require_torch("a batch").utils.data.default_collate(items)
         except Exception as error:
-            return Failed(None, error)
+            return Failed(None, error if collate is not None else _why(ask.ids, given, error))
         two = type(batch) in (tuple, list) and len(batch) == 2 == len(given)
         return Made(batch, two and all(map(operator.is_, batch, given)))
 
@@ -105,16 +105,38 @@ class Items:
         return found
 
     def _together(self, together: Callable[[list[int]], Any], places: list[int], ask: Ask) -> list[Any] | Failed:
-        if ask.seed is not None:
-            _generators.seed_all(_generators.mixed(ask.seed, ask.epoch, ask.ids[0]))
+        by_id = dict(zip(ask.ids, places, strict=True))
+
+        def read(ids: list[int]) -> list[Any]:
+            return list(together([by_id[id] for id in ids]))
+
         try:
-            items = list(together(places))
+            items = read(ask.ids) if ask.seed is None else _generators.together(ask.seed, ask.epoch, ask.ids, read, self._drew)
         except Exception as error:
             return Failed(None, error)
         if len(items) == len(places):
             return items
         words = f"dataset.__getitems__ returned {len(items)} items for {len(places)} indices: it must return one an index, in order"
         return Failed(None, SampleError(words))
+
+
+def _why(ids: list[int], items: list[Any], error: Exception) -> Exception:
+    """Why torch's ``default_collate`` refused items, with the first that is made otherwise than the first of all."""
+    words = f"{type(error).__name__}: {error}"
+    try:
+        structure = Structure(items[0])
+        for id, item in zip(ids, items, strict=True):
+            structure.pack(item, id)
+    except SampleError as found:
+        words = str(found).replace("item 0", f"item {ids[0]}")
+    except Exception:
+        pass
+    made = SampleError(
+        f"the batch of items {ids[:4]}{'…' if len(ids) > 4 else ''} cannot be collated: {words}; give collate_fn=, or open the "
+        "dataset with lf.open(dataset, varying=True) and say how lengths are joined, pad=0"
+    )
+    made.__cause__ = error
+    return made
 
 
 class _Start:
@@ -124,10 +146,7 @@ class _Start:
         self._dataset_of, self._init_fn = items, init_fn
 
     def __call__(self, number: int) -> None:
-        threading.Thread(target=_end_with, args=(os.getppid(),), name="lossfeed-parent", daemon=True).start()
-        # Ctrl-C reaches the whole group: the parent decides what it means.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        as_worker()
         info = require_torch("a worker").utils.data.get_worker_info()
         if info is not None:
             # What a worker_init_fn looks for there is its own dataset. The object refuses to be set.
