@@ -59,28 +59,6 @@ def test_weights_that_nobody_reads_are_told_once(numbers):
     assert len(found) == 1 and WEIGHTS in found[0]
 
 
-class Slow:
-    def __len__(self):
-        return 32
-
-    def __getitem__(self, i):
-        time.sleep(0.004)
-        return np.zeros(3, np.float32), i
-
-
-def test_a_loop_that_waits_for_a_python_dataset_is_told_once_of_processes(monkeypatch):
-    monkeypatch.setattr(_advice, "SLOW_S", 0.05)
-    found = said(lf.Loader(Slow(), 8, num_workers=2), lambda b: None)
-    assert len(found) == 1 and "for the items of Slow" in found[0] and "processes=N" in found[0]
-    assert said(lf.Loader(lf.open(Slow(), processes=2), 8), lambda b: None) == []
-    # The second epoch's items are in the cache, and the first one's wait is not counted again.
-    monkeypatch.setattr(_advice, "SLOW_S", 3600.0)
-    loader = lf.Loader(Slow(), 8, num_workers=2, cache="1MiB")
-    assert said(loader, lambda b: None, 1) == []
-    monkeypatch.setattr(_advice, "SLOW_S", 0.05)
-    assert said(loader, lambda b: None, 2) == []
-
-
 def test_an_epoch_without_a_batch_draws_nobody_more_often(numbers):
     assert said(lf.Loader(numbers, 8, sampler=[1, 2, 3], drop_last=True), lambda b: None) == []
 

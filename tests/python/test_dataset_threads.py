@@ -82,19 +82,13 @@ def most_at_once(data, watched, loaders=1, **keywords):
 
 
 @pytest.mark.parametrize("kind", [Watched, Batched])
-def test_a_dataset_is_called_by_one_thread_at_a_time(kind):
+def test_loaders_with_a_cache_over_one_dataset_and_over_parts_of_it_take_turns(kind):
     dataset = kind()
-    assert most_at_once(dataset, dataset, num_workers=4) == 1
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_loaders_over_one_dataset_and_over_parts_of_it_take_turns(workers):
-    dataset = Watched()
-    assert most_at_once(dataset, dataset, loaders=3, num_workers=workers) == 1
+    assert most_at_once(dataset, dataset, loaders=3, num_workers=0, cache="1KiB") == 1
     data = lf.open(dataset)
-    assert most_at_once(data, dataset, loaders=3, num_workers=workers) == 1
+    assert most_at_once(data, dataset, loaders=3, num_workers=0, cache="1KiB") == 1
     halves = [torch.utils.data.Subset(dataset, range(0, 48)), torch.utils.data.ConcatDataset([torch.utils.data.Subset(dataset, range(48, 96))])]
-    loaders = [lf.Loader(half, 4, num_workers=workers, stats=False) for half in halves]
+    loaders = [lf.Loader(half, 4, num_workers=0, cache="1KiB", stats=False) for half in halves]
     threads = [threading.Thread(target=epoch_ids, args=(loader,)) for loader in loaders]
     for thread in threads:
         thread.start()
@@ -182,8 +176,8 @@ def test_a_daemon_that_loads_by_itself_has_the_dataset_called_by_a_reader():
 
     data = lf.open(Where(8))
     for daemon in (True, False):
+        loader = lf.Loader(data, 4, num_workers=0, cache="1KiB", stats=False)
         where.clear()
-        loader = lf.Loader(data, 4, num_workers=0, stats=False)
         thread = threading.Thread(target=epoch_ids, args=(loader,), daemon=daemon, name="consumer")
         thread.start()
         thread.join()
@@ -196,7 +190,7 @@ def readers():
 
 def test_readers_end_with_their_dataset():
     before = set(readers())
-    loader = lf.Loader(Watched(), 4, num_workers=2, stats=False)
+    loader = lf.Loader(lf.open(Watched(), thread_safe=True), 4, num_workers=1, stats=False)
     epoch_ids(loader)
     (mine,) = set(readers()) - before
     loader.close()

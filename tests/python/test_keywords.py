@@ -25,8 +25,6 @@ def test_the_table_names_every_keyword_of_torchs_loader_and_the_signature_keeps_
 @pytest.mark.parametrize(
     "keyword,value",
     [
-        ("worker_init_fn", print),
-        ("multiprocessing_context", "spawn"),
         ("pin_memory_device", "cuda"),
         ("in_order", False),
     ],
@@ -63,28 +61,25 @@ def test_dataset_is_torchs_name_for_data(numbers):
             lf.Loader(**keywords)
 
 
-def test_num_workers_is_honoured(numbers):
+@pytest.mark.parametrize("cache", [None, "1MiB"])
+def test_num_workers_is_honoured(cache):
+    import os
     import threading
 
     class Where:
-        threads = set()
-
         def __len__(self):
             return 40
 
         def __getitem__(self, i):
-            self.threads.add(threading.get_ident())
-            return np.float32(i), i
+            return i, (os.getpid(), threading.current_thread() is threading.main_thread())
 
-    for workers, expected in ((0, {threading.get_ident()}), (2, None)):
-        loader = lf.Loader(Where(), 2, num_workers=workers)
-        Where.threads = set()
-        Where.threads.clear()
-        epoch_ids(loader)
-        if expected is None:
-            assert 1 <= len(Where.threads) <= 2 and threading.get_ident() not in Where.threads
+    for workers in (0, 2):
+        loader = lf.Loader(Where(), 2, num_workers=workers, cache=cache, frozen_augmentation=True)
+        found = {tuple(map(int, pair)) for batch in loader for pair in zip(*batch.target, strict=True)}
+        if workers == 0:
+            assert found == {(os.getpid(), 1)}
         else:
-            assert Where.threads == expected
+            assert 1 <= len(found) <= 2 and os.getpid() not in {pid for pid, _ in found}
 
 
 def test_the_number_of_workers_is_found_unless_it_is_named(numbers, monkeypatch):
@@ -126,6 +121,7 @@ def test_one_seed_is_one_order_whether_the_number_of_workers_is_found_or_named(n
 def test_prefetch_factor_bounds_how_far_workers_run_ahead():
     class Count:
         fetched = 0
+        thread_safe = True
 
         def __len__(self):
             return 400
@@ -199,10 +195,10 @@ def test_a_seed_draws_nothing_from_torch_and_ranks_and_numpy_have_seed_0(numbers
     state = torch.get_rng_state()
     zero = shuffled(numbers, seed=0)
     assert shuffled(numbers, framework="numpy") == zero
+    assert torch.equal(torch.get_rng_state(), state)
     shares = [shuffled(numbers, rank=rank, world_size=2)[0] for rank in range(2)]
     assert shares == [shuffled(numbers, rank=rank, world_size=2, seed=0)[0] for rank in range(2)]
     assert sorted(sum(shares, [])) == list(range(64))
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_state_brings_its_seed_to_a_loader_that_was_given_none(numbers):

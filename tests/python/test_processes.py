@@ -239,7 +239,7 @@ def test_a_process_that_waits_for_a_full_pipe_or_its_dataset_ends_with_its_paren
             return np.zeros(1 << 22, np.uint8), i
     data = lf.open(Large(), processes=2)
     for worker in data._adaptors[0]._workers:
-        worker.ask([1])
+        worker.ask([1], None)
     time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)
     """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 import warnings
+from typing import NamedTuple
 
 from . import _native
 from ._errors import TrainingWarning
@@ -14,8 +16,19 @@ from ._native import cache_policies
 _SCORED_POLICIES = tuple(name for name, _, _, by_score in cache_policies() if by_score)
 
 
-#: An epoch's wait for a Python dataset that is worth a word: in seconds, and as a share of the epoch.
-SLOW_S, SLOW_SHARE = 2.0, 0.2
+#: A wait for a Python dataset's items that is worth a word: in seconds, and as a share of the time.
+SLOW_S, SLOW_SHARE = 0.25, 0.2
+#: When it is looked at: after so many batches, and every so many seconds.
+LOOK_BATCHES, LOOK_S = 20, 5.0
+
+
+class Reads(NamedTuple):
+    """Who reads a Python dataset."""
+
+    #: The dataset's type.
+    dataset: str
+    #: In how many processes; 0 reads in this one.
+    processes: int
 
 
 class Uses:
@@ -23,10 +36,10 @@ class Uses:
 
     __slots__ = (
         *("scored", "weight_read", "mix_read", "wrapped"),
-        *("_asked", "_sampler", "_cached", "_dataset", "_mixes", "_before", "_said"),
+        *("_asked", "_sampler", "_cached", "_reads", "_mixes", "_before", "_said", "_batches", "_looked"),
     )
 
-    def __init__(self, asked: str, sampler: str, cached: bool, dataset: str | None = None, mixes: bool = False) -> None:
+    def __init__(self, asked: str, sampler: str, cached: bool, reads: Reads | None = None, mixes: bool = False) -> None:
         self.scored: bool = False
         self.weight_read: bool = False
         self.mix_read: bool = False
@@ -36,12 +49,12 @@ class Uses:
         self._asked = asked
         self._sampler = sampler
         self._cached = cached
-        #: The Python dataset whose items threads of this process read; None if there is none.
-        self._dataset = dataset
+        self._reads = reads
         #: Whether images are mixed, so that a row has two targets.
         self._mixes = mixes
-        #: Counters after the epoch before.
+        #: Counters when the waits were looked at last, how many batches have come, and the time of that look.
         self._before: dict[str, float] = {}
+        self._batches, self._looked = 0, 0.0
         self._said: set[str] = set()
 
     def look_around(self) -> None:
@@ -59,12 +72,25 @@ class Uses:
                 "evaluation may go on as it is, under torch.no_grad()",
             )
 
+    def look_along(self, engine: _native.Engine) -> None:
+        """With every batch: whether the training starves for a Python dataset's items. Told once, soon."""
+        if self._reads is None or "slow" in self._said:
+            return
+        self._batches += 1
+        now = time.perf_counter()
+        if self._batches == 1:
+            # The first batch waits for processes to start.
+            self._looked = now
+            self._waits_for(dict(engine.stats()))
+        elif self._batches == LOOK_BATCHES or now - self._looked >= LOOK_S:
+            self._looked = now
+            slow = self._waits_for(dict(engine.stats()))
+            if slow is not None:
+                self._say("slow", slow)
+
     def look_back(self, engine: _native.Engine) -> None:
         """After a whole epoch."""
         sampler, policy, stats = self._sampler, engine.describe()[0], dict(engine.stats())
-        slow = self._waits_for(stats)
-        if slow is not None:
-            self._say("slow", slow)
         if self._mixes and not self.mix_read:
             self._say(
                 "mix",
@@ -110,19 +136,24 @@ class Uses:
             )
 
     def _waits_for(self, stats: dict[str, float]) -> str | None:
-        """What is to be said of the epoch's waits for a Python dataset. Threads cannot run a dataset's Python side by
-        side, however many there are: who comes from torch's worker processes is told what stands for them."""
+        """What is to be said of the waits for a Python dataset's items since the last look."""
         names = "wait_source_us_total", "wait_us_total", "busy_us_total"
         source, waited, busy = (stats.get(name, 0) - self._before.get(name, 0) for name in names)
         self._before = {name: stats.get(name, 0) for name in names}
-        if self._dataset is not None and source > SLOW_S * 1e6 and source > SLOW_SHARE * (waited + busy):
-            return (
-                f"training waited {source / 1e6:.1f} s of an epoch's {(waited + busy) / 1e6:.1f} s for the items of "
-                f"{self._dataset}: threads of this process read them, and Python runs one at a time. "
-                "lf.open(dataset, processes=N) reads them in N processes, as torch's num_workers=N does; cache= keeps "
-                "what was read"
+        if self._reads is None or source < SLOW_S * 1e6 or source < SLOW_SHARE * (waited + busy):
+            return None
+        name, processes = self._reads
+        if processes == 0:
+            who = "the training's own thread reads, one after the other: num_workers=4 reads them in 4 processes beside it"
+        else:
+            who = (
+                f"{processes} worker processes read: num_workers={2 * processes} reads more at once, which helps where items wait "
+                f"for a disk or network, or where this machine has more than {processes} processors to compute them"
             )
-        return None
+        return (
+            f"training waited for {source / (waited + busy):.0%} of the last {(waited + busy) / 1e6:.1f} s for items of {name}, "
+            f"which {who}; cache= keeps what was read"
+        )
 
     def _say(self, what: str, words: str) -> None:
         if what not in self._said:

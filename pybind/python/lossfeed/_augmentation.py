@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pickle
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from . import _generators
 from ._errors import SettingsError
+from ._memory import as_bytes, is_array, is_tensor
 
 if TYPE_CHECKING:
     from ._dataset import Adaptor
@@ -29,7 +32,7 @@ def draws_at_random(adaptor: Adaptor | Processes, samples: int) -> int | None:
                 continue
             for _ in range(_READS - 1):
                 again = _item_bytes(adaptor, i)
-                if again is not None and again != first:
+                if again is not None and again != first and not (adaptor.structure.whole and _equal(first, again)):
                     return i
     return None
 
@@ -41,6 +44,25 @@ def _item_bytes(adaptor: Adaptor | Processes, i: int) -> tuple[bytes, bytes] | N
     if item[2]:
         raise item[1]
     return None
+
+
+def _equal(first: tuple[bytes, bytes], again: tuple[bytes, bytes]) -> bool:
+    """Whether two pickled items are equal, which their bytes need not be. Objects that do not say are."""
+    return _alike(*(pickle.loads(memoryview(data)[8:]) for data, _ in (first, again)))
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(_alike(a[key], b[key]) for key in a)
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(_alike, a, b))
+    if is_tensor(a) or is_array(a):
+        return a.shape == b.shape and bytes(as_bytes(a)) == bytes(as_bytes(b))
+    if hasattr(a, "__dict__") and type(a).__eq__ is object.__eq__:
+        return _alike(vars(a), vars(b))
+    return type(a).__eq__ is object.__eq__ or bool(a == b)
 
 
 def refuse_random_items(data: Data) -> None:

@@ -48,6 +48,12 @@ class Data(MadeAgain):
         self._made = how, of
         return self
 
+    def _with(self, structure: Structure) -> Data:
+        """The same, with what its pairs are made of."""
+        made = Data(self._native, self._adaptors, structure)
+        made._made = self._made
+        return made
+
     def _recipe(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         assert self._made is not None, "whoever makes one says how"
         return self._made

@@ -8,6 +8,8 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import multiprocessing
+import multiprocessing.context
 import operator
 import os
 import warnings
@@ -67,6 +69,19 @@ def refuse_unhonourable(pin_memory_device: str, in_order: bool) -> None:
         refuse("pin_memory_device", pin_memory_device)
     if not flag("in_order", in_order):
         refuse("in_order", in_order, REFUSED["in_order=False"])
+
+
+def starts(worker_init_fn: Any, context: Any, num_workers: Any) -> None:
+    """Checks how worker processes are to be started."""
+    if worker_init_fn is not None and not callable(worker_init_fn):
+        raise SettingsError(f"worker_init_fn={worker_init_fn!r} must be callable")
+    known = multiprocessing.get_all_start_methods()
+    if context is not None and num_workers == 0:
+        raise SettingsError(f"multiprocessing_context={context!r} with num_workers=0: no process is started; leave it out")
+    if isinstance(context, str) and context not in known:
+        raise SettingsError(f"multiprocessing_context={context!r} is unknown: use {', '.join(known)}")
+    if context is not None and not isinstance(context, (str, multiprocessing.context.BaseContext)):
+        raise SettingsError(f"multiprocessing_context={context!r} must be one of {', '.join(known)}, or a context of multiprocessing")
 
 
 def differs(value: Any, default: Any) -> bool:

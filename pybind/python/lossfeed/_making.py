@@ -12,7 +12,6 @@ from ._account import Account
 from ._advice import Uses
 from ._augmentation import refuse_random_items
 from ._data import Data
-from ._dataset import Adaptor
 from ._device import Courier
 from ._errors import ResumeWarning, SettingsError
 from ._half import torch_half
@@ -101,11 +100,11 @@ def make(asked: SimpleNamespace) -> Made:
     damaged = engine.damaged_scores()
     if damaged is not None:
         warnings.warn(damaged, ResumeWarning, stacklevel=3)  # whoever makes the loader
-    by_threads = [type(a.dataset).__name__ for a in data._adaptors if isinstance(a, Adaptor)]
+    reads = _reading.reads(reading, data)
     fitted = delivery.fitted
     mixer = Mixer(fitted, world.rank) if fitted is not None and fitted.mixes else None
     mixes = mixer is not None
-    uses = Uses(settings["sampler"]["name"], engine.describe()[3], cached, next(iter(by_threads), None), mixes)
+    uses = Uses(settings["sampler"]["name"], engine.describe()[3], cached, reads, mixes)
     account = Account(engine, settings["batch_size"], uses)
     if framework == "torch":
         half = torch_half("framework='torch'")
@@ -152,8 +151,7 @@ def _seeds(asked: SimpleNamespace, settings: dict[str, Any], framework: str) -> 
 def _refuse(asked: SimpleNamespace) -> None:
     """Refuses what no loader can honour."""
     _keywords.refuse_unhonourable(asked.pin_memory_device, asked.in_order)
-    if asked.worker_init_fn is not None and not callable(asked.worker_init_fn):
-        raise SettingsError(f"worker_init_fn={asked.worker_init_fn!r} must be callable")
+    _keywords.starts(asked.worker_init_fn, asked.multiprocessing_context, asked.num_workers)
     _keywords.flag("persistent_workers", asked.persistent_workers)
     if (asked.data is None) == (asked.dataset is None):
         raise SettingsError(

@@ -120,6 +120,7 @@ class Pass(OfThisProcess, Of[D, Y], Iterator[Batch[D, Y]]):
         if line.account.graph is not None:
             line.account.graph.lend(batch)
         self._unseen = 0
+        line.account.uses.look_along(self._engine)
         if self._read is not None:
             self._read.seen()
         return batch

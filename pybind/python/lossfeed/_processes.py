@@ -75,7 +75,7 @@ def structure_of(dataset: Any, how: tuple[Any, ...]) -> Structure | None:
     finally:
         _kill([worker], Process())
     if isinstance(hello, BaseException):
-        raise hello
+        raise hello from hello.__dict__.pop("_cause", None)
     found: Structure = hello
     return found
 
@@ -106,6 +106,8 @@ class Processes:
         self.reading: dict[int, int] = {}
         self._process = Process()
         self._broken: str | None = None
+        #: How many there are.
+        self.count = count
         how = (mode, resize, True, varying, target, whole)
         self._workers = [_Worker(dataset, how, number, count, start) for number in range(count)]
         weakref.finalize(self, _kill, self._workers, self._process).atexit = False
@@ -119,7 +121,7 @@ class Processes:
                 raise SourceError(str(died)) from None
             if isinstance(hello, BaseException):
                 _kill(self._workers, self._process)
-                raise hello
+                raise hello from hello.__dict__.pop("_cause", None)
             self.structure: Structure = hello
             self._idle.put(worker)
         _readers.watch(self)
@@ -338,6 +340,8 @@ def portable(error: BaseException) -> BaseException:
             travelled.add_note(f"In a worker process:\n{trace}")
             travelled.__cause__ = travelled.__context__ = None
             pickle.loads(pickle.dumps(travelled))
+            if error.__cause__ is not None:
+                travelled.__dict__["_cause"] = portable(error.__cause__)
             return travelled
     except Exception:
         pass

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from . import _keywords, _native, _open, _ranks
+from ._advice import Reads
 from ._data import Data
 from ._dataset import Adaptor, guarded
 from ._errors import SettingsError
 from ._images import ImageTransform
 from ._memory import require_torch, torch_loaded
-from ._processes import Start
+from ._processes import Processes, Start
 from ._sizes import parse_cache
 from ._workers import Items, Reading
 
@@ -65,8 +66,24 @@ def for_engine(asked: SimpleNamespace, data: Data, framework: str) -> tuple[Data
         changed |= {} if count else {"num_workers": 0, "prefetch_factor": None}
     torch = torch_loaded()
     seed = torch.initial_seed() if torch is not None else 0
-    start = Start(_context(asked), asked.worker_init_fn, seed)
-    return _open.reopened(data, count, collate_fn is not None, start), changed
+    start = Start(asked.multiprocessing_context, asked.worker_init_fn, seed)
+    structures = [adaptor.structure for adaptor in data._adaptors]
+    items = collate_fn is not None and not isinstance(asked.transform, ImageTransform)
+    whole = items and not all(of.comes_back for of in structures)
+    data = _open.reopened(data, count, whole, start)
+    if items and data._structure is None:
+        # Rows of a batch are no items: an int would come as a tensor.
+        data = data._with(structures[0])
+    return data, changed
+
+
+def reads(reading: Reading | None, data: Data) -> Reads | None:
+    """Who reads a Python dataset's items, for the word about a training that waits for them."""
+    if reading is not None:
+        return Reads(type(reading.items.dataset).__name__, reading.workers or 0)
+    for adaptor in data._adaptors:
+        return Reads(type(adaptor.dataset).__name__, adaptor.count if isinstance(adaptor, Processes) else 0)
+    return None
 
 
 def _engine_reads(asked: SimpleNamespace, dataset: Any, device: str) -> bool:
@@ -109,19 +126,8 @@ def _settings(asked: SimpleNamespace, device: str) -> dict[str, Any]:
         "timeout": _keywords.seconds("timeout", asked.timeout),
         "prefetch_factor": asked.prefetch_factor,
         "persistent_workers": auto or asked.persistent_workers,
-        "multiprocessing_context": _context(asked),
+        "multiprocessing_context": asked.multiprocessing_context,
         "worker_init_fn": asked.worker_init_fn,
         "pin_memory": device != "cpu" and require_torch("device=").cuda.is_available(),
     }
 
-
-def _context(asked: SimpleNamespace) -> Any:
-    context = asked.multiprocessing_context
-    if context is None:
-        return None
-    known = multiprocessing.get_all_start_methods()
-    if isinstance(context, str) and context not in known:
-        raise SettingsError(f"multiprocessing_context={context!r} is unknown: use {', '.join(known)}")
-    if asked.num_workers == 0:
-        raise SettingsError(f"multiprocessing_context={context!r} with num_workers=0: no process is started; leave it out")
-    return context

@@ -67,6 +67,10 @@ class Structure:
         self._walks = True
         #: Whether a batch is what torch's ``default_collate`` makes of its items.
         self.like_torch: bool = _like_torch(item)
+        #: Whether an item comes out of a batch equal in type and value.
+        self.comes_back: bool = _comes_back(item)
+        #: Whether items travel pickled, each as a whole.
+        self.whole: bool = item is WHOLE
         #: Whether items are packed; native code makes samples of leaves that are given.
         self._packs = True
         self.tree: Any = self._grow(item, "")
@@ -376,20 +380,34 @@ class Structure:
         return {**self.__dict__, "_image": None, "_prepare": None, "_packing": None}
 
 
+def _comes_back(value: Any, root: bool = True) -> bool:
+    """Whether an item comes out of a batch slot equal in type and value, and so can be given to a ``collate_fn``."""
+    kind = type(value)
+    if kind is dict:
+        return all(type(key) is str and _comes_back(part, False) for key, part in value.items())
+    if kind in (tuple, list):
+        return (root or not _is_numbers(value)) and all(_comes_back(part, False) for part in value)
+    if is_tensor(value) or is_array(value):
+        arrays = (sys.modules["torch"].Tensor if is_tensor(value) else require_numpy("an array").ndarray,)
+        return kind in arrays and _like_torch(value) and dtype_name(value) in DTYPES and 0 not in value.shape
+    return kind in (float, bool, str, bytes) or (kind is int and value.bit_length() < 64)
+
+
 #: The item of which every other is another: each travels pickled, as a whole, and comes back equal in type and value.
 WHOLE = Leaf("object", 0, "uint8", (0,), "object", "")
 
 
-def _like_torch(value: Any) -> bool:
+def _like_torch(value: Any, root: bool = True) -> bool:
     """Whether torch's ``default_collate`` makes of such items what a batch of them is here."""
     kind = type(value)
     if kind is dict:
-        return all(type(key) is str and _like_torch(part) for key, part in value.items())
+        return all(type(key) is str and _like_torch(part, False) for key, part in value.items())
     if kind in (tuple, list) or (isinstance(value, tuple) and hasattr(kind, "_fields")):
-        return not (kind is list and _is_numbers(value)) and all(map(_like_torch, value))
+        array = not root and not hasattr(kind, "_fields") and _is_numbers(value)
+        return not array and all(_like_torch(part, False) for part in value)
     if is_tensor(value):
         return kind is sys.modules["torch"].Tensor and not value.requires_grad
-    if is_array(value):
+    if is_array(value) or (kind.__module__ == "numpy" and hasattr(value, "dtype")):
         return value.dtype.isnative and value.dtype.name in DTYPES
     return kind in (int, float, bool, str, bytes)
 

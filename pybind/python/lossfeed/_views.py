@@ -185,12 +185,13 @@ class Views:
         def item(row: int) -> Any:
             def value(leaf: Leaf) -> Any:
                 if leaf.place in ("field", "target"):
-                    return restored(leaf, (target if leaf.place == "target" else data[leaf.number])[row])
+                    part = (target if leaf.place == "target" else data[leaf.number])[row]
+                    return restored(leaf, part.numpy() if leaf.given == "array" and self._torch else part)
                 assert tails is not None
                 if leaf.place == "object":
                     return _opened(slot, tails, leaf, row)
-                part, shape = tails.part(row, leaf.number)
-                return restored(leaf, self._convert(part, leaf.dtype, tuple(shape)))
+                raw, shape = tails.part(row, leaf.number)
+                return restored(leaf, (to_numpy if leaf.given == "array" else self._convert)(raw, leaf.dtype, tuple(shape)))
 
             return structure.build(value)
 
@@ -269,7 +270,7 @@ def of_batch(
         return Fields(batch[0], batch[1], ids, weight)
     if isinstance(batch, Mapping):
         target = next((batch[key] for key in keys if key in batch), target)
-    elif isinstance(batch, (tuple, list)) and batch:
+    elif isinstance(batch, (tuple, list)) and len(batch) > 1:
         target = batch[-1]
     return Fields(batch, target, ids, weight, False)
 

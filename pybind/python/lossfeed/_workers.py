@@ -234,15 +234,18 @@ class _Plan:
 
 
 def end_workers(found: Any, patience: float) -> None:
-    """Ends the worker processes of an iterator of torch's, which may be in the middle of an item: after `patience`
-    seconds they are killed. torch alone would wait five seconds for each."""
+    """Ends the worker processes of an iterator of torch's, which may be in the middle of an item: those that are not gone
+    after `patience` seconds are killed. torch alone would wait five seconds for each.
+
+    Nothing that a killed process may hold is touched after that: torch's own way to end would wait for its locks."""
     workers = getattr(found, "_workers", None)
     if not workers or getattr(found, "_shutdown", False):
         return
-    with contextlib.suppress(Exception):
-        # It would take a worker that is killed now for one that has died.
-        require_torch("worker processes").utils.data._utils.signal_handling._remove_worker_pids(id(found))
-        found._worker_pids_set = False
+    # It would take a worker that is killed now for one that has died.
+    require_torch("worker processes").utils.data._utils.signal_handling._remove_worker_pids(id(found))
+    found._worker_pids_set = False
+    found._shutdown = True
+    if patience > 0.0:
         found._workers_done_event.set()
         for queue in found._index_queues:
             queue.put(None)
@@ -252,10 +255,14 @@ def end_workers(found: Any, patience: float) -> None:
     for worker in workers:
         if worker.is_alive():
             worker.kill()
-    shut = getattr(found, "_shutdown_workers", None)
-    if shut is not None:
-        with contextlib.suppress(Exception):
-            shut()
+    pinning = getattr(found, "_pin_memory_thread_done_event", None)
+    if pinning is not None:
+        pinning.set()
+    for queue in found._index_queues:
+        queue.cancel_join_thread()
+        queue.close()
+    for worker in workers:
+        worker.join(_LEAVE_S)
 
 
 class Batches:
