@@ -7,7 +7,7 @@ import warnings
 from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple
 
-from . import _given, _images, _keywords, _native, _ranks
+from . import _given, _images, _keywords, _native, _per_image, _ranks
 from ._account import Account
 from ._advice import Uses
 from ._augmentation import refuse_random_items
@@ -64,7 +64,7 @@ class _Delivery(NamedTuple):
     #: Where the user's ``collate_fn`` has made batches of samples in host memory, and they are to go to a device.
     move_to: str | None = None
     #: What the user does with a batch's data when it is handed out.
-    of_batches: Callable[[Any], Any] | None = None
+    of_batches: Callable[..., Any] | None = None
 
 
 def make(asked: SimpleNamespace) -> Made:
@@ -155,7 +155,7 @@ def _refuse(asked: SimpleNamespace) -> None:
 
 
 def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str, rank: int) -> _Delivery:
-    of_batches = _of_batches(asked.transform)
+    of_batches = _of_batches(asked.transform, framework)
     transform = None if asked.transform is None or of_batches is not None else _images.transform(asked.transform)
     structure = data._structure
     if transform is not None and structure is not None and not data._native.images:
@@ -190,18 +190,11 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str, r
     return _Delivery(courier.name, views, courier, random, by_threads, crop, jitter, augment, made, None, of_batches)
 
 
-def _of_batches(transform: Any) -> Callable[[Any], Any] | None:
-    """A transform that is a function of a batch's data: torchvision's v2 transforms are."""
+def _of_batches(transform: Any, framework: str) -> Callable[..., Any] | None:
+    """A transform that is a function of a batch's data, or torchvision's."""
     if not callable(transform) or isinstance(transform, (type, _images.ImageTransform)):
         return None
-    steps = (transform, *(getattr(transform, "transforms", None) or ()))
-    mixing = next((type(step).__name__ for step in steps if type(step).__name__ in ("MixUp", "CutMix")), None)
-    if mixing is not None:
-        raise SettingsError(
-            f"transform={mixing} mixes labels too, and a transform gets batch.data alone: write images, labels = mix(*batch) "
-            "in the loop, and loader.cross_entropy(model(images), batch, target=labels)"
-        )
-    return transform  # type: ignore[no-any-return]
+    return _per_image.of_batches(transform, framework)
 
 
 def _pictures(data: Data) -> tuple[int, ...]:
