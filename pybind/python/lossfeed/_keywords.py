@@ -39,7 +39,7 @@ HONOURED = {
     "prefetch_factor": "batches prepared ahead by each worker; None is 2",
     "persistent_workers": "True keeps nothing that would otherwise be lost: "
     "caches and scores live as long as the loader",
-    "in_order": "batches always come in order",
+    "in_order": "batches always come in order, which in_order=False allows too",
 }
 
 #: Keyword -> why it cannot be honoured, and what to do instead.
@@ -48,7 +48,6 @@ REFUSED = {
     "prepare the dataset before, or transform batch.data after",
     "multiprocessing_context": "workers are threads, no process is started; leave it out",
     "pin_memory_device": "deprecated in torch too; use device='cuda:N'",
-    "in_order=False": "delivering batches as they finish would make runs irreproducible and checkpoints wrong",
 }
 
 
@@ -56,23 +55,17 @@ REFUSED = {
 _LONGEST_S = 1e9
 
 
-def refuse(name: str, value: Any, reason: str | None = None) -> None:
+def refuse(name: str, value: Any) -> None:
     """Raises for a keyword that cannot be honoured."""
-    raise SettingsError(f"{name}={value!r} is refused: {reason or REFUSED[name]}")
+    raise SettingsError(f"{name}={value!r} is refused: {REFUSED[name]}")
 
 
-def refuse_unhonourable(
-    worker_init_fn: Any, multiprocessing_context: Any, pin_memory_device: str, in_order: bool
-) -> None:
+def refuse_unhonourable(worker_init_fn: Any, multiprocessing_context: Any) -> None:
     """Refuses what torch's loader takes and this one cannot."""
     if worker_init_fn is not None:
         refuse("worker_init_fn", worker_init_fn)
     if multiprocessing_context is not None:
         refuse("multiprocessing_context", multiprocessing_context)
-    if pin_memory_device:
-        refuse("pin_memory_device", pin_memory_device)
-    if not flag("in_order", in_order):
-        refuse("in_order", in_order, REFUSED["in_order=False"])
 
 
 def differs(value: Any, default: Any) -> bool:
@@ -237,6 +230,14 @@ def device(value: Any, pin_memory: Any) -> str:
             stacklevel=4,  # whoever makes the loader
         )
     return "cpu" if kind == "cpu" else name
+
+
+def pin_memory_device(value: Any, on_device: str) -> None:
+    """torch's former word for the device: nothing but a warning if it says what ``device=`` says."""
+    if value and str(value).partition(":")[0] != on_device.partition(":")[0]:
+        refuse("pin_memory_device", value)
+    if value:
+        warnings.warn(f"pin_memory_device={value!r} is deprecated: device={on_device!r} says it", UserWarning, stacklevel=4)
 
 
 def framework(value: Any, on_device: str) -> str:

@@ -8,7 +8,7 @@ import warnings
 import weakref
 from typing import Any, Callable, Iterable, Mapping
 
-from . import _arrays, _closing, _exchange, _given, _keywords, _making, _native, _readers, _states, _words
+from . import _arrays, _closing, _exchange, _given, _keywords, _making, _native, _readers, _states, _streams, _words
 from ._asked import Asked, Keywords
 from ._batch import Batch
 from ._errors import Error, ResumeWarning
@@ -80,12 +80,11 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             driver 570 or newer) or ``"mapped"`` (a kernel reads the rows there, over the bus). ``"auto"`` takes what
             is measured to be the fastest when the loader is made; see :meth:`copy_paths`. Samples that are decoded or
             transformed by the loader's threads are always gathered.
-        transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers
-            pixels as they are. Or a function of a batch's data (torchvision's ``v2`` transforms), which the thread that
-            takes batches calls for each when it is handed out, on a device after the copy: what it returns is
-            ``batch.data``. Pictures of files and PIL's come to it ``(B, channels, height, width)`` in uint8, all else as it
-            is. What it draws comes from torch's generator: most of ``v2`` draws once a batch, and a resumed run draws
-            anew. ``sampler="auto"`` takes it to draw; ``{"name": "auto", "augmented": False}`` says that it does not.
+        transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers pixels as
+            they are. Or one of torchvision's, called with each sample of a batch; or a function of a batch's data. Both are
+            called in the thread that takes batches, on a device after the copy; what comes back is ``batch.data``. Pictures of
+            files and PIL's come ``(channels, height, width)`` in uint8, all else as it is. What is drawn comes from torch's
+            generator: a resumed run draws anew. ``sampler="auto"`` takes both to draw, unless ``"augmented": False`` is said.
         policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``, ``"sieve"``,
             ``"s3fifo"``, ``"lfu"``, ``"arc"``, ``"clrfu"``, or, for samplers that need no scores, ``"belady"`` and
             ``"lobster"``, which know the next epochs, or, delivering other samples than those drawn, ``"icache"`` and
@@ -187,6 +186,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     ) -> None:
         keywords = dict(locals())
         del keywords["self"]
+        if _streams.takes(self, Loader.__init__, keywords):
+            return
         self._asked = Keywords(**keywords)
         made = _making.make(self._asked)
         self._engine: _native.Engine | None = made.engine

@@ -71,6 +71,7 @@ def make(asked: SimpleNamespace) -> Made:
     """A loader's parts, from the keywords of :class:`lossfeed.Loader`."""
     _refuse(asked)
     device = _keywords.device(asked.device, asked.pin_memory)
+    _keywords.pin_memory_device(asked.pin_memory_device, device)
     framework = _keywords.framework(asked.framework, device)
     given = asked.dataset if asked.data is None else asked.data
     data = open_for(given, asked.collate_fn is not None or asked.batch_sampler is not None)
@@ -138,8 +139,8 @@ def _seeds(asked: SimpleNamespace, settings: dict[str, Any], framework: str) -> 
 
 def _refuse(asked: SimpleNamespace) -> None:
     """Refuses what no loader can honour."""
-    unhonourable = asked.worker_init_fn, asked.multiprocessing_context, asked.pin_memory_device
-    _keywords.refuse_unhonourable(*unhonourable, asked.in_order)
+    _keywords.refuse_unhonourable(asked.worker_init_fn, asked.multiprocessing_context)
+    _keywords.flag("in_order", asked.in_order)
     _keywords.flag("persistent_workers", asked.persistent_workers)
     if (asked.data is None) == (asked.dataset is None):
         raise SettingsError(
@@ -147,8 +148,8 @@ def _refuse(asked: SimpleNamespace) -> None:
         )
     if asked.batch_size is None:
         raise SettingsError(
-            "batch_size=None is refused: scores are counted in a batch; use batch_size=1 for single samples, and "
-            "batch_sampler= for a sampler that gives lists of ids, which a dataset's __getitems__ gets in one call"
+            "batch_size=None is refused: scores are counted in a batch. For single samples as torch gives them write "
+            "batch_size=1, collate_fn=lambda items: items[0]; for a sampler that gives lists of ids, batch_sampler=sampler"
         )
     if asked.collate_fn is not None and not callable(asked.collate_fn):
         raise SettingsError(f"collate_fn={asked.collate_fn!r} must be callable")

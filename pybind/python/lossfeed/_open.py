@@ -14,7 +14,7 @@ from ._dataset import Adaptor
 from ._errors import SettingsError
 from ._in_memory import are_arrays, of_arrays, tensors_of
 from ._keywords import choice, differs, flag, seconds, whole
-from ._memory import is_array, is_tensor, require_numpy, torch_loaded
+from ._memory import is_array, is_stream, is_tensor, require_numpy
 from ._processes import Processes
 from ._raw import of_records
 from ._records import are_files, is_file, of_files
@@ -366,10 +366,10 @@ def _only_for_datasets(thread_safe: bool | None, processes: int) -> None:
             raise SettingsError(f"{name}={value!r} is for Python datasets: leave it out")
 
 
-def _is_iterable(data: Any) -> bool:
-    """Whether it is torch's IterableDataset, which inherits a ``__getitem__`` that raises, and may have a length."""
-    torch = torch_loaded()
-    return torch is not None and isinstance(data, torch.utils.data.IterableDataset)
+def _is_split(value: Any) -> bool:
+    """Whether a dict with it is one of datasets, as Hugging Face's DatasetDict."""
+    plain = isinstance(value, (list, tuple, dict, str, bytes)) or is_array(value) or is_tensor(value)
+    return not plain and (isinstance(value, Data) or is_stream(value) or hasattr(value, "__getitem__"))
 
 
 def _length(data: Any) -> int:
@@ -393,13 +393,20 @@ def _dataset(
     indexed = all(callable(getattr(data, name, None)) for name in ("__getitem__", "__len__"))
     if isinstance(data, type):
         raise SettingsError(f"{data.__name__} is a class: make a dataset of it, {data.__name__}(…), and open that")
-    if not indexed or isinstance(data, (dict, bytes)) or _is_iterable(data):
-        iterable = ""
-        if hasattr(data, "__iter__"):
-            iterable = " (iterable datasets have no ids to score: stage their DataLoader with lf.stage)"
+    if isinstance(data, dict) and data and all(map(_is_split, data.values())):
+        raise SettingsError(f"{type(data).__name__} has {', '.join(map(repr, data))}: choose a split, splits[{next(iter(data))!r}]")
+    if is_stream(data):
+        raise SettingsError(
+            f"{type(data).__name__} is a stream, whose samples have no ids: give it to the loader, lf.Loader(stream, batch_size=…), "
+            "which reads it as torch's DataLoader does"
+        )
+    if not indexed or isinstance(data, (dict, bytes)):
+        streams = ""
+        if hasattr(data, "__iter__") and not isinstance(data, (dict, bytes)):
+            streams = " (derive a stream from torch's IterableDataset, for lf.Loader; lf.stage takes any iterable of batches)"
         raise SettingsError(
             f"{type(data).__name__} cannot be opened: give a path or URL, a pair (x, y) of arrays, or a map-style "
-            f"Dataset with __len__ and __getitem__{iterable}"
+            f"Dataset with __len__ and __getitem__{streams}"
         )
     if type(data) is list and len(data) == 2 and all(is_array(part) or is_tensor(part) for part in data):
         raise SettingsError(

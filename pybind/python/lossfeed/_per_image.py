@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Mapping
+from types import CellType, ModuleType
 from typing import Any, Callable, Iterator
 
 from ._errors import SettingsError, TrainingWarning
@@ -97,7 +98,7 @@ class PerImage:
                 f"transform={self.__name__} is applied to one sample at a time, and a batch of {rows} has a "
                 f"{type(data).__name__} that is none a sample: apply it in the dataset, or to each item in the collate_fn"
             )
-        return data.tolist() if is_tensor(data) and data.ndim == 1 else list(data)  # type: ignore[no-any-return]
+        return data.tolist() if is_tensor(data) and data.ndim == 1 else list(data)
 
     def _joined(self, made: list[Any], given: list[Any], whole: Any) -> Any:
         """What was made of each sample, as a batch; `whole`, which they were `given` of, where nothing changed."""
@@ -165,12 +166,15 @@ def _steps(transform: Any) -> Iterator[Any]:
 
 def _is_torchvision(transform: Any) -> bool:
     """Whether it is one of torchvision's, derived from one, or a Sequential with one, scripted or not."""
-    if any(base.__module__.startswith(_TORCHVISION) for base in type(transform).__mro__):
+    kind = type(transform)
+    if any(base.__module__.startswith(_TORCHVISION) for base in kind.__mro__):
         return True
-    scripted = getattr(transform, "original_name", "")
-    if type(transform).__name__ == "Sequential" or scripted == "Sequential":
-        return any(map(_is_torchvision, _inside(transform)))
-    return bool(scripted) and _TORCHVISION in str(transform._c._type())
+    name = kind.__name__
+    if kind.__module__.startswith("torch.jit"):
+        name = getattr(transform, "original_name", "")
+        if name and _TORCHVISION in str(transform._c._type()):
+            return True
+    return name == "Sequential" and any(map(_is_torchvision, _inside(transform)))
 
 
 def _is_still(step: Any) -> bool:
@@ -179,16 +183,19 @@ def _is_still(step: Any) -> bool:
 
 def _held(function: Any) -> Iterator[str]:
     """Names of torchvision's drawing transforms that a user's function or object names or holds."""
-    of = getattr(function, "__globals__", {})
-    code = getattr(function, "__code__", None)
+    code, of = getattr(function, "__code__", None), getattr(function, "__globals__", {})
     names = () if code is None else code.co_names
     values = [of[name] for name in names if name in of]
     # v2.RandomCrop(32)(images): a module, and a name in it.
-    values += [vars(module)[n] for module in values if getattr(module, "__name__", "").startswith(_TORCHVISION) for n in names if n in vars(module)]
-    values += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    values += [*getattr(function, "__dict__", {}).values(), *_inside(function), *getattr(function, "args", ())]
+    modules = [vars(value) for value in values if isinstance(value, ModuleType) and value.__name__.startswith(_TORCHVISION)]
+    values += [module[name] for module in modules for name in names if name in module]
+    cells = getattr(function, "__closure__", None) or ()
+    values += [cell.cell_contents for cell in cells if cell != CellType()]
+    values += [*(getattr(function, "__defaults__", None) or ()), *getattr(function, "args", ())]
+    values += [*getattr(function, "__dict__", {}).values(), *_inside(function)]
     for value in values:
-        for step in _steps(value):
+        steps = (value,) if isinstance(value, type) else _steps(value) if _is_torchvision(value) else ()
+        for step in steps:
             kind = step if isinstance(step, type) else type(step)
             if kind.__module__.startswith(_TORCHVISION) and kind.__name__ not in (*_STILL, *_CHAINS):
                 yield kind.__name__
