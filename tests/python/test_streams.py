@@ -211,10 +211,15 @@ def test_a_state_is_the_streams_own():
         assert plain(again) == plain(passing)
         again.set_epoch(2)
         assert plain(again)[0] == [200, 201, 202, 203], "and then begins again"
-    with pytest.raises(lf.UsageError, match="Shared, a stream, has no state_dict"):
-        lf.Loader(Shared(), 4).state_dict()
-    with pytest.raises(lf.UsageError, match="state_dict with num_workers=2: each worker process reads a copy"):
-        lf.Loader(Counted(), 4, num_workers=2).state_dict()
+    for loader, why in (
+        (lf.Loader(Shared(), 4), "Shared has no state_dict"),
+        (lf.Loader(Counted(), 4, num_workers=2), "num_workers=2 worker processes each read a copy of Counted"),
+    ):
+        state = loader.state_dict()
+        assert state == {"stream": None}, "which trainers put into their checkpoints"
+        with pytest.warns(lf.ResumeWarning, match=f"the stream begins anew: {why}") as told:
+            loader.load_state_dict(state)
+        assert told[0].filename == __file__
     with pytest.raises(lf.SettingsError, match="the state is of no stream"):
         lf.Loader(Counted(), 4).load_state_dict(lf.Loader([1, 2, 3], 1).state_dict())
     lf.Loader(Shared(), 4).set_epoch(3)

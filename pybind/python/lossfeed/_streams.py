@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator
 
 from . import _keywords
 from ._asked import Asked, Keywords
-from ._errors import SettingsError, TrainingWarning, UsageError
+from ._errors import ResumeWarning, SettingsError, TrainingWarning, UsageError
 from ._memory import is_stream, require_torch
 from ._process import MadeAgain
 from ._stage import Mover, StagedIterator
@@ -117,26 +117,32 @@ class Stream(MadeAgain):
             tell(number)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream says it is, if it has a ``state_dict`` and is read in this process."""
-        return {"stream": self._stateful("state_dict")()}
+        """Where the stream says it is, if it has a ``state_dict`` and is read in this process. Else nobody knows, and
+        whoever loads the state is told."""
+        return {"stream": None if self._unknown() else self._asked_stream().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state_dict`."""
         if not isinstance(state, Mapping) or set(state) != {"stream"}:
             raise SettingsError("the state is of no stream: load what state_dict() of such a loader returned")
-        self._stateful("load_state_dict")(state["stream"])
+        unknown = self._unknown()
+        if unknown is None and state["stream"] is not None:
+            self._asked_stream().load_state_dict(state["stream"])
+            return
+        why = unknown or "the state was saved where nobody knew how far it was read"
+        warnings.warn(f"the stream begins anew: {why}", ResumeWarning, stacklevel=2)
 
-    def _stateful(self, name: str) -> Callable[..., Any]:
+    def _unknown(self) -> str | None:
+        """Why nobody knows how far the stream was read; None where it says so."""
         stream, workers = self._asked_stream(), self._loader().num_workers
-        found = getattr(stream, name, None)
-        if not callable(found):
-            raise UsageError(f"{type(stream).__name__}, a stream, has no {name}: nobody else knows how far it was read")
+        if not all(callable(getattr(stream, name, None)) for name in ("state_dict", "load_state_dict")):
+            return f"{type(stream).__name__} has no state_dict and load_state_dict"
         if workers:
-            raise UsageError(
-                f"{name} with num_workers={workers}: each worker process reads a copy of the stream, and this one stays at its "
-                "beginning; use num_workers=0, or torchdata's StatefulDataLoader"
+            return (
+                f"num_workers={workers} worker processes each read a copy of {type(stream).__name__}, and this process does not "
+                "know how far; use num_workers=0, or torchdata's StatefulDataLoader"
             )
-        return found  # type: ignore[no-any-return]
+        return None
 
     def _asked_stream(self) -> Any:
         return self._asked.dataset if self._asked.data is None else self._asked.data
