@@ -160,9 +160,11 @@ def _delivery(asked: SimpleNamespace, data: Data, device: str, framework: str, r
     transform = None if asked.transform is None or of_batches is not None else _images.transform(asked.transform)
     structure = data._structure
     if transform is not None and structure is not None and not data._native.images:
+        images = [leaf.path for leaf in structure.leaves if leaf.given == "image" or len(leaf.shape) == 3]
+        pair = f"open a dataset whose __getitem__ returns (sample[{images[0]!r}], label), or " if images else ""
         raise SettingsError(
             "an ImageTransform is for pairs (image, target) and for pictures in shards, and this dataset's samples are others: "
-            "give a function of batch.data, transform=function, or transform in the loop"
+            f"{pair}give a function of batch.data, transform=function"
         )
     made = None if transform is None else transform._fit(data._native)
     specs = data._native.fields if made is None else [made.spec]

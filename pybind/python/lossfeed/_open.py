@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -262,8 +263,18 @@ def _of_path(
         fields=_groups.names(fields),
         chaos=None if chaos is None else whole("chaos", chaos, 0, 2**64 - 1),
     )
+    if len(_SPLITS.intersection(source.classes)) > 1:
+        warnings.warn(
+            f"the classes of {place!r} are {', '.join(source.classes)}, which are splits by their names: open one of them, "
+            f"lf.open({os.path.join(place, source.classes[0])!r})",
+            UserWarning,
+            stacklevel=4,  # whoever opens it
+        )
     return Data(source, (), _groups.structure_of(fields, source))
 
+
+#: Names of folders that are no classes, where there are two of them.
+_SPLITS = {"train", "training", "val", "valid", "validation", "eval", "test", "testing"}
 
 #: Endings of what is no image, shard or Parquet file, and what to do with such files.
 _STRANGERS = {
@@ -372,6 +383,13 @@ def _is_split(value: Any) -> bool:
     return not plain and (isinstance(value, Data) or is_stream(value) or hasattr(value, "__getitem__"))
 
 
+def _names_an_image(item: Any) -> bool:
+    """Whether it is the name of an image file, or a pair of one and a label."""
+    name = item[0] if isinstance(item, tuple) and item else item
+    *_, images = _STRANGERS
+    return isinstance(name, (str, os.PathLike)) and str(name).lower().endswith(images) and os.path.isfile(name)
+
+
 def _length(data: Any) -> int:
     try:
         return len(data)
@@ -412,6 +430,11 @@ def _dataset(
         raise SettingsError(
             "a list of 2 arrays could be a dataset of two items, or samples and targets: give a pair lf.open((x, y)) for "
             "the latter, torch.utils.data.Subset([x, y], [0, 1]) for the former"
+        )
+    if type(data) in (list, tuple) and _names_an_image(data[0] if data else None):
+        raise SettingsError(
+            f"item 0 is {data[0]!r}, a name that stays text: open a folder of class folders, or a dataset whose __getitem__ returns "
+            "(PIL.Image.open(path), label)"
         )
     if type(data) is tuple and any(is_array(part) or is_tensor(part) or is_file(part) for part in data):
         made = " and ".join(type(part).__name__ for part in data)
