@@ -1,5 +1,6 @@
 """torchvision's transforms: as ``transform=``, each image by itself, and in the loop where they want labels too."""
 
+import functools
 import random
 
 import numpy as np
@@ -190,6 +191,18 @@ class Holds(torch.nn.Module):
         return self.steps(images)
 
 
+class Calls:
+    def __call__(self, images):
+        return v2.RandomGrayscale()(images)
+
+
+class Compose(v2.Compose):
+    """The user's own container, which does more than to call its steps."""
+
+    def forward(self, image):
+        return super().forward(image) + 1
+
+
 def test_a_function_that_draws_once_a_batch_by_torchvision_is_told_so(folder):
     inner = v2.ColorJitter(0.1)
     for function, name in (
@@ -197,12 +210,20 @@ def test_a_function_that_draws_once_a_batch_by_torchvision_is_told_so(folder):
         (lambda images: v2.RandomVerticalFlip()(images), "RandomVerticalFlip"),
         (lambda images: inner(images), "ColorJitter"),
         (Holds(), "RandomCrop"),
+        (Holds().forward, "RandomCrop"),
+        (functools.partial(lambda images, step: step(images), step=v2.RandomErasing()), "RandomErasing"),
+        (Calls(), "RandomGrayscale"),
     ):
         with pytest.warns(lf.TrainingWarning, match=f"and {name}, which it has, draws once a call") as told:
             lf.Loader(folder, 8, transform=function)
         assert told[0].filename == __file__
     for quiet in (lambda images: v2.functional.hflip(images), lambda images: v2.Resize(4)(images), torch.nn.Sequential(torch.nn.Flatten())):
         lf.Loader(folder, 8, transform=quiet)
+
+
+def test_a_container_of_the_users_own_is_called_whole(folder):
+    plain, ours = (next(iter(lf.Loader(folder, 8, transform=kind([v2.CenterCrop(4)])))) for kind in (v2.Compose, Compose))
+    assert torch.equal(ours.data, plain.data + 1)
 
 
 @pytest.mark.parametrize("mix", [v2.MixUp(num_classes=3), v2.CutMix(num_classes=3)])

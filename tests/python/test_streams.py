@@ -2,9 +2,11 @@
 
 import copy
 import inspect
+import itertools
 import multiprocessing
 import pickle
 import random
+import threading
 import time
 import warnings
 
@@ -14,6 +16,7 @@ import torch
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset, get_worker_info
 
 import lossfeed as lf
+from lossfeed import _stage, _streams
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is a stream:lossfeed.TrainingWarning")
 
@@ -179,6 +182,7 @@ def test_every_keyword_that_cannot_apply_is_refused_by_its_name():
         ({"prefetch_factor": 2}, "prefetch_factor"),
         ({"framework": "numpy"}, "framework='numpy'"),
         ({"device": "tpu"}, "device='tpu'"),
+        ({"timeout": 3}, "timeout=3 with num_workers=0"),
         ({"pin_memory_device": "cuda"}, "pin_memory_device='cuda'"),
         ({"seed": 1, "generator": torch.Generator()}, "leave one out"),
         ({"dataset": Shared()}, "give the dataset once"),
@@ -261,6 +265,42 @@ def test_what_a_stream_raises_comes_as_it_does_from_torch():
     assert next(passing).item() == 1
     with pytest.raises(LookupError, match="no more"):
         next(passing)
+
+
+class Moved:
+    """Stands for a device: batches go there and come back, from whichever thread."""
+
+    def __init__(self, device):
+        self.sent = 0
+
+    def enter_thread(self):
+        pass
+
+    def refuse_in_a_capture(self):
+        pass
+
+    def send(self, batch):
+        self.sent += 1
+        return batch, threading.current_thread().name
+
+    def receive(self, sent):
+        return [*sent[0], sent[1]]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_are_staged_by_a_thread_unless_this_process_reads_the_stream(monkeypatch, workers):
+    if not torch.cuda.is_available():
+        with pytest.raises(lf.DeviceError, match="device='cpu'"):
+            lf.Loader(Shared(), 4, device="cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for module in (_stage, _streams):
+        monkeypatch.setattr(module, "Mover", Moved)
+    loader = lf.Loader(Shared(), 4, num_workers=workers, device="cuda", persistent_workers=bool(workers))
+    by = "lossfeed-stage" if workers else threading.current_thread().name
+    for stop in (2, 99, 99):
+        taken = list(itertools.islice(loader, stop))
+        assert plain(taken) == [[*batch, by] for batch in plain(DataLoader(Shared(), 4))[:stop]]
+    loader.close()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from types import CellType, ModuleType
 from typing import Any, Callable, Iterator
 
@@ -59,7 +60,8 @@ class PerImage:
 
     def __init__(self, transform: Any) -> None:
         self.__name__ = type(transform).__name__
-        steps = list(_inside(transform)) if self.__name__ in _CHAINS else [transform]
+        chained = self.__name__ in _CHAINS and type(transform).__module__.startswith((_TORCHVISION, "torch.nn"))
+        steps = list(_inside(transform)) if chained else [transform]
         drawing = len(steps)
         while drawing and _is_still(steps[drawing - 1]):
             drawing -= 1
@@ -183,19 +185,30 @@ def _is_still(step: Any) -> bool:
 
 def _held(function: Any) -> Iterator[str]:
     """Names of torchvision's drawing transforms that a user's function or object names or holds."""
-    code, of = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-    names = () if code is None else code.co_names
-    values = [of[name] for name in names if name in of]
-    # v2.RandomCrop(32)(images): a module, and a name in it.
-    modules = [vars(value) for value in values if isinstance(value, ModuleType) and value.__name__.startswith(_TORCHVISION)]
-    values += [module[name] for module in modules for name in names if name in module]
-    cells = getattr(function, "__closure__", None) or ()
-    values += [cell.cell_contents for cell in cells if cell != CellType()]
-    values += [*(getattr(function, "__defaults__", None) or ()), *getattr(function, "args", ())]
-    values += [*getattr(function, "__dict__", {}).values(), *_inside(function)]
+    values: list[Any] = []
+    for owner in (function, getattr(function, "__self__", None)):
+        values += [*getattr(owner, "__dict__", {}).values(), *_inside(owner)]
+    if isinstance(function, partial):
+        values += [*function.args, *function.keywords.values()]
+        function = function.func
+    for part in (function, getattr(type(function), "__call__", None), getattr(function, "forward", None)):
+        values += _used_by(part)
     for value in values:
         steps = (value,) if isinstance(value, type) else _steps(value) if _is_torchvision(value) else ()
         for step in steps:
             kind = step if isinstance(step, type) else type(step)
             if kind.__module__.startswith(_TORCHVISION) and kind.__name__ not in (*_STILL, *_CHAINS):
                 yield kind.__name__
+
+
+def _used_by(function: Any) -> list[Any]:
+    """What a function finds under the names in its code."""
+    code, of = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    if code is None:
+        return []
+    values = [of[name] for name in code.co_names if name in of]
+    # v2.RandomCrop(32)(images): a module, and a name in it.
+    modules = [vars(value) for value in values if isinstance(value, ModuleType) and value.__name__.startswith(_TORCHVISION)]
+    values += [module[name] for module in modules for name in code.co_names if name in module]
+    values += [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    return values + [*(function.__defaults__ or ())]

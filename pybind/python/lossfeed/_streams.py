@@ -13,7 +13,7 @@ from ._asked import Asked, Keywords
 from ._errors import ResumeWarning, SettingsError, TrainingWarning, UsageError
 from ._memory import is_stream, require_torch
 from ._process import MadeAgain
-from ._stage import Mover, StagedIterator
+from ._stage import Mover, Staged, StagedIterator
 
 #: Keywords that torch's DataLoader honours for streams, too.
 _TORCHS = {
@@ -35,7 +35,7 @@ def takes(loader: Any, make: Callable[..., None], keywords: dict[str, Any]) -> b
         return False
     loader.__class__ = _of_streams(type(loader))
     defaults = inspect.signature(make).parameters
-    loader._begin(stream, {k: v for k, v in keywords.items() if _keywords.differs(v, defaults[k].default)}, keywords)
+    loader._begin_stream(stream, {k: v for k, v in keywords.items() if _keywords.differs(v, defaults[k].default)}, keywords)
     return True
 
 
@@ -50,7 +50,7 @@ class Stream(MadeAgain):
     #: The last pass that a thread stages.
     _passing: Callable[[], StagedIterator[Any] | None]
 
-    def _begin(self, stream: Any, given: dict[str, Any], keywords: dict[str, Any]) -> None:
+    def _begin_stream(self, stream: Any, given: dict[str, Any], keywords: dict[str, Any]) -> None:
         torch, kind = require_torch("a stream"), type(stream).__name__
         refused = given.keys() - _TORCHS - _OURS
         if given.get("shuffle") is True and not isinstance(stream, torch.utils.data.IterDataPipe):
@@ -74,6 +74,13 @@ class Stream(MadeAgain):
             made = torch.utils.data.DataLoader(stream, **asked)
         except (ValueError, TypeError, AssertionError) as cause:
             raise SettingsError(f"{kind}, a stream: {cause}") from cause
+        if made.timeout and not made.num_workers:
+            raise SettingsError(
+                f"timeout={made.timeout:g} with num_workers=0: the thread that asks for a batch reads the stream itself; leave it "
+                "out, or use num_workers=1 or more"
+            )
+        # It refuses a device that is not there.
+        Staged(made, device, _DEPTH)
         self._asked, self._torch, self._device = Keywords(**keywords), made, device
         self._passing = lambda: None
         warnings.warn(
