@@ -281,6 +281,9 @@ def test_pin_memory_device_may_say_what_device_says(numbers):
     assert told[0].filename == __file__
     with pytest.raises(lf.SettingsError, match="pin_memory_device='cuda:1' is refused.*use device="):
         lf.Loader(numbers, 8, pin_memory_device="cuda:1")
+    for said, device, same in (("cuda", "cuda:1", True), ("cuda:1", "cuda:1", True), ("cuda:1", "cuda:0", False), ("cuda:0", "cpu", False)):
+        with pytest.warns(UserWarning) if same else pytest.raises(lf.SettingsError):
+            _keywords.pin_memory_device(said, device)
 
 
 def test_in_order_false_allows_any_order_and_gets_this_one(numbers):

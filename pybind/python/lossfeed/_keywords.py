@@ -234,7 +234,7 @@ def device(value: Any, pin_memory: Any) -> str:
 
 def pin_memory_device(value: Any, on_device: str) -> None:
     """torch's former word for the device: nothing but a warning if it says what ``device=`` says."""
-    if value and str(value).partition(":")[0] != on_device.partition(":")[0]:
+    if value and str(value) not in (on_device, on_device.partition(":")[0]):
         refuse("pin_memory_device", value)
     if value:
         warnings.warn(f"pin_memory_device={value!r} is deprecated: device={on_device!r} says it", UserWarning, stacklevel=4)
