@@ -20,6 +20,7 @@ import train_lightning
 import train_ray
 import train_timm
 import train_transformers
+from datasets import Dataset
 from transformers import BertConfig, Trainer
 from watch import Torchs, delivered
 
@@ -339,6 +340,37 @@ def test_timms_recipe_trains_and_scores():
     assert len(losses) == 12 and np.mean(losses[-3:]) < np.mean(losses[:3])
     assert loader.stats()["scores_total"] == 3 * 256
     assert all(torch.isfinite(p).all() for p in average.module.parameters())
+
+
+def test_a_streamed_dataset_is_read_as_torch_reads_it_and_goes_on_where_it_stood():
+    rows = Dataset.from_dict({"n": list(range(40)), "text": [f"row {i}" for i in range(40)]})
+
+    def made(**keywords):
+        stream = rows.to_iterable_dataset(num_shards=4).shuffle(seed=3, buffer_size=8)
+        with pytest.warns(lf.TrainingWarning, match="IterableDataset is a stream"):
+            return lf.Loader(stream, 8, **keywords)
+
+    def plain(batches):
+        return [(batch["n"].tolist(), batch["text"]) for batch in batches]
+
+    for workers in (0, 2):
+        ours, stream = made(num_workers=workers), rows.to_iterable_dataset(num_shards=4).shuffle(seed=3, buffer_size=8)
+        for epoch in range(2):
+            ours.set_epoch(epoch), stream.set_epoch(epoch)
+            assert plain(ours) == plain(torch.utils.data.DataLoader(stream, 8, num_workers=workers))
+    straight = rows.to_iterable_dataset()
+    with pytest.warns(lf.TrainingWarning):
+        loader = lf.Loader(straight, 8)
+    passing = iter(loader)
+    next(passing)
+    state = loader.state_dict()
+    with pytest.warns(lf.TrainingWarning):
+        resumed = lf.Loader(rows.to_iterable_dataset(), 8)
+    resumed.load_state_dict(state)
+    assert plain(resumed) == plain(passing)
+    splits = rows.train_test_split(0.2, seed=0)
+    with pytest.raises(lf.SettingsError, match="DatasetDict has 'train', 'test': choose a split, splits.'train'"):
+        lf.Loader(splits, 8)
 
 
 def test_a_dataset_of_dicts_arrives_row_by_row():

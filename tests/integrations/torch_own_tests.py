@@ -40,7 +40,10 @@ RUN = {
     "skipped": "by the file itself, where there is no GPU",
 }
 #: And of these not.
-NOT_RUN = {"not applicable": "of what this loader does not have, or of no loader at all"}
+NOT_RUN = {
+    "not run since": "which that run refused, and today's loader does not",
+    "not applicable": "of what this loader does not have, or of no loader at all",
+}
 
 
 HEAD = """# torch's own tests, with our loader in the place of theirs
@@ -95,7 +98,7 @@ def table() -> str:
     for outcome, meaning in {**RUN, **NOT_RUN}.items():
         lines.append(f"| **{outcome}**, {meaning} | " + " | ".join(str(counts[name][outcome]) for name in files) + " |")
     lines += ["", *(f"- `{name}`: {source}" for name, source in sources.items()), ""]
-    for outcome in ("refused", "differs", "skipped", "not applicable"):
+    for outcome in ("refused", "differs", "skipped", *NOT_RUN):
         lines += [f"## {outcome.capitalize()}", "", "| tests | why |", "| --- | --- |"]
         reasons: dict[str, list[str]] = {}
         for tests in files.values():

@@ -1,5 +1,5 @@
 """``transform=`` as a function of a batch's data: called for each batch as it is handed out, and what it returns is
-``batch.data``. torchvision's own transforms are in ``tests/integrations``."""
+``batch.data``. torchvision's own transforms are in ``tests/integrations``, and a stand-in for them is here."""
 
 import copy
 import threading
@@ -170,6 +170,32 @@ def test_kept_batches_are_changed_copies(numbers):
         assert len(held) == 64 and all(batch.data[0, 0] == -float(batch.ids) for batch in held)
         del held
     assert numbers[0][5, 0] == 5
+
+
+class Flip(torch.nn.Module):
+    """Turns what it gets over, or not, by one draw a call: as torchvision's do, whose it is by its module."""
+
+    __module__ = "torchvision.transforms.v2._geometry"
+
+    def forward(self, value):
+        if torch.rand(()) < 0.5:
+            return value
+        return {**value, "image": value["image"].flip(-1)} if isinstance(value, dict) else value.flip(-1)
+
+
+def test_transforms_of_torchvision_draw_for_each_sample(pictures):
+    images = torch.arange(96, dtype=torch.uint8).reshape(1, 2, 6, 8).expand(32, 2, 6, 8).clone()
+    for transform in (Flip(), torch.nn.Sequential(Flip(), Flip())):
+        torch.manual_seed(0)
+        expected = torch.stack([transform(image) for image in images])
+        loader = lf.Loader(torch.utils.data.TensorDataset(images, torch.arange(32)), 32, seed=0, transform=transform)
+        torch.manual_seed(0)
+        assert torch.equal(next(iter(loader)).data, expected) and not torch.equal(expected, images)
+    batch = next(iter(lf.Loader([{"label": i, "image": image} for i, image in enumerate(images)], 32, transform=Flip())))
+    assert batch["label"].tolist() == [*range(32)]
+    assert 0 < sum(torch.equal(a, b) for a, b in zip(batch["image"], images)) < 32
+    with pytest.warns(lf.TrainingWarning, match="Flip, which it has, draws once a call"):
+        lf.Loader(pictures, 4, transform=lambda data, flip=Flip(): flip(data))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -26,7 +26,6 @@ def test_the_table_names_every_keyword_of_torchs_loader_and_the_signature_keeps_
     "keyword,value",
     [
         ("pin_memory_device", "cuda"),
-        ("in_order", False),
     ],
 )
 def test_refused_keywords_say_why_and_what_to_do(numbers, keyword, value):
@@ -270,6 +269,34 @@ def test_pin_memory_timeout_persistent_workers_and_in_order(numbers):
     assert told[0].filename == __file__
     loader = lf.Loader(numbers, 8, pin_memory=False, timeout=30, persistent_workers=True, in_order=True)
     assert [len(epoch_ids(loader)) for _ in range(2)] == [8, 8]
+
+
+def test_pin_memory_device_may_say_what_device_says(numbers):
+    with pytest.warns(UserWarning, match="pin_memory_device='cpu' is deprecated: device='cpu' says it") as told:
+        assert lf.Loader(numbers, 8, pin_memory_device="cpu").pin_memory_device == "cpu"
+    assert told[0].filename == __file__
+    with pytest.raises(lf.SettingsError, match="pin_memory_device='cuda:1' is refused.*use device="):
+        lf.Loader(numbers, 8, pin_memory_device="cuda:1")
+    for said, device, same in (("cuda", "cuda:1", True), ("cuda:1", "cuda:1", True), ("cuda:1", "cuda:0", False), ("cuda:0", "cpu", False)):
+        with pytest.warns(UserWarning) if same else pytest.raises(lf.SettingsError):
+            _keywords.pin_memory_device(said, device)
+
+
+def test_in_order_false_allows_any_order_and_gets_this_one(numbers):
+    loader = lf.Loader(numbers, 8, num_workers=2, in_order=False)
+    assert loader.in_order is False
+    assert np.concatenate(epoch_ids(loader)).tolist() == list(range(64))
+
+
+def test_what_is_written_for_batch_size_none_gives_torchs_items(numbers):
+    given = torch.utils.data.TensorDataset(*map(torch.from_numpy, numbers))
+    ours = lf.Loader(given, batch_size=1, collate_fn=lambda items: items[0])
+    for (x, y), (a, b) in zip(ours, torch.utils.data.DataLoader(given, batch_size=None), strict=True):
+        assert torch.equal(x, a) and torch.equal(y, b)
+    many = torch.utils.data.BatchSampler(range(64), 10, False)
+    theirs = torch.utils.data.DataLoader(given, batch_size=None, sampler=many)
+    for (x, y), (a, b) in zip(lf.Loader(given, batch_sampler=many), theirs, strict=True):
+        assert torch.equal(x, a) and torch.equal(y, b)
 
 
 def test_torch_distributed_gives_rank_and_world_size(numbers, tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+import warnings
 
 import numpy as np
 import pytest
@@ -52,6 +53,47 @@ def all_rows(data, batch_size=4, **keywords):
         for i, x, y in zip(batch.ids.tolist(), batch.data.numpy(), batch.target.tolist()):
             rows[i] = (x.copy(), y)
     return rows
+
+
+@pytest.fixture
+def splits(tmp_path):
+    for split in ("train", "val"):
+        (tmp_path / split / "cat").mkdir(parents=True)
+        Image.new("RGB", (8, 6)).save(tmp_path / split / "cat" / "0.jpg")
+    return tmp_path
+
+
+def test_a_folder_of_splits_is_told_and_one_of_classes_is_not(splits, tmp_path_factory):
+    with pytest.warns(UserWarning, match="the classes of .* are train, val, which are splits by their names: open one.*train'") as told:
+        lf.open(splits)
+    assert told[0].filename == __file__
+    other = tmp_path_factory.mktemp("classes")
+    for name in ("train", "bus"):  # of vehicles
+        (other / name).mkdir()
+        Image.new("RGB", (8, 6)).save(other / name / "0.jpg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert lf.open(splits / "train").classes == ["cat"] and lf.open(other).classes == ["bus", "train"]
+
+
+def test_lists_of_image_files_say_what_to_open_and_lists_of_text_are_text(splits):
+    file = splits / "train" / "cat" / "0.jpg"
+    for names in ([file] * 3, [str(file)] * 2, [(str(file), 1)], ((file, 0), (file, 1))):
+        with pytest.raises(lf.SettingsError, match=r"item 0 is .*, a name that stays text: .*returns .PIL.Image.open"):
+            lf.open(names)
+    assert len(lf.open(["no such file.jpg", "text"])) == 2
+
+
+def test_an_image_transform_says_what_samples_it_is_for():
+    pixels = lf.ImageTransform("float32", mean=0.5, std=0.5)
+    first = np.zeros((4, 3, 24, 32), np.uint8)
+    for data in ((first, np.arange(4)), [(torch.from_numpy(x), 1) for x in first]):
+        with pytest.raises(lf.SettingsError, match=r"shape \(3, 24, 32\) have channels first.*image.permute\(1, 2, 0\)"):
+            lf.Loader(data, 2, transform=pixels)
+    with pytest.raises(lf.SettingsError, match=r"__getitem__ returns \(sample\['image'\], label\)"):
+        lf.Loader([{"image": Image.new("RGB", (8, 6)), "label": 1}], 1, transform=pixels)
+    with pytest.raises(lf.SettingsError, match="samples are others: give a function of batch.data"):
+        lf.Loader([{"n": 1, "label": 1}], 1, transform=pixels)
 
 
 def test_a_class_folder_gives_its_pixels_and_labels(folder):

@@ -14,6 +14,34 @@ def data(numbers):
     return lf.open(numbers)
 
 
+def test_slices_and_lists_of_ids_are_subsets(numbers):
+    data = lf.open(numbers)
+    for chosen in (slice(3), slice(10, 2, -3), slice(-4, None), slice(None, None, 9), [5, -1, 0], np.array([7, 3]), torch.tensor([2, -64]), range(3)):
+        part, expected = data[chosen], torch.from_numpy(numbers[0][chosen].copy())
+        assert isinstance(part, lf.Data) and torch.equal(torch.stack([x for x, _ in part]), expected)
+        assert torch.equal(torch.cat([batch.data for batch in lf.Loader(part, 4)]), expected)
+    for wrong in ("x", 1.5, (1, 2), True, [True, False], [1.0], None):
+        with pytest.raises(lf.SettingsError, match="give an int, a slice or a list of ints"):
+            data[wrong]
+    for wrong, said in ((slice(5, 5), "a subset of no samples"), ([1, 1], "comes twice")):
+        with pytest.raises(lf.SettingsError, match=said):
+            data[wrong]
+    with pytest.raises(IndexError, match="sample 64 of 64"):
+        data[[0, 64]]
+
+
+def test_datasets_of_torchs_are_put_together_with_ours_as_they_say(numbers):
+    data, theirs = lf.open(numbers), torch.utils.data.TensorDataset(*map(torch.from_numpy, numbers))
+    for made in (lambda: data + theirs, lambda: lf.concat([data, theirs])):
+        with pytest.raises(lf.SettingsError, match=r"part 1 is of type TensorDataset: open it first, lf.concat\(\[lf.open"):
+            made()
+    with pytest.raises(TypeError):
+        data + 3
+    both = torch.from_numpy(np.concatenate([numbers[0], numbers[0]]))
+    for whole in (data + lf.open(theirs), theirs + data, torch.utils.data.ConcatDataset([data, theirs])):
+        assert torch.equal(torch.cat([batch.data for batch in lf.Loader(whole, 50)]), both)
+
+
 def test_a_sample_is_what_a_batch_has_of_it(data, numbers):
     x, y = data[7]
     assert isinstance(x, torch.Tensor) and x.tolist() == numbers[0][7].tolist() and int(y) == numbers[1][7]

@@ -26,6 +26,8 @@ class Keywords(SimpleNamespace):
     timeout: float
     prefetch_factor: int | None
     persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
 
 
 class Asked:
@@ -117,8 +119,8 @@ class Asked:
 
     @property
     def pin_memory_device(self) -> str:
-        """Empty: ``device`` says where batches go."""
-        return ""
+        """As given; ``device`` says where batches go."""
+        return self._asked.pin_memory_device
 
     @property
     def timeout(self) -> float:
@@ -154,5 +156,5 @@ class Asked:
 
     @property
     def in_order(self) -> bool:
-        """True: batches always come in order."""
-        return True
+        """As given: batches come in order either way."""
+        return self._asked.in_order

@@ -95,20 +95,35 @@ class Data(MadeAgain):
         """What a person would call sample `id`: its path, or its row."""
         return self._native.name(whole("id", id, 0, len(self) - 1))
 
-    def __getitem__(self, id: int) -> Any:
+    def __getitem__(self, id: Any) -> Any:
         """One sample, read now: data and target as tensors if this process has imported torch, else as arrays. Where
         samples are no pairs, their tree, with numbers, lists and text as the dataset gives them.
         Negative ids count from the end. For looking at samples, and for torch's own DataLoader; a
-        :class:`lossfeed.Loader` reads without it."""
+        :class:`lossfeed.Loader` reads without it. ``data[10:20]`` and ``data[[3, -1]]`` are datasets of these samples, as
+        :meth:`subset` makes them."""
         count = len(self)
-        place = operator.index(id)
-        if not -count <= place < count:
-            raise IndexError(f"sample {place} of {count}")
+        if isinstance(id, slice):
+            return self.subset(range(*id.indices(count)))
+        if isinstance(id, (list, range)) or getattr(id, "ndim", 0) == 1:
+            return self.subset([self._place(one, count) for one in (id.tolist() if hasattr(id, "tolist") else id)])
+        place = self._place(id, count)
         convert = to_numpy if torch_loaded() is None else to_torch
-        data, target = self._native.sample(place % count)
+        data, target = self._native.sample(place)
         if self._structure is not None:
             return self._structure.read(data, target, convert)
         return convert(data, *self.spec), convert(target, *self.target_spec)
+
+    def _place(self, id: Any, count: int) -> int:
+        """An id from 0 on."""
+        try:
+            if isinstance(id, bool):
+                raise TypeError
+            place = operator.index(id)
+        except TypeError:
+            raise SettingsError(f"data[{id!r}]: give an int, a slice or a list of ints") from None
+        if not -count <= place < count:
+            raise IndexError(f"sample {place} of {count}")
+        return place % count
 
     def subset(self, ids: Any) -> Data:
         """The samples `ids` (a sequence, an array or a tensor of ints; each once) as a dataset of their own, in that
@@ -133,7 +148,7 @@ class Data(MadeAgain):
 
     def __add__(self, other: Data) -> Data:
         """Both datasets as one; see :func:`lossfeed.concat`."""
-        return concat([self, other]) if isinstance(other, Data) else NotImplemented
+        return concat([self, other]) if hasattr(other, "__getitem__") else NotImplemented
 
     def limit(self, bandwidth: int | str | None) -> None:
         """Sets the most bytes a second that are read of the store, as an int or text (``"100MB"``); None: no limit. It
@@ -182,7 +197,9 @@ def concat(parts: Iterable[Data]) -> Data:
     all_parts = list(parts)
     for number, part in enumerate(all_parts):
         if not isinstance(part, Data):
-            raise SettingsError(f"part {number} is of type {type(part).__name__}: open it first, with lf.open")
+            raise SettingsError(
+                f"part {number} is of type {type(part).__name__}: open it first, lf.concat([lf.open(part) for part in parts])"
+            )
     if not all_parts:
         raise SettingsError("nothing to concatenate: give at least one dataset")
     first, *others = all_parts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from typing import Any
 
 from . import _generators, _native, _readers

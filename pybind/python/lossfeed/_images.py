@@ -193,6 +193,12 @@ class ImageTransform:
 
     def _fit(self, source: _native.Source) -> _native.ImageTransform:
         """Checked against a dataset."""
+        shape = tuple(source.spec[1])
+        if len(shape) == 3 and shape[0] in (1, 3, 4) and shape[2] > 16:
+            raise SettingsError(
+                f"transform: samples of shape {shape} have channels first, and an ImageTransform takes (height, width, channels): "
+                "give each as image.permute(1, 2, 0), an array of all as x.transpose(0, 2, 3, 1)"
+            )
         settings, *early = self._steps
         crop, jitter, augment = (None if step is None else json.dumps(step) for step in early)
         return _native.ImageTransform(source, json.dumps(settings), crop, jitter, augment, self._retouch == "auto")

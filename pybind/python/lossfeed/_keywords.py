@@ -42,15 +42,14 @@ HONOURED = {
     "prefetch_factor": "batches prepared ahead by each worker; None is 2",
     "persistent_workers": "True keeps nothing that would otherwise be lost: "
     "caches and scores live as long as the loader",
-    "in_order": "batches always come in order",
     "worker_init_fn": "called in each worker process; random numbers need none, since samples depend on (seed, epoch, id)",
     "multiprocessing_context": "how worker processes are started",
+    "in_order": "batches always come in order, which in_order=False allows too",
 }
 
 #: Keyword -> why it cannot be honoured, and what to do instead.
 REFUSED = {
     "pin_memory_device": "deprecated in torch too; use device='cuda:N'",
-    "in_order=False": "delivering batches as they finish would make runs irreproducible and checkpoints wrong",
 }
 
 
@@ -58,17 +57,9 @@ REFUSED = {
 _LONGEST_S = 1e9
 
 
-def refuse(name: str, value: Any, reason: str | None = None) -> None:
+def refuse(name: str, value: Any) -> None:
     """Raises for a keyword that cannot be honoured."""
-    raise SettingsError(f"{name}={value!r} is refused: {reason or REFUSED[name]}")
-
-
-def refuse_unhonourable(pin_memory_device: str, in_order: bool) -> None:
-    """Refuses what torch's loader takes and this one cannot."""
-    if pin_memory_device:
-        refuse("pin_memory_device", pin_memory_device)
-    if not flag("in_order", in_order):
-        refuse("in_order", in_order, REFUSED["in_order=False"])
+    raise SettingsError(f"{name}={value!r} is refused: {REFUSED[name]}")
 
 
 def starts(worker_init_fn: Any, context: Any, num_workers: Any) -> None:
@@ -246,6 +237,14 @@ def device(value: Any, pin_memory: Any) -> str:
             stacklevel=4,  # whoever makes the loader
         )
     return "cpu" if kind == "cpu" else name
+
+
+def pin_memory_device(value: Any, on_device: str) -> None:
+    """torch's former word for the device: nothing but a warning if it says what ``device=`` says."""
+    if value and str(value) not in (on_device, on_device.partition(":")[0]):
+        refuse("pin_memory_device", value)
+    if value:
+        warnings.warn(f"pin_memory_device={value!r} is deprecated: device={on_device!r} says it", UserWarning, stacklevel=4)
 
 
 def framework(value: Any, on_device: str) -> str:

@@ -8,7 +8,7 @@ import warnings
 import weakref
 from typing import Any, Callable, Iterable, Mapping
 
-from . import _arrays, _closing, _exchange, _given, _keywords, _making, _native, _open, _readers, _states, _words
+from . import _arrays, _closing, _exchange, _given, _keywords, _making, _native, _opened, _readers, _states, _streams, _words
 from ._asked import Asked, Keywords
 from ._batch import Batch
 from ._errors import Error, ResumeWarning
@@ -30,7 +30,8 @@ from ._told import Told
 class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     """Feeds a training run: iterating it gives one epoch of :class:`Batch`, in an order that scores may steer.
 
-    ``data`` is what :func:`lossfeed.open` returns or takes. The keywords up to ``in_order`` are those of
+    ``data`` is what :func:`lossfeed.open` returns or takes, or a stream (``IterableDataset``), which torch's own loader reads:
+    its batches are torch's, without ids, cache and scores. The keywords up to ``in_order`` are those of
     :class:`torch.utils.data.DataLoader` in its order; each is honoured, or refused with the reason:
 
     Args:
@@ -81,12 +82,11 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             driver 570 or newer) or ``"mapped"`` (a kernel reads the rows there, over the bus). ``"auto"`` takes what
             is measured to be the fastest when the loader is made; see :meth:`copy_paths`. Samples that are decoded or
             transformed by the loader's threads are always gathered.
-        transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers
-            pixels as they are. Or a function of a batch's data (torchvision's ``v2`` transforms), which the thread that
-            takes batches calls for each when it is handed out, on a device after the copy: what it returns is
-            ``batch.data``. Pictures of files and PIL's come to it ``(B, channels, height, width)`` in uint8, all else as it
-            is. What it draws comes from torch's generator: most of ``v2`` draws once a batch, and a resumed run draws
-            anew. ``sampler="auto"`` takes it to draw; ``{"name": "auto", "augmented": False}`` says that it does not.
+        transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers pixels as
+            they are. Or one of torchvision's, called with each sample of a batch; or a function of a batch's data. Either runs
+            in the thread that takes batches, on a device after the copy, and returns ``batch.data``. It gets pictures of files
+            and PIL's ``(…, channels, height, width)`` in uint8, all else as it is, and never a pair's target. It draws from
+            torch's generator: a resumed run draws anew. ``sampler="auto"`` takes it to draw, but for ``"augmented": False``.
         policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``, ``"sieve"``,
             ``"s3fifo"``, ``"lfu"``, ``"arc"``, ``"clrfu"``, or, for samplers that need no scores, ``"belady"`` and
             ``"lobster"``, which know the next epochs, or, delivering other samples than those drawn, ``"icache"`` and
@@ -103,8 +103,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         ranks: ``"own"``: every rank draws from a share of the samples that is its own for the whole run. ``"exchange"``:
             all ranks draw one order together and each takes its part, by what all of them have learned; see
             :meth:`exchange`, which every epoch begins with. Not with samplers that look at the cache.
-        frozen_augmentation: True accepts that a cache keeps each sample of a Python dataset as it was first read,
-            although the dataset draws at random.
+        frozen_augmentation: True lets a cache keep each sample of a Python dataset as first read, although it draws at random.
         on_error: bad samples: ``"raise"``, ``"skip"`` (the batch is shorter) or ``"substitute"`` (another sample of
             the batch, under its own id). Counted, and listed by :meth:`bad_samples`.
         score: what becomes importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or ``"rank"``; None suits
@@ -188,6 +187,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     ) -> None:
         keywords = dict(locals())
         del keywords["self"]
+        if _streams.takes(self, Loader.__init__, keywords):
+            return
         self._asked = Keywords(**keywords)
         made = _making.make(self._asked)
         self._engine: _native.Engine | None = made.engine
@@ -214,7 +215,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     def data(self) -> Data:
         """The dataset."""
         if self._line.reading is not None and self._opened is None:
-            data = _open.open_for(self.dataset, varying=True)
+            data = _opened.open_for(self.dataset, varying=True)
             self._opened = data if self._asked.ids is None else data.subset(self._asked.ids)
         return self._opened or self._data
 

@@ -7,7 +7,7 @@ import warnings
 from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple
 
-from . import _given, _images, _keywords, _native, _ranks, _reading
+from . import _given, _images, _keywords, _native, _per_image, _ranks, _reading
 from ._account import Account
 from ._advice import Uses
 from ._augmentation import refuse_random_items
@@ -16,7 +16,7 @@ from ._device import Courier
 from ._errors import ResumeWarning, SettingsError
 from ._half import torch_half
 from ._mixing import Mixer
-from ._open import open_for
+from ._opened import open_for
 from ._pass import Line
 from ._seeds import Seeds
 from ._sizes import parse_bytes, parse_cache
@@ -64,13 +64,14 @@ class _Delivery(NamedTuple):
     #: Where the user's ``collate_fn`` has made batches of samples in host memory, and they are to go to a device.
     move_to: str | None = None
     #: What the user does with a batch's data when it is handed out.
-    of_batches: Callable[[Any], Any] | None = None
+    of_batches: Callable[..., Any] | None = None
 
 
 def make(asked: SimpleNamespace) -> Made:
     """A loader's parts, from the keywords of :class:`lossfeed.Loader`."""
     _refuse(asked)
     device = _keywords.device(asked.device, asked.pin_memory)
+    _keywords.pin_memory_device(asked.pin_memory_device, device)
     framework = _keywords.framework(asked.framework, device)
     found = _reading.find(asked, framework, device)
     reading: Reading | None = None
@@ -150,7 +151,7 @@ def _seeds(asked: SimpleNamespace, settings: dict[str, Any], framework: str) -> 
 
 def _refuse(asked: SimpleNamespace) -> None:
     """Refuses what no loader can honour."""
-    _keywords.refuse_unhonourable(asked.pin_memory_device, asked.in_order)
+    _keywords.flag("in_order", asked.in_order)
     _keywords.starts(asked.worker_init_fn, asked.multiprocessing_context, asked.num_workers)
     _keywords.flag("persistent_workers", asked.persistent_workers)
     if (asked.data is None) == (asked.dataset is None):
@@ -159,8 +160,8 @@ def _refuse(asked: SimpleNamespace) -> None:
         )
     if asked.batch_size is None:
         raise SettingsError(
-            "batch_size=None is refused: scores are counted in a batch; use batch_size=1 for single samples, and "
-            "batch_sampler= for a sampler that gives lists of ids, which a dataset's __getitems__ gets in one call"
+            "batch_size=None is refused: scores are counted in a batch. For single samples as torch gives them write "
+            "batch_size=1, collate_fn=lambda items: items[0]; for a sampler that gives lists of ids, batch_sampler=sampler"
         )
     if asked.collate_fn is not None and not callable(asked.collate_fn):
         raise SettingsError(f"collate_fn={asked.collate_fn!r} must be callable")
@@ -170,13 +171,15 @@ def _delivery(
     asked: SimpleNamespace, data: Data, device: str, framework: str, rank: int, read: bool
 ) -> _Delivery:
     """How batches come out. `read`: the engine has numbers alone, and the items are read elsewhere."""
-    of_batches = _of_batches(asked.transform)
+    of_batches = _of_batches(asked.transform, framework)
     transform = None if asked.transform is None or of_batches is not None else _images.transform(asked.transform)
     structure = data._structure
     if transform is not None and structure is not None and not data._native.images:
+        images = [leaf.path for leaf in structure.leaves if leaf.given == "image" or len(leaf.shape) == 3]
+        pair = f"open a dataset whose __getitem__ returns (sample[{images[0]!r}], label), or " if images else ""
         raise SettingsError(
             "an ImageTransform is for pairs (image, target) and for pictures in shards, and this dataset's samples are others: "
-            "give a function of batch.data, transform=function, or transform in the loop"
+            f"{pair}give a function of batch.data, transform=function"
         )
     made = None if transform is None else transform._fit(data._native)
     specs = data._native.fields if made is None else [made.spec]
@@ -208,18 +211,11 @@ def _delivery(
     return _Delivery(courier.name, views, courier, random, by_threads, crop, jitter, augment, made, None, of_batches)
 
 
-def _of_batches(transform: Any) -> Callable[[Any], Any] | None:
-    """A transform that is a function of a batch's data: torchvision's v2 transforms are."""
+def _of_batches(transform: Any, framework: str) -> Callable[..., Any] | None:
+    """A transform that is a function of a batch's data, or torchvision's."""
     if not callable(transform) or isinstance(transform, (type, _images.ImageTransform)):
         return None
-    steps = (transform, *(getattr(transform, "transforms", None) or ()))
-    mixing = next((type(step).__name__ for step in steps if type(step).__name__ in ("MixUp", "CutMix")), None)
-    if mixing is not None:
-        raise SettingsError(
-            f"transform={mixing} mixes labels too, and a transform gets batch.data alone: write images, labels = mix(*batch) "
-            "in the loop, and loader.cross_entropy(model(images), batch, target=labels)"
-        )
-    return transform  # type: ignore[no-any-return]
+    return _per_image.of_batches(transform, framework)
 
 
 def _pictures(data: Data) -> tuple[int, ...]:

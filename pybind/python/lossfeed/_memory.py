@@ -47,6 +47,12 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def is_stream(value: Any) -> bool:
+    """Whether it is torch's IterableDataset, which inherits a ``__getitem__`` that raises, and may have a length."""
+    torch = torch_loaded()
+    return torch is not None and isinstance(value, torch.utils.data.IterableDataset)
+
+
 def is_array(value: Any) -> bool:
     """Whether `value` is a NumPy array, without importing NumPy."""
     numpy = sys.modules.get("numpy")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import errno
-import functools
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import _generators, _groups, _native, _words
-from ._data import Data, concat, parse_bandwidth
+from . import _groups, _native, _words
+from ._data import Data, parse_bandwidth
 from ._dataset import Adaptor, guarded
 from ._errors import SettingsError
 from ._in_memory import are_arrays, of_arrays, tensors_of
 from ._keywords import choice, differs, flag, seconds, whole
-from ._memory import is_array, is_tensor, require_numpy, torch_loaded
+from ._memory import is_array, is_stream, is_tensor, require_numpy
 from ._processes import Processes, Start, structure_of
 from ._raw import of_records
 from ._records import are_files, is_file, of_files
@@ -157,10 +157,10 @@ def open(
         if given:
             raise SettingsError(f"{', '.join(given)}: this dataset is opened already; give keywords when you open it")
         return data
-    return _open(data, given, **asked)._made_by(_again, data, given)
+    return _open(data, given, **asked)._made_by(again, data, given)
 
 
-def _again(data: Any, keywords: dict[str, Any]) -> Data:
+def again(data: Any, keywords: dict[str, Any]) -> Data:
     return open(data, **keywords)
 
 
@@ -218,7 +218,7 @@ def _open(
             )
         _only_for_datasets(thread_safe, processes)
         return of_files(data) if files else of_arrays(data)
-    return _dataset(data, mode, resized, thread_safe, whole("processes", processes, 0, 1024), varying, target)
+    return python_data(data, mode, resized, thread_safe, whole("processes", processes, 0, 1024), varying, target)
 
 
 def _of_path(
@@ -262,8 +262,18 @@ def _of_path(
         fields=_groups.names(fields),
         chaos=None if chaos is None else whole("chaos", chaos, 0, 2**64 - 1),
     )
+    if len(_SPLITS.intersection(source.classes)) > 1:
+        warnings.warn(
+            f"the classes of {place!r} are {', '.join(source.classes)}, which are splits by their names: open one of them, "
+            f"lf.open({os.path.join(place, source.classes[0])!r})",
+            UserWarning,
+            stacklevel=4,  # whoever opens it
+        )
     return Data(source, (), _groups.structure_of(fields, source))
 
+
+#: Names of folders that are no classes, where there are two of them.
+_SPLITS = {"train", "training", "val", "valid", "validation", "eval", "test", "testing"}
 
 #: Endings of what is no image, shard or Parquet file, and what to do with such files.
 _STRANGERS = {
@@ -284,29 +294,6 @@ def _refuse_strangers(place: str) -> None:
         named = place.partition("?")[0] if place.lower().startswith(("http://", "https://")) else place
         if named.lower().endswith(endings) and not os.path.isdir(place):
             raise SettingsError(f"{named!r} {what}")
-
-
-def open_for(given: Any, varying: bool) -> Data:
-    """What a loader was given, opened. `varying`: arrays of a Python dataset may differ in length without a word, since
-    the user brings a ``collate_fn`` or batches of equal lengths; torch's DataLoader asks for no word either."""
-    if isinstance(given, Data):
-        return given
-    if not varying or isinstance(given, (str, os.PathLike)) or are_arrays(given) or are_files(given):
-        return open(given)
-    try:
-        fixed = open(given)
-    except SettingsError:
-        return open(given, varying=True)
-    if not fixed._adaptors:
-        return fixed
-    adaptor = fixed._adaptors[0]
-    if fixed._structure is None:
-        # Pairs of arrays: three of them tell whether they are of one shape.
-        some = {len(given) // 2, len(given) - 1} - {0}
-        with _generators.kept():
-            if all(len(item) == 2 for i in some for item in adaptor.turns.call(functools.partial(adaptor, [i]))):
-                return fixed
-    return open(given, varying=True)
 
 
 def _disk(folder: str | os.PathLike[str] | None, size: int | str | None) -> tuple[str, int] | None:
@@ -367,67 +354,23 @@ def _only_for_datasets(thread_safe: bool | None, processes: int) -> None:
             raise SettingsError(f"{name}={value!r} is for Python datasets: leave it out")
 
 
-def _is_iterable(data: Any) -> bool:
-    """Whether it is torch's IterableDataset, which inherits a ``__getitem__`` that raises, and may have a length."""
-    torch = torch_loaded()
-    return torch is not None and isinstance(data, torch.utils.data.IterableDataset)
+def _is_split(value: Any) -> bool:
+    """Whether a dict with it is one of datasets, as Hugging Face's DatasetDict."""
+    plain = isinstance(value, (list, tuple, dict, str, bytes)) or is_array(value) or is_tensor(value)
+    return not plain and (isinstance(value, Data) or is_stream(value) or hasattr(value, "__getitem__"))
 
 
-def python_dataset(data: Any) -> Any:
-    """The map-style Python dataset that `data` is, or that was opened without a keyword; None if it is something else."""
-    if isinstance(data, Data):
-        made, of = data._recipe()
-        return python_dataset(of[0]) if made is _again and not of[1] else None
-    if data is None or isinstance(data, (str, bytes, os.PathLike, type, dict)) or are_files(data) or _is_iterable(data):
-        return None
-    arrays = tensors_of(data)
-    if arrays is not data or are_arrays(data) or type(data) is tuple:
-        return None
-    if type(data) is list and any(is_array(part) or is_tensor(part) for part in data):
-        return None
-    return data if all(callable(getattr(data, name, None)) for name in ("__getitem__", "__len__")) else None
+def _names_an_image(item: Any) -> bool:
+    """Whether it is the name of an image file, or a pair of one and a label."""
+    name = item[0] if isinstance(item, tuple) and item else item
+    *_, images = _STRANGERS
+    return isinstance(name, (str, os.PathLike)) and str(name).lower().endswith(images) and os.path.isfile(name)
 
 
 def classes_of(dataset: Any) -> list[str]:
     """The class names that a dataset says it has."""
     classes = getattr(dataset, "classes", None)
     return [str(c) for c in classes] if isinstance(classes, (list, tuple)) else []
-
-
-def reopened(data: Data, processes: int, whole: bool, start: Start) -> Data:
-    """`data` with its Python datasets read in so many processes, but for those that bear threads or bring processes of
-    their own. `whole`: their items travel as they are, pickled."""
-    make, of = data._recipe()
-    if make is not _again:
-        again = [reopened(part, processes, whole, start) if isinstance(part, Data) else part for part in of]
-        if make is concat:
-            again = [[reopened(part, processes, whole, start) for part in of[0]]]
-        return make(*again)  # type: ignore[no-any-return]
-    dataset, given = of
-    if isinstance(dataset, Data):
-        return reopened(dataset, processes, whole, start)
-    if not data._adaptors:
-        return data
-    asked = {name: given.get(name, default) for name, default in (open.__kwdefaults__ or {}).items()}
-    thread_safe, own = asked["thread_safe"], asked["processes"]
-    count = own or (0 if thread_safe or not guarded(dataset) else processes)
-    if count == own and not whole:
-        return data
-    size = find_resize(asked["resize"], asked["crop"])
-    made = _dataset(
-        dataset, asked["mode"], size, thread_safe if not count else None, count, asked["varying"], asked["target"], whole, start
-    )
-    return made._made_by(_again, dataset, given)
-
-
-def as_given(data: Data) -> bool:
-    """Whether nobody said what samples are to be made of: the Python datasets behind it were opened as they are."""
-    make, of = data._recipe()
-    if make is concat:
-        return all(map(as_given, of[0]))
-    if make is not _again:
-        return as_given(of[0])
-    return as_given(of[0]) if isinstance(of[0], Data) else not of[1].keys() - {"processes", "thread_safe"}
 
 
 def length(data: Any) -> int:
@@ -440,7 +383,7 @@ def length(data: Any) -> int:
         ) from cause
 
 
-def _dataset(
+def python_data(
     data: Any,
     mode: str,
     size: Resize | None,
@@ -454,18 +397,30 @@ def _dataset(
     indexed = all(callable(getattr(data, name, None)) for name in ("__getitem__", "__len__"))
     if isinstance(data, type):
         raise SettingsError(f"{data.__name__} is a class: make a dataset of it, {data.__name__}(…), and open that")
-    if not indexed or isinstance(data, (dict, bytes)) or _is_iterable(data):
-        iterable = ""
-        if hasattr(data, "__iter__"):
-            iterable = " (iterable datasets have no ids to score: stage their DataLoader with lf.stage)"
+    if isinstance(data, dict) and data and all(map(_is_split, data.values())):
+        raise SettingsError(f"{type(data).__name__} has {', '.join(map(repr, data))}: choose a split, splits[{next(iter(data))!r}]")
+    if is_stream(data):
+        raise SettingsError(
+            f"{type(data).__name__} is a stream, whose samples have no ids: give it to the loader, lf.Loader(stream, batch_size=…), "
+            "which reads it as torch's DataLoader does"
+        )
+    if not indexed or isinstance(data, (dict, bytes)):
+        streams = ""
+        if hasattr(data, "__iter__") and not isinstance(data, (dict, bytes)):
+            streams = " (derive a stream from torch's IterableDataset, for lf.Loader; lf.stage takes any iterable of batches)"
         raise SettingsError(
             f"{type(data).__name__} cannot be opened: give a path or URL, a pair (x, y) of arrays, or a map-style "
-            f"Dataset with __len__ and __getitem__{iterable}"
+            f"Dataset with __len__ and __getitem__{streams}"
         )
     if type(data) is list and len(data) == 2 and all(is_array(part) or is_tensor(part) for part in data):
         raise SettingsError(
             "a list of 2 arrays could be a dataset of two items, or samples and targets: give a pair lf.open((x, y)) for "
             "the latter, torch.utils.data.Subset([x, y], [0, 1]) for the former"
+        )
+    if type(data) in (list, tuple) and _names_an_image(data[0] if data else None):
+        raise SettingsError(
+            f"item 0 is {data[0]!r}, a name that stays text: open a folder of class folders, or a dataset whose __getitem__ returns "
+            "(PIL.Image.open(path), label)"
         )
     if type(data) is tuple and any(is_array(part) or is_tensor(part) or is_file(part) for part in data):
         made = " and ".join(type(part).__name__ for part in data)

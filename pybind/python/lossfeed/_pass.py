@@ -38,7 +38,7 @@ class Line:
     #: Where batches go that are put together in host memory by the user's ``collate_fn``; None where they are.
     move_to: str | None = None
     #: The user's own change of ``batch.data``, where batches are handed out.
-    transform: Callable[[Any], Any] | None = None
+    transform: Callable[..., Any] | None = None
     #: Knows how batches are mixed; None where they are not.
     mixer: Mixer | None = None
     #: Who reads the items of a Python dataset, where batches are not the engine's.

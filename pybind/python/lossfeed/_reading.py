@@ -9,7 +9,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from . import _keywords, _native, _open, _ranks
+from . import _keywords, _native, _open, _opened, _ranks
 from ._advice import Reads
 from ._data import Data
 from ._dataset import Adaptor, guarded
@@ -30,7 +30,7 @@ def find(asked: SimpleNamespace, framework: str, device: str) -> tuple[Reading, 
     """The reading of a Python dataset by worker processes or the calling thread, and the numbers of its items for the
     engine. None where the engine reads samples itself: from files, arrays and lists, into a cache, into batch slots for a
     CUDA device, or by what only loader threads do."""
-    dataset = _open.python_dataset(asked.dataset if asked.data is None else asked.data)
+    dataset = _opened.python_dataset(asked.dataset if asked.data is None else asked.data)
     if dataset is None or framework != "torch" or _engine_reads(asked, dataset, device):
         return None
     count = _open.length(dataset)
@@ -53,7 +53,7 @@ def for_engine(asked: SimpleNamespace, data: Data, framework: str) -> tuple[Data
     if not data._adaptors:
         return data, {}
     plain = collate_fn is None and asked.pad is None and not isinstance(asked.transform, ImageTransform)
-    if plain and framework == "torch" and _open.as_given(data):
+    if plain and framework == "torch" and _opened.as_given(data):
         structures = [adaptor.structure for adaptor in data._adaptors]
         leaves = [leaf for structure in structures for leaf in structure.leaves]
         if not all(of.like_torch for of in structures) and all(leaf.given != "image" for leaf in leaves):
@@ -70,7 +70,7 @@ def for_engine(asked: SimpleNamespace, data: Data, framework: str) -> tuple[Data
     structures = [adaptor.structure for adaptor in data._adaptors]
     items = collate_fn is not None and not isinstance(asked.transform, ImageTransform)
     whole = items and not all(of.comes_back for of in structures)
-    data = _open.reopened(data, count, whole, start)
+    data = _opened.reopened(data, count, whole, start)
     if items and data._structure is None:
         # Rows of a batch are no items: an int would come as a tensor.
         data = data._with(structures[0])

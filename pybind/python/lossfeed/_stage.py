@@ -99,7 +99,7 @@ class StagedIterator(OfThisProcess, Iterator[T]):
     def __init__(self, iterable: Iterable[T], device: str, depth: int) -> None:
         self._queue: queue.Queue[Any] = queue.Queue(depth)
         self._stop = threading.Event()
-        self._mover = _Mover(device) if device != "cpu" else None
+        self._mover = Mover(device) if device != "cpu" else None
         self._over = False
         self._thread = threading.Thread(
             target=_run,
@@ -158,7 +158,7 @@ def _shut(stop: threading.Event, waiting: queue.Queue[Any]) -> None:
             return
 
 
-def _run(iterable: Iterable[Any], out: queue.Queue[Any], stop: threading.Event, mover: _Mover | None) -> None:
+def _run(iterable: Iterable[Any], out: queue.Queue[Any], stop: threading.Event, mover: Mover | None) -> None:
     def put(item: Any) -> bool:
         while not stop.is_set():
             try:
@@ -187,7 +187,7 @@ def _run(iterable: Iterable[Any], out: queue.Queue[Any], stop: threading.Event, 
             close()
 
 
-class _Mover:
+class Mover:
     """Moves batches to a CUDA device on a stream of its own."""
 
     def __init__(self, device: str) -> None:

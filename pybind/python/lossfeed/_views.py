@@ -14,6 +14,7 @@ from ._memory import as_bytes, require_numpy, to_numpy, to_torch
 from ._packed import Packed
 from ._packer import Packer
 from ._packing import Leaf
+from ._per_image import PerImage, named
 from ._plain import Plain
 from ._structure import TARGET_KEYS, Spec, Structure, opened, restored, widened
 
@@ -220,21 +221,21 @@ def collated_rows(fields: Fields, collate_fn: Any) -> Fields:
     return _of_collated(collate_fn, [(data[i], target[i]) for i in range(len(ids))], target, ids, weight)
 
 
-def transformed(fields: Fields, transform: Callable[[Any], Any], structure: Structure | None) -> Fields:
+def transformed(fields: Fields, transform: Callable[..., Any], structure: Structure | None) -> Fields:
     """`fields` with what the user's `transform` makes of the data. The target of samples that are no pairs is looked up in
     that."""
-    data = transform(fields.data)
+    if isinstance(transform, PerImage):
+        tree = None if structure is None else structure.tree[0] if fields.paired else structure.tree
+        data = transform(fields.data, tree, len(fields.ids))
+    else:
+        data = transform(fields.data)
     if data is None:
         raise SettingsError(
-            f"transform={_named(transform)} returned None: it gets batch.data and must return what batch.data is to be"
+            f"transform={named(transform)} returned None: it gets batch.data and must return what batch.data is to be"
         )
     if fields.paired:
         return fields._replace(data=data)
     return fields._replace(data=data, target=_target_in(data, fields.target, structure))
-
-
-def _named(function: Any) -> str:
-    return getattr(function, "__name__", None) or type(function).__name__
 
 
 def _target_in(data: Any, before: Any, structure: Structure | None) -> Any:
