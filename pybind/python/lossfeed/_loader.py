@@ -12,6 +12,7 @@ from . import _arrays, _closing, _exchange, _given, _keywords, _making, _native,
 from ._asked import Asked, Keywords
 from ._batch import Batch
 from ._errors import Error, ResumeWarning
+from ._fitting import take_up
 from ._generic import D, Of, Y
 from ._half import torch_half
 from ._images import ImageTransform
@@ -196,6 +197,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         self._settings, self._line, self._account = made.settings, made.line, made.line.account
         self._given, self._seeds = made.given, made.seeds
         self._pass: weakref.ref[Pass[D, Y]] | None = None
+        #: Whether a state was loaded.
+        self._resumed = False
         self._group: Any = None
         self._process = Process()
         _closing.live.add(self)
@@ -255,6 +258,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         return Pass(self._line, self._begin)
 
     def _begin(self, started: Pass[D, Y]) -> int:
+        if self._given is not None:
+            take_up(self, again=False)  # Lightning tells the user's sampler the epoch, and not this loader
         engine = self._account.engine()
         if self._settings["exchange"]:
             self.exchange(self._group)
@@ -441,6 +446,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         """
         note = (engine := self._account.engine()).load_states(_states.of_engines(state))
         self._line.seed = engine.seed() or 0
+        self._resumed = True
         if note is not None:
             warnings.warn(note, ResumeWarning, stacklevel=2)
 
