@@ -264,3 +264,23 @@ def test_overfitting_is_on_the_same_batches(pl, options):
     for drawn in ({"shuffle": True}, {"sampler": "importance"}):
         with pytest.raises(lf.SettingsError, match=r"overfit_batches=3\) trains on the same batches .*shuffle=False"):
             trainer(pl, overfit_batches=3).fit(classifier(pl), made(**drawn))
+
+
+def test_a_batch_of_dicts_is_moved_as_one(pl):
+    """Lightning, Accelerate and transformers change a Mapping's tensors each in its way; it stays a batch of its samples."""
+    from accelerate.utils import convert_to_fp32, find_batch_size, recursively_apply, send_to_device
+    from lightning_utilities.core.apply_func import apply_to_collection
+
+    loader = lf.Loader([{"x": torch.ones(4), "name": str(i), "labels": i % 3} for i in range(16)], 8, score="loss", num_workers=0)
+    for batch, half in zip(loader, (False, True), strict=True):
+        wide = torch.float64 if half else torch.float32
+        for found in (
+            pl.LightningModule().transfer_batch_to_device(batch, torch.device("cpu"), 0),
+            apply_to_collection(batch, torch.Tensor, lambda t: t.to(wide) if t.is_floating_point() else t),
+            send_to_device(batch, "cpu"),
+            convert_to_fp32(batch),
+            recursively_apply(lambda t: t.clone(), batch),
+        ):
+            assert isinstance(found, lf.Batch) and torch.equal(found.ids, batch.ids) and find_batch_size(found) == 8
+            loader.cross_entropy(found["x"][:, :3], found)
+    assert loader.stats()["scores_total"] == 16

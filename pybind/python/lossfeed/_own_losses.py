@@ -52,7 +52,8 @@ class OwnLosses:
 
     def _own(self, batch: Any) -> Batch[Any, Any]:
         if not isinstance(batch, Batch):
-            hint = "; under Accelerate that of lossfeed.accelerate.Batches(loader)" if "accelerate" in sys.modules else ""
+            hint = "; batch.to(device) moves one and keeps its samples" if isinstance(batch, dict) else ""
+            hint += "; under Accelerate that of lossfeed.accelerate.Batches(loader)" if "accelerate" in sys.modules else ""
             raise UsageError(
                 f"{type(batch).__name__} is no batch of this loader: pass the batch as the loop variable gave it{hint}"
             )
