@@ -160,7 +160,7 @@ class Batch(Of[D, Y]):
                 "packed batches differ in what lies where, and a graph needs batches that are made alike: fill up, pad=0"
             )
         for name in ("data", "target", "ids", "_weight", "_mix"):
-            mine, theirs = list(_arrays(getattr(self, name))), list(_arrays(getattr(other, name)))
+            mine, theirs = list(arrays_in(getattr(self, name))), list(arrays_in(getattr(other, name)))
             shapes = [tuple(array.shape) for array in mine], [tuple(array.shape) for array in theirs]
             if shapes[0] != shapes[1]:
                 said = [shape[0] if len(shape) == 1 else shape for shape in shapes]
@@ -360,7 +360,7 @@ def own(value: Any) -> Any:
     return mapped(copied, value, "shape")
 
 
-def _arrays(value: Any) -> Iterator[Any]:
+def arrays_in(value: Any) -> Iterator[Any]:
     """All arrays and tensors in it."""
     found: list[Any] = []
     mapped(lambda array: found.append(array), value, "shape")

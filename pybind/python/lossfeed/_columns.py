@@ -74,8 +74,9 @@ def check_logits(logits: Any, target: Any) -> tuple[int, tuple[int, ...]]:
             f"target must hold class indices of an integer type, not {kind or type(target).__name__}"
         )
     if tuple(target.shape) != wanted:
+        last = f", or {shape[:2]} with logits.transpose(1, 2) if the last axis are the classes" if len(shape) == 3 else ""
         raise SettingsError(
-            f"target of shape {tuple(target.shape)} does not fit logits of shape {shape}: it must be {wanted}"
+            f"target of shape {tuple(target.shape)} does not fit logits of shape {shape}: it must be {wanted}{last}"
         )
     classes = shape[0] if len(shape) == 1 else shape[1]
     if classes == 0:
@@ -121,9 +122,11 @@ def wrong_rows(name: str, values: Any, samples: int) -> SettingsError:
     if not shape:
         kind = type(values).__name__
         return SettingsError(f"{name} must be a torch tensor or NumPy array with one row a sample, not {kind}")
+    several = name == "logits" and len(shape) == 2 and 0 < samples < shape[0] and shape[0] % samples == 0
+    tokens = f", or {shape[0]} tokens with target= of shape {(samples, shape[0] // samples)}" if several else ""
     return SettingsError(
         f"{name} of shape {shape} for a batch of {samples} samples: give one row a sample of this very batch, in its "
-        "order"
+        f"order{tokens}"
     )
 
 

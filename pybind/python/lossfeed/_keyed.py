@@ -8,7 +8,7 @@ import weakref
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, MutableMapping, ValuesView
 from typing import Any
 
-from ._batch import APART, FIELDS, Apart, Whole, _arrays, shown_as_batch
+from ._batch import APART, FIELDS, Apart, Whole, arrays_in, shown_as_batch
 from ._memory import compiling
 
 #: The key of a target that is under none.
@@ -131,7 +131,7 @@ class Keyed(Whole, MutableMapping[Any, Any]):
 
     def _has(self, arrays: set[int]) -> bool:
         """Whether one of these, by address, is in it."""
-        return any(id(array) in arrays for array in _arrays([self.data, self.target]))
+        return any(id(array) in arrays for array in arrays_in([self.data, self.target]))
 
     def __or__(self, other: Any) -> Any:
         if not isinstance(other, Mapping):
@@ -167,13 +167,13 @@ shown_as_batch(Keyed, ApartKeyed)
 
 def _made_of(data: dict[Any, Any]) -> Any:
     """The batch that `data` are made of, with `data`; `data` itself where it is none."""
-    arrays = list(_arrays(list(data.values())))
+    arrays = list(arrays_in(list(data.values())))
     given = {id(array) for array in arrays}
     found, _asked.batch = getattr(_asked, "batch", None), None
     batch = next((b for ref in Keyed._live.valuerefs() if (b := ref()) is not None and b._has(given)), None)
     if batch is None and found is not None and (last := found()) is not None and list(data) == list(last.data):
         # On another device, or in another dtype.
-        theirs = list(_arrays(list(last.data.values())))
+        theirs = list(arrays_in(list(last.data.values())))
         if arrays and [array.shape for array in arrays] == [array.shape for array in theirs]:
             batch = last
     if batch is None:

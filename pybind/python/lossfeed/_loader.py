@@ -316,13 +316,13 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
 
         Args:
             logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch, rows in its order; torch or NumPy, on any
-                device.
+                device. Of ``(B, T)`` targets also ``(B, T, C)``, unless T is C, and ``(B · T, C)``.
             batch: the batch as delivered. It is scored once; scoring it again changes nothing and is counted
                 (``scores_repeated_total``).
             ignore_index: rows with this target get no score.
             sequence: how the losses of ``(B, C, T)`` logits become the loss of a sample: ``"mean"``, ``"max"`` or
-                ``"sum"`` over its positions that are not ignored. Logits ``(B, T, V)`` of a language model are passed
-                as ``logits.transpose(1, 2)``, without a copy; packed ones so too, or ``(rows · length, V)``.
+                ``"sum"`` over its positions that are not ignored. Packed logits are ``(rows, length, C)``, ``(rows, C,
+                length)`` or ``(rows · length, C)``.
 
         Raises:
             SettingsError: logits of another length or shape. SampleError: a target outside the classes.
@@ -355,9 +355,10 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         sum(c_i) over rows that are not ignored, ``"sum"`` is sum(w_i c_i l_i), ``"none"`` is w_i c_i l_i.
 
         Args:
-            logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch.
+            logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch; of a language model as for :meth:`score`.
             target: other targets than ``batch.target``, of the same samples: class indices, or probabilities in the
-                shape of ``logits`` (mixing, distillation; their cross entropy is then the score).
+                shape of ``logits`` (mixing, distillation; their cross entropy is then the score). ``(B · T,)`` beside
+                ``(B · T, C)`` logits too, where the samples are rows of T integers or more.
             weighted: False leaves the batch's weights out: a biased mean, as plain training on these draws would have.
             sequence: as for :meth:`score`; it steers the scores, not the loss.
             overwrite_logits: as for :func:`lossfeed.cross_entropy`.

@@ -22,9 +22,10 @@ class OwnLosses:
         """Scores a batch from per-sample losses you hold already (regression, sequences, objectives of your own).
 
         Args:
-            losses: ``(B,)`` floats of this very batch, torch (any device) or NumPy; of a packed one also ``(rows,
-                length)``, a number a token, of which a sample has the mean. They become importance as they are;
-                NaN and infinite ones are no scores and are counted (``scores_unranked_total``).
+            losses: ``(B,)`` floats of this very batch, torch (any device) or NumPy. Of sequences also a number a token,
+                ``(B, T)``, ``(B · T,)`` or, packed, ``(rows, length)``: a sample has the mean of those whose
+                ``batch.target`` is not -100. They become importance as they are; NaN and infinite ones are no scores and
+                are counted (``scores_unranked_total``).
             grad_norms: ``(B,)`` floats, if you can bound each sample's gradient: with ``score="gradient_norm"`` they
                 become the importance.
 
@@ -41,7 +42,8 @@ class OwnLosses:
         Args:
             losses: ``(B, …)`` of this very batch, a torch tensor, before any reduction: what torch's losses give with
                 ``reduction="none"``. A sample's loss is the mean over what follows its row, or, of packed samples
-                ``(rows, length, …)``, over its own tokens.
+                ``(rows, length, …)``, over its own tokens; ``(B · T,)`` of sequences is read as ``(B, T)``. Its score is
+                that mean too, of a number a token as for :meth:`score_losses`.
             grad_norms: as for :meth:`score_losses`.
 
         Returns:
