@@ -12,6 +12,7 @@ import torch
 
 from . import _cuda, _native
 from ._columns import LOGIT_DTYPES, RANK_BASE
+from ._forward import has_tangent
 from ._rows import composite_gradient
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Plans:
         # Inside vmap, grad and their like the tensors stand for others.
         if plan is None or logits.is_neg() or torch._C._functorch.peek_interpreter_stack() is not None:
             return None
-        if batch is not None and len(batch._ticket) != key[0][0]:
+        if has_tangent(logits) or (batch is not None and len(batch._ticket) != key[0][0]):
             return None
         # The kernels read weights as they lie: a batch that was moved to another dtype has others.
         if sample_weight is not None and not (
