@@ -198,20 +198,11 @@ def summed(xp: Any, owner: Any, values: Any, count: int) -> Any:
     return xp.bincount(place, weights=values, minlength=count + 1).astype(values.dtype)[:count]
 
 
-def own_means(xp: Any, owner: Any, count: int, losses: Any, grad_norms: Any) -> tuple[Any, Any]:
-    """Losses of packed tokens, ``(rows, length)``, as means over each sample's own tokens; NaN of a sample without any.
-
-    Raises:
-        SettingsError: norms beside them, which are one a sample.
-    """
-    if grad_norms is not None:
-        raise SettingsError(
-            f"losses of shape {tuple(losses.shape)} are a number a token of a packed batch, and grad_norms one a sample: take "
-            "the samples' losses too, by batch.documents.samples"
-        )
+def own_means(xp: Any, owner: Any, count: int, losses: Any) -> Any:
+    """Losses of tokens as means over each sample's own; NaN of a sample without any."""
     flat = losses.reshape(-1)
     share = summed(xp, owner, xp.ones_like(flat), count)
-    return summed(xp, owner, flat, count) / xp.where(share > 0, share, xp.nan), None
+    return summed(xp, owner, flat, count) / xp.where(share > 0, share, xp.nan)
 
 
 def check_packed_logits(logits: Any, documents: Any) -> None:

@@ -214,7 +214,7 @@ def weighted_mean(account: Account, losses: Any, batch: Batch, grad_norms: Any) 
     if packed is not None:
         packed = _beside(packed, losses.device)
         tokens = losses if losses.dim() == 2 else losses.flatten(2).mean(2)
-        mine, _ = own_means(torch, packed, samples, tokens, None)
+        mine: torch.Tensor = own_means(torch, packed, samples, tokens)
     else:
         mine = losses if losses.dim() == 1 else losses.flatten(1).mean(1)
     score_losses(account, mine if tokens is None else tokens, batch, grad_norms)

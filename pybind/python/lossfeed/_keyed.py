@@ -33,6 +33,10 @@ class Keyed(Whole, MutableMapping[Any, Any]):
 
     _kind = "keyed"
 
+    #: The key of the target.
+    _key: Any
+    #: The batch that it is a copy of.
+    _like: Keyed
     #: Every batch of this kind that is there, by its address.
     _live: weakref.WeakValueDictionary[int, Keyed] = weakref.WeakValueDictionary()
 

@@ -59,7 +59,7 @@ def sample_losses(xp: Any, losses: Any, batch: Batch[Any, Any]) -> Any:
     if "int" in str(getattr(target, "dtype", "")) and tuple(target.shape) == tuple(losses.shape):
         marks = xp.asarray(target) != -100
         owners = xp.where(marks.to(owners.device) if hasattr(owners, "device") and hasattr(marks, "to") else marks, owners, -1)
-    return own_means(xp, owners.reshape(-1), batch.ids.shape[0], losses, None)[0]
+    return own_means(xp, owners.reshape(-1), batch.ids.shape[0], losses)
 
 
 def _owners(xp: Any, batch: Batch[Any, Any], losses: Any) -> Any:
