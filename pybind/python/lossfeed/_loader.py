@@ -8,7 +8,7 @@ import warnings
 import weakref
 from typing import Any, Callable, Iterable, Mapping
 
-from . import _arrays, _closing, _exchange, _given, _keywords, _making, _native, _readers, _states, _words
+from . import _closing, _exchange, _given, _keywords, _making, _native, _readers, _states, _words
 from ._asked import Asked, Keywords
 from ._batch import Batch
 from ._errors import Error, ResumeWarning
@@ -16,7 +16,6 @@ from ._fitting import take_up
 from ._generic import D, Of, Y
 from ._half import torch_half
 from ._images import ImageTransform
-from ._memory import is_tensor
 from ._data import Data
 from ._own_losses import OwnLosses
 from ._packed import Packed
@@ -197,8 +196,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         self._settings, self._line, self._account = made.settings, made.line, made.line.account
         self._given, self._seeds = made.given, made.seeds
         self._pass: weakref.ref[Pass[D, Y]] | None = None
-        #: Whether a state was loaded.
-        self._resumed = False
+        self._resumed = False  # whether a state was loaded
         self._group: Any = None
         self._process = Process()
         _closing.live.add(self)
@@ -306,30 +304,6 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         _exchange.exchange(self._account, self._settings["rank"], self._settings["world_size"], group)
 
     # ---- scores ----------------------------------------------------------------------------------------------------
-
-    def score(
-        self, logits: Any, batch: Batch[Any, Any], ignore_index: int = -100, *, sequence: _words.Sequence = "mean"
-    ) -> None:
-        """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing. Can be
-        captured in a CUDA graph once it has run outside of one; what a graph reads of the batch stays until the
-        loader is closed.
-
-        Args:
-            logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch, rows in its order; torch or NumPy, on any
-                device. Of ``(B, T)`` targets also ``(B, T, C)``, unless T is C, and ``(B · T, C)``.
-            batch: the batch as delivered. It is scored once; scoring it again changes nothing and is counted
-                (``scores_repeated_total``).
-            ignore_index: rows with this target get no score.
-            sequence: how the losses of ``(B, C, T)`` logits become the loss of a sample: ``"mean"``, ``"max"`` or
-                ``"sum"`` over its positions that are not ignored. Packed logits are ``(rows, length, C)``, ``(rows, C,
-                length)`` or ``(rows · length, C)``.
-
-        Raises:
-            SettingsError: logits of another length or shape. SampleError: a target outside the classes.
-            UsageError: a batch of another loader.
-        """
-        module = torch_half("score").hook if is_tensor(logits) else _arrays
-        module.score(self._account, logits, self._own(batch), ignore_index, sequence)
 
     def cross_entropy(
         self,

@@ -1,11 +1,11 @@
-"""Losses of the user's own: scores of a batch, and its unbiased mean."""
+"""Beside losses of the user's own: scores of a batch, and its unbiased mean."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from . import _arrays
+from . import _arrays, _words
 from ._account import Account
 from ._batch import Batch
 from ._errors import UsageError
@@ -14,9 +14,33 @@ from ._memory import is_tensor
 
 
 class OwnLosses:
-    """What a :class:`lossfeed.Loader` makes of losses that it has not taken itself."""
+    """What a :class:`lossfeed.Loader` makes of logits and losses beside which it takes no loss itself."""
 
     _account: Account
+
+    def score(
+        self, logits: Any, batch: Batch[Any, Any], ignore_index: int = -100, *, sequence: _words.Sequence = "mean"
+    ) -> None:
+        """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing. Can be
+        captured in a CUDA graph once it has run outside of one; what a graph reads of the batch stays until the
+        loader is closed.
+
+        Args:
+            logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch, rows in its order; torch or NumPy, on any
+                device. Of ``(B, T)`` targets also ``(B, T, C)``, unless T is C, and ``(B · T, C)``.
+            batch: the batch as delivered. It is scored once; scoring it again changes nothing and is counted
+                (``scores_repeated_total``).
+            ignore_index: rows with this target get no score.
+            sequence: how the losses of ``(B, C, T)`` logits become the loss of a sample: ``"mean"``, ``"max"`` or
+                ``"sum"`` over its positions that are not ignored. Packed logits are ``(rows, length, C)``, ``(rows, C,
+                length)`` or ``(rows · length, C)``.
+
+        Raises:
+            SettingsError: logits of another length or shape. SampleError: a target outside the classes.
+            UsageError: a batch of another loader.
+        """
+        module = torch_half("score").hook if is_tensor(logits) else _arrays
+        module.score(self._account, logits, self._own(batch), ignore_index, sequence)
 
     def score_losses(self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None) -> None:
         """Scores a batch from per-sample losses you hold already (regression, sequences, objectives of your own).
