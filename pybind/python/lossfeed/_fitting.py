@@ -47,7 +47,8 @@ def take_up(loader: Any, again: bool) -> None:
         return
     if not any(loader is one or loader is getattr(one, "loader", None) for one in loop._combined_loader.flattened):
         return  # a loader for validation
-    if loop.trainer.overfit_batches > 0 and not loader._settings["sampler"].get("in_order") and loader._given is None:
+    drawn = loader._given is None or loader._asked.weights is not None
+    if loop.trainer.overfit_batches > 0 and drawn and not loader._settings["sampler"].get("in_order"):
         raise SettingsError(
             f"Trainer(overfit_batches={loop.trainer.overfit_batches}) trains on the same batches each epoch, and this loader "
             "draws others: make it with shuffle=False and no sampler"
