@@ -15,6 +15,8 @@ from ._memory import compiling
 _NO_KEY = object()
 #: The batch that this thread asked for its items last, if it was delivered no batch since.
 _asked = threading.local()
+#: Every batch of this kind that is there and was gone through, by its address.
+_live: weakref.WeakValueDictionary[int, Keyed] = weakref.WeakValueDictionary()
 
 
 class Keyed(Whole, MutableMapping[Any, Any]):
@@ -25,8 +27,8 @@ class Keyed(Whole, MutableMapping[Any, Any]):
 
     ``batch.target`` stays when its key is taken out, and is what is written under its key later. ``batch | {…}``,
     ``batch.copy()`` and ``copy.copy(batch)`` are batches of the same samples, with another dict. So is
-    ``type(batch)({…})``, by which trainers move batches, of tensors that are in a batch, or of one of the same shape for each
-    of ``batch.items()``, asked for just before. Of anything else it is a plain dict.
+    ``type(batch)({…})``, by which trainers move batches, of tensors that are in a batch that was iterated, or of one of the
+    same shape for each of ``batch.items()``, asked for just before. Of anything else it is a plain dict.
     """
 
     __slots__ = ("_key", "_like")
@@ -37,8 +39,6 @@ class Keyed(Whole, MutableMapping[Any, Any]):
     _key: Any
     #: The batch that it is a copy of.
     _like: Keyed
-    #: Every batch of this kind that is there, by its address.
-    _live: weakref.WeakValueDictionary[int, Keyed] = weakref.WeakValueDictionary()
 
     def __new__(cls, data: Any = (), *rest: Any) -> Any:
         return super().__new__(cls) if rest else _made_of(dict(data))
@@ -47,14 +47,16 @@ class Keyed(Whole, MutableMapping[Any, Any]):
         if not rest:  # made by `_made_of`
             return
         super().__init__(data, *rest)
-        self._key = next((key for key, value in data.items() if value is self.target), _NO_KEY)
-        if self.target is None:
-            self._key = _NO_KEY
-        self._live[id(self)] = self
+        self._key, target = _NO_KEY, self.target
+        if target is not None:
+            for key, value in data.items():
+                if value is target:
+                    self._key = key
+                    break
         _asked.batch = None
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._mapping())
+        return iter(self._walked())
 
     def __getitem__(self, key: Any) -> Any:
         """What is under a key of the samples; or a field by its name."""
@@ -83,6 +85,12 @@ class Keyed(Whole, MutableMapping[Any, Any]):
             raise TypeError(f"batch.data is a {type(self.data).__name__} now, and no dict: use batch.data")
         return self.data
 
+    def _walked(self) -> Mapping[Any, Any]:
+        """The dict, for who goes through it: another may be made of what is in it."""
+        if not compiling():
+            _live[id(self)] = self
+        return self._mapping()
+
     def _mutable(self) -> MutableMapping[Any, Any]:
         if not isinstance(self.data, MutableMapping):
             self.data = dict(self._mapping())
@@ -90,17 +98,17 @@ class Keyed(Whole, MutableMapping[Any, Any]):
 
     def keys(self) -> KeysView[Any]:  # type: ignore[override]
         """The samples' keys; what ``**batch`` passes."""
-        return self._mapping().keys()
+        return self._walked().keys()
 
     def values(self) -> ValuesView[Any]:
         """What is under the samples' keys."""
-        return self._mapping().values()
+        return self._walked().values()
 
     def items(self) -> ItemsView[Any, Any]:
         """Both."""
         if not compiling():
             _asked.batch = weakref.ref(self)
-        return self._mapping().items()
+        return self._walked().items()
 
     def get(self, key: Any, default: Any = None) -> Any:
         """What is under a key of the samples, or `default`."""
@@ -128,7 +136,7 @@ class Keyed(Whole, MutableMapping[Any, Any]):
         made.data = copy.copy(self._mapping())
         # A compiled step finds the batch that was delivered as long as it is there.
         made._like = self
-        self._live[id(made)] = made
+        _live[id(made)] = made
         return made
 
     __copy__ = copy
@@ -174,7 +182,7 @@ def _made_of(data: dict[Any, Any]) -> Any:
     arrays = list(arrays_in(list(data.values())))
     given = {id(array) for array in arrays}
     found, _asked.batch = getattr(_asked, "batch", None), None
-    batch = next((b for ref in Keyed._live.valuerefs() if (b := ref()) is not None and b._has(given)), None)
+    batch = next((b for ref in _live.valuerefs() if (b := ref()) is not None and b._has(given)), None)
     if batch is None and found is not None and (last := found()) is not None and list(data) == list(last.data):
         # On another device, or in another dtype.
         theirs = list(arrays_in(list(last.data.values())))

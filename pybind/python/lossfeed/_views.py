@@ -50,6 +50,7 @@ class Fields(NamedTuple):
         """The batch of them."""
         kind: type[Batch[Any, Any]] = Batch
         if not self.paired:
+            # A TensorDict is a mapping with a shape.
             kind = Plain if hasattr(self.data, "shape") else Keyed if isinstance(self.data, Mapping) else Whole
         return kind(self.data, self.target, self.ids, self.weight, ticket, uses, None, self.documents)
 
