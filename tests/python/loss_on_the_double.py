@@ -11,13 +11,14 @@ import sys
 
 import numpy as np
 import torch
+import torch.autograd.forward_ad as forward_ad
 from driver_double import call, violations
 from test_walk import documented
 from torch_on_the_double import Operators, on_device, on_the_double
 from walks import walk
 
 import lossfeed as lf
-from lossfeed import _cuda, _plans, _probabilities
+from lossfeed import _cuda, _losses, _plans, _probabilities
 
 #: How often each function of the CUDA path ran.
 launches = collections.Counter()
@@ -137,14 +138,14 @@ def beliefs():
                         loader.cross_entropy(logits, batch, weight=torch.arange(1.0, 5.0), label_smoothing=0.1)
                 loader.state_dict()
                 found.append(loader.importance())
-    for sequence in ("mean", "max", "sum"):
-        for hook in ("cross_entropy", "score"):
-            with made(SEQUENCES, score="loss") as loader:
-                for batch in loader:
-                    logits = torch.sin(torch.arange(len(batch) * 35).view(len(batch), 7, 5) * 0.7 + batch.ids.view(-1, 1, 1))
-                    getattr(loader, hook)(logits.transpose(1, 2), batch, sequence=sequence)
-                loader.state_dict()
-                found.append(loader.importance())
+    laid = (lambda z: z.transpose(1, 2)), (lambda z: z), (lambda z: z.view(-1, 5))
+    for sequence, hook, lay in itertools.product(("mean", "max", "sum"), ("cross_entropy", "score"), laid):
+        with made(SEQUENCES, score="loss") as loader:
+            for batch in loader:
+                logits = torch.sin(torch.arange(len(batch) * 35).view(len(batch), 7, 5) * 0.7 + batch.ids.view(-1, 1, 1))
+                getattr(loader, hook)(lay(logits), batch, sequence=sequence)
+            loader.state_dict()
+            found.append(loader.importance())
     with made(ROWS, score="loss") as loader:
         for number, batch in enumerate(loader):
             if number % 2:
@@ -154,6 +155,16 @@ def beliefs():
         loader.state_dict()
         found.append(loader.importance())
     return found
+
+
+def no_launch_takes_a_tangent():
+    """Forward mode is for torch's own operators: a launch would lose the tangent without a word."""
+    z, target, q = torch.randn(8, 4), torch.arange(8) % 4, torch.rand(8, 4).softmax(1)
+    settings = -100, "mean", 0.0, False
+    with forward_ad.dual_level():
+        for logits, taken in ((z, True), (forward_ad.make_dual(z, z), False)):
+            assert _plans.FREE.cross_entropy(logits, target, *settings) is None
+            assert _losses.takes(logits, target, None, 0.0) == _probabilities.takes(logits, q, None, 0.0) == taken
 
 
 def native_calls(work):
@@ -246,6 +257,7 @@ def main():
         assert a_bad_target_is_told_later()
         a_hook_is_one_native_call()
         the_walk_is_the_documented_one()
+        no_launch_takes_a_tangent()
     assert violations() == "", violations()
     # A planted mistake: launches on a stream that nobody waits for.
     _cuda.raw_stream, ours = lambda index: 0, _cuda.raw_stream

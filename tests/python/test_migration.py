@@ -4,7 +4,7 @@ and the tests that it names are there."""
 import ast
 import importlib.util
 import inspect
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from pathlib import Path
 
 import numpy as np
@@ -86,10 +86,10 @@ def test_the_tests_that_are_named_are_there(rows):
         assert function.startswith("test_") and function in there.get(file, ()), test
 
 
-def test_a_batch_of_dicts_is_no_mapping_and_its_data_is():
-    """A Mapping's length is that of its keys, and what finds one makes another of its class."""
+def test_a_batch_of_dicts_is_a_mapping_as_long_as_its_samples_and_its_data_is_a_dict():
     samples = [{"a": torch.tensor([float(i)]), "b": i, "label": i} for i in range(8)]
     batch = next(iter(lf.Loader(samples, 5)))
-    assert not isinstance(batch, Mapping) and len(batch) == 5
-    assert isinstance(batch.data, dict) and dict(batch) == batch.data and {**batch} == batch.data
+    assert isinstance(batch, MutableMapping) and len(batch) == 5 and len(batch.keys()) == len(list(batch)) == 3
+    assert not isinstance(batch, dict) and isinstance(batch.data, dict)
+    assert dict(batch) == batch.data and {**batch} == batch.data
     assert (lambda **given: sorted(given))(**batch) == ["a", "b", "label"]

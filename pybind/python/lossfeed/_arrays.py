@@ -17,11 +17,11 @@ from ._columns import (
     known,
     per_document,
     per_sample,
-    own_means,
 )
 from ._documents import owned
 from ._errors import SampleError, SettingsError
 from ._memory import as_bytes, dtype_name, is_tensor, require_numpy, to_numpy
+from ._tokens import laid_out, sample_losses, token_losses
 
 if TYPE_CHECKING:
     from ._account import Account
@@ -33,25 +33,25 @@ def score(account: Account, logits: Any, batch: Batch, ignore_index: int, sequen
     check_sequence(sequence)
     check_ignored(ignore_index)
     numpy = require_numpy("scoring arrays")
-    documents = batch.documents
-    if documents is not None and owned(documents, batch.target):
+    documents, by_token, target = batch.documents, False, numpy.asarray(known(batch.target))
+    if hasattr(logits, "reshape"):
+        logits, target, by_token = laid_out(logits, target, batch)
+    if documents is not None and owned(documents, target):
         check_packed_logits(logits, documents)
         owners = numpy.asarray(documents.samples)
-        target = numpy.where(owners >= 0, numpy.asarray(batch.target), ignore_index)
+        target = numpy.where(owners >= 0, target, ignore_index)
         found = measure(logits, target.reshape(-1) if logits.ndim == 2 else target, ignore_index)
         _send(account, batch, per_document(numpy, found, owners.reshape(-1), len(batch), sequence))
         return
-    check_rows("logits", logits, len(batch))
-    found = measure(logits, numpy.asarray(known(batch.target)), ignore_index)
+    check_rows("logits", logits, len(logits) if by_token else len(batch))
+    found = measure(logits, target, ignore_index)
     _send(account, batch, found if len(found.loss) == len(batch) else per_sample(numpy, found, len(batch), sequence))
 
 
 def score_losses(account: Account, losses: Any, batch: Batch, grad_norms: Any) -> None:
     """See :meth:`lossfeed.Loader.score_losses`."""
-    if batch.documents is not None and owned(batch.documents, losses):
-        numpy = require_numpy("scoring arrays")
-        owners = numpy.asarray(batch.documents.samples).reshape(-1)
-        losses, grad_norms = own_means(numpy, owners, len(batch), losses, grad_norms)
+    if (tokens := token_losses(losses, batch)) is not None:
+        losses = sample_losses(require_numpy("scoring arrays"), tokens, batch)
     check_rows("losses", losses, len(batch))
     check_losses(losses, grad_norms)
     _send(account, batch, Columns(losses, grad_norms))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
 from . import _native, _mixing
@@ -30,7 +29,10 @@ class Batch(Of[D, Y]):
     ``pickle`` copies the fields: such a batch can be trained on, and is credited with no score.
     """
 
-    __slots__ = ("data", "target", "ids", "_weight", "_ticket", "_uses", "_mix", "_documents", "__weakref__")
+    __slots__ = ("data", "target", "ids", "_weight", "_ticket", "_uses", "_mix", "_documents", "_place", "__weakref__")
+
+    #: Which of the classes here it is, in a pickle.
+    _kind = "pair"
 
     data: D
     """``(B,)`` + the sample's shape, in the source's dtype; images are uint8 ``(B, height, width, channels)``, or
@@ -136,8 +138,9 @@ class Batch(Of[D, Y]):
         return self
 
     def __reduce__(self) -> Any:
-        fields = tuple(own(value) for value in (self.data, self.target, self.ids, self._weight))
-        return Apart, (*fields, len(self), self.epoch, self.number, own(self._mix), own(self._documents))
+        fields = own((self.data, self.target, self.ids, self._weight))
+        place = len(self), self.epoch, self.number
+        return _unpickled, (self._kind, *fields, *place, own(self._mix), own(self._documents))
 
     def copy_(self, other: Batch[Any, Any]) -> Batch[D, Y]:
         """Takes over the samples of `other`, a batch of the same shapes, on the current stream without a wait.
@@ -157,7 +160,7 @@ class Batch(Of[D, Y]):
                 "packed batches differ in what lies where, and a graph needs batches that are made alike: fill up, pad=0"
             )
         for name in ("data", "target", "ids", "_weight", "_mix"):
-            mine, theirs = list(_arrays(getattr(self, name))), list(_arrays(getattr(other, name)))
+            mine, theirs = list(arrays_in(getattr(self, name))), list(arrays_in(getattr(other, name)))
             shapes = [tuple(array.shape) for array in mine], [tuple(array.shape) for array in theirs]
             if shapes[0] != shapes[1]:
                 said = [shape[0] if len(shape) == 1 else shape for shape in shapes]
@@ -183,13 +186,13 @@ class Batch(Of[D, Y]):
 class Whole(Batch[Any, Any]):
     """A batch of samples that are no pairs: its data is made as they are.
 
-    Of dicts: ``batch["image"]``, ``"image" in batch``, ``batch.items()``, ``model(**batch)``; iterating it gives the
-    keys. Of tuples and lists: ``a, b, c = batch`` and ``batch[0]``; of named ones, ``batch.name`` too. ``batch["data"]``,
-    ``"target"``, ``"ids"`` and ``"weight"`` are there too, where no key of the samples has that name. ``len(batch)`` stays
-    the number of samples.
+    Of tuples and lists: ``a, b, c = batch`` and ``batch[0]``; of named ones, ``batch.name`` too. ``batch["data"]``,
+    ``"target"``, ``"ids"`` and ``"weight"`` are there too. ``len(batch)`` stays the number of samples.
     """
 
     __slots__ = ()
+
+    _kind = "whole"
 
     data: Any
     """The samples' own tree: dicts, tuples and lists with a tensor in the place of each array or number (``(B,)`` + its
@@ -204,57 +207,30 @@ class Whole(Batch[Any, Any]):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.data if isinstance(self.data, (Mapping, tuple, list)) else (self.data,))
+        return iter(self.data if isinstance(self.data, (tuple, list)) else (self.data,))
 
     def __getitem__(self, key: Any) -> Any:
-        """A part of the samples, by key or position; or a field by its name."""
-        if isinstance(self.data, Mapping):
-            if key in self.data:
-                return self.data[key]
-            if key not in FIELDS:
-                raise KeyError(f"{key!r} is no key of these samples: they have {list(self.data)}")
-            return getattr(self, key)
+        """A part of the samples, by position; or a field by its name."""
         if isinstance(key, str) and key in FIELDS:
             return getattr(self, key)
         return (self.data if isinstance(self.data, (tuple, list)) else (self.data,))[key]
 
-    def _mapping(self) -> Mapping[Any, Any]:
-        if not isinstance(self.data, Mapping):
-            raise TypeError(f"these samples are no dicts but {type(self.data).__name__}: use batch.data")
-        return self.data
-
     def keys(self) -> Any:
-        """The samples' keys; what ``**batch`` passes."""
-        return self._mapping().keys()
-
-    def values(self) -> Any:
-        """What lies under the samples' keys."""
-        return self._mapping().values()
-
-    def items(self) -> Any:
-        """Both."""
-        return self._mapping().items()
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        """What lies under a key of the samples, or `default`."""
-        return self._mapping().get(key, default)
+        """Refused: these samples have none."""
+        raise TypeError(f"these samples are no dicts but {type(self.data).__name__}: use batch.data")
 
     def __contains__(self, key: object) -> bool:
-        return key in self.data if isinstance(self.data, Mapping) else any(key is part for part in self)
-
-    def __reduce__(self) -> Any:
-        fields = tuple(own(value) for value in (self.data, self.target, self.ids, self._weight))
-        return ApartWhole, (*fields, len(self), self.epoch, self.number, own(self._mix), own(self._documents))
+        return any(key is part for part in self)
 
     def __repr__(self) -> str:
-        kind = list(self.data) if isinstance(self.data, Mapping) else type(self.data).__name__
+        kind = type(self.data).__name__
         return f"<lossfeed.Batch {self.number} of epoch {self.epoch}: {len(self)} samples of {kind}>"
 
 
 class Apart(Batch[Any, Any]):
     """A batch that came out of a pickle: it belongs to no loader of this process."""
 
-    __slots__ = ("_place",)
+    __slots__ = ()
 
     def __init__(
         self,
@@ -316,7 +292,7 @@ class Apart(Batch[Any, Any]):
 
     def __reduce__(self) -> Any:
         fields = self.data, self.target, self.ids, self._weight
-        return Apart, (*fields, *self._place, self._mix, self._documents)
+        return _unpickled, (self._kind, *fields, *self._place, self._mix, self._documents)
 
 
 class ApartWhole(Whole, Apart):
@@ -324,9 +300,22 @@ class ApartWhole(Whole, Apart):
 
     __slots__ = ()
 
-    def __reduce__(self) -> Any:
-        fields = self.data, self.target, self.ids, self._weight
-        return ApartWhole, (*fields, *self._place, self._mix, self._documents)
+
+#: What a pickled batch of each kind becomes.
+APART: dict[str, type[Apart]] = {"pair": Apart, "whole": ApartWhole}
+
+
+def _unpickled(kind: str, *parts: Any) -> Apart:
+    return APART[kind](*parts)
+
+
+def shown_as_batch(*kinds: type) -> None:
+    """Names `kinds` as users know them."""
+    for kind in kinds:
+        kind.__module__, kind.__name__, kind.__qualname__ = "lossfeed", "Batch", "Batch"
+
+
+shown_as_batch(Batch, Whole, Apart, ApartWhole)
 
 
 def mapped(change: Callable[[Any], Any], value: Any, able: str) -> Any:
@@ -371,7 +360,7 @@ def own(value: Any) -> Any:
     return mapped(copied, value, "shape")
 
 
-def _arrays(value: Any) -> Iterator[Any]:
+def arrays_in(value: Any) -> Iterator[Any]:
     """All arrays and tensors in it."""
     found: list[Any] = []
     mapped(lambda array: found.append(array), value, "shape")

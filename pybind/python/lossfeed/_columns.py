@@ -74,8 +74,9 @@ def check_logits(logits: Any, target: Any) -> tuple[int, tuple[int, ...]]:
             f"target must hold class indices of an integer type, not {kind or type(target).__name__}"
         )
     if tuple(target.shape) != wanted:
+        last = f", or {shape[:2]} with logits.transpose(1, 2) if the last axis are the classes" if len(shape) == 3 else ""
         raise SettingsError(
-            f"target of shape {tuple(target.shape)} does not fit logits of shape {shape}: it must be {wanted}"
+            f"target of shape {tuple(target.shape)} does not fit logits of shape {shape}: it must be {wanted}{last}"
         )
     classes = shape[0] if len(shape) == 1 else shape[1]
     if classes == 0:
@@ -121,9 +122,11 @@ def wrong_rows(name: str, values: Any, samples: int) -> SettingsError:
     if not shape:
         kind = type(values).__name__
         return SettingsError(f"{name} must be a torch tensor or NumPy array with one row a sample, not {kind}")
+    several = name == "logits" and len(shape) == 2 and 0 < samples < shape[0] and shape[0] % samples == 0
+    tokens = f", or {shape[0]} tokens with target= of shape {(samples, shape[0] // samples)}" if several else ""
     return SettingsError(
         f"{name} of shape {shape} for a batch of {samples} samples: give one row a sample of this very batch, in its "
-        "order"
+        f"order{tokens}"
     )
 
 
@@ -195,20 +198,11 @@ def summed(xp: Any, owner: Any, values: Any, count: int) -> Any:
     return xp.bincount(place, weights=values, minlength=count + 1).astype(values.dtype)[:count]
 
 
-def own_means(xp: Any, owner: Any, count: int, losses: Any, grad_norms: Any) -> tuple[Any, Any]:
-    """Losses of packed tokens, ``(rows, length)``, as means over each sample's own tokens; NaN of a sample without any.
-
-    Raises:
-        SettingsError: norms beside them, which are one a sample.
-    """
-    if grad_norms is not None:
-        raise SettingsError(
-            f"losses of shape {tuple(losses.shape)} are a number a token of a packed batch, and grad_norms one a sample: take "
-            "the samples' losses too, by batch.documents.samples"
-        )
+def own_means(xp: Any, owner: Any, count: int, losses: Any) -> Any:
+    """Losses of tokens as means over each sample's own; NaN of a sample without any."""
     flat = losses.reshape(-1)
     share = summed(xp, owner, xp.ones_like(flat), count)
-    return summed(xp, owner, flat, count) / xp.where(share > 0, share, xp.nan), None
+    return summed(xp, owner, flat, count) / xp.where(share > 0, share, xp.nan)
 
 
 def check_packed_logits(logits: Any, documents: Any) -> None:

@@ -98,7 +98,7 @@ def sample_losses(
         owner, samples = owners
         tokens = owner.shape[0]
         width = losses.numel() // tokens
-        mine, _ = own_means(torch, owner, samples, losses.reshape(tokens, -1).mean(1), None)
+        mine = own_means(torch, owner, samples, losses.reshape(tokens, -1).mean(1))
         squares = slope.detach().square().reshape(tokens, -1).sum(1)
         elements = summed(torch, owner, torch.ones_like(squares), samples) * width
         return mine, summed(torch, owner, squares, samples).sqrt() / torch.where(elements > 0, elements, torch.nan)

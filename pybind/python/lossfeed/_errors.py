@@ -9,6 +9,7 @@ import builtins as _builtins
 __all__ = [
     "Error",
     "SettingsError",
+    "KeywordError",
     "SourceError",
     "OutageError",
     "SampleError",
@@ -29,6 +30,10 @@ class Error(Exception):
 
 class SettingsError(Error, ValueError):
     """A setting or argument is wrong: change it."""
+
+
+class KeywordError(SettingsError, TypeError):
+    """A keyword that is not taken: the message names the one that was meant, or whose it is."""
 
 
 class SourceError(Error, OSError):

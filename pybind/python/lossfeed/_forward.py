@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, overload
 
 import torch
+from torch.autograd import forward_ad
 
 from ._columns import Columns
 
@@ -59,6 +60,14 @@ KINDS = {
 def real_dtype(logits: torch.Tensor) -> torch.dtype:
     """The precision of the arithmetic: float64 for float64 logits, else float32."""
     return torch.float64 if logits.dtype == torch.float64 else torch.float32
+
+
+def has_tangent(*tensors: torch.Tensor | None) -> bool:
+    """Whether one of them carries a tangent of :mod:`torch.autograd.forward_ad`: torch's own operators know what to do
+    with it. A compiler sees none."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return False
+    return any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
 
 
 def class_rows(logits: torch.Tensor) -> torch.Tensor:

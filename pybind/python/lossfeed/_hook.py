@@ -30,6 +30,7 @@ from ._documents import owned
 from ._errors import SettingsError
 from ._forward import Reduction, class_rows
 from ._keywords import choice, flag, real
+from ._tokens import laid_out, sample_losses, token_losses
 from ._ways import Way, choose
 
 if TYPE_CHECKING:
@@ -46,9 +47,10 @@ def score(account: Account, logits: Any, batch: Batch, ignore_index: int, sequen
     check_sequence(sequence)
     check_ignored(ignore_index)
     target = _beside(known(batch.target), logits.device)
+    logits, target, by_token = laid_out(logits, target, batch)
     packed = _owners(batch, target)
     if packed is None:
-        check_rows("logits", logits, batch.ids.shape[0])
+        check_rows("logits", logits, logits.shape[0] if by_token else batch.ids.shape[0])
     else:
         target = _packed_target(logits, target, packed, batch, ignore_index)
     check_logits(logits, target)
@@ -57,8 +59,8 @@ def score(account: Account, logits: Any, batch: Batch, ignore_index: int, sequen
 
 def score_losses(account: Account, losses: Any, batch: Batch, grad_norms: Any) -> None:
     """See :meth:`lossfeed.Loader.score_losses`."""
-    if (packed := _owners(batch, losses)) is not None:
-        losses, grad_norms = own_means(torch, packed, batch.ids.shape[0], losses.detach(), grad_norms)
+    if (tokens := token_losses(losses, batch)) is not None:
+        losses = sample_losses(torch, tokens.detach(), batch)
     check_rows("losses", losses, batch.ids.shape[0])
     check_losses(losses, grad_norms)
     norms = None if grad_norms is None else grad_norms.detach()
@@ -97,12 +99,16 @@ def cross_entropy(
     if not isinstance(label_smoothing, (int, float)) or not 0.0 <= label_smoothing <= 1.0:
         real("label_smoothing", label_smoothing, 0.0, 1.0)
     target = known(batch.target if target is None else target)
-    packed = _owners(batch, target)
-    if not isinstance(logits, torch.Tensor) or (packed is None and logits.shape[:1] != (samples,)):
+    if not isinstance(logits, torch.Tensor):
         _check_tensor("logits", logits, samples, "; score NumPy logits with loader.score")
     target = _beside(target, logits.device)
     if not target.is_floating_point():
         target = target.to(torch.int64)
+    of_tokens = logits.shape[:-1]
+    logits, target, by_token = laid_out(logits, target, batch)
+    packed = _owners(batch, target)
+    if packed is None and not by_token and logits.shape[:1] != (samples,):
+        _check_tensor("logits", logits, samples)
     if packed is not None:
         packed = _beside(packed, logits.device)
         target = _packed_target(logits, target, packed, batch, ignore_index)
@@ -138,7 +144,7 @@ def cross_entropy(
             _score(way, logits, target, ignore_index, sequence, packed, samples)
 
     if mix is not None:
-        partner = _beside(known(mix.target), logits.device).to(target.dtype)
+        partner = _beside(known(mix.target), logits.device).to(target.dtype).reshape(target.shape)
         if takes:
             other = _losses.row_losses(logits, partner, *settings_of_rows)
             more, its_share = other.term, other.share
@@ -150,6 +156,7 @@ def cross_entropy(
         terms, share = lam * terms + (1 - lam) * more, lam * share + (1 - lam) * its_share
     if weighted:
         terms = terms * _weights(batch, logits.device, terms.numel() // max(1, samples), packed)
+    shape = tuple(of_tokens) if by_token else shape
     return _losses.reduced(terms, share, reduction, shape).to(_losses.result_dtype(logits))
 
 
@@ -191,6 +198,8 @@ def loss(
 def weighted_mean(account: Account, losses: Any, batch: Batch, grad_norms: Any) -> torch.Tensor:
     """See :meth:`lossfeed.Loader.weighted_mean`."""
     samples = batch.ids.shape[0]
+    tokens = token_losses(losses, batch)
+    losses = losses if tokens is None else tokens
     packed = _owners(batch, losses)
     if not isinstance(losses, torch.Tensor) or (packed is None and losses.shape[:1] != (samples,)):
         found = f"shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else type(losses).__name__
@@ -205,12 +214,12 @@ def weighted_mean(account: Account, losses: Any, batch: Batch, grad_norms: Any) 
     if packed is not None:
         packed = _beside(packed, losses.device)
         tokens = losses if losses.dim() == 2 else losses.flatten(2).mean(2)
-        mine, grad_norms = own_means(torch, packed, samples, tokens, grad_norms)
-        score_losses(account, mine, batch, grad_norms)
+        mine: torch.Tensor = own_means(torch, packed, samples, tokens)
+    else:
+        mine = losses if losses.dim() == 1 else losses.flatten(1).mean(1)
+    score_losses(account, mine if tokens is None else tokens, batch, grad_norms)
+    if packed is not None:
         mine = torch.where(_empty(packed, batch, mine.device), torch.zeros_like(mine), mine)
-        return (mine * _weights(batch, mine.device, 1)).mean()
-    mine = losses if losses.dim() == 1 else losses.flatten(1).mean(1)
-    score_losses(account, mine, batch, grad_norms)
     return (mine * _weights(batch, mine.device, 1)).mean()
 
 

@@ -11,13 +11,14 @@ from ._errors import SettingsError
 from ._keywords import choice, flag, real, whole
 from ._memory import is_array, is_tensor
 from ._resize import find as find_resize, size
+from ._spelled import Spelled
 
 if TYPE_CHECKING:
     import numpy
     import torch
 
 
-class ImageTransform:
+class ImageTransform(Spelled):
     """Crop, flip and normalise images, after the cache: ``lf.Loader(data, transform=lf.ImageTransform("float32",
     mean=…, std=…))``.
 

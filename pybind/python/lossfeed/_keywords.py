@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import multiprocessing
@@ -19,6 +18,7 @@ from . import _native
 from ._errors import SettingsError, UsageError
 from ._memory import torch_loaded
 from ._sizes import parse_bytes
+from ._spelled import nearest
 
 W = TypeVar("W", bound=str)
 
@@ -53,6 +53,8 @@ REFUSED = {
 }
 
 
+#: How alike a word must be that stands among few others: the others are named too.
+_WORD = 0.83
 #: Times are at most this: thirty years, which no clock overflows at.
 _LONGEST_S = 1e9
 
@@ -125,7 +127,8 @@ def seconds(name: str, value: Any) -> float:
 def choice(name: str, value: Any, *allowed: W) -> W:
     """One of a few words."""
     if not isinstance(value, str) or value not in allowed:
-        raise SettingsError(f"{name}={value!r} is unknown: use {', '.join(allowed[:-1])} or {allowed[-1]}")
+        near = _nearest(value, allowed, _WORD) if isinstance(value, str) else ""
+        raise SettingsError(f"{name}={value!r} is unknown{near}: use {', '.join(allowed[:-1])} or {allowed[-1]}")
     return allowed[allowed.index(value)]
 
 
@@ -203,10 +206,24 @@ def _check_sampler(settings: dict[str, Any]) -> None:
         raise SettingsError(f"sampler {name}: {option}={settings[option]!r} {said}")
 
 
-def _nearest(typed: Any, known: Iterable[str]) -> str:
+def _nearest(typed: Any, known: Iterable[str], least: float = 0.6) -> str:
     """ (did you mean 'kappa'?), if something known is near."""
-    found = difflib.get_close_matches(str(typed), list(known), 1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    found = nearest(typed, known, least)
+    return f" (did you mean {found!r}?)" if found else ""
+
+
+def policy(value: Any) -> str | None:
+    """The name of a policy that a training run can use."""
+    if value is None:
+        return None
+    live = [name for name, _, is_live, _ in _native.cache_policies() if is_live]
+    if (name := str(value)) in live:
+        return name
+    if any(name == found for found, *_ in _native.cache_policies()):
+        raise SettingsError(
+            f"policy={name!r} needs the whole future, and is one of the `lossfeed replay` command's: use {', '.join(live)}"
+        )
+    raise SettingsError(f"policy={value!r} is unknown{_nearest(name, live, _WORD)}: use {', '.join(live)}")
 
 
 def seed(value: Any, generator: Any) -> int | None:

@@ -8,14 +8,14 @@ import warnings
 import weakref
 from typing import Any, Callable, Iterable, Mapping
 
-from . import _arrays, _closing, _exchange, _given, _keywords, _making, _native, _opened, _readers, _states, _streams, _words
+from . import _closing, _exchange, _given, _keywords, _making, _native, _opened, _readers, _states, _streams, _words
 from ._asked import Asked, Keywords
 from ._batch import Batch
 from ._errors import Error, ResumeWarning
+from ._fitting import take_up
 from ._generic import D, Of, Y
 from ._half import torch_half
 from ._images import ImageTransform
-from ._memory import is_tensor
 from ._data import Data
 from ._own_losses import OwnLosses
 from ._packed import Packed
@@ -200,6 +200,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         #: The dataset of a loader whose worker processes read it, once somebody looks at it.
         self._opened: Data | None = None
         self._pass: weakref.ref[Pass[D, Y]] | None = None
+        self._resumed = False  # whether a state was loaded
         self._group: Any = None
         self._process = Process()
         _closing.live.add(self)
@@ -262,6 +263,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         return Pass(self._line, self._begin)
 
     def _begin(self, started: Pass[D, Y]) -> int:
+        if self._given is not None:
+            take_up(self, again=False)  # Lightning tells the user's sampler the epoch, and not this loader
         engine = self._account.engine()
         if self._settings["exchange"]:
             self.exchange(self._group)
@@ -312,30 +315,6 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
 
     # ---- scores ----------------------------------------------------------------------------------------------------
 
-    def score(
-        self, logits: Any, batch: Batch[Any, Any], ignore_index: int = -100, *, sequence: _words.Sequence = "mean"
-    ) -> None:
-        """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing. Can be
-        captured in a CUDA graph once it has run outside of one; what a graph reads of the batch stays until the
-        loader is closed.
-
-        Args:
-            logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch, rows in its order; torch or NumPy, on any
-                device.
-            batch: the batch as delivered. It is scored once; scoring it again changes nothing and is counted
-                (``scores_repeated_total``).
-            ignore_index: rows with this target get no score.
-            sequence: how the losses of ``(B, C, T)`` logits become the loss of a sample: ``"mean"``, ``"max"`` or
-                ``"sum"`` over its positions that are not ignored. Logits ``(B, T, V)`` of a language model are passed
-                as ``logits.transpose(1, 2)``, without a copy; packed ones so too, or ``(rows · length, V)``.
-
-        Raises:
-            SettingsError: logits of another length or shape. SampleError: a target outside the classes.
-            UsageError: a batch of another loader.
-        """
-        module = torch_half("score").hook if is_tensor(logits) else _arrays
-        module.score(self._account, logits, self._own(batch), ignore_index, sequence)
-
     def cross_entropy(
         self,
         logits: Any,
@@ -360,9 +339,10 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         sum(c_i) over rows that are not ignored, ``"sum"`` is sum(w_i c_i l_i), ``"none"`` is w_i c_i l_i.
 
         Args:
-            logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch.
+            logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch; of a language model as for :meth:`score`.
             target: other targets than ``batch.target``, of the same samples: class indices, or probabilities in the
-                shape of ``logits`` (mixing, distillation; their cross entropy is then the score).
+                shape of ``logits`` (mixing, distillation; their cross entropy is then the score). ``(B · T,)`` beside
+                ``(B · T, C)`` logits too, where the samples are rows of T integers or more.
             weighted: False leaves the batch's weights out: a biased mean, as plain training on these draws would have.
             sequence: as for :meth:`score`; it steers the scores, not the loss.
             overwrite_logits: as for :func:`lossfeed.cross_entropy`.
@@ -451,6 +431,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         """
         note = (engine := self._account.engine()).load_states(_states.of_engines(state))
         self._line.seed = engine.seed() or 0
+        self._resumed = True
         if note is not None:
             warnings.warn(note, ResumeWarning, stacklevel=2)
 

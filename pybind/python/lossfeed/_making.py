@@ -262,7 +262,7 @@ def _settings(
         "crop": delivery.crop,
         "jitter": delivery.jitter,
         "augment": delivery.augment,
-        "policy": None if asked.policy is None else str(asked.policy),
+        "policy": _keywords.policy(asked.policy),
         "sampler": sampler,
         "score": asked.score,
         "smoothing": None if asked.smoothing is None else _keywords.real("smoothing", asked.smoothing),

@@ -20,9 +20,11 @@ from ._raw import of_records
 from ._records import are_files, is_file, of_files
 from ._resize import Resize, find as find_resize
 from ._sizes import parse_bytes
+from ._spelled import spelled
 from ._structure import TARGET_KEYS
 
 
+@spelled
 def open(
     data: Any,
     *,

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any, Iterator
 
 from ._errors import UsageError
+from ._fitting import take_up
 
 
 class Order:
@@ -47,7 +48,8 @@ class Order:
         return iter(self._loader._plan()[0])
 
     def set_epoch(self, epoch: int) -> None:
-        """As :meth:`lossfeed.Loader.set_epoch`."""
+        """As :meth:`lossfeed.Loader.set_epoch`; a state that Lightning has kept is loaded before."""
+        take_up(self._loader, again=True)
         self._loader.set_epoch(epoch)
 
     def __eq__(self, other: object) -> bool:

@@ -1,11 +1,11 @@
-"""Losses of the user's own: scores of a batch, and its unbiased mean."""
+"""Beside losses of the user's own: scores of a batch, and its unbiased mean."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from . import _arrays
+from . import _arrays, _words
 from ._account import Account
 from ._batch import Batch
 from ._errors import UsageError
@@ -14,17 +14,42 @@ from ._memory import is_tensor
 
 
 class OwnLosses:
-    """What a :class:`lossfeed.Loader` makes of losses that it has not taken itself."""
+    """What a :class:`lossfeed.Loader` makes of logits and losses beside which it takes no loss itself."""
 
     _account: Account
+
+    def score(
+        self, logits: Any, batch: Batch[Any, Any], ignore_index: int = -100, *, sequence: _words.Sequence = "mean"
+    ) -> None:
+        """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing. Can be
+        captured in a CUDA graph once it has run outside of one; what a graph reads of the batch stays until the
+        loader is closed.
+
+        Args:
+            logits: ``(B, C)`` or ``(B, C, d1, …)`` of this very batch, rows in its order; torch or NumPy, on any
+                device. Of ``(B, T)`` targets also ``(B, T, C)``, unless T is C, and ``(B · T, C)``.
+            batch: the batch as delivered. It is scored once; scoring it again changes nothing and is counted
+                (``scores_repeated_total``).
+            ignore_index: rows with this target get no score.
+            sequence: how the losses of ``(B, C, T)`` logits become the loss of a sample: ``"mean"``, ``"max"`` or
+                ``"sum"`` over its positions that are not ignored. Packed logits are ``(rows, length, C)``, ``(rows, C,
+                length)`` or ``(rows · length, C)``.
+
+        Raises:
+            SettingsError: logits of another length or shape. SampleError: a target outside the classes.
+            UsageError: a batch of another loader.
+        """
+        module = torch_half("score").hook if is_tensor(logits) else _arrays
+        module.score(self._account, logits, self._own(batch), ignore_index, sequence)
 
     def score_losses(self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None) -> None:
         """Scores a batch from per-sample losses you hold already (regression, sequences, objectives of your own).
 
         Args:
-            losses: ``(B,)`` floats of this very batch, torch (any device) or NumPy; of a packed one also ``(rows,
-                length)``, a number a token, of which a sample has the mean. They become importance as they are;
-                NaN and infinite ones are no scores and are counted (``scores_unranked_total``).
+            losses: ``(B,)`` floats of this very batch, torch (any device) or NumPy. Of sequences also a number a token,
+                ``(B, T)``, ``(B · T,)`` or, packed, ``(rows, length)``: a sample has the mean of those whose
+                ``batch.target`` is not -100. They become importance as they are; NaN and infinite ones are no scores and
+                are counted (``scores_unranked_total``).
             grad_norms: ``(B,)`` floats, if you can bound each sample's gradient: with ``score="gradient_norm"`` they
                 become the importance.
 
@@ -41,7 +66,8 @@ class OwnLosses:
         Args:
             losses: ``(B, …)`` of this very batch, a torch tensor, before any reduction: what torch's losses give with
                 ``reduction="none"``. A sample's loss is the mean over what follows its row, or, of packed samples
-                ``(rows, length, …)``, over its own tokens.
+                ``(rows, length, …)``, over its own tokens; ``(B · T,)`` of sequences is read as ``(B, T)``. Its score is
+                that mean too, of a number a token as for :meth:`score_losses`.
             grad_norms: as for :meth:`score_losses`.
 
         Returns:
@@ -52,7 +78,8 @@ class OwnLosses:
 
     def _own(self, batch: Any) -> Batch[Any, Any]:
         if not isinstance(batch, Batch):
-            hint = "; under Accelerate that of lossfeed.accelerate.Batches(loader)" if "accelerate" in sys.modules else ""
+            hint = "; batch.to(device) moves one and keeps its samples" if isinstance(batch, dict) else ""
+            hint += "; under Accelerate that of lossfeed.accelerate.Batches(loader)" if "accelerate" in sys.modules else ""
             raise UsageError(
                 f"{type(batch).__name__} is no batch of this loader: pass the batch as the loop variable gave it{hint}"
             )

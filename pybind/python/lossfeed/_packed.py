@@ -11,6 +11,7 @@ from typing import NamedTuple, Sequence
 from . import _words
 from ._errors import SampleError, SettingsError
 from ._keywords import choice, whole
+from ._spelled import Spelled
 
 #: What packing can put beside the samples' own keys, and what each is: a field of `Documents`, in which dtype.
 KEYS = {
@@ -27,7 +28,7 @@ KEYS = {
 
 
 @dataclass(frozen=True)
-class Packed:
+class Packed(Spelled):
     """How samples of varying length are packed: ``Loader(pad=Packed(…))``. ``pad="packed"`` is ``Packed()``.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ._batch import FIELDS, Apart, Whole, own
+from ._batch import APART, FIELDS, Apart, Whole, shown_as_batch
 
 _OPERATORS = (
     *(f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
@@ -21,6 +21,8 @@ class Plain(Whole):
     """
 
     __slots__ = ()
+
+    _kind = "plain"
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.data)
@@ -52,10 +54,6 @@ class Plain(Whole):
         array = numpy.asarray(self.data, dtype)
         return array.copy() if copy else array
 
-    def __reduce__(self) -> Any:
-        fields = tuple(own(value) for value in (self.data, self.target, self.ids, self._weight))
-        return ApartPlain, (*fields, len(self), self.epoch, self.number, own(self._mix), own(self._documents))
-
     def __repr__(self) -> str:
         return (
             f"<lossfeed.Batch {self.number} of epoch {self.epoch}: {len(self)} samples, data "
@@ -68,9 +66,9 @@ class ApartPlain(Plain, Apart):
 
     __slots__ = ()
 
-    def __reduce__(self) -> Any:
-        fields = self.data, self.target, self.ids, self._weight
-        return ApartPlain, (*fields, *self._place, self._mix, self._documents)
+
+APART["plain"] = ApartPlain
+shown_as_batch(Plain, ApartPlain)
 
 
 def _unwrapped(value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import forward_ad
 
 from . import _cuda, _native
 from ._columns import LOGIT_DTYPES, RANK_BASE
@@ -137,7 +138,8 @@ class Plans:
         # Inside vmap, grad and their like the tensors stand for others.
         if plan is None or logits.is_neg() or torch._C._functorch.peek_interpreter_stack() is not None:
             return None
-        if batch is not None and len(batch._ticket) != key[0][0]:
+        # A launch has no tangent; who sees whether there is one comes after.
+        if forward_ad._current_level >= 0 or (batch is not None and len(batch._ticket) != key[0][0]):
             return None
         # The kernels read weights as they lie: a batch that was moved to another dtype has others.
         if sample_weight is not None and not (

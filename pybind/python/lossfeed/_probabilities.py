@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import _cuda, _native
-from ._forward import class_rows, readable, real_dtype
+from ._forward import class_rows, has_tangent, readable, real_dtype
 from ._memory import dtype_name
 
 
@@ -17,7 +17,7 @@ def takes(logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | Non
         return False
     fits = target.shape == logits.shape and target.dtype == logits.dtype and target.device == logits.device
     # The gradient at the probabilities is torch's affair.
-    if not fits or target.requires_grad or not logits.is_floating_point() or logits.dim() == 0 or logits.numel() == 0:
+    if not fits or target.requires_grad or has_tangent(logits, target, weight) or not logits.is_floating_point() or logits.dim() == 0 or logits.numel() == 0:
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None or not 0.0 <= label_smoothing <= 1.0:
         return False

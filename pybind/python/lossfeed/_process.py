@@ -6,6 +6,7 @@ import os
 from typing import Any, Callable, NoReturn, SupportsIndex
 
 from ._errors import UsageError
+from ._spelled import Spelled
 
 
 class Process:
@@ -21,7 +22,7 @@ class Process:
         return self._pid == os.getpid()
 
 
-class MadeAgain:
+class MadeAgain(Spelled):
     """What is pickled and copied as what it was made from: the other process makes it anew, with threads, memory and a
     position of its own. What it was given must pickle, and says so itself where it does not."""
 

@@ -13,6 +13,7 @@ from ._errors import DeviceError, SettingsError, UsageError
 from ._keywords import device as device_name, whole
 from ._memory import is_array, is_tensor, require_torch
 from ._process import OfThisProcess
+from ._spelled import spelled
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ class _Raised:
         self.error = error
 
 
+@spelled
 def stage(iterable: Iterable[T], device: Any = "cpu", depth: int = 3) -> Staged[T]:
     """Iterates `iterable` in a background thread and has its batches ready on `device`, up to `depth` ahead.
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch.utils import _pytree
 
 from ._batch import Batch, Whole
+from ._keyed import Keyed
 from ._mixing import Mix
 from ._plain import Plain
 
@@ -38,5 +39,5 @@ def _unflatten(fields: Any, whose: _Whose) -> Batch:
     return kind(data, target, ids, weight, ticket, uses, mix, documents)
 
 
-for kind in (Batch, Whole, Plain):
-    _pytree.register_pytree_node(kind, _flatten, _unflatten, serialized_type_name=f"lossfeed.{kind.__name__}")
+for kind in (Batch, Whole, Keyed, Plain):
+    _pytree.register_pytree_node(kind, _flatten, _unflatten, serialized_type_name=f"lossfeed.Batch.{kind._kind}")

@@ -10,6 +10,7 @@ from . import _native
 from ._batch import Batch, Whole, moved, own
 from ._documents import Documents
 from ._errors import SampleError, SettingsError
+from ._keyed import Keyed
 from ._memory import as_bytes, require_numpy, to_numpy, to_torch
 from ._packed import Packed
 from ._packer import Packer
@@ -48,7 +49,10 @@ class Fields(NamedTuple):
 
     def batch(self, ticket: _native.Ticket, uses: Any) -> Batch[Any, Any]:
         """The batch of them."""
-        kind: type[Batch[Any, Any]] = Batch if self.paired else Plain if hasattr(self.data, "shape") else Whole
+        kind: type[Batch[Any, Any]] = Batch
+        if not self.paired:
+            # A TensorDict is a mapping with a shape.
+            kind = Plain if hasattr(self.data, "shape") else Keyed if isinstance(self.data, Mapping) else Whole
         return kind(self.data, self.target, self.ids, self.weight, ticket, uses, None, self.documents)
 
 
