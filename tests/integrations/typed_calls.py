@@ -60,7 +60,7 @@ def wrong(data: lf.Data, loader: lf.Loader, batch: lf.Batch, logits: torch.Tenso
     lf.Packed(64, place="first")  # type: ignore[arg-type]
     lf.Loader(data, num_workers="many")  # type: ignore[arg-type]
     lf.Loader(data, batch_size="64")  # type: ignore[arg-type]
-    lf.Loader(data, worker_init_fn=print)  # type: ignore[arg-type]
+    lf.Loader(data, worker_init_fn=3)  # type: ignore[arg-type]
     lf.Loader(data, transform="flip")  # type: ignore[arg-type]
     lf.Loader(data, suffle=True)  # type: ignore[call-arg]
     lf.open(data, batch_size=64)  # type: ignore[call-arg]

@@ -187,24 +187,26 @@ def test_a_position_stays_until_another_pass_begins(numbers):
     assert resumed.epoch == 1
 
 
-def test_closing_from_another_thread_in_mid_pass_is_an_error_and_no_end(numbers):
+@pytest.mark.parametrize("thread_safe,workers", [(True, 1), (False, 1), (False, "auto")])
+def test_closing_from_another_thread_in_mid_pass_is_an_error_and_no_end(thread_safe, workers):
     started = threading.Event()
 
     class Slow(torch.utils.data.Dataset):
         def __len__(self):
-            return 64
+            return 256
 
         def __getitem__(self, i):
-            started.set()
-            time.sleep(0.002)
+            time.sleep(0.01)
             return torch.zeros(3), 0
 
-    loader = lf.Loader(Slow(), 4, num_workers=1)
+    dataset = Slow()
+    dataset.thread_safe = thread_safe
+    loader = lf.Loader(dataset, 4, num_workers=workers)
     closing = threading.Thread(target=lambda: (started.wait(), loader.close()))
     closing.start()
     with pytest.raises(lf.UsageError, match="closed"):
         for _ in loader:
-            pass
+            started.set()
     closing.join()
 
 

@@ -100,7 +100,6 @@ def own_seed(worker):
         {"batch_size": 4, "num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork"},
         {"batch_size": None, "num_workers": 2, "worker_init_fn": own_seed},
     ],
-    ids=str,
 )
 def test_batches_are_torchs_epoch_after_epoch(keywords):
     for stream in (Shared(), ChainDataset([Shared(), Shared()])):

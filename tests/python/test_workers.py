@@ -129,7 +129,7 @@ REFUSED = {
 def test_what_torchs_default_collate_refuses_is_refused_and_says_what_to_write(make, workers):
     with pytest.raises((TypeError, RuntimeError, ValueError)):
         list(DataLoader(Made(make), 4))
-    with pytest.raises(lf.SampleError, match=r"items \[0, 1, 2, 3\] cannot be collated: .*give collate_fn="):
+    with pytest.raises(lf.SampleError, match=r"batch 0 of epoch 0: items \[0, 1, 2, 3\] of the dataset cannot be collated: .*give collate_fn="):
         list(lf.Loader(Made(make), 4, num_workers=workers))
 
 

@@ -60,9 +60,9 @@ def _alike(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(map(_alike, a, b))
     if is_tensor(a) or is_array(a):
         return a.shape == b.shape and bytes(as_bytes(a)) == bytes(as_bytes(b))
-    if hasattr(a, "__dict__") and type(a).__eq__ is object.__eq__:
-        return _alike(vars(a), vars(b))
-    return type(a).__eq__ is object.__eq__ or bool(a == b)
+    if "__eq__" in vars(type(a)) or not hasattr(a, "__dict__"):
+        return bool(a == b) or type(a).__eq__ is object().__eq__
+    return _alike(vars(a), vars(b))
 
 
 def refuse_random_items(data: Data) -> None:

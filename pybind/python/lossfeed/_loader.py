@@ -462,9 +462,9 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         if engine is None or not self._process.is_this():
             return []
         self._account.close()
+        left = engine.close(seconds)
         if self._line.reading is not None:
             self._line.reading.end()
-        left = engine.close(seconds)
         if not left:
             self._closing = None
             _closing.live.discard(self)

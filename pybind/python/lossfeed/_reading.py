@@ -87,7 +87,7 @@ def reads(reading: Reading | None, data: Data) -> Reads | None:
 
 
 def _engine_reads(asked: SimpleNamespace, dataset: Any, device: str) -> bool:
-    if parse_cache(asked.cache, lambda: 1) > 0 or isinstance(asked.transform, ImageTransform) or asked.pad is not None:
+    if parse_cache(asked.cache, lambda: 1) > 0 or asked.transform is not None or asked.pad is not None:
         return True
     if asked.on_error != "raise" or asked.max_slots is not None or asked.read_ahead is not None:
         return True

@@ -15,7 +15,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from typing import Any, Callable, Iterator, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple, NoReturn
 
 from . import _generators, _native
 from ._errors import SampleError, SourceError, TimeoutError
@@ -131,10 +131,11 @@ def _why(ids: list[int], items: list[Any], error: Exception) -> Exception:
         words = str(found).replace("item 0", f"item {ids[0]}")
     except Exception:
         pass
-    made = SampleError(
-        f"the batch of items {ids[:4]}{'…' if len(ids) > 4 else ''} cannot be collated: {words}; give collate_fn=, or open the "
-        "dataset with lf.open(dataset, varying=True) and say how lengths are joined, pad=0"
-    )
+    remedy = "give collate_fn=, or open it with lf.open(dataset, varying=True) and say how lengths are joined, pad=0"
+    if "PIL." in words:
+        remedy = "return tensors (torchvision's v2.ToImage()), or give collate_fn= or transform=lf.ImageTransform(…)"
+    more = "…" if len(ids) > 4 else ""
+    made = SampleError(f"items {ids[:4]}{more} of the dataset cannot be collated: {words}; {remedy}")
     made.__cause__ = error
     return made
 
@@ -300,9 +301,9 @@ class Batches:
         made = self._made_here() if not self._reading.workers else self._made_elsewhere()
         if not self.held:
             return
-        ticket, ids, _ = self.held[0]
+        ticket = self.held[0][0]
         if isinstance(made, Failed):
-            raise_failed(made)
+            _raise(made, ticket)
         self._read = ticket, made
 
     def _take(self) -> Ask | None:
@@ -340,11 +341,13 @@ class Batches:
             return next(self._inner)
         except StopIteration:
             return None
-        except RuntimeError as error:
+        except (RuntimeError, OSError, ValueError) as error:
             words = str(error)
             if words.startswith("DataLoader timed out"):
                 raise TimeoutError(f"no batch came in time: {words.lower()}; raise timeout=, or num_workers=") from None
             self._give_up(0.0)
+            # Of a loader that another thread has closed that is the reason.
+            self._engine.asks(self._iteration)
             raise SourceError(
                 f"a worker process ended: {words}. If the system killed it for its memory, use a smaller num_workers; if "
                 "the dataset's code ended it, mend that"
@@ -371,11 +374,12 @@ class Batches:
             end_workers(inner, _LEAVE_S)
 
 
-def raise_failed(failed: Failed) -> None:
-    """Raises what a batch failed for."""
-    error = failed.error
-    if isinstance(error, SampleError):
-        raise error
+def _raise(failed: Failed, ticket: _native.Ticket) -> NoReturn:
+    """Raises what the batch of a ticket failed for."""
+    error, place = failed.error, f"batch {ticket.number} of epoch {ticket.epoch}"
     if failed.id is not None:
-        raise SampleError(f"dataset item {failed.id} raised {type(error).__name__}: {error}") from error
+        raise SampleError(f"{place}: dataset item {failed.id} raised {type(error).__name__}: {error}") from error
+    if isinstance(error, SampleError):
+        raise SampleError(f"{place}: {error}") from error.__cause__
+    # The user's collate_fn's own.
     raise error
