@@ -275,8 +275,7 @@ mod tests {
                 listing(&seed[..cut]);
             }
         }
-        for wrong in [r#"{"entries":[{"name":"../a"}]}"#, r#"[{"type":"file","path":"a/../b"}]"#] {
-            assert!(ais_wire::objects(wrong.as_bytes()).is_err() && hub::files(wrong.as_bytes()).is_err(), "{wrong}");
-        }
+        assert!(ais_wire::objects(br#"{"entries":[{"name":"../a"}]}"#).unwrap().is_empty(), "it is left out");
+        assert!(hub::files(br#"[{"type":"file","path":"a/../b"}]"#).is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Piece;
+use super::{Piece, Stop};
 use crate::error::{Error, Result};
 
 /// Makes a store behave like one that is far away, for demonstrations and experiments.
@@ -59,6 +59,8 @@ pub struct OpenOptions {
     /// version, with a wrong bit where `checksums` finds it. All of it passes, so what is delivered is the same; for
     /// tests of whoever reads. A local path is then read as if it were a store. Default: none.
     pub chaos: Option<u64>,
+    /// Ends the opening from another thread. Default: nobody does.
+    pub stop: Stop,
 }
 
 /// Is called with how many shards were indexed and how many there are, from the threads that index them, several at
@@ -98,6 +100,7 @@ impl Default for OpenOptions {
             disk: None,
             on_shard: None,
             chaos: None,
+            stop: Stop::default(),
         }
     }
 }
