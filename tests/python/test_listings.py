@@ -66,7 +66,7 @@ ENDLESS = {str(n): page([], str((n + 1) % 3)) for n in range(3)}
         ({None: page(KEYS[:4], "0"), **ENDLESS}, "page 4 .* would never end"),
         ({None: page(KEYS[:4], "same"), "same": page(KEYS[:4], "same")}, "would never end|names data/c0/000.png twice"),
         ({None: page(KEYS[:4], "1"), "1": page(KEYS[3:])}, "names data/c0/006.png twice"),
-        ({None: page(KEYS[:4], "1"), "1": page(KEYS[:3:-1], "2"), "2": page(KEYS[4:])}, "names data/c1/00. twice"),
+        ({None: page(KEYS[:4], "1"), "1": page(KEYS[:3:-1], "2"), "2": page(KEYS[4:])}, "names data/c1/00..png twice"),
         (lambda token: page(KEYS[:3], str(int(token or 0) + 1)), "names data/c0/000.png twice"),
     ],
     ids=["no-token", "empty-token", "no-token-later", "one-token", "three-tokens", "one-page", "overlap", "backwards", "new-tokens"],
@@ -124,7 +124,7 @@ def test_names_that_no_path_takes_are_left_out_by_name_and_the_rest_comes(kind, 
                 right(data)
     assert sorted(data.name(i) for i in range(len(data))) == sorted(key.removeprefix("data/") for key in KEYS)
     (told,) = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
-    assert told.startswith("5 objects are left out") and all(json.dumps(name) in told for name in ODD), told
+    assert "5 in all" in told and all(json.dumps(name) in told for name in ODD), told
 
 
 @pytest.mark.parametrize("tokens", [["same", "same"], ["1", "2", "1"]])
@@ -205,7 +205,9 @@ def test_a_head_that_tells_no_length_is_no_empty_file():
                 if request.method == "HEAD":
                     return 200, b"", length
                 del web.answers["/x.tar"]
-                return 206, web.objects["x.tar"][:1], {"Content-Range": f"bytes 0-0/{len(web.objects['x.tar'])}", "ETag": '"y"'}
+                whole = web.objects["x.tar"]
+                tag = f'"{hashlib.md5(whole).hexdigest()}"'
+                return 206, whole[:1], {"Content-Range": f"bytes 0-0/{len(whole)}", "ETag": tag}
 
             web.answers["/x.tar"] = head
             assert len(lf.open(web.url + "/x.tar", **QUICKLY)) == 6

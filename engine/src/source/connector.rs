@@ -145,7 +145,8 @@ impl HttpService for Service {
         let body = self.query.as_ref().map_or_else(|| body.to_string(), |query| query.hidden(&body));
         let clock_ahead_s = date.map_or(0, |date| (DateTime::<Utc>::from(now) - date).num_seconds());
         let clock_off = by_time && matches!(status, 401 | 403) && clock_ahead_s.abs() >= CLOCK_OFF_S;
-        let ours = in_our_words(code(&body)) || clock_off;
+        // Of a listing that was refused the stores' clients make no error of its own.
+        let ours = in_our_words(code(&body)) || clock_off || page.is_some();
         if matches!(status, 304 | 401 | 403 | 404 | 409 | 412) && !ours {
             // These become errors of their own in the store's client, which show all that they get: stores quote the
             // request that they refuse, with its signature.

@@ -227,8 +227,14 @@ fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
             let error = format!("{what} was refused ({status}): this machine's clock is {off}; set it right (NTP)");
             return Failure::Final(Error::outage(error).because(e));
         }
+        if status == 404 {
+            return Failure::Final(Error::unreadable(format!("{what} does not exist: check the URL")).because(e));
+        }
         if ENDED.contains(&code) {
             return Failure::Final(Error::outage(format!("{what} {ENDED_REMEDY}")).because(e));
+        }
+        if let (401 | 403, Maker::Cloud(access)) = (status, maker) {
+            return Failure::Final(Error::unreadable(format!("{what} {}", access.refused())).because(e));
         }
         // The answer to HEAD has no words that would tell.
         let or_ended = if status == 400 && maker == Maker::Cloud(Access::Keys) && refused.body.is_empty() {

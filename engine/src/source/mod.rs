@@ -134,6 +134,8 @@ mod runtime;
 mod several;
 mod short;
 mod stop;
+#[cfg(test)]
+mod stop_tests;
 mod store;
 mod store_open;
 mod store_reader;

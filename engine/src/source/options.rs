@@ -35,7 +35,8 @@ pub struct OpenOptions {
     pub timeout: Option<Duration>,
     /// How long a store is asked again when it does not serve (no connection, no answer, 5xx, 429): its requests
     /// share this budget, which counts from the first failure after its last answer. A store that has never answered
-    /// gets 10 s of it. Zero asks once. Default: two minutes.
+    /// gets 10 s of it, 7 s of them for its first request; the first request gets all of a `timeout` of more than 30 s.
+    /// Zero asks once. Default: two minutes.
     pub retry_timeout: Duration,
     /// Take a CRC-32 of every sample when the dataset is opened and hold every later read against it. Reads the whole
     /// dataset once; with `index_cache` the sums of shards are kept there. Default: no.

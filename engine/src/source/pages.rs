@@ -84,13 +84,10 @@ impl Pages {
             None => token.is_none(),
         };
         let names = page.contents.into_iter().chain(page.blobs.into_iter().flat_map(|blobs| blobs.each));
-        let takes: Vec<bool> = names.map(|object| self.takes(&object.name)).collect();
-        let mut body = body;
-        if takes.contains(&false) || (ends && token.is_some()) {
-            body = without(&body, &takes, ends);
-        }
+        let odd = names.filter(|object| !self.takes(&object.name)).count();
+        let rewritten = (odd > 0 || (ends && token.is_some())).then(|| without(&body, ends));
         self.turn(token.filter(|_| !ends).as_deref())?;
-        Ok(body)
+        Ok(rewritten.unwrap_or(body))
     }
 
     /// Goes on to the page that `token` asks for; `None` after the last one, where names that were left out are told.
@@ -108,8 +105,8 @@ impl Pages {
                 if self.left_out > 0 {
                     let more = self.left_out - self.names.len() as u64;
                     tracing::warn!(
-                        "{} objects are left out, whose names have empty, '.' or '..' parts, a slash at an end, or control characters: \
-                         rename them; they are {}{}",
+                        "objects are left out whose names have empty, '.' or '..' parts, a slash at an end, or control characters \
+                         ({} in all): rename {}{}",
                         self.left_out,
                         self.names.join(", "),
                         if more > 0 { format!(" and {more} more") } else { String::new() }
@@ -124,9 +121,8 @@ impl Pages {
     /// Whether a path can stand for the object `name`. One that none can stand for is counted. What consoles make of a
     /// folder, an object whose name ends with a slash, is neither.
     pub(super) fn takes(&mut self, name: &str) -> bool {
-        let same = |name: &str| Path::parse(name).is_ok_and(|path| path.as_ref() == name);
-        let takes = same(name);
-        if !takes && !name.strip_suffix('/').is_some_and(|folder| same(folder) && !is_image(folder)) {
+        let takes = is_plain(name);
+        if !takes && !name.strip_suffix('/').is_some_and(|folder| is_plain(folder) && !is_image(folder)) {
             self.left_out += 1;
             if self.names.len() < NAMED {
                 self.names.push(format!("{name:?}"));
@@ -136,24 +132,34 @@ impl Pages {
     }
 }
 
-/// A page without the objects that `takes` denies, by their order in it, and without its token if it `ends`.
-fn without(page: &[u8], takes: &[bool], ends: bool) -> Vec<u8> {
+/// Whether a path says `name`, and nothing else.
+fn is_plain(name: &str) -> bool {
+    Path::parse(name).is_ok_and(|path| path.as_ref() == name)
+}
+
+/// A page without the objects whose names are not plain, and without its token if it `ends`.
+fn without(page: &[u8], ends: bool) -> Vec<u8> {
     let (mut reader, mut kept) = (Reader::from_reader(page), Vec::with_capacity(page.len()));
-    let (mut takes, mut from, mut inside) = (takes.iter(), 0, None);
+    let (mut from, mut inside) = (0, None);
     let at = |reader: &Reader<&[u8]>| reader.buffer_position() as usize;
+    let part = |from: usize, until: usize| page.get(from..until).unwrap_or_default();
+    let named = |object| std::str::from_utf8(object).ok().and_then(|text| quick_xml::de::from_str::<Named>(text).ok());
     loop {
         let before = at(&reader);
         match reader.read_event() {
             Ok(Event::Start(tag)) if inside.is_none() => {
                 let name = tag.name().as_ref().to_vec();
-                let object = OBJECTS.contains(&name.as_slice()) && takes.next() == Some(&false);
-                if object || (ends && TOKENS.contains(&name.as_slice())) {
-                    kept.extend_from_slice(page.get(from..before).unwrap_or_default());
-                    inside = Some(name);
+                if OBJECTS.contains(&name.as_slice()) || (ends && TOKENS.contains(&name.as_slice())) {
+                    inside = Some((name, before));
                 }
             }
-            Ok(Event::End(tag)) if inside.as_deref() == Some(tag.name().as_ref()) => {
-                (from, inside) = (at(&reader), None);
+            Ok(Event::End(tag)) if inside.as_ref().is_some_and(|(name, _)| name == tag.name().as_ref()) => {
+                let (until, object) = (at(&reader), OBJECTS.contains(&tag.name().as_ref()));
+                let (_, start) = inside.take().unwrap_or_default();
+                if !object || named(part(start, until)).is_some_and(|object| !is_plain(&object.name)) {
+                    kept.extend_from_slice(part(from, start));
+                    from = until;
+                }
             }
             // It was read as a whole before.
             Ok(Event::Eof) | Err(_) => break,
