@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
+use chrono::{DateTime, NaiveDateTime, Utc};
 use futures::StreamExt;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
@@ -187,11 +187,9 @@ pub(super) fn date(text: &str) -> Option<DateTime<Utc>> {
     }
     let day = text.trim().trim_end_matches("GMT").trim_end();
     let (_, day) = day.split_once(", ").or_else(|| day.split_once(' '))?;
+    // Two digits of a year mean 1970 to 2069.
     let forms = ["%d %b %Y %H:%M:%S", "%d-%b-%y %H:%M:%S", "%b %e %H:%M:%S %Y"];
-    let date = forms.iter().find_map(|form| NaiveDateTime::parse_from_str(day.trim(), form).ok())?.and_utc();
-    // Two digits of a year more than fifty years ahead mean the century before.
-    let ahead = day.contains('-') && date > Utc::now() + TimeDelta::days(50 * 365 + 12);
-    if ahead { date.checked_sub_months(chrono::Months::new(1200)) } else { Some(date) }
+    forms.iter().find_map(|form| NaiveDateTime::parse_from_str(day.trim(), form).ok()).map(|date| date.and_utc())
 }
 
 /// Of the query of a request: whether it asks for the first page of a listing, or for a later one; `None` for one that

@@ -249,7 +249,7 @@ fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
     }
     #[cfg(feature = "cloud")]
     if let Some(contradiction) = cause::<super::pages::Contradiction>(&e) {
-        return Failure::Again(incomplete(what, &contradiction.to_string()));
+        return Failure::Final(incomplete(what, &contradiction.to_string()));
     }
     let transport = transport(&e);
     let has = |words: &[&str]| transport.as_ref().is_some_and(|text| words.iter().any(|w| text.contains(w)));

@@ -7,7 +7,8 @@ use super::pages::Pages;
 fn page(truncated: Option<&str>, token: Option<&str>, keys: &[&str]) -> Vec<u8> {
     let truncated = truncated.map_or(String::new(), |said| format!("<IsTruncated>{said}</IsTruncated>"));
     let token = token.map_or(String::new(), |t| format!("<NextContinuationToken>{t}</NextContinuationToken>"));
-    let contents: String = keys.iter().map(|key| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>")).collect();
+    let contents: String =
+        keys.iter().map(|key| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>")).collect();
     format!("<?xml version=\"1.0\"?><ListBucketResult>{truncated}{contents}{token}</ListBucketResult>").into_bytes()
 }
 
@@ -45,7 +46,10 @@ fn a_listing_that_goes_on_without_a_new_token_is_refused() {
 #[test]
 fn a_token_of_a_listing_that_has_ended_is_not_followed() {
     let last = listed(&[page(Some("false"), Some("again"), &["a", "b"])]).unwrap();
-    assert!(!last.contains("again") && last.contains("<Key>a</Key>") && last.ends_with("</ListBucketResult>"), "{last}");
+    assert!(
+        !last.contains("again") && last.contains("<Key>a</Key>") && last.ends_with("</ListBucketResult>"),
+        "{last}"
+    );
     let sound = page(Some("true"), Some("next"), &["a"]);
     assert_eq!(listed(std::slice::from_ref(&sound)).unwrap().into_bytes(), sound, "a sound page is left as it is");
 }
@@ -57,7 +61,8 @@ fn names_that_no_path_takes_are_cut_out_and_the_rest_stays() {
     let keys: Vec<&str> = kept.iter().zip(&odd).flat_map(|(a, b)| [*a, *b]).chain(odd[3..].iter().copied()).collect();
     let mut state = Pages::default();
     let page = String::from_utf8(state.page(page(Some("true"), Some("x"), &keys)).unwrap()).unwrap();
-    let wanted: String = kept.iter().map(|key| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>")).collect();
+    let wanted: String =
+        kept.iter().map(|key| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>")).collect();
     assert!(page.contains(&format!("<IsTruncated>true</IsTruncated>{wanted}<NextCont")), "{page}");
     for key in ["", "a", "a b/ü.png", "a/%2e%2e/b", "a~b"] {
         assert!(state.takes(key) && Path::parse(key).unwrap().as_ref() == key, "{key}");

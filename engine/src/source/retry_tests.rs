@@ -162,7 +162,11 @@ async fn a_store_that_has_never_answered_is_given_up_soon() {
 
 /// Requests at once to a store that has never answered and takes so many seconds for each answer, in turn; 0: none comes.
 /// What came of them, how many were made, and how long it took.
-async fn first_contact(timeout: Option<Duration>, at_once: usize, answers: &'static [u64]) -> (Vec<Result<u8>>, u32, u64) {
+async fn first_contact(
+    timeout: Option<Duration>,
+    at_once: usize,
+    answers: &'static [u64],
+) -> (Vec<Result<u8>>, u32, u64) {
     let (health, made) = (Arc::new(Health::new(BUDGET)), Arc::new(AtomicU32::new(0)));
     let start = Instant::now();
     let requests: Vec<_> = (0..at_once)

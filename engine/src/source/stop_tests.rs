@@ -34,11 +34,11 @@ fn what_was_stopped_before_it_began_reads_nothing() {
 
 #[test]
 fn shards_that_were_not_begun_are_left_and_those_that_were_are_kept_whole() {
-    let dir = tempfile::tempdir().unwrap();
+    let (dir, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for n in 0..60 {
         fs::write(dir.path().join(format!("{n:02}.tar")), archive(&[("c/a.png", &png(n))])).unwrap();
     }
-    let (stop, told, index) = (Stop::default(), Arc::new(AtomicUsize::new(0)), dir.path().join("index"));
+    let (stop, told, index) = (Stop::default(), Arc::new(AtomicUsize::new(0)), kept.path().join("index"));
     let (asked, counted) = (stop.clone(), told.clone());
     let on_shard = OnShard(Arc::new(move |done, _| {
         counted.store(done, Relaxed);

@@ -405,7 +405,7 @@ impl Store {
                 }
                 if seen.as_mut().is_some_and(|seen| !seen.insert(object.location.clone())) {
                     let why = format!("it names {} twice (its pages overlap)", object.location);
-                    return Err(Failure::Again(incomplete(&what(), &why)));
+                    return Err(Failure::Final(incomplete(&what(), &why)));
                 }
                 found.push(object);
             }
