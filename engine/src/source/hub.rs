@@ -16,7 +16,7 @@ use super::cloud::Target;
 use super::connector::Connector;
 use super::failure::Access;
 use super::listed::{Listed, Listing, Next};
-use super::pages::Pages;
+use super::pages::{Contradiction, Pages};
 use super::pattern;
 use crate::error::{Error, Result};
 
@@ -170,7 +170,7 @@ impl Listing for Tree {
             Some(Ok(next)) if next.host_str() == host.as_deref() => {
                 Some(Next { token: next.into(), uuid: String::new() })
             }
-            Some(_) => return Err(Self::failed("the Hub's next page of the listing is no URL of its own")),
+            Some(_) => return Err(Self::failed(Contradiction("its next page is no URL of the Hub".to_owned()))),
         };
         Ok((files(&answer.into_body().bytes().await.map_err(Self::failed)?)?, next))
     }

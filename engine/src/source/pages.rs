@@ -23,7 +23,7 @@ const TOKENS: [&[u8]; 2] = [b"NextContinuationToken", b"NextMarker"];
 /// A listing that contradicts itself.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Contradiction(String);
+pub(super) struct Contradiction(pub(super) String);
 
 /// What the pages of one listing have said.
 #[derive(Debug, Default)]
