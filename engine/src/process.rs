@@ -4,6 +4,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::error::{Error, Result};
@@ -47,6 +48,21 @@ pub(crate) fn pid() -> u32 {
         }
         id => id,
     }
+}
+
+/// The remedy where a limit on threads is reached and nothing else can be asked for fewer.
+pub(crate) const LIMIT_REMEDY: &str = "raise the limit of processes (ulimit -u, or the container's limit of PIDs)";
+
+/// The message for a thread that could not be started for `what`: `remedy` helps against a limit, and against nothing
+/// else.
+pub(crate) fn no_thread(what: &str, remedy: &str, e: &std::io::Error) -> String {
+    if e.raw_os_error() == Some(Errno::PERM.raw_os_error()) {
+        return format!(
+            "threads for {what} may not be started: the container's seccomp profile refuses clone3 with EPERM; update the \
+             container runtime (Docker 20.10.10 or later), or have the profile allow clone3 or answer it with ENOSYS"
+        );
+    }
+    format!("a thread for {what} could not be started: {remedy}")
 }
 
 fn fork_word() -> Option<&'static AtomicU32> {

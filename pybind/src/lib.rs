@@ -15,6 +15,7 @@ mod items;
 mod lent;
 mod logging;
 mod mailbox;
+mod opening;
 mod openmp;
 mod packing;
 mod plans;

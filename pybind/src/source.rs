@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use lossfeed::engine::Dataset;
 use lossfeed::settings::CacheForm;
-use lossfeed::source::{self, Arrays, DiskTier, Form, ImageMode, OpenOptions, Place, Records, Resize, Throttle};
+use lossfeed::source::{self, Arrays, DiskTier, Form, ImageMode, OpenOptions, Place, Records, Resize, Stop, Throttle};
 use lossfeed::{Error, SampleId};
 use pyo3::prelude::*;
 
 use crate::buffer::{Buffer, Input};
 use crate::errors::{outside, raise};
+use crate::opening::interruptibly;
 use crate::spec::{self, PySpec};
 
 /// An opened dataset and how its samples are decoded. Cheap to share; it keeps nothing in memory but the index.
@@ -28,14 +29,18 @@ impl Source {
         mode: &str,
         resize: Option<Resize>,
     ) -> PyResult<Self> {
-        let mode = match mode {
-            "auto" => ImageMode::Auto,
-            "rgb" => ImageMode::Rgb,
-            "gray" => ImageMode::Gray,
-            other => return Err(raise(Error::settings(format!("mode {other:?} is unknown: use auto, rgb or gray")))),
-        };
+        let mode = mode_of(mode)?;
         let dataset = outside(py, move || Dataset::new(source, mode, resize))?;
         Ok(Self { dataset })
+    }
+}
+
+fn mode_of(name: &str) -> PyResult<ImageMode> {
+    match name {
+        "auto" => Ok(ImageMode::Auto),
+        "rgb" => Ok(ImageMode::Rgb),
+        "gray" => Ok(ImageMode::Gray),
+        other => Err(raise(Error::settings(format!("mode {other:?} is unknown: use auto, rgb or gray")))),
     }
 }
 
@@ -197,9 +202,12 @@ pub(crate) fn open_source(
         disk,
         on_shard: None,
         chaos,
+        stop: Stop::default(),
     };
-    let opened = outside(py, || source::open(url, &options))?;
-    Source::wrap(py, opened, mode, resize.map(|to| Resize { to, crop }))
+    let (url, mode, resize) = (url.to_owned(), mode_of(mode)?, resize.map(|to| Resize { to, crop }));
+    let stop = options.stop.clone();
+    let dataset = interruptibly(py, &stop, move || Dataset::new(source::open(&url, &options)?, mode, resize))?;
+    Ok(Source { dataset })
 }
 
 /// Where an array's rows lie in a file: its path, the offset of the first, and the distance from one to the next if

@@ -99,8 +99,9 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_PUT = do_POST = do_PROPFIND = do_GET
 
     def _say(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
+        # An answer's own headers come in place of the usual ones.
+        self.send_response_only(status)
+        for name, value in {"Date": self.date_time_string(), "Content-Length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

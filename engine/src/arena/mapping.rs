@@ -129,12 +129,17 @@ impl Mapping {
             }
         };
         std::thread::scope(|scope| {
-            let populate = |at: usize| {
+            let near_it = |at: usize| {
                 keep_to(near);
                 populate(at)
             };
-            let threads: Vec<_> = (0..self.len).step_by(piece).map(|at| scope.spawn(move || populate(at))).collect();
-            threads.into_iter().try_for_each(|t| t.join().unwrap_or(Err(rustix::io::Errno::NOMEM)))
+            let start = |at| std::thread::Builder::new().spawn_scoped(scope, move || near_it(at)).map_err(|_| at);
+            let threads: Vec<_> = (0..self.len).step_by(piece).map(start).collect();
+            threads.into_iter().try_for_each(|started| match started {
+                Ok(thread) => thread.join().unwrap_or(Err(rustix::io::Errno::NOMEM)),
+                // Where no thread may be started.
+                Err(at) => populate(at),
+            })
         })
     }
 }

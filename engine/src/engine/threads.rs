@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::loader::{Feed, Hand, Iteration};
+use crate::process::no_thread;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
@@ -113,7 +114,7 @@ impl Threads {
         let handle = builder
             .name(name)
             .spawn(work)
-            .map_err(|e| Error::memory(format!("a loader thread could not be started: {remedy}")).because(e))?;
+            .map_err(|e| Error::memory(no_thread("the loader", remedy, &e)).because(e))?;
         self.running.lock().push(Running { handle, in_hand: Box::new(in_hand) });
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use object_store::client::HttpConnector;
 use object_store::{ClientOptions, HeaderValue};
 
-use super::ais_wire::{Gateway, Moss, Pages};
+use super::ais_wire::{Bucket, Gateway, Moss};
 use super::cloud::Target;
 use super::connector::Connector;
 use super::failure::Access;
@@ -131,8 +131,8 @@ pub(super) fn connect(url: &str, options: &OpenOptions) -> Result<(Target, Optio
     };
     let access = if authorization.is_some() { Access::Keys } else { Access::Nobody };
     let (base, tells) = (place.shown(), tells(&place));
-    let pages = Pages { client, url: at("buckets") };
-    let store = Listed::new(at("objects"), client_options, connector(false), pages, base.clone()).map_err(told)?;
+    let listing = Bucket { client, url: at("buckets") };
+    let store = Listed::new(at("objects"), client_options, connector(false), listing, base.clone()).map_err(told)?;
     Ok((Target { store: Arc::new(store), base, place: tells, paths: place.paths, access }, lists))
 }
 

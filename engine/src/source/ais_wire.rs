@@ -19,11 +19,10 @@ use object_store::{ClientOptions, HeaderValue, ObjectMeta, Result as Stored};
 use serde::{Deserialize, Serialize};
 
 use super::connector::Connector;
-use super::listed::Listing;
+use super::listed::{Listing, Next};
 use super::lister::{Entry, Lister, Pieces};
+use super::pages::Pages;
 
-/// No listing has so many pages.
-const PAGES_MAX: usize = 100_000;
 /// What stands for an object's tag, in the order of trust.
 const TAGS: [&str; 2] = ["ais-checksum-value", "ais-version"];
 
@@ -69,7 +68,7 @@ impl HttpService for Asked {
 }
 
 fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> object_store::Error {
-    Pages::failed(source)
+    Bucket::failed(source)
 }
 
 /// A request with a question in its body, which AIStore asks of GET as well.
@@ -97,7 +96,7 @@ fn served(answer: &HttpResponse, path: &str) -> Stored<()> {
 
 /// The listing of a bucket.
 #[derive(Debug, Clone)]
-pub(super) struct Pages {
+pub(super) struct Bucket {
     pub(super) client: HttpClient,
     pub(super) url: String,
 }
@@ -166,46 +165,36 @@ impl Listed {
 }
 
 /// The objects of one page of a listing, and what the next page is asked for with.
-fn page(body: &[u8]) -> Stored<(Vec<ObjectMeta>, Page)> {
+fn page(body: &[u8], pages: &mut Pages) -> Stored<(Vec<ObjectMeta>, Page)> {
     let mut page: Page = serde_json::from_slice(body).map_err(failed)?;
-    let objects = page.entries.take().unwrap_or_default().into_iter().map(Listed::meta).collect::<Stored<_>>()?;
+    let entries = page.entries.take().unwrap_or_default().into_iter().filter(|entry| pages.takes(&entry.name));
+    let objects = entries.map(Listed::meta).collect::<Stored<_>>()?;
     Ok((objects, page))
 }
 
 /// The objects of one page, for fuzzing.
 ///
 /// # Errors
-/// A page that is none, or names what can be no object.
+/// A page that is none.
 #[cfg(any(test, fuzzing))]
 pub(super) fn objects(body: &[u8]) -> Stored<Vec<ObjectMeta>> {
-    page(body).map(|(objects, _)| objects)
+    page(body, &mut Pages::default()).map(|(objects, _)| objects)
 }
 
 #[async_trait]
-impl Listing for Pages {
+impl Listing for Bucket {
     const STORE: &'static str = "AIStore";
 
-    async fn objects(self, folder: String) -> Stored<Vec<ObjectMeta>> {
-        let (mut found, mut before) = (Vec::new(), Page::default());
+    async fn page(&self, folder: &str, at: Option<Next>, pages: &mut Pages) -> Stored<(Vec<ObjectMeta>, Option<Next>)> {
         let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
-        for _ in 0..PAGES_MAX {
-            let value = PageWanted {
-                prefix: &prefix,
-                props: "name,size,checksum,version",
-                uuid: &before.uuid,
-                continuation_token: &before.continuation_token,
-            };
-            let request = question(&self.url, &Action { action: "list", value })?;
-            let answer = self.client.execute(request).await.map_err(failed)?;
-            served(&answer, &folder)?;
-            let (objects, page) = page(&answer.into_body().bytes().await.map_err(failed)?)?;
-            found.extend(objects);
-            if page.continuation_token.is_empty() || page.continuation_token == before.continuation_token {
-                return Ok(found);
-            }
-            before = page;
-        }
-        Err(failed(format!("a listing of more than {PAGES_MAX} pages")))
+        let (uuid, continuation_token) = at.as_ref().map_or(("", ""), |next| (&next.uuid, &next.token));
+        let value = PageWanted { prefix: &prefix, props: "name,size,checksum,version", uuid, continuation_token };
+        let request = question(&self.url, &Action { action: "list", value })?;
+        let answer = self.client.execute(request).await.map_err(failed)?;
+        served(&answer, folder)?;
+        let (objects, page) = page(&answer.into_body().bytes().await.map_err(failed)?, pages)?;
+        let Page { uuid, continuation_token: token, .. } = page;
+        Ok((objects, (!token.is_empty()).then_some(Next { token, uuid })))
     }
 }
 

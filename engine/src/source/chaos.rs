@@ -22,7 +22,7 @@ use crate::error::Result;
 /// One range of so many has trouble.
 const TROUBLED: u64 = 4;
 /// How often a range is asked for before its trouble comes again. Retries of one request, and of others for the same
-/// range beside it, must not meet the next round of it: a wrong answer is asked for only once more.
+/// range beside it, must not meet the next round of it: a wrong answer is asked for a few times only.
 const ROUND: u8 = 16;
 /// The store is gone for so many requests …
 const GONE: u64 = 6;
@@ -89,7 +89,7 @@ impl Fault {
         let path = || key.to_owned();
         match self {
             Self::Busy { status, retry_after } => {
-                Err(said(Box::new(Refused { status, retry_after, body: String::new() })))
+                Err(said(Box::new(Refused { status, retry_after, ..Refused::default() })))
             }
             Self::Lost => Err(said(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into())),
             Self::Silent => std::future::pending().await,

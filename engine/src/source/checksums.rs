@@ -10,8 +10,10 @@ use std::thread;
 
 use parking_lot::Mutex;
 
+use super::Stop;
 use super::catalog::Catalog;
 use super::reader::Reader;
+use super::several::several;
 use super::tar::ShardIndex;
 use crate::error::{Error, Result};
 use crate::types::SampleId;
@@ -43,44 +45,34 @@ pub(super) fn of_members<R: Read + Seek>(mut shard: R, index: &mut ShardIndex) -
 }
 
 /// The checksums of all samples of a catalog, read with `reader`.
-pub(super) fn of_samples(catalog: &Arc<Catalog>, reader: &impl Reader) -> Result<Vec<u32>> {
+pub(super) fn of_samples(catalog: &Arc<Catalog>, reader: &impl Reader, stop: &Stop) -> Result<Vec<u32>> {
     let ids: Vec<(usize, SampleId)> =
         (0..).zip(&catalog.places).filter(|(_, p)| p.bytes > 0).map(|(id, _)| (id as usize, id)).collect();
-    let sums = Mutex::new(vec![0; catalog.places.len()]);
-    let (blocks, failure) = (Mutex::new(ids.chunks(BLOCK)), Mutex::new(None::<Error>));
-    let work = || {
-        loop {
-            let Some(block) = blocks.lock().next().filter(|_| failure.lock().is_none()) else { return };
-            let mut found = Vec::with_capacity(block.len());
-            reader.read(catalog, block, u64::MAX, &|| false, &mut |at, _, data| match data {
-                Ok(data) => {
-                    found.push((at, crc32fast::hash(data)));
-                    ControlFlow::Continue(())
-                }
-                Err(e) => {
-                    failure.lock().get_or_insert(e);
-                    ControlFlow::Break(())
-                }
-            });
-            let mut sums = sums.lock();
-            for (at, sum) in found {
-                if let Some(place) = sums.get_mut(at) {
-                    *place = sum;
-                }
-            }
-        }
-    };
+    let (sums, blocks) = (Mutex::new(vec![0; catalog.places.len()]), ids.chunks(BLOCK).collect::<Vec<_>>());
     // A store's reader has many requests in flight by itself.
     let threads =
         if reader.remote() { 1 } else { thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX) };
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(work);
+    several(&blocks, threads, stop, |block| {
+        let (mut found, mut failure) = (Vec::with_capacity(block.len()), None);
+        reader.read(catalog, block, u64::MAX, &|| stop.is_asked(), &mut |at, _, data| match data {
+            Ok(data) => {
+                found.push((at, crc32fast::hash(data)));
+                ControlFlow::Continue(())
+            }
+            Err(e) => {
+                failure = Some(e);
+                ControlFlow::Break(())
+            }
+        });
+        let mut sums = sums.lock();
+        for (at, sum) in found {
+            if let Some(place) = sums.get_mut(at) {
+                *place = sum;
+            }
         }
-        work();
-    });
-    match failure.into_inner() {
-        Some(e) => Err(Error::new(e.kind(), format!("{} cannot be read for its checksums", catalog.url)).because(e)),
-        None => Ok(sums.into_inner()),
-    }
+        failure.map_or(Ok(()), Err)
+    })
+    .map_err(|e| Error::new(e.kind(), format!("{} cannot be read for its checksums", catalog.url)).because(e))?;
+    // What was left when it was stopped has no sum.
+    stop.check().map(|()| sums.into_inner())
 }

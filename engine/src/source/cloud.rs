@@ -57,7 +57,8 @@ pub(super) fn connect(url: &str, options: &OpenOptions) -> Result<Target> {
     };
     if let Some(provider) = &chosen.provider {
         // Now, and not in the middle of an epoch.
-        let found = runtime::shared()?.block_on(object_store::CredentialProvider::get_credential(&**provider));
+        let asked = object_store::CredentialProvider::get_credential(&**provider);
+        let found = runtime::shared()?.block_on(options.stop.before(asked))?;
         found.map_err(|e| match classified(e, &base, false, Maker::Cloud(Access::Keys)) {
             Failure::Outage { error, .. } | Failure::Again(error) | Failure::Final(error) => error,
         })?;

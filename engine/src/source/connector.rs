@@ -1,19 +1,22 @@
 //! The HTTP client beneath the cloud stores: bounds what an answer may hold in memory, keeps what the stores' clients
-//! throw away, and sends the credentials of a URL: a login, or the query that signs it.
+//! throw away, looks at the pages of listings, and sends the credentials of a URL: a login, or the query that signs it.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
+use chrono::{DateTime, NaiveDateTime, Utc};
 use futures::StreamExt;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
     ReqwestConnector,
 };
 use object_store::{ClientOptions, HeaderValue};
+use parking_lot::Mutex;
 use percent_encoding::percent_decode_str;
 
-use super::failure::{Refused, words};
+use super::failure::{CLOCK_OFF_S, Refused, code, in_our_words, words};
+use super::pages::Pages;
 
 /// As much of an error's page is kept as a person reads.
 const ERROR_BYTES: usize = 4 << 10;
@@ -66,7 +69,7 @@ impl HttpConnector for Connector {
         let client = ReqwestConnector::default().connect(options)?;
         let Self { authorization, query, whole } = self;
         let (authorization, query, whole) = (authorization.clone(), query.clone(), *whole);
-        Ok(HttpClient::new(Service { client, authorization, query, whole }))
+        Ok(HttpClient::new(Service { client, authorization, query, whole, pages: Mutex::default() }))
     }
 }
 
@@ -76,6 +79,8 @@ struct Service {
     authorization: Option<HeaderValue>,
     query: Option<Query>,
     whole: bool,
+    /// Of the listing under way: a store is asked for one at a time.
+    pages: Mutex<Pages>,
 }
 
 #[async_trait]
@@ -93,7 +98,25 @@ impl HttpService for Service {
         // What is asked for in parts is read in parts, by `store.rs`, and so are whole objects by `whole.rs`. Nothing
         // else is.
         let in_parts = request.headers().contains_key("range") || (self.whole && request.method().as_str() == "GET");
-        let (parts, body) = self.client.execute(request).await?.into_parts();
+        let by_time = request.headers().get("authorization").map(HeaderValue::as_bytes);
+        let by_time = by_time.is_some_and(|how| how.starts_with(b"AWS4") || how.starts_with(b"SharedKey"));
+        let page = page_asked_for(request.uri().query().unwrap_or_default());
+        let (mut parts, body) = self.client.execute(request).await?.into_parts();
+        let now = SystemTime::now();
+        let said = |name| parts.headers.get(name).and_then(|value| value.to_str().ok());
+        let (modified, date) = (said("last-modified").map(date), said("date").and_then(date));
+        let retry_after = said("retry-after").and_then(|text| pause(text, now));
+        // The stores' clients know one of HTTP's three forms. A date that is none is as good as no date.
+        match modified {
+            Some(Some(date)) => {
+                let usual = date.format("%a, %d %b %Y %H:%M:%S GMT").to_string();
+                if let Ok(usual) = HeaderValue::try_from(usual) {
+                    parts.headers.insert("last-modified", usual);
+                }
+            }
+            Some(None) => drop(parts.headers.remove("last-modified")),
+            None => {}
+        }
         let status = parts.status.as_u16();
         if parts.status.is_success() && in_parts {
             return Ok(HttpResponse::from_parts(parts, body));
@@ -106,20 +129,30 @@ impl HttpService for Service {
                 ));
                 return Err(HttpError::new(HttpErrorKind::Decode, error));
             }
+            let Some(first) = page else {
+                return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(bytes)));
+            };
+            let mut pages = self.pages.lock();
+            if first {
+                *pages = Pages::default();
+            }
+            let bytes = pages.page(bytes).map_err(|e| HttpError::new(HttpErrorKind::Decode, e))?;
             return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(bytes)));
         }
         // Of an error's page the first bytes will do, and a page that breaks off is as good.
         let (bytes, _) = first(body, ERROR_BYTES).await.unwrap_or_default();
         let body = String::from_utf8_lossy(&bytes);
         let body = self.query.as_ref().map_or_else(|| body.to_string(), |query| query.hidden(&body));
-        if matches!(status, 304 | 401 | 403 | 404 | 409 | 412) {
+        let clock_ahead_s = date.map_or(0, |date| (DateTime::<Utc>::from(now) - date).num_seconds());
+        let clock_off = by_time && matches!(status, 401 | 403) && clock_ahead_s.abs() >= CLOCK_OFF_S;
+        // Of a listing that was refused the stores' clients make no error of its own.
+        let ours = in_our_words(code(&body)) || clock_off || page.is_some();
+        if matches!(status, 304 | 401 | 403 | 404 | 409 | 412) && !ours {
             // These become errors of their own in the store's client, which show all that they get: stores quote the
             // request that they refuse, with its signature.
             return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(words(&body).into_bytes())));
         }
-        let retry_after =
-            parts.headers.get("retry-after").and_then(|v| v.to_str().ok()).and_then(|v| pause(v, SystemTime::now()));
-        Err(HttpError::new(HttpErrorKind::Unknown, Refused { status, retry_after, body }))
+        Err(HttpError::new(HttpErrorKind::Unknown, Refused { status, retry_after, body, clock_ahead_s }))
     }
 }
 
@@ -144,14 +177,64 @@ pub(super) fn pause(text: &str, now: SystemTime) -> Option<Duration> {
     if let Ok(seconds) = text.parse::<u32>() {
         return Some(Duration::from_secs(u64::from(seconds)));
     }
-    // The form of HTTP's dates is that of mail.
-    let then = SystemTime::from(chrono::DateTime::parse_from_rfc2822(text).ok()?);
-    Some(then.duration_since(now).unwrap_or_default())
+    Some(SystemTime::from(date(text)?).duration_since(now).unwrap_or_default())
+}
+
+/// A date in one of HTTP's three forms (RFC 9110, 5.6.7). The day of the week may be wrong.
+pub(super) fn date(text: &str) -> Option<DateTime<Utc>> {
+    if let Ok(date) = DateTime::parse_from_rfc2822(text) {
+        return Some(date.with_timezone(&Utc));
+    }
+    let day = text.trim().trim_end_matches("GMT").trim_end();
+    let (_, day) = day.split_once(", ").or_else(|| day.split_once(' '))?;
+    // Two digits of a year mean 1970 to 2069.
+    let forms = ["%d %b %Y %H:%M:%S", "%d-%b-%y %H:%M:%S", "%b %e %H:%M:%S %Y"];
+    forms.iter().find_map(|form| NaiveDateTime::parse_from_str(day.trim(), form).ok()).map(|date| date.and_utc())
+}
+
+/// Of the query of a request: whether it asks for the first page of a listing, or for a later one; `None` for one that
+/// asks for none.
+fn page_asked_for(query: &str) -> Option<bool> {
+    let has = |names: &[&str]| query.split('&').any(|part| names.iter().any(|name| part.starts_with(name)));
+    has(&["list-type=2", "comp=list"]).then(|| !has(&["continuation-token=", "marker="]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_date_has_three_forms_and_one_meaning() {
+        let meant = "2023-11-14T22:13:20Z".parse::<DateTime<Utc>>().unwrap();
+        for text in [
+            "Tue, 14 Nov 2023 22:13:20 GMT",
+            "Mon, 14 Nov 2023 22:13:20 GMT",
+            "Tuesday, 14-Nov-23 22:13:20 GMT",
+            "Tue Nov 14 22:13:20 2023",
+            "Tue, 14 Nov 2023 23:13:20 +0100",
+        ] {
+            assert_eq!(date(text), Some(meant), "{text}");
+        }
+        assert_eq!(date("Sun Nov  6 08:49:37 1994"), "1994-11-06T08:49:37Z".parse().ok());
+        assert_eq!(date("Sunday, 06-Nov-94 08:49:37 GMT"), "1994-11-06T08:49:37Z".parse().ok());
+        for text in ["", "yesterday", "0", "Tue, 31 Feb 2023 22:13:20 GMT"] {
+            assert_eq!(date(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn pages_are_told_from_other_answers() {
+        for (query, page) in [
+            ("list-type=2&prefix=data%2F", Some(true)),
+            ("continuation-token=x&list-type=2&prefix=data%2F", Some(false)),
+            ("restype=container&comp=list&prefix=a", Some(true)),
+            ("restype=container&comp=list&prefix=a&marker=x", Some(false)),
+            ("versionId=list-type", None),
+            ("", None),
+        ] {
+            assert_eq!(page_asked_for(query), page, "{query}");
+        }
+    }
 
     #[test]
     fn nothing_of_a_query_is_told() {

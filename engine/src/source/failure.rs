@@ -7,13 +7,15 @@ use crate::error::Error;
 use crate::source::retry::Failure;
 
 /// A status that no error of `object_store` stands for, as our connector saw it.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Default, thiserror::Error)]
 #[error("the store answered {status}{}", behind(words(body)))]
 pub(super) struct Refused {
     pub(super) status: u16,
     pub(super) retry_after: Option<Duration>,
     /// Its first bytes.
     pub(super) body: String,
+    /// By how much this machine's clock is ahead of the store's.
+    pub(super) clock_ahead_s: i64,
 }
 
 /// Why there are no credentials, in words that carry none.
@@ -59,7 +61,7 @@ pub(super) fn words(body: &str) -> String {
 }
 
 /// The code of a store's XML, without its message.
-fn code(body: &str) -> &str {
+pub(super) fn code(body: &str) -> &str {
     let code = body.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
     code.map_or("", |(code, _)| code.trim())
 }
@@ -88,6 +90,20 @@ pub(super) enum Maker {
 /// What S3 answers where credentials were lent and have ended.
 const ENDED: [&str; 2] = ["ExpiredToken", "TokenRefreshRequired"];
 const ENDED_REMEDY: &str = "was refused, since the credentials (a session token) have ended: get new ones and go on from the      last state, or name a profile (AWS_PROFILE, store_options={\"profile\": …}), whose credentials are fetched anew before they end";
+
+/// What S3 and Azure answer for an object that lies in an archive.
+const ARCHIVED: [&str; 2] = ["InvalidObjectState", "BlobArchived"];
+/// What S3 answers to a request whose time is not its own.
+const CLOCK: &str = "RequestTimeTooSkewed";
+/// Seconds by which a clock is off when a store refuses what it signed: stores allow 15 minutes.
+#[cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "only stores behind URLs check times"))]
+pub(super) const CLOCK_OFF_S: i64 = 14 * 60;
+
+/// Whether a refusal with this code means something that its status does not say.
+#[cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "only stores behind URLs have codes"))]
+pub(super) fn in_our_words(code: &str) -> bool {
+    ARCHIVED.contains(&code) || code == CLOCK
+}
 
 /// In whose name a store is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,8 +209,32 @@ fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
         if status == 400 && maker == Maker::Cloud(Access::Signed) {
             return Failure::Final(Error::outage(format!("{what} {}", Access::Signed.refused())).because(e));
         }
-        if ENDED.contains(&code(&refused.body)) {
+        let code = code(&refused.body);
+        if ARCHIVED.contains(&code) {
+            return Failure::Final(
+                Error::unreadable(format!(
+                    "{what} is archived (storage class GLACIER, DEEP_ARCHIVE or alike) and cannot be read where it is: restore it, or \
+                     copy it to another storage class"
+                ))
+                .because(e),
+            );
+        }
+        if code == CLOCK || (matches!(status, 401 | 403) && refused.clock_ahead_s.abs() >= CLOCK_OFF_S) {
+            let (off, side) =
+                (refused.clock_ahead_s.abs(), if refused.clock_ahead_s > 0 { "ahead of" } else { "behind" });
+            let off =
+                if off >= CLOCK_OFF_S { format!("{} minutes {side} the store's", off / 60) } else { "off".to_owned() };
+            let error = format!("{what} was refused ({status}): this machine's clock is {off}; set it right (NTP)");
+            return Failure::Final(Error::outage(error).because(e));
+        }
+        if status == 404 {
+            return Failure::Final(Error::unreadable(format!("{what} does not exist: check the URL")).because(e));
+        }
+        if ENDED.contains(&code) {
             return Failure::Final(Error::outage(format!("{what} {ENDED_REMEDY}")).because(e));
+        }
+        if let (401 | 403, Maker::Cloud(access)) = (status, maker) {
+            return Failure::Final(Error::unreadable(format!("{what} {}", access.refused())).because(e));
         }
         // The answer to HEAD has no words that would tell.
         let or_ended = if status == 400 && maker == Maker::Cloud(Access::Keys) && refused.body.is_empty() {
@@ -206,6 +246,10 @@ fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
             Error::unreadable(format!("{what} was refused ({status}): check the URL and the store options{or_ended}"))
                 .because(e),
         );
+    }
+    #[cfg(feature = "cloud")]
+    if let Some(contradiction) = cause::<super::pages::Contradiction>(&e) {
+        return Failure::Final(incomplete(what, &contradiction.to_string()));
     }
     let transport = transport(&e);
     let has = |words: &[&str]| transport.as_ref().is_some_and(|text| words.iter().any(|w| text.contains(w)));
@@ -243,6 +287,14 @@ fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
         return Failure::Again(Error::unreadable(format!("{what}: the store's answer makes no sense")).because(e));
     }
     Failure::silence(Error::outage(format!("{what} could not be read from the store")).because(e))
+}
+
+/// The error of a listing that may lack objects, or have some twice.
+pub(super) fn incomplete(what: &str, why: &str) -> Error {
+    Error::unreadable(format!(
+        "{what} cannot be trusted, as {why}: samples would be missing or come twice; this is a fault of the store or of a \
+         proxy before it, read the dataset from another copy or as shards by name"
+    ))
 }
 
 /// What the HTTP client says below the store's client, which names the URL: a key may have any word in it.
@@ -305,7 +357,7 @@ mod tests {
     fn credentials_that_have_ended_are_no_matter_of_the_url() {
         let refused = |code: &str| {
             let body = format!("<Error><Code>{code}</Code><Message>The provided token has expired.</Message></Error>");
-            let source = Box::new(Refused { status: 400, retry_after: None, body });
+            let source = Box::new(Refused { status: 400, body, ..Refused::default() });
             let e = object_store::Error::Generic { store: "S3", source };
             match classified(e, "a.tar", true, Maker::Cloud(Access::Keys)) {
                 Failure::Outage { error, .. } | Failure::Again(error) | Failure::Final(error) => error.to_string(),

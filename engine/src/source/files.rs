@@ -4,7 +4,7 @@ use super::catalog::Catalog;
 use super::decode::endings_said;
 use super::pieces::Piece;
 use super::reader::Reader;
-use super::{Decisions, Fields, Fingerprint, Form, Payload, Source, Traffic, checksums};
+use super::{Decisions, Fields, Fingerprint, Form, OpenOptions, Payload, Source, Traffic, checksums};
 use crate::error::{Error, Result, printable};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
@@ -19,11 +19,11 @@ pub(super) struct Files<R> {
 }
 
 impl<R: Reader> Files<R> {
-    /// `checksums`: take those that the catalog has not, by reading every sample.
+    /// Takes the checksums that `options` wants and the catalog has not, by reading every sample.
     ///
     /// # Errors
     /// `Source` when the catalog is empty; for checksums also as reading.
-    pub(super) fn new(catalog: Catalog, reader: R, checksums: bool) -> Result<Self> {
+    pub(super) fn new(catalog: Catalog, reader: R, options: &OpenOptions) -> Result<Self> {
         if catalog.places.is_empty() {
             let seen = catalog.ignored;
             return Err(Error::unreadable(format!(
@@ -45,8 +45,8 @@ impl<R: Reader> Files<R> {
             )));
         }
         let mut catalog = Arc::new(catalog);
-        if checksums && catalog.sums.is_empty() {
-            let sums = checksums::of_samples(&catalog, &reader)?;
+        if options.checksums && catalog.sums.is_empty() {
+            let sums = checksums::of_samples(&catalog, &reader, &options.stop)?;
             Arc::make_mut(&mut catalog).sums = sums;
         }
         let form = match &catalog.members {

@@ -14,6 +14,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
+use super::Stop;
 use super::catalog::{Catalog, is_hidden, is_image};
 use super::decode::endings_said;
 use super::identity::Stamp;
@@ -60,10 +61,11 @@ impl Why {
 }
 
 /// Lists a directory, following links.
-pub(super) fn contents(path: &Path) -> Result<Contents> {
+pub(super) fn contents(path: &Path, stop: &Stop) -> Result<Contents> {
     let mut found = Contents { directories: Vec::new(), files: Vec::new(), left_out: Vec::new() };
     let at = || path.display().to_string();
     for entry in fs::read_dir(path).map_err(|e| failed(&at(), e))? {
+        stop.check()?;
         let entry = entry.map_err(|e| failed(&at(), e))?;
         let name = match entry.file_name().into_string() {
             Ok(name) if is_hidden(&name) => continue,
@@ -110,7 +112,7 @@ fn there(path: &Path) -> Result<Option<Metadata>> {
 ///
 /// # Errors
 /// `Sample` for a class without images; `Source` when a directory cannot be read.
-pub(super) fn catalog(root: &Path, listed: Contents) -> Result<Catalog> {
+pub(super) fn catalog(root: &Path, listed: Contents, stop: &Stop) -> Result<Catalog> {
     let mut catalog = Catalog { url: root.display().to_string(), ..Catalog::default() };
     catalog.ignored.others += listed.files.len() as u64;
     let mut newest = Stamp::default();
@@ -119,7 +121,8 @@ pub(super) fn catalog(root: &Path, listed: Contents) -> Result<Catalog> {
     for (label, class) in (0i64..).zip(&listed.directories) {
         let before = catalog.places.len();
         let above = HashSet::new();
-        let mut walk = Walk { root, catalog: &mut catalog, above, newest: &mut newest, strangers: &mut strangers };
+        let mut walk =
+            Walk { root, catalog: &mut catalog, above, newest: &mut newest, strangers: &mut strangers, stop };
         walk.directory(class, 0)?;
         if catalog.places.len() == before {
             return Err(empty_class(class, &catalog.url));
@@ -199,6 +202,7 @@ struct Walk<'a> {
     /// Of the file that was written last.
     newest: &'a mut Stamp,
     strangers: &'a mut Strangers,
+    stop: &'a Stop,
 }
 
 impl Walk<'_> {
@@ -212,9 +216,10 @@ impl Walk<'_> {
                 path.display()
             )));
         }
-        let found = contents(&path)?;
+        let found = contents(&path, self.stop)?;
         self.strangers.add(relative, &found.left_out);
         for file in &found.files {
+            self.stop.check()?;
             let name = format!("{relative}/{file}");
             if !is_image(file) {
                 self.catalog.ignored.others += 1;

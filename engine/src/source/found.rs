@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::folder::{self, Contents};
-use super::{local, pattern};
+use super::{Stop, local, pattern};
 use crate::error::{Error, Result, printable};
 
 /// What a local name stands for.
@@ -18,10 +18,10 @@ pub(super) enum Found {
 }
 
 /// Looks at the file system. A name that exists is taken literally, whatever characters it has.
-pub(super) fn find(name: &str) -> Result<Found> {
+pub(super) fn find(name: &str, stop: &Stop) -> Result<Found> {
     let path = Path::new(name);
     if path.is_dir() {
-        return directory(path);
+        return directory(path, stop);
     }
     if path.exists() {
         return Ok(Found::Shards(vec![name.to_owned()]));
@@ -34,7 +34,7 @@ pub(super) fn find(name: &str) -> Result<Found> {
             Some(wanted) => {
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
                 let before = shards.len();
-                let listed = folder::contents(parent)?;
+                let listed = folder::contents(parent, stop)?;
                 none_left_out(parent, &listed, |name| pattern::matches(wanted, name))?;
                 for file in listed.files.iter().filter(|f| pattern::matches(wanted, f)) {
                     shards.push(local::utf8(&parent.join(file))?.to_owned());
@@ -51,8 +51,8 @@ pub(super) fn find(name: &str) -> Result<Found> {
     Ok(Found::Shards(shards))
 }
 
-fn directory(path: &Path) -> Result<Found> {
-    let listed = folder::contents(path)?;
+fn directory(path: &Path, stop: &Stop) -> Result<Found> {
+    let listed = folder::contents(path, stop)?;
     none_left_out(path, &listed, is_shard)?;
     let shards = shards_among(&listed.files);
     one_split(&path.display().to_string(), &shards)?;

@@ -15,15 +15,14 @@ use serde::Deserialize;
 use super::cloud::Target;
 use super::connector::Connector;
 use super::failure::Access;
-use super::listed::{Listed, Listing};
+use super::listed::{Listed, Listing, Next};
+use super::pages::{Contradiction, Pages};
 use super::pattern;
 use crate::error::{Error, Result};
 
 const ENDPOINT: &str = "https://huggingface.co";
 /// The revision that the Hub makes itself of datasets that are no Parquet, and its short name.
 const CONVERTED: [&str; 2] = ["~parquet", "refs/convert/parquet"];
-/// No listing has so many pages of a thousand files.
-const PAGES_MAX: usize = 10_000;
 
 /// A dataset at one revision, and what is meant of it.
 #[derive(Debug, PartialEq, Eq)]
@@ -135,43 +134,45 @@ struct Entry {
 impl Listing for Tree {
     const STORE: &'static str = "Hub";
 
-    async fn objects(self, folder: String) -> Stored<Vec<ObjectMeta>> {
+    async fn page(&self, folder: &str, at: Option<Next>, _: &mut Pages) -> Stored<(Vec<ObjectMeta>, Option<Next>)> {
         let mut url = url::Url::parse(&self.url).map_err(Self::failed)?;
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.extend(folder.split('/').filter(|part| !part.is_empty()));
-        }
-        url.set_query(Some("recursive=true"));
         let host = url.host_str().map(str::to_owned);
-        let (mut found, mut next) = (Vec::new(), Some(url));
-        for _ in 0..PAGES_MAX {
-            let Some(url) = next else { return Ok(found) };
-            let mut request = HttpRequest::new(HttpRequestBody::empty());
-            *request.uri_mut() = url.as_str().parse().map_err(Self::failed)?;
-            let answer = self.client.execute(request).await.map_err(Self::failed)?;
-            let status = answer.status().as_u16();
-            let said = match status {
-                200 => None,
-                404 => {
-                    return Err(object_store::Error::NotFound {
-                        path: folder,
-                        source: "the Hub has no such folder".into(),
-                    });
-                }
-                401 | 403 => Some(
-                    "the Hub gives it to nobody but those who may read it: set HF_TOKEN, and accept the dataset's terms if it has some",
-                ),
-                _ => Some("the Hub does not list it"),
-            };
-            if let Some(said) = said {
-                let source = format!("{said} (status {status})").into();
-                return Err(object_store::Error::PermissionDenied { path: folder, source });
+        if let Some(next) = at {
+            url = url.join(&next.token).map_err(Self::failed)?;
+        } else {
+            if let Ok(mut segments) = url.path_segments_mut() {
+                segments.extend(folder.split('/').filter(|part| !part.is_empty()));
             }
-            // A token goes to the Hub that was asked, and nowhere else.
-            let link = answer.headers().get("link").and_then(|link| link.to_str().ok()).and_then(following);
-            next = link.and_then(|link| url.join(link).ok()).filter(|url| url.host_str() == host.as_deref());
-            found.extend(files(&answer.into_body().bytes().await.map_err(Self::failed)?)?);
+            url.set_query(Some("recursive=true"));
         }
-        Err(Self::failed(format!("a listing of more than {PAGES_MAX} pages")))
+        let mut request = HttpRequest::new(HttpRequestBody::empty());
+        *request.uri_mut() = url.as_str().parse().map_err(Self::failed)?;
+        let answer = self.client.execute(request).await.map_err(Self::failed)?;
+        let (status, path) = (answer.status().as_u16(), folder.to_owned());
+        let said = match status {
+            200 => None,
+            404 => {
+                return Err(object_store::Error::NotFound { path, source: "the Hub has no such folder".into() });
+            }
+            401 | 403 => Some(
+                "the Hub gives it to nobody but those who may read it: set HF_TOKEN, and accept the dataset's terms if it has some",
+            ),
+            _ => Some("the Hub does not list it"),
+        };
+        if let Some(said) = said {
+            let source = format!("{said} (status {status})").into();
+            return Err(object_store::Error::PermissionDenied { path, source });
+        }
+        let link = answer.headers().get("link").and_then(|link| link.to_str().ok()).and_then(following);
+        let next = match link.map(|link| url.join(link)) {
+            None => None,
+            // A token goes to the Hub that was asked, and nowhere else.
+            Some(Ok(next)) if next.host_str() == host.as_deref() => {
+                Some(Next { token: next.into(), uuid: String::new() })
+            }
+            Some(_) => return Err(Self::failed(Contradiction("its next page is no URL of the Hub".to_owned()))),
+        };
+        Ok((files(&answer.into_body().bytes().await.map_err(Self::failed)?)?, next))
     }
 }
 

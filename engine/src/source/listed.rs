@@ -4,7 +4,7 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use futures::stream::{BoxStream, StreamExt, TryStreamExt, iter, once};
+use futures::stream::{BoxStream, StreamExt, TryStreamExt, iter, once, try_unfold};
 use object_store::client::HttpConnector;
 use object_store::http::{HttpBuilder, HttpStore};
 use object_store::path::Path;
@@ -13,14 +13,25 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as Stored, RetryConfig,
 };
 
+use super::pages::Pages;
+
+/// What the next page of a listing is asked for with.
+#[derive(Debug, Clone)]
+pub(super) struct Next {
+    pub(super) token: String,
+    /// Of a store that has one: the listing's own.
+    pub(super) uuid: String,
+}
+
 /// How a store lists its objects.
 #[async_trait]
 pub(super) trait Listing: Clone + fmt::Debug + Send + Sync + 'static {
     /// What the store is called where it fails.
     const STORE: &'static str;
 
-    /// All objects below a folder; an empty one stands for the whole store.
-    async fn objects(self, folder: String) -> Stored<Vec<ObjectMeta>>;
+    /// A page of the objects below a folder, the first or the one that `at` asks for, and what the next is asked for
+    /// with. An empty folder stands for the whole store. `pages` says which names a path can stand for.
+    async fn page(&self, folder: &str, at: Option<Next>, pages: &mut Pages) -> Stored<(Vec<ObjectMeta>, Option<Next>)>;
 
     /// The error of a store that did not do what was asked.
     fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> object_store::Error {
@@ -75,8 +86,18 @@ impl<L: Listing> ObjectStore for Listed<L> {
     }
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Stored<ObjectMeta>> {
         let folder = prefix.map(|prefix| prefix.as_ref().to_owned()).unwrap_or_default();
-        let objects = self.listing.clone().objects(folder);
-        once(objects).map_ok(|found| iter(found.into_iter().map(Ok))).try_flatten().boxed()
+        let start = (self.listing.clone(), folder, Pages::default(), None, false);
+        try_unfold(start, |(listing, folder, mut pages, at, over)| async move {
+            if over {
+                return Ok::<_, object_store::Error>(None);
+            }
+            let (found, next) = listing.page(&folder, at, &mut pages).await?;
+            pages.turn(next.as_ref().map(|next| next.token.as_str())).map_err(L::failed)?;
+            let over = next.is_none();
+            Ok(Some((iter(found.into_iter().map(Ok)), (listing, folder, pages, next, over))))
+        })
+        .try_flatten()
+        .boxed()
     }
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Stored<ListResult> {
         let objects = self.list(prefix).try_collect().await?;

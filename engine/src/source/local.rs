@@ -14,7 +14,6 @@ use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 
-use super::Traffic;
 use super::catalog::{Catalog, Place, Shard};
 use super::checksums;
 use super::files::{changed, out_of_range, short_read};
@@ -22,6 +21,7 @@ use super::handles::Handles;
 use super::identity::{Mark, Proof, Stamp};
 use super::reader::Reader;
 use super::tar::{self, ShardIndex};
+use super::{Stop, Traffic};
 use crate::error::{Error, Result};
 use crate::types::SampleId;
 
@@ -256,18 +256,18 @@ pub(super) fn settled(stamp: &Stamp) {
 }
 
 /// Indexes a local shard by walking its headers.
-pub(super) fn index_shard(path: &str) -> Result<(Shard, ShardIndex)> {
+pub(super) fn index_shard(path: &str, stop: &Stop) -> Result<(Shard, ShardIndex)> {
     let (file, bytes, stamp) = open_file(path)?;
-    let index = tar::walk(&file, bytes, path)?;
+    let index = tar::walk(stop.reading(&file), bytes, path)?;
     let shard = Shard { path: path.to_owned(), bytes, stamp };
     unchanged(&shard, &file)?;
     Ok((shard, index))
 }
 
 /// Adds the checksums of a local shard's members.
-pub(super) fn sum_shard(shard: &Shard, index: &mut ShardIndex) -> Result<()> {
+pub(super) fn sum_shard(shard: &Shard, index: &mut ShardIndex, stop: &Stop) -> Result<()> {
     let file = File::open(&shard.path).map_err(|e| failed(&shard.path, e))?;
-    checksums::of_members(&file, index).map_err(|e| failed(&shard.path, e))?;
+    checksums::of_members(stop.reading(&file), index).map_err(|e| failed(&shard.path, e))?;
     unchanged(shard, &file)
 }
 

@@ -24,6 +24,7 @@
 //! lister.rs, lists.rs, list_stream.rs  many samples with one request, of a store that takes lists of them
 //! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached      several.rs  shards at once
 //! address.rs  a URL apart from its secrets      cloud_settings.rs  what environment and caller say of a store
+//! pages.rs    the pages of a listing: tokens, and names that no path takes     stop.rs  the end of an opening
 //! credentials/  AWS's profiles, roles, commands and logins; whether a machine lends credentials
 //! whole.rs, store_whole.rs  servers that give objects whole only
 //! arrays.rs   two buffers in memory                   index_cache.rs  a shard's index kept on disk
@@ -105,6 +106,11 @@ mod on_disk_tests;
 mod open;
 mod options;
 mod pacer;
+#[cfg(feature = "cloud")]
+mod pages;
+#[cfg(test)]
+#[cfg(feature = "cloud")]
+mod pages_tests;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod pattern;
@@ -127,6 +133,9 @@ pub(crate) mod runtime;
 mod runtime;
 mod several;
 mod short;
+mod stop;
+#[cfg(test)]
+mod stop_tests;
 mod store;
 mod store_open;
 mod store_reader;
@@ -170,6 +179,7 @@ pub use payload::apart;
 pub(crate) use payload::picture_and_tail;
 pub use pieces::{Piece, PieceKind};
 pub use records::{Place, Records};
+pub use stop::Stop;
 pub use store_open::open_in;
 pub use subset::Subset;
 pub use tiered::CircuitNumbers;

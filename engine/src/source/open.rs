@@ -32,7 +32,8 @@ use crate::error::{Error, Result};
 /// found here and not in the middle of an epoch. `Settings`, too, for a disk tier whose folder or limit cannot be.
 pub fn open(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
     options.check()?;
-    let source = without_disk(url_or_path, options)?;
+    // Whatever failed because it was stopped says so.
+    let source = without_disk(url_or_path, options).map_err(|e| options.stop.check().err().unwrap_or(e))?;
     match &options.disk {
         None => Ok(source),
         Some(tier) => Ok(Arc::new(OnDisk::before(source, &place(url_or_path, options)?, tier, None)?)),
@@ -82,11 +83,11 @@ fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Sour
     if options.throttle.is_some() || options.chaos.is_some() {
         return store_open::local(local, options);
     }
-    match find(local)? {
+    match find(local, &options.stop)? {
         Found::Folder(root, listed) => {
             options.check_fields_of(local)?;
-            let catalog = folder::catalog(&root, listed)?;
-            Ok(Arc::new(Files::new(catalog, LocalReader::new(root, 0), options.checksums)?))
+            let catalog = folder::catalog(&root, listed, &options.stop)?;
+            Ok(Arc::new(Files::new(catalog, LocalReader::new(root, 0), options)?))
         }
         Found::Shards(paths) if all_parquet(&paths)? => local_parquet(local, &paths, options),
         Found::Shards(paths) => {
@@ -97,15 +98,15 @@ fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Sour
                 let (_, bytes, stamp) = local::open_file(path)?;
                 let shard = Shard { path: path.clone(), bytes, stamp };
                 let key = || index_cache::local_key(&shard);
-                let sum = |index: &mut ShardIndex| local::sum_shard(&shard, index);
+                let sum = |index: &mut ShardIndex| local::sum_shard(&shard, index, &options.stop);
                 let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> =
                     if options.sums_of_members() { Some(&sum) } else { None };
-                index_cache::through(cache, key, &shard, || local::index_shard(&shard.path), sum)
+                index_cache::through(cache, key, &shard, || local::index_shard(&shard.path, &options.stop), sum)
             })?;
             let reader = LocalReader::new(PathBuf::new(), shards.len());
             let mut catalog = Catalog { url: local.to_owned(), ..Catalog::default() };
             label::assemble(&mut catalog, shards, &options.fields)?;
-            Ok(Arc::new(Files::new(catalog, reader, options.checksums)?))
+            Ok(Arc::new(Files::new(catalog, reader, options)?))
         }
     }
 }
@@ -116,8 +117,11 @@ fn local_parquet(url: &str, paths: &[String], options: &OpenOptions) -> Result<A
     let at_once = std::thread::available_parallelism().map_or(1, usize::from);
     let looked = several::shards(paths, at_once, options, |path| {
         let (file, bytes, stamp) = local::open_file(path)?;
-        let looked =
-            super::parquet::look(&file, Shard { path: path.clone(), bytes, stamp: stamp.clone() }, &options.fields)?;
+        let looked = super::parquet::look(
+            options.stop.reading(&file),
+            Shard { path: path.clone(), bytes, stamp: stamp.clone() },
+            &options.fields,
+        )?;
         local::unchanged(&Shard { path: path.clone(), bytes, stamp }, &file)?;
         Ok(looked)
     })?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Piece;
+use super::{Piece, Stop};
 use crate::error::{Error, Result};
 
 /// Makes a store behave like one that is far away, for demonstrations and experiments.
@@ -35,7 +35,8 @@ pub struct OpenOptions {
     pub timeout: Option<Duration>,
     /// How long a store is asked again when it does not serve (no connection, no answer, 5xx, 429): its requests
     /// share this budget, which counts from the first failure after its last answer. A store that has never answered
-    /// gets 10 s of it. Zero asks once. Default: two minutes.
+    /// gets 10 s of it, 7 s of them for its first request; the first request gets all of a `timeout` of more than 30 s.
+    /// Zero asks once. Default: two minutes.
     pub retry_timeout: Duration,
     /// Take a CRC-32 of every sample when the dataset is opened and hold every later read against it. Reads the whole
     /// dataset once; with `index_cache` the sums of shards are kept there. Default: no.
@@ -59,6 +60,8 @@ pub struct OpenOptions {
     /// version, with a wrong bit where `checksums` finds it. All of it passes, so what is delivered is the same; for
     /// tests of whoever reads. A local path is then read as if it were a store. Default: none.
     pub chaos: Option<u64>,
+    /// Ends the opening from another thread. Default: nobody does.
+    pub stop: Stop,
 }
 
 /// Is called with how many shards were indexed and how many there are, from the threads that index them, several at
@@ -98,6 +101,7 @@ impl Default for OpenOptions {
             disk: None,
             on_shard: None,
             chaos: None,
+            stop: Stop::default(),
         }
     }
 }

@@ -29,6 +29,12 @@ const DOWN_AFTER: u32 = 4;
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// The most for a store that has never answered: most likely its name is wrong.
 const FIRST_CONTACT: Duration = Duration::from_secs(10);
+/// Of this, the most for its first request. What is left is for a second one: an answer may be lost.
+const FIRST_REQUEST: Duration = Duration::from_secs(7);
+/// A longer `timeout` says that the store is as slow as that.
+const USUAL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often an answer that is wrong is asked for again, within the budget.
+const AGAIN: u32 = 3;
 
 /// What a failed request means for the next.
 #[derive(Debug)]
@@ -41,7 +47,7 @@ pub(super) enum Failure {
         /// How long it asks to be left alone.
         retry_after: Option<Duration>,
     },
-    /// An answer that is wrong, and may be right the next time: asked for once more.
+    /// An answer that is wrong, and may be right the next time: asked for a few times more.
     Again(Error),
     /// Asking again cannot help.
     Final(Error),
@@ -99,13 +105,27 @@ impl Health {
         Self { budget, state: Mutex::default(), changed: Notify::new() }
     }
 
+    /// The longest that one request may take: `timeout`, and less for a store that has never answered.
+    pub(super) fn limit(&self, timeout: Option<Duration>) -> Option<Duration> {
+        let state = self.state.lock();
+        let limit = timeout.filter(|limit| !state.reached && *limit <= USUAL_TIMEOUT);
+        limit.map_or(timeout, |limit| {
+            Some(limit.min(if state.failures == 0 { FIRST_REQUEST } else { FIRST_CONTACT - FIRST_REQUEST }))
+        })
+    }
+
+    /// It has said something, and more of the same answer is to come.
+    pub(super) fn reached(&self) {
+        self.state.lock().reached = true;
+    }
+
     /// Sends requests until one is answered, cannot be, or the budget is spent. `what` is asked for.
     pub(super) async fn run<T, F: Future<Output = Result<T, Failure>>>(
         &self,
         what: &(dyn Fn() -> String + Sync),
         mut request: impl FnMut() -> F,
     ) -> Result<T> {
-        let (mut first, mut failed, mut again, mut lost) = (None, 0u32, true, false);
+        let (mut first, mut failed, mut wrong) = (None, 0u32, 0);
         loop {
             let started = Instant::now();
             let turn = self.turn(what).await?;
@@ -121,28 +141,26 @@ impl Health {
                 }
                 Err(Failure::Again(error)) => {
                     self.answered();
-                    if !std::mem::take(&mut again) {
+                    let pause = jittered(backoff(wrong));
+                    let spent = started - *first.get_or_insert(started) + pause;
+                    // Once more in any case.
+                    if wrong >= AGAIN || (wrong > 0 && spent > self.budget) {
                         return Err(error);
                     }
-                    tracing::debug!(error = %error, "asking once more");
+                    wrong += 1;
+                    tracing::debug!(error = %error, wrong, "asking again");
                     drop(turn);
-                    sleep(jittered(PAUSE)).await;
+                    sleep(pause).await;
                     continue;
                 }
                 Err(Failure::Outage { error, answered, retry_after }) => {
-                    let left = self.failed(&error, answered, turn.probe, retry_after);
+                    let left = self.failed(&error, started, answered, turn.probe, retry_after);
                     (error, retry_after, left)
                 }
             };
             drop(turn);
             failed += 1;
             let now = Instant::now();
-            // One answer that is lost must not look like a store that is not there: a request may take longer than all
-            // that such a one gets.
-            if self.is_unknown() && now - started >= FIRST_CONTACT && !std::mem::replace(&mut lost, true) {
-                sleep(jittered(PAUSE)).await;
-                continue;
-            }
             let left = self.budget_now().saturating_sub(now - *first.get_or_insert(started)).min(stores);
             let pause = retry_after.unwrap_or_else(|| jittered(backoff(failed - 1)).min(left));
             if left.is_zero() || pause > left {
@@ -214,8 +232,15 @@ impl Health {
         }
     }
 
-    /// What is left of the store's budget after this failure.
-    fn failed(&self, error: &Error, answered: bool, probe: bool, retry_after: Option<Duration>) -> Duration {
+    /// What is left of the store's budget after this failure of a request that was sent at `started`.
+    fn failed(
+        &self,
+        error: &Error,
+        started: Instant,
+        answered: bool,
+        probe: bool,
+        retry_after: Option<Duration>,
+    ) -> Duration {
         let mut state = self.state.lock();
         let now = Instant::now();
         // A trouble that nobody has seen for long is another one, with a budget of its own.
@@ -224,7 +249,9 @@ impl Health {
         }
         state.failed_at = Some(now);
         state.reached |= answered;
-        state.failing_since.get_or_insert(now);
+        // A store that has never answered was not there before either.
+        let since = if state.reached { now } else { started };
+        state.failing_since.get_or_insert(since);
         state.failures += 1;
         state.last = error.to_string();
         let opened = state.due.is_none() && state.failures >= DOWN_AFTER;
@@ -251,13 +278,15 @@ impl Health {
 
     fn given_up(&self, what: &(dyn Fn() -> String + Sync), last: &str) -> Error {
         let budget = self.budget_now();
-        let short = if self.is_unknown() { " (it has never answered: check its name)" } else { "" };
+        let unknown = self.is_unknown();
+        let short = if unknown { " (it has never answered: check its name)" } else { "" };
         // A budget of 0 is one request and no second.
         let within = if budget.is_zero() { String::new() } else { format!(" within {budget:?}") };
         Error::outage(format!(
             "{}: the store did not serve it{within}{short}; nothing is known to be wrong with the data: check the network \
-             and the store, or raise retry_timeout; the last failure: {last}",
-            what()
+             and the store, or {}; the last failure: {last}",
+            what(),
+            if unknown { "give a timeout of more than 30 s if it is that slow" } else { "raise retry_timeout" }
         ))
     }
 }

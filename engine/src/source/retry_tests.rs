@@ -46,9 +46,14 @@ async fn a_request_is_sent_again_while_that_can_help_and_no_longer() {
     let (answer, made, _) = run(&health, vec![busy(true, None), gone()]).await;
     assert_eq!((answer.unwrap_err().to_string().as_str(), made), ("gone", 2));
     let (answer, made, _) = run(&health, vec![again()]).await;
-    assert_eq!((answer.unwrap(), made), (7, 2), "a wrong answer is asked for once more");
-    let (answer, made, _) = run(&health, vec![again(), again()]).await;
-    assert_eq!((answer.unwrap_err().kind(), made), (ErrorKind::Sample, 2));
+    assert_eq!((answer.unwrap(), made), (7, 2), "a wrong answer is asked for again");
+    let (answer, made, _) = run(&health, vec![again(), busy(true, None), again(), again()]).await;
+    assert_eq!((answer.unwrap(), made), (7, 5), "three times in a row are not too many");
+    let (answer, made, took) = run(&health, (0..9).map(|_| again()).collect()).await;
+    assert_eq!((answer.unwrap_err().kind(), made), (ErrorKind::Sample, 4));
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let hurried = Health::new(Duration::from_millis(20));
+    assert_eq!(run(&hurried, vec![again(), again()]).await.1, 2, "once more in any case, and then within the budget");
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,34 +160,64 @@ async fn a_store_that_has_never_answered_is_given_up_soon() {
     assert_eq!(run(&once, vec![busy(true, None)]).await.1, 1, "a budget of zero asks once");
 }
 
-/// Of a store that has never answered: attempts that fail after so many seconds each, and then one that is answered.
-async fn first_contact(budget: Duration, failures: &[u64]) -> (Result<u8>, u32) {
-    let (health, made) = (Health::new(budget), AtomicU32::new(0));
-    let answer = health
-        .run(&what, || {
-            let seconds = failures.get(made.fetch_add(1, Relaxed) as usize).copied();
-            async move {
-                let Some(seconds) = seconds else { return Ok(7) };
-                tokio::time::sleep(Duration::from_secs(seconds)).await;
-                Err(Failure::silence(Error::outage("no answer")))
-            }
+/// Requests at once to a store that has never answered and takes so many seconds for each answer, in turn; 0: none comes.
+/// What came of them, how many were made, and how long it took.
+async fn first_contact(
+    timeout: Option<Duration>,
+    at_once: usize,
+    answers: &'static [u64],
+) -> (Vec<Result<u8>>, u32, u64) {
+    let (health, made) = (Arc::new(Health::new(BUDGET)), Arc::new(AtomicU32::new(0)));
+    let start = Instant::now();
+    let requests: Vec<_> = (0..at_once)
+        .map(|_| {
+            let (health, made) = (health.clone(), made.clone());
+            tokio::spawn(async move {
+                let request = || {
+                    let seconds = answers.get(made.fetch_add(1, Relaxed) as usize).copied().unwrap_or(0);
+                    let limit = health.limit(timeout).unwrap_or(Duration::from_secs(9999));
+                    async move {
+                        let takes = Duration::from_secs(if seconds == 0 { 99_999 } else { seconds });
+                        let late = |_| Failure::silence(Error::outage(format!("no answer within {limit:?}")));
+                        tokio::time::timeout(limit, tokio::time::sleep(takes)).await.map(|()| 7).map_err(late)
+                    }
+                };
+                health.run(&what, request).await
+            })
         })
-        .await;
-    (answer, made.load(Relaxed))
+        .collect();
+    let mut came = Vec::new();
+    for request in requests {
+        came.push(request.await.unwrap());
+    }
+    (came, made.load(Relaxed), start.elapsed().as_secs())
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_lost_answer_is_no_store_that_is_not_there() {
-    for lost in [&[30][..], &[0, 30], &[10, 0]] {
-        assert_eq!(first_contact(BUDGET, lost).await.0.unwrap(), 7, "{lost:?}");
+async fn one_lost_answer_is_no_store_that_is_not_there_and_a_deaf_one_is_given_up_when_the_message_says() {
+    let usual = Some(Duration::from_secs(30));
+    for (answers, made, took) in [(&[0, 2][..], 2, 9), (&[6], 1, 6), (&[1], 1, 1)] {
+        let (came, asked, seconds) = first_contact(usual, 1, answers).await;
+        assert_eq!((came[0].as_ref().unwrap(), asked, seconds), (&7, made, took), "{answers:?}");
     }
-    let (answer, made) = first_contact(BUDGET, &[30, 30, 30]).await;
-    assert!(answer.unwrap_err().to_string().contains("has never answered: check its name"));
-    assert_eq!(made, 2);
-    // Who allows less time than that has said so.
-    let (answer, made) = first_contact(Duration::from_secs(5), &[30]).await;
-    assert!(!answer.unwrap_err().to_string().contains("has never answered"));
-    assert_eq!(made, 1);
+    for at_once in [1, 3, 16] {
+        let (came, _, seconds) = first_contact(usual, at_once, &[]).await;
+        assert!(seconds <= 12, "{seconds} s for {at_once}");
+        for error in came.into_iter().map(Result::unwrap_err) {
+            let error = error.to_string();
+            assert!(error.contains("within 10s (it has never answered: check its name)"), "{error}");
+            assert!(error.contains("no answer within"), "{error}");
+        }
+    }
+    // Who gives more time than is usual has said that the store is slow, and who gives less has said so too.
+    assert_eq!(first_contact(Some(Duration::from_secs(60)), 1, &[50]).await.0[0].as_ref().unwrap(), &7);
+    assert_eq!(first_contact(None, 1, &[500]).await.0[0].as_ref().unwrap(), &7);
+    assert_eq!(first_contact(Some(Duration::from_secs(1)), 1, &[0, 0, 1]).await.1, 3);
+    // Once it has said anything the usual limit holds.
+    let health = Health::new(BUDGET);
+    assert!(health.limit(usual) < usual);
+    health.reached();
+    assert_eq!(health.limit(usual), usual);
 }
 
 #[tokio::test(start_paused = true)]

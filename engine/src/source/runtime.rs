@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{Error, Result};
-use crate::process::Process;
+use crate::process::{LIMIT_REMEDY, Process, no_thread};
 
 /// Stores that this thread opens run on a runtime of the test's own: one whose clock it turns.
 #[cfg(test)]
@@ -37,6 +37,9 @@ pub(super) fn shared() -> Result<Arc<Runtime>> {
     {
         return Ok(runtime.clone());
     }
+    let refused = |e| Error::unreadable(no_thread("reading from the store", LIMIT_REMEDY, &e)).because(e);
+    // Where no thread may be started the builder panics.
+    drop(std::thread::Builder::new().spawn(|| ()).map_err(refused)?);
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)
         // Reads of local files behind a throttle block; requests in flight are bounded elsewhere.
@@ -44,10 +47,7 @@ pub(super) fn shared() -> Result<Arc<Runtime>> {
         .thread_name("lossfeed-io")
         .enable_all()
         .build()
-        .map_err(|e| {
-            Error::unreadable("threads for reading from the store could not be started: raise the process limit")
-                .because(e)
-        })?;
+        .map_err(refused)?;
     let runtime = Arc::new(runtime);
     if let Some(orphan) = shared.replace((process, runtime.clone())) {
         mem::forget(orphan);

@@ -2,6 +2,7 @@
 //! says. Every answer must prove that it is from the object that was indexed, and is read to its range's end and no
 //! further. Of a server that gives no parts, objects are read whole (`whole.rs`).
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::future::Future;
 use std::ops::Range;
@@ -17,7 +18,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
 use super::chaos::{Chaos, Fault};
-use super::failure::{Access, Maker, classified};
+use super::failure::{Access, Maker, classified, incomplete};
 use super::files::{changed, short_read};
 use super::hedge::{self, Hedge};
 use super::identity::{Mark, Proof, Stamp};
@@ -27,7 +28,7 @@ use super::lister::Lister;
 use super::pacer::Pacer;
 use super::retry::{Failure, Health};
 use super::whole::{Wholes, says_nothing};
-use super::{Decisions, OpenOptions, runtime};
+use super::{Decisions, OpenOptions, Stop, runtime};
 use crate::error::{Error, Result};
 use crate::process::Process;
 
@@ -53,6 +54,8 @@ pub(super) struct Store {
     pub(super) wholes: Option<Wholes>,
     /// Of a store that takes lists of samples.
     pub(super) lister: Option<Arc<dyn Lister>>,
+    /// The end of the opening.
+    pub(super) stop: Stop,
 }
 
 /// A range of an object, and how the object is recognised.
@@ -95,6 +98,7 @@ impl Store {
             chaos: options.chaos.map(|seed| Chaos::new(seed, options.timeout.is_some())),
             wholes: maker.is_web().then(|| Wholes::new(options)).transpose()?,
             lister: None,
+            stop: options.stop.clone(),
         })
     }
 
@@ -123,15 +127,15 @@ impl Store {
         self.pacer.limit(bytes_per_s, tokio::time::Instant::now());
     }
 
-    /// Runs `work` to its end on the calling thread.
+    /// Runs `work` on the calling thread, to its end or until the opening is stopped.
     pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         self.made_by.check(|of, _| {
             format!("this source was opened before a fork and its connections belong to the parent process {of}: open it again in the child")
         })?;
-        Ok(self.runtime.block_on(work))
+        self.runtime.block_on(self.stop.before(work))
     }
 
-    /// A range of an object, whole or an error. `sound` may refuse the bytes: then they are asked for once more.
+    /// A range of an object, whole or an error. `sound` may refuse the bytes: then they are asked for again.
     pub(super) async fn range(
         &self,
         wanted: Wanted<'_>,
@@ -344,7 +348,7 @@ impl Store {
         what: &(dyn Fn() -> String + Sync),
         work: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let Some(limit) = self.timeout else { return work.await };
+        let Some(limit) = self.health.limit(self.timeout) else { return work.await };
         tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
             Err(Failure::silence(Error::outage(format!("no answer for {} within {limit:?} (timeout)", what()))))
         })
@@ -361,9 +365,11 @@ impl Store {
                     return self.looked_at(key).await;
                 }
                 match self.inner.head(key).await {
+                    // Servers that make their answers while they send them know no length when they send its head.
+                    Ok(meta) if meta.size == 0 && self.maker.is_web() => self.looked_at(key).await,
                     Ok(meta) => Ok(Some((meta.size, Stamp::of_object(&meta)))),
                     Err(object_store::Error::NotFound { .. }) => Ok(None),
-                    Err(e) if self.maker.is_web() && says_nothing(&e) => self.looked_at(key).await,
+                    Err(e) if matches!(self.maker, Maker::Cloud(_)) && says_nothing(&e) => self.looked_at(key).await,
                     Err(e) => Err(classified(e, key.as_ref(), false, self.maker)),
                 }
             })
@@ -377,19 +383,31 @@ impl Store {
     }
 
     /// Every object below a prefix, sorted by key.
+    ///
+    /// # Errors
+    /// As a request; `Source` for a listing that contradicts itself or names an object twice.
     pub(super) fn list(&self, prefix: &Path) -> Result<Vec<ObjectMeta>> {
         let what = || format!("the listing of {prefix}/");
         // A listing has many pages: no limit on the whole, one on each.
         let mut found = self.wait(self.health.run(&what, || async {
-            let mut found = Vec::new();
+            let mut found: Vec<ObjectMeta> = Vec::new();
+            // Of stores that do not list in order, from the first name on that is not behind the one before.
+            let mut seen: Option<HashSet<Path>> = None;
             self.limited(&what, self.strikes(self.fault(prefix, 0, 0), prefix, &what())).await?;
             let mut objects = self.inner.list(Some(prefix));
             loop {
                 let next = async { Ok(objects.next().await) };
-                match self.limited(&what, next).await? {
-                    Some(object) => found.push(object.map_err(|e| classified(e, &what(), false, self.maker))?),
-                    None => return Ok(found),
+                let Some(object) = self.limited(&what, next).await? else { return Ok(found) };
+                let object = object.map_err(|e| classified(e, &what(), false, self.maker))?;
+                self.health.reached();
+                if found.last().is_some_and(|last| last.location >= object.location) {
+                    seen.get_or_insert_with(|| found.iter().map(|object| object.location.clone()).collect());
                 }
+                if seen.as_mut().is_some_and(|seen| !seen.insert(object.location.clone())) {
+                    let why = format!("it names {} twice (its pages overlap)", object.location);
+                    return Err(Failure::Final(incomplete(&what(), &why)));
+                }
+                found.push(object);
             }
         }))??;
         found.sort_unstable_by(|a, b| a.location.cmp(&b.location));

@@ -41,11 +41,11 @@ pub(super) fn local(path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
         Path::from_absolute_path(&absolute)
             .map_err(|e| Error::unreadable(format!("{path} is no valid path for a store")).because(e))
     };
-    match found::find(path)? {
+    match found::find(path, &options.stop)? {
         Found::Folder(root, listed) => {
             options.check_fields_of(path)?;
             let root_key = key(local::utf8(&root)?)?;
-            files(store, folder::catalog(&root, listed)?, root_key, options)
+            files(store, folder::catalog(&root, listed, &options.stop)?, root_key, options)
         }
         Found::Shards(paths) => {
             let objects = paths
@@ -156,7 +156,7 @@ pub(super) fn in_store(
 
 /// The objects of these keys and URLs as they are now, several asked for at once; `None` where there is none.
 fn looked_at(store: &Store, keys: &[(String, String)], options: &OpenOptions) -> Result<Vec<Option<Object>>> {
-    several::several(keys, LANES_MAX.min(options.connections), |(key, url)| {
+    several::several(keys, LANES_MAX.min(options.connections), &options.stop, |(key, url)| {
         let key = below(&Path::default(), key)?;
         let found = store.head(&key)?;
         Ok(found.map(|(bytes, stamp)| Object { key, shard: Shard { path: url.clone(), bytes, stamp } }))
@@ -223,7 +223,7 @@ fn prefix(
 }
 
 fn files(store: Store, catalog: Catalog, root: Path, options: &OpenOptions) -> Result<Arc<dyn Source>> {
-    Ok(Arc::new(Files::new(catalog, StoreReader::new(store, Vec::new(), root, options.coalesce), options.checksums)?))
+    Ok(Arc::new(Files::new(catalog, StoreReader::new(store, Vec::new(), root, options.coalesce), options)?))
 }
 
 /// What the index cache knows a shard by.
@@ -258,7 +258,7 @@ fn shards(
     label::assemble(&mut catalog, indexed, &options.fields)?;
     let keys = objects.into_iter().map(|o| o.key).collect();
     let reader = StoreReader::new(store, keys, Path::default(), options.coalesce);
-    Ok(Arc::new(Files::new(catalog, reader, options.checksums)?))
+    Ok(Arc::new(Files::new(catalog, reader, options)?))
 }
 
 #[cfg(feature = "parquet")]

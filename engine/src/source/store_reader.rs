@@ -241,7 +241,7 @@ impl Reader for StoreReader {
                 }
                 // A store that does not serve is asked for minutes: nobody may want its answer by then.
                 let Ok(next) = tokio::time::timeout(STOP_SOON, asked.join_next()).await else {
-                    if stopped() {
+                    if stopped() || self.0.store.stop.is_asked() {
                         return;
                     }
                     continue;

@@ -95,7 +95,7 @@ def open(
             asked without. An ``http(s)://`` URL may have a query that signs it.
         retry_timeout: seconds for which a store that does not serve (no connection, no answer, 5xx, 429) is asked
             again, from the first failure after its last answer on; its requests share them. A store that has never
-            answered gets 10 of them. 0 asks once. Then OutageError is raised, whatever the loader's ``on_error`` is:
+            answered gets 10 of them, or as long as ``timeout`` if that is more than 30. 0 asks once. Then OutageError is raised, whatever the loader's ``on_error`` is:
             nothing is wrong with the data.
         checksums: take a CRC-32 of every sample now, and hold every later read against it. Reads the whole dataset
             once; with ``index_cache`` the sums of shards are kept there. What AIStore sends by lists of samples is
