@@ -122,11 +122,11 @@ fn the_pure_half_is_kept_from_effects() {
         "use std::time::Instant;",
         "use std::{thread, mem};",
         "fn f() { std::fs::read(\"x\"); }",
-        "use parking_lot::Mutex;",
+        "use lossfeed_sync::Mutex;",
     ] {
         assert_found("engine/control/src/index/planted.rs", &format!("//! Head.\n{text}\n"), "may not use");
     }
-    for text in ["use std::time::Instant;", "use parking_lot::Mutex;"] {
+    for text in ["use std::time::Instant;", "use lossfeed_sync::Mutex;"] {
         assert_found("engine/src/engine/copy_path.rs", &format!("//! Head.\n{text}\n"), "may not use");
     }
 }

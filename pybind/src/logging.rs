@@ -8,12 +8,12 @@
 //! address may carry in secret (user and password, the query of a signed URL) is left out.
 
 use std::fmt::{Debug, Write as _};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use lossfeed::process::pid;
 use lossfeed::stats::steers_terminal;
-use parking_lot::Mutex;
+use lossfeed_sync::{Mutex, PerProcess};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use tracing::field::{Field, Visit};
@@ -39,12 +39,14 @@ struct Queue {
     lost: AtomicUsize,
 }
 
-impl Queue {
-    fn new() -> Self {
+impl Default for Queue {
+    fn default() -> Self {
         let (sender, receiver) = sync_channel(ROOM);
         Self { sender, receiver: Mutex::new(receiver), waiting: AtomicUsize::new(0), lost: AtomicUsize::new(0) }
     }
+}
 
+impl Queue {
     /// Never waits.
     fn push(&self, message: Message) {
         let count = if self.sender.try_send(message).is_ok() { &self.waiting } else { &self.lost };
@@ -64,8 +66,8 @@ impl Queue {
 }
 
 fn queue() -> &'static Queue {
-    static QUEUE: OnceLock<Queue> = OnceLock::new();
-    QUEUE.get_or_init(Queue::new)
+    static QUEUE: PerProcess<Queue> = PerProcess::new();
+    QUEUE.of(pid())
 }
 
 /// Hears warnings and errors of our own crates. Those of libraries below (HTTP, TLS) quote requests, and stay unheard.

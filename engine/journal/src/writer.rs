@@ -12,7 +12,7 @@ use std::time::Duration;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use lossfeed_control::{Error, Result};
-use parking_lot::{Condvar, Mutex};
+use lossfeed_sync::{Condvar, Mutex};
 
 use crate::line::{self, COLUMNS, END, Line};
 use crate::{Event, Meta};

@@ -5,7 +5,7 @@
 //! index says where pages lie, or, without one, a walk over their headers.
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use parquet::basic::{Compression, Encoding, PageType};
 use parquet::column::page::PageReader;
 use parquet::errors::ParquetError;
