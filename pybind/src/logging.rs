@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use lossfeed::process::pid;
+use lossfeed::source::without_secrets;
 use lossfeed::stats::steers_terminal;
 use lossfeed_sync::{Mutex, PerProcess};
 use pyo3::exceptions::PyKeyboardInterrupt;
@@ -132,28 +133,6 @@ fn presentable(text: &str) -> String {
         if steers_terminal(c) { out.extend(c.escape_default()) } else { out.push(c) }
     }
     out
-}
-
-/// `scheme://user:password@host/path?signature` becomes `scheme://***@host/path?***`.
-fn without_secrets(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find("://") {
-        let (before, after) = rest.split_at(at + 3);
-        out.push_str(before);
-        let end = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>')).unwrap_or(after.len());
-        let (address, others) = after.split_at(end);
-        let (address, secret) = address.split_once('?').map_or((address, ""), |(address, _)| (address, "?***"));
-        let host_end = address.find('/').unwrap_or(address.len());
-        // A password may hold an at sign itself: the last one counts.
-        match address[..host_end].rfind('@') {
-            Some(at) => out.extend(["***", &address[at..]]),
-            None => out.push_str(address),
-        }
-        out.push_str(secret);
-        rest = others;
-    }
-    out + rest
 }
 
 /// Begins to listen. Once a process; Python's own logging is asked for nothing yet.

@@ -141,29 +141,38 @@ impl WaitTimeoutResult {
     }
 }
 
-/// A condition variable.
+/// A condition variable. A notification that nobody waits for makes no call to the system, so what is waited for must
+/// change under the lock.
 #[derive(Debug, Default)]
-pub struct Condvar(sync::Condvar);
+pub struct Condvar {
+    /// Threads that wait, counted under the lock.
+    waiting: AtomicU32,
+    inner: sync::Condvar,
+}
 
 impl Condvar {
     /// A condition variable that nobody waits for.
     pub const fn new() -> Self {
-        Self(sync::Condvar::new())
+        Self { waiting: AtomicU32::new(0), inner: sync::Condvar::new() }
     }
 
     /// Waits for a notification, without the lock meanwhile.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
-        guard.held = guard.held.take().map(|held| self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
+        self.waiting.fetch_add(1, Relaxed);
+        guard.held = guard.held.take().map(|held| self.inner.wait(held).unwrap_or_else(PoisonError::into_inner));
+        self.waiting.fetch_sub(1, Relaxed);
     }
 
     /// Waits for a notification for at most `limit`.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, limit: Duration) -> WaitTimeoutResult {
         let mut late = false;
+        self.waiting.fetch_add(1, Relaxed);
         guard.held = guard.held.take().map(|held| {
-            let (held, result) = self.0.wait_timeout(held, limit).unwrap_or_else(PoisonError::into_inner);
+            let (held, result) = self.inner.wait_timeout(held, limit).unwrap_or_else(PoisonError::into_inner);
             late = result.timed_out();
             held
         });
+        self.waiting.fetch_sub(1, Relaxed);
         WaitTimeoutResult(late)
     }
 
@@ -197,12 +206,16 @@ impl Condvar {
 
     /// Wakes one thread that waits.
     pub fn notify_one(&self) {
-        self.0.notify_one();
+        if self.waiting.load(Relaxed) > 0 {
+            self.inner.notify_one();
+        }
     }
 
     /// Wakes all threads that wait.
     pub fn notify_all(&self) {
-        self.0.notify_all();
+        if self.waiting.load(Relaxed) > 0 {
+            self.inner.notify_all();
+        }
     }
 }
 
