@@ -53,8 +53,8 @@ pub(super) fn connect(url: &str, options: &OpenOptions) -> Result<Target> {
     let Named { scheme, url, base, place, paths, settings, chosen, connector } = named(url, options)?;
     let signed = connector.query.is_some();
     // What a client says of a setting quotes its value.
-    let secrets =
-        Secrets::of(settings.iter().filter(|(key, _)| says_where(&scheme, key).is_none()).map(|(_, v)| v.as_str()));
+    let elsewhere = |key: &str| says_where(&scheme, key).is_none_or(|name| name.contains("_use_"));
+    let secrets = Secrets::of(settings.iter().filter(|(key, _)| elsewhere(key)).map(|(_, value)| value.as_str()));
     let told = |e: object_store::Error| {
         let said = secrets.hidden(&Error::settings("").because(e).to_string());
         Error::settings(format!("{base} cannot be opened: check the store options{said}"))
@@ -301,6 +301,10 @@ fn says_where(scheme: &ObjectStoreScheme, key: &str) -> Option<String> {
     }
 }
 
+fn is_web(value: &str) -> bool {
+    Url::parse(value).is_ok_and(|url| url.has_host() && matches!(url.scheme(), "http" | "https"))
+}
+
 /// The store's name with every option that says where it is: each with one name, and the value that the client takes,
 /// the last, whether it stands in the environment or in code. Of a query it has a digest of what does not sign it.
 fn place(scheme: &ObjectStoreScheme, base: &str, settings: &[(String, String)], query: Option<&str>) -> Result<String> {
@@ -311,6 +315,14 @@ fn place(scheme: &ObjectStoreScheme, base: &str, settings: &[(String, String)], 
             return Err(Error::settings(format!(
                 "the store option {key} has a user and password or a query in it, which are not sent: pass the store's keys as \
                  options of their own"
+            )));
+        }
+        let asked = ["endpoint", "endpoint_url", "_url_s3", "_url_sts", "base_url", "full_uri"]
+            .iter()
+            .any(|end| key.ends_with(end));
+        if asked && !key.contains("_use_") && !key.starts_with("use_") && !is_web(value) {
+            return Err(Error::settings(format!(
+                "the store option {key} is no URL of a server: write it as in https://host:9000"
             )));
         }
         match says_where(scheme, key) {

@@ -340,11 +340,9 @@ def _place(name: str, value: Any) -> str:
         raise SettingsError(f"{name}={value!r} is no path: give text or a pathlib.Path") from None
     if not isinstance(place, str):
         raise SettingsError(f"{name} is bytes: give text, with os.fsdecode")
-    try:
-        place.encode()
-    except UnicodeEncodeError:
+    if any("\ud800" <= c <= "\udfff" for c in place):
         shown = _native.without_secrets(place.encode(errors="backslashreplace").decode())
-        raise SettingsError(f"{name}={shown!r} is no UTF-8, which names must be here: rename it") from None
+        raise SettingsError(f"{name}={shown!r} is no UTF-8, which names must be here: rename it")
     return place
 
 
