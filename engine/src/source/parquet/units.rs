@@ -38,9 +38,9 @@ struct DataPage {
     rows: u64,
 }
 
-type Parsed<T> = Result<T, ParquetError>;
+pub(super) type Parsed<T> = Result<T, ParquetError>;
 
-fn broken(what: &str) -> ParquetError {
+pub(super) fn broken(what: &str) -> ParquetError {
     ParquetError::General(what.to_owned())
 }
 
