@@ -176,7 +176,7 @@ CASES = [
     ('lf.open(pair, latency=1)', "SettingsError", "latency=1 is for paths and URLs of images; this data is in memory, in"),
     ('lf.open(pair, bandwidth="1MB")', "SettingsError", "bandwidth='1MB' is for paths and URLs of images; this data is in"),
     ('lf.open(pair, fields=("a",))', "SettingsError", "fields=('a',) is for paths and URLs of images; this data is in memory,"),
-    ('lf.open(pair, store_options={"a": "b"})', "SettingsError", "store_options={'a': 'b'} is for paths and URLs of images; this data is"),
+    ('lf.open(pair, store_options={"a": "b"})', "SettingsError", "store_options=… is for paths and URLs of images; this data is"),
     ('lf.open(Items(lambda i: i), resize=8)', "SettingsError", "mode, resize and crop are for datasets of PIL images: leave them out"),
     ('lf.open(Items(lambda i: i), mode="bgr")', "SettingsError", "mode='bgr' is unknown: use auto, rgb or gray"),
     ('lf.open(images, resize=8)', "SettingsError", "resize: this dataset is opened already; give keywords when you open it"),
