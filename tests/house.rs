@@ -132,6 +132,11 @@ fn the_pure_half_is_kept_from_effects() {
 }
 
 #[test]
+fn locks_that_no_fork_can_use_are_found() {
+    assert_found("engine/src/loader/planted.rs", "//! Head.\nuse parking_lot::Mutex;\n", "outlives a fork");
+}
+
+#[test]
 fn unsafe_code_is_found_outside_the_named_files_and_not_in_words_about_it() {
     assert_found("engine/control/src/ledger/planted.rs", "//! Head.\nfn f() { unsafe { g() } }\n", "unsafe");
     assert_found("engine/src/loader/planted.rs", "//! Head.\n#![allow(unsafe_code)]\n", "unsafe");

@@ -210,6 +210,9 @@ fn rust(path: &str, text: &str, found: &mut Vec<String>) {
     if !is_test {
         unsafe_code(path, text, &all, found);
     }
+    if product && has_word(&all, "parking_lot") {
+        found.push(format!("{path}: parking_lot's table of threads outlives a fork: take lossfeed_sync"));
+    }
     if product {
         let code = without_tests(&all);
         for call in [".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!("] {
