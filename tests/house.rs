@@ -122,13 +122,18 @@ fn the_pure_half_is_kept_from_effects() {
         "use std::time::Instant;",
         "use std::{thread, mem};",
         "fn f() { std::fs::read(\"x\"); }",
-        "use parking_lot::Mutex;",
+        "use lossfeed_sync::Mutex;",
     ] {
         assert_found("engine/control/src/index/planted.rs", &format!("//! Head.\n{text}\n"), "may not use");
     }
-    for text in ["use std::time::Instant;", "use parking_lot::Mutex;"] {
+    for text in ["use std::time::Instant;", "use lossfeed_sync::Mutex;"] {
         assert_found("engine/src/engine/copy_path.rs", &format!("//! Head.\n{text}\n"), "may not use");
     }
+}
+
+#[test]
+fn locks_that_no_fork_can_use_are_found() {
+    assert_found("engine/src/loader/planted.rs", "//! Head.\nuse parking_lot::Mutex;\n", "outlives a fork");
 }
 
 #[test]

@@ -79,7 +79,7 @@ use crate::source::{Decisions, Source};
 use crate::staging::BatchLayout;
 use crate::stats::Publisher;
 use lossfeed_kernels::rank;
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use run::Clock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};

@@ -36,7 +36,7 @@ impl Process {
 
 /// This process's id, cheap enough for the hot path and right after a fork: it is kept in a page that the kernel zeroes
 /// in every child (`MADV_WIPEONFORK`, Linux 4.14); where that is refused, it is asked for each time.
-pub(crate) fn pid() -> u32 {
+pub fn pid() -> u32 {
     static WORD: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
     let Some(word) = WORD.get_or_init(fork_word) else { return std::process::id() };
     // Relaxed: the value says nothing about other memory, and every thread would compute the same one.

@@ -10,7 +10,7 @@ use lossfeed::device::cuda::CudaKernels as Core;
 use lossfeed_kernels::launch::{
     self, Gradient, Home, Probabilities, ProbabilityGradient, RankBy, Reduction, Score, Sequences,
 };
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use pyo3::prelude::*;
 
 use crate::errors::{contract, outside, raise};

@@ -8,12 +8,13 @@
 //! address may carry in secret (user and password, the query of a signed URL) is left out.
 
 use std::fmt::{Debug, Write as _};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use lossfeed::process::pid;
+use lossfeed::source::without_secrets;
 use lossfeed::stats::steers_terminal;
-use parking_lot::Mutex;
+use lossfeed_sync::{Mutex, PerProcess};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use tracing::field::{Field, Visit};
@@ -39,12 +40,14 @@ struct Queue {
     lost: AtomicUsize,
 }
 
-impl Queue {
-    fn new() -> Self {
+impl Default for Queue {
+    fn default() -> Self {
         let (sender, receiver) = sync_channel(ROOM);
         Self { sender, receiver: Mutex::new(receiver), waiting: AtomicUsize::new(0), lost: AtomicUsize::new(0) }
     }
+}
 
+impl Queue {
     /// Never waits.
     fn push(&self, message: Message) {
         let count = if self.sender.try_send(message).is_ok() { &self.waiting } else { &self.lost };
@@ -64,8 +67,8 @@ impl Queue {
 }
 
 fn queue() -> &'static Queue {
-    static QUEUE: OnceLock<Queue> = OnceLock::new();
-    QUEUE.get_or_init(Queue::new)
+    static QUEUE: PerProcess<Queue> = PerProcess::new();
+    QUEUE.of(pid())
 }
 
 /// Hears warnings and errors of our own crates. Those of libraries below (HTTP, TLS) quote requests, and stay unheard.
@@ -130,28 +133,6 @@ fn presentable(text: &str) -> String {
         if steers_terminal(c) { out.extend(c.escape_default()) } else { out.push(c) }
     }
     out
-}
-
-/// `scheme://user:password@host/path?signature` becomes `scheme://***@host/path?***`.
-fn without_secrets(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find("://") {
-        let (before, after) = rest.split_at(at + 3);
-        out.push_str(before);
-        let end = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>')).unwrap_or(after.len());
-        let (address, others) = after.split_at(end);
-        let (address, secret) = address.split_once('?').map_or((address, ""), |(address, _)| (address, "?***"));
-        let host_end = address.find('/').unwrap_or(address.len());
-        // A password may hold an at sign itself: the last one counts.
-        match address[..host_end].rfind('@') {
-            Some(at) => out.extend(["***", &address[at..]]),
-            None => out.push_str(address),
-        }
-        out.push_str(secret);
-        rest = others;
-    }
-    out + rest
 }
 
 /// Begins to listen. Once a process; Python's own logging is asked for nothing yet.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lossfeed::source::Stop;
 use lossfeed::{Error, Result};
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use pyo3::prelude::*;
 
 use crate::errors::{caught, outside, raise};

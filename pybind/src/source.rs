@@ -150,6 +150,12 @@ impl Source {
     }
 }
 
+/// `text` without what its addresses carry in secret.
+#[pyfunction]
+pub(crate) fn without_secrets(text: &str) -> String {
+    lossfeed::source::without_secrets(text)
+}
+
 /// Opens a directory, tar shards or a URL.
 #[pyfunction]
 #[pyo3(signature = (url, *, mode, resize, crop, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce, hedge, disk, fields, chaos))]

@@ -9,16 +9,20 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use lossfeed::process::Process;
+use lossfeed::process::pid;
+use lossfeed_sync::PerProcess;
 use pyo3::prelude::*;
 
 /// How long a thread waits for its turn before it looks whether it should still want it.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// One object's turn: the process that holds it. A fork inherits a held turn from a thread that it does not have.
+/// One object's turn. A fork must not wait for a thread that it does not have.
 #[derive(Default)]
-struct Turn {
-    holder: Mutex<Option<Process>>,
+struct Turn(PerProcess<Seat>);
+
+#[derive(Default)]
+struct Seat {
+    taken: Mutex<bool>,
     free: Condvar,
 }
 
@@ -28,29 +32,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Turn {
     fn take(&self, give_up: &mut dyn FnMut() -> bool) -> bool {
-        let process = Process::current();
-        let mut holder = lock(&self.holder);
-        while *holder == Some(process) {
-            drop(holder);
+        let Seat { taken: place, free } = self.0.of(pid());
+        let mut taken = lock(place);
+        while *taken {
+            drop(taken);
             if give_up() {
                 return false;
             }
-            holder = lock(&self.holder);
-            if *holder == Some(process) {
-                holder = self.free.wait_timeout(holder, PATIENCE).unwrap_or_else(PoisonError::into_inner).0;
+            taken = lock(place);
+            if *taken {
+                taken = free.wait_timeout(taken, PATIENCE).unwrap_or_else(PoisonError::into_inner).0;
             }
         }
-        *holder = Some(process);
+        *taken = true;
         true
     }
 
     fn give_back(&self) {
-        *lock(&self.holder) = None;
-        self.free.notify_one();
+        let Seat { taken, free } = self.0.of(pid());
+        *lock(taken) = false;
+        free.notify_one();
     }
 }
 
-/// Turns by the address of the object they guard. An address that is used again while its turn is in use only makes two
+/// Turns by the address of the object they guard. Locked with the interpreter lock held, as a fork has it too: so a
+/// child finds this open. An address that is used again while its turn is in use only makes two
 /// datasets wait for each other.
 static ALL: Mutex<Option<HashMap<usize, Weak<Turn>>>> = Mutex::new(None);
 

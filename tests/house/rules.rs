@@ -73,7 +73,7 @@ const USES_SETTINGS: &[&str] = &["loader", "scoring", "engine"];
 /// Parts of std that the pure half has no use for: it reads no clock, starts no thread, opens nothing.
 const IMPURE_STD: &[&str] = &["time", "thread", "fs", "net", "process", "env"];
 const IMPURE_CRATES: &[&str] =
-    &["parking_lot", "tokio", "rustix", "memmap2", "object_store", "cudarc", "pinned_vec", "rayon"];
+    &["lossfeed_sync", "tokio", "rustix", "memmap2", "object_store", "cudarc", "pinned_vec", "rayon"];
 
 /// Files of the effect half that decide: no effects there either.
 const PURE_FILES: &[&str] = &["engine/src/engine/copy_path.rs", "engine/src/source/tuner.rs"];
@@ -134,7 +134,7 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
         &[
             "lossfeed",
             "lossfeed-stats",
-            "parking_lot",
+            "lossfeed-sync",
             "tokio",
             "rustix",
             "memmap2",
@@ -209,6 +209,9 @@ fn rust(path: &str, text: &str, found: &mut Vec<String>) {
     let product = ["engine/", "kernels/", "pybind/"].iter().any(|room| path.starts_with(room)) && !is_test;
     if !is_test {
         unsafe_code(path, text, &all, found);
+    }
+    if product && has_word(&all, "parking_lot") {
+        found.push(format!("{path}: parking_lot's table of threads outlives a fork: take lossfeed_sync"));
     }
     if product {
         let code = without_tests(&all);

@@ -1,4 +1,4 @@
-//! The locks and flags of the product with parking_lot's signatures, on shuttle's; a clock that stands or runs; and
+//! The locks and flags of the product with `lossfeed-sync`'s signatures, on shuttle's; a clock that stands or runs; and
 //! mistakes on request.
 
 use std::cell::Cell;

@@ -15,7 +15,7 @@ use candle_core::{DType, Error, Layout, Result, Shape, Storage, Tensor, WithDTyp
 use half::{bf16, f16};
 use lossfeed_kernels::launch::{self, Home, Launch, Lent, Score, Step, TICKET_BYTES};
 use lossfeed_kernels::{AnyScores, Dtype, ScoreError, Scores, ptx};
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use crate::shape::row_shape;
 

@@ -8,7 +8,7 @@ use candle_core::{Device, Error, Result, Tensor};
 use lossfeed::Engine;
 use lossfeed::loader::{Next, Ticket};
 use lossfeed::scoring::Measured;
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use crate::loss::weighted_cross_entropy;
 use crate::{Batch, Options, Scores, sample_scores};

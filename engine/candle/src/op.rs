@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp2, Error, Layout, Result, Shape, Tensor};
 use lossfeed_kernels::{AnyTerms, Objective, ObjectiveError, Reals, Softmax, fast};
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use crate::gradient;
 use crate::scores::Side;

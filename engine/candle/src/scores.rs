@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Error, Result, Tensor};
 use lossfeed_kernels::AnyScores;
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 /// What the op leaves beside its result.
 pub(crate) enum Side {

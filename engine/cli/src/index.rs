@@ -76,7 +76,12 @@ fn print(report: &Report, args: &IndexArgs, out: &mut impl Write) -> io::Result<
     writeln!(out, "{source}")?;
     writeln!(out, "Walked in {seconds:.2} s, opened again in {again_s:.2} s.")?;
     let fields = if args.fields.is_empty() { String::new() } else { format!(", fields={:?}", args.fields) };
-    writeln!(out, "Open it: lf.open({:?}, index_cache={:?}{fields})", args.source, args.cache.display().to_string())?;
+    writeln!(
+        out,
+        "Open it: lf.open({:?}, index_cache={:?}{fields})",
+        source::without_secrets(&args.source),
+        args.cache.display().to_string()
+    )?;
     Ok(0)
 }
 

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lossfeed_control::error::{Error, Result};
-use parking_lot::{Condvar, Mutex};
+use lossfeed_sync::{Condvar, Mutex};
 
 use crate::folder::Folder;
 use crate::format::record_bytes;

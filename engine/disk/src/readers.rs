@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use lossfeed_sync::{Condvar, Mutex, MutexGuard};
 
 /// At most so many; each serves one call at a time.
 pub(crate) const THREADS: usize = 16;
@@ -69,7 +69,7 @@ impl Pool {
         let mut state = self.state.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {
-                parking_lot::MutexGuard::unlocked(&mut state, job);
+                MutexGuard::unlocked(&mut state, job);
                 continue;
             }
             if state.over {

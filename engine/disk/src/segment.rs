@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use crate::Key;
 use crate::folder::{Folder, Listed, Name};

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use parking_lot::{Condvar, Mutex};
+use lossfeed_sync::{Condvar, Mutex};
 
 use crate::Key;
 use crate::folder::{Folder, now};

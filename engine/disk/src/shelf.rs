@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use lossfeed_sync::RwLock;
 
 use crate::Key;
 use crate::format::Entry;

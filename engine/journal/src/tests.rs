@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use lossfeed_sync::{Condvar, Mutex};
 use proptest::prelude::*;
 
 use crate::{

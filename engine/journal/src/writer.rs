@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use lossfeed_control::{Error, Result};
-use parking_lot::{Condvar, Mutex};
+use lossfeed_sync::{Condvar, Mutex};
 
 use crate::line::{self, COLUMNS, END, Line};
 use crate::{Event, Meta};
@@ -78,7 +79,7 @@ impl Writer {
     /// # Errors
     /// `Settings` if the file exists already (it may be the only record of another run) or cannot be made.
     pub fn create(path: &Path, meta: &Meta, when_behind: WhenBehind) -> Result<Self> {
-        let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(|e| {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|e| {
             let remedy = match e.kind() {
                 io::ErrorKind::AlreadyExists => "it is there already: choose another name, or remove it",
                 _ => "the journal cannot be made there: choose a folder that exists and can be written",

@@ -18,7 +18,7 @@ mod words;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use crate::device::Device;
 use crate::error::{Error, Result};

@@ -2,7 +2,7 @@
 
 use crate::arena::Slot;
 use crate::error::Error;
-use parking_lot::{Condvar, Mutex};
+use lossfeed_sync::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use crate::ledger::Ledger;
 use crate::policy::Needs;
 use crate::sampler::{Blocks, Order, SamplerSettings};
 use crate::types::SampleId;
-use parking_lot::MutexGuard;
+use lossfeed_sync::MutexGuard;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -20,7 +20,7 @@ use crate::journal::{Scored, Summary, Writer};
 use crate::stats::Counters;
 use crate::types::SampleId;
 use journal::Journal;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use lossfeed_sync::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;

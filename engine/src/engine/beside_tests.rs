@@ -9,7 +9,7 @@ use crate::source::{
     Concat, Decisions, Form, ImageMode, OpenOptions, Payload, Piece, Place, Records, Source, Subset, Traffic, open,
 };
 use crate::types::{Dtype, SampleId, TensorSpec};
-use parking_lot::{Condvar, Mutex};
+use lossfeed_sync::{Condvar, Mutex};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;

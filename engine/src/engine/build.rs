@@ -27,7 +27,7 @@ use crate::source::Source;
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
 use crate::types::SampleId;
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};

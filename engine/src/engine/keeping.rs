@@ -17,7 +17,7 @@ use crate::scoring::Scale;
 use crate::scoring::file::{self, Entry, Found, Head, Written};
 use crate::settings::ScoreKind;
 use crate::types::SampleId;
-use parking_lot::{Condvar, Mutex};
+use lossfeed_sync::{Condvar, Mutex};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

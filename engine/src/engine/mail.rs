@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use super::Engine;
 use crate::device::DeviceKind;

@@ -7,7 +7,7 @@ use crate::loader::checkpoint::{Checkpoint, WeightUse};
 use crate::loader::{Batch, Iteration, Next};
 use crate::sampler::{self, Given, Order, Part};
 use crate::types::TensorSpec;
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};

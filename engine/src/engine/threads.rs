@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::loader::{Feed, Hand, Iteration};
 use crate::process::no_thread;
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -100,7 +100,7 @@ impl Engine {
     /// `epoch` is about to be drawn. `anew`: from its first batch on; what was left of a restored one goes on as it
     /// began.
     pub(super) fn tune_epoch(&self, epoch: u64, anew: bool) -> Result<()> {
-        let Some(mut tuning) = self.tuning.as_ref().map(parking_lot::Mutex::lock) else { return Ok(()) };
+        let Some(mut tuning) = self.tuning.as_ref().map(lossfeed_sync::Mutex::lock) else { return Ok(()) };
         if !anew || tuning.set_for.take() == Some(epoch) {
             return Ok(());
         }
@@ -118,7 +118,7 @@ impl Engine {
 
     /// Goes on with what a state has come to that is of `epoch`, under way or the next.
     pub(super) fn restore_tuning(&self, stored: &Tuned, epoch: u64) -> Result<()> {
-        let Some(mut tuning) = self.tuning.as_ref().map(parking_lot::Mutex::lock) else { return Ok(()) };
+        let Some(mut tuning) = self.tuning.as_ref().map(lossfeed_sync::Mutex::lock) else { return Ok(()) };
         if let (Some(pace), Some(come_to)) = (&mut tuning.pace, stored.pace) {
             pace.restore(come_to, stored.budget.map(|[bytes, fetched, ..]| [bytes, fetched]))?;
         }

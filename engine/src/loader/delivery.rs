@@ -152,8 +152,10 @@ impl Delivery {
             return drop(finished);
         }
         state.ready.insert(number, finished);
-        let awaited = number == state.next;
-        if state.pass_over() > 0 {
+        let (awaited, passed) = (number == state.next, state.pass_over() > 0);
+        // A thread that is woken under the lock would go to sleep again for it.
+        drop(state);
+        if passed {
             self.room.notify_all();
         }
         if awaited {
@@ -177,15 +179,19 @@ impl Delivery {
             let next = state.next;
             if let Some(finished) = state.ready.remove(&next) {
                 // A batch that failed was not delivered: the pass ends before it.
+                let mut passed = false;
                 if finished.filled.is_ok() {
                     state.taken_any = true;
                     state.advance();
-                    if state.pass_over() > 0 {
-                        self.room.notify_all();
-                    }
+                    passed = state.pass_over() > 0;
                 }
                 let left = state.ready.len();
-                self.room.notify_one();
+                drop(state);
+                if passed {
+                    self.room.notify_all()
+                } else {
+                    self.room.notify_one()
+                }
                 return Turn::Ready(Box::new(finished), left);
             }
             if let Some(error) = state.fatal.take() {

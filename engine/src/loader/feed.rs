@@ -8,7 +8,7 @@ use crate::source::{Decoder, Payload, Source, Traffic};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::Counters;
 use crate::types::SampleId;
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::source::{Decisions, Source, Traffic};
 use crate::stats::Counters;
 use crate::types::SampleId;
-use parking_lot::{Condvar, Mutex};
+use lossfeed_sync::{Condvar, Mutex};
 use std::collections::HashSet;
 use std::ops::{ControlFlow, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};

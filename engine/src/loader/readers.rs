@@ -11,7 +11,7 @@ use crate::decided::Decided;
 use crate::error::Result;
 use crate::source::{Decisions, Payload, Source, Traffic};
 use crate::types::SampleId;
-use parking_lot::{Condvar, Mutex};
+use lossfeed_sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};

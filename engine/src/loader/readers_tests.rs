@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::source::{Decisions, Form, Payload, Source, Traffic};
 use crate::stats::Counters;
 use crate::types::{Dtype, SampleId, TensorSpec};
-use parking_lot::{Condvar, Mutex};
+use lossfeed_sync::{Condvar, Mutex};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};

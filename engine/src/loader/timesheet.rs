@@ -4,7 +4,7 @@
 //! wait begins and when the batch is done. That is the critical path, and not a mean over threads that were busy with
 //! other batches.
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What a loader thread does.

@@ -10,7 +10,7 @@ use crate::sampler::random_belief;
 use crate::settings::ScoreKind;
 use crate::stats::Counters;
 use crate::types::SampleId;
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 /// SHADE's b0: the authors' code uses 10, the paper leaves it open.

@@ -26,7 +26,9 @@ impl Address {
     /// `Settings` for a query or fragment where none can be.
     pub(super) fn of_data(url: &str) -> Result<Self> {
         let mut address = Self::of(url);
-        let web = ["http://", "https://"].iter().any(|scheme| address.url.to_ascii_lowercase().starts_with(scheme));
+        let web = ["http://", "https://"]
+            .iter()
+            .any(|scheme| address.url.trim_start().to_ascii_lowercase().starts_with(scheme));
         if web && let Some((before, query)) = address.url.split_once('?') {
             let query = query.split('#').next().unwrap_or(query);
             address.query = (!query.is_empty()).then(|| query.to_owned());
@@ -45,7 +47,7 @@ impl Address {
     pub(super) fn of(url: &str) -> Self {
         let whole = || Self { url: url.to_owned(), login: None, query: None };
         let Some((scheme, rest)) = url.split_once("://") else { return whole() };
-        let web = scheme.starts_with("http");
+        let web = scheme.trim_start().to_ascii_lowercase().starts_with("http");
         let host = rest.split(['/', '?', '#']).next().unwrap_or(rest);
         // A password with a slash in it ends the host too early: then what follows "user:" is no port.
         let broken = !host.contains('@')

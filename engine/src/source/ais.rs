@@ -2,6 +2,7 @@
 //! `AIS_AUTHN_TOKEN` in whose name it is asked; both are what its own programs read. What is said over the wire:
 //! `ais_wire.rs`.
 
+use std::fmt;
 use std::sync::Arc;
 
 use object_store::client::HttpConnector;
@@ -13,7 +14,7 @@ use super::connector::Connector;
 use super::failure::Access;
 use super::listed::Listed;
 use super::lister::Lister;
-use super::{OpenOptions, pattern};
+use super::{OpenOptions, pattern, without_secrets};
 use crate::error::{Error, Result};
 
 /// Options that are known, and what each is.
@@ -29,7 +30,7 @@ enum GetBatch {
 }
 
 /// A bucket, and what is meant of it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 struct Place {
     endpoint: String,
     bucket: String,
@@ -39,13 +40,21 @@ struct Place {
     paths: Vec<String>,
 }
 
+/// Without its token.
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown())
+    }
+}
+
 impl Place {
     fn of(url: &str, options: &[(String, String)], said: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let rest = url.strip_prefix("ais://").filter(|_| !url.contains(['?', '#', '@', '\\']));
         let (bucket, path) = rest.map_or(("", ""), |rest| rest.split_once('/').unwrap_or((rest, "")));
         if bucket.is_empty() || !bucket.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
             return Err(Error::settings(format!(
-                "{url} names no bucket of AIStore: write ais://BUCKET/PATH, as in ais://images/train-{{0000..0146}}.tar"
+                "{} names no bucket of AIStore: write ais://BUCKET/PATH, as in ais://images/train-{{0000..0146}}.tar",
+                without_secrets(url)
             )));
         }
         let mut place = Self {

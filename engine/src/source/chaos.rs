@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use lossfeed_sync::Mutex;
 use object_store::Error as StoreError;
-use parking_lot::Mutex;
 
 use super::failure::Refused;
 use super::identity::hash;

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::thread;
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use super::Stop;
 use super::catalog::Catalog;

@@ -13,8 +13,8 @@ use object_store::{ClientConfigKey, ClientOptions, HeaderValue, ObjectStore, Obj
 use url::Url;
 
 use super::address::{Address, Login, identity, without_query};
-use super::cloud_settings::{Given, given};
-use super::connector::{Connector, Query};
+use super::cloud_settings::{Given, given, is_on};
+use super::connector::{Connector, Query, Secrets};
 use super::credentials::{self, Chosen, Cloud};
 use super::failure::{Access, Maker, classified};
 use super::retry::Failure;
@@ -52,8 +52,12 @@ struct Named {
 pub(super) fn connect(url: &str, options: &OpenOptions) -> Result<Target> {
     let Named { scheme, url, base, place, paths, settings, chosen, connector } = named(url, options)?;
     let signed = connector.query.is_some();
+    // What a client says of a setting quotes its value.
+    let elsewhere = |key: &str| says_where(&scheme, key).is_none_or(|name| name.contains("_use_"));
+    let secrets = Secrets::of(settings.iter().filter(|(key, _)| elsewhere(key)).map(|(_, value)| value.as_str()));
     let told = |e: object_store::Error| {
-        Error::settings(format!("{base} cannot be opened: check the store options")).because(e)
+        let said = secrets.hidden(&Error::settings("").because(e).to_string());
+        Error::settings(format!("{base} cannot be opened: check the store options{said}"))
     };
     if let Some(provider) = &chosen.provider {
         // Now, and not in the middle of an epoch.
@@ -104,6 +108,12 @@ fn named(url: &str, options: &OpenOptions) -> Result<Named> {
                 (ObjectStoreScheme::Http, path)
             }
         };
+        if matches!(scheme, ObjectStoreScheme::Http) && (!parsed.username().is_empty() || parsed.password().is_some()) {
+            return Err(Error::settings(
+                "the URL has a user and password that cannot be told from its host: write https://USER:PASSWORD@HOST/…, with \
+                 other characters of the password percent-encoded",
+            ));
+        }
         let base = base(&parsed, path.as_ref());
         match &mut named {
             Some(named) if named.base == base => named.paths.push(path.to_string()),
@@ -122,7 +132,9 @@ fn named(url: &str, options: &OpenOptions) -> Result<Named> {
                 super::cloud_settings::allow_plain_endpoints(&mut settings);
                 let authorization = authorization(&scheme, &base, login.as_ref())?;
                 let whole = scheme == ObjectStoreScheme::Http;
-                let connector = Connector { authorization, query: query.clone().map(Query), whole };
+                let given = settings.iter().filter(|(key, _)| is_secret(key)).map(|(_, value)| value.as_str());
+                let secrets = Secrets::of(given);
+                let connector = Connector { authorization, query: query.clone().map(Query), whole, secrets };
                 let place = place(&scheme, &base, &settings, query.as_deref())?;
                 let paths = vec![path.to_string()];
                 named = Some(Named { scheme, url: parsed, base, place, paths, settings, chosen, connector });
@@ -266,34 +278,60 @@ fn authorization(scheme: &ObjectStoreScheme, base: &str, login: Option<&Login>) 
     Ok(Some(header))
 }
 
-/// The store's name with every option that says where it is. An option has several names (`endpoint`, `aws_endpoint_url`)
-/// and may stand in the environment or in code: here it has one name, and the value that the client takes, the last. Of
-/// a query it has a digest of what does not sign it.
-fn place(scheme: &ObjectStoreScheme, base: &str, settings: &[(String, String)], query: Option<&str>) -> Result<String> {
+/// Whether an option's value may be sent, and is nobody's business else.
+fn is_secret(key: &str) -> bool {
+    let parts = ["key", "secret", "token", "password", "credential", "service_account", "sas", "proxy", "user_agent"];
+    parts.iter().any(|part| key.contains(part)) && !key.ends_with("credential_type")
+}
+
+/// The client's own name of an option that says where a store is: these alone tell stores apart, and are written into
+/// indexes. An option has several names (`endpoint`, `aws_endpoint_url`).
+fn says_where(scheme: &ObjectStoreScheme, key: &str) -> Option<String> {
     macro_rules! named {
-        ($key:ty, $given:expr) => {
-            <$key>::from_str($given).map(|key| key.as_ref().to_owned())
+        ($key:ident, $($where:ident)|+) => {
+            $key::from_str(key).ok().filter(|key| matches!(key, $($key::$where)|+)).map(|key| key.as_ref().to_owned())
         };
     }
-    let mut options = BTreeMap::new();
-    for (key, value) in
-        settings.iter().filter(|(k, _)| ["endpoint", "url", "account", "bucket"].iter().any(|w| k.contains(w)))
-    {
-        if key.contains("proxy") || key.contains("metadata") || key.ends_with("_sts") {
-            continue;
+    match scheme {
+        ObjectStoreScheme::AmazonS3 => named!(AmazonS3ConfigKey, Endpoint | S3Endpoint | Bucket),
+        ObjectStoreScheme::GoogleCloudStorage => named!(GoogleConfigKey, BaseUrl | Bucket),
+        ObjectStoreScheme::MicrosoftAzure => {
+            named!(AzureConfigKey, AccountName | ContainerName | Endpoint | UseEmulator | UseFabricEndpoint)
         }
-        if Address::of(value).login.is_some() {
+        _ => None,
+    }
+}
+
+fn is_web(value: &str) -> bool {
+    Url::parse(value).is_ok_and(|url| url.has_host() && matches!(url.scheme(), "http" | "https"))
+}
+
+/// The store's name with every option that says where it is: each with one name, and the value that the client takes,
+/// the last, whether it stands in the environment or in code. Of a query it has a digest of what does not sign it.
+fn place(scheme: &ObjectStoreScheme, base: &str, settings: &[(String, String)], query: Option<&str>) -> Result<String> {
+    let mut options = BTreeMap::new();
+    for (key, value) in settings {
+        let is_url = ["endpoint", "url", "uri", "host"].iter().any(|part| key.contains(part)) && !key.contains("proxy");
+        if is_url && (Address::of(value).login.is_some() || value.contains(['?', '#'])) {
             return Err(Error::settings(format!(
-                "the store option {key} has a user and password in it, which are not sent: pass the store's keys as options of their own"
+                "the store option {key} has a user and password or a query in it, which are not sent: pass the store's keys as \
+                 options of their own"
             )));
         }
-        let name = match scheme {
-            ObjectStoreScheme::AmazonS3 => named!(AmazonS3ConfigKey, key),
-            ObjectStoreScheme::GoogleCloudStorage => named!(GoogleConfigKey, key),
-            ObjectStoreScheme::MicrosoftAzure => named!(AzureConfigKey, key),
-            _ => named!(ClientConfigKey, key),
-        };
-        options.insert(name.unwrap_or_else(|_| key.clone()), value.trim_end_matches('/'));
+        let asked = ["endpoint", "endpoint_url", "_url_s3", "_url_sts", "base_url", "full_uri"]
+            .iter()
+            .any(|end| key.ends_with(end));
+        if asked && !key.contains("_use_") && !key.starts_with("use_") && !is_web(value) {
+            return Err(Error::settings(format!(
+                "the store option {key} is no URL of a server: write it as in https://host:9000"
+            )));
+        }
+        match says_where(scheme, key) {
+            Some(name) if name.contains("_use_") && !is_on(value) => drop(options.remove(&name)),
+            Some(name) if name.contains("_use_") => drop(options.insert(name, "true")),
+            Some(name) => drop(options.insert(name, value.trim_end_matches('/'))),
+            None => {}
+        }
     }
     let place = options.iter().fold(base.to_owned(), |place, (name, value)| format!("{place} {name}={value}"));
     Ok(query.and_then(identity).iter().fold(place, |place, digest| format!("{place} query={digest}")))

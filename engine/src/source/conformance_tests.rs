@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use proptest::prelude::*;
 
 use super::on_disk::OnDisk;
@@ -182,7 +182,7 @@ pub(super) struct Faulty {
     pub(super) reads: AtomicU64,
     /// Of a hundred reads so many fail, give flipped bits, or hang for good.
     pub(super) shares: Mutex<[u64; 3]>,
-    pub(super) gate: (Mutex<bool>, parking_lot::Condvar),
+    pub(super) gate: (Mutex<bool>, lossfeed_sync::Condvar),
 }
 
 impl Faulty {

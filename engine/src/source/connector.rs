@@ -5,15 +5,16 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
+use base64::prelude::{BASE64_STANDARD, Engine};
 use chrono::{DateTime, NaiveDateTime, Utc};
 use futures::StreamExt;
+use lossfeed_sync::Mutex;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
     ReqwestConnector,
 };
 use object_store::{ClientOptions, HeaderValue};
-use parking_lot::Mutex;
-use percent_encoding::percent_decode_str;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use super::failure::{CLOCK_OFF_S, Refused, code, in_our_words, words};
 use super::pages::Pages;
@@ -32,6 +33,8 @@ pub(super) struct Connector {
     pub(super) query: Option<Query>,
     /// Whether an object may be asked for as a whole, to be read in pieces.
     pub(super) whole: bool,
+    /// Credentials that the client was given.
+    pub(super) secrets: Secrets,
 }
 
 /// The query of a URL. Prints as nothing: there may be a signature in it.
@@ -44,16 +47,56 @@ impl fmt::Debug for Query {
     }
 }
 
-impl Query {
-    /// `text` without what is in the query: some servers quote what they were asked.
-    fn hidden(&self, text: &str) -> String {
+/// Texts that no message may have: servers quote what they were sent. Prints as nothing.
+#[derive(Clone, Default)]
+pub(super) struct Secrets(Vec<String>);
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secrets")
+    }
+}
+
+impl Secrets {
+    pub(super) fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
+        Self(texts.into_iter().filter(|text| text.len() >= SECRET_BYTES_MIN).map(str::to_owned).collect())
+    }
+
+    /// What a request carries in secret, and these.
+    fn and_of(&self, request: &HttpRequest, query: Option<&Query>) -> Self {
+        let mut all = self.clone();
+        if let Some(Query(query)) = query {
+            all.0.extend(Self::of(std::iter::once(query.as_str()).chain(query.split(['&', '=']))).0);
+        }
+        let signs = |name: &str| ["sig", "token", "credential"].iter().any(|part| name.contains(part));
+        let pairs = request
+            .uri()
+            .query()
+            .into_iter()
+            .flat_map(|query| query.split('&'))
+            .filter_map(|pair| pair.split_once('='));
+        all.0.extend(Self::of(pairs.filter(|(name, _)| signs(&name.to_ascii_lowercase())).map(|(_, value)| value)).0);
+        let sent =
+            request.headers().iter().filter(|(name, _)| *name == "authorization" || name.as_str().contains("token"));
+        for value in sent.filter_map(|(_, value)| value.to_str().ok()) {
+            // `Bearer TOKEN`, `Basic LOGIN`, `AWS4-HMAC-SHA256 Credential=ID/…, Signature=…`.
+            let (_, word) = value.split_once(' ').unwrap_or(("", value));
+            let parts = word.split([' ', ',', '=', '/', ':']).filter(|part| part.len() > 16);
+            all.0.extend(Self::of(std::iter::once(word).chain(parts)).0);
+            if let Some(login) = BASE64_STANDARD.decode(word).ok().and_then(|login| String::from_utf8(login).ok()) {
+                all.0.extend(Self::of(std::iter::once(login.as_str()).chain(login.split(':'))).0);
+            }
+        }
+        all
+    }
+
+    /// `text` without them.
+    pub(super) fn hidden(&self, text: &str) -> String {
         let mut shown = text.to_owned();
-        for part in std::iter::once(self.0.as_str())
-            .chain(self.0.split(['&', '=']))
-            .filter(|part| part.len() >= SECRET_BYTES_MIN)
-        {
+        for part in &self.0 {
             let plain = percent_decode_str(part).decode_utf8_lossy();
-            for secret in [part, plain.as_ref()] {
+            let coded = utf8_percent_encode(part, NON_ALPHANUMERIC).to_string();
+            for secret in [part.as_str(), plain.as_ref(), &coded, &BASE64_STANDARD.encode(part)] {
                 shown = shown.replace(secret, "…");
             }
         }
@@ -61,15 +104,15 @@ impl Query {
     }
 }
 
-/// Shorter values of a query are no secrets.
+/// Shorter texts are no secrets.
 const SECRET_BYTES_MIN: usize = 6;
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = ReqwestConnector::default().connect(options)?;
-        let Self { authorization, query, whole } = self;
-        let (authorization, query, whole) = (authorization.clone(), query.clone(), *whole);
-        Ok(HttpClient::new(Service { client, authorization, query, whole, pages: Mutex::default() }))
+        let Self { authorization, query, whole, secrets } = self;
+        let (authorization, query, whole, secrets) = (authorization.clone(), query.clone(), *whole, secrets.clone());
+        Ok(HttpClient::new(Service { client, authorization, query, whole, secrets, pages: Mutex::default() }))
     }
 }
 
@@ -81,6 +124,7 @@ struct Service {
     whole: bool,
     /// Of the listing under way: a store is asked for one at a time.
     pages: Mutex<Pages>,
+    secrets: Secrets,
 }
 
 #[async_trait]
@@ -98,6 +142,7 @@ impl HttpService for Service {
         // What is asked for in parts is read in parts, by `store.rs`, and so are whole objects by `whole.rs`. Nothing
         // else is.
         let in_parts = request.headers().contains_key("range") || (self.whole && request.method().as_str() == "GET");
+        let secrets = self.secrets.and_of(&request, self.query.as_ref());
         let by_time = request.headers().get("authorization").map(HeaderValue::as_bytes);
         let by_time = by_time.is_some_and(|how| how.starts_with(b"AWS4") || how.starts_with(b"SharedKey"));
         let page = page_asked_for(request.uri().query().unwrap_or_default());
@@ -142,7 +187,7 @@ impl HttpService for Service {
         // Of an error's page the first bytes will do, and a page that breaks off is as good.
         let (bytes, _) = first(body, ERROR_BYTES).await.unwrap_or_default();
         let body = String::from_utf8_lossy(&bytes);
-        let body = self.query.as_ref().map_or_else(|| body.to_string(), |query| query.hidden(&body));
+        let body = secrets.hidden(&body);
         let clock_ahead_s = date.map_or(0, |date| (DateTime::<Utc>::from(now) - date).num_seconds());
         let clock_off = by_time && matches!(status, 401 | 403) && clock_ahead_s.abs() >= CLOCK_OFF_S;
         // Of a listing that was refused the stores' clients make no error of its own.
@@ -237,17 +282,40 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_query_is_told() {
+    fn nothing_of_what_was_sent_in_secret_is_told() {
         let query = Query("X-Amz-Credential=AKID%2Fday&X-Amz-Signature=0123456789&v=1".to_owned());
-        for page in [
-            "no: X-Amz-Credential=AKID%2Fday&X-Amz-Signature=0123456789&v=1",
-            "for AKID/day: <b>0123456789</b>",
-            "AKID%2Fday",
-        ] {
-            let told = query.hidden(page);
-            assert!(!["AKID", "0123456789", "X-Amz"].iter().any(|secret| told.contains(secret)), "{told}");
+        let mut request = HttpRequest::new(object_store::client::HttpRequestBody::empty());
+        *request.uri_mut() = "https://h/x?comp=list&sig=shared%2Baccess".parse().unwrap();
+        let basic = BASE64_STANDARD.encode("someone:pass:word");
+        for (name, value) in
+            [("authorization", format!("Basic {basic}")), ("x-amz-security-token", "a session's token".to_owned())]
+        {
+            request.headers_mut().insert(name, value.parse().unwrap());
         }
-        assert_eq!(query.hidden("Request has expired"), "Request has expired");
-        assert_eq!(format!("{query:?}"), "Query");
+        let secrets = Secrets::of(["the account's key", "short"]).and_of(&request, Some(&query));
+        for page in [
+            "no: X-Amz-Credential=AKID%2Fday&X-Amz-Signature=0123456789&v=1".to_owned(),
+            "for AKID/day: <b>0123456789</b>".to_owned(),
+            "AKID%2Fday".to_owned(),
+            "shared%2Baccess or shared+access".to_owned(),
+            format!("{basic} is someone:pass:word, or someone"),
+            "a session's token, the account's key".to_owned(),
+            BASE64_STANDARD.encode("the account's key"),
+        ] {
+            let told = secrets.hidden(&page);
+            let words =
+                ["AKID", "0123456789", "X-Amz", "shared", "access", "someone", "pass", "session", "key", &basic];
+            assert!(!words.iter().any(|secret| told.contains(secret)) && told.contains('…'), "{told}");
+        }
+        assert_eq!(secrets.hidden("comp=list has expired, in short"), "comp=list has expired, in short");
+        request.headers_mut().clear();
+        let signed = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20250101/r/s3/aws4_request, Signature=0123456789abcdef0123";
+        request.headers_mut().insert("authorization", signed.parse().unwrap());
+        let secrets = Secrets::default().and_of(&request, None);
+        assert_eq!(
+            secrets.hidden("use AWS4-HMAC-SHA256, AKIAIOSFODNN7EXAMPLE: 0123456789abcdef0123"),
+            "use AWS4-HMAC-SHA256, …: …"
+        );
+        assert_eq!(format!("{query:?} {secrets:?}"), "Query Secrets");
     }
 }

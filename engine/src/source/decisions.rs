@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use lossfeed_sync::{Mutex, PerProcess};
 
 use crate::decided::Decided;
+use crate::process::pid;
 
 /// Of more that wait the oldest are lost: somebody looks once a batch.
 const WAITING_MAX: usize = 256;
@@ -43,17 +44,17 @@ impl Decisions {
 
 /// Who is told of a source's decisions: the runs that read from it now.
 #[derive(Debug, Default)]
-pub(super) struct Listeners(Mutex<Vec<Weak<Decisions>>>);
+pub(super) struct Listeners(PerProcess<Mutex<Vec<Weak<Decisions>>>>);
 
 impl Listeners {
     pub(super) fn add(&self, listener: &Arc<Decisions>) {
-        let mut listeners = self.0.lock();
+        let mut listeners = self.0.of(pid()).lock();
         listeners.retain(|known| known.strong_count() > 0);
         listeners.push(Arc::downgrade(listener));
     }
 
     pub(super) fn tell(&self, decided: Decided) {
-        self.0.lock().iter().filter_map(Weak::upgrade).for_each(|listener| listener.push(decided));
+        self.0.of(pid()).lock().iter().filter_map(Weak::upgrade).for_each(|listener| listener.push(decided));
     }
 }
 
@@ -76,6 +77,6 @@ mod tests {
         let left = one.take();
         assert_eq!((left.len(), left.front().map(|first| first.now)), (WAITING_MAX, Some(2)));
         listeners.add(&one);
-        assert_eq!(listeners.0.lock().len(), 2, "who has gone is forgotten");
+        assert_eq!(listeners.0.of(pid()).lock().len(), 2, "who has gone is forgotten");
     }
 }

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use parking_lot::RwLock;
+use lossfeed_sync::RwLock;
 
 use crate::error::Result;
 

@@ -10,7 +10,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use tokio::select;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};

@@ -17,7 +17,7 @@ use super::connector::Connector;
 use super::failure::Access;
 use super::listed::{Listed, Listing, Next};
 use super::pages::{Contradiction, Pages};
-use super::pattern;
+use super::{pattern, without_secrets};
 use crate::error::{Error, Result};
 
 const ENDPOINT: &str = "https://huggingface.co";
@@ -36,8 +36,9 @@ impl Place {
     fn of(url: &str) -> Result<Self> {
         let told = || {
             Error::settings(format!(
-                "{url} names no dataset of the Hub: write hf://datasets/OWNER/NAME, with @REVISION and a path or pattern as \
-                 they are needed, as in hf://datasets/OWNER/NAME/data/train-*.parquet"
+                "{} names no dataset of the Hub: write hf://datasets/OWNER/NAME, with @REVISION and a path or pattern as \
+                 they are needed, as in hf://datasets/OWNER/NAME/data/train-*.parquet",
+                without_secrets(url)
             ))
         };
         let rest = url.strip_prefix("hf://datasets/").filter(|_| !url.contains(['?', '#', '\\'])).ok_or_else(told)?;
@@ -92,6 +93,11 @@ pub(super) fn connect(url: &str) -> Result<Target> {
     let said = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
     let endpoint = said("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
     let endpoint = endpoint.trim_end_matches('/').to_owned();
+    if endpoint.contains(['@', '?', '#']) {
+        return Err(Error::settings(
+            "HF_ENDPOINT has a user or a query in it, which are not sent: a token is given by HF_TOKEN",
+        ));
+    }
     let authorization = said("HF_TOKEN").map(|token| {
         let header = HeaderValue::try_from(format!("Bearer {}", token.trim()));
         let mut header = header.map_err(|_| Error::settings("HF_TOKEN makes no header: set it as the Hub gave it"))?;

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use super::decisions::Listeners;

@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use super::short::{FORGOTTEN, Load, Short, TIMES_MAX};
 

@@ -10,10 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use lossfeed_sync::Mutex;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{Error, ObjectStoreExt};
-use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use super::failure::Maker;

@@ -133,6 +133,7 @@ pub(crate) mod runtime;
 mod runtime;
 mod several;
 mod short;
+mod shown;
 mod stop;
 #[cfg(test)]
 mod stop_tests;
@@ -179,6 +180,7 @@ pub use payload::apart;
 pub(crate) use payload::picture_and_tail;
 pub use pieces::{Piece, PieceKind};
 pub use records::{Place, Records};
+pub use shown::without_secrets;
 pub use stop::Stop;
 pub use store_open::open_in;
 pub use subset::Subset;

@@ -11,7 +11,7 @@ use super::on_disk::OnDisk;
 use super::options::OpenOptions;
 use super::several;
 use super::tar::ShardIndex;
-use super::{Source, folder, index_cache, label, store_open};
+use super::{Source, folder, index_cache, label, store_open, without_secrets};
 use crate::error::{Error, Result};
 
 /// Opens a dataset of images:
@@ -75,7 +75,8 @@ fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Sour
         Some(("file", path)) if path.starts_with('/') => path,
         Some(("file", _)) => {
             return Err(Error::settings(format!(
-                "{url_or_path} is no file URL of this machine: write file:///absolute/path"
+                "{} is no file URL of this machine: write file:///absolute/path",
+                without_secrets(url_or_path)
             )));
         }
         Some(_) => return store_open::remote(url_or_path, options),

@@ -17,8 +17,8 @@ pub struct Throttle {
     pub bandwidth_bytes_per_s: Option<u64>,
 }
 
-/// How a dataset is opened and read.
-#[derive(Debug, Clone)]
+/// How a dataset is opened and read. Of the store options `Debug` shows the names.
+#[derive(Clone)]
 pub struct OpenOptions {
     /// Slows reading down as a remote store would; a local path is then read as if it were one. Default: none.
     pub throttle: Option<Throttle>,
@@ -62,6 +62,26 @@ pub struct OpenOptions {
     pub chaos: Option<u64>,
     /// Ends the opening from another thread. Default: nobody does.
     pub stop: Stop,
+}
+
+impl fmt::Debug for OpenOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.store_options.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("OpenOptions")
+            .field("throttle", &self.throttle)
+            .field("connections", &self.connections)
+            .field("index_cache", &self.index_cache)
+            .field("store_options", &names)
+            .field("timeout", &self.timeout)
+            .field("retry_timeout", &self.retry_timeout)
+            .field("checksums", &self.checksums)
+            .field("coalesce", &self.coalesce)
+            .field("hedge", &self.hedge)
+            .field("fields", &self.fields)
+            .field("disk", &self.disk)
+            .field("chaos", &self.chaos)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Is called with how many shards were indexed and how many there are, from the threads that index them, several at

@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 // A clock that tests turn.
 use tokio::time::Instant;
 

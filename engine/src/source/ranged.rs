@@ -4,7 +4,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use super::link::Worth;
 use crate::error::{Error, Result};

@@ -14,7 +14,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::pin::pin;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 

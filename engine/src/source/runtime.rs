@@ -1,14 +1,13 @@
 //! The one asynchronous runtime of the process, for stores. Two threads drive sockets and timers; the work per sample
 //! happens on the threads that fetch.
 
-use std::mem;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use lossfeed_sync::{Mutex, PerProcess};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{Error, Result};
-use crate::process::{LIMIT_REMEDY, Process, no_thread};
+use crate::process::{LIMIT_REMEDY, no_thread, pid};
 
 /// Stores that this thread opens run on a runtime of the test's own: one whose clock it turns.
 #[cfg(test)]
@@ -21,7 +20,7 @@ thread_local! {
     static OWN: std::cell::RefCell<Option<Arc<Runtime>>> = const { std::cell::RefCell::new(None) };
 }
 
-static SHARED: Mutex<Option<(Process, Arc<Runtime>)>> = Mutex::new(None);
+static SHARED: PerProcess<Mutex<Option<Arc<Runtime>>>> = PerProcess::new();
 
 /// The runtime of this process. After a fork the child has the parent's runtime without its threads: it is left alone
 /// (its destructor would wait for them for ever) and a new one is started.
@@ -30,11 +29,8 @@ pub(super) fn shared() -> Result<Arc<Runtime>> {
     if let Some(own) = OWN.with_borrow(Clone::clone) {
         return Ok(own);
     }
-    let mut shared = SHARED.lock();
-    let process = Process::current();
-    if let Some((owner, runtime)) = &*shared
-        && *owner == process
-    {
+    let mut shared = SHARED.of(pid()).lock();
+    if let Some(runtime) = &*shared {
         return Ok(runtime.clone());
     }
     let refused = |e| Error::unreadable(no_thread("reading from the store", LIMIT_REMEDY, &e)).because(e);
@@ -48,9 +44,5 @@ pub(super) fn shared() -> Result<Arc<Runtime>> {
         .enable_all()
         .build()
         .map_err(refused)?;
-    let runtime = Arc::new(runtime);
-    if let Some(orphan) = shared.replace((process, runtime.clone())) {
-        mem::forget(orphan);
-    }
-    Ok(runtime)
+    Ok(shared.insert(Arc::new(runtime)).clone())
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use super::{OpenOptions, Stop};
 use crate::error::{Error, Result};

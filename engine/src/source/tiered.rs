@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use lossfeed_disk::Numbers;
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use super::decisions::{Decisions, Listeners};
 use super::tier::Tier;

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use super::conformance_tests::{Faulty, bytes_of, kept, stored};
 use super::on_disk::OnDisk;

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 /// A request: the path, and the part of it that was asked for.
 pub(super) type Asked = (String, Option<(usize, usize)>);

@@ -14,8 +14,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use lossfeed_sync::Mutex;
 use object_store::path::Path;
-use parking_lot::Mutex;
 
 use super::OpenOptions;
 use super::failure::{Refused, cause, transport};

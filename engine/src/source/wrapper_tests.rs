@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lossfeed_disk::Numbers;
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use super::tier::Tier;
 use super::tiered::Tiered;

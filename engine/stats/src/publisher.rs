@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use lossfeed_sync::{Condvar, Mutex, MutexGuard};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -135,7 +135,7 @@ impl Shared {
         let mut stopped = self.stopped.lock();
         while !*stopped {
             if self.wake.wait_for(&mut stopped, PERIOD).timed_out() {
-                parking_lot::MutexGuard::unlocked(&mut stopped, || self.publish());
+                MutexGuard::unlocked(&mut stopped, || self.publish());
             }
         }
     }

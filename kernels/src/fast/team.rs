@@ -1,22 +1,41 @@
-//! The threads that share a call's rows: rayon's current pool, or a team that the process has already.
+//! The threads that share a call's rows: rayon's current pool, or a team that the process has already. A fork has the
+//! threads of neither, and gets a pool of its own.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
+
+use lossfeed_sync::PerProcess;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Runs a function on several threads at once, the caller's perhaps among them, and returns when every one of them has.
 /// It runs the function at least once; a panic of the function reaches the caller.
 pub type Team = fn(&(dyn Fn() + Sync));
 
-static TEAM: OnceLock<Team> = OnceLock::new();
+static TEAM: OnceLock<(u32, Team)> = OnceLock::new();
+/// The process whose threads rayon's global pool has.
+static GLOBAL: OnceLock<u32> = OnceLock::new();
+/// Pools of forks; `None` where the system gives no threads.
+static OWN: PerProcess<OnceLock<Option<ThreadPool>>> = PerProcess::new();
 
 /// From now on every call of this process shares its rows over `team` and not over rayon's pool. The first team stays:
 /// `false` if there is one already. For hosts with busy threads of their own, beside which a second pool would fight
 /// for the cores.
 pub fn use_team(team: Team) -> bool {
-    TEAM.set(team).is_ok()
+    TEAM.set((std::process::id(), team)).is_ok()
 }
 
-fn rayons(work: &(dyn Fn() + Sync)) {
-    rayon::broadcast(|_| work());
+fn rayons(process: u32, work: &(dyn Fn() + Sync)) {
+    if rayon::current_thread_index().is_some() || *GLOBAL.get_or_init(|| process) == process {
+        rayon::broadcast(|_| work());
+    } else {
+        in_fork(process, work);
+    }
+}
+
+fn in_fork(process: u32, work: &(dyn Fn() + Sync)) {
+    match OWN.of(process).get_or_init(|| ThreadPoolBuilder::new().build().ok()) {
+        Some(pool) => drop(pool.broadcast(|_| work())),
+        None => work(),
+    }
 }
 
 /// Calls `work` with every one of `tasks`, on whichever thread is free.
@@ -32,9 +51,11 @@ pub(super) fn each<T: Send>(tasks: impl ExactSizeIterator<Item = T> + Send, work
             work(task);
         }
     };
+    let process = std::process::id();
     match TEAM.get() {
-        Some(team) => team(&work),
-        None => rayons(&work),
+        Some((of, team)) if *of == process => team(&work),
+        Some(_) => in_fork(process, &work),
+        None => rayons(process, &work),
     }
 }
 

@@ -24,7 +24,8 @@ class Data(MadeAgain):
     data lies unchanged.
 
     It is pickled and copied as what it was opened from (the path, the arrays, the dataset) with the keywords, and opened
-    again where it arrives.
+    again where it arrives. So a pickle holds ``store_options`` and URLs as they were given, secrets too: whoever may read
+    it may read the store. Keys of the environment or a profile are in no pickle; they are read where it is opened.
     """
 
     __slots__ = ("_native", "_adaptors", "_made", "_structure")

@@ -203,8 +203,9 @@ def _open(
         return _of_path(_place("data", data), mode, resized, **of_paths)
     for name in of_paths:
         if name in given:
+            value = "…" if name == "store_options" else repr(given[name])
             raise SettingsError(
-                f"{name}={given[name]!r} is for paths and URLs of images; this data is in memory, in files of "
+                f"{name}={value} is for paths and URLs of images; this data is in memory, in files of "
                 "arrays, or a Python dataset: leave it out"
             )
     if mode == "auto" and not (resized or thread_safe or processes or varying or target):
@@ -292,10 +293,10 @@ _STRANGERS = {
 def _refuse_strangers(place: str) -> None:
     """Names files that are known not to be what can be opened."""
     for endings, what in _STRANGERS.items():
-        # A URL's query may sign it: it is nobody's business, and says nothing of the kind of file.
-        named = place.partition("?")[0] if place.lower().startswith(("http://", "https://")) else place
+        # A URL's query says nothing of the kind of file.
+        named = place.partition("?")[0] if "://" in place else place
         if named.lower().endswith(endings) and not os.path.isdir(place):
-            raise SettingsError(f"{named!r} {what}")
+            raise SettingsError(f"{_native.without_secrets(named)!r} {what}")
 
 
 def _disk(folder: str | os.PathLike[str] | None, size: int | str | None) -> tuple[str, int] | None:
@@ -328,20 +329,19 @@ def _place(name: str, value: Any) -> str:
     except TypeError:
         raise SettingsError(f"{name}={value!r} is no path: give text or a pathlib.Path") from None
     if not isinstance(place, str):
-        raise SettingsError(f"{name}={value!r} is bytes: give text, with os.fsdecode")
-    try:
-        place.encode()
-    except UnicodeEncodeError:
-        raise SettingsError(f"{name}={value!r} is no UTF-8, which names must be here: rename it") from None
+        raise SettingsError(f"{name} is bytes: give text, with os.fsdecode")
+    if any("\ud800" <= c <= "\udfff" for c in place):
+        shown = _native.without_secrets(place.encode(errors="backslashreplace").decode())
+        raise SettingsError(f"{name}={shown!r} is no UTF-8, which names must be here: rename it")
     return place
 
 
 def _store_options(place: str, given: dict[str, str] | None) -> list[tuple[str, str]]:
     if given is not None and not isinstance(given, Mapping):
-        raise SettingsError(f"store_options={given!r} must be a dict, as in {{'region': 'eu-central-1'}}")
+        raise SettingsError(f"store_options is a {type(given).__name__}: give a dict, as in {{'region': 'eu-central-1'}}")
     if given and ("://" not in place or place.startswith("file://")):
         raise SettingsError(
-            f"store_options={sorted(map(str, given))} for {place!r}, which is no object store: leave them out, or give a "
+            f"store_options={sorted(map(str, given))} for {_native.without_secrets(place)!r}, which is no object store: leave them out, or give a "
             "URL (s3://, gs://, az://, http://)"
         )
     for name, value in (given or {}).items():

@@ -54,7 +54,7 @@ def _files(data: Any) -> list[str]:
         except TypeError:
             raise SettingsError(f"{one!r} is no path: record= is for files, give their paths or a pattern") from None
         if "://" in place:
-            raise SettingsError(f"{place!r}: raw records are read from files of this machine: copy them here first")
+            raise SettingsError(f"{_native.without_secrets(place)!r}: raw records are read from files of this machine: copy them here first")
         names = [place] if os.path.exists(place) else sorted(glob.glob(place))
         if not names:
             raise SourceError(f"{place}: no such file")

@@ -18,32 +18,31 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use cudarc::driver::result::DriverError;
 use cudarc::driver::sys;
-use parking_lot::Mutex;
+use lossfeed_sync::{Mutex, PerProcess};
 
 use super::batch;
 use super::driver::{Driver, is_capturing};
 use crate::error::{Error, Result};
-use crate::process::Process;
+use crate::process::pid;
 
 /// All streams share one host-to-device engine, first come first served: a small copy of someone else's must not wait
 /// for a whole batch (20–75 µs a piece at PCIe 5 rates).
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Copy streams by process and device.
-static STREAMS: Mutex<Vec<(Process, usize, u64)>> = Mutex::new(Vec::new());
+/// Copy streams by device.
+static STREAMS: PerProcess<Mutex<Vec<(usize, u64)>>> = PerProcess::new();
 
 /// The device's copy stream, made at the first call in this process and never destroyed.
 fn stream_of(driver: &Driver, ordinal: usize) -> Result<u64> {
-    let mut streams = STREAMS.lock();
-    let process = Process::current();
-    if let Some(&(.., stream)) = streams.iter().find(|(of, device, _)| (*of, *device) == (process, ordinal)) {
+    let mut streams = STREAMS.of(pid()).lock();
+    if let Some(&(_, stream)) = streams.iter().find(|(device, _)| *device == ordinal) {
         return Ok(stream);
     }
     let stream = driver.call("making the copy stream", || driver.context().new_stream())?;
     let raw = stream.cu_stream() as u64;
     // It keeps the context, which is the framework's too.
     std::mem::forget(stream);
-    streams.push((process, ordinal, raw));
+    streams.push((ordinal, raw));
     Ok(raw)
 }
 

@@ -11,7 +11,7 @@ use lossfeed_kernels::launch::{
     self, Gather, Gradient, Home, Images, Probabilities, ProbabilityGradient, Retouching, Score, Sequences, Step,
 };
 use lossfeed_kernels::{Dtype, Rows};
-use parking_lot::Mutex;
+use lossfeed_sync::{Mutex, PerProcess};
 
 use super::copy::Event;
 use super::driver::{Driver, is_capturing};
@@ -19,7 +19,7 @@ use super::lend::Lending;
 use super::lines::Lines;
 use super::module::{self, Loaded};
 use crate::error::{Error, Result};
-use crate::process::Process;
+use crate::process::pid;
 
 /// The kernels of a device. Loaded once a process and never unloaded: a captured graph may hold them.
 ///
@@ -40,19 +40,18 @@ unsafe impl Send for CudaKernels {}
 // SAFETY: as above.
 unsafe impl Sync for CudaKernels {}
 
-/// Kernels by process and device.
-static LOADED: Mutex<Vec<(Process, usize, Arc<CudaKernels>)>> = Mutex::new(Vec::new());
+/// Kernels by device.
+static LOADED: PerProcess<Mutex<Vec<(usize, Arc<CudaKernels>)>>> = PerProcess::new();
 
 impl CudaKernels {
     /// The kernels of device `ordinal`.
     pub(super) fn of(driver: &Arc<Driver>, ordinal: usize) -> Result<Arc<Self>> {
-        let mut loaded = LOADED.lock();
-        let process = Process::current();
-        if let Some((.., kernels)) = loaded.iter().find(|(of, device, _)| (*of, *device) == (process, ordinal)) {
+        let mut loaded = LOADED.of(pid()).lock();
+        if let Some((_, kernels)) = loaded.iter().find(|(device, _)| *device == ordinal) {
             return Ok(kernels.clone());
         }
         let kernels = Arc::new(Self::load(driver.clone())?);
-        loaded.push((process, ordinal, kernels.clone()));
+        loaded.push((ordinal, kernels.clone()));
         Ok(kernels)
     }
 

@@ -15,7 +15,7 @@ use cudarc::driver::result::DriverError;
 use cudarc::driver::sys;
 use lossfeed_kernels::launch::mail::BadRows;
 use lossfeed_kernels::launch::{Lent, TICKET_BYTES, scratch_tickets};
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use super::driver::{Driver, Mapped, is_capturing};
 use crate::error::{Error, Result};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 
 use super::driver::Driver;
 

@@ -2,12 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
+use std::sync::OnceLock;
 
-use crate::process::Process;
+use crate::process::pid;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
-use parking_lot::Mutex;
+use lossfeed_sync::PerProcess;
 
 /// A GPU, as the driver describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,26 +37,15 @@ pub struct Probe {
 
 /// Asks the driver, once per process; never panics, makes no context, touches no GPU memory.
 pub fn probe() -> Probe {
-    static CACHE: Mutex<Option<(Process, Probe)>> = Mutex::new(None);
-    let process = Process::current();
-    // With a limit: a process forked in the middle of another thread's probe inherits a lock that nobody will open.
-    let Some(mut cache) = CACHE.try_lock_for(Duration::from_secs(30)) else {
-        return Probe { problem: Some("the driver does not answer".to_owned()), ..Probe::default() };
+    static CACHE: PerProcess<OnceLock<Probe>> = PerProcess::new();
+    let asked = || {
+        // A missing function of the driver is a panic in the bindings.
+        catch_unwind(ask).unwrap_or_else(|_| Probe {
+            problem: Some("the NVIDIA driver library lacks a function that CUDA 11 has: update the driver".to_owned()),
+            ..Probe::default()
+        })
     };
-    match &*cache {
-        Some((asked_by, found)) if *asked_by == process => found.clone(),
-        _ => {
-            // A missing function of the driver is a panic in the bindings.
-            let found = catch_unwind(ask).unwrap_or_else(|_| Probe {
-                problem: Some(
-                    "the NVIDIA driver library lacks a function that CUDA 11 has: update the driver".to_owned(),
-                ),
-                ..Probe::default()
-            });
-            *cache = Some((process, found.clone()));
-            found
-        }
-    }
+    CACHE.of(pid()).get_or_init(asked).clone()
 }
 
 fn ask() -> Probe {

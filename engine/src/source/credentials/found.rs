@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lossfeed_sync::{Mutex, PerProcess};
 use object_store::CredentialProvider;
-use parking_lot::Mutex;
 
 use crate::error::Result;
-use crate::process::Process;
+use crate::process::pid;
 use crate::source::runtime;
 
 /// Whose metadata.
@@ -27,7 +27,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const BELIEVED: Duration = Duration::from_secs(60);
 
 /// Which clouds gave nothing, and when; of this process.
-static NOTHING: Mutex<Vec<(Process, Cloud, Instant)>> = Mutex::new(Vec::new());
+static NOTHING: PerProcess<Mutex<Vec<(Cloud, Instant)>>> = PerProcess::new();
 
 impl Cloud {
     /// What turns the question off, as the cloud's own libraries have it.
@@ -51,9 +51,8 @@ pub(in crate::source) fn found<C: Send + Sync>(
     if cloud.forbidden() {
         return Ok(false);
     }
-    let here = Process::current();
-    let fresh = |(process, _, at): &(Process, Cloud, Instant)| *process == here && at.elapsed() < BELIEVED;
-    if !elsewhere && NOTHING.lock().iter().any(|known| known.1 == cloud && fresh(known)) {
+    let fresh = |(_, at): &(Cloud, Instant)| at.elapsed() < BELIEVED;
+    if !elsewhere && NOTHING.of(pid()).lock().iter().any(|known| known.0 == cloud && fresh(known)) {
         return Ok(false);
     }
     let asked = async { tokio::time::timeout(ANSWER_WITHIN, provider.get_credential()).await };
@@ -67,9 +66,9 @@ pub(in crate::source) fn found<C: Send + Sync>(
     };
     tracing::debug!(?cloud, why, "this machine lends no credentials");
     if !elsewhere {
-        let mut nothing = NOTHING.lock();
-        nothing.retain(|known| fresh(known) && known.1 != cloud);
-        nothing.push((here, cloud, Instant::now()));
+        let mut nothing = NOTHING.of(pid()).lock();
+        nothing.retain(|known| fresh(known) && known.0 != cloud);
+        nothing.push((cloud, Instant::now()));
     }
     Ok(false)
 }

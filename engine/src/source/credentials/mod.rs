@@ -21,9 +21,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
+use lossfeed_sync::Mutex;
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
-use parking_lot::Mutex;
 
 use self::chain::{Asked, Plan};
 pub(super) use self::found::{Cloud, found};

@@ -182,8 +182,13 @@ fn session_name() -> String {
 
 /// A request, with a form if it has one.
 fn request(url: &str, whose: &str, form: Option<String>) -> Result<HttpRequest, NoCredentials> {
-    let wrong = || NoCredentials::lasting(format!("the endpoint of {whose} is no URL: check its AWS_ENDPOINT_URL"));
-    let parsed = url::Url::parse(url).ok().filter(|url| url.has_host()).ok_or_else(wrong)?;
+    let wrong = || {
+        NoCredentials::lasting(format!(
+            "the endpoint of {whose} is no URL without user and password: check its AWS_ENDPOINT_URL"
+        ))
+    };
+    let plain = |url: &url::Url| url.has_host() && url.username().is_empty() && url.password().is_none();
+    let parsed = url::Url::parse(url).ok().filter(plain).ok_or_else(wrong)?;
     let mut request = HttpRequest::new(HttpRequestBody::empty());
     *request.uri_mut() = parsed.as_str().parse().map_err(|_| wrong())?;
     request.headers_mut().insert("accept", HeaderValue::from_static("*/*"));

@@ -10,6 +10,7 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::pages::{self, Checked};
 use super::schema::{Column, optional_elements};
 use super::units::Unit;
 
@@ -20,16 +21,17 @@ pub(super) struct Cell {
     pub(super) length: Option<u64>,
 }
 
+/// Rows that are decoded at a time: of all others the wanted ones are kept.
+const BLOCK_ROWS: usize = 1024;
+
 /// The values of the rows `wanted` of a unit, ascending, from what was read of it; `None` for what is null.
 ///
 /// # Errors
 /// What is wrong with the pages, in words. A library that panics on them says so too.
 pub(super) fn cells(column: &Column, unit: &Unit, read: Bytes, wanted: &[u32]) -> Result<Vec<Option<Cell>>, String> {
-    let decoded = catch_unwind(AssertUnwindSafe(|| decode(column, unit, read, wanted)));
-    match decoded {
-        Ok(decoded) => decoded.map_err(|e| e.to_string()),
-        Err(_) => Err("its pages make their decoder fail".to_owned()),
-    }
+    let mut cells = Vec::with_capacity(wanted.len());
+    each(column, unit, read, wanted, &mut |cell| cells.push(cell))?;
+    Ok(cells)
 }
 
 /// The numbers of a column of labels.
@@ -39,33 +41,47 @@ pub(super) fn labels(column: &Column, unit: &Unit, read: Bytes) -> Result<Vec<Op
         bytes if bytes.len() == 4 => bytes.try_into().ok().map(i32::from_ne_bytes).map(i64::from),
         bytes => bytes.try_into().ok().map(i64::from_ne_bytes),
     };
-    Ok(cells(column, unit, read, &wanted)?.into_iter().map(|cell| cell.and_then(number)).collect())
+    let mut labels = Vec::with_capacity(wanted.len());
+    each(column, unit, read, &wanted, &mut |cell| labels.push(cell.and_then(number)))?;
+    Ok(labels)
 }
 
-fn decode(column: &Column, unit: &Unit, read: Bytes, wanted: &[u32]) -> Result<Vec<Option<Cell>>, ParquetError> {
+/// Is called with the value of each row that is wanted.
+type Each<'a> = &'a mut dyn FnMut(Option<Cell>);
+
+fn each(column: &Column, unit: &Unit, read: Bytes, wanted: &[u32], each: Each<'_>) -> Result<(), String> {
+    let decoded = catch_unwind(AssertUnwindSafe(|| decode(column, unit, read, wanted, each)));
+    match decoded {
+        Ok(decoded) => decoded.map_err(|e| e.to_string()),
+        Err(_) => Err("its pages make their decoder fail".to_owned()),
+    }
+}
+
+fn decode(column: &Column, unit: &Unit, read: Bytes, wanted: &[u32], each: Each<'_>) -> Result<(), ParquetError> {
+    pages::check(&read, unit, &column.descr)?;
     // As if what was read were a whole column.
     let chunk = ColumnChunkMetaData::builder(column.descr.clone())
         .set_compression(unit.codec)
         .set_data_page_offset(0)
         .set_total_compressed_size(read.len() as i64)
         .build()?;
-    let pages = SerializedPageReader::new(Arc::new(read), &chunk, 0, None)?;
+    let pages = Checked::new(SerializedPageReader::new(Arc::new(read), &chunk, 0, None)?, &column.descr);
     let reader = get_column_reader(column.descr.clone(), Box::new(pages));
     match column.descr.physical_type() {
         Physical::BYTE_ARRAY => {
             let copied = |values: &[parquet::data_type::ByteArray], into: &mut Vec<u8>| {
                 values.iter().for_each(|value| into.extend_from_slice(value.data()));
             };
-            rows::<ByteArrayType>(get_typed_column_reader(reader), column, unit, wanted, copied)
+            rows::<ByteArrayType>(get_typed_column_reader(reader), column, unit, wanted, copied, each)
         }
         Physical::BOOLEAN => {
             let copied = |values: &[bool], into: &mut Vec<u8>| into.extend(values.iter().map(|&value| u8::from(value)));
-            rows::<BoolType>(get_typed_column_reader(reader), column, unit, wanted, copied)
+            rows::<BoolType>(get_typed_column_reader(reader), column, unit, wanted, copied, each)
         }
-        Physical::INT32 => numbers::<Int32Type>(get_typed_column_reader(reader), column, unit, wanted),
-        Physical::INT64 => numbers::<Int64Type>(get_typed_column_reader(reader), column, unit, wanted),
-        Physical::FLOAT => numbers::<FloatType>(get_typed_column_reader(reader), column, unit, wanted),
-        Physical::DOUBLE => numbers::<DoubleType>(get_typed_column_reader(reader), column, unit, wanted),
+        Physical::INT32 => numbers::<Int32Type>(get_typed_column_reader(reader), column, unit, wanted, each),
+        Physical::INT64 => numbers::<Int64Type>(get_typed_column_reader(reader), column, unit, wanted, each),
+        Physical::FLOAT => numbers::<FloatType>(get_typed_column_reader(reader), column, unit, wanted, each),
+        Physical::DOUBLE => numbers::<DoubleType>(get_typed_column_reader(reader), column, unit, wanted, each),
         other => Err(ParquetError::General(format!("columns of {other} are not delivered"))),
     }
 }
@@ -75,8 +91,10 @@ fn numbers<T: DataType<T: bytemuck::Pod>>(
     column: &Column,
     unit: &Unit,
     wanted: &[u32],
-) -> Result<Vec<Option<Cell>>, ParquetError> {
-    rows(reader, column, unit, wanted, |values: &[T::T], into| into.extend_from_slice(bytemuck::cast_slice(values)))
+    each: Each<'_>,
+) -> Result<(), ParquetError> {
+    let copied = |values: &[T::T], into: &mut Vec<u8>| into.extend_from_slice(bytemuck::cast_slice(values));
+    rows(reader, column, unit, wanted, copied, each)
 }
 
 fn rows<T: DataType>(
@@ -85,48 +103,54 @@ fn rows<T: DataType>(
     unit: &Unit,
     wanted: &[u32],
     copy: impl Fn(&[T::T], &mut Vec<u8>),
-) -> Result<Vec<Option<Cell>>, ParquetError> {
+    each: Each<'_>,
+) -> Result<(), ParquetError> {
     let general = |what: &str| ParquetError::General(what.to_owned());
     let (most, listed) = (column.descr.max_def_level(), column.descr.max_rep_level() > 0);
     let all = unit.skip as usize + unit.rows as usize;
+    let mut wanted = wanted.iter().map(|&row| row as usize + unit.skip as usize).peekable();
     let (mut defined, mut repeated, mut values) = (Vec::new(), Vec::new(), Vec::new());
     let mut found = 0;
     while found < all {
-        let (records, ..) = reader.read_records(all - found, Some(&mut defined), Some(&mut repeated), &mut values)?;
+        defined.clear();
+        repeated.clear();
+        values.clear();
+        let block = BLOCK_ROWS.min(all - found);
+        let (records, ..) = reader.read_records(block, Some(&mut defined), Some(&mut repeated), &mut values)?;
         if records == 0 {
             return Err(general("its pages end before their last row"));
         }
+        if most == 0 {
+            defined.resize(records.max(values.len()), 0);
+        }
+        let (mut level, mut value) = (0, 0);
+        for row in found..found + records {
+            let (first_level, first_value) = (level, value);
+            // The levels of one row: all that repeat.
+            while level < defined.len()
+                && (level == first_level || (listed && repeated.get(level).is_some_and(|&r| r > 0)))
+            {
+                value += usize::from(defined[level] == most);
+                level += 1;
+            }
+            if wanted.next_if_eq(&row).is_none() {
+                continue;
+            }
+            let own =
+                values.get(first_value..value).ok_or_else(|| general("its pages have fewer values than they say"))?;
+            let mut bytes = Vec::new();
+            copy(own, &mut bytes);
+            if !listed {
+                let length = column.kind.dtype().is_none().then_some(bytes.len() as u64);
+                each((!own.is_empty()).then_some(Cell { bytes, length }));
+                continue;
+            }
+            // A list without elements has one level, below those of elements.
+            let missing = optional_elements(&column.descr)
+                && defined.get(first_level..level).is_some_and(|levels| levels.contains(&(most - 1)));
+            each((!missing).then_some(Cell { bytes, length: Some(own.len() as u64) }));
+        }
         found += records;
     }
-    if most == 0 {
-        defined = vec![0; all.max(values.len())];
-    }
-    let (mut cells, mut wanted) =
-        (Vec::with_capacity(wanted.len()), wanted.iter().map(|&row| row as usize + unit.skip as usize).peekable());
-    let (mut level, mut value) = (0, 0);
-    for row in 0..all {
-        let (first_level, first_value) = (level, value);
-        // The levels of one row: all that repeat.
-        while level < defined.len() && (level == first_level || (listed && repeated.get(level).is_some_and(|&r| r > 0)))
-        {
-            value += usize::from(defined[level] == most);
-            level += 1;
-        }
-        if wanted.next_if_eq(&row).is_none() {
-            continue;
-        }
-        let own = values.get(first_value..value).ok_or_else(|| general("its pages have fewer values than they say"))?;
-        let mut bytes = Vec::new();
-        copy(own, &mut bytes);
-        if !listed {
-            let length = column.kind.dtype().is_none().then_some(bytes.len() as u64);
-            cells.push((!own.is_empty()).then_some(Cell { bytes, length }));
-            continue;
-        }
-        // A list without elements has one level, below those of elements.
-        let missing = optional_elements(&column.descr)
-            && defined.get(first_level..level).is_some_and(|levels| levels.contains(&(most - 1)));
-        cells.push((!missing).then_some(Cell { bytes, length: Some(own.len() as u64) }));
-    }
-    Ok(cells)
+    Ok(())
 }

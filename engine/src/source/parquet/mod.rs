@@ -3,6 +3,7 @@
 //! ```text
 //! schema.rs  what columns become     open.rs  files looked at: where rows lie, and all labels
 //! units.rs   what is read together   decode.rs  values of its rows
+//! pages.rs   what pages may become
 //! ```
 //!
 //! A page of a column is read whole for each of its rows, so what is wanted of one page comes with one read: rows that
@@ -13,6 +14,7 @@ mod decode;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzzing;
 mod open;
+mod pages;
 mod schema;
 mod units;
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use parquet::file::metadata::ParquetMetaData;
 
-use super::decode;
 use super::schema::{Column, Schema};
 use super::units::{self, Far, Unit};
+use super::{decode, pages};
 use crate::error::{Error, Result};
 use crate::source::catalog::Shard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,6 +40,12 @@ fn look_at<F: Read + Seek + Send>(file: F, shard: Shard, fields: &[String]) -> R
     let file = Arc::new(Far::new(file, shard.bytes));
     let broken = |e: parquet::errors::ParquetError| unreadable(&shard.path, &e.to_string());
     let metadata = units::metadata(&file).map_err(broken)?;
+    let rows: u64 = metadata
+        .row_groups()
+        .iter()
+        .map(|group| u64::try_from(group.num_rows()).unwrap_or(0))
+        .fold(0, u64::saturating_add);
+    pages::check_rows(rows, shard.bytes).map_err(broken)?;
     let schema = Schema::of(metadata.file_metadata(), fields, &shard.path)?;
     let units_of = |column: &Column| units::units(&file, &metadata, column.leaf).map_err(broken);
     let units = schema.kept.iter().map(units_of).collect::<Result<Vec<_>>>()?;
@@ -60,7 +66,6 @@ fn look_at<F: Read + Seek + Send>(file: F, shard: Shard, fields: &[String]) -> R
             }
         }
     }
-    let rows = metadata.row_groups().iter().map(|group| u64::try_from(group.num_rows()).unwrap_or(0)).sum();
     let bytes = schema.kept.iter().map(|column| uncompressed(&metadata, column.leaf)).sum();
     Ok(Looked { rows, units, labels, bytes, schema, shard })
 }

@@ -5,7 +5,7 @@
 //! index says where pages lie, or, without one, a walk over their headers.
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use lossfeed_sync::Mutex;
 use parquet::basic::{Compression, Encoding, PageType};
 use parquet::column::page::PageReader;
 use parquet::errors::ParquetError;
@@ -38,9 +38,9 @@ struct DataPage {
     rows: u64,
 }
 
-type Parsed<T> = Result<T, ParquetError>;
+pub(super) type Parsed<T> = Result<T, ParquetError>;
 
-fn broken(what: &str) -> ParquetError {
+pub(super) fn broken(what: &str) -> ParquetError {
     ParquetError::General(what.to_owned())
 }
 
