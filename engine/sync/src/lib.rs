@@ -339,10 +339,10 @@ mod tests {
         .join()
         .unwrap_err();
         let (mutex, condvar, lock) = &*shared;
-        assert_eq!(
-            (*mutex.lock(), mutex.try_lock().is_some(), *lock.read(), lock.try_write().is_some()),
-            (0, true, 0, true)
-        );
+        assert_eq!(*mutex.lock(), 0);
+        assert!(mutex.try_lock().is_some());
+        assert_eq!(*lock.read(), 0);
+        assert!(lock.try_write().is_some());
         let mut held = mutex.lock();
         assert!(mutex.try_lock().is_none());
         assert!(condvar.wait_for(&mut held, Duration::from_millis(1)).timed_out());

@@ -436,10 +436,9 @@ class Mailbox:
 
 def without_secrets(text: str) -> str: ...
 def open_source(
-    url: str, *, mode: str, resize: tuple[int, int] | None, crop: tuple[int, int] | None,
-    latency_s: float, bandwidth_bytes_per_s: int | None, connections: int,
-    index_cache: str | PathLike[str] | None, store_options: list[tuple[str, str]],
-    timeout_s: float | None, retry_timeout_s: float, checksums: bool, coalesce: bool, hedge: bool,
+    url: str, *, mode: str, resize: tuple[int, int] | None, crop: tuple[int, int] | None, latency_s: float,
+    bandwidth_bytes_per_s: int | None, connections: int, index_cache: str | PathLike[str] | None, timeout_s: float | None,
+    store_options: list[tuple[str, str]], retry_timeout_s: float, checksums: bool, coalesce: bool, hedge: bool,
     disk: tuple[str, int] | None, fields: list[str], chaos: int | None,
 ) -> Source: ...  # fmt: skip
 def crop_box(
