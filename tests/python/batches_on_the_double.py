@@ -287,12 +287,12 @@ def abandon_a_copy(delay_us=20_000):
     call("set", b"delay_us", delay_us)
     with lf.Loader(data, BATCH, device="cuda:0", num_workers=1, framework="torch", stats=False) as loader:
         passing = iter(loader)
-        while passing._ahead is None:  # the batch after the one handed out is sent if it is ready by then
+        while (ahead := passing._native.look_ahead()) is None or ahead.sent is None:  # it is sent if it is ready by then
             batch = next(passing, None)
             if batch is None:
                 passing = iter(loader)
-        size = passing._ahead[0][0][0].memory.size
-        del batch
+        size = ahead.sent[0][0].memory.size
+        del batch, ahead
         del passing  # its memory is the next to be handed out
         mine = Torch.empty(size, dtype=torch.uint8, device=torch.device("cuda:0"))
         assert call("write", CONSUMER.cuda_stream, mine.data_ptr(), b"\x55" * size, size)

@@ -23,8 +23,7 @@ impl Engine {
         self.state_held(0)
     }
 
-    /// As [`Self::state`], as of `held` batches ago: a consumer that prefetches has taken batches which nobody has
-    /// seen.
+    /// As [`Self::state`], as of `held` batches ago: whoever has the batches that were seen last has not passed them on.
     ///
     /// A pass that ended early, by its consumer, an error or [`Engine::close`], keeps its position until another
     /// starts.
@@ -38,9 +37,6 @@ impl Engine {
         let seen = |i: &Iteration| i.seen_but(held);
         // An epoch whose last batch was delivered is over, also if nobody asked for the end yet.
         let live = clock.current.as_ref().filter(|i| seen(i) < i.len());
-        // Behind more bad batches than a buffer's scores lag, one that nobody saw is not remembered any more.
-        let remembered = self.feed.cache.remembered();
-        let seen = |i: &Iteration| seen(i).max(remembered);
         let (epoch, delivered) = match &live {
             Some(i) => (i.epoch(), seen(i)),
             None => (clock.next_epoch, 0),

@@ -254,7 +254,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         once."""
         return Pass(self._line, self._begin)
 
-    def _begin(self, started: Pass[D, Y]) -> int:
+    def _begin(self, started: Pass[D, Y]) -> None:
         engine = self._account.engine()
         if self._settings["exchange"]:
             self.exchange(self._group)
@@ -263,9 +263,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             self._seeds.begin(engine)
             self._line.seed = engine.seed() or 0
         given = None if self._given is None or engine.has_order() else self._given
-        number = engine.start_epoch() if given is None else engine.start_given(*given.draw(engine))
         self._pass = weakref.ref(started)
-        return number
+        started.start(*(() if given is None else given.draw(engine)))
 
     def _plan(self) -> tuple[memoryview, memoryview]:
         """The ids of the epoch under way, or of the next one, and the end of each batch among them. A sampler of the
@@ -418,9 +417,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             torch_half("mail of a device").cuda.settle(self._account)
         if self._seeds is not None:
             self._seeds.settle(engine)
-        under_way = self._pass() if self._pass is not None else None
-        held = under_way.held() if under_way is not None else 0
-        return _states.of_loader(engine.state(held + unseen))
+        return _states.of_loader(engine.state(unseen))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the batches that were left of
