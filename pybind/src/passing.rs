@@ -130,18 +130,19 @@ impl Pass {
     fn take(&self, py: Python<'_>, timeout_s: f64) -> PyResult<Option<Py<Taken>>> {
         let number = self.number()?;
         let me = Some(thread::current().id());
-        if self.find(|holder| holder.is_none() || holder == me) {
+        let mine = |holder: Option<ThreadId>| holder.is_none() || holder == me;
+        if find(&lock(&self.hand), 0, mine).is_some() {
             outside(py, || self.core.iteration(number)).inspect_err(|_| self.let_go())?;
-            if let Some(held) = self.pick(|holder| holder.is_none() || holder == me) {
-                return self.give(py, me, held).map(Some);
-            }
+        }
+        if let Some(held) = self.pick(0, mine) {
+            return self.give(py, me, held).map(Some);
         }
         let started = Instant::now();
         let limit = (timeout_s > 0.0).then(|| Duration::try_from_secs_f64(timeout_s).unwrap_or(Duration::MAX));
         loop {
             let patience = limit.map_or(PATIENCE, |l| PATIENCE.min(l.saturating_sub(started.elapsed())));
             let pending = outside(py, || self.hold(me, self.core.take_batch(number, patience)?))?;
-            if let Some(held) = self.pick(|holder| holder == me) {
+            if let Some(held) = self.pick(0, mine) {
                 return self.give(py, me, held).map(Some);
             }
             if !pending {
@@ -156,25 +157,34 @@ impl Pass {
         }
     }
 
-    /// The batch after the one that was taken, if it is ready now, else None: without loader threads it never is. What
-    /// goes wrong with it is raised when it is taken.
-    fn look_ahead(&self, py: Python<'_>) -> PyResult<Option<Py<Taken>>> {
+    /// The batch that is taken after the next `at` ones, if it is ready now, else None: without loader threads it never is.
+    /// `wait`: as soon as it is ready, or None at the pass's end. What goes wrong with it is raised when it is taken.
+    #[pyo3(signature = (at=0, wait=false))]
+    fn look_ahead(&self, py: Python<'_>, at: usize, wait: bool) -> PyResult<Option<Py<Taken>>> {
         let number = self.number()?;
-        if !self.find(|holder| holder.is_none()) {
-            outside(py, || match self.core.take_batch(number, Duration::ZERO) {
-                Ok(next) => self.hold(None, next).map(drop),
-                Err(error) => {
-                    self.put(Held { holder: None, number: usize::MAX, what: What::Lost(error) });
-                    Ok(())
-                }
-            })?;
-        }
-        match self.pick(|holder| holder.is_none()) {
-            Some(lost @ Held { what: What::Lost(_), .. }) => {
-                self.put(lost);
-                Ok(None)
+        let ahead = |holder: Option<ThreadId>| holder.is_none();
+        loop {
+            let mut more = true;
+            if find(&lock(&self.hand), at, ahead).is_none() {
+                let patience = if wait { PATIENCE } else { Duration::ZERO };
+                more = outside(py, || match self.core.take_batch(number, patience) {
+                    Ok(next) => self.hold(None, next),
+                    Err(error) => {
+                        self.put(Held { holder: None, number: usize::MAX, what: What::Lost(error) });
+                        Ok(false)
+                    }
+                })?;
             }
-            held => held.map(|held| self.give(py, None, held)).transpose(),
+            match self.pick(at, ahead) {
+                Some(lost @ Held { what: What::Lost(_), .. }) => self.put(lost),
+                Some(held) => return self.give(py, None, held).map(Some),
+                None if wait && more => {
+                    py.check_signals()?;
+                    continue;
+                }
+                None => {}
+            }
+            return Ok(None);
         }
     }
 
@@ -223,15 +233,10 @@ impl Pass {
         hand.insert(at, held);
     }
 
-    fn find(&self, is_meant: impl Fn(Option<ThreadId>) -> bool) -> bool {
-        lock(&self.hand).iter().any(|held| is_meant(held.holder))
-    }
-
-    /// Takes the first out of the hand whose holder is meant. [`Self::give`] puts it back.
-    fn pick(&self, is_meant: impl Fn(Option<ThreadId>) -> bool) -> Option<Held> {
+    /// Takes out of the hand the one after `at` others whose holder is meant. [`Self::give`] puts it back.
+    fn pick(&self, at: usize, is_meant: impl Fn(Option<ThreadId>) -> bool) -> Option<Held> {
         let mut hand = lock(&self.hand);
-        let at = hand.iter().position(|held| is_meant(held.holder))?;
-        hand.remove(at)
+        find(&hand, at, is_meant).and_then(|at| hand.remove(at))
     }
 
     /// It is `holder`'s from now on, and in the hand; what came in place of a batch is raised once.
@@ -253,4 +258,10 @@ impl Pass {
         let gone = std::mem::take(&mut *lock(&self.hand));
         drop(gone);
     }
+}
+
+/// The place of the one after `at` others whose holder is meant.
+fn find(hand: &VecDeque<Held>, at: usize, is_meant: impl Fn(Option<ThreadId>) -> bool) -> Option<usize> {
+    let mut meant = hand.iter().enumerate().filter(|(_, held)| is_meant(held.holder));
+    meant.nth(at).map(|(place, _)| place)
 }

@@ -264,7 +264,14 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             self._line.seed = engine.seed() or 0
         given = None if self._given is None or engine.has_order() else self._given
         self._pass = weakref.ref(started)
-        started.start(*(() if given is None else given.draw(engine)))
+        if given is None:
+            return started.start()
+        try:
+            drawn = given.draw(engine)
+        except StopIteration as end:
+            # It would end the loop as if the epoch were over.
+            raise RuntimeError(f"{given.name} raised StopIteration where it was asked for its ids") from end
+        started.start(*drawn)
 
     def _plan(self) -> tuple[memoryview, memoryview]:
         """The ids of the epoch under way, or of the next one, and the end of each batch among them. A sampler of the

@@ -70,11 +70,7 @@ class Pass(OfThisProcess, Of[D, Y], Iterator[Batch[D, Y]]):
         """Begins the epoch now, without a wait for its first batch: the workers run ahead. That batch does it else."""
         with self._beginning:
             if not self._native.begun:
-                try:
-                    self._begin(self)
-                except StopIteration as end:
-                    # It would end the loop as if the epoch were over.
-                    raise RuntimeError("sampler= or batch_sampler= raised StopIteration where its epoch was asked for") from end
+                self._begin(self)
 
     def start(self, ids: Any = None, ends: Any = None) -> None:
         """For :attr:`_begin`: starts the epoch, in an order of the user's if there is one."""

@@ -222,7 +222,7 @@ def collated_rows(fields: Fields, collate_fn: Any) -> Fields:
 def transformed(fields: Fields, transform: Callable[[Any], Any], structure: Structure | None) -> Fields:
     """`fields` with what the user's `transform` makes of the data. The target of samples that are no pairs is looked up in
     that."""
-    data = transform(fields.data)
+    data = _called("transform", transform, fields.data)
     if data is None:
         raise SettingsError(
             f"transform={_named(transform)} returned None: it gets batch.data and must return what batch.data is to be"
@@ -230,6 +230,21 @@ def transformed(fields: Fields, transform: Callable[[Any], Any], structure: Stru
     if fields.paired:
         return fields._replace(data=data)
     return fields._replace(data=data, target=_target_in(data, fields.target, structure))
+
+
+def _called(keyword: str, function: Callable[[Any], Any], given: Any) -> Any:
+    """What the user's function returns.
+
+    Raises:
+        RuntimeError: it raised StopIteration, which would end the loop as if the epoch were over (see PEP 479).
+    """
+    try:
+        return function(given)
+    except StopIteration as end:
+        raise RuntimeError(
+            f"{keyword}={_named(function)} raised StopIteration: an iterator that it asks is exhausted; begin that anew, or "
+            "give next() a default"
+        ) from end
 
 
 def _named(function: Any) -> str:
@@ -253,7 +268,7 @@ def _of_collated(
     collate_fn: Any, items: list[Any], target: Any, ids: Any, weight: Any, keys: tuple[Any, ...] = TARGET_KEYS
 ) -> Fields:
     given = list(items)
-    result = collate_fn(items)
+    result = _called("collate_fn", collate_fn, items)
     if result is None:
         raise SettingsError("collate_fn returned None: it must return the batch, a pair (data, target) for example")
     two = type(result) in (tuple, list) and len(result) == 2
