@@ -91,7 +91,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             ``"lobster"``, which know the next epochs, or, delivering other samples than those drawn, ``"icache"`` and
             ``"quiver"``; None takes the one that suits the sampler (for uniform minio, with several ranks belady; minio
             for ods, shade for pads and shade-as-coded, fifo for echo and replay, else importance).
-        seed: reproduces every order, on any machine. None draws it from ``generator``, else from torch's own generator
+        seed: reproduces every order, on any machine; the same number on every rank, each of which draws its own share: ranks of
+            a process group that differ are refused (without a group nobody compares). None draws it from ``generator``, else from torch's own generator
             (so it follows ``torch.manual_seed``), when the first epoch begins, and a state that is loaded brings its
             own; 0 with several ranks, which must draw by one, and without torch. With ``num_workers=0`` always. With
             workers it does for samplers that look at nothing but the seed (``uniform``); the others draw by scores and
@@ -262,6 +263,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         if self._seeds is not None:
             self._seeds.begin(engine)
             self._line.seed = engine.seed() or 0
+        if self._given is None and not self._settings["exchange"] and not self._settings["sampler"].get("in_order"):
+            self._line.world.draws(len(self._data), self._settings, engine.seed())
         given = None if self._given is None or engine.has_order() else self._given
         self._pass = weakref.ref(started)
         if given is None:
