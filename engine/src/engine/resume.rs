@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::loader::Iteration;
 use crate::loader::checkpoint::{Checkpoint, Header, WeightUse};
-use crate::sampler::Given;
+use crate::sampler::{Block, Given};
 use crate::settings::ScoreKind;
 use crate::source::SIZE_UNKNOWN;
 use std::collections::{BTreeMap, BTreeSet};
@@ -201,6 +201,10 @@ impl Engine {
             all.insert("cache_bytes".into(), s.cache_bytes.to_string());
             all.extend(self.feed.cache.resized().map(|now| ("cache_bytes_now".into(), now.to_string())));
             all.insert("cache_form".into(), s.cache_form.name().into());
+        }
+        if s.sampler.buffer().is_some_and(|buffer| buffer.block != Block::Of(1)) {
+            // As no state has it of before passes did so.
+            all.insert("sampler.block_order".into(), "begins anywhere".into());
         }
         if s.exchange {
             all.insert("ranks".into(), "exchange".into());
