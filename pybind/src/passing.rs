@@ -133,9 +133,9 @@ impl Pass {
         let mine = |holder: Option<ThreadId>| holder.is_none() || holder == me;
         if find(&lock(&self.hand), 0, mine).is_some() {
             outside(py, || self.core.iteration(number)).inspect_err(|_| self.let_go())?;
-        }
-        if let Some(held) = self.pick(0, mine) {
-            return self.give(py, me, held).map(Some);
+            if let Some(held) = self.pick(0, mine) {
+                return self.give(py, me, held).map(Some);
+            }
         }
         let started = Instant::now();
         let limit = (timeout_s > 0.0).then(|| Duration::try_from_secs_f64(timeout_s).unwrap_or(Duration::MAX));

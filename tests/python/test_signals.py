@@ -1,7 +1,6 @@
 """A signal's exception, wherever it falls: no batch is lost, none comes twice, and nobody else is blamed for it."""
 
 import contextlib
-import dis
 import functools
 import logging
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from handed_out import HANDED_OUT
 
 import lossfeed as lf
 from lossfeed._pass import Pass
@@ -79,20 +79,6 @@ def called_by(frame):
         names.add(frame.f_code.co_name)
         frame = frame.f_back
     return names
-
-
-def after_the_store():
-    """The instructions between the store that hands a batch out and the end of the return. Python looks for signals at
-    calls and at the beginnings of functions and loops: never there."""
-    instructions = list(dis.get_instructions(Pass.__next__))
-    names = [f"{i.opname} {i.argval}" for i in instructions]
-    store = names.index("STORE_ATTR handed_out")
-    end = next(n for n in range(store, len(names)) if names[n].startswith("RETURN_VALUE"))
-    assert not any(word in name for name in names[store : end + 1] for word in ("CALL", "JUMP", "RESUME"))
-    return {i.offset for i in instructions[store + 1 : end + 1]}
-
-
-HANDED_OUT = after_the_store()
 
 
 def ids_of(batch):

@@ -30,8 +30,8 @@ struct State {
     next: usize,
     /// Batches before `next` that were passed over.
     passed: BTreeSet<usize>,
-    /// Batches before `next` that were taken and that their consumer has not seen.
-    unseen: BTreeSet<usize>,
+    /// Batches before `next` that were taken and that their consumer has not seen, in order.
+    unseen: Vec<usize>,
     /// The last batch that the consumer has seen; at first the first one of the pass.
     last_seen: usize,
     /// Workers that may promise batches: those below this number.
@@ -88,7 +88,7 @@ impl Delivery {
             ready: BTreeMap::new(),
             next: first,
             passed: BTreeSet::new(),
-            unseen: BTreeSet::new(),
+            unseen: Vec::new(),
             last_seen: first,
             workers,
             window,
@@ -185,7 +185,7 @@ impl Delivery {
                 // A batch that failed was not delivered: the pass ends before it.
                 if finished.filled.is_ok() {
                     state.taken_any = true;
-                    state.unseen.insert(next);
+                    state.unseen.push(next);
                     state.advance();
                     if state.pass_over() > 0 {
                         self.room.notify_all();
@@ -213,7 +213,7 @@ impl Delivery {
     /// The consumer has seen batch `number`.
     pub(super) fn saw(&self, number: usize) {
         let mut state = self.state.lock();
-        state.unseen.remove(&number);
+        state.unseen.retain(|&unseen| unseen != number);
         state.last_seen = state.last_seen.max(number);
     }
 

@@ -91,8 +91,9 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             ``"lobster"``, which know the next epochs, or, delivering other samples than those drawn, ``"icache"`` and
             ``"quiver"``; None takes the one that suits the sampler (for uniform minio, with several ranks belady; minio
             for ods, shade for pads and shade-as-coded, fifo for echo and replay, else importance).
-        seed: reproduces every order, on any machine; the same number on every rank, each of which draws its own share: ranks of
-            a process group that differ are refused (without a group nobody compares). None draws it from ``generator``, else from torch's own generator
+        seed: reproduces every order, on any machine. Pass the same number on every rank: each draws its own share of one
+            order, and ranks of a process group that differ are refused (without a group nobody compares them, and samples
+            would be left out). None draws it from ``generator``, else from torch's own generator
             (so it follows ``torch.manual_seed``), when the first epoch begins, and a state that is loaded brings its
             own; 0 with several ranks, which must draw by one, and without torch. With ``num_workers=0`` always. With
             workers it does for samplers that look at nothing but the seed (``uniform``); the others draw by scores and
@@ -414,7 +415,9 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         made it. Plain ints and bytes (8 bytes a sample, if anything was scored), for :func:`torch.save` or pickle.
 
         A pass that ended early (``break``, an exception, Ctrl-C) stays the position until another begins or
-        :meth:`set_epoch` names another epoch. After :meth:`close` the state is that of the moment of closing."""
+        :meth:`set_epoch` names another epoch. A batch counts as handed out once the iterator has returned it: what Ctrl-C
+        or a signal handler's exception ends before that is still to come, from this state and from the same iterator,
+        which calls an interrupted ``collate_fn`` or ``transform`` again. After :meth:`close` the state is that of the moment of closing."""
         if self._engine is None and self._last_state is not None:
             return self._last_state
         return self._state(0)
