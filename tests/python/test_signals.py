@@ -154,8 +154,8 @@ def test_a_state_after_a_signal_that_comes_while_the_loop_waits(number, timeout)
             loader, seen = lf.Loader(sleepy(0.002), BATCH, num_workers=1, timeout=timeout, framework="numpy", stats=False), []
             passing = iter(loader)
             timer = threading.Timer(0.002 + 0.003 * delay, signal.pthread_kill, (threading.main_thread().ident, number))
-            timer.start()
             with contextlib.suppress(KeyboardInterrupt, Preempted):
+                timer.start()
                 for batch in passing:
                     seen.append(batch)  # before Python looks for signals again
                 time.sleep(60)
