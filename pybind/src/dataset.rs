@@ -154,7 +154,8 @@ impl Callback {
 
 /// What concerns every sample that was asked for.
 fn for_all(raised: PyErr) -> (ErrorKind, Raised) {
-    let (fatal, text) = interpreter::enter(|py| (!raised.is_instance_of::<PyException>(py), raised.to_string()))
+    let is_fatal = |py: Python<'_>| !raised.is_instance_of::<PyException>(py) || interpreter::of_signal(py, &raised);
+    let (fatal, text) = interpreter::enter(|py| (is_fatal(py), raised.to_string()))
         .unwrap_or((false, "the interpreter is shutting down".to_owned()));
     let kind = if fatal { ErrorKind::Interrupted } else { ErrorKind::Source };
     (kind, Raised { error: Arc::new(raised), text })

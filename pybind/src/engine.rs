@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use lossfeed::Error;
 use lossfeed::engine::{Courier as CoreCourier, Engine as Core, ScoreMailbox, refusal};
-use lossfeed::loader::Next;
 use lossfeed::scoring::Measured;
 use lossfeed::settings::Settings;
 use lossfeed_kernels::rank;
@@ -13,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
-use crate::batch::{Slot, Ticket};
+use crate::batch::Ticket;
 use crate::buffer::{Buffer, Input};
 use crate::courier::Courier;
 use crate::errors::{outside, raise};
@@ -22,7 +21,7 @@ use crate::process::Process;
 use crate::source::Source;
 
 /// Longest wait before signals are looked at.
-const PATIENCE: Duration = Duration::from_millis(50);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// (sample id, name, reason).
 type BadSample = (u32, String, String);
@@ -131,22 +130,6 @@ impl Engine {
         outside(py, || Ok(self.core.epoch()))
     }
 
-    /// Starts the next epoch and ends the one under way; returns the iteration's number.
-    fn start_epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        outside(py, || self.core.start_epoch())
-    }
-
-    /// Starts the next epoch in an order of the caller's: int64 ids, and the int64 end of each batch where the caller cuts
-    /// them too.
-    #[pyo3(signature = (ids, ends=None))]
-    fn start_given(&self, py: Python<'_>, ids: &Bound<'_, PyAny>, ends: Option<Bound<'_, PyAny>>) -> PyResult<u64> {
-        let ids = Input::get(ids)?.to_vec::<i64>();
-        let ends = ends.map(|ends| Ok::<_, PyErr>(Input::get(&ends)?.to_vec::<i64>())).transpose()?;
-        // An end below 0 is none: it is refused for what it becomes.
-        let ends: Option<Vec<usize>> = ends.map(|ends| ends.into_iter().map(|end| end as usize).collect());
-        outside(py, || self.core.start_given(&ids, ends.as_deref()))
-    }
-
     /// Ids (int64) of the next epoch, drawn in proportion to float64 weights, one a sample.
     fn draw_weighted(&self, py: Python<'_>, weights: &Bound<'_, PyAny>) -> PyResult<Buffer> {
         let weights = Input::get(weights)?.to_vec::<f64>();
@@ -205,66 +188,6 @@ impl Engine {
         outside(py, || match self.core.agree(&proposals)? {
             Some(agreed) => self.core.end_exchange(&agreed, &words),
             None => Ok(()),
-        })
-    }
-
-    /// The next batch of an iteration, or None at its end. `timeout_s` 0 waits for ever. Ctrl-C ends the wait.
-    fn next_batch(&self, py: Python<'_>, iteration: u64, timeout_s: f64) -> PyResult<Option<(Slot, Ticket)>> {
-        let started = Instant::now();
-        let limit = (timeout_s > 0.0).then(|| Duration::try_from_secs_f64(timeout_s).unwrap_or(Duration::MAX));
-        loop {
-            let patience = limit.map_or(PATIENCE, |l| PATIENCE.min(l.saturating_sub(started.elapsed())));
-            match outside(py, || self.core.next_batch(iteration, patience))? {
-                Next::Batch(batch) => {
-                    let slot = Slot::new(batch.slot);
-                    return Ok(Some((slot, Ticket(batch.ticket))));
-                }
-                Next::End => return Ok(None),
-                Next::Pending => py.check_signals()?,
-            }
-            if limit.is_some_and(|l| started.elapsed() >= l) {
-                return Err(raise(Error::timeout(format!(
-                    "no batch came within timeout={timeout_s} s: the source is slower than that; raise timeout, or add num_workers or connections"
-                ))));
-            }
-        }
-    }
-
-    /// The next batch if it is ready now, else None: without loader threads it never is. Tells the end no earlier
-    /// than `next_batch` does.
-    fn poll_batch(&self, py: Python<'_>, iteration: u64) -> PyResult<Option<(Slot, Ticket)>> {
-        Ok(match outside(py, || self.core.next_batch(iteration, Duration::ZERO))? {
-            Next::Batch(batch) => Some((Slot::new(batch.slot), Ticket(batch.ticket))),
-            Next::End | Next::Pending => None,
-        })
-    }
-
-    /// The consumer asks for a batch of an iteration whose items are read elsewhere: what it did since was its own work.
-    fn asks(&self, py: Python<'_>, iteration: u64) -> PyResult<()> {
-        outside(py, || self.core.asks(iteration))
-    }
-
-    /// Batches of an iteration that were not taken; 0 after its end.
-    fn left(&self, py: Python<'_>, iteration: u64) -> PyResult<usize> {
-        outside(py, || Ok(self.core.left(iteration)))
-    }
-
-    /// It has its answer, having waited `waited_us` for those items.
-    fn answered(&self, py: Python<'_>, iteration: u64, waited_us: u64) -> PyResult<()> {
-        outside(py, || {
-            self.core.answered_after(iteration, Duration::from_micros(waited_us));
-            Ok(())
-        })
-    }
-
-    /// Ends an iteration whose consumer let go of it, and never saw the last `held` of its batches.
-    fn abandon(&self, py: Python<'_>, iteration: u64, held: usize) -> PyResult<()> {
-        if !self.home.is_this() {
-            return Ok(());
-        }
-        outside(py, || {
-            self.core.abandon(iteration, held);
-            Ok(())
         })
     }
 
@@ -334,7 +257,7 @@ impl Engine {
         })
     }
 
-    /// The run's state, as of `held` batches ago: those were taken but their consumer has not seen them.
+    /// The run's state, as of `held` batches ago: those were handed out, and whoever has them has not passed them on.
     fn state<'py>(&self, py: Python<'py>, held: usize) -> PyResult<Bound<'py, PyBytes>> {
         let state = outside(py, || self.core.state_held(held))?;
         Ok(PyBytes::new(py, &state))
@@ -377,6 +300,10 @@ impl Engine {
 }
 
 impl Engine {
+    pub(crate) fn core(&self) -> Arc<Core> {
+        Arc::clone(&self.core)
+    }
+
     /// For calls that the engine itself does not check: its locks may be held for ever in a forked child.
     fn same_process(&self) -> PyResult<()> {
         self.home.check("this loader")

@@ -82,7 +82,7 @@ fn python_cause(py: Python<'_>, error: &Error) -> Option<PyErr> {
 }
 
 /// Runs `work` without the interpreter lock; an error or a panic in it becomes a named exception. Warnings that the
-/// engine has had meanwhile go to Python's `logging`.
+/// engine has had meanwhile go to Python's `logging`; what a signal handler raises in there is raised here.
 pub(crate) fn outside<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     let result = py.detach(|| {
         let before = PYTHONS.replace(true);
@@ -90,8 +90,13 @@ pub(crate) fn outside<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> 
         PYTHONS.set(before);
         done
     });
-    logging::deliver(py);
-    result.map_err(raise)
+    let result = result.map_err(raise);
+    // As if the signal had come after the call.
+    if let Err(signal) = logging::deliver(py) {
+        signal.set_cause(py, result.err());
+        return Err(signal);
+    }
+    result
 }
 
 thread_local! {

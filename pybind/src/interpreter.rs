@@ -1,4 +1,4 @@
-//! Threads of ours in the interpreter, which must be out of it before it goes.
+//! Threads of ours in the interpreter, which must be out of it before it goes; and signals that fall into it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -42,4 +42,10 @@ pub(crate) fn inside() -> usize {
 /// For a forked child, in which none of them exists.
 pub(crate) fn forked() {
     INSIDE.store(0, Ordering::SeqCst);
+}
+
+/// Whether a signal handler raised it, and not the code that it fell into.
+pub(crate) fn of_signal(py: Python<'_>, raised: &PyErr) -> bool {
+    let asked = py.import("lossfeed._signals").and_then(|m| m.call_method1("of_signal", (raised.value(py),)));
+    asked.and_then(|answer| answer.is_truthy()).unwrap_or(false)
 }

@@ -46,7 +46,8 @@ impl Items {
             self.each.push(sample);
             return Ok(());
         }
-        let (text, error, fatal): (String, Bound<'_, PyAny>, bool) = item.extract()?;
+        let (text, error, fatal): (Bound<'_, PyAny>, Bound<'_, PyAny>, bool) = item.extract()?;
+        let text = words(&text)?;
         self.each.push(if error.is_none() {
             Item::Bad(text)
         } else {
@@ -55,6 +56,14 @@ impl Items {
         });
         Ok(())
     }
+}
+
+/// Text as UTF-8. A path that is not has lone surrogates in it, and they may be in an exception's words.
+fn words(text: &Bound<'_, PyAny>) -> PyResult<String> {
+    text.extract().or_else(|_| {
+        let bytes = text.call_method1("encode", ("utf-8", "backslashreplace"))?;
+        Ok(String::from_utf8_lossy(bytes.extract()?).into_owned())
+    })
 }
 
 /// Appends the bytes of `part`; tells where they lie then.

@@ -18,6 +18,7 @@ mod mailbox;
 mod opening;
 mod openmp;
 mod packing;
+mod passing;
 mod plans;
 mod policies;
 mod process;
@@ -37,6 +38,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<source::Source>()?;
     module.add_class::<engine::Engine>()?;
+    module.add_class::<passing::Pass>()?;
+    module.add_class::<passing::Taken>()?;
     module.add_class::<batch::Slot>()?;
     module.add_class::<batch::Ticket>()?;
     module.add_class::<tails::Tails>()?;

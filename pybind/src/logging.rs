@@ -22,6 +22,8 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use crate::interpreter;
+
 /// Messages that may wait.
 const ROOM: usize = 256;
 /// The longest message, in bytes. A server's answer may be quoted in one.
@@ -142,21 +144,21 @@ pub(crate) fn listen() {
 }
 
 /// Hands to Python's `logging` what waits. Costs two loads where nothing does.
-pub(crate) fn deliver(py: Python<'_>) {
+pub(crate) fn deliver(py: Python<'_>) -> PyResult<()> {
     let (messages, lost) = queue().take();
-    if messages.is_empty() && lost == 0 {
-        return;
-    }
+    let mut signal = Ok(());
     for Message { error, text } in messages {
-        warn(py, if error { "error" } else { "warning" }, &text);
+        signal = signal.and(warn(py, if error { "error" } else { "warning" }, &text));
     }
     if lost > 0 {
-        warn(py, "warning", &format!("{lost} more warnings found no room and are lost"));
+        signal = signal.and(warn(py, "warning", &format!("{lost} more warnings found no room and are lost")));
     }
+    signal
 }
 
-/// One record. Whatever somebody's handler or filter raises costs neither our caller's result nor the other records.
-fn warn(py: Python<'_>, method: &str, text: &str) {
+/// One record. Whatever somebody's handler or filter raises costs neither our caller's result nor the other records; what
+/// a signal raised in there is returned.
+fn warn(py: Python<'_>, method: &str, text: &str) -> PyResult<()> {
     let told = py
         .import("logging")
         .and_then(|logging| logging.call_method1("getLogger", ("lossfeed",)))
@@ -164,10 +166,10 @@ fn warn(py: Python<'_>, method: &str, text: &str) {
         .and_then(|logger| logger.call_method1(method, ("%s", text)));
     match told {
         Ok(_) => {}
-        // Ctrl-C fell into a handler. Our caller has a result to hand over first: it comes again right after.
-        Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => {
-            let _ = py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main"));
+        Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) || interpreter::of_signal(py, &error) => {
+            return Err(error);
         }
         Err(error) => error.write_unraisable(py, None),
     }
+    Ok(())
 }

@@ -20,14 +20,17 @@ import sys
 import tarfile
 import tempfile
 import warnings
+from pathlib import Path
 
 import numpy as np
 import PIL.Image
 import torch
 from driver_double import call, violations
+from handed_out import HANDED_OUT
 
 import lossfeed as lf
 from lossfeed import _cuda, _device
+from lossfeed._pass import Pass
 
 class Stream:
     def __init__(self, handle):
@@ -287,18 +290,61 @@ def abandon_a_copy(delay_us=20_000):
     call("set", b"delay_us", delay_us)
     with lf.Loader(data, BATCH, device="cuda:0", num_workers=1, framework="torch", stats=False) as loader:
         passing = iter(loader)
-        while passing._ahead is None:  # the batch after the one handed out is sent if it is ready by then
+        while (ahead := passing._native.look_ahead()) is None or ahead.sent is None:  # it is sent if it is ready by then
             batch = next(passing, None)
             if batch is None:
                 passing = iter(loader)
-        size = passing._ahead[0][0][0].memory.size
-        del batch
+        size = ahead.sent[0][0].memory.size
+        del batch, ahead
         del passing  # its memory is the next to be handed out
         mine = Torch.empty(size, dtype=torch.uint8, device=torch.device("cuda:0"))
         assert call("write", CONSUMER.cuda_stream, mine.data_ptr(), b"\x55" * size, size)
         for stream in (CONSUMER, Stream(loader._line.courier._native.stream)):
             stream.synchronize()
         return bool((mine.read() == 0x55).all())
+
+
+def interrupted(transform, every):
+    """Ctrl-C at some of the instructions of the batches' way to the device, in turn: how many batches, over all passes,
+    were not the CPU's, or did not come exactly once."""
+    wrong = 0
+    for at in range(every, 100_000, every):
+        left = at
+
+        def fall(frame, event, _):
+            nonlocal left
+            if Path(frame.f_code.co_filename).name not in ("_pass.py", "_device.py", "_views.py") or frame.f_code.co_name == "__del__":
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            if event == "opcode" and not (frame.f_code is Pass.__next__.__code__ and frame.f_lasti in HANDED_OUT):
+                left -= 1
+                if left == 0:
+                    raise KeyboardInterrupt
+            return fall
+
+        keywords = {"transform": transform, "framework": "torch", "stats": False, "seed": 3, "shuffle": True}
+        with lf.Loader(data, BATCH, num_workers=0, **keywords) as here, lf.Loader(
+            data, BATCH, device="cuda:0", num_workers=1, **keywords
+        ) as there:
+            passing, got = iter(there), []
+            while True:
+                batch = None
+                sys.settrace(fall if len(got) < 3 else None)
+                try:
+                    batch = passing.__next__()
+                except KeyboardInterrupt:
+                    continue
+                except StopIteration:
+                    break
+                finally:
+                    sys.settrace(None)
+                got.append((batch.ids.read(), batch.data.read()))
+            expected = [(batch.ids, batch.data) for batch in here]
+            same = len(got) == len(expected) and all(torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in zip(got, expected))
+            wrong += not same
+        if left > 0:
+            return wrong
+    return wrong
 
 
 def outlive(transform, closed):
@@ -391,6 +437,8 @@ def main():
             assert deliver(by_hand, 200, num_workers=1, cache="60%") == 0
         _cuda._loaded[0] = kernels
     assert all(outlive(transform, closed) for transform in (None, made[0]) for closed in (False, True))
+    found = [interrupted(transform, every) for transform, every in ((None, 13), (made[0], 29))]
+    assert found == [0, 0], f"{found} passes that an interruption has changed"
     assert not gone, f"tensors died after the streams {gone} that they were used on"
     assert violations() == "", violations()
     assert all(abandon_a_copy() for _ in range(3)), "a copy wrote into memory that had another owner"

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import itertools
 import pathlib
 import sys
 import tarfile
@@ -131,3 +132,24 @@ def test_a_sampler_that_is_told_what_requests_cost_wants_neighbours():
             loader.close()
     assert blocks[1] == 0 and blocks["auto"] >= 16, "the gauge is of blocks that are found"
     assert requests["auto"] <= 0.1 * samples < requests[1], requests
+
+
+@pytest.mark.parametrize(
+    ("fresh", "block", "lag", "batch"), [(0.25, 4, 8, 3), (0.25, 4, 3, 1), (0.5, 7, 16, 4), (0.1, 16, 5, 6), (0.25, 1, 8, 3)]
+)
+def test_every_batch_of_replay_has_the_datasets_mean_over_seeds(fresh, block, lag, batch):
+    """Whatever the blocks in which new samples come: the deviations of batches over seeds are those of chance."""
+    runs, warm, steps, ids = 160, 60, 140, np.arange(60)
+    loss = (0.02 + ((ids * 11) % 23) ** 2 / 60.0).astype(np.float32)
+    sampler = {"name": "replay", "fresh": fresh, "block": block, "lag": lag}
+    means = np.zeros((runs, steps))
+    for run in range(runs):
+        keywords = {"num_workers": 0, "framework": "numpy", "stats": False, "cache": "25%", "seed": 77_000 + run}
+        with lf.Loader((ids.astype(np.float32), ids), batch, sampler=sampler, **keywords) as loader:
+            for step, given in zip(range(steps), itertools.chain.from_iterable(itertools.repeat(loader))):
+                loader.score_losses(loss[given.ids], given)
+                means[run, step] = (given.weight * loss[given.ids]).mean()
+    means = means[:, warm:]
+    z = (means.mean(axis=0) - loss.mean()) / (means.std(axis=0, ddof=1) / np.sqrt(runs))
+    # 1 but for chance; 1.4 to 2.5 where blocks began at one phase for every seed.
+    assert np.sqrt((z**2).mean()) < 1.25, z

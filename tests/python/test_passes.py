@@ -31,13 +31,12 @@ def test_without_loader_threads_no_batch_is_prepared_before_it_is_asked_for():
     with lf.Loader(data, 8, num_workers=0, framework="numpy", stats=False, shuffle=False) as loader:
         passing = iter(loader)
         passing.begin()
-        engine, iteration = passing._engine, passing._iteration
         data.read.clear()
-        assert engine.poll_batch(iteration) is None and data.read == []
+        assert passing._native.look_ahead() is None and data.read == []
         assert next(passing).ids.tolist() == list(range(8)) == data.read
-        assert engine.poll_batch(iteration) is None and len(data.read) == 8, "the next batch was decided before its time"
+        assert passing._native.look_ahead() is None and len(data.read) == 8, "the next batch was decided before its time"
         assert [batch.number for batch in passing] == [1, 2, 3]
-        assert engine.poll_batch(iteration) is None
+        assert passing._native.look_ahead() is None
 
 
 def test_with_loader_threads_a_ready_batch_is_there_when_asked_for():
@@ -45,10 +44,10 @@ def test_with_loader_threads_a_ready_batch_is_there_when_asked_for():
         passing = iter(loader)
         passing.begin()
         deadline = time.monotonic() + 60
-        while (found := passing._engine.poll_batch(passing._iteration)) is None:
+        while (found := passing._native.look_ahead()) is None:
             assert time.monotonic() < deadline
             time.sleep(0.001)
-        assert found[1].number == 0
+        assert found.ticket.number == 0
 
 
 def loader_threads():

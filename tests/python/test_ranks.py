@@ -129,3 +129,90 @@ def test_the_question_costs_no_import_of_torch_distributed():
     script = "import sys, numpy as np, lossfeed as lf\nlist(lf.Loader((np.zeros(4), np.zeros(4)), 2))\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
+
+
+MANY = """
+import sys, time, torch.distributed as dist, numpy as np, lossfeed as lf
+from datetime import timedelta
+rank, store, ranks = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+x, y = np.arange(240, dtype=np.float32), np.arange(240)
+server = dist.TCPStore("127.0.0.1", int(sys.argv[4]), ranks, rank == 0, timedelta(seconds=120))
+dist.init_process_group("gloo", store=server, rank=rank, world_size=ranks, timeout=timedelta(seconds=120))
+
+def train(loader, epochs=2):
+    seen = []
+    try:
+        for _ in range(epochs):
+            for batch in loader:
+                seen += batch.ids.tolist()
+    except lf.SettingsError as error:
+        print("refused", error)
+    return seen
+"""
+
+
+def run_many(tmp_path, ranks, body):
+    """As many processes; what each prints, once all have ended well."""
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    # The store must outlive the last question.
+    code = MANY + textwrap.dedent(body) + "\ndist.barrier()\ntime.sleep(0.5 * (rank == 0))\n"
+    arguments = [str(tmp_path / "store"), str(ranks), str(port)]
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, str(rank), *arguments], stdout=subprocess.PIPE, text=True)
+        for rank in range(ranks)
+    ]
+    said = [process.communicate(timeout=240)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * ranks, said
+    return said
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_seeds_that_differ_between_ranks_are_refused_on_every_rank(tmp_path, ranks):
+    said = run_many(
+        tmp_path,
+        ranks,
+        """
+        same = train(lf.Loader((x, y), 10, shuffle=True, seed=5), 1)
+        print(same)
+        loader = lf.Loader((x, y), 10, shuffle=True, seed=1234 + rank)
+        train(loader)
+        dist.barrier()
+        train(loader)       # whoever had been too early to know
+        told = dict(rank=rank, world_size=ranks)
+        train(lf.Loader((x, y), 10, sampler="importance", seed=1234 + rank, **told))
+        dist.barrier()
+        """,
+    )
+    shares = [eval(one.splitlines()[0]) for one in said]
+    assert sorted(sum(shares, [])) == list(range(240))
+    for rank, one in enumerate(said):
+        words = [line for line in one.splitlines() if line.startswith("refused seed= differs between ranks: rank ")]
+        assert len(words) >= 2, (rank, one)
+        assert all(" has 123" in line and "rank=0, world_size=1" in line for line in words)
+
+
+def test_seeds_are_not_compared_where_they_may_differ_and_a_rank_alone_waits_for_nobody(tmp_path):
+    said = run_many(
+        tmp_path,
+        2,
+        """
+        for keywords in (
+            dict(shuffle=True, seed=7),                                # training, and its validation below
+            dict(shuffle=False, seed=7 + rank),                        # walks in order
+            dict(shuffle=True, seed=7 + rank, rank=0, world_size=1),   # data of its own
+            dict(sampler=list(range(rank, 240, 2)), seed=7 + rank),    # an order of its own
+            dict(weights=np.ones(240), seed=7 + rank),
+        ):
+            train(lf.Loader((x, y), 10, **keywords))
+        train(lf.Loader((x, y), 12, shuffle=True, seed=8))
+        if rank == 0:
+            train(lf.Loader((x[:60], y[:60]), 10, shuffle=True, seed=9))
+        train(lf.Loader((x, y), 10, shuffle=True, seed=10))
+        print("done")
+        """,
+    )
+    assert said == ["done\n"] * 2

@@ -127,7 +127,12 @@ pub(crate) struct Cache {
 
 impl Cache {
     /// As the product's: in order, each once, `None` when there is none left.
-    pub(crate) fn decide(&self, pass: u64, record_bytes: &dyn Fn(SampleId) -> u64) -> Option<cache::Decision> {
+    pub(crate) fn decide(
+        &self,
+        pass: u64,
+        _: usize,
+        record_bytes: &dyn Fn(SampleId) -> u64,
+    ) -> Option<cache::Decision> {
         assert_eq!((pass, record_bytes(0)), (PASS, 1));
         let mut next = self.next.lock();
         let number = *next;

@@ -164,6 +164,6 @@ impl Iterator for Epoch<'_> {
 
 impl Drop for Epoch<'_> {
     fn drop(&mut self) {
-        self.loader.engine.abandon(self.iteration, 0);
+        self.loader.engine.abandon(self.iteration);
     }
 }

@@ -156,6 +156,11 @@ impl Ring {
         Ok(Wake::One)
     }
 
+    /// Whether that slot is in this state.
+    pub fn is(&self, index: u32, state: SlotState) -> bool {
+        self.slots.get(index as usize) == Some(&state)
+    }
+
     /// No slot is given out from now on; those in use stay valid.
     pub fn close(&mut self) -> Wake {
         self.closed = true;

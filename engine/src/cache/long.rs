@@ -225,11 +225,6 @@ impl Cache {
         }
     }
 
-    /// The first batch of the pass under way from which on a buffer sampler's state can be written; 0 for others.
-    pub fn remembered(&self) -> usize {
-        self.whole().control.remembered()
-    }
-
     /// Forgets a buffer sampler's residents, before a state's are put in their place. Nothing for other samplers. Before
     /// the first pass only.
     pub fn clear_buffer(&self) {

@@ -180,10 +180,14 @@ impl Cache {
         &self.arena
     }
 
-    /// Decides the next batch of pass `pass`; `None` when it has none left or another pass has begun.
-    /// `record_bytes(id)` is what the sample takes in memory, always the same.
-    pub fn decide(&self, pass: u64, record_bytes: &dyn Fn(SampleId) -> u64) -> Option<Decision> {
-        self.decide_by(|control, bytes| control.decide(pass, bytes), record_bytes)
+    /// Decides the next batch of pass `pass`; `None` when it has none left or another pass has begun. `last_seen`: the
+    /// last batch that its consumer has seen. `record_bytes(id)` is what the sample takes in memory, always the same.
+    pub fn decide(&self, pass: u64, last_seen: usize, record_bytes: &dyn Fn(SampleId) -> u64) -> Option<Decision> {
+        let verb = |control: &mut Control, bytes: &dyn Fn(SampleId) -> u64| {
+            control.remember_from(pass, last_seen);
+            control.decide(pass, bytes)
+        };
+        self.decide_by(verb, record_bytes)
     }
 
     /// Decides batch `number` of pass `pass` once more, to stand in for one in which nothing was good.

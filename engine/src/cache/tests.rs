@@ -52,7 +52,7 @@ fn used(policy: &str, record_bytes: fn(SampleId) -> u64, spare: u64) -> Cache {
     for epoch in 0..3 {
         let order: Vec<SampleId> = (0..SAMPLES).map(|k| (k * 7919 + epoch) % SAMPLES).collect();
         let pass = cache.begin(plan(u64::from(epoch), order, 256), 0).pass;
-        while let Some(Decision { ids, lookups, owned, residents, .. }) = cache.decide(pass, &record_bytes) {
+        while let Some(Decision { ids, lookups, owned, residents, .. }) = cache.decide(pass, 0, &record_bytes) {
             let mut records = residents.iter();
             for (&id, lookup) in ids.iter().zip(lookups) {
                 match lookup {
@@ -117,7 +117,7 @@ fn all_that_is_kept_about_a_resident_is_at_most_32_bytes_or_40_for_who_looks_ahe
 fn a_cache_of_nothing_keeps_no_places() {
     let cache = cache(0, 1000, "minio");
     let pass = cache.begin(plan(0, vec![3], 1), 0).pass;
-    let decision = cache.decide(pass, &|_| 10).unwrap();
+    let decision = cache.decide(pass, 0, &|_| 10).unwrap();
     assert!(matches!(decision.owned[..], [Owned { id: 3, admitted: false, .. }]));
     assert_eq!(cache.whole().shelf.metadata_bytes(), 0);
 }
@@ -131,7 +131,7 @@ fn over_memory_only_what_is_to_be_kept_has_a_flight() {
         let cache = if over_memory { cache.over_memory() } else { cache };
         let ids = vec![0, 1, 2, 3, 4, 3, 0];
         let pass = cache.begin(plan(0, ids, 7), 0).pass;
-        let decision = cache.decide(pass, &record_bytes).unwrap();
+        let decision = cache.decide(pass, 0, &record_bytes).unwrap();
         let owned = decision.owned.iter().filter(|owned| owned.admitted).count();
         let count = |of: Lookup| decision.lookups.iter().filter(|lookup| **lookup == of).count();
         let (passing, joined) = (count(Lookup::Passing), count(Lookup::Joined));

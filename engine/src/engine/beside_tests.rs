@@ -213,7 +213,7 @@ fn epoch(engine: &Engine, most: usize) -> Vec<SampleId> {
         }
         ids.extend_from_slice(&batch.ticket.ids);
     }
-    engine.abandon(pass, 0);
+    engine.abandon(pass);
     ids
 }
 

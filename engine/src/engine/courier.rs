@@ -197,7 +197,7 @@ impl Courier {
     /// # Errors
     /// As there; and [`crate::ErrorKind::Internal`] for a slot that is not lent.
     pub unsafe fn send(&self, slot: Arc<BatchSlot>, block: u64, after: u64) -> Result<CopyEvent> {
-        slot.copying()?;
+        slot.copying_again()?;
         let (layout, bytes) = (slot.layout(), slot.bytes());
         let rest = layout.target_offset();
         // SAFETY: the caller's promises; a lent slot's bytes, and those it has left in place, lie still until its last
@@ -238,7 +238,7 @@ impl Courier {
             )));
         }
         let kernels = self.0.kernels()?;
-        slot.copying()?;
+        slot.copying_again()?;
         let ids = to.rest + (layout.ids_offset() - layout.target_offset()) as u64;
         let retouching = Retouching { rows, key: by.key, ids, pixels: to.pixels };
         let source = by.retouch.map_or(to.pixels, |retouch| retouching.made(retouch));

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::loader::Iteration;
 use crate::loader::checkpoint::{Checkpoint, Header, WeightUse};
-use crate::sampler::Given;
+use crate::sampler::{Block, Given};
 use crate::settings::ScoreKind;
 use crate::source::SIZE_UNKNOWN;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,8 +23,7 @@ impl Engine {
         self.state_held(0)
     }
 
-    /// As [`Self::state`], as of `held` batches ago: a consumer that prefetches has taken batches which nobody has
-    /// seen.
+    /// As [`Self::state`], as of `held` batches ago: whoever has the batches that were seen last has not passed them on.
     ///
     /// A pass that ended early, by its consumer, an error or [`Engine::close`], keeps its position until another
     /// starts.
@@ -38,9 +37,6 @@ impl Engine {
         let seen = |i: &Iteration| i.seen_but(held);
         // An epoch whose last batch was delivered is over, also if nobody asked for the end yet.
         let live = clock.current.as_ref().filter(|i| seen(i) < i.len());
-        // Behind more bad batches than a buffer's scores lag, one that nobody saw is not remembered any more.
-        let remembered = self.feed.cache.remembered();
-        let seen = |i: &Iteration| seen(i).max(remembered);
         let (epoch, delivered) = match &live {
             Some(i) => (i.epoch(), seen(i)),
             None => (clock.next_epoch, 0),
@@ -205,6 +201,10 @@ impl Engine {
             all.insert("cache_bytes".into(), s.cache_bytes.to_string());
             all.extend(self.feed.cache.resized().map(|now| ("cache_bytes_now".into(), now.to_string())));
             all.insert("cache_form".into(), s.cache_form.name().into());
+        }
+        if s.sampler.buffer().is_some_and(|buffer| buffer.block != Block::Of(1)) {
+            // As no state has it of before passes did so.
+            all.insert("sampler.block_order".into(), "begins anywhere".into());
         }
         if s.exchange {
             all.insert("ranks".into(), "exchange".into());

@@ -243,6 +243,18 @@ impl Engine {
     /// The next batch of `iteration`, within `wait`; [`Next::Pending`] if it is not there by then. [`Next::End`] means
     /// that every batch was delivered: a pass that ended otherwise is an error.
     pub fn next_batch(&self, iteration: u64, wait: Duration) -> Result<Next> {
+        let next = self.take_batch(iteration, wait);
+        if let Ok(Next::Batch(batch)) = &next
+            && let Some(current) = self.iteration(iteration)?
+        {
+            current.saw(batch.ticket.number);
+        }
+        next
+    }
+
+    /// As [`Self::next_batch`], for a caller that may lose the batch on its way to the consumer: the run's position stays
+    /// before it until [`Iteration::saw`].
+    pub fn take_batch(&self, iteration: u64, wait: Duration) -> Result<Next> {
         self.usable()?;
         let Some(current) = self.ask(iteration)? else { return Ok(Next::End) };
         let next = current.next(wait, self.settings.workers == Some(0));
@@ -277,6 +289,16 @@ impl Engine {
         next
     }
 
+    /// Pass `iteration`; `None` after its end.
+    ///
+    /// # Errors
+    /// `Usage` if another began after it, or the engine is closed, or another process's.
+    pub fn iteration(&self, iteration: u64) -> Result<Option<Arc<Iteration>>> {
+        self.usable()?;
+        let clock = self.clock.lock();
+        if clock.iteration == iteration { Ok(clock.current.clone()) } else { Err(superseded()) }
+    }
+
     /// The consumer asks for a batch of pass `iteration`: what it did since the last answer was its own work. `None`
     /// after the pass's end.
     fn ask(&self, iteration: u64) -> Result<Option<Arc<Iteration>>> {
@@ -304,13 +326,6 @@ impl Engine {
     pub fn asks(&self, iteration: u64) -> Result<()> {
         self.usable()?;
         self.ask(iteration).map(drop)
-    }
-
-    /// Batches of pass `iteration` that were not taken; 0 after its end.
-    pub fn left(&self, iteration: u64) -> usize {
-        let clock = self.clock.lock();
-        let current = clock.current.as_ref().filter(|_| clock.iteration == iteration);
-        current.map_or(0, |current| current.len().saturating_sub(current.taken()))
     }
 
     /// It has that batch, or an error, having waited so long for its samples.
@@ -347,15 +362,14 @@ impl Engine {
         }
     }
 
-    /// Ends iteration `iteration` if it is still under way (its consumer let go of it). `held` of the batches taken
-    /// last were never seen by their consumer: the run's position is before them.
-    pub fn abandon(&self, iteration: u64, held: usize) {
+    /// Ends iteration `iteration` if it is still under way (its consumer let go of it). The run's position stays behind
+    /// the batches that were seen.
+    pub fn abandon(&self, iteration: u64) {
         let current = {
             let clock = self.clock.lock();
             if clock.iteration == iteration { clock.current.clone() } else { None }
         };
         if let Some(current) = current {
-            current.give_back(held);
             self.finish(&current);
         }
     }

@@ -30,6 +30,10 @@ struct State {
     next: usize,
     /// Batches before `next` that were passed over.
     passed: BTreeSet<usize>,
+    /// Batches before `next` that were taken and that their consumer has not seen, in order.
+    unseen: Vec<usize>,
+    /// The last batch that the consumer has seen; at first the first one of the pass.
+    last_seen: usize,
     /// Workers that may promise batches: those below this number.
     workers: usize,
     /// Batches that may be promised at a time.
@@ -84,6 +88,8 @@ impl Delivery {
             ready: BTreeMap::new(),
             next: first,
             passed: BTreeSet::new(),
+            unseen: Vec::new(),
+            last_seen: first,
             workers,
             window,
             claimed: 0,
@@ -163,7 +169,7 @@ impl Delivery {
         }
     }
 
-    /// The consumer takes the next batch in order, waiting until `deadline`.
+    /// The consumer takes the next batch in order, waiting until `deadline`. It has not seen it before [`Self::saw`].
     pub(super) fn take(&self, deadline: Instant) -> Turn {
         let mut state = self.state.lock();
         let mut over = false;
@@ -182,6 +188,7 @@ impl Delivery {
                 let mut passed = false;
                 if finished.filled.is_ok() {
                     state.taken_any = true;
+                    state.unseen.push(next);
                     state.advance();
                     passed = state.pass_over() > 0;
                 }
@@ -209,10 +216,24 @@ impl Delivery {
         self.state.lock().next
     }
 
-    /// The same but for the last `held` batches that were taken, and those that were passed over behind them.
-    pub(super) fn taken_but(&self, held: usize) -> usize {
+    /// The consumer has seen batch `number`.
+    pub(super) fn saw(&self, number: usize) {
+        let mut state = self.state.lock();
+        state.unseen.retain(|&unseen| unseen != number);
+        state.last_seen = state.last_seen.max(number);
+    }
+
+    /// The last batch that the consumer has seen; at first the first one of the pass.
+    pub(super) fn last_seen(&self) -> usize {
+        self.state.lock().last_seen
+    }
+
+    /// The first batch that the consumer has not seen, if it has not seen the last `held` of the others either. Those
+    /// that were passed over before it count as seen.
+    pub(super) fn seen_but(&self, held: usize) -> usize {
         let state = self.state.lock();
-        (0..held).fold(state.next, |end, _| {
+        let first = state.unseen.first().copied().unwrap_or(state.next);
+        (0..held).fold(first, |end, _| {
             let last = (0..end).rev().find(|number| !state.passed.contains(number));
             last.unwrap_or(0)
         })

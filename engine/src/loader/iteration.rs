@@ -34,8 +34,6 @@ pub struct Iteration {
     at: Vec<AtomicUsize>,
     stopped: AtomicBool,
     failed: AtomicBool,
-    /// Batches taken whose consumer never saw them.
-    held: AtomicUsize,
 }
 
 impl Iteration {
@@ -63,7 +61,6 @@ impl Iteration {
             at: (0..most.max(1)).map(|_| AtomicUsize::new(first)).collect(),
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
-            held: AtomicUsize::new(0),
         }
     }
 
@@ -97,19 +94,19 @@ impl Iteration {
         self.delivery.taken()
     }
 
-    /// The last `held` batches that were taken were not seen by anybody.
-    pub fn give_back(&self, held: usize) {
-        self.held.store(held, Relaxed);
+    /// The consumer has seen batch `number`, which it had taken.
+    pub fn saw(&self, number: usize) {
+        self.delivery.saw(number);
     }
 
-    /// Where the consumer stands: [`Self::taken`] but for those given back.
+    /// Where the consumer stands: the first batch that it has not seen.
     pub fn seen(&self) -> usize {
         self.seen_but(0)
     }
 
-    /// The same if the last `held` batches that were taken were not seen either.
+    /// The same if it has not seen the last `held` of those before either.
     pub fn seen_but(&self, held: usize) -> usize {
-        self.delivery.taken_but(held.max(self.held.load(Relaxed)))
+        self.delivery.seen_but(held)
     }
 
     /// Whether the consumer has seen every batch.
@@ -185,7 +182,8 @@ impl Iteration {
         sheet.turn(Work::Decide);
         // After a batch that failed no other is decided.
         let failed = self.failed.load(Acquire);
-        let decision = if failed { None } else { feed.cache.decide(self.pass, &|id| feed.record_bytes(id)) };
+        let decide = || feed.cache.decide(self.pass, self.delivery.last_seen(), &|id| feed.record_bytes(id));
+        let decision = if failed { None } else { decide() };
         let Some(decision) = decision else {
             sheet.turn(Work::Idle);
             return false;
@@ -229,7 +227,7 @@ impl Iteration {
         true
     }
 
-    /// The next batch in order, within `wait`. `inline`: there are no workers, and the caller fills it now. A caller
+    /// Takes the next batch in order, within `wait`; [`Self::saw`] says when it was seen. `inline`: there are no workers, and the caller fills it now. A caller
     /// that would not wait at all fills nothing: a batch is decided when it is asked for, and not before. What this
     /// takes is counted as waiting, by cause.
     pub fn next(&self, wait: Duration, inline: bool) -> Result<Next> {

@@ -200,6 +200,11 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether that slot is in this state; never in a child process.
+    pub(super) fn is(&self, index: u32, state: SlotState) -> bool {
+        !self.forked() && self.inside.lock().ring.is(index, state)
+    }
+
     /// Whether the consumer leaves fewer slots than the pool began with; never in a child process.
     pub(super) fn is_scarce(&self) -> bool {
         !self.forked() && self.inside.lock().ring.is_scarce(self.depth)

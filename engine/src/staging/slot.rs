@@ -265,6 +265,10 @@ impl BatchSlot {
     pub fn copying(&self) -> Result<()> {
         self.shared.enter(self.index, SlotState::Copying)
     }
+    /// The same, where the call before may have been interrupted behind this: then it is copied once more.
+    pub(crate) fn copying_again(&self) -> Result<()> {
+        if self.shared.is(self.index, SlotState::Copying) { Ok(()) } else { self.copying() }
+    }
 }
 
 /// The whole slot: what a copy to a device takes.

@@ -10,6 +10,7 @@ from . import _generators, _native, _readers
 from ._errors import SampleError
 from ._memory import require_numpy, torch_loaded
 from ._resize import Resize
+from ._signals import of_signal
 from ._structure import WHOLE, Structure
 
 #: How long one call goes on with further items. A pass that is over ends between two calls.
@@ -58,6 +59,8 @@ class Adaptor:
         try:
             return self.dataset[0]
         except Exception as cause:
+            if of_signal(cause):
+                raise
             raise SampleError(
                 f"dataset item 0 raised {type(cause).__name__} while its shape was looked up: it says what all items are "
                 "made of, so it must be there when the dataset is opened or a loader is made of it"
@@ -104,8 +107,8 @@ class Adaptor:
         read = self.dataset.__getitems__
         try:
             items = list(read(ids)) if self.seeded is None else _generators.together(*self.seeded, ids, read, self._drew)
-        except Exception:
-            return None
+        except Exception as error:
+            return [error] * len(ids) if of_signal(error) else None
         except BaseException as end:
             return [end] * len(ids)
         if len(items) != len(ids):
@@ -160,15 +163,21 @@ def _is_torchs_own(dataset: Any) -> bool:
 
 
 def _is_fatal(item: Any) -> bool:
-    """Whether it asks for the end of everything (KeyboardInterrupt, SystemExit) and is no fault of an item's."""
-    return isinstance(item, BaseException) and not isinstance(item, Exception)
+    """Whether it asks for the end of everything (KeyboardInterrupt, SystemExit, whatever a signal handler raises) and is no
+    fault of an item's."""
+    return isinstance(item, BaseException) and (not isinstance(item, Exception) or of_signal(item))
 
 
 def _raised(error: BaseException) -> tuple[str, BaseException | None, bool]:
     """The words are made here: nobody else may run the exception's own code for them."""
+    if isinstance(error, SampleError) and error.__cause__ is not None and of_signal(error.__cause__):
+        # It fell into the making of our own message.
+        error = error.__cause__
     try:
         words = str(error)
-    except Exception:
+    except Exception as cause:
+        if of_signal(cause):
+            raise
         words = "(its words cannot be had)"
     # Our own message already says what is wrong with the item.
     if isinstance(error, SampleError):

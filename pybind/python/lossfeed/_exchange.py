@@ -35,7 +35,7 @@ def exchange(account: Account, rank: int, world_size: int, group: Any) -> None:
     except Error as error:
         # The others wait for this rank: they are told.
         failed, news = error, b""
-        proposal = _native.exchange_refusal(rank, str(error))
+        proposal = _native.exchange_refusal(rank, str(error).encode("utf-8", "backslashreplace").decode())
     proposals = [text.decode() for text in every.gather(proposal.encode())]
     if failed is not None:
         raise failed

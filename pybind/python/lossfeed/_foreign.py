@@ -121,7 +121,10 @@ class Scores(MadeAgain):
                     f"{type(loader).__name__} delivered a batch that was not drawn here: make it with batch_sampler= these "
                     "scores, and iterate it nowhere else meanwhile"
                 )
-            yield self._drawn.popleft(), theirs
+            pair = self._drawn[0], theirs
+            # Not by a call, behind which a signal's exception would find it neither here nor in the loop.
+            del self._drawn[0]
+            yield pair
 
     def set_epoch(self, epoch: int) -> None:
         """As :meth:`lossfeed.Loader.set_epoch`."""

@@ -92,7 +92,9 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             ``"lobster"``, which know the next epochs, or, delivering other samples than those drawn, ``"icache"`` and
             ``"quiver"``; None takes the one that suits the sampler (for uniform minio, with several ranks belady; minio
             for ods, shade for pads and shade-as-coded, fifo for echo and replay, else importance).
-        seed: reproduces every order, on any machine. None draws it from ``generator``, else from torch's own generator
+        seed: reproduces every order, on any machine. Pass the same number on every rank: each draws its own share of one
+            order, and ranks of a process group that differ are refused (without a group nobody compares them, and samples
+            would be left out). None draws it from ``generator``, else from torch's own generator
             (so it follows ``torch.manual_seed``), when the first epoch begins, and a state that is loaded brings its
             own; 0 with several ranks, which must draw by one, and without torch. With ``num_workers=0`` always. With
             workers it does for samplers that look at nothing but the seed (``uniform``); the others draw by scores and
@@ -262,7 +264,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         once."""
         return Pass(self._line, self._begin)
 
-    def _begin(self, started: Pass[D, Y]) -> int:
+    def _begin(self, started: Pass[D, Y]) -> None:
         if self._given is not None:
             take_up(self, again=False)  # Lightning tells the user's sampler the epoch, and not this loader
         engine = self._account.engine()
@@ -275,10 +277,18 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         for adaptor in self._data._adaptors:
             if isinstance(adaptor, Processes):
                 adaptor.seeded = engine.seed() or 0, engine.epoch()
+        if self._given is None and not self._settings["exchange"] and not self._settings["sampler"].get("in_order"):
+            self._line.world.draws(len(self._data), self._settings, engine.seed())
         given = None if self._given is None or engine.has_order() else self._given
-        number = engine.start_epoch() if given is None else engine.start_given(*given.draw(engine))
         self._pass = weakref.ref(started)
-        return number
+        if given is None:
+            return started.start()
+        try:
+            drawn = given.draw(engine)
+        except StopIteration as end:
+            # It would end the loop as if the epoch were over.
+            raise RuntimeError(f"{given.name} raised StopIteration where it was asked for its ids") from end
+        started.start(*drawn)
 
     def _plan(self) -> tuple[memoryview, memoryview]:
         """The ids of the epoch under way, or of the next one, and the end of each batch among them. A sampler of the
@@ -395,7 +405,9 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         made it. Plain ints and bytes (8 bytes a sample, if anything was scored), for :func:`torch.save` or pickle.
 
         A pass that ended early (``break``, an exception, Ctrl-C) stays the position until another begins or
-        :meth:`set_epoch` names another epoch. After :meth:`close` the state is that of the moment of closing."""
+        :meth:`set_epoch` names another epoch. A batch counts as handed out once the iterator has returned it: what Ctrl-C
+        or a signal handler's exception ends before that is still to come, from this state and from the same iterator,
+        which calls an interrupted ``collate_fn`` or ``transform`` again. After :meth:`close` the state is that of the moment of closing."""
         if self._engine is None and self._last_state is not None:
             return self._last_state
         return self._state(0)
@@ -408,9 +420,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             torch_half("mail of a device").cuda.settle(self._account)
         if self._seeds is not None:
             self._seeds.settle(engine)
-        under_way = self._pass() if self._pass is not None else None
-        held = under_way.held() if under_way is not None else 0
-        return _states.of_loader(engine.state(held + unseen))
+        return _states.of_loader(engine.state(unseen))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the batches that were left of

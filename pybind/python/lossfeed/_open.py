@@ -19,6 +19,7 @@ from ._processes import Processes, Start, structure_of
 from ._raw import of_records
 from ._records import are_files, is_file, of_files
 from ._resize import Resize, find as find_resize
+from ._signals import of_signal
 from ._sizes import parse_bytes
 from ._spelled import spelled
 from ._structure import TARGET_KEYS
@@ -380,6 +381,8 @@ def length(data: Any) -> int:
     try:
         return len(data)
     except Exception as cause:
+        if of_signal(cause):
+            raise
         raise SettingsError(
             f"{type(data).__name__} does not say how many items it has: len() raised {type(cause).__name__}: {cause}"
         ) from cause

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
-from typing import Any, NamedTuple
+from collections import Counter
+from typing import Any, Mapping, NamedTuple
 
 from ._errors import SettingsError, UsageError
 from ._keywords import whole
+from ._signals import of_signal
 
 _REMEDY = (
     "make the loader after the process group (in Lightning: in train_dataloader() of the module or data module; with "
@@ -46,16 +50,86 @@ class World(NamedTuple):
 
 class Watch:
     """Asks at every batch whether the world is still the one a loader was made for, until it need not be asked any
-    more."""
+    more; and whether all ranks draw by one seed."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._settled = world.agrees()
+        self._seeds: _Seeds | None = None
 
     def check(self) -> None:
-        """Raises UsageError if a process group that has come since says another rank."""
+        """Raises UsageError if a process group that has come since says another rank, SettingsError if another rank has
+        another seed."""
         if not self._settled:
             self._settled = self._world.agrees()
+        if self._seeds is not None:
+            self._seeds.batch()
+
+    def draws(self, samples: int, settings: Mapping[str, Any], seed: int | None) -> None:
+        """An epoch of a loader with these settings is about to be drawn by this seed.
+
+        Raises:
+            SettingsError: the same loader of another rank has another seed.
+        """
+        if self._seeds is None:
+            group = default_group()
+            if group is None or self._world.size == 1 or (group.get_rank(), group.get_world_size()) != self._world[:2]:
+                return
+            self._seeds = _Seeds(samples, settings, self._world.rank, seed)
+        self._seeds.look()
+
+
+#: How many loaders of these settings this process has, by their digest.
+_alike: Counter[str] = Counter()
+
+
+class _Seeds:
+    """The seeds of one loader on all ranks, compared through the process group's key-value store. No rank waits for
+    another, which may have no such loader: the first one leaves its seed there, a later one with another seed leaves
+    word and is refused, and the others find that word when an epoch begins or at a batch: the 1st, 2nd, 4th, 8th and so
+    on. A call of the store takes about 0.1 ms."""
+
+    def __init__(self, samples: int, settings: Mapping[str, Any], rank: int, seed: int | None) -> None:
+        same = {name: settings[name] for name in ("batch_size", "drop_last", "world_size", "sampler", "policy", "score")}
+        digest = hashlib.sha256(json.dumps([samples, same], sort_keys=True, default=str).encode()).hexdigest()[:16]
+        self._key = f"lossfeed/seed/{digest}/{_alike[digest]}"
+        _alike[digest] += 1
+        self._mine, self._batches = f"rank {rank} has {seed}", 0
+        #: None where there is no store, or it is gone: then nothing is compared.
+        self._store: Any = None
+        try:
+            self._store = sys.modules["torch.distributed.distributed_c10d"]._get_default_store()
+            first = self._store.compare_set(self._key, "", self._mine).decode()
+            if first.rpartition(" ")[2] != str(seed):
+                self._store.set(f"{self._key}/differ", f"{first}, {self._mine}")
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        if of_signal(error):
+            raise error
+        self._store = None
+
+    def batch(self) -> None:
+        """A batch is asked for."""
+        self._batches += 1
+        if self._batches & (self._batches - 1) == 0:
+            self.look()
+
+    def look(self) -> None:
+        """Raises SettingsError if two ranks differ."""
+        if self._store is None:
+            return
+        try:
+            word = f"{self._key}/differ"
+            found = self._store.get(word).decode() if self._store.check([word]) else None
+        except Exception as error:
+            return self._give_up(error)
+        if found is not None:
+            raise SettingsError(
+                f"seed= differs between ranks: {found}. Pass the same number on every rank: each draws its own share of "
+                "that order. A loader that only some ranks make takes rank=0, world_size=1"
+            )
 
 
 def find(rank: Any, world_size: Any) -> World:

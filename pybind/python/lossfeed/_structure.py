@@ -20,6 +20,7 @@ from . import _native
 from ._errors import SampleError, SettingsError
 from ._memory import DTYPES, as_bytes, check_dense, dtype_name, is_array, is_tensor, require_numpy
 from ._packing import Leaf, Prepare, packing, preparing, tailed, walks
+from ._signals import of_signal
 
 Spec = tuple[str, tuple[int, ...]]
 
@@ -208,7 +209,9 @@ class Structure:
                 return None
             try:
                 return rows.add(prepare(item))
-            except Exception:
+            except Exception as error:
+                if of_signal(error):
+                    raise
                 return None
 
         return rows, add

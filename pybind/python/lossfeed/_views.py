@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Collection, Mapping
 from typing import Any, Callable, NamedTuple
@@ -230,9 +231,9 @@ def transformed(fields: Fields, transform: Callable[..., Any], structure: Struct
     that."""
     if isinstance(transform, PerImage):
         tree = None if structure is None else structure.tree[0] if fields.paired else structure.tree
-        data = transform(fields.data, tree, len(fields.ids))
+        data = _called("transform", functools.partial(transform, fields.data, tree), len(fields.ids))
     else:
-        data = transform(fields.data)
+        data = _called("transform", transform, fields.data)
     if data is None:
         raise SettingsError(
             f"transform={named(transform)} returned None: it gets batch.data and must return what batch.data is to be"
@@ -240,6 +241,21 @@ def transformed(fields: Fields, transform: Callable[..., Any], structure: Struct
     if fields.paired:
         return fields._replace(data=data)
     return fields._replace(data=data, target=_target_in(data, fields.target, structure))
+
+
+def _called(keyword: str, function: Callable[[Any], Any], given: Any) -> Any:
+    """What the user's function returns.
+
+    Raises:
+        RuntimeError: it raised StopIteration, which would end the loop as if the epoch were over (see PEP 479).
+    """
+    try:
+        return function(given)
+    except StopIteration as end:
+        raise RuntimeError(
+            f"{keyword}={named(function)} raised StopIteration: an iterator that it asks is exhausted; begin that anew, or "
+            "give next() a default"
+        ) from end
 
 
 def _target_in(data: Any, before: Any, structure: Structure | None) -> Any:
@@ -259,7 +275,7 @@ def _of_collated(
     collate_fn: Any, items: list[Any], target: Any, ids: Any, weight: Any, keys: tuple[Any, ...] = TARGET_KEYS
 ) -> Fields:
     given = list(items)
-    result = collate_fn(items)
+    result = _called("collate_fn", collate_fn, items)
     two = type(result) in (tuple, list) and len(result) == 2 == len(given)
     return of_batch(result, two and all(map(operator.is_, result, given)), target, ids, weight, keys)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import operator
+import threading
 import time
 import warnings
 import weakref
@@ -21,8 +22,10 @@ from . import _generators, _native
 from ._errors import SampleError, SourceError, TimeoutError
 from ._memory import require_torch, to_torch
 from ._process import Process
-from ._structure import Structure
 from ._processes import as_worker, portable
+from ._signals import of_signal
+from ._structure import Structure
+from ._views import Fields, of_batch
 
 #: How long workers that are told to end may go on with the batch in hand, in seconds. Then they are killed.
 _LEAVE_S = 1.0
@@ -41,6 +44,7 @@ class Ask(NamedTuple):
 class Made(NamedTuple):
     """A batch as ``collate_fn`` returned it."""
 
+    number: int
     batch: Any
     #: Whether it is the two items themselves, which are no pair of data and target.
     items: bool
@@ -49,6 +53,7 @@ class Made(NamedTuple):
 class Failed(NamedTuple):
     """Why there is no batch."""
 
+    number: int
     #: The item that could not be read; None if the items could not be collated.
     id: int | None
     error: BaseException
@@ -85,9 +90,11 @@ class Items:
         try:
             batch = collate(items) if collate is not None else require_torch("a batch").utils.data.default_collate(items)
         except Exception as error:
-            return Failed(None, error if collate is not None else _why(ask.ids, given, error))
+            if of_signal(error):
+                raise
+            return Failed(ask.number, None, error if collate is not None else _why(ask.ids, given, error))
         two = type(batch) in (tuple, list) and len(batch) == 2 == len(given)
-        return Made(batch, two and all(map(operator.is_, batch, given)))
+        return Made(ask.number, batch, two and all(map(operator.is_, batch, given)))
 
     def _items(self, ask: Ask) -> list[Any] | Failed:
         places = ask.ids if self._ids is None else [self._ids[id] for id in ask.ids]
@@ -101,7 +108,9 @@ class Items:
             try:
                 found.append(self.dataset[place])
             except Exception as error:
-                return Failed(id, error)
+                if of_signal(error):
+                    raise
+                return Failed(ask.number, id, error)
         return found
 
     def _together(self, together: Callable[[list[int]], Any], places: list[int], ask: Ask) -> list[Any] | Failed:
@@ -113,11 +122,13 @@ class Items:
         try:
             items = read(ask.ids) if ask.seed is None else _generators.together(ask.seed, ask.epoch, ask.ids, read, self._drew)
         except Exception as error:
-            return Failed(None, error)
+            if of_signal(error):
+                raise
+            return Failed(ask.number, None, error)
         if len(items) == len(places):
             return items
         words = f"dataset.__getitems__ returned {len(items)} items for {len(places)} indices: it must return one an index, in order"
-        return Failed(None, SampleError(words))
+        return Failed(ask.number, None, SampleError(words))
 
 
 def _why(ids: list[int], items: list[Any], error: Exception) -> Exception:
@@ -166,6 +177,7 @@ class Reading:
         self.workers = workers
         #: Keywords of torch's DataLoader.
         self._settings = settings
+        self.timeout: float = settings["timeout"]
         self._process = Process()
         self._loader: Any = None
         self._plan: Any = None
@@ -267,111 +279,122 @@ def end_workers(found: Any, patience: float) -> None:
 
 
 class Batches:
-    """The batches of one pass. What was taken from the engine waits in :attr:`held` until the loop has seen it: an
-    interrupted wait loses none, and goes on."""
+    """Reads the batches of one pass. What was taken from the engine is held by the pass until the loop has seen it, with
+    what was read of it: an interrupted wait loses none, and goes on."""
 
-    def __init__(self, reading: Reading, engine: _native.Engine, iteration: int, seed: int) -> None:
-        self._reading, self._engine, self._iteration, self._seed = reading, engine, iteration, seed
-        #: Batches that the loop has not seen, the oldest first: ticket, ids, weight.
-        self.held: deque[tuple[_native.Ticket, Any, Any]] = deque()
-        #: The oldest one's ticket, and what was read of it.
-        self._read: tuple[Any, Any] = (None, None)
+    def __init__(self, reading: Reading, taking: _native.Pass) -> None:
+        self._reading, self._pass = reading, taking
+        #: Threads may share a pass. Reentrant: a signal's exception may fall between its taking and its block.
+        self._lock = threading.RLock()
         #: torch's iterator; None where there is none yet, or an interrupted one was given up.
         self._inner: Any = None
+        #: What it was asked for and has not given, by number; and what it is to be asked for before all others.
+        self._asked: dict[int, _native.Taken] = {}
+        self._next: deque[_native.Taken] = deque()
 
-    def next(self) -> tuple[Any, Any, Any, _native.Ticket] | None:
-        """Data, ids, weight and ticket of the oldest batch that was not :meth:`seen`; None at the end."""
+    def fields(self, taken: _native.Taken, seed: int) -> Fields:
+        """A batch's fields, which are read now or were read ahead.
+
+        Raises:
+            SampleError: an item could not be read, or they cannot be collated. What ``collate_fn`` raised.
+            SourceError: a worker process ended. TimeoutError: the batch is late, and may still come.
+        """
         started = time.perf_counter()
-        self._engine.asks(self._iteration)
+        self._pass.asks()
         try:
-            if not self.held or self._read[0] is not self.held[0][0]:
-                self._read_one()
-            if not self.held:
-                return None
+            if taken.sent is None:
+                self._read(taken, seed)
         finally:
-            self._engine.answered(self._iteration, int((time.perf_counter() - started) * 1e6))
-        ticket, ids, weight = self.held[0]
-        return self._read[1], ids, weight, ticket
-
-    def seen(self) -> None:
-        """The loop gets the batch."""
-        self.held.popleft()
-
-    def _read_one(self) -> None:
-        made = self._made_here() if not self._reading.workers else self._made_elsewhere()
-        if not self.held:
-            return
-        ticket = self.held[0][0]
+            self._pass.answered(int((time.perf_counter() - started) * 1e6))
+        made, ids, weight = taken.sent
         if isinstance(made, Failed):
-            _raise(made, ticket)
-        self._read = ticket, made
+            _raise(made, taken.ticket)
+        return of_batch(made.batch, made.items, None, ids, weight)
 
-    def _take(self) -> Ask | None:
-        """The engine's next batch."""
-        if self._engine.left(self._iteration) == 0:
-            return None
-        found = self._engine.next_batch(self._iteration, 0.0)
-        if found is None:
-            return None
-        slot, ticket = found
-        *_, ids, weight = slot.fields()
-        rows = slot.rows
-        own = to_torch(bytearray(ids), "int64", (rows,)), to_torch(bytearray(weight), "float32", (rows,))
-        self.held.append((ticket, *own))
-        return self._ask(self.held[-1])
+    def _read(self, taken: _native.Taken, seed: int) -> None:
+        if self._reading.workers:
+            with self._lock:
+                self._read_by_workers(taken, seed)
+            return
+        ask, own = _ask(taken, None if self._reading.workers == 0 else seed)
+        with contextlib.nullcontext() if ask.seed is None else _generators.kept():
+            taken.sent = self._reading.items.read(ask), *own
 
-    def _ask(self, held: tuple[_native.Ticket, Any, Any]) -> Ask:
-        ticket, ids, _ = held
-        seed = None if self._reading.workers == 0 else self._seed
-        return Ask(ids.tolist(), seed, ticket.epoch, ticket.number)
-
-    def _made_here(self) -> Any:
-        ask = self._ask(self.held[0]) if self.held else self._take()
-        if ask is None:
-            return None
-        if ask.seed is None:
-            return self._reading.items.read(ask)
-        with _generators.kept():
-            return self._reading.items.read(ask)
-
-    def _made_elsewhere(self) -> Any:
-        if self._inner is None:
-            self._inner = self._reading.begin(self._asks(), _generators.mixed(self._seed, self._engine.epoch(), 0))
+    def _read_by_workers(self, taken: _native.Taken, seed: int) -> None:
         try:
-            return next(self._inner)
+            if self._inner is None:
+                self._asked.clear()
+                self._next = deque([taken])
+                epoch = taken.ticket.epoch
+                self._inner = self._reading.begin(self._asks(seed), _generators.mixed(seed, epoch, taken.ticket.number))
+            elif taken.ticket.number not in self._asked:
+                self._next.append(taken)
+            while taken.sent is None:
+                made = next(self._inner)
+                of = self._asked.pop(made.number)
+                of.sent = made, *_own(of)
         except StopIteration:
-            return None
+            self._give_up()
+            raise SourceError("worker processes ended before their batches came: this is a bug of lossfeed") from None
         except (RuntimeError, OSError, ValueError) as error:
             words = str(error)
             if words.startswith("DataLoader timed out"):
-                raise TimeoutError(f"no batch came in time: {words.lower()}; raise timeout=, or num_workers=") from None
-            self._give_up(0.0)
+                raise TimeoutError(
+                    f"no batch came within timeout={self._reading.timeout:g} s: the dataset is slower than that; raise timeout, "
+                    "or num_workers"
+                ) from None
+            self._give_up()
             # Of a loader that another thread has closed that is the reason.
-            self._engine.asks(self._iteration)
+            self._pass.asks()
+            if of_signal(error):
+                raise
             raise SourceError(
                 f"a worker process ended: {words}. If the system killed it for its memory, use a smaller num_workers; if "
                 "the dataset's code ended it, mend that"
             ) from error
         except BaseException:
-            self._give_up(0.0)
+            self._give_up()
             raise
 
-    def _asks(self) -> Iterator[Ask]:
-        # After an interruption, first what had been asked for and was not read.
-        yield from [self._ask(held) for held in self.held]
-        while (ask := self._take()) is not None:
-            yield ask
+    def _asks(self, seed: int) -> Iterator[Ask]:
+        while True:
+            found = self._next.popleft() if self._next else self._ahead()
+            if found is None:
+                return
+            self._asked[found.ticket.number] = found
+            yield _ask(found, seed)[0]
 
-    def _give_up(self, patience: float) -> None:
+    def _ahead(self) -> _native.Taken | None:
+        """The first batch ahead that was not asked for."""
+        at = 0
+        while (found := self._pass.look_ahead(at, wait=True)) is not None:
+            if found.sent is None and found.ticket.number not in self._asked:
+                return found
+            at += 1
+        return None
+
+    def _give_up(self) -> None:
         inner, self._inner = self._inner, None
         self._reading.end()
-        end_workers(inner, patience)
+        end_workers(inner, 0.0)
 
     def end(self) -> None:
         """The pass is over. Workers that live on finish what they have in hand."""
         inner, self._inner = self._inner, None
         if inner is not None and inner is not self._reading.lasting():
             end_workers(inner, _LEAVE_S)
+
+
+def _own(taken: _native.Taken) -> tuple[Any, Any]:
+    """Ids and weights of a batch, in memory of their own."""
+    slot = taken.slot
+    *_, ids, weight = slot.fields()
+    return to_torch(bytearray(ids), "int64", (slot.rows,)), to_torch(bytearray(weight), "float32", (slot.rows,))
+
+
+def _ask(taken: _native.Taken, seed: int | None) -> tuple[Ask, tuple[Any, Any]]:
+    ticket, own = taken.ticket, _own(taken)
+    return Ask(own[0].tolist(), seed, ticket.epoch, ticket.number), own
 
 
 def _raise(failed: Failed, ticket: _native.Ticket) -> NoReturn:
@@ -381,5 +404,8 @@ def _raise(failed: Failed, ticket: _native.Ticket) -> NoReturn:
         raise SampleError(f"{place}: dataset item {failed.id} raised {type(error).__name__}: {error}") from error
     if isinstance(error, SampleError):
         raise SampleError(f"{place}: {error}") from error.__cause__
+    if isinstance(error, StopIteration):
+        # It would end the loop as if the epoch were over (PEP 479).
+        raise RuntimeError(f"{place}: collate_fn or the dataset's __getitems__ raised StopIteration") from error
     # The user's collate_fn's own.
     raise error

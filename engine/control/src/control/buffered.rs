@@ -35,6 +35,8 @@ pub(super) struct Buffered {
     pending: BTreeMap<u64, Outcome>,
     /// The last batches decided; one that was not delivered is part of the run's state.
     bound: VecDeque<Bound>,
+    /// From this batch of the epoch on none is forgotten.
+    kept_from: usize,
     /// Of a restored run: its epoch, until a pass begins; and what was decided and is to be delivered again.
     restored: Option<u64>,
     again: VecDeque<Bound>,
@@ -65,6 +67,7 @@ impl Buffered {
             decided: 0,
             pending: BTreeMap::new(),
             bound: VecDeque::new(),
+            kept_from: usize::MAX,
             restored: None,
             again: VecDeque::new(),
             late: 0,
@@ -195,10 +198,13 @@ impl Control {
         self.buffered.as_ref().map_or(Ok(Vec::new()), |buffered| buffered.write(live))
     }
 
-    /// The first batch of the pass under way from which on [`Control::buffer_state`] can be had; 0 for other samplers.
-    pub fn remembered(&self) -> usize {
-        let buffered = self.buffered.as_ref();
-        buffered.and_then(|buffered| Some(buffered.bound.front()?.number)).unwrap_or(0)
+    /// The consumer of pass `pass` has seen batch `number` last: [`Control::buffer_state`] can be had from it on, and from
+    /// the [`STAND_INS`] before it, also where more batches than the lag were decided behind it. Before the first call
+    /// it can be had of the last batches of the lag.
+    pub fn remember_from(&mut self, pass: u64, number: usize) {
+        if let Some(buffered) = self.buffered.as_mut().filter(|_| self.passes == pass) {
+            buffered.kept_from = number.saturating_sub(STAND_INS);
+        }
     }
 
     /// Forgets a buffer sampler's residents and where its stream stood, before the first pass.
@@ -350,9 +356,10 @@ impl Control {
             buffered.decided = buffered.decided.max(number + 1);
             let rows = rows.iter().map(|row| (row.delivered, row.weight)).collect();
             buffered.bound.push_back(Bound { number, rows });
-            if buffered.bound.len() as u64 > buffered.buffer.setup.options.lag {
-                buffered.bound.pop_front();
-            }
+            let BufferOptions { lag, .. } = buffered.buffer.setup.options;
+            let old = |bound: &Bound| bound.number < buffered.kept_from && bound.number as u64 + lag <= number as u64;
+            let old = buffered.bound.iter().take_while(|bound| old(bound)).count();
+            buffered.bound.drain(..old);
         }
         self.touched += (rows.len() + evicted.len()) as u64;
         let reach = self.buffered.as_ref().map_or(0, |buffered| buffered.taken);

@@ -166,12 +166,45 @@ mod tests {
             sorted.sort_unstable();
             prop_assert_eq!(&sorted, &owned);
             prop_assert_eq!(order.weights, vec![owned.len() as f32 / 400.0; owned.len()]);
-            // The first of every block is followed by the rest of it.
-            let mut rest = order.ids.as_slice();
+            // The first of every block is followed by the rest of it, once the cut one is put together.
+            let mut ids = order.ids;
+            let cut = ids.iter().take_while(|&id| id / block == ids[0] / block).count();
+            if ids[0] / block == ids[ids.len() - 1] / block {
+                ids.rotate_left(cut);
+            }
+            let mut rest = ids.as_slice();
             while let Some(first) = rest.first() {
                 let of_block: Vec<u32> = owned.iter().copied().filter(|id| id / block == first / block).collect();
-                prop_assert!(block == 1 || rest.starts_with(&of_block), "{:?} does not begin with {:?}", rest, of_block);
+                let whole = rest.starts_with(&of_block) || of_block.len() == owned.len();
+                prop_assert!(block == 1 || whole, "{:?} does not begin with {:?}", rest, of_block);
                 rest = &rest[if block == 1 { 1 } else { of_block.len() }..];
+            }
+        }
+    }
+
+    /// Every place of a pass is as likely any sample's, also where blocks are of several sizes: within six standard errors.
+    #[test]
+    fn no_place_of_a_pass_belongs_to_some_samples() {
+        let (owned, passes) = ([0, 1, 2, 3, 4, 5, 6, 9, 12, 13, 14, 15, 16], 40_000u32);
+        for block in [1, 2, 4, 7, 400] {
+            let mut times = [[0u32; 17]; 13];
+            for pass in 0..passes {
+                stream(&owned, block, u64::from(pass))
+                    .ids
+                    .iter()
+                    .zip(&mut times)
+                    .for_each(|(&id, of)| of[id as usize] += 1);
+            }
+            let mean = f64::from(passes) / owned.len() as f64;
+            for (place, of) in times.iter().enumerate() {
+                for &id in &owned {
+                    let off = (f64::from(of[id as usize]) - mean).abs() / mean.sqrt();
+                    assert!(
+                        off < 6.0,
+                        "block {block}: sample {id} at place {place}: {} times of {mean:.0}",
+                        of[id as usize]
+                    );
+                }
             }
         }
     }

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use super::{Order, Outlook, cap};
 use crate::error::{Error, Result};
 use crate::index::Standing;
-use crate::random::{LARGE, Purpose, generator, shuffle, shuffle_large, unit};
+use crate::random::{LARGE, Purpose, below, generator, shuffle, shuffle_large, unit};
 use crate::types::SampleId;
 use rand_chacha::ChaCha8Rng;
 
@@ -82,14 +82,21 @@ pub(crate) fn first_pass(outlook: &Outlook<'_>) -> Order {
 }
 
 /// As [`first_pass`], but blocks of neighbours are shuffled instead of samples: within one, ids ascend. A block is the
-/// owned ids with the same id / `block`.
+/// owned ids with the same id / `block`. The pass begins anywhere in their order, and has the block that it begins in cut
+/// in two: so every place of it is as likely any sample's. Else a place would be that of the first samples of blocks
+/// alone, or of the second, for every seed.
 pub(crate) fn pass_in_blocks(outlook: &Outlook<'_>, block: u32) -> Order {
     if block <= 1 {
         return first_pass(outlook);
     }
     let mut blocks: Vec<&[SampleId]> = outlook.owned.chunk_by(|a, b| a / block == b / block).collect();
-    shuffle(&mut blocks, &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order));
-    let ids = blocks.concat();
+    let rng = &mut generator(outlook.seed, outlook.epoch, outlook.rank, Purpose::Order);
+    shuffle(&mut blocks, rng);
+    let mut ids = blocks.concat();
+    if !ids.is_empty() {
+        let first = below(rng, ids.len() as u32) as usize;
+        ids.rotate_left(first);
+    }
     Order { weights: vec![share_weight(outlook) as f32; ids.len()], ids }
 }
 

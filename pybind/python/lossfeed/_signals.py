@@ -1,0 +1,31 @@
+"""Exceptions that a signal handler raised, in the middle of whatever ran then."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+
+def of_signal(error: BaseException) -> bool:
+    """Whether a handler of :mod:`signal` raised it, and not the code that it fell into.
+
+    Python calls a handler as ``handler(signum, frame)`` with the very frame that it interrupts, which nobody else does.
+    Asking :func:`signal.getsignal` would miss the many that put another in their place first."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        interrupted, trace = trace.tb_frame, trace.tb_next
+        given = _positional(trace.tb_frame)
+        if any(frame is interrupted and isinstance(signum, int) for signum, frame in zip(given, given[1:])):
+            return True
+    return False
+
+
+def _positional(frame: Any) -> list[Any]:
+    """What a function was called with, but for keywords."""
+    code, values = frame.f_code, frame.f_locals
+    names = code.co_varnames
+    given = [values.get(name) for name in names[: code.co_argcount]]
+    if code.co_flags & inspect.CO_VARARGS:
+        rest = values.get(names[code.co_argcount + code.co_kwonlyargcount])
+        given += rest if isinstance(rest, tuple) else ()
+    return given

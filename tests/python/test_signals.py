@@ -1,0 +1,377 @@
+"""A signal's exception, wherever it falls: no batch is lost, none comes twice, and nobody else is blamed for it."""
+
+import contextlib
+import functools
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from handed_out import HANDED_OUT
+
+import lossfeed as lf
+from lossfeed._pass import Pass
+
+SAMPLES, BATCH = 24, 4
+OURS = str(Path(lf.__file__).parent)
+
+
+class Preempted(Exception):
+    """Save and leave."""
+
+
+class Items:
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, i):
+        return np.full(3, i, np.float32), i
+
+
+def preempted(*_):
+    raise Preempted
+
+
+@contextlib.contextmanager
+def handled(handler=preempted, number=signal.SIGUSR1):
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+class Falling:
+    """Raises `error` where the `at`-th instruction of lossfeed's Python begins in this thread."""
+
+    def __init__(self, at, error):
+        self.left, self.error, self.where = at, error, None
+
+    def __enter__(self):
+        sys.settrace(self)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def __call__(self, frame, event, _):
+        # What a destructor raises Python only shows.
+        if not frame.f_code.co_filename.startswith(OURS) or {"__del__", "_dismiss"} & called_by(frame):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode" and not (frame.f_code is Pass.__next__.__code__ and frame.f_lasti in HANDED_OUT):
+            self.left -= 1
+            if self.left == 0:
+                self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+                raise self.error
+        return self
+
+
+def called_by(frame):
+    names = set()
+    while frame is not None and frame.f_code is not Falling.__call__.__code__:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return names
+
+
+def ids_of(batch):
+    return batch.ids.tolist()
+
+
+def stacked(items):
+    return torch.stack([x for x, _ in items]), torch.tensor([int(y) for _, y in items])
+
+
+ARRAYS = np.arange(3 * SAMPLES, dtype=np.float32).reshape(SAMPLES, 3), np.arange(SAMPLES)
+#: What batches go through in Python.
+WAYS = {
+    "arrays": {"data": ARRAYS, "framework": "numpy"},
+    "collate_fn": {"data": Items(), "collate_fn": stacked},
+    "transform": {"data": ARRAYS, "transform": lambda x: x + 1},
+    "sampler": {"data": ARRAYS, "sampler": torch.utils.data.SequentialSampler(range(SAMPLES)), "shuffle": None},
+    "read here": {"data": Items(), "framework": "numpy", "num_workers": 0},
+}
+
+
+def make(way, **others):
+    common = {"batch_size": BATCH, "seed": 1, "shuffle": True, "stats": False, "num_workers": 1, "framework": "torch"}
+    return lf.Loader(**common | WAYS[way] | others)
+
+
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize(
+    ("way", "error"), [(way, KeyboardInterrupt) for way in WAYS] + [(way, Preempted) for way in WAYS if way != "read here"]
+)
+def test_wherever_it_falls_every_sample_comes_once(way, before, error):
+    """At every instruction of a batch's way, the first one's with which the epoch begins, and another's: a state goes on
+    behind what the loop got, and so does the iterator."""
+    fallen = []
+    for at in range(1, 10_000):
+        # Exceptions of the user's own end a pass at the same place: some of them will do. So will some of a read's places.
+        if at % (7 if error is Preempted else 3 if way == "read here" else 1):
+            continue
+        with make(way) as loader:
+            passing = iter(loader)
+            got = [ids_of(next(passing)) for _ in range(before)]
+            with contextlib.suppress(error), Falling(at, error()) as falling:
+                got.append(ids_of(passing.__next__()))
+            if falling.left > 0:
+                break
+            fallen.append(falling.where)
+            with make(way, num_workers=0) as other:
+                other.load_state_dict(loader.state_dict())
+                rest = [ids_of(batch) for batch in other]
+            assert sorted(i for ids in got + rest for i in ids) == list(range(SAMPLES)), falling.where
+            if error is KeyboardInterrupt:
+                # A batch that is read here has no other thread to go on with: that is said.
+                with contextlib.suppress(lf.UsageError) if way == "read here" else contextlib.nullcontext():
+                    assert [ids_of(batch) for batch in passing] == rest, falling.where
+    assert len(fallen) > (10 if error is Preempted else 50)
+
+
+def sleepy(seconds):
+    class Sleepy(Items):
+        def __getitem__(self, i):
+            time.sleep(seconds)
+            return super().__getitem__(i)
+
+    return Sleepy()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("timeout", [0.0, 60.0])
+def test_a_state_after_a_signal_that_comes_while_the_loop_waits(number, timeout):
+    """Real signals at many moments of a wait: behind it the batch has been taken."""
+    with handled():
+        for delay in range(24):
+            loader, seen = lf.Loader(sleepy(0.002), BATCH, num_workers=1, timeout=timeout, framework="numpy", stats=False), []
+            passing = iter(loader)
+            timer = threading.Timer(0.002 + 0.003 * delay, signal.pthread_kill, (threading.main_thread().ident, number))
+            with contextlib.suppress(KeyboardInterrupt, Preempted):
+                timer.start()
+                for batch in passing:
+                    seen.append(batch)  # before Python looks for signals again
+                time.sleep(60)
+            timer.join()
+            seen = [ids_of(batch) for batch in seen]
+            rest = lf.Loader(sleepy(0), BATCH, framework="numpy", stats=False)
+            rest.load_state_dict(loader.state_dict())
+            # Where the epoch was over the next one begins.
+            after = [ids_of(batch) for batch in rest] if len(seen) < SAMPLES // BATCH else []
+            assert sorted(i for ids in seen + after for i in ids) == list(range(SAMPLES))
+            assert [ids_of(batch) for batch in passing] == after, "the iterator goes on"
+            loader.close()
+            rest.close()
+
+
+@pytest.mark.parametrize("kind", ["collate_fn", "transform"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Preempted])
+def test_a_batch_whose_function_was_interrupted_is_handed_out_by_the_next_call(kind, error):
+    number = signal.SIGINT if error is KeyboardInterrupt else signal.SIGUSR1
+    calls = []
+
+    def function(given):
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(number)
+        return stacked(given) if kind == "collate_fn" else given
+
+    with handled(), lf.Loader(ARRAYS, BATCH, num_workers=1, stats=False, **{kind: function}) as loader:
+        passing, got = iter(loader), []
+        with pytest.raises(error):
+            for batch in passing:
+                got.append(ids_of(batch))
+        assert len(got) == 2
+        got += [ids_of(batch) for batch in passing]
+    assert [i for ids in got for i in ids] == list(range(SAMPLES))
+
+
+class Handler:
+    def __call__(self, signum, frame):
+        signal.signal(signum, signal.SIG_DFL)  # the usual way to let a second one end everything
+        raise Preempted
+
+    def method(self, signum, frame):
+        raise Preempted
+
+
+HANDLERS = {
+    "function": preempted,
+    "named": lambda signum, frame: preempted(),
+    "object": Handler(),
+    "method": Handler().method,
+    "partial": functools.partial(lambda extra, signum, frame: preempted(), "more"),
+}
+
+
+class Interrupted(Items):
+    """Item 9 is interrupted in one of its places."""
+
+    def __init__(self, where, number):
+        self.where, self.number = where, number
+
+    def __getitem__(self, i):
+        item = super().__getitem__(i)
+        if i != 9:
+            return item
+        if self.where == "item":
+            time.sleep(0)
+            signal.raise_signal(self.number)
+        elif self.where == "words":
+            raise Unspeakable(self.number)
+        elif self.where == "array":
+            return Lazy(item[0], self.number), item[1]
+        return item
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        signal.raise_signal(self.args[0])
+        return "no words"
+
+
+class Lazy:
+    def __init__(self, values, number):
+        self.values, self.number = values, number
+
+    def __array__(self, *_, **__):
+        signal.raise_signal(self.number)
+        return self.values
+
+
+class Together(Interrupted):
+    def __getitems__(self, ids):
+        return [self[i] for i in ids]
+
+
+@pytest.mark.parametrize("kind", [Interrupted, Together])
+@pytest.mark.parametrize("where", ["item", "words", "array"])
+@pytest.mark.parametrize("on_error", ["raise", "skip", "substitute"])
+def test_what_a_handler_raises_is_no_samples_fault(kind, where, on_error):
+    with handled(), lf.Loader(
+        kind(where, signal.SIGUSR1), BATCH, num_workers=0, on_error=on_error, framework="numpy", stats=False
+    ) as loader:
+        got = []
+        with pytest.raises(Preempted):
+            for batch in loader:
+                got += ids_of(batch)
+        assert got == list(range(8)) and loader.bad_samples() == []
+        with lf.Loader(Items(), BATCH, framework="numpy", stats=False) as rest:
+            rest.load_state_dict(loader.state_dict())
+            assert [i for batch in rest for i in ids_of(batch)] == list(range(8, SAMPLES))
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_a_handler_of_any_kind_is_known(handler):
+    with handled(HANDLERS[handler]):
+        loader = lf.Loader(Interrupted("item", signal.SIGUSR1), BATCH, num_workers=0, on_error="skip", framework="numpy")
+        with pytest.raises(Preempted):
+            list(loader)
+
+
+def test_what_a_dataset_raises_by_itself_stays_its_own():
+    """Also where it calls what is a handler too, or passes frames about."""
+
+    def helper(number, frame):
+        raise Preempted
+
+    class Own(Items):
+        def __getitem__(self, i):
+            if i == 5:
+                preempted(3, None)
+            if i == 6:
+                helper(i, sys._getframe().f_back)
+            return super().__getitem__(i)
+
+    with handled(), lf.Loader(Own(), BATCH, num_workers=0, on_error="skip", framework="numpy", stats=False) as loader:
+        assert sum(len(batch) for batch in loader) == SAMPLES - 2
+        assert [bad["id"] for bad in loader.bad_samples()] == [5, 6]
+
+
+def test_opening_is_interrupted_as_such():
+    class First(Items):
+        def __getitem__(self, i):
+            signal.raise_signal(signal.SIGUSR1)
+
+    class Length(Items):
+        def __len__(self):
+            signal.raise_signal(signal.SIGUSR1)
+
+    for dataset in (First(), Length()):
+        with handled(), pytest.raises(Preempted):
+            lf.Loader(dataset, BATCH, framework="numpy")
+
+
+def test_a_handlers_exception_in_a_log_handler_is_raised_and_costs_no_batch():
+    class Raising(logging.Handler):
+        def emit(self, record):
+            signal.raise_signal(signal.SIGUSR1)
+
+    class Bad(Items):
+        def __getitem__(self, i):
+            if i == 9:
+                raise ValueError("torn")
+            return super().__getitem__(i)
+
+    raising, logger = Raising(), logging.getLogger("lossfeed")
+    logger.addHandler(raising)
+    try:
+        with handled(), lf.Loader(Bad(), BATCH, num_workers=1, on_error="skip", framework="numpy", stats=False) as loader:
+            passing, got, raised = iter(loader), [], 0
+            while True:
+                try:
+                    got += ids_of(next(passing))
+                except Preempted:
+                    raised += 1
+                except StopIteration:
+                    break
+            assert raised and got == [i for i in range(SAMPLES) if i != 9]
+    finally:
+        logger.removeHandler(raising)
+
+
+def test_stop_iteration_of_a_users_function_does_not_end_the_epoch():
+    other = iter(range(2))
+
+    class Sampler:
+        def __len__(self):
+            return 3
+
+        def __iter__(self):
+            next(iter(()))
+
+    ways = {
+        "transform=": {"transform": lambda data: (next(other), data)[1]},
+        "collate_fn=": {"collate_fn": lambda items: (next(other), items)[1]},
+        "sampler=Sampler": {"sampler": Sampler()},
+        "batch_sampler=Sampler": {"batch_sampler": Sampler(), "batch_size": BATCH},
+    }
+    for name, keywords in ways.items():
+        with lf.Loader(ARRAYS, **{"batch_size": BATCH, "stats": False} | keywords) as loader:
+            with pytest.raises(RuntimeError, match=f"{name}.* raised StopIteration"):
+                list(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_words_that_are_no_utf_8_are_one_samples(workers):
+    class Named(Items):
+        def __getitem__(self, i):
+            if i == 9:
+                raise ValueError(os.fsdecode(b"cannot read /data/\xff.jpg"))
+            if i == 14:
+                raise lf.SampleError("no \udc80 here")
+            return super().__getitem__(i)
+
+    keywords = {"num_workers": workers, "framework": "numpy", "stats": False}
+    with lf.Loader(Named(), BATCH, on_error="skip", **keywords) as loader:
+        assert sum(len(batch) for batch in loader) == SAMPLES - 2
+        assert [bad["id"] for bad in loader.bad_samples()] == [9, 14]
+    with lf.Loader(Named(), BATCH, **keywords) as loader, pytest.raises(lf.SampleError, match=r"\\udcff\.jpg"):
+        list(loader)
