@@ -60,6 +60,13 @@ class Given:
             if callable(tell):
                 tell(epoch)
 
+    def drawn(self, engine: _native.Engine) -> tuple[Any, array[int] | None]:
+        """As :meth:`draw`, for a loop, which a StopIteration would end as if the epoch were over."""
+        try:
+            return self.draw(engine)
+        except StopIteration as end:
+            raise RuntimeError(f"{self.name} raised StopIteration where it was asked for its ids") from end
+
     def draw(self, engine: _native.Engine) -> tuple[Any, array[int] | None]:
         """The next epoch of `engine`: its ids, and where its batches end if it gives batches."""
         taken = self._take()

@@ -94,9 +94,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             for ods, shade for pads and shade-as-coded, fifo for echo and replay, else importance).
         seed: reproduces every order, on any machine. Pass the same number on every rank: each draws its own share of one
             order, and ranks of a process group that differ are refused (without a group nobody compares them, and samples
-            would be left out). None draws it from ``generator``, else from torch's own generator
-            (so it follows ``torch.manual_seed``), when the first epoch begins, and a state that is loaded brings its
-            own; 0 with several ranks, which must draw by one, and without torch. With ``num_workers=0`` always. With
+            would be left out). None draws it from ``generator``, else from torch's own (so it follows
+            ``torch.manual_seed``), when the first epoch begins, and a state that is loaded brings its own; 0 with several ranks, which must draw by one, and without torch. With ``num_workers=0`` always. With
             workers it does for samplers that look at nothing but the seed (``uniform``); the others draw by scores and
             residents, and which of them had come when an epoch was drawn is a matter of timing.
         rank, world_size: this rank of how many; None takes torch.distributed's where it is initialised, else RANK and
@@ -281,14 +280,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             self._line.world.draws(len(self._data), self._settings, engine.seed())
         given = None if self._given is None or engine.has_order() else self._given
         self._pass = weakref.ref(started)
-        if given is None:
-            return started.start()
-        try:
-            drawn = given.draw(engine)
-        except StopIteration as end:
-            # It would end the loop as if the epoch were over.
-            raise RuntimeError(f"{given.name} raised StopIteration where it was asked for its ids") from end
-        started.start(*drawn)
+        started.start(*(() if given is None else given.drawn(engine)))
 
     def _plan(self) -> tuple[memoryview, memoryview]:
         """The ids of the epoch under way, or of the next one, and the end of each batch among them. A sampler of the

@@ -75,23 +75,16 @@ class Ticket:
 class Taken:
     """A batch on its way to the loop."""
 
-    @property
-    def slot(self) -> Slot: ...
-    @property
-    def ticket(self) -> Ticket: ...
-    @property
-    def sent(self) -> Any: ...
-    @sent.setter
-    def sent(self, sent: Any) -> None: ...
+    slot: Slot
+    ticket: Ticket
+    sent: Any
 
 class Pass:
     """One pass over an epoch: its batches, from the moment they are taken until they are handed out."""
 
     handed_out: Taken
-
+    begun: bool
     def __init__(self, engine: Engine) -> None: ...
-    @property
-    def begun(self) -> bool: ...
     def begin(self, ids: _Buffer | None = None, ends: _Buffer | None = None) -> None: ...
     def take(self, timeout_s: float) -> Taken | None: ...
     def look_ahead(self, at: int = 0, wait: bool = False) -> Taken | None: ...
@@ -121,20 +114,10 @@ class Engine:
     def agree(self, proposals: list[str]) -> bool: ...
     def end_exchange(self, proposals: list[str], news: list[bytes]) -> None: ...
     def apply_scores(
-        self,
-        ticket: Ticket,
-        loss: _Buffer,
-        grad_norm: _Buffer | None,
-        entropy: _Buffer | None,
-        count: _Buffer | None,
+        self, ticket: Ticket, loss: _Buffer, grad_norm: _Buffer | None, entropy: _Buffer | None, count: _Buffer | None
     ) -> int: ...
     def apply_scores_to_ids(
-        self,
-        ids: _Buffer,
-        loss: _Buffer,
-        grad_norm: _Buffer | None,
-        entropy: _Buffer | None,
-        count: _Buffer | None,
+        self, ids: _Buffer, loss: _Buffer, grad_norm: _Buffer | None, entropy: _Buffer | None, count: _Buffer | None
     ) -> int: ...
     def mailbox(self, ordinal: int, rows_max: int, slots: int = 16) -> Mailbox: ...
     def copy_path(self) -> tuple[str, list[tuple[str, float, float]]]: ...
@@ -158,11 +141,8 @@ class Packing:
     """How the items of one dataset become rows. `tree` has the numbers of the leaves in their places."""
 
     def __init__(
-        self,
-        tree: Any,
-        leaves: list[tuple[str, str, tuple[int, ...]]],
-        tensor: tuple[type, Callable[[Any], Any], Any] | None,
-        arrays: list[type],
+        self, tree: Any, leaves: list[tuple[str, str, tuple[int, ...]]],
+        tensor: tuple[type, Callable[[Any], Any], Any] | None, arrays: list[type],
     ) -> None: ...
 
 class Rows:
