@@ -86,7 +86,7 @@ def ids_of(batch):
 
 
 def stacked(items):
-    return torch.stack([x for x, _ in items]), torch.tensor([int(y) for _, y in items])
+    return torch.stack([torch.as_tensor(x) for x, _ in items]), torch.tensor([int(y) for _, y in items])
 
 
 ARRAYS = np.arange(3 * SAMPLES, dtype=np.float32).reshape(SAMPLES, 3), np.arange(SAMPLES)

@@ -358,13 +358,13 @@ def test_a_worker_that_dies_is_named():
 
 def test_ctrl_c_ends_a_wait_for_workers_and_no_batch_is_lost():
     def make(i):
-        time.sleep(0.02)
+        time.sleep(0.05)
         return i
 
     loader = lf.Loader(Made(make, 64), 4, num_workers=2)
     seen, passes = [], iter(loader)
     while len(seen) < 64:
-        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         try:
             for batch in passes:
