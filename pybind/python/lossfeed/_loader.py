@@ -59,12 +59,16 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             this order. None: all.
         weights: one number a sample: ids are drawn with replacement, in proportion to them (torch's
             ``WeightedRandomSampler``). ``batch.weight`` stays 1: the mean is over what was drawn, as there.
-        num_workers: threads. ``"auto"``, the default and the same as None, finds their number while the run goes on: one
-            for each processor of this rank to begin with, fewer if the training does not wait with fewer, and more
-            if threads wait for the source more than they compute; batches do not depend on it. :attr:`num_workers` tells
-            it. Any other number is kept; 0 prepares each batch in the calling thread, deterministically.
-        collate_fn: called with the list of a batch's samples: ``(x, y)`` rows, or what a Python dataset of other samples
-            gives, numbers and text as they were. What it returns is the batch's data, or, of a pair, data and target.
+        num_workers: worker processes that read a Python dataset, as torch's; for files, arrays, lists and datasets with
+            ``thread_safe = True`` threads. 0 reads in the calling thread, and a dataset draws from its generators; else what
+            it draws depends on (seed, epoch, id). ``"auto"``, the default and the same as None: a process for each
+            processor of this rank, 8 at most, where processes are forked, else the calling thread; threads by what the run
+            needs. Batches do not depend on it. :attr:`num_workers` tells it, and the logger ``lossfeed`` at INFO.
+        collate_fn: called with the list of a batch's samples, equal in type and value to what a Python dataset returned: in
+            the worker that read them, or, with a cache, in the loop's thread; of arrays with ``(x, y)`` rows. What it
+            returns is the batch's data, or, of a pair, data and target. None: torch's ``default_collate``.
+        worker_init_fn, multiprocessing_context, persistent_workers: as torch's, for worker processes; with ``"auto"``
+            these persist.
         pad: how arrays that differ in length are joined: a number fills up to the longest of the batch, ``"nested"``
             makes nested tensors (``torch.jagged``), ``"packed"`` or a :class:`Packed` puts them end to end, a dict says
             it by path (``{"input_ids": 0, "labels": -100}``, ``{"x": 0}`` in pairs). None: lengths must be equal.
