@@ -48,7 +48,7 @@ def test_what_asks_for_the_end_passes_through_as_itself_and_is_no_bad_sample(kin
         loader = lf.Loader(kind(error), 4, num_workers=workers, on_error=on_error, stats=False)
         with pytest.raises(type(error)) as raised:
             list(loader)
-        assert raised.value is error
+        assert raised.value is error or (workers > 0 and raised.value.args == error.args)
         assert loader.stats()["bad_samples_total"] == 0 and loader.bad_samples() == []
         loader.close()
 
@@ -163,6 +163,7 @@ def test_a_read_that_hangs_holds_up_no_exit_and_keeps_the_exit_code(how, held):
         f"""
         reading, writing = os.pipe()
         class Stuck:
+            thread_safe = True
             def __len__(self): return 8
             def __getitem__(self, i):
                 if threading.current_thread() is not main:
@@ -198,6 +199,7 @@ def test_ctrl_c_leaves_a_read_that_hangs():
     running = process(
         """
         class Stuck:
+            thread_safe = True
             def __len__(self): return 8
             def __getitem__(self, i):
                 if threading.current_thread() is not main:
@@ -218,6 +220,7 @@ def test_a_read_that_returns_while_the_interpreter_goes_does_not_bring_the_proce
         """
         reading, writing = os.pipe()
         class Stuck:
+            thread_safe = True
             def __len__(self): return 8
             def __getitem__(self, i):
                 if threading.current_thread() is not main:
@@ -272,6 +275,8 @@ def test_memory_that_a_thread_left_behind_still_fills_stays():
     inside, go = threading.Event(), threading.Event()
 
     class Late(torch.utils.data.Dataset):
+        thread_safe = True
+
         def __len__(self):
             return 4
 

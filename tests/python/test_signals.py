@@ -93,7 +93,7 @@ ARRAYS = np.arange(3 * SAMPLES, dtype=np.float32).reshape(SAMPLES, 3), np.arange
 #: What batches go through in Python.
 WAYS = {
     "arrays": {"data": ARRAYS, "framework": "numpy"},
-    "collate_fn": {"data": Items(), "collate_fn": stacked},
+    "collate_fn": {"data": lf.open(Items(), thread_safe=True), "collate_fn": stacked, "cache": "1MiB"},
     "transform": {"data": ARRAYS, "transform": lambda x: x + 1},
     "sampler": {"data": ARRAYS, "sampler": torch.utils.data.SequentialSampler(range(SAMPLES)), "shuffle": None},
     "read here": {"data": Items(), "framework": "numpy", "num_workers": 0},

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import gc
 import hashlib
 import multiprocessing
 import os
@@ -300,6 +301,16 @@ def test_persistent_workers_live_from_epoch_to_epoch_and_others_do_not():
     while any(os.path.exists(f"/proc/{pid}/exe") for pid in first) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(os.path.exists(f"/proc/{pid}/exe") for pid in first)
+
+
+def test_workers_of_a_second_loader_say_nothing_of_the_first_ones(capfd):
+    first = lf.Loader(Where(), 2, num_workers=2, persistent_workers=True)
+    next(iter(first))
+    second = lf.Loader(Made(lambda i: (gc.collect(), i)[1]), 4, num_workers=2)
+    assert [int(i) for batch in second for i in batch] == list(range(N))
+    del first
+    second.close()
+    assert "Exception ignored" not in capfd.readouterr().err
 
 
 def test_data_in_memory_starts_no_process(monkeypatch):

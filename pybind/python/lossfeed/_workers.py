@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import operator
+import os
 import threading
 import time
 import warnings
@@ -73,8 +74,11 @@ class Items:
         return len(self.dataset) if self._ids is None else len(self._ids)
 
     def __getitem__(self, ask: Ask) -> Made | Failed:
-        """In a worker process: errors are made fit to travel."""
-        made = self.read(ask)
+        """In a worker process: errors are made fit to travel, and what asks for the end (SystemExit) is told too."""
+        try:
+            made = self.read(ask)
+        except BaseException as end:
+            made = Failed(ask.number, None, end)
         return made._replace(error=portable(made.error)) if isinstance(made, Failed) else made
 
     def read(self, ask: Ask) -> Made | Failed:
@@ -201,7 +205,9 @@ class Reading:
         self._loader.generator.manual_seed(seed & (2**63 - 1))
         self._plan.asks = asks
         with _without_advice():
-            return iter(self._loader)
+            made = iter(self._loader)
+        _iterators.add(made)
+        return made
 
     def lasting(self) -> Any:
         """The iterator whose workers outlive a pass, if there is one."""
@@ -226,6 +232,19 @@ _all: weakref.WeakSet[Reading] = weakref.WeakSet()
 def _at_exit() -> None:
     for reading in list(_all):
         reading.end()
+
+
+#: Those of torch's that have worker processes.
+_iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    # A child's copies have workers that are none of its own: their end would ask for them, and say so.
+    for made in list(_iterators):
+        made._shutdown = True
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 @contextlib.contextmanager
@@ -254,10 +273,6 @@ def end_workers(found: Any, patience: float) -> None:
     workers = getattr(found, "_workers", None)
     if not workers or getattr(found, "_shutdown", False):
         return
-    # It would take a worker that is killed now for one that has died.
-    require_torch("worker processes").utils.data._utils.signal_handling._remove_worker_pids(id(found))
-    found._worker_pids_set = False
-    found._shutdown = True
     if patience > 0.0:
         found._workers_done_event.set()
         for queue in found._index_queues:
@@ -265,9 +280,11 @@ def end_workers(found: Any, patience: float) -> None:
         until = time.monotonic() + patience
         for worker in workers:
             worker.join(max(0.0, until - time.monotonic()))
+    # It would take a worker that is killed now for one that has died.
+    require_torch("worker processes").utils.data._utils.signal_handling._remove_worker_pids(id(found))
     for worker in workers:
-        if worker.is_alive():
-            worker.kill()
+        worker.kill()
+    found._shutdown, found._worker_pids_set = True, False
     pinning = getattr(found, "_pin_memory_thread_done_event", None)
     if pinning is not None:
         pinning.set()
