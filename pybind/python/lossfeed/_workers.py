@@ -201,7 +201,6 @@ class Reading:
                     generator=torch.Generator(),
                     **settings,
                 )
-            _all.add(self)
         self._loader.generator.manual_seed(seed & (2**63 - 1))
         self._plan.asks = asks
         with _without_advice():
@@ -223,19 +222,16 @@ class Reading:
         self.end()
 
 
-#: For the exit. Registered after multiprocessing's own, so that it comes first: that one waits for processes as long as
-#: they like.
-_all: weakref.WeakSet[Reading] = weakref.WeakSet()
-
-
-@atexit.register
-def _at_exit() -> None:
-    for reading in list(_all):
-        reading.end()
-
-
 #: Those of torch's that have worker processes.
 _iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+# Registered after multiprocessing's own, so that it comes first: that one ends processes in a way that torch takes for a
+# death, and waits for them as long as they like.
+@atexit.register
+def _at_exit() -> None:
+    for made in list(_iterators):
+        end_workers(made, 0.0)
 
 
 def _forked() -> None:
