@@ -99,7 +99,7 @@ fn pass(engine: &Engine, max_slots: usize, dice: &mut Dice, held: &mut VecDeque<
         }
     }
     if dice.one_in(2) {
-        engine.abandon(iteration, 0);
+        engine.abandon(iteration);
         met.abandoned += 1;
     } else {
         met.overtaken += 1;
