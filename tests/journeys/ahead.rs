@@ -142,7 +142,7 @@ fn a_pass_that_ends_early_lets_go_of_everything_and_the_next_one_begins_anew() {
             assert!(next(&engine, iteration).unwrap().is_some());
         }
         if round % 3 == 0 {
-            engine.abandon(iteration, 0);
+            engine.abandon(iteration);
         }
     }
     let iteration = engine.start_epoch().unwrap();
@@ -257,7 +257,7 @@ fn what_was_read_for_an_epoch_that_does_not_come_is_let_go_of_and_a_state_does_n
         foreseen(engine);
         let left = take(5);
         states.push(engine.state().unwrap());
-        engine.abandon(left, 0);
+        engine.abandon(left);
         take(whole);
         foreseen(engine);
         engine.load_state(&states[1]).unwrap();

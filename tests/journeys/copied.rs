@@ -178,7 +178,7 @@ fn a_pass_that_is_over_copies_no_further_than_a_few_rows() {
     while !run.seen_twenty.load(SeqCst) {
         std::thread::yield_now();
     }
-    run.engine.abandon(iteration, 0);
+    run.engine.abandon(iteration);
     run.go_on.store(true, SeqCst);
     run.engine.close();
     let asked = run.asked.load(SeqCst);

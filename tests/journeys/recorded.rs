@@ -33,7 +33,7 @@ fn train(engine: &Engine) {
         let batch = next(engine, iteration).unwrap().unwrap();
         engine.apply_losses(&batch.ticket, &losses(&batch.ticket.ids, 2)).unwrap();
     }
-    engine.abandon(iteration, 0);
+    engine.abandon(iteration);
     epoch(engine, |_| ());
 }
 

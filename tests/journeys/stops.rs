@@ -117,7 +117,7 @@ fn a_pass_that_is_over_reads_no_further_sample_and_leaves_none_behind_in_the_boo
     gate.asked(1);
     gate.open_to(4);
     gate.asked(5);
-    engine.abandon(iteration, 0);
+    engine.abandon(iteration);
     gate.open_to(SAMPLES);
     engine.close();
     assert_eq!(gate.count(), 5, "the sample under way is read, and no other");
