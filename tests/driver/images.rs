@@ -145,7 +145,7 @@ fn an_engines_batches_become_images_on_the_device_while_its_slots_are_filled_aga
 }
 
 #[test]
-fn a_slot_that_is_sent_twice_or_to_no_gpu_or_by_another_transform_is_refused() {
+fn a_slot_that_is_sent_to_no_gpu_or_by_another_transform_is_refused_and_one_that_is_sent_again_is_copied() {
     let Some(double) = Double::load() else { return };
     let spec = TensorSpec::new(Dtype::U8, SIDE);
     let labels = vec![0u8; 8 * ROWS];
@@ -193,8 +193,10 @@ fn a_slot_that_is_sent_twice_or_to_no_gpu_or_by_another_transform_is_refused() {
     let Ok(Next::Batch(batch)) = next_epoch(&smaller) else { panic!("another batch") };
     let slot = Arc::new(batch.slot);
     let sent = double.send(&courier, slot.clone(), at, consumer).unwrap();
-    assert_eq!(double.send(&courier, slot.clone(), at, consumer).unwrap_err().kind(), ErrorKind::Internal, "twice");
+    // As after a call that was interrupted once it had sent.
+    let again = double.send(&courier, slot.clone(), at, consumer).unwrap();
     sent.wait().unwrap();
+    again.wait().unwrap();
     double.is_clean();
     drop((slot, courier, smaller));
     double.free(at);

@@ -88,7 +88,9 @@ fn a_batch_nobody_saw_is_delivered_again() {
     let make = || engine(Patterned::new(30), Settings { sampler: sampler("uniform"), ..settings(4) });
     let first = make();
     let (taken, iteration) = some(&first, 2);
-    let Next::Batch(lost) = first.take_batch(iteration, Duration::from_secs(60)).unwrap() else { panic!("a third batch") };
+    let Next::Batch(lost) = first.take_batch(iteration, Duration::from_secs(60)).unwrap() else {
+        panic!("a third batch")
+    };
     first.abandon(iteration);
     let left = rest(&make, &first.state().unwrap());
     assert_eq!(left[..4], *lost.ticket.ids);

@@ -206,7 +206,7 @@ CASES = [
     ('lf.open((list(range(64)), y))', "SettingsError", "a tuple of list and Tensor: a pair (x, y) is two arrays or two .npy"),
     ('lf.open("train\\udcff/")', "SettingsError", "data='train\\udcff/' is no UTF-8, which names must be here: rename it"),
     ('lf.open(os.fsencode(folder))', "SettingsError", "bytes cannot be opened: give a path or URL, a pair (x, y) of arrays, or"),
-    ('lf.open(type("P", (), {"__fspath__": lambda s: b"x"})())', "SettingsError", "data=<P object"),
+    ('lf.open(type("P", (), {"__fspath__": lambda s: b"x"})())', "SettingsError", "data is bytes: give text, with os.fsdecode"),
     ('lf.open(at("a.zip"))', "SettingsError", "is an archive that is no tar: unpack it, or write shards with `lossfeed"),
     ('lf.open(at("a.pt"))', "SettingsError", "is a pickle: load it, and open what it holds"),
     ('lf.open(at("a.arrow"))', "SettingsError", "is another library's: open a Dataset that reads it"),

@@ -165,7 +165,8 @@ def test_new_samples_come_in_blocks_where_that_is_asked_for(numbers):
     """The first epoch is all new: runs of eight neighbours, each of them whole."""
     loader = lf.Loader(numbers, 16, cache="25%", sampler={"name": "echo", "block": 8}, num_workers=0)
     first = np.concatenate(epoch_ids(loader))[:16]
-    assert (first[[0, 8]] % 8 == 0).all() and (first == np.concatenate([first[0] + np.arange(8), first[8] + np.arange(8)])).all()
+    begins = np.flatnonzero(np.diff(first) != 1) + 1
+    assert len(begins) <= 2 and (first[begins] % 8 == 0).all(), "a pass begins anywhere in its first block"
     with pytest.raises(lf.SettingsError, match="block is 0"):
         lf.Loader(numbers, 16, cache="25%", sampler={"name": "replay", "block": 0})
 

@@ -183,7 +183,10 @@ def test_seeds_that_differ_between_ranks_are_refused_on_every_rank(tmp_path, ran
         dist.barrier()
         train(loader)       # whoever had been too early to know
         told = dict(rank=rank, world_size=ranks)
-        train(lf.Loader((x, y), 10, sampler="importance", seed=1234 + rank, **told))
+        other = lf.Loader((x, y), 10, sampler="importance", seed=1234 + rank, **told)
+        train(other)
+        dist.barrier()
+        train(other)
         dist.barrier()
         """,
     )

@@ -157,7 +157,7 @@ class Scores(MadeAgain):
         Raises:
             SettingsError: other shapes. SampleError: an id that is none.
         """
-        score_ids(self._loader._account, len(self._loader.data), ids, losses, grad_norms)
+        score_ids(self._loader._account, len(self._loader._data), ids, losses, grad_norms)
 
     def importance(self) -> Any:
         """As :meth:`lossfeed.Loader.importance`."""
@@ -187,7 +187,7 @@ class Scores(MadeAgain):
                 f"{len(self._drawn)} batches were drawn and have not come back: pickle or copy scores between epochs, or save "
                 "state_dict()"
             )
-        return partial(Scores, **self._given), (len(self._loader.data),)
+        return partial(Scores, **self._given), (len(self._loader._data),)
 
     def close(self) -> None:
         """Gives the memory back."""
@@ -195,4 +195,4 @@ class Scores(MadeAgain):
         self._loader.close()
 
     def __repr__(self) -> str:
-        return f"<lossfeed.Scores of {len(self._loader.data)} samples: {self._loader!r}>"
+        return f"<lossfeed.Scores of {len(self._loader._data)} samples: {self._loader!r}>"

@@ -202,8 +202,8 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         self._data, self._framework, self._workers = made.data, made.framework, made.workers
         self._settings, self._line, self._account = made.settings, made.line, made.line.account
         self._given, self._seeds = made.given, made.seeds
-        #: The dataset of a loader whose worker processes read it, once somebody looks at it.
-        self._opened: Data | None = None
+        #: The dataset as it was opened; None before anybody looks at one that worker processes read.
+        self._opened: Data | None = made.opened
         self._pass: weakref.ref[Pass[D, Y]] | None = None
         self._resumed = False  # whether a state was loaded
         self._group: Any = None
@@ -220,10 +220,10 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     @property
     def data(self) -> Data:
         """The dataset."""
-        if self._line.reading is not None and self._opened is None:
+        if self._opened is None:
             data = _opened.open_for(self.dataset, varying=True)
             self._opened = data if self._asked.ids is None else data.subset(self._asked.ids)
-        return self._opened or self._data
+        return self._opened
 
     @property
     def copy_path(self) -> str:
@@ -259,7 +259,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         chooses who leaves. Returns the bytes of memory that went back to the system: 0 where a GPU has page-locked
         them. Not with ``record=``: a replay could not repeat it."""
         form = self._settings["cache_form"]
-        return self._account.engine().resize_cache(parse_cache(cache, lambda: self.data.cache_bytes(form)))
+        return self._account.engine().resize_cache(parse_cache(cache, lambda: self._data.cache_bytes(form)))
 
     def __iter__(self) -> Pass[D, Y]:
         """One pass over the next epoch. It begins with its first batch: then the order is drawn, the workers run ahead,

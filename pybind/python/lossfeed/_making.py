@@ -30,6 +30,8 @@ class Made(NamedTuple):
 
     engine: _native.Engine
     data: Data
+    #: The dataset as it was opened, before its items were left to worker processes; None if nobody opened it yet.
+    opened: Data | None
     #: "torch" or "numpy".
     framework: str
     #: Loader threads.
@@ -75,6 +77,7 @@ def make(asked: SimpleNamespace) -> Made:
     framework = _keywords.framework(asked.framework, device)
     found = _reading.find(asked, framework, device)
     reading: Reading | None = None
+    opened: Data | None = None
     if found is not None:
         reading, data = found
         asked = SimpleNamespace(**vars(asked) | {"num_workers": 0, "prefetch_factor": None})
@@ -83,6 +86,7 @@ def make(asked: SimpleNamespace) -> Made:
         data = open_for(given, asked.collate_fn is not None or asked.batch_sampler is not None)
         if asked.ids is not None:
             data = data.subset(asked.ids)
+        opened = data
         data, changed = _reading.for_engine(asked, data, framework)
         asked = SimpleNamespace(**vars(asked) | changed)
     timeout_s = _keywords.seconds("timeout", asked.timeout)
@@ -119,7 +123,7 @@ def make(asked: SimpleNamespace) -> Made:
     ways = delivery.move_to, delivery.of_batches, mixer
     line = Line(account, delivery.views, courier, asked.collate_fn, *of_passes, spares, *ways, reading)
     workers = engine.workers() if reading is None else reading.workers or 0
-    return Made(engine, data, framework, workers, settings, line, order, seeds)
+    return Made(engine, data, opened, framework, workers, settings, line, order, seeds)
 
 
 def _seeds(asked: SimpleNamespace, settings: dict[str, Any], framework: str) -> Seeds | None:

@@ -440,17 +440,13 @@ def open_source(
     store_options: list[tuple[str, str]], retry_timeout_s: float, checksums: bool, coalesce: bool, hedge: bool,
     disk: tuple[str, int] | None, fields: list[str], chaos: int | None,
 ) -> Source: ...  # fmt: skip
-def crop_box(
-    size: tuple[int, int], resize: tuple[int, int], crop: tuple[int, int]
-) -> tuple[float, float, float, float]: ...
+def crop_box(size: tuple[int, int], resize: tuple[int, int], crop: tuple[int, int]) -> tuple[float, float, float, float]: ...
 def record_source(
     data: list[tuple[str, int, int | None, _AnySpec]],
     target: tuple[str, int, int | None, _AnySpec] | None,
     samples: int,
 ) -> Source: ...
-def array_source(
-    data: Sequence[tuple[_Buffer, _AnySpec]], target: _Buffer, target_spec: _AnySpec, samples: int
-) -> Source: ...
+def array_source(data: Sequence[tuple[_Buffer, _AnySpec]], target: _Buffer, target_spec: _AnySpec, samples: int) -> Source: ...
 def dataset_source(
     fetch: Callable[[list[int]], Rows | list[Any]],
     readers: Any,

@@ -271,7 +271,7 @@ def _of_path(
             f"the classes of {place!r} are {', '.join(source.classes)}, which are splits by their names: open one of them, "
             f"lf.open({os.path.join(place, source.classes[0])!r})",
             UserWarning,
-            stacklevel=4,  # whoever opens it
+            stacklevel=5,  # whoever opens it
         )
     return Data(source, (), _groups.structure_of(fields, source))
 
@@ -333,7 +333,7 @@ def _place(name: str, value: Any) -> str:
         raise SettingsError(f"{name} is bytes: give text, with os.fsdecode")
     if any("\ud800" <= c <= "\udfff" for c in place):
         shown = _native.without_secrets(place.encode(errors="backslashreplace").decode())
-        raise SettingsError(f"{name}={shown!r} is no UTF-8, which names must be here: rename it")
+        raise SettingsError(f"{name}='{shown}' is no UTF-8, which names must be here: rename it")
     return place
 
 

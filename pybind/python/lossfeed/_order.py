@@ -33,7 +33,7 @@ class Order:
 
     def __len__(self) -> int:
         """Ids of an epoch on this rank, with those that ``drop_last`` leaves out."""
-        settings, samples = self._loader._settings, len(self._loader.data)
+        settings, samples = self._loader._settings, len(self._loader._data)
         rank, ranks = int(settings["rank"]), int(settings["world_size"])
         if self._loader._asked.weights is not None:
             return -(-samples // ranks)

@@ -68,7 +68,7 @@ def for_engine(asked: SimpleNamespace, data: Data, framework: str) -> tuple[Data
     seed = torch.initial_seed() if torch is not None else 0
     start = Start(asked.multiprocessing_context, asked.worker_init_fn, seed)
     structures = [adaptor.structure for adaptor in data._adaptors]
-    items = collate_fn is not None and not isinstance(asked.transform, ImageTransform)
+    items = collate_fn is not None and asked.pad is None and not isinstance(asked.transform, ImageTransform)
     whole = items and not all(of.comes_back for of in structures)
     data = _opened.reopened(data, count, whole, start)
     if items and data._structure is None:

@@ -12,12 +12,12 @@ import json
 import math
 import pickle
 import struct
-import sys
 from collections.abc import Mapping
 from typing import Any, Callable, Iterator
 
 from . import _native
 from ._errors import SampleError, SettingsError
+from ._likeness import comes_back, is_numbers, like_torch
 from ._memory import DTYPES, as_bytes, check_dense, dtype_name, is_array, is_tensor, require_numpy
 from ._packing import Leaf, Prepare, packing, preparing, tailed, walks
 from ._signals import of_signal
@@ -67,13 +67,13 @@ class Structure:
         self.leaves: list[Leaf] = []
         self._walks = True
         #: Whether a batch is what torch's ``default_collate`` makes of its items.
-        self.like_torch: bool = _like_torch(item)
+        self.like_torch: bool = like_torch(item)
         #: Whether an item comes out of a batch equal in type and value.
-        self.comes_back: bool = _comes_back(item)
+        self.comes_back: bool = comes_back(item)
         #: Whether items travel pickled, each as a whole.
         self.whole: bool = item is WHOLE
         #: Whether items are packed; native code makes samples of leaves that are given.
-        self._packs = True
+        self.packs = True
         self.tree: Any = self._grow(item, "")
         #: Whether a sample is a pair of one array and one target, each of a fixed shape: what batches have by themselves.
         self.plain: bool = self.pair and [getattr(part, "place", None) for part in self.tree] == ["field", "target"]
@@ -105,7 +105,7 @@ class Structure:
         if isinstance(value, Mapping):
             return list(value), list(value.values())
         # Numbers in a list are an array, but for the sample itself, and where they have names.
-        if isinstance(value, (tuple, list)) and not (path and _is_numbers(value) and not hasattr(value, "_fields")):
+        if isinstance(value, (tuple, list)) and not (path and is_numbers(value) and not hasattr(value, "_fields")):
             return range(len(value)), value
         return None
 
@@ -138,7 +138,7 @@ class Structure:
 
     def _made(self, leaf: Leaf) -> Leaf:
         """A leaf of samples that native code makes."""
-        self._packs = False
+        self.packs = False
         if leaf.place == "target":
             self.target = leaf.dtype, leaf.shape
         elif leaf.place == "field":
@@ -188,7 +188,7 @@ class Structure:
     # ---- every item ------------------------------------------------------------------------------------------------
 
     def _made_quick(self) -> tuple[Prepare | None, _native.Packing | None]:
-        if not self._packs:
+        if not self.packs:
             return None, None
         if self._walks and all(leaf.given not in ("object", "list", "image") for leaf in self.leaves):
             numbers = iter(range(len(self.leaves)))
@@ -383,36 +383,8 @@ class Structure:
         return {**self.__dict__, "_image": None, "_prepare": None, "_packing": None}
 
 
-def _comes_back(value: Any, root: bool = True) -> bool:
-    """Whether an item comes out of a batch slot equal in type and value, and so can be given to a ``collate_fn``."""
-    kind = type(value)
-    if kind is dict:
-        return all(type(key) is str and _comes_back(part, False) for key, part in value.items())
-    if kind in (tuple, list):
-        return (root or not _is_numbers(value)) and all(_comes_back(part, False) for part in value)
-    if is_tensor(value) or is_array(value):
-        arrays = (sys.modules["torch"].Tensor if is_tensor(value) else require_numpy("an array").ndarray,)
-        return kind in arrays and _like_torch(value) and dtype_name(value) in DTYPES and 0 not in value.shape
-    return kind in (float, bool, str, bytes) or (kind is int and value.bit_length() < 64)
-
-
 #: The item of which every other is another: each travels pickled, as a whole, and comes back equal in type and value.
 WHOLE = Leaf("object", 0, "uint8", (0,), "object", "")
-
-
-def _like_torch(value: Any, root: bool = True) -> bool:
-    """Whether torch's ``default_collate`` makes of such items what a batch of them is here."""
-    kind = type(value)
-    if kind is dict:
-        return all(type(key) is str and _like_torch(part, False) for key, part in value.items())
-    if kind in (tuple, list) or (isinstance(value, tuple) and hasattr(kind, "_fields")):
-        array = not root and not hasattr(kind, "_fields") and _is_numbers(value)
-        return not array and all(_like_torch(part, False) for part in value)
-    if is_tensor(value):
-        return kind is sys.modules["torch"].Tensor and not value.requires_grad
-    if is_array(value) or (kind.__module__ == "numpy" and hasattr(value, "dtype")):
-        return value.dtype.isnative and value.dtype.name in DTYPES
-    return kind in (int, float, bool, str, bytes)
 
 
 def opened(leaf: Leaf, raw: Any) -> Any:
@@ -467,15 +439,6 @@ def _target_of(item: Any, pair: bool, name: str | None) -> Any:
     if isinstance(item, (tuple, list)) and len(item) > 1:
         return 1 if pair else len(item) - 1
     return None
-
-
-def _is_numbers(value: Any) -> bool:
-    """Whether a list holds numbers, or lists of them, as far as its first elements tell."""
-    while isinstance(value, (tuple, list)):
-        if not value:
-            return True
-        value = value[0]
-    return isinstance(value, (int, float))
 
 
 def _like(branch: Any, keys: Any, values: list[Any]) -> Any:

@@ -192,12 +192,13 @@ class Views:
             def value(leaf: Leaf) -> Any:
                 if leaf.place in ("field", "target"):
                     part = (target if leaf.place == "target" else data[leaf.number])[row]
-                    return restored(leaf, part.numpy() if leaf.given == "array" and self._torch else part)
+                    return restored(leaf, part.numpy() if leaf.given == "array" and self._torch and structure.packs else part)
                 assert tails is not None
                 if leaf.place == "object":
                     return _opened(slot, tails, leaf, row)
                 raw, shape = tails.part(row, leaf.number)
-                return restored(leaf, (to_numpy if leaf.given == "array" else self._convert)(raw, leaf.dtype, tuple(shape)))
+                convert = to_numpy if leaf.given == "array" and structure.packs else self._convert
+                return restored(leaf, convert(raw, leaf.dtype, tuple(shape)))
 
             return structure.build(value)
 
