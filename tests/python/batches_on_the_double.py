@@ -110,8 +110,9 @@ class Torch:
     """What the courier uses of torch."""
 
     current = CONSUMER
-    uint8, float16, float32, bfloat16, int64, device, __version__ = (
-        getattr(torch, name) for name in ("uint8", "float16", "float32", "bfloat16", "int64", "device", "__version__")
+    uint8, float16, float32, float64, bfloat16, int64, device, __version__ = (
+        getattr(torch, name)
+        for name in ("uint8", "float16", "float32", "float64", "bfloat16", "int64", "device", "__version__")
     )
 
     @staticmethod
@@ -290,10 +291,12 @@ def abandon_a_copy(delay_us=20_000):
     call("set", b"delay_us", delay_us)
     with lf.Loader(data, BATCH, device="cuda:0", num_workers=1, framework="torch", stats=False) as loader:
         passing = iter(loader)
+        passing.begin()
         while (ahead := passing._native.look_ahead()) is None or ahead.sent is None:  # it is sent if it is ready by then
             batch = next(passing, None)
             if batch is None:
                 passing = iter(loader)
+                passing.begin()
         size = ahead.sent[0][0].memory.size
         del batch, ahead
         del passing  # its memory is the next to be handed out

@@ -62,10 +62,15 @@ def real_dtype(logits: torch.Tensor) -> torch.dtype:
     return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
 
+def in_forward_mode() -> bool:
+    """Whether tensors may carry tangents of :mod:`torch.autograd.forward_ad`. A compiler sees none."""
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+
+
 def has_tangent(*tensors: torch.Tensor | None) -> bool:
     """Whether one of them carries a tangent of :mod:`torch.autograd.forward_ad`: torch's own operators know what to do
     with it. A compiler sees none."""
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+    if not in_forward_mode():
         return False
     return any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
 

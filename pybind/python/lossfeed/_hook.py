@@ -105,8 +105,11 @@ def cross_entropy(
     if not target.is_floating_point():
         target = target.to(torch.int64)
     of_tokens = logits.shape[:-1]
-    logits, target, by_token = laid_out(logits, target, batch)
-    packed = _owners(batch, target)
+    by_token, packed = False, None
+    if logits.dim() != 2 or target.dim() != 1 or logits.shape[0] != samples:
+        logits, target, by_token = laid_out(logits, target, batch)
+    if batch.documents is not None:
+        packed = _owners(batch, target)
     if packed is None and not by_token and logits.shape[:1] != (samples,):
         _check_tensor("logits", logits, samples)
     if packed is not None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from . import _cuda, _probabilities, _rows
 from ._columns import Columns
-from ._forward import KINDS, Reduction, class_rows, has_tangent
+from ._forward import KINDS, Reduction, class_rows, has_tangent, in_forward_mode
 from ._operators import device_rows
 from ._plans import FREE
 
@@ -43,7 +43,7 @@ def takes(
     # Inside vmap, grad and their like the tensors stand for others; a compiler only ever sees plain ones.
     if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
         return False
-    if logits.dtype not in KINDS or has_tangent(logits, weight):
+    if logits.dtype not in KINDS or (in_forward_mode() and has_tangent(logits, weight)):
         return False
     shape = logits.shape
     wanted = () if logits.dim() == 1 else (*shape[:1], *shape[2:])
