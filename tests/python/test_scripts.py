@@ -5,6 +5,7 @@ Where a script shuffles, torch's own sampler does, from a generator, so that bot
 """
 
 import difflib
+import random
 import textwrap
 
 import numpy as np
@@ -293,3 +294,94 @@ def test_without_drawing_by_scores_the_changed_losses_are_the_scripts_own():
         script = SCRIPTS[name].replace("sampler=order", "sampler=None")
         theirs = losses(script, "from torch.utils.data import DataLoader", 0)
         np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+
+
+# ---- six more, whose datasets and collate_fns draw at random ---------------------------------------------------------
+
+#: Each makes ``data``, and ``keywords`` of the loader beside batch_size, order and workers.
+DRAWING = {
+    "a folder of pictures with augmentation": """
+        class Pictures(Dataset):
+            classes = ["a", "b"]
+            def __len__(self): return 40
+            def __getitem__(self, i):
+                x = torch.full((3, 6, 6), float(i))
+                x = x.flip(-1) if torch.rand(1) < 0.5 else x
+                left = random.randrange(3)
+                return x[:, left:left + 4, :4] + np.random.normal(), i % 2
+        data, keywords = Pictures(), {}
+        """,
+    "a segmentation with masks as subclasses": """
+        class Mask(torch.Tensor): pass
+        class Seg(Dataset):
+            def __len__(self): return 32
+            def __getitem__(self, i):
+                return torch.full((1, 4, 4), float(i)), torch.full((4, 4), i).as_subclass(Mask)
+        def collate(items):
+            assert all(type(mask) is Mask for _, mask in items)
+            flip = torch.rand(len(items)) < 0.5
+            return (torch.stack([x.flip(-1) if f else x for (x, _), f in zip(items, flip)]),
+                    torch.stack([m.as_subclass(torch.Tensor).flip(-1) if f else m.as_subclass(torch.Tensor) for (_, m), f in zip(items, flip)]))
+        data, keywords = Seg(), {"collate_fn": collate}
+        """,
+    "boxes": """
+        class Boxes(Dataset):
+            def __len__(self): return 30
+            def __getitem__(self, i):
+                jitter = torch.rand(1 + i % 3, 4)
+                return torch.full((3, 5, 5 + i % 2), float(i)), {"boxes": jitter + i, "labels": torch.arange(1 + i % 3), "name": f"n{i}"}
+        data, keywords = Boxes(), {"collate_fn": lambda items: tuple(zip(*items))}
+        """,
+    "text with a mask drawn in collate_fn": """
+        class Text(Dataset):
+            def __len__(self): return 36
+            def __getitem__(self, i): return {"tokens": list(range(2 + i % 5)), "label": i % 3}
+        def collate(items):
+            longest = max(len(item["tokens"]) for item in items)
+            tokens = torch.tensor([item["tokens"] + [0] * (longest - len(item["tokens"])) for item in items])
+            return {"tokens": tokens.masked_fill(torch.rand(tokens.shape) < 0.15, -1), "labels": torch.tensor([item["label"] for item in items])}
+        data, keywords = Text(), {"collate_fn": collate}
+        """,
+    "dicts with metadata": """
+        class Rows(Dataset):
+            def __len__(self): return 33
+            def __getitems__(self, ids): return [self[i] for i in ids]
+            def __getitem__(self, i):
+                return {"x": np.random.rand(3).astype(np.float32), "path": f"/data/{i}", "size": (i, i + 1), "weight": i / 3}
+        data, keywords = Rows(), {}
+        """,
+    "parts of two datasets": """
+        class Noisy(Dataset):
+            def __init__(self, base): self.base = base
+            def __len__(self): return 25
+            def __getitem__(self, i): return self.base + i + torch.rand(2), self.base + i
+        data = torch.utils.data.Subset(torch.utils.data.ConcatDataset([Noisy(0), Noisy(100)]), list(range(5, 45)))
+        keywords = {}
+        """,
+}
+
+
+def drawn(name, kind, workers, shuffle):
+    """What a loop gets of two epochs, and its own random numbers beside them."""
+    names = {"torch": torch, "np": np, "random": random, "Dataset": torch.utils.data.Dataset}
+    exec(textwrap.dedent(DRAWING[name]), names)
+    torch.manual_seed(11)
+    np.random.seed(12)
+    random.seed(13)
+    order = {"shuffle": True} if shuffle else {"sampler": torch.utils.data.RandomSampler(names["data"])}
+    loader = kind(names["data"], batch_size=4, num_workers=workers, **order, **names["keywords"])
+    found, own = [], []
+    for _ in range(2):
+        for batch in loader:
+            data = batch if not isinstance(batch, lf.Batch) else list(batch) if not isinstance(batch.data, dict) else dict(batch.items())
+            found.append(torch.utils._pytree.tree_map(lambda leaf: leaf.tolist() if isinstance(leaf, torch.Tensor) else leaf, data))
+            own.append((torch.rand(1).item(), np.random.rand(), random.random()))
+    return torch.utils._pytree.tree_leaves(found), own
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_scripts_that_draw_get_torchs_samples_in_the_calling_thread_and_the_same_from_any_number_of_workers(name):
+    assert drawn(name, lf.Loader, 0, False) == drawn(name, torch.utils.data.DataLoader, 0, False)
+    two = drawn(name, lf.Loader, 2, True)
+    assert drawn(name, lf.Loader, 8, True) == two and drawn(name, lf.Loader, "auto", True) == two
+    assert two[1] == drawn(name, torch.utils.data.DataLoader, 2, True)[1], "the loop's own numbers"

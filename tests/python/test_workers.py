@@ -313,6 +313,21 @@ def test_workers_of_a_second_loader_say_nothing_of_the_first_ones(capfd):
     assert "Exception ignored" not in capfd.readouterr().err
 
 
+def test_auto_says_at_info_what_it_does_for_each_kind(caplog):
+    caplog.set_level("INFO", "lossfeed")
+    for data, says in [
+        (Made(lambda i: i), "worker processes read the items of Made"),
+        ((np.zeros((8, 2)), np.zeros(8)), "loader threads to begin with read"),
+        ([(np.zeros(2), 1)] * 8, "loader threads to begin with read"),
+    ]:
+        caplog.clear()
+        lf.Loader(data, 4)
+        assert says in caplog.text and "num_workers='auto'" in caplog.text
+        caplog.clear()
+        lf.Loader(data, 4, num_workers=1)
+        assert "num_workers" not in caplog.text
+
+
 def test_data_in_memory_starts_no_process(monkeypatch):
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", lambda self: pytest.fail("a process was started"))
     x = torch.arange(64.0)
@@ -346,9 +361,14 @@ def test_what_an_item_raises_names_it_and_keeps_its_cause(workers):
             raise KeyError("no such file")
         return i
 
-    with pytest.raises(lf.SampleError, match="item 13 raised KeyError") as raised:
-        list(lf.Loader(Made(make), 4, num_workers=workers))
-    assert isinstance(raised.value.__cause__, KeyError)
+    class Together(Made):
+        def __getitems__(self, ids):
+            return [self[i] for i in ids]
+
+    for data in (Made(make), Together(make), torch.utils.data.Subset(Made(make), range(N))):
+        with pytest.raises(lf.SampleError, match="item 13 raised KeyError") as raised:
+            list(lf.Loader(data, 4, num_workers=workers))
+        assert isinstance(raised.value.__cause__, KeyError)
 
     def collate(items):
         raise ValueError("cannot be put together")

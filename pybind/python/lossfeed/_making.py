@@ -105,6 +105,8 @@ def make(asked: SimpleNamespace) -> Made:
     damaged = engine.damaged_scores()
     if damaged is not None:
         warnings.warn(damaged, ResumeWarning, stacklevel=3)  # whoever makes the loader
+    if settings["workers"] is None:
+        _reading.tell_threads(data, engine.workers())
     reads = _reading.reads(reading, data)
     fitted = delivery.fitted
     mixer = Mixer(fitted, world.rank) if fitted is not None and fitted.mixes else None

@@ -77,6 +77,12 @@ def for_engine(asked: SimpleNamespace, data: Data, framework: str) -> tuple[Data
     return data, changed
 
 
+def tell_threads(data: Data, threads: int) -> None:
+    """What "auto" does where the engine's threads read."""
+    words = "num_workers='auto': %d loader threads to begin with read %s, as many as the run needs later"
+    _log.info(words, threads, data._native.describe())
+
+
 def reads(reading: Reading | None, data: Data) -> Reads | None:
     """Who reads a Python dataset's items, for the word about a training that waits for them."""
     if reading is not None:

@@ -92,7 +92,8 @@ class Items:
         given = list(items)
         collate = self._collate_fn
         try:
-            batch = collate(items) if collate is not None else require_torch("a batch").utils.data.default_collate(items)
+            default = require_torch("a batch").utils.data.default_collate
+            batch = default(items) if collate is None else collate(items)
         except Exception as error:
             if of_signal(error):
                 raise
@@ -102,9 +103,8 @@ class Items:
 
     def _items(self, ask: Ask) -> list[Any] | Failed:
         places = ask.ids if self._ids is None else [self._ids[id] for id in ask.ids]
-        together = getattr(self.dataset, "__getitems__", None)
-        if together:
-            return self._together(together, places, ask)
+        if _gives_together(self.dataset):
+            return self._together(self.dataset.__getitems__, places, ask)
         found = []
         for id, place in zip(ask.ids, places, strict=True):
             if ask.seed is not None:
@@ -124,15 +124,37 @@ class Items:
             return list(together([by_id[id] for id in ids]))
 
         try:
-            items = read(ask.ids) if ask.seed is None else _generators.together(ask.seed, ask.epoch, ask.ids, read, self._drew)
+            if ask.seed is None:
+                items = read(ask.ids)
+            else:
+                items = _generators.together(ask.seed, ask.epoch, ask.ids, read, self._drew)
         except Exception as error:
             if of_signal(error):
                 raise
-            return Failed(ask.number, None, error)
+            return self._blamed(read, ask, error)
         if len(items) == len(places):
             return items
-        words = f"dataset.__getitems__ returned {len(items)} items for {len(places)} indices: it must return one an index, in order"
+        words = f"dataset.__getitems__ returned {len(items)} items for {len(places)} indices: it must return one an index"
         return Failed(ask.number, None, SampleError(words))
+
+    def _blamed(self, read: Callable[[list[int]], list[Any]], ask: Ask, error: Exception) -> Failed:
+        """The item for which ``__getitems__`` raised, found by asking for each alone."""
+        for id in ask.ids:
+            try:
+                read([id])
+            except Exception as own:
+                return Failed(ask.number, id, own)
+        made = SampleError(f"dataset.__getitems__ raised {type(error).__name__}: {error}")
+        made.__cause__ = error
+        return Failed(ask.number, None, made)
+
+
+def _gives_together(dataset: Any) -> bool:
+    """Whether a dataset has a ``__getitems__`` of its own: torch's ``Subset`` has one for whatever it is a part of."""
+    subset = require_torch("a batch").utils.data.Subset
+    while type(dataset) is subset:
+        dataset = dataset.dataset
+    return callable(getattr(dataset, "__getitems__", None))
 
 
 def _why(ids: list[int], items: list[Any], error: Exception) -> Exception:
@@ -353,8 +375,8 @@ class Batches:
             words = str(error)
             if words.startswith("DataLoader timed out"):
                 raise TimeoutError(
-                    f"no batch came within timeout={self._reading.timeout:g} s: the dataset is slower than that; raise timeout, "
-                    "or num_workers"
+                    f"no batch came within timeout={self._reading.timeout:g} s: the dataset is slower than that; raise "
+                    "timeout, or num_workers"
                 ) from None
             self._give_up()
             # Of a loader that another thread has closed that is the reason.
@@ -362,8 +384,8 @@ class Batches:
             if of_signal(error):
                 raise
             raise SourceError(
-                f"a worker process ended: {words}. If the system killed it for its memory, use a smaller num_workers; if "
-                "the dataset's code ended it, mend that"
+                f"a worker process ended: {words}. If the system killed it for its memory, use a smaller num_workers; "
+                "if the dataset's code ended it, mend that"
             ) from error
         except BaseException:
             self._give_up()
