@@ -275,7 +275,9 @@ def test_it_is_loss_fed_by_a_few_lines_more(name, workers, recwarn):
     assert loader.stats()["scores_total"] == DELIVERED[name], "every delivered sample is scored"
     assert loader.epoch_report()["weight_max"] > 1.001, "and by scores it was drawn"
     assert loader._account.uses.weight_read, "its weights went into the loss"
-    assert [str(w.message) for w in recwarn if issubclass(w.category, lf.TrainingWarning)] == []
+    # On a busy machine a training may wait for its workers, and is told.
+    told = [str(w.message) for w in recwarn if issubclass(w.category, lf.TrainingWarning)]
+    assert [words for words in told if not words.startswith("training waited")] == []
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -433,7 +433,7 @@ def test_a_batch_that_is_late_may_still_come_from_workers():
 @pytest.mark.parametrize("workers,says", [(0, "num_workers=4"), (2, "num_workers=4 reads more"), (1, "num_workers=2")])
 def test_a_training_that_starves_is_told_once_within_twenty_batches(workers, says):
     def make(i):
-        time.sleep(0.02)
+        time.sleep(0.06)
         return i
 
     loader = lf.Loader(Made(make, 400), 2, num_workers=workers)
@@ -442,7 +442,7 @@ def test_a_training_that_starves_is_told_once_within_twenty_batches(workers, say
         warnings.simplefilter("always")
         for number, _ in enumerate(loader):
             told += [number for w in caught[len(told) :] if issubclass(w.category, lf.TrainingWarning)]
-            if number > 60:
+            if number > 25:
                 break
     assert len(told) == 1 and told[0] <= 20
     assert "items of Made" in str(caught[-1].message) and says in str(caught[-1].message)

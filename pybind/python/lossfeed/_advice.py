@@ -17,7 +17,7 @@ _SCORED_POLICIES = tuple(name for name, _, _, by_score in cache_policies() if by
 
 
 #: A wait for a Python dataset's items that is worth a word: in seconds, and as a share of the time.
-SLOW_S, SLOW_SHARE = 0.25, 0.2
+SLOW_S, SLOW_SHARE = 1.0, 0.2
 #: When it is looked at: after so many batches, and every so many seconds.
 LOOK_BATCHES, LOOK_S = 20, 5.0
 
