@@ -349,7 +349,14 @@ class Batches:
     def _read(self, taken: _native.Taken, seed: int) -> None:
         if self._reading.workers:
             with self._lock:
-                self._read_by_workers(taken, seed)
+                try:
+                    self._read_by_workers(taken, seed)
+                except RuntimeError as error:
+                    # torch raises of a dead worker by a signal's handler, in the middle of whatever runs then.
+                    if not str(error).startswith("DataLoader worker"):
+                        raise
+                    self._give_up()
+                    raise _died(error) from error
             return
         ask, own = _ask(taken, None if self._reading.workers == 0 else seed)
         with contextlib.nullcontext() if ask.seed is None else _generators.kept():
@@ -383,10 +390,7 @@ class Batches:
             self._pass.asks()
             if of_signal(error):
                 raise
-            raise SourceError(
-                f"a worker process ended: {words}. If the system killed it for its memory, use a smaller num_workers; "
-                "if the dataset's code ended it, mend that"
-            ) from error
+            raise _died(error) from error
         except BaseException:
             self._give_up()
             raise
@@ -418,6 +422,13 @@ class Batches:
         inner, self._inner = self._inner, None
         if inner is not None and inner is not self._reading.lasting():
             end_workers(inner, _LEAVE_S)
+
+
+def _died(error: Exception) -> SourceError:
+    return SourceError(
+        f"a worker process ended: {error}. If the system killed it for its memory, use a smaller num_workers; if the "
+        "dataset's code ended it, mend that"
+    )
 
 
 def _own(taken: _native.Taken) -> tuple[Any, Any]:
