@@ -6,6 +6,7 @@ import gc
 import hashlib
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import threading
@@ -18,6 +19,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler, get_worker_info
 
 import lossfeed as lf
+from lossfeed._advice import Reads, Uses
+from lossfeed._augmentation import _alike
 
 N = 24
 
@@ -448,8 +451,22 @@ def test_a_training_that_starves_is_told_once_within_twenty_batches(workers, say
     assert "items of Made" in str(caught[-1].message) and says in str(caught[-1].message)
 
 
-def test_a_training_that_computes_is_not_told():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", lf.TrainingWarning)
-        for _ in lf.Loader(Made(lambda i: i, 400), 8, num_workers=1, persistent_workers=True):
-            time.sleep(0.02)
+def test_a_training_is_told_by_the_share_and_the_seconds_of_its_waits():
+    def told(source_s, waited_s, busy_s, processes):
+        uses = Uses("uniform", "uniform", False, Reads("Made", processes))
+        stats = {"wait_source_us_total": source_s * 1e6, "wait_us_total": waited_s * 1e6, "busy_us_total": busy_s * 1e6}
+        return uses._waits_for(stats)
+
+    assert told(0.9, 0.9, 0.1, 0) is None, "less than a second"
+    assert told(1.9, 1.9, 8.1, 0) is None, "less than a fifth"
+    assert "waited for 50% of the last 4.0 s for items of Made" in told(2.0, 2.0, 2.0, 0)
+    assert "num_workers=4 reads them in 4 processes" in told(2.0, 2.0, 2.0, 0)
+    assert "3 worker processes read: num_workers=6" in told(2.0, 2.0, 2.0, 3)
+
+
+def test_equal_items_whose_pickles_differ_are_no_random_draws():
+    shared, texts = "ab" * 3, ["ab" * 3, "".join(["ab"] * 3)]
+    first = Found(torch.ones(2, 4), [shared, shared])
+    again = Found(torch.ones(2, 4), [texts[0], texts[1]])
+    assert pickle.dumps(first) != pickle.dumps(again) and _alike(first, again)
+    assert not _alike(first, Found(torch.zeros(2, 4), [shared, shared]))

@@ -321,8 +321,8 @@ impl Engine {
         }
     }
 
-    /// The consumer asks for a batch of pass `iteration` whose samples somebody else reads, by the ids of batches that
-    /// were taken before.
+    /// The consumer asks for a batch of pass `iteration` whose samples are read outside of the engine, by the ids of
+    /// batches that were taken before.
     pub fn asks(&self, iteration: u64) -> Result<()> {
         self.usable()?;
         self.ask(iteration).map(drop)

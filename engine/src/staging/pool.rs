@@ -200,7 +200,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether that slot is in this state; never in a child process.
+    /// True if that slot is in this state; false in a child process.
     pub(super) fn is(&self, index: u32, state: SlotState) -> bool {
         !self.forked() && self.inside.lock().ring.is(index, state)
     }

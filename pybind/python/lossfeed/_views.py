@@ -254,7 +254,7 @@ def _called(keyword: str, function: Callable[[Any], Any], given: Any) -> Any:
         return function(given)
     except StopIteration as end:
         raise RuntimeError(
-            f"{keyword}={named(function)} raised StopIteration: an iterator that it asks is exhausted; begin that anew, or "
+            f"{keyword}={named(function)} raised StopIteration: an iterator that it asks is exhausted; begin it again, or "
             "give next() a default"
         ) from end
 

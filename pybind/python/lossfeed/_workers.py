@@ -180,8 +180,8 @@ def _why(ids: list[int], items: list[Any], error: Exception) -> Exception:
 class _Start:
     """What a worker process does first."""
 
-    def __init__(self, items: Items, init_fn: Callable[[int], Any] | None) -> None:
-        self._dataset_of, self._init_fn = items, init_fn
+    def __init__(self, init_fn: Callable[[int], Any] | None) -> None:
+        self._init_fn = init_fn
 
     def __call__(self, number: int) -> None:
         as_worker()
@@ -213,7 +213,7 @@ class Reading:
         torch = require_torch("worker processes")
         if self._loader is None:
             self._plan = _Plan()
-            start = _Start(self.items, self._settings.get("worker_init_fn"))
+            start = _Start(self._settings.get("worker_init_fn"))
             settings = self._settings | {"worker_init_fn": start, "collate_fn": operator.itemgetter(0)}
             with _without_advice():
                 self._loader = torch.utils.data.DataLoader(
