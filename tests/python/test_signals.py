@@ -372,6 +372,6 @@ def test_words_that_are_no_utf_8_are_one_samples(workers):
     keywords = {"num_workers": workers, "framework": "numpy", "stats": False}
     with lf.Loader(Named(), BATCH, on_error="skip", **keywords) as loader:
         assert sum(len(batch) for batch in loader) == SAMPLES - 2
-        assert [bad["id"] for bad in loader.bad_samples()] == [9, 14]
+        assert sorted(bad["id"] for bad in loader.bad_samples()) == [9, 14]
     with lf.Loader(Named(), BATCH, **keywords) as loader, pytest.raises(lf.SampleError, match=r"\\udcff\.jpg"):
         list(loader)

@@ -8,7 +8,7 @@ import warnings
 import weakref
 from typing import Any, Callable, Iterable, Mapping
 
-from . import _closing, _exchange, _given, _keywords, _making, _native, _opened, _readers, _states, _streams, _words
+from . import _closing, _exchange, _given, _keywords, _making, _native, _opened, _readers, _reading, _states, _streams, _words
 from ._asked import Asked, Keywords
 from ._batch import Batch
 from ._errors import Error, ResumeWarning
@@ -469,8 +469,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             return []
         self._account.close()
         left = engine.close(seconds)
-        if self._line.reading is not None:
-            self._line.reading.end()
+        _reading.end(self._line.reading, self._data, self._opened)
         if not left:
             self._closing = None
             _closing.live.discard(self)

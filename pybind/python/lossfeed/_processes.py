@@ -7,6 +7,7 @@ read an item: a handle that the dataset opens when it is first read is opened in
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing
 import multiprocessing.util
 import os
@@ -27,6 +28,7 @@ from ._errors import SourceError, UsageError
 from ._memory import torch_loaded
 from ._process import Process
 from ._resize import Resize
+from ._signals import kept_while
 from ._structure import Structure
 
 #: How often a process looks whether its parent is still there, in seconds.
@@ -74,6 +76,7 @@ def structure_of(dataset: Any, how: tuple[Any, ...]) -> Structure | None:
         raise SourceError(str(died)) from None
     finally:
         _kill([worker], Process())
+        worker.close()
     if isinstance(hello, BaseException):
         raise hello from hello.__dict__.pop("_cause", None)
     found: Structure = hello
@@ -110,7 +113,9 @@ class Processes:
         self.count = count
         how = (mode, resize, True, varying, target, whole)
         self._workers = [_Worker(dataset, how, number, count, start) for number in range(count)]
-        weakref.finalize(self, _kill, self._workers, self._process).atexit = False
+        #: For whoever does not call :meth:`end`. It waits for nothing: a Ctrl-C that falls into a finalizer is lost.
+        self._forgotten = weakref.finalize(self, _kill, self._workers, self._process, 0.0)
+        self._forgotten.atexit = False
         _all.add(self)
         self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
         for worker in self._workers:
@@ -125,6 +130,14 @@ class Processes:
             self.structure: Structure = hello
             self._idle.put(worker)
         _readers.watch(self)
+
+    def end(self) -> None:
+        """Ends the processes. Nothing can be read any more."""
+        _kill(self._workers, self._process)
+        if self._process.is_this() and not self.reading and self._forgotten.detach():
+            _all.discard(self)
+            for worker in self._workers:
+                worker.close()
 
     def __call__(self, ids: list[int]) -> list[Any]:
         """As :meth:`Adaptor.__call__`. Takes one process that is free and as many more as there are items for."""
@@ -185,7 +198,7 @@ class _Worker:
         self.process = context.Process(
             target=_work, args=(theirs, dataset, how, number, count, start), name=f"lossfeed-{number}", daemon=True
         )
-        with warnings.catch_warnings():
+        with kept_while(forking=context.get_start_method() == "fork"), warnings.catch_warnings():
             # Python warns of forks beside threads; what the child runs is the dataset alone.
             warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
             self.process.start()
@@ -240,6 +253,13 @@ class _Worker:
 
         threading.Thread(target=run, name=f"{self.process.name}-answers", daemon=True).start()
 
+    def close(self) -> None:
+        """Gives its file descriptors back, once it has ended."""
+        with contextlib.suppress(ValueError):  # it has not: the system is slow to end it
+            self.process.close()
+        if self._received is None:
+            self._connection.close()
+
     def _ended(self) -> None:
         if self._received is not None:
             self._received.put((None, None))
@@ -256,13 +276,14 @@ class _Worker:
         )
 
 
-def _kill(workers: list[_Worker], made_by: Process) -> None:
+def _kill(workers: list[_Worker], made_by: Process, wait_s: float = 1.0) -> None:
     if not made_by.is_this():
         return
     for worker in workers:
         worker.process.kill()
-    for worker in workers:
-        worker.process.join(1.0)
+    if wait_s:
+        for worker in workers:
+            worker.process.join(wait_s)
 
 
 def _fatal(error: BaseException) -> tuple[str, BaseException, bool]:

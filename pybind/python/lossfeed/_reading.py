@@ -77,6 +77,16 @@ def for_engine(asked: SimpleNamespace, data: Data, framework: str) -> tuple[Data
     return data, changed
 
 
+def end(reading: Reading | None, data: Data, opened: Data | None) -> None:
+    """Ends the worker processes that a loader started, and none of a dataset that it was given."""
+    if reading is not None:
+        reading.end()
+    given = opened._adaptors if opened is not None else []
+    for adaptor in data._adaptors:
+        if isinstance(adaptor, Processes) and adaptor not in given:
+            adaptor.end()
+
+
 def tell_threads(data: Data, threads: int) -> None:
     """What "auto" does where the engine's threads read."""
     words = "num_workers='auto': %d loader threads to begin with read %s, as many as the run needs later"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from typing import Any
+import signal
+import threading
+from typing import Any, Iterator
 
 
 def of_signal(error: BaseException) -> bool:
@@ -29,3 +32,23 @@ def _positional(frame: Any) -> list[Any]:
         rest = values.get(names[code.co_argcount + code.co_kwonlyargcount])
         given += rest if isinstance(rest, tuple) else ()
     return given
+
+
+@contextlib.contextmanager
+def kept_while(forking: bool) -> Iterator[None]:
+    """Keeps Ctrl-C and SIGTERM until processes are forked. Python runs functions of its own behind each fork (of logging,
+    for one), and what a handler raises in these is printed and lost."""
+    handlers: dict[int, Any] = {}
+    came: list[int] = []
+    if forking and threading.current_thread() is threading.main_thread():
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import multiprocessing
 import operator
 import os
 import threading
@@ -24,7 +25,7 @@ from ._errors import SampleError, SourceError, TimeoutError
 from ._memory import require_torch, to_torch
 from ._process import Process
 from ._processes import as_worker, portable
-from ._signals import of_signal
+from ._signals import kept_while, of_signal
 from ._structure import Structure
 from ._views import Fields, of_batch
 
@@ -225,7 +226,8 @@ class Reading:
                 )
         self._loader.generator.manual_seed(seed & (2**63 - 1))
         self._plan.asks = asks
-        with _without_advice():
+        context = self._loader.multiprocessing_context or multiprocessing
+        with kept_while(forking=bool(self.workers) and context.get_start_method() == "fork"), _without_advice():
             made = iter(self._loader)
         _iterators.add(made)
         return made
