@@ -1,6 +1,7 @@
 """Worker processes behind a Python dataset: the same rows, the dataset's own exceptions, and an end that is never
 late."""
 
+import multiprocessing
 import os
 import random
 import signal
@@ -48,10 +49,14 @@ class Fails(torch.utils.data.Dataset):
 
 
 def gone(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        multiprocessing.active_children()  # reaps those that have ended
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.01)
     return False
 
 

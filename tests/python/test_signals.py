@@ -5,7 +5,9 @@ import functools
 import logging
 import os
 import signal
+import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -375,3 +377,22 @@ def test_words_that_are_no_utf_8_are_one_samples(workers):
         assert sorted(bad["id"] for bad in loader.bad_samples()) == [9, 14]
     with lf.Loader(Named(), BATCH, **keywords) as loader, pytest.raises(lf.SampleError, match=r"\\udcff\.jpg"):
         list(loader)
+
+
+@pytest.mark.parametrize("cache", [None, 4096])
+def test_ctrl_c_while_processes_are_forked_is_raised(cache):
+    # Python runs hooks behind a fork, and what a signal's handler raises in one of them is printed and lost.
+    script = f"""
+    import os, signal, numpy as np, lossfeed as lf
+    class Items:
+        def __len__(self): return 8
+        def __getitem__(self, i): return np.float32(i), i
+    os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        next(iter(lf.Loader(Items(), 2, num_workers=2, cache={cache}, stats=False)))
+    except KeyboardInterrupt:
+        print("raised", flush=True)
+        os._exit(0)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "raised\n" and "ignored" not in done.stderr, done.stderr
