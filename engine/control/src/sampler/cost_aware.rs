@@ -21,7 +21,7 @@ pub struct CostAware {
     /// What fetching a sample costs, in uses of a resident; at least 1. 1 ignores the cache; the chances of residents
     /// rise with its square root, and with them the variance. Default 100, with which CIFAR-10 without augmentation was
     /// learnt nearly as well as by `uniform`, at a third of its fetches. With augmentation that loses 2 points or
-    /// more, and 16 a tenth of one (README): there `replay` does better.
+    /// more, and 16 a tenth of one (`benches/README.md`): there `replay` does better.
     pub kappa: f32,
     /// The part of the draws that may miss, above 0 and at most 1: each epoch κ is then the one with which so many do,
     /// or 1 if fewer would anyway. `None`: as `kappa` says.
