@@ -2,27 +2,26 @@
 
 mod read;
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use lossfeed_control::Result;
 use lossfeed_control::jobs::{
-    CacheSystem, Order, READINGS, Ran, Resources, Rules, SCORED_HITS, TraceFormat, Workload, assign, simulate,
+    CacheSystem, Order, READINGS, Ran, Resources, Rules, SCORED_HITS, Workload, assign, simulate,
 };
 use serde::Serialize;
 
 use crate::args::JobsArgs;
 use crate::parallel::in_parallel;
 use crate::term;
-use read::{Beside, read};
+use read::{rates, read, trace};
 
 /// What SiloD's small cluster has for each of its eight GPUs: 2 TB and 200 MB/s.
 const CACHE_BYTES_A_GPU: f64 = 250e9;
 const BANDWIDTH_A_GPU: f64 = 25e6;
 
 /// The JSON document: `{"gpus", "cache_bytes", "bandwidth_bytes_per_s", "scored", "seed", "assumed", "traces": [{"trace",
-/// "format", "jobs", "left_out": {reason: jobs}}…], "runs": [{"trace", "order", "cache", "jobs", "mean_completion_s",
+/// "jobs"}…], "runs": [{"trace", "order", "cache", "jobs", "mean_completion_s",
 /// "makespan_s", "read_bytes", "fetched_bytes"}…]}`.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -40,10 +39,7 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Trace {
     trace: String,
-    format: &'static str,
     jobs: usize,
-    /// Jobs of the file that were not run, by the reason.
-    left_out: BTreeMap<&'static str, usize>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -87,23 +83,21 @@ fn report(args: &JobsArgs) -> Result<Report> {
         cache_bytes: args.cache_bytes.map_or(CACHE_BYTES_A_GPU * gpus, |bytes| bytes as f64),
         bandwidth_bytes_per_s: args.bandwidth.map_or(BANDWIDTH_A_GPU * gpus, |bytes| bytes as f64),
     };
-    let beside = Beside::of(args)?;
+    let rates = rates(args)?;
     // The number of a trace is part of its seed, so the order in which they were named must not count.
     let mut paths: Vec<&PathBuf> = args.trace.iter().collect();
     paths.sort();
     let workload = |(number, path): (usize, &&PathBuf)| {
         read(path, |text| {
-            let trace = beside.trace(text)?;
             let seed = args.seed.wrapping_add(number as u64);
-            let (datasets, jobs) = assign(&trace.jobs, &beside.throughputs, args.scored, seed)?;
-            let (format, left_out) = (trace.format, trace.left_out);
-            let told = Trace { trace: path.display().to_string(), format: format.name(), jobs: jobs.len(), left_out };
-            Ok((Workload::new(args.gpus, resources, datasets, jobs)?, format, told))
+            let (datasets, jobs) = assign(&trace(text, args)?, &rates, args.scored, seed)?;
+            let told = Trace { trace: path.display().to_string(), jobs: jobs.len() };
+            Ok((Workload::new(args.gpus, resources, datasets, jobs)?, told))
         })
     };
     let found = paths.iter().enumerate().map(workload).collect::<Result<Vec<_>>>()?;
-    let assumed = assumed(args.scored, found.iter().any(|(_, format, _)| *format != TraceFormat::Gavel));
-    let (workloads, traces): (Vec<_>, Vec<_>) = found.into_iter().map(|(work, _, told)| (work, told)).unzip();
+    let assumed = assumed(args.scored);
+    let (workloads, traces): (Vec<_>, Vec<_>) = found.into_iter().unzip();
     let mut wanted = Vec::new();
     for &order in &args.order {
         for &cache in &args.cache {
@@ -136,22 +130,16 @@ fn sum_up(trace: String, rules: Rules, workload: &Workload, ran: &[Ran]) -> Run 
     }
 }
 
-fn assumed(scored: f64, logged: bool) -> String {
+fn assumed(scored: f64) -> String {
     let reading = |reading: &lossfeed_control::jobs::Reading| {
         format!("{} ({:.2} TB, {:.0} MB/s a GPU)", reading.name, reading.bytes / 1e12, reading.bytes_per_s_a_gpu / 1e6)
     };
     let readings: Vec<_> = READINGS.iter().map(reading).collect();
     let (part, hits) = SCORED_HITS;
-    let logged = if logged {
-        " Of Philly, Helios and PAI every job that asked for GPUs is taken to read, and to run, if it never waits, as \
-         long as it ran there. PAI's parts of GPUs are rounded up."
-    } else {
-        ""
-    };
     format!(
         "Traces do not say what a job reads. Drawn by seed, a dataset for each job: {}. {:.0} % of the jobs choose \
          samples by scores: with {:.0} % of the dataset cached they hit {:.0} % (lossfeed's cost-aware sampler on \
-         CIFAR-10), but LRU as on plain epochs. A job's first epoch hits nothing.{logged}",
+         CIFAR-10), but LRU as on plain epochs. A job's first epoch hits nothing.",
         readings.join(", "),
         100.0 * scored,
         100.0 * part,
@@ -180,10 +168,6 @@ fn print(report: &Report, args: &JobsArgs, out: &mut impl Write) -> io::Result<i
         writeln!(out, "{order:<8} {cache:<7} {completion:>13.2} {makespan:>11.1} {:>11.1} {hit:>6.1}", fetched / 1e12)?;
     }
     writeln!(out, "completion: mean over all jobs, from arrival to end. makespan: mean over traces.")?;
-    for Trace { trace, left_out, .. } in report.traces.iter().filter(|trace| !trace.left_out.is_empty()) {
-        let why: Vec<_> = left_out.iter().map(|(why, count)| format!("{count} {why}")).collect();
-        writeln!(out, "left out of {}: {}.", lossfeed_control::printable(trace), why.join(", "))?;
-    }
     writeln!(out, "{}", report.assumed)?;
     out.flush()?;
     Ok(0)

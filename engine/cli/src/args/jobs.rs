@@ -34,16 +34,12 @@ pub struct FormsArgs {
 /// `lossfeed jobs`.
 #[derive(Debug, Clone, Args)]
 pub struct JobsArgs {
-    /// Logs of clusters, comma-separated, each told by how it begins: Gavel's traces, Philly's cluster_job_log, Helios'
-    /// cluster_log.csv, PAI's pai_task_table.csv. They are taken in the order of their names, in whichever they are given
+    /// Gavel's traces, comma-separated. They are taken in the order of their names, in whichever they are given
     #[arg(long, value_name = "LIST", value_delimiter = ',', required = true)]
     pub trace: Vec<std::path::PathBuf>,
     /// Gavel's simulation_throughputs.json: how long the steps take that its traces count
     #[arg(long, value_name = "FILE")]
-    pub throughputs: Option<std::path::PathBuf>,
-    /// PAI's pai_job_table.csv: when jobs were submitted. Without it they come when they began
-    #[arg(long, value_name = "FILE")]
-    pub pai_jobs: Option<std::path::PathBuf>,
+    pub throughputs: std::path::PathBuf,
     /// Only the first N jobs of each trace, by when they came
     #[arg(long, value_name = "N", value_parser = first)]
     pub first: Option<usize>,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use lossfeed_control::jobs::{JobTrace, Length, PaiJobs, Throughputs, parse_pai_jobs, parse_trace};
+use lossfeed_control::jobs::{Throughputs, TraceJob, parse_trace};
 use lossfeed_control::{Error, Result};
 
 use crate::args::JobsArgs;
@@ -12,36 +12,19 @@ use crate::args::JobsArgs;
 /// A larger file is no trace of jobs.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// What is asked for beside the traces.
-#[derive(Debug)]
-pub(super) struct Beside {
-    /// Empty if none were given.
-    pub(super) throughputs: Throughputs,
-    submitted: Option<PaiJobs>,
-    first: Option<usize>,
+/// Steps a second of the kinds of job, as `--throughputs` has them.
+pub(super) fn rates(args: &JobsArgs) -> Result<Throughputs> {
+    read(&args.throughputs, |text| throughputs(text, &args.gpu))
 }
 
-impl Beside {
-    pub(super) fn of(args: &JobsArgs) -> Result<Self> {
-        let throughputs = args.throughputs.as_deref();
-        let throughputs = throughputs
-            .map(|path| read(path, |text| self::throughputs(text, &args.gpu)))
-            .transpose()?
-            .unwrap_or_default();
-        let submitted = args.pai_jobs.as_deref().map(|path| read(path, parse_pai_jobs)).transpose()?;
-        Ok(Self { throughputs, submitted, first: args.first })
+/// The jobs of a trace, the first `--first` of them by when they come.
+pub(super) fn trace(text: &str, args: &JobsArgs) -> Result<Vec<TraceJob>> {
+    let mut jobs = parse_trace(text)?;
+    if let Some(first) = args.first {
+        jobs.sort_by(|a, b| a.arrives_s.total_cmp(&b.arrives_s));
+        jobs.truncate(first);
     }
-    pub(super) fn trace(&self, text: &str) -> Result<JobTrace> {
-        let mut trace = parse_trace(text, self.submitted.as_ref())?;
-        if self.throughputs.is_empty() && trace.jobs.iter().any(|job| matches!(job.length, Length::Steps(_))) {
-            return Err(Error::settings("it counts steps: give --throughputs, which says how long they take"));
-        }
-        if let Some(first) = self.first {
-            trace.jobs.sort_by(|a, b| a.arrives_s.total_cmp(&b.arrives_s));
-            trace.jobs.truncate(first);
-        }
-        Ok(trace)
-    }
+    Ok(jobs)
 }
 
 /// What `of` makes of a file; its name is in every error.

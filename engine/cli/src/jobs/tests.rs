@@ -99,53 +99,8 @@ fn bad_files_are_refused_with_the_line() {
 }
 
 #[test]
-fn other_clusters_logs_need_no_throughputs_and_tell_what_is_left_out() {
-    let folder = tempfile::tempdir().unwrap();
-    let helios = "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n\
-        1,u,v,4,1,1,COMPLETED,2020-06-09 00:00:00,2020-06-09 00:00:00,2020-06-09 01:00:00,3600,0\n\
-        2,u,v,0,1,1,COMPLETED,2020-06-09 00:00:00,2020-06-09 00:00:00,2020-06-09 01:00:00,3600,0\n\
-        3,u,v,1,1,1,FAILED,2020-06-09 00:00:10,2020-06-09 00:00:00,2020-06-09 01:00:00,7200,0\n";
-    let pai = "b,worker,2.0,Terminated,100.0,4000.0,,,50.0,T4\nc,worker,2.0,Failed,90.0,95.0,,,200.0,T4\n";
-    let philly = r#"[{"status": "Pass", "vc": "v", "jobid": "p", "user": "u", "submitted_time": "2017-10-07 01:00:00",
-        "attempts": [{"start_time": "2017-10-07 01:10:00", "end_time": "2017-10-07 02:10:00",
-        "detail": [{"ip": "m1", "gpus": ["gpu0", "gpu1"]}]}]}]"#;
-    let path = |name: &str| folder.path().join(name);
-    for (name, text) in [("cluster_log.csv", helios), ("cluster_job_log", philly), ("pai_task_table.csv", pai)] {
-        std::fs::write(path(name), text).unwrap();
-    }
-    std::fs::write(path("pai_job_table.csv"), "b,i,u,Terminated,50.0,\nc,i,u,Failed,,\n").unwrap();
-    let given = |more: &[&str]| {
-        let traces =
-            ["cluster_log.csv", "pai_task_table.csv", "cluster_job_log"].map(|name| path(name).display().to_string());
-        let given =
-            ["lossfeed", "jobs", "--trace", &traces.join(","), "--gpus", "4", "--order", "fifo", "--cache", "ours"];
-        match crate::args::Cli::parse_from(given.iter().chain(more)).command {
-            crate::args::Command::Jobs(args) => args,
-            other => panic!("{other:?}"),
-        }
-    };
-    let told = |args: JobsArgs| {
-        let mut out = Vec::new();
-        print(&report(&args).unwrap(), &args, &mut out).unwrap();
-        String::from_utf8(out).unwrap()
-    };
-    let text = told(given(&[]));
-    assert!(text.contains("cluster_log.csv: 1 without a GPU."), "{text}");
-    assert!(text.contains("PAI's parts of GPUs are rounded up."), "{text}");
-    let json: serde_json::Value = serde_json::from_str(&told(given(&["--json"]))).unwrap();
-    let rows: Vec<_> =
-        json["traces"].as_array().unwrap().iter().map(|t| (t["format"].clone(), t["jobs"].clone())).collect();
-    assert_eq!(rows, [("philly".into(), 1.into()), ("helios".into(), 2.into()), ("pai".into(), 2.into())]);
-    assert!(json["runs"][1]["makespan_s"].as_f64().unwrap() >= 7200.0);
-    let first: serde_json::Value = serde_json::from_str(&told(given(&["--json", "--first", "1"]))).unwrap();
-    assert_eq!(first["traces"][1]["jobs"], 1);
-    let table = path("pai_job_table.csv").display().to_string();
-    let text = told(given(&["--pai-jobs", &table]));
-    assert!(text.contains("pai_task_table.csv: 1 not in the table of jobs"), "{text}");
-    let tables = Some(path("pai_task_table.csv"));
-    let error = report(&JobsArgs { pai_jobs: tables, ..given(&[]) }).unwrap_err().to_string();
-    assert!(error.contains("line 1: 10 columns"), "{error}");
-    std::fs::write(path("cluster_log.csv"), TRACE).unwrap();
-    let error = report(&given(&[])).unwrap_err().to_string();
-    assert!(error.contains("cluster_log.csv") && error.contains("give --throughputs"), "{error}");
+fn only_the_first_jobs_are_taken_if_so_many_are_asked_for() {
+    let folder = folder(TRACE, RATES);
+    let report = report(&args(folder.path(), &["--first", "2"])).unwrap();
+    assert_eq!(report.traces[0].jobs, 2);
 }

@@ -32,8 +32,7 @@ pub(super) fn check(folder: &Path) -> Result<Vec<Checked>> {
     }
     let found = completions(&JobsArgs {
         trace: traces,
-        throughputs: Some(throughputs),
-        pai_jobs: None,
+        throughputs,
         first: None,
         gpu: "v100".to_owned(),
         order: ORDERS.to_vec(),

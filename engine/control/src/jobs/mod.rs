@@ -9,27 +9,21 @@
 //! divides it so that the least is left to be fetched, and both ways of sharing build on it: [`in_order`] gives the
 //! link to the first who asks, [`max_min`] lets nobody fall behind. [`by_aiv`] is iCACHE's way instead.
 //!
-//! [`simulate`] runs a list of jobs through a cluster that divides both in one of several systems' ways. The lists come
-//! from the logs of clusters, as Gavel, Philly, Helios and PAI write them ([`parse_trace`]).
+//! [`simulate`] runs a list of jobs through a cluster that divides both in one of several systems' ways. The lists are
+//! Gavel's traces ([`parse_trace`]).
 
 mod aiv;
 mod assign;
 mod cache_system;
 mod curve;
-mod date;
 mod dlcache;
 mod form;
 mod gavel;
-mod helios;
 mod link;
-mod pai;
-mod parse;
-mod philly;
 mod rules;
 mod schedule;
 mod share;
 mod simulate;
-mod trace;
 mod workload;
 
 pub use aiv::{BENEFIT_MIN, PROBE_BATCHES, aggregated, benefit, by_aiv, expected_benefits};
@@ -38,13 +32,10 @@ pub use cache_system::lru_hits;
 pub use curve::HitCurve;
 pub use dlcache::{Loading, NodeView, Placement, place, placement_scores, workers};
 pub use form::{Form, Forms, Means, Samples, choose_forms};
-pub use gavel::Throughputs;
-pub use pai::{PaiJobs, parse_pai_jobs};
-pub use parse::parse_trace;
+pub use gavel::{Throughputs, TraceJob, parse_trace};
 pub use rules::{CACHE_SYSTEMS, CacheSystem, ORDERS, Order, Rules};
 pub use share::{Allocation, cache_for, equal_split, in_order, max_min, rate};
 pub use simulate::{Moment, Ran, simulate};
-pub use trace::{JobTrace, Length, TraceFormat, TraceJob};
 pub use workload::{Reads, Submitted, Workload};
 
 use serde::{Deserialize, Serialize};
