@@ -93,6 +93,27 @@ uint64_t digest(const void* from, size_t bytes) {
     return sum;
 }
 
+// Whether words that the device is handed hold an address of the host at which it reads nothing.
+bool name_unseen(const void* words, size_t bytes) {
+    if (host_addresses) return false;
+    std::lock_guard<std::mutex> guard(memory::lock());
+    for (size_t i = 0; i + 8 <= bytes; i += 8) {
+        void* word;
+        memcpy(&word, (const char*)words + i, 8);
+        const memory::Host* range = memory::pinned(word, 1);
+        if (range && !range->allocated) return true;
+    }
+    return false;
+}
+// The context is lost when the stream comes to it.
+int unseen(const std::string& name, void* stream) {
+    bool given = streams::give((uint64_t)stream, [=] {
+        launch_failed = true;
+        violation(name + ": an address of the host that the device does not read");
+    });
+    return given ? OK : INVALID_HANDLE;
+}
+
 } // namespace
 
 // ---- the tests' own side ------------------------------------------------------------------------
@@ -409,6 +430,7 @@ EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
     ENTER(true);
     UNCAPTURABLE;
     ends_captures(__func__);
+    if (name_unseen(from, bytes)) return unseen(__func__, nullptr);
     int code = copy_in(__func__, to, from, bytes, 0, false);
     if (code == OK) streams::synchronize(0);
     return code;
@@ -428,6 +450,7 @@ EXPORT int cuMemcpyBatchAsync(uint64_t* to, uint64_t* from, size_t* bytes, size_
     *failed = SIZE_MAX;
     if ((uint64_t)stream <= 1 || !count || attribute_count != 1 || starts[0] != 0 || attributes->source_order != 1 || attributes->flags)
         return INVALID_VALUE;
+    if (name_unseen(from, count * sizeof *from)) return unseen(__func__, stream);
     // Copies of one call have no order among themselves.
     std::vector<size_t> order(count);
     for (size_t i = 0; i < count; i++) order[i] = i;
@@ -437,18 +460,6 @@ EXPORT int cuMemcpyBatchAsync(uint64_t* to, uint64_t* from, size_t* bytes, size_
         std::swap(order[i - 1], order[(random >> 33) % i]);
     }
     for (size_t i : order) {
-        memory::lock().lock();
-        const memory::Host* range = memory::pinned((void*)from[i], bytes[i]);
-        bool unseen = range && !range->allocated && !host_addresses;
-        memory::lock().unlock();
-        if (unseen) {
-            // The call goes well, and the context is lost when the copy comes to it.
-            streams::give((uint64_t)stream, [] {
-                launch_failed = true;
-                violation("cuMemcpyBatchAsync: an address of the host that the device does not read");
-            });
-            return OK;
-        }
         if (int code = copy_in(__func__, to[i], (const void*)from[i], bytes[i], (uint64_t)stream, true)) {
             *failed = i;
             return code;
@@ -615,6 +626,7 @@ EXPORT int cuLaunchKernel(const void* function, unsigned grid, unsigned y, unsig
     auto& [name, entry] = *(const std::pair<const std::string, std::pair<Entry, size_t>>*)function;
     const char* from = (const char*)parameters[0];
     std::vector<char> arguments(from, from + entry.second);
+    if (name_unseen(arguments.data(), arguments.size())) return unseen(name, stream);
     dim3 block{block_x, block_y, 1};
     bool given = streams::give((uint64_t)stream, [=, &name = name, run = entry.first] {
         // One set of fibers: launches of different streams take turns.
