@@ -10,15 +10,19 @@ compiler is needed. Two releases, each for a reason:
   drivers refuse.
 * 12.9 makes the machine code, because 12.0 knows no GPU after 9.0. Drivers load the machine code of every release of
   their own major version and of older ones, so 525 and later load this; 13.0's would want 580.
+
+Images are stored compressed, by one version of zstd from PyPI: the same image is the same file, whoever builds it.
 """
 
 import ctypes
 import hashlib
+import importlib
 import subprocess
 import sys
 import venv
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
 PREBUILT = HERE / "prebuilt"
@@ -34,10 +38,38 @@ IMAGES = {
     "sm_80.cubin": ("12.9", "sm_80"),
     "lossfeed.ptx": ("12.0", "compute_75"),
 }
+ZSTANDARD = "zstandard==0.25.0"
 
 
 def source() -> bytes:
     return b"".join((HERE / "cuda" / name).read_bytes() for name in SOURCES)
+
+
+def install_package(directory: Path, package: str, place: Path) -> None:
+    """Installs a package of PyPI, without what it depends on, in `place`; pip itself comes below `directory`."""
+    python = directory / "pip" / "bin" / "python"
+    if not python.exists():
+        venv.create(directory / "pip", with_pip=True)
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--upgrade", "--target", place]
+    subprocess.run([*command, package], check=True)
+
+
+def zstandard(directory: Path) -> ModuleType:
+    """The compressor, installed below `directory` unless it is there."""
+    place = directory / f"{ZSTANDARD.replace('==', '-')}-{sys.implementation.cache_tag}"
+    if not place.exists():
+        install_package(directory, ZSTANDARD, place)
+    sys.path.insert(0, str(place))
+    return importlib.import_module("zstandard")
+
+
+def unpack(directory: Path, into: Path) -> list[Path]:
+    """Writes every image of prebuilt/, unpacked, to `into`."""
+    zstd, unpacked = zstandard(directory), []
+    for packed in sorted(PREBUILT.glob("*.zst")):
+        unpacked.append(into / packed.stem)
+        unpacked[-1].write_bytes(zstd.decompress(packed.read_bytes()))
+    return unpacked
 
 
 def install(directory: Path, release: str) -> Path:
@@ -45,11 +77,7 @@ def install(directory: Path, release: str) -> Path:
     place = directory / release
     name = "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
     if not (place / name).exists():
-        python = directory / "pip" / "bin" / "python"
-        if not python.exists():
-            venv.create(directory / "pip", with_pip=True)
-        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--upgrade", "--target", place]
-        subprocess.run([*command, PACKAGES[release]], check=True)
+        install_package(directory, PACKAGES[release], place)
     if not (place / name).exists():
         sys.exit(f"{PACKAGES[release]} holds no libnvrtc.so.12 for this platform; build on Linux, x86-64 or aarch64")
     return place / name
@@ -85,7 +113,7 @@ def compile_image(library: Path, text: bytes, target: str) -> bytes:
 
 
 def make(library: Path, name: str) -> bytes:
-    """The content of one file of prebuilt/. Each holds the digest of its sources."""
+    """An image. Each holds the digest of its sources."""
     text, target = source(), IMAGES[name][1]
     digest = hashlib.sha256(text).hexdigest()
     if name.endswith(".ptx"):
@@ -98,21 +126,27 @@ def make(library: Path, name: str) -> bytes:
 
 
 def build(directory: Path) -> None:
-    libraries = {release: install(directory, release) for release in PACKAGES}
+    libraries, zstd = {release: install(directory, release) for release in PACKAGES}, zstandard(directory)
     # In processes: two libraries of one name do not share one, and a compilation holds on to hundreds of megabytes.
     with ProcessPoolExecutor(2) as pool:
         made = {name: pool.submit(make, libraries[release], name) for name, (release, _) in IMAGES.items()}
+    store({name: image.result() for name, image in made.items()}, zstd)
+
+
+def store(images: dict[str, bytes], zstd: ModuleType) -> None:
+    """Writes prebuilt/ anew."""
     PREBUILT.mkdir(exist_ok=True)
     for old in PREBUILT.iterdir():
         old.unlink()
     sums = {}
-    for name, image in sorted(made.items()):
-        (PREBUILT / name).write_bytes(image.result())
-        sums[name] = hashlib.sha256(image.result()).hexdigest()
-        print(f"{name}: {len(image.result())} bytes")
+    for name, image in sorted(images.items()):
+        packed = zstd.ZstdCompressor(level=19, write_checksum=True).compress(image)
+        (PREBUILT / f"{name}.zst").write_bytes(packed)
+        sums[name] = hashlib.sha256(image).hexdigest()
+        print(f"{name}: {len(image)} bytes, {len(packed)} packed")
     digest = hashlib.sha256(source()).hexdigest()
     (PREBUILT / "lossfeed.sha256").write_text(digest)
-    # As `sha256sum --check` reads it.
+    # Of what is unpacked, as `sha256sum --check` reads it.
     (PREBUILT / "images.sha256").write_text("".join(f"{value}  {name}\n" for name, value in sums.items()))
     print(f"source {digest}")
 

@@ -20,14 +20,12 @@ import re
 import subprocess
 import sys
 import tempfile
-import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from build_ptx import HERE, install_package, unpack
 from machine_code import READS_PER_LOGIT, Cost, costs
 
-HERE = Path(__file__).resolve().parent
-PREBUILT = HERE / "prebuilt"
 TABLE = HERE / "machine_code.csv"
 MADE_BY = "# Made by: python3 kernels/check_ptx.py --write WORK_DIRECTORY"
 DISASSEMBLER = "nvidia-cuda-nvdisasm==13.2.78"
@@ -45,11 +43,7 @@ def tool(directory: Path, package: str, name: str) -> Path:
     """Unpacks the wheel (it has no dependencies that the program needs) and finds the program in it."""
     found = sorted(directory.glob(f"**/bin/{name}"))
     if not found:
-        python = directory.parent / "pip" / "bin" / "python"
-        if not python.exists():
-            venv.create(directory.parent / "pip", with_pip=True)
-        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", directory]
-        subprocess.run([*command, package], check=True)
+        install_package(directory.parent, package, directory)
         found = sorted(directory.glob(f"**/bin/{name}"))
     if not found:
         sys.exit(f"{package} holds no {name} for this platform")
@@ -57,9 +51,9 @@ def tool(directory: Path, package: str, name: str) -> Path:
     return found[0]
 
 
-def disassembled(program: Path) -> dict[Key, Cost]:
+def disassembled(program: Path, images: list[Path]) -> dict[Key, Cost]:
     """What every kernel costs on every GPU that has machine code."""
-    files = sorted(PREBUILT.glob("sm_*.cubin"), key=lambda file: int(file.stem[3:]))
+    files = sorted((file for file in images if file.suffix == ".cubin"), key=lambda file: int(file.stem[3:]))
 
     def text(file: Path) -> str:
         return subprocess.run([program, file], capture_output=True, text=True, check=True).stdout
@@ -119,9 +113,8 @@ def without_loop(now: dict[Key, Cost]) -> list[str]:
     return [f"{kernel} for {gpu}: no loop with 16-byte loads" for kernel, gpu in reads if now[kernel, gpu].loads_in_flight is None]
 
 
-def refusals(release: str, gpu: str, assembler: Path) -> list[str]:
+def refusals(release: str, gpu: str, assembler: Path, ptx: Path) -> list[str]:
     """What is wrong with the PTX for this assembler and GPU."""
-    ptx = PREBUILT / "lossfeed.ptx"
     with tempfile.TemporaryDirectory() as scratch:
         command = [assembler, "--gpu-name", gpu, "--verbose", "--output-file", Path(scratch) / "out.cubin", ptx]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -141,13 +134,15 @@ def main() -> None:
     parser.add_argument("directory", type=Path, metavar="WORK_DIRECTORY")
     options = parser.parse_args()
     work = options.directory.resolve() / "ptxas"
-    with ThreadPoolExecutor(2) as pool:
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(2) as pool:
+        images = unpack(work, Path(scratch))
+        (ptx,) = (file for file in images if file.suffix == ".ptx")
         runs = [
-            pool.submit(refusals, release, gpu, tool(work / release, package, "ptxas"))
+            pool.submit(refusals, release, gpu, tool(work / release, package, "ptxas"), ptx)
             for release, (package, gpus) in ASSEMBLERS.items()
             for gpu in gpus
         ]
-        now = disassembled(tool(work / DISASSEMBLER.replace("==", "-"), DISASSEMBLER, "nvdisasm"))
+        now = disassembled(tool(work / DISASSEMBLER.replace("==", "-"), DISASSEMBLER, "nvdisasm"), images)
         refused = [line for run in runs for line in run.result()]
     wrong = refused + without_loop(now)
     if options.write:

@@ -15,32 +15,45 @@
 //! and for a driver that refuses the machine code. There the driver compiles for some seconds, once: it keeps the
 //! result on disk.
 
-/// PTX ISA 8.0 for compute_75 and newer, one module with every entry point of [`KERNELS`].
+use std::io;
+use std::sync::LazyLock;
+
+/// PTX ISA 8.0 for compute_75 and newer, one module with every entry point of [`KERNELS`]. Unpacked once a process;
+/// empty, which no driver takes, if there is no memory for it.
 pub fn module() -> &'static str {
-    PTX_ENDED.trim_end_matches('\0')
+    static TEXT: LazyLock<String> =
+        LazyLock::new(|| zstd::decode_all(PTX).ok().and_then(|text| String::from_utf8(text).ok()).unwrap_or_default());
+    &TEXT
 }
 
-/// As the driver wants text: with a zero at the end.
-static PTX_ENDED: &str = concat!(include_str!("../prebuilt/lossfeed.ptx"), "\0");
+static PTX: &[u8] = include_bytes!("../prebuilt/lossfeed.ptx.zst");
 
 /// A compute capability: (major, minor).
 pub type Capability = (u32, u32);
 
-/// The kernels in a form that a driver loads (`cuModuleLoadData`).
+/// The kernels in a form that a driver loads (`cuModuleLoadData`), compressed.
 pub struct Image {
-    /// Its file in `kernels/prebuilt`.
+    /// Its file in `kernels/prebuilt`, without `.zst`.
     pub name: &'static str,
     /// The GPUs it is machine code for, the oldest of them; `None`: PTX.
     pub machine_code: Option<Capability>,
-    /// What the driver is handed: machine code, or text with a zero at its end.
-    pub bytes: &'static [u8],
+    /// One zstd frame.
+    packed: &'static [u8],
 }
 
-/// Machine code is an ELF file, whose tables want to lie on boundaries.
-#[repr(C, align(64))]
-struct Aligned<T: ?Sized>(T);
-
 impl Image {
+    /// What the driver is handed: machine code, or text with a zero at its end. Takes a few milliseconds.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn unpack(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = zstd::decode_all(self.packed)?;
+        if self.machine_code.is_none() {
+            bytes.push(0);
+        }
+        Ok(bytes)
+    }
+
     /// Whether a GPU runs this. Machine code runs on the GPUs of its major version from its minor version on.
     fn runs_on(&self, (major, minor): Capability) -> bool {
         match self.machine_code {
@@ -54,10 +67,13 @@ impl Image {
 const ON_BOARDS: [Capability; 2] = [(8, 7), (10, 1)];
 
 macro_rules! machine_code {
-    ($name:literal, $capability:expr) => {{
-        const FILE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!("../prebuilt/", $name)));
-        Image { name: $name, machine_code: Some($capability), bytes: &FILE.0 }
-    }};
+    ($name:literal, $capability:expr) => {
+        Image {
+            name: $name,
+            machine_code: Some($capability),
+            packed: include_bytes!(concat!("../prebuilt/", $name, ".zst")),
+        }
+    };
 }
 
 /// Every image that is shipped; the PTX is the last.
@@ -66,7 +82,7 @@ pub static IMAGES: [Image; 5] = [
     machine_code!("sm_90.cubin", (9, 0)),
     machine_code!("sm_100.cubin", (10, 0)),
     machine_code!("sm_120.cubin", (12, 0)),
-    Image { name: "lossfeed.ptx", machine_code: None, bytes: PTX_ENDED.as_bytes() },
+    Image { name: "lossfeed.ptx", machine_code: None, packed: PTX },
 ];
 
 /// The images that a GPU may be given, the best first: its machine code if there is any, then the PTX.
@@ -77,7 +93,7 @@ pub fn images_for(gpu: Capability) -> impl Iterator<Item = &'static Image> {
 /// SHA-256 of [`sources`], in hexadecimal, as it was when [`IMAGES`] were built (each of them holds it too).
 pub const SOURCE_SHA256: &str = include_str!("../prebuilt/lossfeed.sha256");
 
-/// SHA-256 of every image, as `sha256sum` writes it.
+/// SHA-256 of every image, unpacked, as `sha256sum` writes it.
 pub const IMAGES_SHA256: &str = include_str!("../prebuilt/images.sha256");
 
 /// The CUDA C++ of the module as one translation unit: header-free, for NVRTC or any other compiler.
@@ -185,11 +201,13 @@ mod tests {
     #[test]
     fn an_image_is_what_a_driver_can_tell_the_form_of() {
         for image in &IMAGES {
+            let bytes = image.unpack().unwrap();
             match image.machine_code {
-                Some(_) => assert!(image.bytes.starts_with(b"\x7fELF"), "{}", image.name),
-                None => assert_eq!(image.bytes.iter().position(|&byte| byte == 0), Some(image.bytes.len() - 1)),
+                Some(_) => assert!(bytes.starts_with(b"\x7fELF"), "{}", image.name),
+                None => assert_eq!(bytes.iter().position(|&byte| byte == 0), Some(bytes.len() - 1)),
             }
-            assert!(image.bytes.as_ptr().addr().is_multiple_of(8) || image.machine_code.is_none(), "{}", image.name);
+            // An ELF file's tables want to lie on boundaries.
+            assert!(bytes.as_ptr().addr().is_multiple_of(8), "{}", image.name);
         }
     }
 }

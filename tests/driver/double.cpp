@@ -41,7 +41,7 @@ struct Planned {
 std::map<std::string, Planned>& failures = *new std::map<std::string, Planned>;
 std::atomic<uint64_t> capturing{UINT64_MAX}, retained{0}, devices{1}, host_addresses{1}, capability{90};
 std::atomic<uint64_t> mismatches{0}, batched_rows{0}, zeroed_at{0};
-std::atomic<bool> launch_failed{false}, unified{false}, idle{false}, outlives{false};
+std::atomic<bool> launch_failed{false}, unified{false}, idle{false}, outlives{false}, unmaps{false};
 thread_local std::vector<void*> contexts;
 thread_local int capture_mode = 0; // global
 thread_local uint64_t switches = 0; // of the context or the capture mode, by this thread
@@ -93,6 +93,27 @@ uint64_t digest(const void* from, size_t bytes) {
     return sum;
 }
 
+// Whether words that the device is handed hold an address of the host at which it reads nothing.
+bool name_unseen(const void* words, size_t bytes) {
+    if (host_addresses) return false;
+    std::lock_guard<std::mutex> guard(memory::lock());
+    for (size_t i = 0; i + 8 <= bytes; i += 8) {
+        void* word;
+        memcpy(&word, (const char*)words + i, 8);
+        const memory::Host* range = memory::pinned(word, 1);
+        if (range && !range->allocated) return true;
+    }
+    return false;
+}
+// The context is lost when the stream comes to it.
+int unseen(const std::string& name, void* stream) {
+    bool given = streams::give((uint64_t)stream, [=] {
+        launch_failed = true;
+        violation(name + ": an address of the host that the device does not read");
+    });
+    return given ? OK : INVALID_HANDLE;
+}
+
 } // namespace
 
 // ---- the tests' own side ------------------------------------------------------------------------
@@ -120,6 +141,10 @@ EXPORT void lossfeed_double_set(const char* key, uint64_t value) {
         capability = value; // 90 for 9.0
     } else if (k == "outlives") {
         outlives = value;
+    } else if (k == "lost") {
+        launch_failed = value; // the context
+    } else if (k == "unmaps") {
+        unmaps = value;
     } else {
         abort();
     }
@@ -172,7 +197,7 @@ EXPORT void lossfeed_double_reset() {
     }
     mismatches = batched_rows = 0;
     host_addresses = 1;
-    unified = idle = outlives = false;
+    unified = idle = outlives = unmaps = false;
     capability = 90;
     launch_failed = false;
     capturing = UINT64_MAX;
@@ -185,6 +210,11 @@ namespace {
 // runs behind the destructors of all objects with a static lifetime.
 __attribute__((destructor)) void ends_last() {
     if (outlives) streams::synchronize_all();
+    if (!unmaps) return;
+    // What the driver allocated goes with it, under whoever reads it still.
+    for (auto& [at, range] : memory::host())
+        if (range.allocated) munmap((void*)at, range.bytes);
+    usleep(100'000); // 200 looks of a thread that reads scores
 }
 } // namespace
 
@@ -293,7 +323,7 @@ EXPORT int cuDeviceGetAttribute(int* value, int attribute, int) {
     case 16: *value = 4; return OK;  // multiprocessors
     case 75: *value = (int)capability / 10; return OK; // compute capability
     case 76: *value = (int)capability % 10; return OK;
-    case 91: *value = (int)host_addresses; return OK; // kernels read page-locked memory at the host's addresses
+    case 91: *value = (int)host_addresses; return OK; // the device reads registered memory at the host's addresses
     case 115: *value = 0; return OK; // memory pools
     default: violation("cuDeviceGetAttribute: attribute " + std::to_string(attribute) + " is not known here"); return INVALID_VALUE;
     }
@@ -400,6 +430,7 @@ EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
     ENTER(true);
     UNCAPTURABLE;
     ends_captures(__func__);
+    if (name_unseen(from, bytes)) return unseen(__func__, nullptr);
     int code = copy_in(__func__, to, from, bytes, 0, false);
     if (code == OK) streams::synchronize(0);
     return code;
@@ -419,6 +450,7 @@ EXPORT int cuMemcpyBatchAsync(uint64_t* to, uint64_t* from, size_t* bytes, size_
     *failed = SIZE_MAX;
     if ((uint64_t)stream <= 1 || !count || attribute_count != 1 || starts[0] != 0 || attributes->source_order != 1 || attributes->flags)
         return INVALID_VALUE;
+    if (name_unseen(from, count * sizeof *from)) return unseen(__func__, stream);
     // Copies of one call have no order among themselves.
     std::vector<size_t> order(count);
     for (size_t i = 0; i < count; i++) order[i] = i;
@@ -459,7 +491,7 @@ EXPORT int cuMemHostRegister_v2(void* at, size_t bytes, unsigned) {
     auto after = memory::host().lower_bound((uint64_t)at);
     if (after != memory::host().end() && after->first < (uint64_t)at + bytes) return ALREADY_REGISTERED;
     if (memory::is_pinned(at, 1)) return ALREADY_REGISTERED;
-    memory::host()[(uint64_t)at] = memory::Host{bytes, false};
+    memory::host()[(uint64_t)at] = memory::registered(at, bytes, host_addresses);
     return OK;
 }
 EXPORT int cuMemHostUnregister(void* at) {
@@ -467,6 +499,7 @@ EXPORT int cuMemHostUnregister(void* at) {
     std::lock_guard<std::mutex> guard(memory::lock());
     auto found = memory::host().find((uint64_t)at);
     if (found == memory::host().end() || found->second.allocated) return NOT_REGISTERED;
+    if (found->second.seen_at && found->second.seen_at != found->first) munmap((void*)found->second.seen_at, found->second.bytes);
     memory::host().erase(found);
     return OK;
 }
@@ -475,9 +508,10 @@ EXPORT int cuMemHostAlloc(void** at, size_t bytes, unsigned) {
     UNCAPTURABLE;
     std::lock_guard<std::mutex> guard(memory::lock());
     if (memory::used(true) + bytes > memory::limit(true)) return OUT_OF_MEMORY;
-    if (posix_memalign(at, 4096, bytes)) return OUT_OF_MEMORY;
+    *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (*at == MAP_FAILED) return OUT_OF_MEMORY;
     memset(*at, memory::POISON, bytes);
-    memory::host()[(uint64_t)*at] = memory::Host{bytes, true};
+    memory::host()[(uint64_t)*at] = memory::Host{bytes, true, (uint64_t)*at};
     return OK;
 }
 EXPORT int cuMemFreeHost(void* at) {
@@ -485,17 +519,17 @@ EXPORT int cuMemFreeHost(void* at) {
     std::lock_guard<std::mutex> guard(memory::lock());
     auto found = memory::host().find((uint64_t)at);
     if (found == memory::host().end() || !found->second.allocated) return INVALID_VALUE;
-    // Whoever still reads or writes it shall notice.
-    memset(at, memory::POISON, found->second.bytes);
-    free(at);
+    munmap(at, found->second.bytes); // whoever still reads or writes it shall notice
     memory::host().erase(found);
     return OK;
 }
 EXPORT int cuMemHostGetDevicePointer_v2(uint64_t* device, void* at, unsigned) {
     ENTER(true);
     std::lock_guard<std::mutex> guard(memory::lock());
-    *device = (uint64_t)at;
-    return memory::is_pinned(at, 1) ? OK : INVALID_VALUE;
+    auto found = memory::host().find((uint64_t)at);
+    if (found == memory::host().end() || !found->second.seen_at) return INVALID_VALUE;
+    *device = found->second.seen_at;
+    return OK;
 }
 
 EXPORT int cuStreamCreate(void** stream, unsigned) {
@@ -592,6 +626,7 @@ EXPORT int cuLaunchKernel(const void* function, unsigned grid, unsigned y, unsig
     auto& [name, entry] = *(const std::pair<const std::string, std::pair<Entry, size_t>>*)function;
     const char* from = (const char*)parameters[0];
     std::vector<char> arguments(from, from + entry.second);
+    if (name_unseen(arguments.data(), arguments.size())) return unseen(name, stream);
     dim3 block{block_x, block_y, 1};
     bool given = streams::give((uint64_t)stream, [=, &name = name, run = entry.first] {
         // One set of fibers: launches of different streams take turns.
@@ -604,9 +639,11 @@ EXPORT int cuLaunchKernel(const void* function, unsigned grid, unsigned y, unsig
             std::lock_guard<std::mutex> guard(memory::lock());
             for (auto& [at, b] : memory::device()) s.known.push_back({(const char*)at, (const char*)at + b.bytes});
             for (auto& [at, range] : memory::host()) {
-                fiber::Region region{(const char*)at, (const char*)at + range.bytes};
+                // `host_addresses` may have been taken back since.
+                if (!range.seen_at || (at == range.seen_at && !range.allocated && !host_addresses)) continue;
+                fiber::Region region{(const char*)range.seen_at, (const char*)range.seen_at + range.bytes};
                 s.known.push_back(region);
-                if (range.allocated) s.host.push_back(region);
+                s.host.push_back(region);
             }
             // As where host and device share one address space: kernels reach everything.
             if (unified) s.known.push_back({nullptr, (const char*)UINTPTR_MAX});

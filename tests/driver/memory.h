@@ -33,11 +33,20 @@ inline std::map<uint64_t, Block>& device() {
     static auto& blocks = *new std::map<uint64_t, Block>;
     return blocks;
 }
-// A page-locked range of the host: registered, or allocated by the driver.
+// A page-locked range of the host: registered, or allocated by the driver. `seen_at`: where the device reads it, 0 if
+// nowhere. Allocated memory has one address for both; registered memory has another one on a device that does not read
+// the host's: a second mapping of the same pages.
 struct Host {
     size_t bytes;
     bool allocated;
+    uint64_t seen_at;
 };
+inline Host registered(void* at, size_t bytes, bool reads_host_addresses) {
+    if (reads_host_addresses) return {bytes, false, (uint64_t)at};
+    // Only shared mappings can be had twice.
+    void* again = mremap(at, 0, bytes, MREMAP_MAYMOVE);
+    return {bytes, false, again == MAP_FAILED ? 0 : (uint64_t)again};
+}
 inline std::map<uint64_t, Host>& host() {
     static auto& ranges = *new std::map<uint64_t, Host>;
     return ranges;
@@ -90,12 +99,14 @@ inline char* alias(uint64_t at, size_t bytes) {
     return at - start + bytes <= block.bytes ? block.alias + (at - start) : nullptr;
 }
 
-inline bool is_pinned(const void* from, size_t bytes) {
+// The page-locked range that holds all of these bytes, or null.
+inline const Host* pinned(const void* from, size_t bytes) {
     auto after = host().upper_bound((uint64_t)from);
-    if (after == host().begin()) return false;
+    if (after == host().begin()) return nullptr;
     auto& [start, range] = *--after;
-    return (uint64_t)from - start + bytes <= range.bytes;
+    return (uint64_t)from - start + bytes <= range.bytes ? &range : nullptr;
 }
+inline bool is_pinned(const void* from, size_t bytes) { return pinned(from, bytes); }
 
 // Gives kernels the right to device memory, and takes it back.
 inline void open_to_kernels(bool open) {

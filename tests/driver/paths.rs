@@ -186,7 +186,9 @@ fn a_path_is_measured_at_the_start_and_leaves_nothing_behind() {
     // What the GPU cannot do, or has no memory for, is left out.
     double.set("host_addresses", 0);
     let engine = engine_of(on_path(None));
-    assert_eq!(engine.copy_choice().measured.iter().map(|c| c.path).collect::<Vec<_>>(), CopyPath::ALL[..2]);
+    double.is_clean();
+    assert_eq!(engine.copy_choice().measured.iter().map(|c| c.path).collect::<Vec<_>>(), [CopyPath::Gathered]);
+    through(&double, &engine, 1);
     drop(engine);
     double.set("host_addresses", 1);
     for call in ["cuMemcpyBatchAsync", "cuLaunchKernel"] {
@@ -232,11 +234,10 @@ fn a_path_that_cannot_be_taken_is_refused_with_what_to_do() {
         refused(on_cpu, ErrorKind::Settings, "set device to cuda");
         let by_threads = Settings { transform: Some(transform.clone()), ..on_path(Some(path)) };
         refused(by_threads, ErrorKind::Settings, "transform them");
+        double.set("host_addresses", 0);
+        refused(on_path(Some(path)), ErrorKind::Device, "use copy_path \"gathered\"");
+        double.set("host_addresses", 1);
     }
-    double.set("host_addresses", 0);
-    let error = Engine::new(dataset(), on_path(Some(CopyPath::Mapped))).map(drop).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Device);
-    assert!(error.to_string().contains("copy_path"), "{error}");
 }
 
 #[test]
@@ -284,6 +285,31 @@ fn a_batch_that_the_driver_refuses_gives_its_slot_and_its_samples_back() {
         through(&double, &engine, 1);
         engine.close();
         drop((courier, engine));
+        double.free(place);
+        double.close_stream(consumer);
+    }
+}
+
+/// The mistake: nobody asked the device whether it reads the host's addresses of registered memory.
+#[test]
+fn addresses_of_the_host_given_to_a_device_that_does_not_read_them_show() {
+    for (path, call) in [(CopyPath::Batched, "cuMemcpyBatchAsync"), (CopyPath::Mapped, "lossfeed_gather")] {
+        let Some(double) = Double::with_kernels() else { return };
+        let engine = engine(Patterned::new(SAMPLES), on_path(Some(path)));
+        through(&double, &engine, 1);
+        let (place, consumer) = (double.allocate(engine.layout().total_bytes()), double.stream());
+        let iteration = engine.start_epoch().unwrap();
+        let mut batch = take(&engine, iteration).unwrap();
+        while batch.slot.in_place().is_none() {
+            batch = take(&engine, iteration).unwrap();
+        }
+        double.set("host_addresses", 0);
+        let event = double.bring_unowned(&engine, &batch.slot, path, place, consumer);
+        let _ = event.wait();
+        assert!(event.is_done().is_err(), "{path:?}: the context is lost");
+        assert!(double.violations().contains(call), "{path:?}: {}", double.violations());
+        double.set("lost", 0);
+        double.set("host_addresses", 1);
         double.free(place);
         double.close_stream(consumer);
     }

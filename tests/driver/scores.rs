@@ -324,3 +324,46 @@ fn a_mailbox_dropped_in_the_middle_of_a_capture_waits_for_nothing_and_its_mail_s
         double.is_clean();
     }
 }
+
+#[test]
+fn scores_come_home_from_a_device_that_has_other_addresses_for_the_hosts_memory() {
+    let Some(double) = Double::untouched() else { return };
+    if !is_alone() {
+        // The kernels' own words are registered once a process.
+        drop(double);
+        let (code, said) =
+            alone("scores::scores_come_home_from_a_device_that_has_other_addresses_for_the_hosts_memory");
+        assert_eq!(code, Some(0), "{said}");
+        return;
+    }
+    double.set("host_addresses", 0);
+    let cuda = Cuda::open(0).unwrap();
+    let kernels = cuda.kernels().unwrap();
+    let (arrived, stream, mut one) = (Arrived::default(), double.stream(), batch(16, 5));
+    let mut mailbox = cuda.mailbox(16, 4, sink(&arrived)).unwrap();
+    for tag in 0..9 {
+        launch(&double, &cuda, stream, &one, mailbox.address(), tag);
+        mailbox.settle().unwrap();
+    }
+    one.targets[5] = CLASSES as i64;
+    launch(&double, &cuda, stream, &one, 0, 0);
+    double.synchronize(stream);
+    assert_eq!(kernels.take_error(stream), Some(5));
+    assert!(mailbox.close());
+    assert_eq!(arrived.lock().unwrap().iter().map(|mail| mail.0).collect::<Vec<u64>>(), (0..9).collect::<Vec<u64>>());
+    double.is_clean();
+}
+
+/// A framework may drop its last reference to a mailbox, or none, while the process exits: the driver then takes away
+/// what it allocated, and the thread still looks for mail.
+#[test]
+fn a_process_may_exit_while_scores_are_waited_for() {
+    let Some(double) = Double::load() else { return };
+    if !is_alone() {
+        let (code, said) = alone("scores::a_process_may_exit_while_scores_are_waited_for");
+        assert_eq!(code, Some(0), "{said}");
+        return;
+    }
+    std::mem::forget(Cuda::open(0).unwrap().mailbox(16, 4, |_| ()).unwrap());
+    double.set("unmaps", 1);
+}

@@ -42,7 +42,7 @@ impl Gpu {
         let (major, minor) = context.compute_capability().unwrap();
         let image = ptx::images_for((major as u32, minor as u32)).next().expect("the PTX is for every GPU");
         let module = match image.machine_code {
-            Some(_) => context.load_module(Ptx::from_binary(image.bytes.to_vec())),
+            Some(_) => context.load_module(Ptx::from_binary(image.unpack().unwrap())),
             None => context.load_module(ptx::module().into()),
         };
         let module = module.unwrap_or_else(|e| panic!("the driver loads {}: {e}", image.name));

@@ -19,7 +19,8 @@ fn every_image_was_built_from_these_sources_and_is_the_one_that_was_built() {
     let listed: Vec<(&str, &str)> = ptx::IMAGES_SHA256.lines().map(|line| line.split_once("  ").unwrap()).collect();
     assert_eq!(listed.len(), ptx::IMAGES.len(), "{remedy}");
     for image in &ptx::IMAGES {
-        let bytes = image.bytes.strip_suffix(b"\0").filter(|_| image.machine_code.is_none()).unwrap_or(image.bytes);
+        let unpacked = image.unpack().unwrap();
+        let bytes = unpacked.strip_suffix(b"\0").filter(|_| image.machine_code.is_none()).unwrap_or(&unpacked);
         let digest: String = Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect();
         assert!(listed.contains(&(&digest, image.name)), "{}: {remedy}", image.name);
         let source = ptx::SOURCE_SHA256.as_bytes();
@@ -43,8 +44,9 @@ fn every_launch_names_a_kernel_of_the_module() {
     assert_eq!(entries.len(), ptx::KERNELS.len());
     for image in ptx::IMAGES.iter().filter(|image| image.machine_code.is_some()) {
         // A section of its own for each: the names of an ELF file's sections end with a zero.
+        let bytes = image.unpack().unwrap();
         let sections: HashSet<&[u8]> =
-            image.bytes.split(|&byte| byte == 0).filter_map(|name| name.strip_prefix(b".text.")).collect();
+            bytes.split(|&byte| byte == 0).filter_map(|name| name.strip_prefix(b".text.")).collect();
         for kernel in ptx::KERNELS {
             assert!(sections.contains(kernel.as_bytes()), "{kernel} is not in {}", image.name);
         }

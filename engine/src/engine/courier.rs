@@ -41,14 +41,17 @@ impl Road {
             return Err(Error::usage(format!("batches stay where they are: the device is {}", device.name())));
         };
         let road = Self { cuda: cuda.clone(), path, kernels: OnceLock::new() };
+        // Both others hand the device the host's addresses of registered memory. Only where it says that it reads them:
+        // elsewhere (WSL 2) the context would be lost to an illegal address.
+        if path != CopyPath::Gathered && !cuda.reads_host_addresses()? {
+            return Err(Error::device(format!(
+                "copy_path {:?}: this GPU does not read page-locked memory at the host's addresses, as under WSL 2: use copy_path \"gathered\"",
+                path.name()
+            )));
+        }
         match path {
             CopyPath::Gathered => {}
             CopyPath::Batched => cuda.copies_in_batches()?,
-            CopyPath::Mapped if !cuda.reads_host_addresses()? => {
-                return Err(Error::device(
-                    "this GPU does not read page-locked memory at the host's addresses: use another copy_path",
-                ));
-            }
             CopyPath::Mapped => road.kernels().map(drop)?,
         }
         Ok(road)

@@ -85,7 +85,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             copied as a whole), ``"batched"`` (the driver copies each row from where the cache has it, in one call;
             driver 570 or newer) or ``"mapped"`` (a kernel reads the rows there, over the bus). ``"auto"`` takes what
             is measured to be the fastest when the loader is made; see :meth:`copy_paths`. Samples that are decoded or
-            transformed by the loader's threads are always gathered.
+            transformed by the loader's threads are always gathered, and all under WSL 2.
         transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers pixels as
             they are. Or one of torchvision's, called with each sample of a batch; or a function of a batch's data. Either runs
             in the thread that takes batches, on a device after the copy, and returns ``batch.data``. It gets pictures of files

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::probe::{describe, probe};
 use crate::device::{PINNED_PIECE_BYTES, Registration};
@@ -157,7 +158,7 @@ impl Driver {
         Ok((self.attribute(MAJOR)?.max(0) as u32, self.attribute(MINOR)?.max(0) as u32))
     }
 
-    /// Whether kernels read page-locked memory at the host's own addresses.
+    /// Whether the device reads registered memory at the host's own addresses.
     pub(super) fn reads_host_addresses(&self) -> Result<bool> {
         let attribute = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
         Ok(self.attribute(attribute)? != 0)
@@ -319,6 +320,8 @@ impl Drop for Pinned {
 }
 
 /// Zeroed host memory that the GPU writes and the CPU reads: page-locked, mapped, cached (not write-combined).
+///
+/// The mapping is ours, not the driver's, which takes its own away when the process exits: a thread may still read.
 pub(super) struct Mapped {
     driver: Arc<Driver>,
     host: NonNull<u8>,
@@ -333,27 +336,33 @@ unsafe impl Sync for Mapped {}
 
 impl Mapped {
     pub(super) fn new(driver: Arc<Driver>, len: usize) -> Result<Self> {
-        let (host, device) = driver.call("mapping host memory for scores", || {
-            let mut host = std::ptr::null_mut();
-            let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-            // SAFETY: the pointer is to a local.
-            unsafe { sys::cuMemHostAlloc(&raw mut host, len, flags) }.result()?;
+        let no_room = || Error::memory(format!("the system will not give {len} bytes for scores"));
+        // Shared, as the cache is: after a fork, a private page would be another one than the device's.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
+        let host =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED) }
+                .map_err(|errno| no_room().because(errno))?;
+        let mapped = driver.call("mapping host memory for scores", || {
+            let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+            // SAFETY: the mapping just made.
+            unsafe { sys::cuMemHostRegister_v2(host, len, flags) }.result()?;
             let mut device = 0;
-            // SAFETY: `host` was just allocated as mapped memory; the pointer is to a local.
+            // SAFETY: `host` was just registered as mapped memory; the pointer is to a local.
             let mapped = unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut device, host, 0) }.result();
-            if let Err(error) = mapped {
-                // SAFETY: just allocated, nobody has it.
-                let _ = unsafe { sys::cuMemFreeHost(host) };
-                return Err(error);
+            if mapped.is_err() {
+                // SAFETY: just registered, nobody has it.
+                let _ = unsafe { sys::cuMemHostUnregister(host) };
             }
-            Ok((host, device))
-        })?;
-        let Some(host) = NonNull::new(host.cast::<u8>()) else {
-            return Err(Error::device("the driver gave host memory at address 0"));
-        };
-        // SAFETY: `len` bytes just allocated for writing; the GPU does not know of them yet.
-        unsafe { host.as_ptr().write_bytes(0, len) };
-        Ok(Self { driver, host, device, len })
+            mapped.map(|()| device)
+        });
+        match (mapped, NonNull::new(host.cast::<u8>())) {
+            (Ok(device), Some(host)) => Ok(Self { driver, host, device, len }),
+            (mapped, _) => {
+                // SAFETY: the mapping just made, which is nobody's.
+                let _ = unsafe { munmap(host, len) };
+                Err(mapped.err().unwrap_or_else(no_room))
+            }
+        }
     }
     pub(super) fn host(&self) -> NonNull<u8> {
         self.host
@@ -369,7 +378,13 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         let host = self.host.as_ptr().cast();
-        // SAFETY: allocated in `new`, freed only here; the mailbox drops it only when no launch can still write to it.
-        let _ = self.driver.call("freeing score memory", || unsafe { sys::cuMemFreeHost(host) }.result());
+        // SAFETY: registered in `new`, given back only here; the mailbox drops it only when no launch can still write to
+        // it.
+        let freed = self.driver.call("freeing score memory", || unsafe { sys::cuMemHostUnregister(host) }.result());
+        // Else the device may still have it: the context is lost, or another process's.
+        if freed.is_ok() {
+            // SAFETY: mapped in `new`, unmapped only here.
+            let _ = unsafe { munmap(host, self.len) };
+        }
     }
 }

@@ -141,7 +141,7 @@ impl Cuda {
         unsafe { self.copies.queue(owner, after_stream, work) }
     }
 
-    /// Whether kernels read page-locked memory at the host's own addresses.
+    /// Whether kernels and batched copies read registered memory at the host's own addresses. Under WSL 2 they do not.
     ///
     /// # Errors
     /// As for [`Self::copy_async`].

@@ -58,6 +58,8 @@ pub(super) fn load(driver: &Driver) -> Result<Loaded> {
 
 /// The image's kernels, or why the driver does not want this image. An error is any other failure: no image would help.
 fn try_image(driver: &Driver, image: &Image) -> Result<Result<Vec<(&'static str, sys::CUfunction)>, String>> {
+    // The driver keeps a copy of its own (cuLibraryLoadData says so of what it is not told will be preserved).
+    let bytes = image.unpack().map_err(|error| Error::memory("no memory to unpack the kernels").because(error))?;
     let mut log = vec![0u8; LOG_BYTES];
     let mut options =
         [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
@@ -72,9 +74,8 @@ fn try_image(driver: &Driver, image: &Image) -> Result<Result<Vec<(&'static str,
         let mut module = std::ptr::null_mut();
         let (n, options, values) = (options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr());
         // SAFETY: the image is whole machine code or text that ends with a zero; the two options have their two values;
-        // log and arrays outlive the call.
-        let loaded =
-            unsafe { sys::cuModuleLoadDataEx(&raw mut module, image.bytes.as_ptr().cast(), n, options, values) };
+        // image, log and arrays outlive the call.
+        let loaded = unsafe { sys::cuModuleLoadDataEx(&raw mut module, bytes.as_ptr().cast(), n, options, values) };
         if let Err(error) = loaded.result() {
             return told_apart(error);
         }
