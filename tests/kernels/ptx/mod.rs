@@ -12,6 +12,7 @@
 mod emit;
 mod faults;
 mod libraries;
+mod statements;
 mod table;
 mod text;
 
