@@ -69,7 +69,8 @@ impl Emitter<'_> {
                 let mut text = String::new();
                 for (number, fault) in faults.iter().enumerate() {
                     if fault.applies(opcode, guard.is_some()) {
-                        text += &format!("if (ptx_fault == {}) {{{}}} else ", number + 1, written(Some(&fault.change))?);
+                        text +=
+                            &format!("if (ptx_fault == {}) {{{}}} else ", number + 1, written(Some(&fault.change))?);
                     }
                 }
                 Ok(format!("{text}{{{sound}}}"))
@@ -118,12 +119,27 @@ impl Emitter<'_> {
         } else if self.module.shared.iter().any(|s| s == operand) {
             ("(u64)0".to_owned(), "u64")
         } else if let Some(bits) = operand.strip_prefix("0f") {
-            (format!("0x{}u", u32::from_str_radix(bits, 16).map_or_else(|_| Err(unknown()), |b| Ok(format!("{b:x}")))?), "u32")
+            (
+                format!(
+                    "0x{}u",
+                    u32::from_str_radix(bits, 16).map_or_else(|_| Err(unknown()), |b| Ok(format!("{b:x}")))?
+                ),
+                "u32",
+            )
         } else if let Some(bits) = operand.strip_prefix("0d") {
-            (format!("0x{}ull", u64::from_str_radix(bits, 16).map_or_else(|_| Err(unknown()), |b| Ok(format!("{b:x}")))?), "u64")
+            (
+                format!(
+                    "0x{}ull",
+                    u64::from_str_radix(bits, 16).map_or_else(|_| Err(unknown()), |b| Ok(format!("{b:x}")))?
+                ),
+                "u64",
+            )
         } else {
             let number: i128 = operand.parse().map_err(|_| unknown())?;
-            (format!("0x{:x}ull", number as u64), if want == "f32" || want == "f64" { return Err(unknown()) } else { "u64" })
+            (
+                format!("0x{:x}ull", number as u64),
+                if want == "f32" || want == "f64" { return Err(unknown()) } else { "u64" },
+            )
         };
         Ok(match (real(of), real(want)) {
             (true, true) if of == want => text,
@@ -182,8 +198,12 @@ impl Emitter<'_> {
                 return Ok(format!("ptx_collective(\"bar.warp.sync\", {}, 0);", self.value(mask, "u32")?));
             }
             (["membar", _] | ["fence", ..], []) => return Ok("__sync_synchronize();".to_owned()),
-            (["ld", .., of], [to, from]) => return self.load(&words, of, to, from, change).and_then(|s| s.ok_or_else(unknown)),
-            (["st", .., of], [to, from]) => return self.store(&words, of, to, from, change).and_then(|s| s.ok_or_else(unknown)),
+            (["ld", .., of], [to, from]) => {
+                return self.load(&words, of, to, from, change).and_then(|s| s.ok_or_else(unknown));
+            }
+            (["st", .., of], [to, from]) => {
+                return self.store(&words, of, to, from, change).and_then(|s| s.ok_or_else(unknown));
+            }
             (["atom" | "red", ..], _) => return self.atomic(&words, operands, change)?.ok_or_else(unknown),
             (["mov", of], [to, from]) => return self.moved(of, to, from),
             (["shfl", "sync", mode @ ("up" | "down" | "bfly" | "idx"), "b32"], [to, rest @ ..]) if rest.len() == 4 => {
@@ -192,7 +212,10 @@ impl Emitter<'_> {
                     values[*number] = format!("({expression})");
                 }
                 let (to, valid) = to.split_once('|').map_or((to.as_str(), None), |(to, p)| (to, Some(p)));
-                let call = format!("bool valid; {}", self.put(to, "u32", &format!("shuffle('{}', {}, valid)", &mode[..1], values.join(", ")), true)?);
+                let call = format!(
+                    "bool valid; {}",
+                    self.put(to, "u32", &format!("shuffle('{}', {}, valid)", &mode[..1], values.join(", ")), true)?
+                );
                 return Ok(call + &valid.map_or(Ok(String::new()), |p| self.put(p, "pred", "valid", true))?);
             }
             _ => {}
@@ -248,7 +271,8 @@ impl Emitter<'_> {
         if let [low, high] = &lanes(to)[..] {
             let (part, shift) = half(of);
             let whole = self.value(from, unsigned(of))?;
-            let (low, high) = (self.put(low, part, "whole", true)?, self.put(high, part, &format!("whole >> {shift}"), true)?);
+            let (low, high) =
+                (self.put(low, part, "whole", true)?, self.put(high, part, &format!("whole >> {shift}"), true)?);
             return Ok(format!("auto whole = {whole}; {low} {high}"));
         }
         if let [low, high] = &lanes(from)[..] {
@@ -273,7 +297,8 @@ impl Emitter<'_> {
                 "nc" => access.space = "NOT_WRITTEN",
                 "v2" => access.lanes = 2,
                 "v4" => access.lanes = 4,
-                "volatile" | "relaxed" | "acquire" | "release" | "sys" | "gpu" | "cta" | "cs" | "cg" | "ca" | "cv" | "wb" => {}
+                "volatile" | "relaxed" | "acquire" | "release" | "sys" | "gpu" | "cta" | "cs" | "cg" | "ca" | "cv"
+                | "wb" => {}
                 _ => return None,
             }
         }
@@ -290,7 +315,9 @@ impl Emitter<'_> {
     }
 
     fn load(&self, words: &[&str], of: &str, to: &str, from: &str, change: Option<&Change>) -> Result<Option<String>> {
-        let (Some(access), Some(of), address) = (Self::access(words), type_of(of), self.address(from)?) else { return Ok(None) };
+        let (Some(access), Some(of), address) = (Self::access(words), type_of(of), self.address(from)?) else {
+            return Ok(None);
+        };
         let mut registers = lanes(to);
         if registers.len() != access.lanes {
             return Ok(None);
@@ -306,7 +333,8 @@ impl Emitter<'_> {
             _ => format!("taken<{held}>(at + {})", n * size),
         };
         let put = |(n, r): (usize, &String)| {
-            let value = if matches!(change, Some(Change::Narrow)) { format!("({})(u8){}", held, one(n)) } else { one(n) };
+            let value =
+                if matches!(change, Some(Change::Narrow)) { format!("({})(u8){}", held, one(n)) } else { one(n) };
             self.put(r, held, &value, true)
         };
         let loads = registers.iter().enumerate().map(put).collect::<Result<Vec<_>>>()?.join(" ");
@@ -318,7 +346,9 @@ impl Emitter<'_> {
     }
 
     fn store(&self, words: &[&str], of: &str, to: &str, from: &str, change: Option<&Change>) -> Result<Option<String>> {
-        let (Some(access), Some(of), address) = (Self::access(words), type_of(of), self.address(to)?) else { return Ok(None) };
+        let (Some(access), Some(of), address) = (Self::access(words), type_of(of), self.address(to)?) else {
+            return Ok(None);
+        };
         let mut values = lanes(from);
         if values.len() != access.lanes || ["ARGUMENT", "NOT_WRITTEN"].contains(&access.space) {
             return Ok(None);
@@ -357,7 +387,8 @@ impl Emitter<'_> {
         }
         let of = holder(of);
         let values: Vec<String> = operands[2..].iter().map(|o| self.value(o, of)).collect::<Result<_>>()?;
-        let call = format!("atomic<{of}>(\"{operation}\", {}, {space}, {})", self.address(&operands[1])?, values.join(", "));
+        let call =
+            format!("atomic<{of}>(\"{operation}\", {}, {space}, {})", self.address(&operands[1])?, values.join(", "));
         Ok(Some(if returns { self.put(&operands[0], of, &call, true)? } else { call + ";" }))
     }
 }

@@ -25,9 +25,9 @@ pub(crate) struct Libraries {
 
 impl Libraries {
     /// `None` (said in one line) where no compiler is.
-    pub(crate) fn new(text: &str, faults: &'static [Fault]) -> Option<Libraries> {
+    pub(crate) fn new(text: impl AsRef<str>, faults: &'static [Fault]) -> Option<Libraries> {
         let compiler = lossfeed_tests::cpp_compiler("the PTX was not run")?;
-        let module = parse(text).unwrap_or_else(|e| panic!("{e}"));
+        let module = parse(text.as_ref()).unwrap_or_else(|e| panic!("{e}"));
         Some(Libraries { module, faults, compiler, folder: tempfile::tempdir().unwrap() })
     }
 
@@ -56,7 +56,11 @@ impl Libraries {
             options.push("-mfma"); // otherwise each fma is a call
         }
         let by = format!("{} {}", self.compiler, options.join(" "));
-        let key: String = Sha256::digest([code.as_bytes(), &header, by.as_bytes()].concat()).iter().take(16).map(|b| format!("{b:02x}")).collect();
+        let key: String = Sha256::digest([code.as_bytes(), &header, by.as_bytes()].concat())
+            .iter()
+            .take(16)
+            .map(|b| format!("{b:02x}"))
+            .collect();
         let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("ptx");
         fs::create_dir_all(&place).unwrap();
         let (source, made) = (place.join(format!("{key}.cpp")), place.join(format!("{key}.so")));

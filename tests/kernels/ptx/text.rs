@@ -126,7 +126,10 @@ pub(crate) fn parse(text: &str) -> Result<Module, String> {
                     let whole = rest.trim();
                     if let Some(registers) = whole.strip_prefix(".reg") {
                         push(Part::Registers(registers.trim().to_owned()));
-                    } else if [".pragma \"nounroll\"", ".pragma \"used_bytes_mask "].iter().any(|p| whole.starts_with(p)) {
+                    } else if [".pragma \"nounroll\"", ".pragma \"used_bytes_mask "]
+                        .iter()
+                        .any(|p| whole.starts_with(p))
+                    {
                         // A hint: it changes nothing that is computed.
                     } else {
                         push(instruction(whole).ok_or_else(|| unknown(whole))?);
