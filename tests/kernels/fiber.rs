@@ -92,7 +92,7 @@ pub(crate) struct Fibers {
 
 impl Fibers {
     /// `None` when there is no compiler to build it with. Runs PTX if the environment asks for it.
-    fn start(sanitized: bool) -> Option<Fibers> {
+    pub(crate) fn start(sanitized: bool) -> Option<Fibers> {
         if let Some((libraries, error)) = ptx::asked() {
             return if sanitized { None } else { Fibers::translated(Arc::new(libraries?), &error, 0) };
         }

@@ -40,7 +40,7 @@ static int places(uint64_t argument, int most) {
     return (int)((argument >> 40) % (2 * most + 1)) - most;
 }
 
-// Towards larger numbers if `by` is positive. 0, the infinities, NaN and what the argument makes exact stay.
+// That many places off, towards larger numbers if it is above. 0, the infinities and NaN stay.
 static float off(float value, uint64_t argument, int most) {
     float moved = value;
     const int by = places(argument, most);

@@ -150,7 +150,8 @@ const AGAINST_FAULTS: &[fn(&mut dyn Machine)] = &[
 fn every_planted_fault_of_the_translation_is_found() {
     let Some(kernels) = Libraries::new(ptx::module(), FAULTS).map(Arc::new) else { return };
     let statements = statements::libraries(FAULTS).unwrap();
-    let opcodes = kernels.module.entries.iter().flat_map(|e| &e.statements).filter_map(|s| match &s.part {
+    let entries = kernels.module.entries.iter().chain(&statements.module.entries);
+    let opcodes = entries.flat_map(|e| &e.statements).filter_map(|s| match &s.part {
         Part::Instruction { opcode, .. } => Some(opcode.as_str()),
         _ => None,
     });
@@ -175,6 +176,14 @@ fn every_planted_fault_of_the_translation_is_found() {
         }
     }
     assert!(missed.is_empty(), "no check finds what is wrong with {missed:?}");
+}
+
+#[test]
+fn every_statement_of_the_shipped_ptx_is_known() {
+    let Some(libraries) = Libraries::new(ptx::module(), &[]) else { return };
+    for entry in &libraries.module.entries {
+        emit::translate(&libraries.module, entry, &[]).unwrap_or_else(|e| panic!("{}: {e}", entry.name));
+    }
 }
 
 #[test]
