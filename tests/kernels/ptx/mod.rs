@@ -99,11 +99,20 @@ fn the_ptx_ranks_and_mails_as_the_definition() {
     });
 }
 
+/// Batches of every type of image, made, erased and mixed: always the same ones.
+fn mixed_batches(machine: &mut dyn Machine) {
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..24 {
+        let case = mixing_checks::any_mixing().new_tree(&mut runner).unwrap().current();
+        mixing_checks::check(machine, &case).unwrap();
+    }
+}
+
 #[test]
 fn the_ptx_makes_images_to_the_byte() {
     on_ptx("none", |machine| {
         image_checks::trained_on(machine, 2);
-        mixing_checks::trained_on(machine);
+        mixed_batches(machine);
         retouch_checks::trained_on(machine, 3);
         retouch_checks::every_operation(machine, 2);
         gather_checks::every_width(machine);
@@ -135,13 +144,7 @@ const AGAINST_FAULTS: &[fn(&mut dyn Machine)] = &[
     |machine| retouch_checks::every_operation(machine, 2),
     checks::edges_of_the_exponent,
     mail_checks::sequences,
-    |machine| {
-        let mut runner = TestRunner::deterministic();
-        for _ in 0..12 {
-            let case = mixing_checks::any_mixing().new_tree(&mut runner).unwrap().current();
-            mixing_checks::check(machine, &case).unwrap();
-        }
-    },
+    mixed_batches,
 ];
 
 /// Each kind of fault, in all statements of an opcode at once, is found by a check of the kernels, or of single
