@@ -221,8 +221,7 @@ def short(only: list[str], seed: int, jobs: int, out: Path | None) -> int:
 def campaign(only: list[str], seed: int | None, minutes: float, jobs: int, out: Path) -> int:
     """Rounds of all attacks, the one furthest behind its share next, until the time is over."""
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
-    # A round of fuzzing takes a minute a format, and a build before the first.
-    names = only or [name for name in registry.NAMES if name != "fuzz" or minutes >= 10]
+    names = only or [name for name in registry.NAMES if name not in registry.LONG or minutes >= 10]
     tallies = [Tally(attack) for attack in registry.chosen(names)]
     lock = threading.Lock()
     started, until = time.time(), time.monotonic() + 60.0 * minutes

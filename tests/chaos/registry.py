@@ -10,6 +10,7 @@ from .case import Attack
 #: Attack -> its module, in the order in which a campaign starts them: the longest first.
 MODULES = {
     "fuzz": "fuzz",
+    "ptx": "ptx",
     "kills": "kills",
     "faults": "outages",
     "datasets": "datasets",
@@ -19,6 +20,8 @@ MODULES = {
     "memory": "memory",
 }
 NAMES = tuple(MODULES)
+#: A round of these takes longer than a short campaign; the cargo tests have a small part of each.
+LONG = ("fuzz", "ptx")
 
 
 def attack(name: str) -> Attack:

@@ -218,8 +218,9 @@ pub(crate) fn edges_of_the_exponent(machine: &mut dyn Machine) {
         let memory = machine.run(&scoring.program, 0).unwrap();
         for (&by, loss) in ahead.iter().zip(memory.reals(scoring.batch.loss, ahead.len(), false)) {
             let expected = (-f64::from(by)).exp();
-            // Two places of a subnormal number, where the loss is one.
-            let close = (loss - expected).abs() <= 3e-6 * expected + 2.9e-45;
+            // An exponent near 126 is rounded (2.6e-6 of the loss), as log2(e) was (1.2e-6); ex2 may be two places off
+            // (2.4e-7 each), where the loss is subnormal of its places, and those of the roundings before.
+            let close = (loss - expected).abs() <= 5e-6 * expected + 5.7e-45;
             assert!(close, "{loss:e} is not {expected:e}, {by} ahead of {classes} classes");
         }
     }

@@ -1,8 +1,12 @@
-// Reads programs (buffers and launches) from standard input, runs the kernels of kernels/cuda on fibers, writes the
-// buffers they wrote to standard output. tests/kernels/program.rs says what a program is; numbers are in native byte
-// order.
+// Reads programs (buffers and launches) from standard input, runs the kernels of kernels/cuda (with LOSSFEED_PTX: those of
+// translated PTX) on fibers, writes the buffers they wrote to standard output. tests/kernels/program.rs says what a
+// program is; numbers are in native byte order.
 
+#ifdef LOSSFEED_PTX
+#include "ptx/hosted.h"
+#else
 #include "entries.h"
+#endif
 #include "planted.h"
 
 #include <sys/mman.h>
@@ -120,16 +124,25 @@ std::string run(const StepHead& step, const std::vector<char>& arguments, uint64
         memcpy(&out, arguments.data(), sizeof out);
         return fiber::launch(step.grid, block, step.shared_bytes, seed, [&] { kernel(out); });
     }
-    auto found = KERNELS.find(step.kernel);
-    if (found == KERNELS.end()) return std::string("no such kernel: ") + step.kernel;
-    if (found->second.second != arguments.size()) return std::string("arguments of another size: ") + step.kernel;
-    Entry entry = found->second.first;
-    return fiber::launch(step.grid, block, step.shared_bytes, seed, [&] { entry(arguments.data()); });
+#ifdef LOSSFEED_PTX
+    const ptx::Entry* found = ptx::find(step.kernel);
+    ptx::limit();
+#else
+    auto at = KERNELS.find(step.kernel);
+    const auto* found = at == KERNELS.end() ? nullptr : &at->second;
+#endif
+    if (!found) return std::string("no such kernel: ") + step.kernel;
+    auto [entry, bytes] = *found;
+    if (bytes != arguments.size()) return std::string("arguments of another size: ") + step.kernel;
+    return fiber::launch(step.grid, block, step.shared_bytes, seed, [entry = entry, &arguments] { entry(arguments.data()); });
 }
 
 } // namespace
 
-int main() {
+int main([[maybe_unused]] int count, [[maybe_unused]] char** words) {
+#ifdef LOSSFEED_PTX
+    ptx::configure(count, words);
+#endif
     Request q;
     while (fread(&q, 1, sizeof q, stdin) == sizeof q) {
         std::vector<Buffer> buffers;

@@ -7,7 +7,7 @@
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use lossfeed_kernels::launch::Launch;
 use proptest::prelude::*;
@@ -21,6 +21,7 @@ use crate::mail_checks;
 use crate::mean_checks;
 use crate::mixing_checks;
 use crate::program::{Call, Kind, Machine, Memory, Program};
+use crate::ptx::{self, Libraries};
 use crate::retouch_checks;
 use crate::shapes::{REDUCED, SHAPES};
 
@@ -29,25 +30,36 @@ const SCHEDULES: [u64; 3] = [0, 0x5eed, 0xfeed_beef];
 /// What the second build watches.
 const SANITIZERS: [&str; 3] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1"];
 
-/// The driver of each build, compiled once; `None` (said in one line) where that cannot be done.
-fn driver(sanitized: bool) -> Option<&'static PathBuf> {
-    static DRIVERS: [OnceLock<Option<PathBuf>>; 2] = [OnceLock::new(), OnceLock::new()];
-    DRIVERS[usize::from(sanitized)].get_or_init(|| compile(sanitized)).as_ref()
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Build {
+    Plain,
+    Sanitized,
+    /// With libraries of translated PTX in place of the CUDA text.
+    Translated,
 }
 
-fn compile(sanitized: bool) -> Option<PathBuf> {
+/// The driver of each build, compiled once; `None` (said in one line) where that cannot be done.
+fn driver(build: Build) -> Option<&'static PathBuf> {
+    static DRIVERS: [OnceLock<Option<PathBuf>>; 3] = [const { OnceLock::new() }; 3];
+    DRIVERS[build as usize].get_or_init(|| compile(build)).as_ref()
+}
+
+fn compile(build: Build) -> Option<PathBuf> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let compiler = &*lossfeed_tests::cpp_compiler("the CUDA sources were not run")?;
     let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let extra: &[&str] = if sanitized { &SANITIZERS } else { &[] };
-    if sanitized && !links(compiler, &place) {
+    let extra: &[&str] = match build {
+        Build::Plain => &[],
+        Build::Sanitized => &SANITIZERS,
+        Build::Translated => &["-DLOSSFEED_PTX", "-rdynamic"],
+    };
+    if build == Build::Sanitized && !links(compiler, &place) {
         eprintln!(
             "the CUDA sources were not run under sanitizers: {compiler} cannot link them (install libasan and libubsan)"
         );
         return None;
     }
-    let program =
-        place.join(format!("fiber-driver-{}-{}", if sanitized { "sanitized" } else { "plain" }, std::process::id()));
+    let program = place.join(format!("fiber-driver-{build:?}-{}", std::process::id()));
     let done = Command::new(compiler)
         .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-ffp-contract=off"])
         .args(extra)
@@ -56,6 +68,7 @@ fn compile(sanitized: bool) -> Option<PathBuf> {
         .arg(root.join("kernels/driver.cpp"))
         .arg("-o")
         .arg(&program)
+        .arg("-ldl")
         .output()
         .unwrap();
     assert!(done.status.success(), "{compiler} refuses the CUDA sources:\n{}", String::from_utf8_lossy(&done.stderr));
@@ -72,15 +85,26 @@ fn links(compiler: &str, place: &std::path::Path) -> bool {
 }
 
 /// A running driver.
-struct Fibers {
+pub(crate) struct Fibers {
     child: Child,
+    libraries: Option<Arc<Libraries>>,
 }
 
 impl Fibers {
-    /// `None` when there is no compiler to build it with.
-    fn start(sanitized: bool) -> Option<Fibers> {
-        let child = Command::new(driver(sanitized)?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        Some(Fibers { child })
+    /// `None` when there is no compiler to build it with. Runs PTX if the environment asks for it.
+    pub(crate) fn start(sanitized: bool) -> Option<Fibers> {
+        if let Some((libraries, error)) = ptx::asked() {
+            return if sanitized { None } else { Fibers::translated(Arc::new(libraries?), &error, 0) };
+        }
+        let build = if sanitized { Build::Sanitized } else { Build::Plain };
+        Some(Fibers { child: spawn(&mut Command::new(driver(build)?)), libraries: None })
+    }
+
+    /// Runs translated PTX, with that error of the special functions and the planted fault of that number (0: none).
+    pub(crate) fn translated(libraries: Arc<Libraries>, error: &str, fault: usize) -> Option<Fibers> {
+        let mut command = Command::new(driver(Build::Translated)?);
+        command.arg(libraries.folder()).arg(error).arg(fault.to_string());
+        Some(Fibers { child: spawn(&mut command), libraries: Some(libraries) })
     }
 
     fn bytes(&mut self, count: usize) -> Vec<u8> {
@@ -100,8 +124,16 @@ impl Fibers {
     }
 }
 
+fn spawn(command: &mut Command) -> Child {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
 impl Machine for Fibers {
     fn run(&mut self, program: &Program, seed: u64) -> Result<Memory, String> {
+        if let Some(libraries) = &self.libraries {
+            let kernels = program.calls.iter().map(|c| c.launch.kernel).filter(|k| !k.starts_with("planted_"));
+            kernels.into_iter().try_for_each(|kernel| libraries.make(kernel))?;
+        }
         let mut message = Vec::new();
         message.extend(seed.to_ne_bytes());
         message.extend((program.buffers.len() as u32).to_ne_bytes());

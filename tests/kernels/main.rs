@@ -18,6 +18,7 @@ mod mean_checks;
 mod mixing_checks;
 mod prebuilt;
 mod program;
+mod ptx;
 mod rank;
 mod reference;
 mod retouch_checks;
