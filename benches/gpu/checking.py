@@ -67,19 +67,18 @@ class Check:
             at = int(error.flatten().argmax())
             self.fail(f"{what}: {float(a.flatten()[at]):.9g} for {float(e.flatten()[at]):.9g} at {at} (off by {worst:.2e}, {tolerance:.0e} allowed)")
 
-    def value(self, what: str, actual: torch.Tensor, expected: torch.Tensor, kind: str, units: float = 1) -> None:
+    def value(self, what: str, actual: torch.Tensor, expected: torch.Tensor, kind: str) -> None:
         """A loss in the logits' type: off by no more than float32's arithmetic and one unit in its own last place."""
         narrow = actual.dtype in (torch.float16, torch.bfloat16)
         e = expected.detach()
         e = torch.where(e.to(actual.dtype).isinf(), e.to(actual.dtype).double(), e)
         unit = last_place(e, actual.dtype) / (1 + e.abs()) if narrow else torch.zeros_like(e)
-        bound = units * float(unit.nan_to_num(0.0).max() if unit.numel() else 0.0) + (WIDE if actual.dtype == torch.float64 else NARROW)
+        bound = float(unit.nan_to_num(0.0).max() if unit.numel() else 0.0) + (WIDE if actual.dtype == torch.float64 else NARROW)
         self.close(what, actual, e, bound, kind)
 
-    def gradient(self, what: str, actual: torch.Tensor, expected: torch.Tensor, terms: torch.Tensor, kind: str, units: float = 1) -> None:
+    def gradient(self, what: str, actual: torch.Tensor, expected: torch.Tensor, terms: torch.Tensor, kind: str) -> None:
         """A gradient (rows, classes) against the float64 one: the error's norm in every row, and every element (one unit
-        in the last place of 16-bit types). `terms` are the magnitudes of what its elements are the difference of;
-        `units` times as much is allowed."""
+        in the last place of 16-bit types). `terms` are the magnitudes of what its elements are the difference of."""
         dtype, a, e = actual.dtype, actual.detach().double(), expected.detach()
         self.compared += 1
         if a.shape != e.shape:
@@ -93,7 +92,7 @@ class Check:
         rows_allowed = bound * e.norm(dim=1) + slack.norm(dim=1) + (lost * e.shape[1] ** 0.5).squeeze(1)
         for name, off, most in (("row", error.norm(dim=1), rows_allowed), ("element", error.flatten(), allowed.flatten())):
             # Where nothing is allowed, any error is more than the smallest number.
-            share = off / (units * most).clamp(min=5e-324)
+            share = off / most.clamp(min=5e-324)
             worst = float(share.max()) if share.numel() else 0.0
             self.worst[f"{kind} {name}"] = max(self.worst.get(f"{kind} {name}", 0.0), worst)
             if worst > 1:
