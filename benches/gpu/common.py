@@ -135,7 +135,8 @@ class Report:
         self.data["figures"].append(figures.figure(self.under_way, name, value, unit, **more))
 
     def close(self) -> int:
-        """Says where everything is; the program's exit status."""
+        """Writes the rest and says where everything is; the program's exit status."""
+        self.write()
         if self.quick:
             print("  a quick run: these figures mean nothing")
         if self.data["not_reached"]:

@@ -19,7 +19,7 @@ def figure(
     check: str,
     name: str,
     value: Any,
-    unit: str,
+    unit: str = "",
     *,
     least: float | None = None,
     most: float | None = None,
