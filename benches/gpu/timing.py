@@ -107,7 +107,7 @@ def backward(report: Report, dtype: torch.dtype) -> None:
     compiled = candidates.pop("compiled", None)
     for rows, classes in shapes(report, LARGE):
         report.row({"shape": f"{rows}x{classes}", "dtype": short(dtype)}, lambda r=rows, c=classes: backward_row(report, r, c, dtype, candidates))
-    for rows, classes in COMPILED if compiled is not None and dtype == torch.bfloat16 else ():
+    for rows, classes in shapes(report, COMPILED) if compiled is not None and dtype == torch.bfloat16 else ():
         two = {"lossfeed": candidates["lossfeed"], "compiled": compiled}
         report.row({"shape": f"{rows}x{classes}", "dtype": short(dtype)}, lambda r=rows, c=classes, two=two: backward_row(report, r, c, dtype, two))
 
