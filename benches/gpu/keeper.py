@@ -20,7 +20,7 @@ ATTRIBUTES = {
 
 def main() -> int:
     """0 once standard input has ended."""
-    driver = ctypes.CDLL("libcuda.so.1" if len(sys.argv) < 2 else sys.argv[1])
+    driver = ctypes.CDLL("libcuda.so.1")
     device, context, version = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
     for name, arguments in (
         ("cuInit", (0,)),

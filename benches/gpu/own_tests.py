@@ -167,17 +167,13 @@ def under(tool: str, runner: Runner) -> int:
 
 
 def sweep(runner: Runner) -> int:
-    """Figures of launch shapes and variants."""
+    """Figures of launch shapes and variants, which the test appends by itself."""
     tests = [t for t in listed(runner) if SWEEP in t]
     if not tests:
         print(f"the test program has no {SWEEP}")
         return 1
-    ran = runner.run(SWEEP, [KERNELS, "--exact", tests[0], "--nocapture", "--include-ignored"])
+    ran = runner.run(SWEEP, [KERNELS, "--exact", tests[0], "--nocapture"])
     print(ran.said)
-    figures = [line.removeprefix("FIGURE ") for line in ran.said.splitlines() if line.startswith("FIGURE {")]
-    if (file := os.environ.get("LOSSFEED_GPU_FIGURES")) and figures:
-        with open(file, "a") as to:
-            to.write("".join(f"{line}\n" for line in figures))
     return ran.status or 0
 
 

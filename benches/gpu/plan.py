@@ -33,12 +33,14 @@ class Check:
     needs: tuple[str, ...] = ()
     #: Helps checks after it; a later run does not make up for it.
     aid: bool = False
+    #: A dry run has it on the driver double, else on the CPU.
+    double: bool = False
 
 
 Step = tuple[Check, ...]
 
 MACHINE = Check("machine", 15, "own_tests", ("machine",), truth=True)
-SMOKE = Check("smoke", 15, "correct", ("smoke",), truth=True)
+SMOKE = Check("smoke", 15, "correct", ("smoke",), truth=True, double=True)
 
 FIRST: tuple[Step, ...] = (
     (MACHINE,),
@@ -46,22 +48,22 @@ FIRST: tuple[Step, ...] = (
     (
         Check("kernels", 75, "own_tests", ("kernels",), truth=True, needs=("kernels",)),
         Check("python", 75, "own_tests", ("python",), truth=True),
-        Check("scores", 75, "correct", ("scores", "repeat"), truth=True),
-        Check("gradients", 75, "correct", ("gradients", "opinfo"), truth=True),
-        Check("edges", 75, "correct", ("edges", "images"), truth=True),
+        Check("scores", 75, "correct", ("scores", "repeat"), truth=True, double=True),
+        Check("gradients", 75, "correct", ("gradients", "opinfo"), truth=True, double=True),
+        Check("edges", 75, "correct", ("edges", "images"), truth=True, double=True),
         Check("mail", 40, "correct", ("mail",), truth=True),
         # Fills the caches of torch.compile for the checks of cost.
         Check("warm", 60, "timing", ("warm",), needs=("gpu",), aid=True),
     ),
-    (Check("mission", 45, "mission"),),
-    (Check("forward", 22, "timing", ("bandwidth", "forward")),),
+    (Check("mission", 45, "mission", double=True),),
+    (Check("forward", 22, "timing", ("bandwidth", "forward"), double=True),),
     (Check("sweep", 15, "own_tests", ("sweep",), needs=("gpu", "kernels")),),
-    (Check("backward", 35, "timing", ("backward",)),),
+    (Check("backward", 35, "timing", ("backward",), double=True),),
     (Check("small", 18, "timing", ("small", "graph", "host")),),
-    (Check("step", 14, "timing", ("step",)),),
-    (Check("copy", 18, "staging", ("copy",)),),
-    (Check("overlap", 18, "staging", ("overlap",)),),
-    (Check("paths", 25, "staging", ("paths",)),),
+    (Check("step", 14, "timing", ("step",), double=True),),
+    (Check("copy", 18, "staging", ("copy",), double=True),),
+    (Check("overlap", 18, "staging", ("overlap",), double=True),),
+    (Check("paths", 25, "staging", ("paths",), double=True),),
     (Check("train", 70, "training", arguments=("--seeds", "1", "--epochs", "6")),),
     (Check("ncu", 30, "dram", needs=("ncu",)),),
     (Check("memcheck", 45, "own_tests", ("memcheck",), truth=True, needs=("gpu", "kernels", "compute-sanitizer")),),

@@ -28,7 +28,7 @@ import time
 import traceback
 import zipfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,8 @@ class Suite:
         }
         self.record = Record(out, self.results, about)
         self.kernels: Path | None = None
+        #: Builds the driver double of a dry run; its folder, or None.
+        self.double: Future[Path | None] | None = None
         self.children: dict[int, subprocess.Popen[bytes]] = {}
         self.lock = threading.Lock()
         self.environment = {
@@ -96,9 +98,13 @@ class Suite:
 
     def start(self) -> None:
         """Everything the checks need; what cannot be had is noted, and they go on without it."""
-        needed = {"keeper": self.keep, "card": self.know, "wheels": self.unpack_wheels, "kernels": self.unpack_kernels}
+        needed = {"card": self.know, "wheels": self.unpack_wheels, "kernels": self.unpack_kernels}
+        if not self.dry:
+            needed = {"keeper": self.keep, **needed}
         with ThreadPoolExecutor(len(needed)) as pool:
             list(pool.map(self.attempt, needed, needed.values()))
+        if self.dry:
+            self.double = ThreadPoolExecutor(1).submit(self.build_double)
         if self.record.about["list"] == "rest":
             self.record.goes_on_from(newest(self.record.about["card"], self.earlier))
 
@@ -143,12 +149,35 @@ class Suite:
         self.kernels = program
         self.environment["LOSSFEED_GPU_KERNELS"] = str(program)
 
-    def keep(self) -> None:
+    def build_double(self) -> Path | None:
+        """The driver double's folder, for LD_LIBRARY_PATH; None where it cannot be built."""
+        folder = self.scratch / "double"
+        folder.mkdir()
+        options = ["-std=c++17", "-O1", "-Wno-unknown-pragmas", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+        files = ["-I", str(ROOT / "kernels/cuda"), str(ROOT / "tests/driver/double.cpp"), "-o", str(folder / "libcuda.so")]
+        try:
+            subprocess.run([os.environ.get("CXX", "c++"), *options, "-Wl,-soname,libcuda.so", *files], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.note(f"no driver double, everything runs on the CPU: {error}")
+            return None
+        # By this name torch would find it too, and take it for a driver.
+        (folder / "keeper").mkdir()
+        (folder / "keeper" / "libcuda.so.1").symlink_to("../libcuda.so")
+        self.attempt("keeper", lambda: self.keep(folder / "keeper"))
+        return folder
+
+    def keep(self, double: Path | None = None) -> None:
         """A process that holds the GPU's context until this one ends."""
+        command, environment = [sys.executable, str(HERE / "keeper.py")], self.on(double)
         with (self.results / "keeper.log").open("wb") as log:
-            command = [sys.executable, str(HERE / "keeper.py"), *([os.environ["LOSSFEED_DOUBLE"]] if os.environ.get("LOSSFEED_DOUBLE") else [])]
-            self.keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, process_group=0)
+            self.keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=environment, process_group=0)
         self.children[self.keeper.pid] = self.keeper
+
+    def on(self, double: Path | None) -> dict[str, str]:
+        """The environment of a program, with the double in the driver's place."""
+        if double is None:
+            return self.environment
+        return {**self.environment, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(double), os.environ.get("LD_LIBRARY_PATH")]))}
 
     # ---- the list ----------------------------------------------------------------------------------------------------
 
@@ -158,8 +187,8 @@ class Suite:
         if self.names:
             known = {check.name: check for step in steps for check in step}
             steps = [(known.get(name, plan.ALL[name]),) for name in self.names]
-        # A dry run measures nothing: two at a time, whatever they are.
-        return [tuple(check for step in steps for check in step)] if self.dry else steps
+        # A dry run measures nothing: two at a time, whatever they are, those that wait for the double last.
+        return [tuple(sorted((c for step in steps for c in step), key=lambda c: c.double))] if self.dry else steps
 
     def going_on(self) -> list[Step]:
         """The list `rest`, after what the run before has left."""
@@ -185,13 +214,14 @@ class Suite:
         tools = [name for name in ("ncu", "compute-sanitizer") if name in check.needs and not self.dry and find_tool(name) is None]
         return f"no {tools[0]} on PATH or in /usr/local/cuda/bin" if tools else ""
 
-    def command(self, check: Check, budget_s: float) -> list[str]:
+    def command(self, check: Check, budget_s: float, double: Path | None) -> list[str]:
         """The check's program, told what to do and when to end."""
-        device = ["--device", "cpu", "--quick"] if self.dry else ["--device", "cuda"]
+        device = ["--device", "cpu" if self.dry and not double else "cuda", *(["--quick"] if self.dry else [])]
         ncu = find_tool("ncu") if "ncu" in check.needs and not self.dry else None
         only = [part for name in check.only for part in ("--only", name)]
         more = [*only, *check.arguments, *(["--ncu", ncu] if ncu else []), "--until", f"{budget_s - 2 * GRACE_S:.0f}"]
-        return [sys.executable, str(HERE / f"{check.program}.py"), *device, "--out", str(self.results), *more]
+        played = [str(ROOT / "tests" / "python" / "program_on_the_double.py")] if double else []
+        return [sys.executable, *played, str(HERE / f"{check.program}.py"), *device, "--out", str(self.results), *more]
 
     # ---- running it --------------------------------------------------------------------------------------------------
 
@@ -231,11 +261,11 @@ class Suite:
         """How the check's program went, its output in a log."""
         log, begun = self.results / f"{check.name}.log", time.monotonic()
         budget_s = check.budget_s * self.patience
-        command = self.command(check, budget_s)
+        double = self.double.result() if check.double and self.double else None
+        command, environment = self.command(check, budget_s, double), {**self.on(double), "LOSSFEED_GPU_CHECK": check.name}
         with log.open("wb") as to:
             to.write(f"$ {' '.join(command)}\n".encode())
             to.flush()
-            environment = {**self.environment, "LOSSFEED_GPU_CHECK": check.name}
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=to, stderr=subprocess.STDOUT, cwd=ROOT, env=environment, process_group=0)
         self.children[child.pid] = child
         try:
@@ -253,7 +283,7 @@ class Suite:
         outcome = Outcome(check.name, "ok", telling(text), seconds, check.truth, code, again[-1].split() if again else [])
         figures = [f for f in read_figures(self.record.figures_file) if f["check"] == check.name]
         if figures:
-            outcome.summary = f"{len(figures)} figures, {sum(f.get('met') is False for f in figures)} limits missed"
+            outcome.summary = f"{len(figures)} figures, {sum(f['limit'] is not None and f['met'] is False for f in figures)} limits missed"
         if not in_time:
             outcome.status, outcome.summary = "killed", f"at its budget; {outcome.summary}"
         elif code:
