@@ -74,13 +74,3 @@ def losses(device: torch.device) -> tuple[dict[str, Loss], dict[str, Any]]:
             missing[name] = {"error": f"{type(error).__name__}: {str(error).strip()[:300]}"}
             print(f"  {name} is left out: {missing[name]['error'][:160]}")
     return found, missing
-
-
-def step(loss: Loss, z: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
-    """Forward and backward of one loss on a leaf of its own, its gradient made anew every time."""
-
-    def run() -> None:
-        z.grad = None
-        loss(z, y).backward()
-
-    return run
