@@ -284,8 +284,8 @@ class moved:
 def main() -> int:
     """Runs the sections; always 0, unless the program itself cannot start."""
     report = Report("staging", arguments(__doc__).parse_args())
-    for body in (copy, overlap, paths, pictures, loaders):
-        report.section(body.__name__, lambda body=body: body(report))
+    for name, body in {"copy": copy, "overlap": overlap, "paths": paths, "pictures": pictures, "loaders": loaders}.items():
+        report.section(name, lambda body=body: body(report))
     return report.close()
 
 

@@ -202,7 +202,7 @@ def warm(report: Report) -> None:
     for rows, classes in shapes(report, COMPILED):
         z = logits(rows, classes, torch.bfloat16, report.device).requires_grad_()
         for name in candidates:
-            report.row({"peer": name, "shape": f"{rows}x{classes}"}, lambda name=name, z=z: {"us": medians_us({name: lambda: candidates[name](z, targets(*z.shape, z.device)).backward()}, report.device, 1, 0)})
+            report.row({"peer": name, "shape": f"{rows}x{classes}"}, lambda name=name, z=z: {"us": medians_us({name: lambda: candidates[name](z, targets(*z.shape, z.device)).backward()}, report.device, 1, warmup=0)})
 
 
 def main() -> int:
