@@ -102,7 +102,7 @@ def forward_row(report: Report, rows: int, classes: int, dtype: torch.dtype, rea
 
 def backward(report: Report, dtype: torch.dtype) -> None:
     """Loss and gradient of every large shape, by everybody; what has to be compiled last."""
-    candidates, missing = losses(report.device, MAKERS.keys() - {"compiled"})
+    candidates, missing = losses(report.device, [name for name in MAKERS if name != "compiled"])
     report.data["left_out"] = missing
     for rows, classes in shapes(report, LARGE):
         report.row({"shape": f"{rows}x{classes}", "dtype": short(dtype)}, lambda r=rows, c=classes: backward_row(report, r, c, dtype, candidates))

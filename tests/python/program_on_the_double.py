@@ -80,7 +80,8 @@ def capture(body, warmup=3):
             with torch.no_grad():
                 old.copy_(new)
 
-    outputs = body()
+    # What may run but once does not run while it is captured.
+    outputs = body() if warmup else None
     return types.SimpleNamespace(replay=replay), outputs
 
 
