@@ -110,7 +110,7 @@ class Report:
         result = attempt(body)
         # Of a table that broke off, the rows that there are say more than the error alone.
         rows = self.data["sections"].get(name)
-        if failed(result) or result is not None:
+        if result is not None:
             self.data["sections"][name] = [*rows, result] if rows and failed(result) else result
         self.data["seconds"][name] = round(time.monotonic() - started, 1)
         self.write()

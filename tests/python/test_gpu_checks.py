@@ -162,6 +162,18 @@ def test_copies_are_hidden_where_kernels_run():
     assert mission.overlapped([])["overlap"] is None
 
 
+def test_a_launch_that_the_profiler_lost_makes_nothing_faster(monkeypatch):
+    cuda = torch.device("cuda")
+    call = [Span("score", 0, 10), Span("rank", 10, 12), Span("rank", 12, 14), Span("Memset", 14, 15), Span("cudaLaunchKernel", 0, 1, launch=True)]
+    spans = [*call * 4][1:] + [Span("Memcpy DtoD", 0, 500)] * 4
+    monkeypatch.setattr(common, "watched", lambda body, device: body() or spans)
+    found = common.launches(lambda: None, cuda, calls=4, before=lambda: None)
+    assert (found["kernels"], found["fills_and_copies"], found["gpu_us"], found["host_launches"]) == (3, 1, 15, 1)
+    assert found["us_by_kernel"] == {"score": 10, "rank": 4}, "copies that restore a leaf are not counted"
+    monkeypatch.setattr(common, "watched", lambda body, device: [])
+    assert common.launches(lambda: None, cuda)["gpu_us"] is None, "not measured, not fast"
+
+
 def test_the_model_gives_what_its_table_says():
     # kernels/README.md: 4096 x 128,256 bf16 and 8192 x 151,936 f32 on an H200.
     assert figures.forward_us(4096, 128256, 2, 4500, 132) == pytest.approx(240, abs=1)
