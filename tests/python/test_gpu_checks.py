@@ -135,6 +135,14 @@ def test_nothing_is_begun_that_would_not_end_in_time(report):
     assert json.loads(report.path.read_text())["not_reached"] == report.data["not_reached"]
 
 
+def test_comparisons_end_in_time_and_say_where(report):
+    report.quick, report.until = True, time.monotonic() - common.STARTED + 1
+    for body in (correct.scores, correct.images):
+        found = report.section(body.__name__, lambda body=body: body(report))
+        assert found["compared"] == 0
+    assert report.data["not_reached"][0] == "scores from 9x1 on" and "images from" in report.data["not_reached"][-1]
+
+
 def test_sections_run_if_asked_for_and_an_error_ends_only_its_own(report):
     assert report.section("named", dict, when_named=True) is None
     found = report.section("wrong", lambda: 1 // 0)
