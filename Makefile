@@ -7,7 +7,7 @@ SHELL       := /bin/bash
 
 # JOBS   build and test processes at a time
 # DATA   `make run`: a class-per-folder directory, a tar, or "shard-{000..007}.tar"; empty = bundled handwritten digits
-# ARGS   `make run`: further options of `lossfeed train` (see `lossfeed train --help`); `make gpu`: the parts to run;
+# ARGS   `make run`: further options of `lossfeed train` (see `lossfeed train --help`); `make gpu`: the list to run;
 #        `make test-integrations`: options of pytest
 # TORCH  how pip names PyTorch; a smaller one without CUDA: TORCH="torch --extra-index-url URL_OF_ITS_CPU_WHEELS"
 # MINUTES, SEED, ONLY, OUT  `make chaos`: how long; what it is drawn from (empty: a new one, printed); attacks, with commas (kills,
@@ -52,10 +52,10 @@ chaos: venv wheel ## attacks from a seed for MINUTES=10, a table and JSON under 
 bench: venv wheel ## what it costs: micro benchmarks and, with DATA=CIFAR_FOLDER, scenarios; results in benches/record
 	@DATA=$(DATA) .ci/bench $(ARGS)
 
-gpu-bundle: venv ## test programs, wheel and peers in .gpu-bundle, for a GPU machine without cargo or network; LOSSFEED_CIFAR=FOLDER adds CIFAR-10 for `train`
+gpu-bundle: venv ## test program, wheel and peers in .gpu-bundle, for a GPU machine without cargo or network, tried; LOSSFEED_CIFAR=FOLDER adds CIFAR-10
 	@.ci/gpu-bundle
 
-gpu: ## what is true and what it costs on this machine's GPU, from .gpu-bundle; JSON and an archive under $$OUT (or dist/gpu); ARGS="correct", "timing", "sanitizer staging", "train", "--dry-run"
+gpu: ## what is true and what it costs on this machine's GPU, from .gpu-bundle; JSON and an archive under $$OUT (or dist/gpu); ARGS="first" (480 s), "rest", "first sweep", "--dry-run rest"
 	@.ci/gpu $(ARGS)
 
 venv: ## .venv with PyTorch and the build tools

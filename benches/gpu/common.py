@@ -1,27 +1,33 @@
-"""What the GPU programs share: the device, the clock, cases that may fail, and the JSON.
+"""What the GPU programs share: the device, the clock, the profiler, cases that may fail, and the JSON.
 
-A case that raises is recorded as the text of its error and the next one runs: on a machine that is lent for half an
-hour, nine figures and one error are worth more than one error.
+A case that raises is recorded as the text of its error and the next one runs. A case for which no time is left is
+recorded too: the machine is lent, and the next program waits.
 """
 
 from __future__ import annotations
 
+import time
+
+STARTED = time.monotonic()  # importing torch is part of a program's time
+
 import argparse
+import functools
 import json
+import math
 import os
 import platform
 import statistics
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import figures
 import torch
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
@@ -31,6 +37,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="tiny shapes and few repeats: tries the program, measures nothing")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "dist/gpu")), help="folder of the JSON")
     parser.add_argument("--only", action="append", default=[], metavar="SECTION", help="run only these sections; may be repeated")
+    parser.add_argument("--until", type=float, default=float("inf"), metavar="SECONDS", help="begin nothing that would not end within so many")
     return parser
 
 
@@ -56,8 +63,8 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 class Report:
-    """The results of one program, written anew after every section and every row, so that a program cut short leaves
-    what it had."""
+    """The results of one program, replaced after every section and every row, so that a program cut short leaves what
+    it had."""
 
     def __init__(self, name: str, options: argparse.Namespace) -> None:
         self.device = torch.device(options.device)
@@ -68,62 +75,73 @@ class Report:
         if self.quick:
             torch.set_num_threads(1)
         self.only: list[str] = options.only
+        self.until: float = options.until
         options.out.mkdir(parents=True, exist_ok=True)
-        self.path: Path = options.out / f"{name}.json"
+        # Programs with other sections may run beside this one.
+        self.path: Path = options.out / f"{'-'.join([name, *self.only])}.json"
         self.data: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "name": name,
             "quick": self.quick,
             "machine": machine(self.device),
             "seconds": {},
+            "not_reached": [],
             "sections": {},
+            "figures": [],
         }
+        self.under_way = ""
+        self.longest = 0.0
 
-    def section(self, name: str, body: Callable[[], Any]) -> Any:
-        """Runs one section (unless others were asked for) and records what it returns, or its error."""
-        if self.only and name not in self.only:
+    def left(self) -> float:
+        """Seconds until this program has to end."""
+        return self.until - (time.monotonic() - STARTED)
+
+    def section(self, name: str, body: Callable[[], Any], when_named: bool = False) -> Any:
+        """Runs one section (unless others were asked for, or, `when_named`, this one was not) and records what it
+        returns, or its error."""
+        if name not in self.only and (self.only or when_named):
             return None
-        started = time.perf_counter()
+        if self.left() <= 0:
+            self.data["not_reached"].append(name)
+            return self.write()
+        started = time.monotonic()
         print(f"── {name}", flush=True)
+        self.under_way, self.longest = name, 0.0
         result = attempt(body)
         # Of a table that broke off, the rows that there are say more than the error alone.
         rows = self.data["sections"].get(name)
-        self.data["sections"][name] = [*rows, result] if rows and failed(result) else result
-        self.data["seconds"][name] = round(time.perf_counter() - started, 1)
+        if result is not None:
+            self.data["sections"][name] = [*rows, result] if rows and failed(result) else result
+        self.data["seconds"][name] = round(time.monotonic() - started, 1)
         self.write()
         if self.device.type == "cuda":
             attempt(torch.cuda.empty_cache)
-        return result
+        return self.data["sections"].get(name)
 
-    def row(self, section: str, row: Any) -> None:
-        """Adds a row to a section that is under way."""
-        self.data["sections"].setdefault(section, []).append(row)
+    def row(self, about: dict[str, Any], body: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """Adds what the body returns, or its error, to the table under way, beside what it is about. None if as long a
+        row as the longest before it would not end in time."""
+        if self.left() < self.longest:
+            self.data["not_reached"].append(f"{self.under_way}: {about}")
+            return self.write()
+        started = time.monotonic()
+        found = {**about, **attempt(body)}
+        self.longest = max(self.longest, time.monotonic() - started)
+        self.data["sections"].setdefault(self.under_way, []).append(found)
         self.write()
-
-    def attempt_row(self, section: str, about: dict[str, Any], body: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Adds what the body returns; or its error, with what it was about."""
-        found = attempt(body)
-        self.row(section, {**about, **found} if failed(found) else found)
         return found
 
-    def judge(self, asked: list[tuple[str, str, Any, Callable[[Any], Any]]], silent: bool = False) -> None:
-        """Records (and prints) what was asked for, the limit, what was measured (None: nothing was), and whether it is
-        met."""
-        self.data["verdicts"] = [
-            {"what": what, "asked": limit, "measured": value, "met": None if value is None else bool(met(value))}
-            for what, limit, value, met in asked
-        ]
-        self.write()
-        if silent:
-            return
-        word = {True: "yes", False: "NO", None: ""}
-        columns = ("asked for", "limit", "measured", "met")
-        say([(v["what"], v["asked"], v["measured"], word[v["met"]]) for v in self.data["verdicts"]], columns)
+    def figure(self, name: str, value: Any, unit: str = "", **more: Any) -> None:
+        """Records a figure of the section under way; see :func:`figures.figure`."""
+        self.data["figures"].append(figures.figure(self.under_way, name, value, unit, **more))
 
     def close(self) -> int:
-        """Says where everything is; the program's exit status."""
+        """Writes the rest and says where everything is; the program's exit status."""
+        self.write()
         if self.quick:
             print("  a quick run: these figures mean nothing")
+        if self.data["not_reached"]:
+            print(f"  not reached: {'; '.join(self.data['not_reached'])}")
         print(self.path)
         return 0
 
@@ -148,9 +166,15 @@ def failed(result: Any) -> bool:
     return isinstance(result, dict) and "error" in result
 
 
-def rows_of(section: Any) -> list[dict[str, Any]]:
-    """A table's rows that are no errors."""
-    return [row for row in section if not failed(row)] if isinstance(section, list) else []
+def number(value: Any) -> float | None:
+    """What was measured; None for an error or nothing."""
+    return None if value is None or failed(value) else float(value)
+
+
+def quotient(a: Any, b: Any) -> float | None:
+    """`a` over `b`, where both were measured."""
+    above, below = number(a), number(b)
+    return above / below if above is not None and below else None
 
 
 def synchronize(device: torch.device) -> None:
@@ -159,68 +183,115 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def medians_us(
-    cases: dict[str, Callable[[], Any]], device: torch.device, rounds: int, warmup: int = 3, inner: int = 1
-) -> dict[str, Any]:
-    """Median time of each case in µs, the cases taking turns, so that a clock that drifts moves all of them.
+class Times(NamedTuple):
+    """µs of one call."""
 
-    On CUDA between two events on the current stream (`inner` calls between them, for what is shorter than an event's
-    resolution); on the CPU by the wall clock. A case that raises is its error and takes no further part.
+    median: float
+    spread: float  # between the quartiles, as a share of the median
+    n: int
+
+
+def times_of(us: list[float]) -> Times:
+    """Median and spread."""
+    median = statistics.median(us)
+    quartiles = statistics.quantiles(us, n=4) if len(us) > 1 else [median] * 3
+    return Times(median, (quartiles[2] - quartiles[0]) / median if median else 0.0, len(us))
+
+
+class Stopwatch:
+    """Times spans between two events on the current stream; on the CPU by the clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.cuda = device.type == "cuda"
+        self.spans: list[tuple[Any, Any]] = []
+
+    def mark(self) -> Any:
+        """Now, in the stream's order."""
+        if not self.cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def time(self, body: Callable[[], Any]) -> None:
+        """Runs and times one span."""
+        start = self.mark()
+        body()
+        self.spans.append((start, self.mark()))
+
+    def us(self) -> list[float]:
+        """Every span. The device must have been waited for."""
+        return [1e3 * a.elapsed_time(b) if self.cuda else 1e6 * (b - a) for a, b in self.spans]
+
+
+def medians_us(cases: dict[str, Callable[[], Any]], device: torch.device, rounds: int, **more: Any) -> dict[str, Any]:
+    """The medians of :func:`all_times`."""
+    return {name: t if failed(t) else t.median for name, t in all_times(cases, device, rounds, **more).items()}
+
+
+def all_times(
+    cases: dict[str, Callable[[], Any]],
+    device: torch.device,
+    rounds: int,
+    warmup: int = 3,
+    inner: int = 1,
+    before: Callable[[str], Any] | None = None,
+) -> dict[str, Any]:
+    """Times of each case, the cases taking turns, so that a clock that drifts moves all of them.
+
+    `inner` calls are timed together, for what is shorter than an event's resolution; ``before(name)`` runs before, not
+    timed. A case that raises is its error and takes no further part.
     """
     found: dict[str, Any] = {}
-    alive = dict(cases)
+    watches: dict[str, Stopwatch] = {}
 
     def once(case: Callable[[], Any]) -> None:
         for _ in range(inner):
             case()
 
+    def warm(name: str, case: Callable[[], Any]) -> None:
+        for _ in range(warmup):
+            if before is not None:
+                before(name)
+            once(case)
+        synchronize(device)
+
     for name, case in cases.items():
-        result = attempt(lambda case=case: [once(case) for _ in range(warmup)] and synchronize(device))
-        if failed(result):
-            found[name] = result
-            del alive[name]
-    times: dict[str, list[Any]] = {name: [] for name in alive}
+        found[name] = attempt(functools.partial(warm, name, case))
+        if not failed(found[name]):
+            watches[name] = Stopwatch(device)
     for _ in range(rounds):
-        for name, case in alive.items():
-            if device.type == "cuda":
-                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                start.record()
-                once(case)
-                end.record()
-                times[name].append((start, end))
-            else:
-                begun = time.perf_counter()
-                once(case)
-                times[name].append(time.perf_counter() - begun)
+        for name, watch in watches.items():
+            if before is not None:
+                before(name)
+            watch.time(functools.partial(once, cases[name]))
     synchronize(device)
-    for name, spans in times.items():
-        us = [1e3 * s[0].elapsed_time(s[1]) if isinstance(s, tuple) else 1e6 * s for s in spans]
-        found[name] = statistics.median(us) / inner
-    return {name: found[name] for name in cases}
+    for name, watch in watches.items():
+        found[name] = times_of([us / inner for us in watch.us()])
+    return found
 
 
-def host_us(case: Callable[[], Any], device: torch.device, calls: int, burst: int = 16) -> float:
-    """Median host time of one call in µs. The device is waited for between bursts, outside the clock, so that its queue
-    never fills up and holds the host back."""
+def host_us(case: Callable[..., Any], device: torch.device, calls: int, given: Callable[[], Any] | None = None) -> Times:
+    """Host time of one call in µs, of what `given` returns if there is one. The device is waited for between bursts,
+    outside the clock, so that its queue never fills up and holds the host back."""
     times = []
-    for _ in range(5):
-        case()
-    for k in range(calls):
-        if k % burst == 0:
+    for k in range(-5, calls):
+        arguments = () if given is None else (given(),)
+        if k % 8 == 0:
             synchronize(device)
         begun = time.perf_counter_ns()
-        case()
-        times.append(time.perf_counter_ns() - begun)
+        case(*arguments)
+        if k >= 0:
+            times.append((time.perf_counter_ns() - begun) / 1e3)
     synchronize(device)
-    return statistics.median(times) / 1e3
+    return times_of(times)
 
 
 def peak_bytes(case: Callable[[], Any], device: torch.device) -> int | None:
     """Device memory that a call needs at most beyond what was there before it; None where it cannot be told (CPU)."""
-    if device.type != "cuda":
-        case()
-        return None
     case()
+    if device.type != "cuda":
+        return None
     synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
@@ -229,39 +300,68 @@ def peak_bytes(case: Callable[[], Any], device: torch.device) -> int | None:
     return torch.cuda.max_memory_allocated(device) - before
 
 
-def launches(case: Callable[[], Any], device: torch.device, calls: int = 10) -> dict[str, Any]:
-    """Kernels a call launches, copies and fills beside them, launch calls from the host, and GPU time in µs."""
+class Span(NamedTuple):
+    """What the GPU did, as CUPTI saw it; `launch` for the host's own calls that launch a kernel."""
+
+    name: str
+    start_us: float
+    end_us: float
+    launch: bool = False
+
+
+def watched(body: Callable[[], Any], device: torch.device) -> list[Span]:
+    """Runs the body; what the GPU did meanwhile by torch's profiler, in its order. Empty on the CPU."""
     if device.type != "cuda":
-        case()
-        return {"kernels": None, "fills_and_copies": None, "host_launches": None, "gpu_us": None, "us_by_kernel": {}}
+        body()
+        return []
     from torch.profiler import ProfilerActivity, profile
 
-    for _ in range(3):
-        case()
     synchronize(device)
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-        for _ in range(calls):
-            case()
+        # Kernels of a session's first moments may be lost: their clock is behind the host's (pytorch/pytorch#192021).
+        time.sleep(0.02)
+        body()
         synchronize(device)
-    kernels = fills = host = 0
-    busy_us = 0.0
-    by_kernel: dict[str, float] = {}
+    spans = []
     for event in seen.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            busy_us += event.time_range.elapsed_us()
-            if event.name.startswith(("Memcpy", "Memset")):
-                fills += 1
-            else:
-                kernels += 1
-                by_kernel[event.name[:80]] = by_kernel.get(event.name[:80], 0.0) + event.time_range.elapsed_us() / calls
+        span = Span(event.name, event.time_range.start, event.time_range.end)
+        if event.device_type == torch.autograd.DeviceType.CUDA and not getattr(event, "is_user_annotation", False):
+            spans.append(span)
         elif event.name.startswith(("cudaLaunchKernel", "cuLaunchKernel")):
-            host += 1
+            spans.append(span._replace(launch=True))
+    return sorted(spans, key=lambda span: span.start_us)
+
+
+def launches(case: Callable[[], Any], device: torch.device, calls: int = 10, before: Callable[[], Any] | None = None) -> dict[str, Any]:
+    """Kernels a call launches, copies and fills beside them, launch calls from the host, and GPU time in µs: what the
+    host waits for is not in it. `before` may copy within the device, which is left out. None where it was not seen."""
+    for _ in range(3):
+        case()
+
+    def body() -> None:
+        for _ in range(calls):
+            if before is not None:
+                before()
+            case()
+
+    spans = watched(body, device)
+    ran = [s for s in spans if not s.launch and not (before is not None and s.name.startswith("Memcpy DtoD"))]
+    if not ran:
+        return {"kernels": None, "fills_and_copies": None, "host_launches": None, "gpu_us": None, "us_by_kernel": {}, "spread": None}
+    by_name: dict[str, list[float]] = {}
+    for s in ran:
+        by_name.setdefault(s.name[:80], []).append(s.end_us - s.start_us)
+    # Medians: one launch that met a cold clock or another process says nothing. Whole launches: some may be lost.
+    each = {name: math.ceil(len(spans) / calls) for name, spans in by_name.items()}
+    us = {name: statistics.median(spans) * each[name] for name, spans in by_name.items()}
+    fills = sum(n for name, n in each.items() if name.startswith(("Memcpy", "Memset")))
     return {
-        "kernels": kernels / calls,
-        "fills_and_copies": fills / calls,
-        "host_launches": host / calls,
-        "gpu_us": busy_us / calls,
-        "us_by_kernel": by_kernel,
+        "kernels": sum(each.values()) - fills,
+        "fills_and_copies": fills,
+        "host_launches": sum(s.launch for s in spans) / calls,
+        "gpu_us": sum(us.values()),
+        "us_by_kernel": {name: v for name, v in us.items() if not name.startswith(("Memcpy", "Memset"))},
+        "spread": times_of(max(by_name.values(), key=sum)).spread,
     }
 
 
@@ -279,22 +379,3 @@ def logits(rows: int, classes: int, dtype: torch.dtype, device: torch.device, se
 def targets(rows: int, classes: int, device: torch.device, seed: int = 1) -> torch.Tensor:
     """(rows) int64 class indices."""
     return torch.randint(classes, (rows,), device=device, generator=torch.Generator(device).manual_seed(seed))
-
-
-def say(rows: list[tuple[Any, ...]], head: tuple[str, ...]) -> None:
-    """Prints a table with right-aligned columns; cases that failed and figures that are missing are said (the errors
-    are in the JSON)."""
-
-    def text(value: Any) -> str:
-        if failed(value):
-            return "left out"
-        if value is None:
-            return "not measured"
-        if not isinstance(value, float):
-            return str(value)
-        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
-
-    cells = [head, *(tuple(text(v) for v in row) for row in rows)]
-    widths = [max(len(row[k]) for row in cells) for k in range(len(head))]
-    for row in cells:
-        print("  " + "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))))

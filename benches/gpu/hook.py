@@ -5,15 +5,14 @@ Batches come from a loader over generated CIFAR-shaped images, so that every var
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import figures
 import numpy as np
 import torch
 import torch.nn.functional as F
-from common import Report, failed, host_us, launches, medians_us, synchronize
+from common import Report, Stopwatch, host_us, launches, medians_us, quotient, synchronize, times_of
 from resnet import ResNet18
 
 import lossfeed as lf
@@ -28,10 +27,28 @@ def make_loader(report: Report, batch_size: int, samples: int, classes: int = 10
     return lf.Loader(data, batch_size=batch_size, shuffle=True, drop_last=True, device=str(report.device), seed=0, stats=False, framework="torch")
 
 
-def endless(loader: lf.Loader) -> Iterator[Any]:
-    """Batches, epoch after epoch."""
+def endless(batches: Iterable[Any]) -> Iterator[Any]:
+    """Epoch after epoch."""
     while True:
-        yield from loader
+        yield from batches
+
+
+def pixels_step(report: Report, width: int = 64) -> Callable[[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]], None]:
+    """A whole training step of ResNet-18 in bfloat16 on a batch of pixels, with the loss that is given."""
+    torch.manual_seed(0)
+    device = report.device
+    model = ResNet18(width=4 if report.quick else width).to(device, memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def step(pixels: torch.Tensor, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        x = pixels.permute(0, 3, 1, 2).to(dtype=torch.bfloat16, memory_format=torch.channels_last) / 255
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            loss = loss_of(model(x))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
 
 
 def step_times(report: Report) -> dict[str, Any]:
@@ -41,72 +58,49 @@ def step_times(report: Report) -> dict[str, Any]:
     which includes waiting for the host: what the hook costs there is in it.
     """
     device, quick = report.device, report.quick
-    batch_size, rounds = (8, 3) if quick else (256, 200)
-    torch.manual_seed(0)
-    model = ResNet18(width=4 if quick else 64).to(device, memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    batch_size, rounds = (8, 3) if quick else (256, 100)
+    step = pixels_step(report)
     loader = make_loader(report, batch_size, batch_size * 8 if quick else 50_000)
-
-    def plain(z: torch.Tensor, batch: Any) -> torch.Tensor:
-        return F.cross_entropy(z, batch.target)
 
     def scored(z: torch.Tensor, batch: Any) -> torch.Tensor:
         loader.score(z, batch)
         return F.cross_entropy(z, batch.target)
 
-    def ours(z: torch.Tensor, batch: Any) -> torch.Tensor:
-        return loader.cross_entropy(z, batch)
-
     variants: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
-        "F.cross_entropy": plain,
+        "F.cross_entropy": lambda z, batch: F.cross_entropy(z, batch.target),
         "+ loader.score": scored,
-        "loader.cross_entropy": ours,
+        "loader.cross_entropy": loader.cross_entropy,
     }
     batches = endless(loader)
 
-    def step(loss_of: Callable[[torch.Tensor, Any], torch.Tensor]) -> None:
+    def whole(name: str) -> None:
         batch = next(batches)
-        x = batch.data.permute(0, 3, 1, 2).to(dtype=torch.bfloat16, memory_format=torch.channels_last) / 255
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            z = model(x)
-            loss = loss_of(z, batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        step(batch.data, lambda z: variants[name](z, batch))
 
-    for loss_of in list(variants.values()) * (1 if quick else 10):
-        step(loss_of)
-    synchronize(device)
-    spans: dict[str, list[Any]] = {name: [] for name in variants}
     order = list(variants)
+    for name in order * (1 if quick else 10):
+        whole(name)
+    synchronize(device)
+    watches = {name: Stopwatch(device) for name in order}
     for k in range(rounds):
         # Another one goes first every time.
         for name in order[k % 3 :] + order[: k % 3]:
-            if device.type == "cuda":
-                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                start.record()
-                step(variants[name])
-                end.record()
-                spans[name].append((start, end))
-            else:
-                begun = time.perf_counter()
-                step(variants[name])
-                spans[name].append(time.perf_counter() - begun)
+            watches[name].time(lambda name=name: whole(name))
     synchronize(device)
-    us = {
-        name: statistics.median([1e3 * s[0].elapsed_time(s[1]) if isinstance(s, tuple) else 1e6 * s for s in found])
-        for name, found in spans.items()
-    }
-    synchronize(device)
-    time.sleep(0.2)  # the last scores are on their way
+    times = {name: times_of(watch.us()) for name, watch in watches.items()}
+    loader.state_dict()  # waits for the scores under way
     stats = loader.stats()
     loader.close()
-    base = us["F.cross_entropy"]
+    base = times["F.cross_entropy"]
+    score_us = figures.SCORE_STAGES_US["with ranks and mail"]
+    # Noise of the comparison itself is a few thousandths.
+    for name, limit, more_us in (("+ loader.score", 0.005, score_us), ("loader.cross_entropy", 0.005, 0.0)):
+        slower, spread = times[name].median / base.median - 1, times[name].spread
+        report.figure(f"ResNet-18 step, {name}, slower by", slower, "of it", most=limit, n=rounds, spread=spread, predicted=more_us / base.median)
     return {
         "batch_size": batch_size,
         "rounds": rounds,
-        "step_us": us,
-        "slowdown_fraction": {name: value / base - 1 for name, value in us.items()},
+        "step_us": {name: t.median for name, t in times.items()},
         "scores_total": stats.get("scores_total"),
         "scores_dropped_total": stats.get("scores_dropped_total"),
     }
@@ -118,131 +112,59 @@ def host_times(report: Report) -> dict[str, Any]:
     rows = 8 if report.quick else 256
     loader = make_loader(report, rows, rows * 16)
     batches = endless(loader)
-    z = torch.randn(rows, 10, device=device)
-    held = next(batches)
-    y = held.target
-    found: dict[str, Any] = {
+    z, y = torch.randn(rows, 10, device=device), next(batches).target
+    leaf = z.clone().requires_grad_()
+    found = {
         "F.cross_entropy": host_us(lambda: F.cross_entropy(z, y), device, calls),
         "lf.cross_entropy": host_us(lambda: lf.cross_entropy(z, y), device, calls),
         "lf.sample_scores": host_us(lambda: lf.sample_scores(z, y), device, calls),
     }
-    # A batch is scored once, so each call needs a batch of its own; fetching it is outside the clock.
-    for name, hook in (
-        ("loader.score", lambda b: loader.score(z, b)),
-        ("loader.cross_entropy", lambda b: loader.cross_entropy(z, b)),
-    ):
-        times = []
-        for k in range(calls):
-            batch = next(batches)
-            if k % 8 == 0:
-                synchronize(device)
-            begun = time.perf_counter_ns()
-            hook(batch)
-            times.append(time.perf_counter_ns() - begun)
-        found[name] = statistics.median(times[5:]) / 1e3
+    # A batch is scored once, so each call needs a batch of its own.
+    for name, hook, limit in (("loader.score", lambda b: loader.score(z, b), 10), ("loader.cross_entropy", lambda b: loader.cross_entropy(leaf, b), 20)):
+        t = found[name] = host_us(hook, device, calls, lambda: next(batches))
+        report.figure(f"{name}, host", t.median, "µs", most=limit, n=calls, spread=t.spread, predicted=figures.HOST_US[name])
     loader.close()
-    return {"rows": rows, "classes": 10, "host_us": found}
+    return {"rows": rows, "classes": 10, "host_us": {name: t.median for name, t in found.items()}}
 
 
 def graph(report: Report) -> dict[str, Any]:
-    """Forward, backward and scores inside a CUDA graph: launches from Python per replay, equal results, scores that
-    arrive."""
-    device = report.device
-    if device.type != "cuda":
+    """Loss and gradient inside a CUDA graph: launches from Python per replay, equal results, and the time of a replay
+    against eager torch's."""
+    if report.device.type != "cuda":
+        report.figure("launches from Python per replay", None, most=0)
         return {"skipped": "CUDA graphs need a GPU"}
-    rows, classes = 256, 1000
-    z = torch.randn(rows, classes, device=device, requires_grad=True)
-    y = torch.randint(classes, (rows,), device=device)
+    found = {}
+    for rows, classes in ((256, 10), (256, 1000), (1024, 1000)):
+        captured: dict[str, Callable[[], Any]] = {}
+        for name, loss in (("lossfeed", lf.cross_entropy), ("eager", F.cross_entropy)):
+            z = torch.randn(rows, classes, device=report.device, requires_grad=True)
+            y = torch.randint(classes, (rows,), device=report.device)
 
-    def body() -> tuple[torch.Tensor, Any]:
-        z.grad = None
-        loss = lf.cross_entropy(z, y)
-        loss.backward()
-        return loss, lf.sample_scores(z, y)
+            def body(z: torch.Tensor = z, y: torch.Tensor = y, loss: Any = loss) -> torch.Tensor:
+                z.grad = None
+                value = loss(z, y)
+                value.backward()
+                return value
 
-    captured, outputs = _capture(body)
-    with torch.no_grad():
-        z.copy_(torch.randn(rows, classes, device=device))
-        y.copy_(torch.randint(classes, (rows,), device=device))
-    captured.replay()
-    synchronize(device)
-    twin = z.detach().double().requires_grad_()
-    expected = F.cross_entropy(twin, y)
-    expected.backward()
-    replay = launches(captured.replay, device)
-    found = {
-        "loss_equals_torch": bool((outputs[0].double() - expected).abs() < 1e-4),
-        "gradient_equals_torch": bool(torch.allclose(z.grad.double(), twin.grad, atol=1e-6)),
-        "scores_follow": bool(torch.allclose(outputs[1].loss.double(), F.cross_entropy(twin, y, reduction="none"), atol=1e-4)),
-        "python_launches_per_replay": replay["host_launches"],
-        "gpu_us_per_replay": replay["gpu_us"],
-    }
-    return found | {"replays": [_replay_times(report, *shape) for shape in ((256, 10), (256, 1000), (1024, 1000))], "loader": _graph_loader(report)}
+            made, outputs = capture(body)
+            # The graph writes to its tensors at every replay: they stay as long as it does.
+            captured[name] = lambda made=made, kept=(z, y, outputs): made.replay()
+        us = medians_us(captured, report.device, 2 if report.quick else 20, inner=2 if report.quick else 50)
+        replay = launches(captured["lossfeed"], report.device)
+        found[f"{rows}x{classes}"] = {"us": us, "launches": replay}
+        report.figure(f"replayed loss and gradient {rows}x{classes}, eager over ours", quotient(us["eager"], us["lossfeed"]), "times", least=1.0, n=20)
+        report.figure(f"launches from Python per replay {rows}x{classes}", replay["host_launches"], most=0)
+    return found
 
 
-def _replay_times(report: Report, rows: int, classes: int) -> dict[str, Any]:
-    """Median time of replaying loss and gradient, ours and eager torch's; replays follow each other, so the host is not
-    in it."""
-    captured: dict[str, Callable[[], Any]] = {}
-    for name, loss in (("lossfeed", lf.cross_entropy), ("eager", F.cross_entropy)):
-        z = torch.randn(rows, classes, device=report.device, requires_grad=True)
-        y = torch.randint(classes, (rows,), device=report.device)
-
-        def body(z: torch.Tensor = z, y: torch.Tensor = y, loss: Any = loss) -> torch.Tensor:
-            z.grad = None
-            value = loss(z, y)
-            value.backward()
-            return value
-
-        graph, outputs = _capture(body)
-        # The graph writes to its tensors at every replay: they stay as long as it does.
-        captured[name] = lambda graph=graph, kept=(z, y, outputs): graph.replay()
-    us = medians_us(captured, report.device, 20, inner=50)
-    ratio = us["eager"] / us["lossfeed"] if not any(failed(v) for v in us.values()) else None
-    return {"shape": f"{rows}x{classes}", "us": us, "times_lossfeed": ratio}
-
-
-def _capture(body: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+def capture(body: Callable[[], Any], warmup: int = 3) -> tuple[torch.cuda.CUDAGraph, Any]:
     """`body` captured, after a warm-up on a stream of its own."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(3):
+        for _ in range(warmup):
             body()
     torch.cuda.current_stream().wait_stream(side)
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        outputs = body()
-    return captured, outputs
-
-
-def _graph_loader(report: Report) -> dict[str, Any]:
-    """``loader.score`` captured with one batch and replayed: scores that arrive and those that are dropped."""
-    loader = make_loader(report, 64, 64 * 16)
-    try:
-        batches = endless(loader)
-        z = torch.randn(64, 10, device=report.device)
-        held = [next(batches) for _ in range(4)]
-        loader.score(z, held[0])
-        synchronize(report.device)
-        time.sleep(0.2)
-        before = loader.stats()
-        captured, _ = _capture_once(lambda: loader.score(z, held[1]))
-        for _ in range(10):
-            captured.replay()
-            synchronize(report.device)
-        time.sleep(0.3)
-        after = loader.stats()
-        names = [n for n in after if n.startswith("scores_")]
-        return {"replays": 10, "stats": {n: after[n] - before.get(n, 0.0) for n in names}}
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {str(error).strip()[:300]}"}
-    finally:
-        loader.close()
-
-
-def _capture_once(body: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """`body` captured without a warm-up of its own: a batch can be scored once."""
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
         outputs = body()

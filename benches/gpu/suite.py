@@ -1,335 +1,392 @@
-"""Runs what a GPU machine can decide, part by part: each within eight minutes (sanitizer and staging together), all
-within twenty-five.
+"""Runs what a GPU can decide, in order of value, until a deadline: `.ci/gpu first` (480 s), `.ci/gpu rest` (200 s).
 
-    correct    what is true: `doctor`, `smi`, the kernels' test programs, the Python tests, `compare` with torch in float64
-    timing     what it costs: `timing` (kernels, losses, hook, graphs) and `dram` (bytes moved, by ncu)
-    sanitizer  the kernels' tests under compute-sanitizer's `memcheck` and `racecheck`
-    staging    host to device: rates, overlap, slowdown, copy paths
-    train      ResNet-18 on CIFAR-10, uniform and cost-aware, several seeds
+`plan.py` has the checks and their budgets. A check starts only if its budget fits before the deadline, runs in a
+process group of its own and is killed at its budget; whatever becomes of it, the next one has its turn. `rest` reads
+the newest state.json of this card below benches/record (or of the run before, on the same machine): what failed comes
+first, then what was not reached, then its own list. Names of checks after the list run these alone.
 
-Parts run in this order whatever the order of the arguments; without any, all of them. What is true may fail this, what
-it costs may not. After every check, gpu.json (checks, verdicts) and gpu.tar.gz (logs and results, at most 16 MiB) are
-written anew: a run that is cut short leaves what it had. A check that finds no time left is recorded as that.
+After every check `records.py` replaces gpu.json, state.json and gpu.tar.gz under $OUT (else dist/gpu). The last line
+printed says what remains. Exit status: 0 if all that is true or false was checked and found true; costs never change
+it.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import importlib.util
-import json
+import contextlib
+import lzma
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
+import threading
 import time
+import traceback
+import zipfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import plan
+from own_tests import find_tool, has
+from plan import Check, Step
+from records import Outcome, Record, clear, newest, read_figures, shorten
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 BUNDLE = ROOT / ".gpu-bundle"
-SCHEMA_VERSION = 2
-#: Longest time of each part. Below eight minutes by what installing the wheels takes.
-PARTS_S = {"correct": 450.0, "timing": 450.0, "sanitizer": 155.0, "staging": 290.0, "train": 430.0}
-ALL_S = 1440.0
-ARCHIVE_BYTES = 16 << 20
-#: A log longer than this keeps its beginning and its end: the archive has to stay small whatever a program prints.
-LOG_BYTES = 1 << 20
-TELLING = re.compile(
-    r"^test result:|\d+ (passed|failed)|no tests ran|deselected|ERROR SUMMARY|RACECHECK SUMMARY|all correct| WRONG on |^\d+ of \d+ |verdicts met"
-)
-FINDING = re.compile(r"^========= (Invalid|Error: |Warning: |Race|Misaligned|Out-of)", re.M)
-
-
-@dataclass
-class Outcome:
-    """How a check went, as gpu.json has it."""
-
-    name: str
-    status: str  # ok, failed, skipped, out of time, not run
-    summary: str = ""
-    exit_code: int | None = None
-    seconds: float = 0.0
-    decides: bool = True
-
-
-@dataclass(frozen=True)
-class Check:
-    """Commands that run one after the other, all of them, whatever becomes of one."""
-
-    name: str
-    limit_s: float
-    commands: list[list[str]] = field(default_factory=list)
-    decides: bool = True  # a failure of this is one of the whole
-    why_not: str = ""  # why it cannot run here
-    #: What a run that was stopped for its time is worth, by its log.
-    if_stopped: Callable[[str], str] | None = None
+#: Between asking a process for its stack and ending it.
+GRACE_S = 1.0
+TELLING = re.compile(r"^test result:|\d+ (passed|failed)|ended well|all correct| WRONG on |ERROR SUMMARY|^\S*Error: ")
 
 
 class Suite:
-    """One run: where results go, and what is known so far."""
+    """One run."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.dry: bool = options.dry_run
-        self.out = Path(os.environ.get("OUT") or ROOT / "dist" / "gpu").resolve()
-        # Not below $OUT, unless that is where everything goes: a lent machine brings few files back.
-        self.results = Path(tempfile.mkdtemp()) if self.dry else ROOT / "dist" / "gpu" / "results"
-        # A dry run shall find mistakes, not a busy machine: its limits only end what would never end.
-        self.patience = 8 if self.dry else 1
-        self.started = time.monotonic()
-        self.outcomes: list[Outcome] = []
-        shutil.rmtree(self.results, ignore_errors=True)
-        self.results.mkdir(parents=True)
-        self.out.mkdir(parents=True, exist_ok=True)
+        self.names: list[str] = options.checks
+        # A dry run finds mistakes: its limits only end what would never end.
+        self.patience = 4 if self.dry else 1
+        begun = time.monotonic() - max(0.0, time.time() - options.started)
+        self.deadline = begun + (options.within or (900 if self.dry else plan.DEADLINES_S[options.list]))
+        self.scratch = Path(tempfile.mkdtemp(prefix="lossfeed-gpu-"))
+        # Not below $OUT: a lent machine brings few files back.
+        self.results = self.scratch / "results" if self.dry else ROOT / "dist" / "gpu" / "results"
+        self.earlier = self.scratch / "state.json"
+        if (kept := self.results / "state.json").exists():
+            shutil.copyfile(kept, self.earlier)
+        clear(self.results)
+        out = Path(os.environ.get("OUT") or ROOT / "dist" / ("gpu-dry" if self.dry else "gpu")).resolve()
+        out.mkdir(parents=True, exist_ok=True)
+        commit = BUNDLE / "commit"
+        about = {
+            "list": options.list,
+            "dry_run": self.dry,
+            "card": "dry run" if self.dry else "",
+            "driver": "",
+            "commit": commit.read_text().strip() if commit.exists() else "",
+            "started": options.started,
+            "before": None,
+            "notes": [],
+        }
+        self.record = Record(out, self.results, about)
+        self.kernels: Path | None = None
+        #: Builds the driver double of a dry run; its folder, or None.
+        self.double: Future[Path | None] | None = None
+        self.children: dict[int, subprocess.Popen[bytes]] = {}
+        self.lock = threading.Lock()
+        self.environment = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
+            "LOSSFEED_GPU_FIGURES": str(self.record.figures_file),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.scratch / "inductor"),
+            "TRITON_CACHE_DIR": str(self.scratch / "triton"),
+        }
+        if not self.dry:
+            # A test that finds no GPU must fail here and not pass by saying why it was left out.
+            self.environment["LOSSFEED_REQUIRE_GPU"] = "1"
 
-    # ---- the checks --------------------------------------------------------------------------------------------------
+    # ---- before the checks -------------------------------------------------------------------------------------------
 
-    def checks(self, part: str, left_s: float) -> list[Check]:
-        """The checks of a part, for which so much time is left."""
-        made = {"correct": self.correct, "timing": self.timing, "sanitizer": self.sanitizer, "staging": self.staging}
-        return self.train(left_s) if part == "train" else made[part]()
-
-    def program(self, name: str, *more: str) -> list[str]:
-        """One of the programs beside this file."""
-        device = ["--device", "cpu", "--quick"] if self.dry else ["--device", "cuda"]
-        return [sys.executable, str(HERE / f"{name}.py"), *device, "--out", str(self.results), *more]
-
-    def correct(self) -> list[Check]:
-        lossfeed = [sys.executable, "-m", "lossfeed"]
-        checks = [
-            Check("doctor", 60, [[*lossfeed, "doctor"]]),
-            Check("smi", 60, [[*lossfeed, "smi", "--json" if self.dry else "--require-gpu"]]),
-        ]
-        checks += [self.each_test(path) for path in sorted((BUNDLE / "bin").glob("*"))]
-        if not (BUNDLE / "bin").is_dir():
-            checks.append(Check("kernels", 0, why_not="there is no .gpu-bundle"))
-        compare = self.program("correct", *(["--only", "edges"] if self.dry else []))
-        return [*checks, self.python_tests(), Check("compare", 150, [compare])]
-
-    def each_test(self, program: Path) -> Check:
-        """A process for each of its tests: what one does to the device is not met by the next."""
-        listed = subprocess.run([program, "gpu", "--list"], capture_output=True, text=True, check=False)
-        tests = [line.removesuffix(": test") for line in listed.stdout.splitlines() if line.endswith(": test")]
-        if self.dry or not tests:
-            return Check(program.name, 60, [[str(program), "gpu", "--list"]])
-        return Check(program.name, 180, [[str(program), "--exact", test] for test in tests])
-
-    def python_tests(self) -> Check:
-        """In processes, so that one that aborts takes no other's results with it: workers if pytest-xdist is there,
-        else one for each file."""
-        pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "cuda or gpu"]
-        # As with the programs: what wants a GPU asks for one. The tests on the driver double do not, and they need a
-        # compiler.
-        files = [str(f) for f in sorted((ROOT / "tests" / "python").glob("test_*.py")) if "cuda.is_available" in f.read_text()]
+    def start(self) -> None:
+        """Everything the checks need; what cannot be had is noted, and they go on without it."""
+        needed = {"card": self.know, "wheels": self.unpack_wheels, "kernels": self.unpack_kernels}
+        if not self.dry:
+            needed = {"keeper": self.keep, **needed}
+        with ThreadPoolExecutor(len(needed)) as pool:
+            list(pool.map(self.attempt, needed, needed.values()))
         if self.dry:
-            return Check("python", 120, [[*pytest, "--collect-only", *files]])
-        if has("xdist"):
-            timeout = ["--timeout", "90"] if has("pytest_timeout") else []
-            return Check("python", 200, [[*pytest, "-n", "3", "--max-worker-restart", "20", *timeout, *files]])
-        return Check("python", 200, [[*pytest, file] for file in files])
+            self.double = ThreadPoolExecutor(1).submit(self.build_double)
+        if self.record.about["list"] == "rest":
+            self.record.goes_on_from(newest(self.record.about["card"], self.earlier))
 
-    def timing(self) -> list[Check]:
-        checks = [Check("timing", 330, [self.program("timing")], decides=False)]
-        ncu = None if self.dry else find_tool("ncu")
-        why_not = "" if self.dry or ncu else "no ncu on PATH or in /usr/local/cuda/bin"
-        return [*checks, Check("dram", 130, [self.program("dram", *(["--ncu", ncu] if ncu else []))], decides=False, why_not=why_not)]
+    def know(self) -> None:
+        """The GPU's name and its driver."""
+        if not self.dry:
+            self.record.about |= device()
 
-    def sanitizer(self) -> list[Check]:
-        tool, program = find_tool("compute-sanitizer"), BUNDLE / "bin" / "kernels"
-        why_not = "" if tool and program.exists() and not self.dry else "needs a GPU, compute-sanitizer and the bundle's kernels"
-        checks = []
-        for name in ("memcheck", "racecheck"):
-            # One thread: the tool serialises kernels, tests that wait for each other gain nothing.
-            command = [str(tool), "--tool", name, "--error-exitcode", "99", str(program), "gpu", "--test-threads", "1"]
-            checks.append(Check(f"sanitizer-{name}", 75, [command], why_not=why_not, if_stopped=judge_sanitizer))
-        return checks
+    def attempt(self, what: str, body: Callable[[], object]) -> None:
+        """`body`, or a note of why not."""
+        try:
+            body()
+        except Exception as error:
+            self.note(f"{what}: {type(error).__name__}: {error}")
 
-    def staging(self) -> list[Check]:
-        return [Check("staging", 285, [self.program("staging")], decides=False)]
+    def note(self, text: str) -> None:
+        """Something that is missing."""
+        self.record.about["notes"].append(text)
+        print(f"note: {text}", flush=True)
 
-    def train(self, left_s: float) -> list[Check]:
-        # A seed begun is a seed ended: the last one and the start need time too.
-        within = 10 if self.dry else max(30, left_s - 80)
-        return [Check("train", 420, [self.program("training", "--within", f"{within:.0f}")], decides=False)]
+    def unpack_wheels(self) -> None:
+        """The bundle's wheels, in front of what this Python has. They are pure Python, and ours is built for it."""
+        site = self.scratch / "site"
+        if self.dry and has("lossfeed"):
+            return
+        wheels = [*sorted(BUNDLE.glob("wheels/*.whl")), *sorted(BUNDLE.glob("peers/*.whl"))]
+        if not any(wheel.name.startswith("lossfeed-") for wheel in wheels):
+            self.note(f"{BUNDLE.name} holds no wheel of lossfeed: make gpu-bundle on a machine with cargo. Goes on with what this Python has")
+        for wheel in wheels:
+            self.attempt(wheel.name, lambda wheel=wheel: zipfile.ZipFile(wheel).extractall(site))
+        self.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
 
-    # ---- running them ------------------------------------------------------------------------------------------------
+    def unpack_kernels(self) -> None:
+        """The kernels' test program."""
+        packed, program = BUNDLE / "bin" / "kernels.xz", self.scratch / "kernels"
+        if not packed.exists():
+            self.note(f"{BUNDLE.name} holds no test program of the kernels: make gpu-bundle on a machine with cargo")
+            return
+        with lzma.open(packed) as text, program.open("wb") as to:
+            shutil.copyfileobj(text, to)
+        program.chmod(0o755)
+        self.kernels = program
+        self.environment["LOSSFEED_GPU_KERNELS"] = str(program)
 
-    def run(self, check: Check, deadline: float) -> None:
-        """Runs a check into its log and records it."""
-        print(f"── {check.name}", flush=True)
-        left = deadline - time.monotonic()
-        if check.why_not:
-            outcome = Outcome(check.name, "skipped", check.why_not)
-        elif left < 5:
-            outcome = Outcome(check.name, "not run", "no time was left for it")
-        else:
-            outcome = self.ran(check, min(check.limit_s * self.patience, left))
-        outcome.decides = check.decides
-        self.outcomes.append(outcome)
-        print(f"   {outcome.status} ({outcome.seconds:.0f} s) {outcome.summary}", flush=True)
-        self.write()
+    def build_double(self) -> Path | None:
+        """The driver double's folder, for LD_LIBRARY_PATH; None where it cannot be built."""
+        folder = self.scratch / "double"
+        folder.mkdir()
+        options = ["-std=c++17", "-O1", "-Wno-unknown-pragmas", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+        files = ["-I", str(ROOT / "kernels/cuda"), str(ROOT / "tests/driver/double.cpp"), "-o", str(folder / "libcuda.so")]
+        try:
+            subprocess.run([os.environ.get("CXX", "c++"), *options, "-Wl,-soname,libcuda.so", *files], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.note(f"no driver double, everything runs on the CPU: {error}")
+            return None
+        # By this name torch would find it too, and take it for a driver.
+        (folder / "keeper").mkdir()
+        (folder / "keeper" / "libcuda.so.1").symlink_to("../libcuda.so")
+        self.attempt("keeper", lambda: self.keep(folder / "keeper"))
+        return folder
 
-    def ran(self, check: Check, limit_s: float) -> Outcome:
-        """How the commands went."""
-        log, started = self.results / f"{check.name}.log", time.monotonic()
-        codes: list[int] = []
-        stopped = False
-        for command in check.commands:
-            left = limit_s - (time.monotonic() - started)
-            code = run_into(log, command, left) if left > 0 else None
-            if code is None:
-                stopped = True
-                break
-            codes.append(code)
+    def keep(self, double: Path | None = None) -> None:
+        """A process that holds the GPU's context until this one ends."""
+        command, environment = [sys.executable, str(HERE / "keeper.py")], self.on(double)
+        with (self.results / "keeper.log").open("wb") as log:
+            self.keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=environment, process_group=0)
+        self.children[self.keeper.pid] = self.keeper
+
+    def on(self, double: Path | None) -> dict[str, str]:
+        """The environment of a program, with the double in the driver's place."""
+        if double is None:
+            return self.environment
+        return {**self.environment, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(double), os.environ.get("LD_LIBRARY_PATH")]))}
+
+    # ---- the list ----------------------------------------------------------------------------------------------------
+
+    def steps(self) -> list[Step]:
+        """What is to be run, in order."""
+        steps = list(plan.FIRST) if self.record.about["list"] == "first" else self.going_on()
+        if self.names:
+            known = {check.name: check for step in steps for check in step}
+            steps = [(known.get(name, plan.ALL[name]),) for name in self.names]
+        # A dry run measures nothing: two at a time, whatever they are, those that wait for the double last.
+        return [tuple(sorted((c for step in steps for c in step), key=lambda c: c.double))] if self.dry else steps
+
+    def going_on(self) -> list[Step]:
+        """The list `rest`, after what the run before has left."""
+        before = self.record.before
+        failed = {e["check"]: e for e in before.get("failed", [])}
+        left = [e["check"] for e in before.get("not_reached", [])]
+        done = {e["check"] for e in before.get("done", [])} | {*failed, *left}
+        again: list[Step] = []
+        for name in [*failed, *left]:
+            if (check := plan.ALL.get(name)) is None or check == plan.SMOKE:
+                continue
+            narrowed = failed.get(name, {}).get("again") or []
+            again.append((replace(check, only=(), arguments=tuple(narrowed)) if narrowed else check,))
+        own = [step for step in plan.REST[1:] if step[0].name not in done]
+        return [plan.REST[0], *again, *own]
+
+    def missing(self, check: Check) -> str:
+        """Why a check cannot run here."""
+        if "gpu" in check.needs and self.dry:
+            return "needs a GPU"
+        if "kernels" in check.needs and self.kernels is None:
+            return "there is no test program of the kernels"
+        tools = [name for name in ("ncu", "compute-sanitizer") if name in check.needs and not self.dry and find_tool(name) is None]
+        return f"no {tools[0]} on PATH or in /usr/local/cuda/bin" if tools else ""
+
+    def command(self, check: Check, budget_s: float, double: Path | None) -> list[str]:
+        """The check's program, told what to do and when to end."""
+        device = ["--device", "cpu" if self.dry and not double else "cuda", *(["--quick"] if self.dry else [])]
+        ncu = find_tool("ncu") if "ncu" in check.needs and not self.dry else None
+        only = [part for name in check.only for part in ("--only", name)]
+        more = [*only, *check.arguments, *(["--ncu", ncu] if ncu else []), "--until", f"{budget_s - 2 * GRACE_S:.0f}"]
+        played = [str(ROOT / "tests" / "python" / "program_on_the_double.py")] if double else []
+        return [sys.executable, *played, str(HERE / f"{check.program}.py"), *device, "--out", str(self.results), *more]
+
+    # ---- running it --------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Every step; the checks of one side by side."""
+        for step in self.steps():
+            fits = []
+            for check in step:
+                left = self.deadline - plan.END_S - time.monotonic()
+                if why := self.missing(check):
+                    self.add(Outcome(check.name, "skipped", why, truth=check.truth))
+                elif left < check.budget_s:
+                    self.add(Outcome(check.name, "not reached", f"{max(0.0, left):.0f} s were left of {check.budget_s}", truth=check.truth))
+                else:
+                    fits.append(check)
+            if fits:
+                print(f"── {', '.join(f'{check.name} (≤ {check.budget_s} s)' for check in fits)}", flush=True)
+                with ThreadPoolExecutor(2 if self.dry else len(fits)) as pool:
+                    try:
+                        list(pool.map(self.run_one, fits))
+                    except KeyboardInterrupt:
+                        pool.shutdown(wait=False, cancel_futures=True)
+                        for pid in list(self.children):
+                            end(pid, signal.SIGKILL)
+                        raise
+
+    def run_one(self, check: Check) -> None:
+        """Runs a check and records it, whatever happens."""
+        try:
+            outcome = self.ran(check)
+        except Exception as error:
+            traceback.print_exc()
+            outcome = Outcome(check.name, "failed", f"was not started: {type(error).__name__}: {error}", truth=check.truth)
+        self.add(outcome)
+
+    def ran(self, check: Check) -> Outcome:
+        """How the check's program went, its output in a log."""
+        log, begun = self.results / f"{check.name}.log", time.monotonic()
+        budget_s = check.budget_s * self.patience
+        double = self.double.result() if check.double and self.double else None
+        command, environment = self.command(check, budget_s, double), {**self.on(double), "LOSSFEED_GPU_CHECK": check.name}
+        with log.open("wb") as to:
+            to.write(f"$ {' '.join(command)}\n".encode())
+            to.flush()
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=to, stderr=subprocess.STDOUT, cwd=ROOT, env=environment, process_group=0)
+        self.children[child.pid] = child
+        try:
+            in_time = ended(child.pid, budget_s - GRACE_S)
+            if not in_time:
+                # Python writes its stack to the log.
+                end(child.pid, signal.SIGABRT)
+                ended(child.pid, GRACE_S)
+        finally:
+            code = self.reap(child)
         text = log.read_text(errors="replace")
         shorten(log)
-        seconds = round(time.monotonic() - started, 1)
-        summary = telling(text)
-        if len(check.commands) > 1:
-            wrong = [command[-1] for command, code in zip(check.commands, codes, strict=False) if code]
-            summary = f"{codes.count(0)} of {len(check.commands)} ended well{'; not: ' if wrong else ''}{', '.join(wrong)}"
-        if stopped:
-            summary = f"stopped after {seconds:.0f} s; {summary}"
-            status = check.if_stopped(text) if check.if_stopped else "out of time"
-        else:
-            status = "failed" if any(codes) else "ok"
-        return Outcome(check.name, status, summary[:300], next((c for c in codes if c), 0), seconds)
+        seconds = round(time.monotonic() - begun, 1)
+        again = re.findall(r"^AGAIN: (.+)$", text, re.M)
+        outcome = Outcome(check.name, "ok", telling(text), seconds, check.truth, code, again[-1].split() if again else [])
+        figures = [f for f in read_figures(self.record.figures_file) if f["check"] == check.name]
+        if figures:
+            outcome.summary = f"{len(figures)} figures, {sum(f['limit'] is not None and f['met'] is False for f in figures)} limits missed"
+        if not in_time:
+            outcome.status, outcome.summary = "killed", f"at its budget; {outcome.summary}"
+        elif code:
+            outcome.status = "failed"
+            outcome.summary = f"{f'by {signal.Signals(-code).name}' if code < 0 else f'status {code}'}; {outcome.summary}"
+        return outcome
 
-    def write(self) -> None:
-        """gpu.json and the archive, each whole or not at all."""
-        bad = {"failed", "out of time", "not run"}
-        data = {
-            "schema_version": SCHEMA_VERSION,
-            "device": device_name(),
-            "dry_run": self.dry,
-            "passed": not any(o.status in bad and o.decides for o in self.outcomes),
-            "complete": not any(o.status in ("out of time", "not run") for o in self.outcomes),
-            "seconds": round(time.monotonic() - self.started, 1),
-            "checks": [asdict(o) for o in self.outcomes],
-            "verdicts": self.verdicts(),
-        }
-        self.data = data
-        (self.results / "gpu.json").write_text(json.dumps(data, indent=1) + "\n")
-        replace(self.out / "gpu.json", lambda to: shutil.copyfile(self.results / "gpu.json", to))
-        replace(self.out / "gpu.tar.gz", self.pack)
+    def reap(self, child: subprocess.Popen[bytes]) -> int:
+        """Ends what is left of the child's group, and its exit status. The group is ended while the child still has its
+        number, or another might have got it."""
+        end(child.pid, signal.SIGKILL)
+        code = child.wait()
+        self.children.pop(child.pid, None)
+        return code
 
-    def verdicts(self) -> list[dict[str, Any]]:
-        """What every program has judged so far."""
-        found = []
-        for file in sorted(self.results.glob("*.json")):
-            if file.name != "gpu.json":
-                found += [{"program": file.stem, **verdict} for verdict in json.loads(file.read_text()).get("verdicts", [])]
-        return found
+    def add(self, outcome: Outcome) -> None:
+        """Records and says how a check went."""
+        with self.lock:
+            self.record.outcomes.append(outcome)
+            print(f"   {outcome.name}: {outcome.status} ({outcome.seconds:.0f} s) {outcome.summary[:200]}", flush=True)
+            self.attempt("the record", self.record.write)
 
-    def pack(self, to: Path) -> None:
-        """The results in one archive. Logs that would make it too large stay behind, the largest first; gpu.json stays
-        in."""
-        files = sorted(self.results.iterdir(), key=lambda file: (file.suffix != ".json", file.stat().st_size))
-        while True:
-            with tarfile.open(to, "w:gz") as archive:
-                for file in files:
-                    archive.add(file, f"gpu/{file.name}")
-            if to.stat().st_size <= ARCHIVE_BYTES or len(files) <= 1:
-                return
-            files.pop()
+    def close(self) -> None:
+        """Ends what still runs, forgets what was unpacked."""
+        for child in list(self.children.values()):
+            self.reap(child)
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
-
-def has(module: str) -> bool:
-    """Whether this Python can import it."""
-    return importlib.util.find_spec(module) is not None
+    def conclude(self) -> int:
+        """Prints the table and what remains; the exit status."""
+        order = [check.name for step in self.steps() for check in step]
+        self.record.outcomes.sort(key=lambda outcome: order.index(outcome.name))
+        self.attempt("the record", self.record.write)
+        passed = self.record.passed()
+        wrong = [o.name for o in self.record.outcomes if o.truth and o.status in ("failed", "killed")]
+        print(f"\n{self.record.table()}\n")
+        verdict = f"WRONG: {', '.join(wrong)}" if wrong else "ALL CORRECT" if passed else "NOT ALL CHECKED"
+        about = self.record.about
+        if self.dry:
+            print("A dry run: its figures mean nothing.")
+        print(f"{verdict} in {time.time() - about['started']:.0f} s on {about['card'] or 'an unknown GPU'}; {self.record.out}/gpu.json, state.json, gpu.tar.gz")
+        print(self.record.remains(), flush=True)
+        return 0 if passed else 1
 
 
-def find_tool(name: str) -> str | None:
-    """A CUDA tool."""
-    return shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin:/opt/cuda/bin")
+def ended(pid: int, within_s: float) -> bool:
+    """Whether a child ends within so long. It is not reaped: its number stays its own."""
+    until = time.monotonic() + within_s
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.05)
+    return True
 
 
-def run_into(log: Path, command: list[str], limit_s: float) -> int | None:
-    """The exit status, with all output added to the log; None if it had to be stopped, with all that it started."""
-    with log.open("ab") as to:
-        to.write(f"$ {' '.join(command)}\n".encode())
-        to.flush()
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=to, stderr=subprocess.STDOUT, cwd=ROOT, env=environment, start_new_session=True)
-        try:
-            return child.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            if child.poll() is None:
-                # Only what this has started: the child leads a group of its own.
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+def end(group: int, how: signal.Signals) -> None:
+    """A signal for every process of a group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, how)
 
 
 def telling(text: str) -> str:
     """The last line that says how it went, else the last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if TELLING.search(line)), lines[-1] if lines else "").strip("= ")
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("AGAIN: ", "$ "))]
+    return next((line for line in reversed(lines) if TELLING.search(line)), lines[-1] if lines else "")[:300]
 
 
-def judge_sanitizer(text: str) -> str:
-    """Out of time is no finding, unless one was printed before."""
-    return "failed" if FINDING.search(text) else "ok"
+def device() -> dict[str, str]:
+    """The GPU and its driver."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    return dict(zip(("card", "driver"), done.stdout.splitlines()[0].split(", "), strict=False))
 
 
-def shorten(log: Path) -> None:
-    """Keeps the beginning and the end."""
-    text = log.read_bytes()
-    if len(text) > LOG_BYTES:
-        half = LOG_BYTES // 2
-        log.write_bytes(text[:half] + f"\n… {len(text) - 2 * half} bytes left out …\n".encode() + text[-half:])
-
-
-def replace(path: Path, make: Callable[[Path], Any]) -> None:
-    """Makes a file beside the path and puts it there."""
-    draft = path.with_name(path.name + ".new")
-    make(draft)
-    os.replace(draft, path)
-
-
-@functools.cache
-def device_name() -> str:
-    """The GPU and its driver; empty without one."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ""
-    asked = subprocess.run([tool, "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False)
-    return asked.stdout.splitlines()[0] if asked.returncode == 0 and asked.stdout else ""
+def stop(number: int, _frame: Any) -> None:
+    """What a signal to end does."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def main() -> int:
-    """0 if everything that decides went well."""
+    """0 if everything that is true or false was found true."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="correct, timing, sanitizer, staging, train; none: all")
-    parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU: tries the programs, measures nothing")
-    parser.add_argument("--within", type=float, metavar="SECONDS", help=f"end within so many (default: {PARTS_S}, {ALL_S:.0f} in all)")
+    parser.add_argument("list", nargs="?", choices=plan.LISTS, default="first", help="which list of checks")
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"only these: {', '.join(plan.ALL)}")
+    parser.add_argument("--dry-run", action="store_true", help="the same list with tiny shapes, without a GPU: tries the programs, measures nothing")
+    parser.add_argument("--within", type=float, metavar="SECONDS", help=f"end within so many (default: {plan.DEADLINES_S})")
+    parser.add_argument("--started", type=float, default=time.time(), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if unknown := [name for name in options.parts if name not in PARTS_S]:
-        parser.error(f"{', '.join(unknown)}: there are {', '.join(PARTS_S)}")
+    if unknown := [name for name in options.checks if name not in plan.ALL]:
+        parser.error(f"{', '.join(unknown)}: there are {', '.join(plan.ALL)}")
+    signal.signal(signal.SIGTERM, stop)
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
     suite = Suite(options)
-    wanted = [name for name in PARTS_S if name in (options.parts or PARTS_S)]
-    end = suite.started + (options.within or min(ALL_S, sum(PARTS_S[name] for name in wanted)) * suite.patience)
     try:
-        for name in wanted:
-            part_ends = min(end, time.monotonic() + PARTS_S[name] * suite.patience)
-            for check in suite.checks(name, part_ends - time.monotonic()):
-                suite.run(check, part_ends)
+        suite.start()
+        suite.run()
+    except KeyboardInterrupt as why:
+        suite.note(f"ended by {why or 'SIGINT'}")
     finally:
-        if suite.dry:
-            shutil.rmtree(suite.results)
-    met = [verdict["met"] for verdict in suite.data["verdicts"]]
-    print(f"\n{suite.data['device'] or 'no GPU'}: {met.count(True)} of {len(met)} verdicts met, {met.count(None)} not measured")
-    print(f"{'ALL CORRECT' if suite.data['passed'] else 'FAILED'}{'' if suite.data['complete'] else ', not complete'} in {suite.data['seconds']:.0f} s")
-    print(f"results: {suite.out}/gpu.json, gpu.tar.gz")
-    return 0 if suite.data["passed"] else 1
+        status = suite.conclude()
+        suite.close()
+    return status
 
 
 if __name__ == "__main__":

@@ -1,37 +1,41 @@
 """What the GPU path costs, and what is asked of it. Times never make this fail; errors are recorded.
 
-Sections: ``bandwidth`` (what this GPU reads, by its own reductions), ``forward`` (the kernel alone, and scores with
-ranks, against that), ``backward`` (loss and gradient against torch, torch.compile, Liger and QuACK), ``small``
-(launches and GPU time), ``host`` (the hook's time on the CPU), ``step`` (a ResNet-18 step with and without it),
-``graph`` (replays), ``memory`` (peak of loss and gradient). Every figure carries its unit in its name. ``--device cpu
---quick`` tries the program itself and measures nothing.
+Sections: ``bandwidth`` (what this GPU reads, by its own reductions), ``forward`` (the kernel alone, with the mean, with
+ranks, against that), ``backward`` and ``backward-f32`` (loss and gradient against torch, torch.compile, Liger and QuACK,
+and the peak of memory), ``small`` (GPU time of ``loader.score`` by stage), ``graph`` (replays), ``host`` (the hook's time
+on the CPU), ``step`` (a ResNet-18 step with and without it), ``warm`` (fills the compilers' caches for ``backward``).
+``backward-f32`` and ``warm`` run only if they are named. GPU time is CUPTI's, by torch's profiler; what the host adds is
+in the times between events beside it. ``--device cpu --quick`` tries the program itself and measures nothing.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections.abc import Callable
 from typing import Any
 
+import figures
 import hook
 import torch
-from common import Report, arguments, failed, launches, logits, medians_us, peak_bytes, rows_of, say, targets
-from peers import Loss, losses, step
+import torch.nn.functional as F
+from common import Report, all_times, arguments, failed, launches, logits, medians_us, number, peak_bytes, quotient, targets
+from peers import MAKERS, Loss, losses
 
 import lossfeed as lf
 
-#: (rows, classes) that every table has: an image batch, ImageNet's classes, language models.
-SHAPES = ((256, 10), (256, 1000), (1024, 1000), (16384, 8192), (4096, 32000), (4096, 128256), (8192, 151936))
-#: From so many classes on, memory is asked to be the limit; below, launches are.
-LARGE_CLASSES = 8192
-SMALL = tuple(shape for shape in SHAPES if shape[1] < LARGE_CLASSES)
-#: Where the peak of memory is worth knowing.
-MEMORY = SHAPES[-2:]
-DTYPES = (torch.bfloat16, torch.float32)
+SMALL = ((256, 10), (256, 1000), (1024, 1000))
+LARGE = ((16384, 8192), (4096, 32000), (4096, 128256), (8192, 151936))
+#: Where a compiler's tens of seconds are spent, and where the peak of memory is worth knowing.
+COMPILED = ((4096, 32000), (4096, 128256))
+MEMORY = LARGE[-2:]
+#: What every peer is asked to take, as a multiple of our time.
+ASKED = {"eager": 3.0, "liger": 1.0, "quack": 1.0}
 
 
 def shapes(report: Report, real: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """The shapes, or tiny ones: one small, one large."""
-    return ((4, 10), (4, 8192)) if report.quick else real
+    """The shapes, or a tiny one."""
+    return ((4, 8192),) if report.quick else real
 
 
 def rounds(report: Report, usual: int) -> int:
@@ -39,255 +43,180 @@ def rounds(report: Report, usual: int) -> int:
     return 2 if report.quick else usual
 
 
-def about(rows: int, classes: int, dtype: torch.dtype) -> dict[str, Any]:
-    """What a row of a table is about."""
-    return {"shape": f"{rows}x{classes}", "dtype": str(dtype).removeprefix("torch."), "large": classes >= LARGE_CLASSES}
+def short(dtype: torch.dtype) -> str:
+    """float32 and so on."""
+    return str(dtype).removeprefix("torch.")
 
 
 def bandwidth(report: Report) -> dict[str, Any]:
-    """Bytes a second that this device reads: the best of several of torch's own reductions, and of a copy."""
-    size = 1 << (20 if report.quick else 31)
-    x = torch.ones(size // 4, dtype=torch.float32, device=report.device)
-    half = x.view(torch.bfloat16).view(-1, 8192)
-    out = torch.empty_like(x)
-    us = medians_us(
-        {
-            "sum of float32": lambda: x.sum(),
-            "max of float32": lambda: x.amax(),
-            "row sums of bfloat16": lambda: half.sum(1),
-            "copy": lambda: out.copy_(x),
-        },
-        report.device,
-        rounds(report, 50),
-    )
-    gb_per_s = {n: v if failed(v) else (2 if n == "copy" else 1) * size / v / 1e3 for n, v in us.items()}
-    reads = [v for n, v in gb_per_s.items() if n != "copy" and not failed(v)]
-    return {"bytes": size, "gb_per_s": gb_per_s, "read_gb_per_s": max(reads)}
-
-
-def calls_between(report: Report, rows: int, classes: int) -> int:
-    """Calls between two events: short ones many, or the events' own resolution is measured."""
-    return 1 if report.quick or rows * classes > 1 << 22 else 20
-
-
-def forward_row(report: Report, rows: int, classes: int, dtype: torch.dtype, read_gb_per_s: float | None) -> dict[str, Any]:
-    """Losses alone and scores with ranks. Shares of the read bandwidth are of GPU time, by the profiler: what the host
-    adds between launches is in ``us``."""
-    z, y = logits(rows, classes, dtype, report.device), targets(rows, classes, report.device)
+    """Bytes a second that this device reads: the best of several of torch's own reductions over buffers in turn; and
+    copies (bytes read and written)."""
+    size = 1 << (20 if report.quick else 30)
+    buffers = [torch.ones(size // 4, dtype=torch.float32, device=report.device) for _ in range(3)]
+    turn = itertools.cycle(buffers)
     cases = {
-        "lf.cross_entropy": lambda: lf.cross_entropy(z, y, reduction="none"),
-        "lf.sample_scores": lambda: lf.sample_scores(z, y),
-        "F.cross_entropy": lambda: torch.nn.functional.cross_entropy(z, y, reduction="none"),
+        "sum of float32": lambda: next(turn).sum(),
+        "max of float32": lambda: next(turn).amax(),
+        "row sums of bfloat16": lambda: next(turn).view(torch.bfloat16).view(-1, 8192).sum(1),
+        "row maxima of bfloat16": lambda: next(turn).view(torch.bfloat16).view(-1, 8192).amax(1),
+        "copy": lambda: next(turn).copy_(next(turn)),
     }
-    us = medians_us(cases, report.device, rounds(report, 20), inner=calls_between(report, rows, classes))
-    seen = {name: launches(case, report.device, calls=5) for name, case in cases.items() if not failed(us[name])}
-    size = z.numel() * z.element_size()
-
-    def share(busy_us: float | None) -> float | None:
-        return size / busy_us / 1e3 / read_gb_per_s if busy_us and read_gb_per_s else None
-
-    by_kernel = seen.get("lf.cross_entropy", {}).get("us_by_kernel") or {}
-    kernel_us = sum(v for k, v in by_kernel.items() if "lossfeed_score" in k) or None
-    ranked_us = seen.get("lf.sample_scores", {}).get("gpu_us")
-    return {
-        **about(rows, classes, dtype),
-        "us": us,
-        "kernel_us": kernel_us,
-        "with_ranks_us": ranked_us,
-        "read_fraction": share(kernel_us),
-        "read_fraction_with_ranks": share(ranked_us),
-        "launches": seen,
-    }
+    times = all_times(cases, report.device, rounds(report, 30))
+    gb_per_s = {n: t if failed(t) else (2 if n == "copy" else 1) * size / t.median / 1e3 for n, t in times.items()}
+    best = max((n for n, v in gb_per_s.items() if n != "copy" and not failed(v)), key=lambda n: gb_per_s[n])
+    report.figure("read bandwidth", gb_per_s[best], "GB/s", n=times[best].n, spread=times[best].spread)
+    report.figure("copy bandwidth", number(gb_per_s["copy"]), "GB/s", n=rounds(report, 30))
+    return {"bytes": size, "gb_per_s": gb_per_s}
 
 
-def forward(report: Report, read_gb_per_s: float | None) -> list[dict[str, Any]]:
-    """The forward pass of every shape and type."""
-    for rows, classes in shapes(report, SHAPES):
-        for dtype in DTYPES:
-            report.attempt_row("forward", about(rows, classes, dtype), lambda r=rows, c=classes, d=dtype: forward_row(report, r, c, d, read_gb_per_s))
-    found = report.data["sections"]["forward"]
-    say(
-        [
-            (f["shape"], f["dtype"], f["kernel_us"], f["with_ranks_us"], f["us"]["lf.cross_entropy"], f["us"]["F.cross_entropy"], f["read_fraction"], f["read_fraction_with_ranks"])
-            for f in rows_of(found)
-        ],
-        ("forward", "logits", "kernel µs", "with ranks µs", "loss µs", "eager loss µs", "of read bandwidth", "with ranks"),
-    )
-    return found
+def forward(report: Report) -> None:
+    """The forward pass of every large shape and type, against the read bandwidth."""
+    read = figures.known("read bandwidth")
+    for dtype in (torch.bfloat16, torch.float32):
+        for rows, classes in shapes(report, LARGE):
+            report.row({"shape": f"{rows}x{classes}", "dtype": short(dtype)}, lambda r=rows, c=classes, d=dtype: forward_row(report, r, c, d, read))
 
 
-def backward_row(report: Report, rows: int, classes: int, dtype: torch.dtype, candidates: dict[str, Loss], missing: dict[str, Any]) -> dict[str, Any]:
-    """Loss and gradient, everybody in turn."""
-    z = logits(rows, classes, dtype, report.device).requires_grad_()
+def forward_row(report: Report, rows: int, classes: int, dtype: torch.dtype, read: float | None) -> dict[str, Any]:
+    """Losses alone, the mean, and scores with ranks, of two inputs in turn."""
+    turn = itertools.cycle([logits(rows, classes, dtype, report.device, seed) for seed in (0, 1)])
     y = targets(rows, classes, report.device)
-    # Each shape costs torch.compile seconds; the types would cost as many again.
-    left_out = {"compiled": {"error": "compared in bfloat16 only"}} if "compiled" in candidates and dtype != torch.bfloat16 else {}
-    cases = {n: step(loss, z, y) for n, loss in candidates.items() if n not in left_out}
-    us = medians_us(cases, report.device, rounds(report, 15), inner=calls_between(report, rows, classes)) | missing | left_out
-    ours = us["lossfeed"]
-    ratio = {n: v / ours for n, v in us.items() if not failed(v) and not failed(ours)}
-    return {**about(rows, classes, dtype), "us": us, "times_lossfeed": ratio}
+    cases: dict[str, Callable[[], Any]] = {
+        "kernel alone": lambda: lf.cross_entropy(next(turn), y, reduction="none"),
+        "with the mean": lambda: lf.cross_entropy(next(turn), y),
+        "with ranks": lambda: lf.sample_scores(next(turn), y),
+    }
+    calls, size = rounds(report, 20), rows * classes * dtype.itemsize
+    sms = report.data["machine"].get("multiprocessors")
+    model_us = figures.forward_us(rows, classes, dtype.itemsize, read, sms) if read and sms else None
+    seen = {name: launches(case, report.device, calls) for name, case in cases.items()}
+    for name, got in seen.items():
+        us = sum(v for k, v in got["us_by_kernel"].items() if "lossfeed" in k) or None if name == "kernel alone" else got["gpu_us"]
+        limit = (0.95 if classes >= 32_000 else 0.93) if name == "kernel alone" else None
+        more_us = figures.ranks_us(rows) if name == "with ranks" else 0.0
+        predicted = None if model_us is None else quotient(quotient(size / 1e3, read), model_us + more_us)
+        what = f"forward {rows}x{classes} {short(dtype)}, {name}"
+        report.figure(what, quotient(quotient(size / 1e3, us), read), "of read bandwidth", least=limit, n=calls, spread=got["spread"], predicted=predicted)
+    return {"bytes": size, "launches": seen}
 
 
-def backward(report: Report, candidates: dict[str, Loss], missing: dict[str, Any]) -> list[dict[str, Any]]:
-    """Loss and gradient of every shape and type."""
-    for rows, classes in shapes(report, SHAPES):
-        for dtype in DTYPES:
-            report.attempt_row("backward", about(rows, classes, dtype), lambda r=rows, c=classes, d=dtype: backward_row(report, r, c, d, candidates, missing))
-    found = report.data["sections"]["backward"]
-    names = [*candidates, *missing]
-    say([(f["shape"], f["dtype"], *(f["us"].get(n) for n in names)) for f in rows_of(found)], ("forward + backward, µs", "logits", *names))
-    return found
+def backward(report: Report, dtype: torch.dtype) -> None:
+    """Loss and gradient of every large shape, by everybody; what has to be compiled last."""
+    candidates, missing = losses(report.device, [name for name in MAKERS if name != "compiled"])
+    report.data["left_out"] = missing
+    for rows, classes in shapes(report, LARGE):
+        report.row({"shape": f"{rows}x{classes}", "dtype": short(dtype)}, lambda r=rows, c=classes: backward_row(report, r, c, dtype, candidates))
+    if dtype != torch.bfloat16 or report.left() < 5:
+        return
+    two, late = losses(report.device, ("lossfeed", "compiled"))
+    missing |= late
+    for rows, classes in shapes(report, COMPILED) if "compiled" in two else ():
+        report.row({"shape": f"{rows}x{classes}", "dtype": short(dtype)}, lambda r=rows, c=classes: backward_row(report, r, c, dtype, two))
 
 
-def small(report: Report) -> list[dict[str, Any]]:
-    """Launches and GPU time where launches are all that matters."""
+def backward_row(report: Report, rows: int, classes: int, dtype: torch.dtype, candidates: dict[str, Loss]) -> dict[str, Any]:
+    """Everybody in turn, each on a leaf of its own: some write the gradient over it. It is restored before every call,
+    by a copy that is not timed."""
+    given, y = logits(rows, classes, dtype, report.device), targets(rows, classes, report.device)
+    leaves = {name: given.clone().requires_grad_() for name in candidates}
+
+    def restore(name: str) -> None:
+        leaves[name].grad = None
+        with torch.no_grad():
+            leaves[name].copy_(given)
+
+    def once(name: str) -> None:
+        candidates[name](leaves[name], y).backward()
+
+    def fresh(name: str) -> None:
+        restore(name)
+        once(name)
+        leaves[name].grad = None
+
+    cases = {name: lambda name=name: once(name) for name in candidates}
+    times = all_times(cases, report.device, rounds(report, 10), before=restore)
+    alive = [name for name, t in times.items() if not failed(t)]
+    seen = {n: launches(cases[n], report.device, rounds(report, 10), before=lambda n=n: restore(n)) for n in alive}
+    restore("lossfeed")
+    us = {n: seen[n]["gpu_us"] or times[n].median for n in alive}
+    what = f"loss and gradient {rows}x{classes} {short(dtype)}"
+    read, copy, sms = figures.known("read bandwidth"), figures.known("copy bandwidth"), report.data["machine"].get("multiprocessors")
+    if "compiled" not in candidates and "lossfeed" in us:
+        model_us = figures.forward_us(rows, classes, dtype.itemsize, read, sms) + figures.backward_us(rows, classes, dtype.itemsize, copy) if read and copy and sms else None
+        report.figure(f"{what}, ours", us["lossfeed"], "µs", n=10, spread=times["lossfeed"].spread, predicted=model_us)
+    for name in us:
+        if name != "lossfeed":
+            asked = ASKED.get(name) if dtype == torch.bfloat16 else None
+            ratio = quotient(us[name], us.get("lossfeed"))
+            report.figure(f"{what}, {name} over ours", ratio, "times", least=asked, n=10, spread=times[name].spread, predicted=figures.PEERS.get(name))
+    row: dict[str, Any] = {"between_events_us": {n: t if failed(t) else t.median for n, t in times.items()}, "launches": seen}
+    if (rows, classes) in shapes(report, MEMORY) and "compiled" not in candidates:
+        peaks = row["peak_bytes"] = {n: peak_bytes(lambda n=n: fresh(n), report.device) for n in alive}
+        report.figure(f"peak of memory {rows}x{classes} {short(dtype)}, ours over eager's", quotient(peaks.get("lossfeed"), peaks.get("eager")), most=0.5, predicted=1 / 3)
+    return row
+
+
+def small(report: Report) -> None:
+    """GPU time where launches are all that matters."""
     for rows, classes in ((4, 10),) if report.quick else SMALL:
-        z, y = torch.randn(rows, classes, device=report.device), targets(rows, classes, report.device)
-        leaf = z.clone().requires_grad_()
-        loader = hook.make_loader(report, rows, rows, classes)
-        held = next(iter(loader))
-        cases = {
-            # The same batch again and again: the work is that of a new one, its scores count once.
-            "loader.score": lambda z=z, loader=loader, held=held: loader.score(z, held),
-            "lf.sample_scores": lambda z=z, y=y: lf.sample_scores(z, y),
-            "lf.cross_entropy": lambda z=z, y=y: lf.cross_entropy(z, y),
-            "lf.cross_entropy + backward": step(lf.cross_entropy, leaf, y),
-            "F.cross_entropy": lambda z=z, y=y: torch.nn.functional.cross_entropy(z, y),
-            "F.cross_entropy + backward": step(torch.nn.functional.cross_entropy, leaf, y),
-        }
-        report.attempt_row(
-            "small", {"shape": f"{rows}x{classes}"}, lambda cases=cases, r=rows, c=classes: {"shape": f"{r}x{c}", "cases": {n: launches(case, report.device) for n, case in cases.items()}}
-        )
-        loader.close()
-    found = report.data["sections"]["small"]
-    say(
-        [(f["shape"], n, c["kernels"], c["fills_and_copies"], c["gpu_us"]) for f in rows_of(found) for n, c in f["cases"].items()],
-        ("shape, float32", "call", "kernels", "fills, copies", "GPU µs"),
-    )
-    return found
+        report.row({"shape": f"{rows}x{classes}"}, lambda r=rows, c=classes: small_row(report, r, c))
 
 
-def memory(report: Report, candidates: dict[str, Loss], missing: dict[str, Any]) -> list[dict[str, Any]]:
-    """Peak memory of loss and gradient beyond the logits, in bytes."""
-    found = []
-    for rows, classes in shapes(report, MEMORY):
+def small_row(report: Report, rows: int, classes: int) -> dict[str, Any]:
+    """``loader.score`` by stage, and loss and gradient."""
+    z, y = torch.randn(rows, classes, device=report.device), targets(rows, classes, report.device)
+    leaf = z.clone().requires_grad_()
+    loader = hook.make_loader(report, rows, rows, classes)
+    held = next(iter(loader))
+
+    def both(loss: Loss) -> Callable[[], None]:
+        def run() -> None:
+            leaf.grad = None
+            loss(leaf, y).backward()
+
+        return run
+
+    cases: dict[str, Callable[[], Any]] = {
+        "loss alone": lambda: lf.cross_entropy(z, y, reduction="none"),
+        "with ranks": lambda: lf.sample_scores(z, y),
+        # The same batch again and again: the work is that of a new one, its scores count once.
+        "with ranks and mail": lambda: loader.score(z, held),
+        "lf.cross_entropy + backward": both(lf.cross_entropy),
+        "F.cross_entropy + backward": both(F.cross_entropy),
+    }
+    # No more than the mailbox has slots: a batch that finds none is not mailed.
+    seen = {name: launches(case, report.device, 12) for name, case in cases.items()}
+    loader.close()
+    for name, predicted in figures.SCORE_STAGES_US.items():
+        most, got = 8.0 if name == "with ranks and mail" else None, seen[name]
+        report.figure(f"score {rows}x{classes}, {name}", got["gpu_us"], "µs", most=most, n=12, spread=got["spread"], predicted=predicted)
+    # Above 512 rows the ranks are a launch of their own.
+    report.figure(f"loader.score {rows}x{classes}, kernels", seen["with ranks and mail"]["kernels"], most=2 if rows > 512 else 1)
+    report.figure(f"lf.cross_entropy + backward {rows}x{classes}, kernels", seen["lf.cross_entropy + backward"]["kernels"], most=3)
+    return {"cases": seen}
+
+
+def warm(report: Report) -> None:
+    """One step of whatever is compiled, at the shapes that will be timed: the caches on disk keep what it made."""
+    candidates, report.data["left_out"] = losses(report.device, ("compiled", "liger", "quack"))
+    for rows, classes in shapes(report, COMPILED):
         z = logits(rows, classes, torch.bfloat16, report.device).requires_grad_()
-        y = targets(rows, classes, report.device)
-        peaks: dict[str, Any] = dict(missing)
-        for name, loss in candidates.items():
-            z.grad = None
-            try:
-                peaks[name] = peak_bytes(_fresh(loss, z, y), report.device)
-            except Exception as error:
-                peaks[name] = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
-        found.append({"shape": f"{rows}x{classes}", "dtype": "bfloat16", "logits_bytes": z.numel() * 2, "peak_bytes": peaks})
-        del z, y
-    names = list(found[0]["peak_bytes"])
-    say(
-        [(f["shape"], *(_mib(f["peak_bytes"][n]) for n in names)) for f in found],
-        ("peak beyond the logits, bf16, MiB", *names),
-    )
-    return found
-
-
-def _fresh(loss: Loss, z: torch.Tensor, y: torch.Tensor) -> Any:
-    """One step that leaves nothing behind, so that what it allocates is its peak."""
-    run = step(loss, z, y)
-
-    def once() -> None:
-        run()
-        z.grad = None
-
-    return once
-
-
-def _mib(value: Any) -> Any:
-    return float(value) / 2**20 if isinstance(value, int) else value
-
-
-def asked_for(sections: dict[str, Any]) -> list[tuple[str, str, Any, Any]]:
-    """What was asked for, the limit, and what was measured; None where nothing was."""
-    asked: list[tuple[str, str, Any, Any]] = []
-
-    def dig(*path: Any) -> Any:
-        at: Any = sections
-        for key in path:
-            if failed(at) or at is None:
-                return None
-            at = at.get(key) if isinstance(at, dict) else at[key] if isinstance(at, list) and key < len(at) else None
-        return None if failed(at) else at
-
-    for f in rows_of(dig("forward")):
-        what = f"forward {f['shape']} {f['dtype']}"
-        if f["large"]:
-            asked.append((f"{what}, kernel alone", "≥ 0.95 of read bandwidth", f["read_fraction"], lambda v: v >= 0.95))
-            asked.append((f"{what}, with ranks", "≥ 0.95 of read bandwidth", f["read_fraction_with_ranks"], lambda v: v >= 0.95))
-        asked.append((f"{what}, loss", "≤ 2 kernels", dig_launches(f, "lf.cross_entropy"), lambda v: v <= 2))
-    for f in rows_of(dig("backward")):
-        what = f"loss and gradient {f['shape']} {f['dtype']}"
-        for name, least in (("eager", 3.5), ("liger", 1.7), ("quack", 1.0)) if f["large"] and f["dtype"] == "bfloat16" else (("eager", 1.0),):
-            asked.append((f"{what} against {name}", f"≥ {least:g} times faster", f["times_lossfeed"].get(name), lambda v, m=least: v >= m))
-    for f in rows_of(dig("small")):
-        # Above 512 rows the ranks are a launch of their own.
-        most = 2 if f["shape"].startswith("1024x") else 1
-        case = f["cases"]["loader.score"]
-        asked.append((f"{f['shape']} loader.score", f"≤ {most} kernels", case["kernels"], lambda v, m=most: v <= m))
-        asked.append((f"{f['shape']} loader.score", "≤ 6 µs on the GPU", case["gpu_us"], lambda v: v <= 6))
-        both = f["cases"]["lf.cross_entropy + backward"]["kernels"]
-        asked.append((f"{f['shape']} lf.cross_entropy + backward", "≤ 3 kernels", both, lambda v: v <= 3))
-    asked.append(("ResNet-18 step, + loader.score", "< 0.005 slower", dig("step", "slowdown_fraction", "+ loader.score"), lambda v: v < 0.005))
-    # Noise of the comparison itself is a few thousandths.
-    asked.append(
-        ("ResNet-18 step, loader.cross_entropy", "not slower (< 0.002)", dig("step", "slowdown_fraction", "loader.cross_entropy"), lambda v: v < 0.002)
-    )
-    asked.append(("loader.score, host", "≤ 10 µs", dig("host", "host_us", "loader.score"), lambda v: v <= 10))
-    asked.append(("loader.cross_entropy, host", "≤ 20 µs", dig("host", "host_us", "loader.cross_entropy"), lambda v: v <= 20))
-    asked.append(("launches from Python per replay", "0", dig("graph", "python_launches_per_replay"), lambda v: v == 0))
-    for f in rows_of(dig("graph", "replays")):
-        times = f["times_lossfeed"]
-        asked.append((f"replayed loss and gradient {f['shape']}", "≥ 1 times as fast as eager's", times, lambda v: v >= 1))
-    for f in dig("memory") or []:
-        peaks = f["peak_bytes"]
-        both = [peaks.get(n) for n in ("lossfeed", "eager")]
-        ratio = both[0] / both[1] if all(isinstance(b, int) and b for b in both) else None
-        asked.append((f"peak memory {f['shape']}", "≤ 0.5 of eager's", ratio, lambda v: v <= 0.5))
-    return asked
-
-
-def dig_launches(row: dict[str, Any], case: str) -> float | None:
-    """Kernels that a case of the forward table launched."""
-    return row["launches"].get(case, {}).get("kernels")
+        for name in candidates:
+            report.row({"peer": name, "shape": f"{rows}x{classes}"}, lambda name=name, z=z: {"us": medians_us({name: lambda: candidates[name](z, targets(*z.shape, z.device)).backward()}, report.device, 1, warmup=0)})
 
 
 def main() -> int:
     """Runs the sections; always 0, unless the program itself cannot start."""
-    options = arguments(__doc__).parse_args()
-    report = Report("timing", options)
-
-    def section(name: str, body: Any) -> Any:
-        found = report.section(name, body)
-        # What is known so far is judged so far: this may be stopped at any time.
-        report.judge(asked_for(report.data["sections"]), silent=True)
-        return found
-
-    speed = section("bandwidth", lambda: bandwidth(report))
-    read = None if speed is None or failed(speed) else speed["read_gb_per_s"]
-    candidates, missing = losses(report.device)
-    report.data["left_out"] = missing
-    report.data["shapes"] = [list(shape) for shape in SHAPES]
-    section("forward", lambda: forward(report, read))
-    section("backward", lambda: backward(report, candidates, missing))
-    section("small", lambda: small(report))
-    section("host", lambda: hook.host_times(report))
-    section("graph", lambda: hook.graph(report))
-    section("step", lambda: hook.step_times(report))
-    section("memory", lambda: memory(report, candidates, missing))
-    print(f"\n{report.data['machine'].get('name', report.device)}; read bandwidth {read or 0:.0f} GB/s")
-    for name in ("host", "step", "graph"):
-        if (found := report.data["sections"].get(name)) is not None:
-            print(f"  {name}: {found}")
-    report.judge(asked_for(report.data["sections"]))
+    report = Report("timing", arguments(__doc__).parse_args())
+    report.section("warm", lambda: warm(report), when_named=True)
+    report.section("bandwidth", lambda: bandwidth(report))
+    report.section("forward", lambda: forward(report))
+    report.section("backward", lambda: backward(report, torch.bfloat16))
+    report.section("small", lambda: small(report))
+    report.section("graph", lambda: hook.graph(report))
+    report.section("host", lambda: hook.host_times(report))
+    report.section("step", lambda: hook.step_times(report))
+    report.section("backward-f32", lambda: backward(report, torch.float32), when_named=True)
     return report.close()
 
 

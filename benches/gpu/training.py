@@ -3,8 +3,8 @@ and whether the loader keeps up with the GPU.
 
 Data is a folder of train-*.tar and test-*.tar (``--data``, else ``$LOSSFEED_CIFAR``, else what the bundle brought);
 without any, the job's own digits. Runs go seed by seed, every recipe on each, and no new seed begins when the time it
-would take is not left. Sections: ``alone`` (a step on one batch that stays where it is: what the GPU could do),
-``runs`` (a row a run). ``--device cpu --quick`` tries the program itself and measures nothing.
+would take is not left. One section, ``train``: a step on one batch that stays where it is (what the GPU could do), and a
+row a run. ``--device cpu --quick`` tries the program itself and measures nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import shutil
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import Report, arguments, failed, medians_us, rows_of, say
+from common import Report, arguments, attempt, failed, medians_us, quotient
 from resnet import ResNet18
 from torch import nn
 
@@ -33,8 +32,6 @@ from lossfeed.train.run import train
 
 RECIPES = "uniform+minio,cost-aware"
 BUNDLED = Path(__file__).resolve().parents[2] / ".gpu-bundle" / "cifar"
-SEEDS = 8
-SEEDS_WANTED = 5
 
 
 class Mixed(nn.Module):
@@ -88,6 +85,7 @@ def alone(report: Report, job: Job) -> dict[str, float]:
         optimizer.step()
 
     us = medians_us({"step": step}, report.device, 2 if report.quick else 100, warmup=1 if report.quick else 20)["step"]
+    report.figure("the job's step on a batch that stays", us, "µs", n=100)
     return {"batch_size": job.batch_size, "step_us": us, "samples_per_s": job.batch_size / us * 1e6}
 
 
@@ -110,73 +108,53 @@ def row(result: Any) -> dict[str, Any]:
     }
 
 
-def runs(report: Report, job: Job, options: Options, ends: float) -> list[dict[str, Any]]:
+def runs(report: Report, job: Job, options: Options, first_seed: int, alone_per_s: float | None) -> None:
     """Every recipe on every seed for which there is time."""
-    longest = 0.0
-    for seed in range(options.seeds):
-        begun = time.monotonic()
-        if seed and begun + longest > ends:
+    whole: list[Any] = []
+    for seed in range(first_seed, first_seed + options.seeds):
+        if report.left() < report.longest * len(options.compare):
+            report.data["not_reached"].append(f"seed {seed}")
             break
-        for recipe in options.compare:
-            report.row("runs", row(train(job, recipe, seed)))
-        longest = max(longest, time.monotonic() - begun)
-    return report.data["sections"]["runs"]
+        pair = [report.row({"seed": seed}, lambda recipe=recipe, seed=seed: row(train(job, recipe, seed))) for recipe in options.compare]
+        if any(r is None or failed(r) for r in pair):
+            break
+        whole += pair
+        uniform, aware = (whole[k :: len(pair)] for k in (0, 1))
 
+        def mean(rows: list[dict[str, Any]], key: str) -> float:
+            return statistics.fmean(r[key] for r in rows)
 
-def table(found: list[dict[str, Any]]) -> None:
-    """Mean and deviation over the seeds."""
-    rows = []
-    for recipe in dict.fromkeys(r["recipe"] for r in found):
-        mine = [r for r in found if r["recipe"] == recipe]
-
-        def mean(key: str, mine: list[dict[str, Any]] = mine) -> float:
-            return statistics.fmean(r[key] for r in mine)
-
-        spread = statistics.stdev(r["accuracy"] for r in mine) if len(mine) > 1 else None
-        rows.append((recipe, len(mine), mean("accuracy"), spread, mean("fetched_samples"), mean("samples_per_s"), mean("stall_share")))
-    say(rows, ("recipe", "seeds", "accuracy", "deviation", "fetched", "samples/s", "stalled"))
-
-
-def asked_for(sections: dict[str, Any]) -> list[tuple[str, str, Any, Any]]:
-    """What was asked for, the limit, and what was seen."""
-    found = rows_of(sections.get("runs"))
-    speed = sections.get("alone") or {}
-    rates = [r["samples_per_s"] for r in found]
-    share = None if failed(speed) or not rates else statistics.median(rates) / speed["samples_per_s"]
-    seeds = min((len([r for r in found if r["recipe"] == recipe]) for recipe in RECIPES.split(",")), default=0)
-    accuracy = {recipe: [r["accuracy"] for r in found if r["recipe"] == recipe] for recipe in RECIPES.split(",")}
-    pairs = [b - a for a, b in zip(*accuracy.values(), strict=False)]
-    fetched = {recipe: sum(r["fetched_samples"] for r in found if r["recipe"] == recipe) for recipe in RECIPES.split(",")}
-    uniform, aware = fetched.values()
-    return [
-        ("training, steps with the loader", "≥ 0.95 of the GPU's speed alone", share, lambda v: v >= 0.95),
-        ("training, seeds of every recipe", f"≥ {SEEDS_WANTED}", seeds, lambda v: v >= SEEDS_WANTED),
-        ("training, cost-aware minus uniform, accuracy", "≥ -0.005", statistics.fmean(pairs) if pairs else None, lambda v: v >= -0.005),
-        ("training, cost-aware against uniform, samples fetched", "≤ 1", aware / uniform if uniform and aware else None, lambda v: v <= 1),
-    ]
+        n = len(uniform)
+        spread = statistics.stdev(b["accuracy"] - a["accuracy"] for a, b in zip(uniform, aware, strict=True)) if n > 1 else None
+        report.figure("training with the loader over the GPU's speed alone", quotient(mean(whole, "samples_per_s"), alone_per_s), least=0.95, n=n)
+        report.figure("share of the time that training waited", mean(whole, "stall_share"), n=n)
+        report.figure("accuracy, uniform", mean(uniform, "accuracy"), n=n)
+        report.figure("accuracy, cost-aware minus uniform", mean(aware, "accuracy") - mean(uniform, "accuracy"), least=-0.005, n=n, spread=spread)
+        report.figure("samples fetched, cost-aware over uniform", quotient(mean(aware, "fetched_samples"), mean(uniform, "fetched_samples")), most=1.0, n=n)
 
 
 def main() -> int:
     """Runs the sections; always 0, unless the program itself cannot start."""
-    begun = time.monotonic()
     parser = arguments(__doc__)
     parser.add_argument("--data", help="folder of train-*.tar and test-*.tar")
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--within", type=float, default=400.0, metavar="SECONDS", help="begin no seed that would not end within this")
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=6)
     given = parser.parse_args()
     report = Report("training", given)
     models.build = build(report)
     with tempfile.TemporaryDirectory() as scratch:
-        data = None if report.quick else folder(given.data, Path(scratch))
-        small = {"steps": 3, "batch_size": 16, "seeds": 1} if report.quick else {"epochs": given.epochs, "batch_size": 512, "seeds": given.seeds}
-        options = Options.from_mapping({"data": data, "compare": RECIPES, "device": str(report.device), "lr": 0.2, "latency": 0, "bandwidth": 0, **small})
-        job = prepare(options, find(options.data, options.work_dir))
-        report.data["job"] = job.describe()
-        report.section("alone", lambda: alone(report, job))
-        report.judge(asked_for(report.data["sections"]), silent=True)
-        table(rows_of(report.section("runs", lambda: runs(report, job, options, begun + given.within))))
-    report.judge(asked_for(report.data["sections"]))
+
+        def whole() -> None:
+            data = None if report.quick else folder(given.data, Path(scratch))
+            small = {"steps": 3, "batch_size": 16, "seeds": 1} if report.quick else {"epochs": given.epochs, "batch_size": 512, "seeds": given.seeds}
+            options = Options.from_mapping({"data": data, "compare": RECIPES, "device": str(report.device), "lr": 0.2, "latency": 0, "bandwidth": 0, **small})
+            job = prepare(options, find(options.data, options.work_dir))
+            report.data["job"] = job.describe()
+            speed = report.data["alone"] = attempt(lambda: alone(report, job))
+            runs(report, job, options, given.first_seed, None if failed(speed) else speed["samples_per_s"])
+
+        report.section("train", whole)
     return report.close()
 
 

@@ -403,12 +403,17 @@ EXPORT int cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
 }
 
 namespace {
+// Where the host reaches device memory; null if it is none. With one address space for both, every address is.
+char* reached(uint64_t at, size_t bytes) {
+    char* there = memory::alias(at, bytes);
+    return there || !unified ? there : (char*)at;
+}
 // Queues a copy of host bytes that must stay what they are until it has ended.
 int copy_in(const char* name, uint64_t to, const void* from, size_t bytes, uint64_t stream, bool must_be_pinned) {
     bool pinned;
     {
         std::lock_guard<std::mutex> guard(memory::lock());
-        if (!memory::alias(to, bytes)) return INVALID_VALUE;
+        if (!reached(to, bytes)) return INVALID_VALUE;
         pinned = memory::is_pinned(from, bytes);
     }
     if (must_be_pinned && !pinned) violation(std::string(name) + ": from memory that is not page-locked, which waits for the copy");
@@ -417,7 +422,7 @@ int copy_in(const char* name, uint64_t to, const void* from, size_t bytes, uint6
     bool given = streams::give(stream, [=] {
         std::lock_guard<std::mutex> guard(memory::lock());
         if (pinned && !memory::is_pinned(from, bytes)) return violation(who + ": its source was unlocked before the copy ended");
-        char* there = memory::alias(to, bytes);
+        char* there = reached(to, bytes);
         if (!there) return violation(who + ": device memory was freed before the copy ended");
         memcpy(there, from, bytes);
         if (digest(there, bytes) != before) violation(who + ": its source changed before the copy ended");

@@ -1,11 +1,18 @@
 """The same journeys with batches on a CUDA device; skipped, in one line, where there is none."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from conftest import epoch_ids
 
 import lossfeed as lf
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benches" / "gpu"))
+import checking
+import correct
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
@@ -80,25 +87,18 @@ def test_cross_entropy_and_scores_on_the_device_equal_the_cpus():
         torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", correct.DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 1), (7, 10), (600, 33), (3, 50257), (5000, 3), (20000, 2)], ids=str)
 def test_loss_and_gradient_equal_torchs_and_nothing_falls_back(dtype, shape):
     from lossfeed import _cuda
 
-    assert _cuda.kernels(torch.device("cuda", torch.cuda.current_device())) is not None
-    bound = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5, torch.float64: 1e-12}[dtype]
-    logits, target = (torch.randn(shape, device="cuda") * 3).to(dtype), torch.randint(shape[1], shape[:1], device="cuda")
-    target[::3] = -100
-    for keywords in ({}, {"label_smoothing": 0.1}, {"weight": torch.rand(shape[1], device="cuda").to(dtype) + 0.5, "reduction": "sum"}):
-        for overwrite in (False, True):
-            a, b = logits.clone().requires_grad_(), logits.double().requires_grad_()
-            ours = lf.cross_entropy(a * 1.0, target, overwrite_logits=overwrite, **keywords)
-            wide = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in keywords.items()}
-            theirs = torch.nn.functional.cross_entropy(b, target, **wide)
-            torch.testing.assert_close(ours.double(), theirs, rtol=bound, atol=bound, equal_nan=True)
-            if torch.isfinite(theirs):
-                ours.backward(), theirs.backward()
-                torch.testing.assert_close(a.grad.double(), b.grad, rtol=bound, atol=bound)
+    device = torch.device("cuda", torch.cuda.current_device())
+    assert _cuda.kernels(device) is not None
+    check, (z, y) = checking.Check(), correct.batch(*shape, dtype, device)
+    for keywords in [*correct.VARIANTS, {"weight": True, "reduction": "sum", "overwrite_logits": True}]:
+        correct.gradient_case(check, f"{shape} {keywords}", z, y, keywords)
+    assert check.failed == 0, check.failures
+    assert torch.isnan(lf.cross_entropy(z, torch.full_like(y, checking.IGNORE))), "a mean of nothing"
 
 
 @pytest.mark.parametrize("sequence", ["mean", "max", "sum"])
@@ -224,25 +224,30 @@ def test_a_compiled_step_on_the_device_has_no_break_and_scores(numbers):
         assert not torch.isnan(loader.importance()).any()
 
 
+def whole_step(loader, batch, logits):
+    loader.score(logits, batch)
+    loader.cross_entropy(logits.requires_grad_(), batch).backward()
+
+
 def test_the_hook_does_not_wait_for_the_device(numbers):
     with lf.Loader(numbers, 8, seed=3, device="cuda") as loader:
         batches = iter(loader)
-        loader.score(torch.randn(8, 4, device="cuda"), next(batches))  # loads what is loaded once
+        # A whole step first: what is loaded once, torch's own kernels too, may wait for the device.
+        whole_step(loader, next(batches), torch.randn(8, 4, device="cuda"))
         batch = next(batches)
         logits = torch.randn(8, 4, device="cuda")
         torch.cuda.synchronize()
         torch.cuda._sleep(2_000_000_000)  # about a second of cycles
         behind = torch.cuda.Event()
         behind.record()
-        loader.score(logits, batch)
-        loss = loader.cross_entropy(logits.requires_grad_(), batch)
-        loss.backward()
+        whole_step(loader, batch, logits)
         assert not behind.query(), "the hook waited for work that was queued before it"
         torch.cuda.synchronize()
 
 
 def test_probability_targets_equal_torchs():
-    for dtype, bound in ((torch.bfloat16, 3e-2), (torch.float32, 1e-5), (torch.float64, 1e-12)):
+    check = checking.Check()
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
         for shape in ((7,), (9, 33), (4, 5000), (2, 7, 3)):
             logits = (torch.randn(shape, device="cuda") * 3).to(dtype)
             target = torch.rand(shape, device="cuda").softmax(0 if len(shape) == 1 else 1).to(dtype)
@@ -252,8 +257,10 @@ def test_probability_targets_equal_torchs():
                 wide = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in keywords.items()}
                 ours, theirs = lf.cross_entropy(a, target, **keywords), torch.nn.functional.cross_entropy(b, target.double(), **wide)
                 ours.sum().backward(), theirs.sum().backward()
-                torch.testing.assert_close(ours.double(), theirs, rtol=bound, atol=bound)
-                torch.testing.assert_close(a.grad.double(), b.grad, rtol=bound, atol=bound)
+                check.value(f"{shape} {dtype} {keywords}", ours, theirs, "value")
+                rows = [g.movedim(1, -1).flatten(0, -2) if g.dim() > 1 else g.unsqueeze(0) for g in (a.grad, b.grad)]
+                check.gradient(f"{shape} {dtype} {keywords}", *rows, 4 * rows[1].abs().amax().expand_as(rows[1]), "gradient")
+    assert check.failed == 0, check.failures
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC", "channels_last"])

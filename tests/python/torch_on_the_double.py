@@ -37,21 +37,31 @@ call("set", b"unified", 1)
 kept = collections.deque(maxlen=20_000)
 
 
-def aligned(shape, dtype, device):
+def aligned(*shape, dtype=None, device=None, size=None, **_):
     """Memory as torch's CUDA allocator gives it out: at multiples of 512 bytes, of any content."""
+    shape = size or (shape[0] if len(shape) == 1 else shape)
+    shape = (shape,) if isinstance(shape, int) else shape
+    dtype = dtype or torch.get_default_dtype()
     size = int(np.prod(shape)) * dtype.itemsize
     room = torch.full((size + 512,), 0xDB, dtype=torch.uint8)
     start = -room.data_ptr() % 512
     return room[start : start + size].view(dtype).view(shape)
 
 
+def is_device(value):
+    """Whether torch takes it for one."""
+    return isinstance(value, torch.device) or (isinstance(value, str) and value.startswith("cuda"))
+
+
 class Redirected(TorchFunctionMode):
     """What is asked for on a device comes from the host, in the stream's order."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.device:
+            return function(*args, **(kwargs or {}))
         call("synchronize", Stream.cuda_stream)
-        here = [CPU if isinstance(a, torch.device) else a for a in args]
-        named = {k: CPU if isinstance(a, torch.device) else a for k, a in (kwargs or {}).items()}
+        here = [CPU if is_device(a) else a for a in args]
+        named = {k: CPU if is_device(a) else a for k, a in (kwargs or {}).items()}
         made = aligned(*here, **named) if function is torch.empty else function(*here, **named)
         kept.append((args, made))
         return made
