@@ -391,6 +391,10 @@ def test_a_dry_run_tries_every_check_of_the_list(tmp_path, name):
     assert {c["name"]: c["status"] for c in found["checks"]} == expected
     with tarfile.open(tmp_path / "gpu.tar.gz") as archive:
         assert {f"gpu/{check}.log" for check, status in expected.items() if status == "ok"} <= set(archive.getnames())
+        if not any("no driver double" in note for note in found["notes"]):
+            kept = archive.extractfile("gpu/keeper.log").read().decode()
+            assert json.loads(kept.splitlines()[-1])["compute_capability_major"] == 9, kept
+            assert b"program_on_the_double.py" in archive.extractfile("gpu/smoke.log").read()
     told = {figure["check"] for figure in found["figures"]}
     # The pictures' kernels are timed on a GPU alone.
     assert told | {"pictures"} >= {c for c, s in expected.items() if s == "ok" and not plan.ALL[c].truth}, "a check of cost without a figure"
