@@ -159,7 +159,7 @@ def graph(report: Report) -> dict[str, Any]:
             made, outputs = capture(body)
             # The graph writes to its tensors at every replay: they stay as long as it does.
             captured[name] = lambda made=made, kept=(z, y, outputs): made.replay()
-        us = medians_us(captured, report.device, 20, inner=50)
+        us = medians_us(captured, report.device, 2 if report.quick else 20, inner=2 if report.quick else 50)
         replay = launches(captured["lossfeed"], report.device)
         found[f"{rows}x{classes}"] = {"us": us, "launches": replay}
         report.figure(f"replayed loss and gradient {rows}x{classes}, eager over ours", quotient(us["eager"], us["lossfeed"]), "times", least=1.0, n=20)

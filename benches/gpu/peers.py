@@ -7,7 +7,7 @@ tensor, or in place over the logits, and the scores of every row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def _compiled() -> Loss:
-    # Compiled anew for every shape of the tables; past its limit torch would quietly run it uncompiled.
+    # Compiled for every shape; past its limit torch would quietly run it uncompiled.
     for limit in ("recompile_limit", "cache_size_limit"):
         if hasattr(torch._dynamo.config, limit):
             setattr(torch._dynamo.config, limit, 64)
@@ -50,16 +50,16 @@ MAKERS: dict[str, Callable[[], Loss]] = {
 }
 
 
-def losses(device: torch.device) -> tuple[dict[str, Loss], dict[str, Any]]:
-    """Those that run on `device`, tried once on a small batch, and the errors of the others."""
+def losses(device: torch.device, names: Iterable[str]) -> tuple[dict[str, Loss], dict[str, Any]]:
+    """Those of `names` that run on `device`, tried once on a small batch, and the errors of the others."""
     found: dict[str, Loss] = {}
     missing: dict[str, Any] = {}
-    for name, make in MAKERS.items():
+    for name in names:
         if device.type != "cuda" and name in ("liger", "quack", "compiled"):
             missing[name] = {"error": "compared on a GPU only"}
             continue
         try:
-            loss = make()
+            loss = MAKERS[name]()
             z = torch.randn(8, 4096, device=device, dtype=torch.bfloat16, requires_grad=True)
             y = torch.arange(8, device=device)
             value = loss(z * 1.0, y)

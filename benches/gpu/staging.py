@@ -142,7 +142,9 @@ def copy(report: Report) -> dict[str, Any]:
         found |= attempt(inside) or {}
     best = max(v for name, v in found.items() if name.startswith(torchs) and number(v))
     cached = [v for name, v in found.items() if name.startswith("memory as the cache's, one") and number(v)]
-    report.figure("best single copy", best, "GB/s", n=20)
+    pieces = found.get(f"memory as the cache's, {size >> 20} MiB in pieces of 4 MiB")
+    report.figure("best single copy", best, "GB/s", n=20, predicted=55.0)
+    report.figure("copies of 4 MiB out of memory as the cache's, over the best", quotient(pieces, best), n=20, predicted=0.98)
     report.figure("best single copy out of memory as the cache's, over torch's", quotient(max(cached, default=None), best), least=0.97, n=20, predicted=1.0)
     side, sizes = (8, (4,)) if report.quick else (224, (64, 256))
     data = lf.open(pixels(16 if report.quick else 2048, side))
@@ -171,8 +173,8 @@ def overlap(report: Report) -> None:
             alone_us = rate([None], count, device, compute)["batch_us"]
             both_us = rate(made, count, device, compute)["batch_us"]
             reached, slower = max(alone_us, copy_us) / both_us, slowdown(made, compute, count, device)
-            report.figure(f"overlap at compute/copy {ratio:g}", reached, "of the longer one's time", least=0.98, n=count)
-            report.figure(f"compute slowed down at compute/copy {ratio:g}", slower, "of its time", most=0.03, n=count)
+            report.figure(f"overlap at compute/copy {ratio:g}", reached, "of the longer one's time", least=0.98, n=count, predicted=0.99)
+            report.figure(f"compute slowed down at compute/copy {ratio:g}", slower, "of its time", most=0.03, n=count, predicted=0.01)
             return {"compute_us": alone_us, "copy_us": copy_us, "step_us": both_us}
 
         # What decides first: with as much compute as copy, nothing is left to hide behind.
@@ -207,7 +209,7 @@ def paths(report: Report) -> None:
         report.figure(f"path chosen for {batch_size}x{side}x{side}x3, {threads} threads, over the fastest", lost, "times", most=1.15, n=100, predicted=1.0)
         return found
 
-    for side, batch_size, samples in ((8, 4, 64),) if quick else ((32, 256, 100_000), (224, 64, 4_096)):
+    for side, batch_size, samples in ((8, 4, 64),) if quick else ((32, 256, 50_000), (224, 64, 2_048)):
         report.row({"batch": f"{batch_size}x{side}x{side}x3"}, lambda s=side, b=batch_size, n=samples: row(s, b, n))
 
 

@@ -20,7 +20,7 @@ import hook
 import torch
 import torch.nn.functional as F
 from common import Report, all_times, arguments, failed, launches, logits, medians_us, number, peak_bytes, quotient, targets
-from peers import Loss, losses
+from peers import MAKERS, Loss, losses
 
 import lossfeed as lf
 
@@ -92,9 +92,9 @@ def forward_row(report: Report, rows: int, classes: int, dtype: torch.dtype, rea
     seen = {name: launches(case, report.device, calls) for name, case in cases.items()}
     for name, got in seen.items():
         us = sum(v for k, v in got["us_by_kernel"].items() if "lossfeed" in k) or None if name == "kernel alone" else got["gpu_us"]
-        limit, predicted = None, None
-        if name == "kernel alone":
-            limit, predicted = 0.95 if classes >= 32_000 else 0.93, quotient(quotient(size / 1e3, read), model_us)
+        limit = (0.95 if classes >= 32_000 else 0.93) if name == "kernel alone" else None
+        more_us = figures.ranks_us(rows) if name == "with ranks" else 0.0
+        predicted = None if model_us is None else quotient(quotient(size / 1e3, read), model_us + more_us)
         what = f"forward {rows}x{classes} {short(dtype)}, {name}"
         report.figure(what, quotient(quotient(size / 1e3, us), read), "of read bandwidth", least=limit, n=calls, spread=got["spread"], predicted=predicted)
     return {"bytes": size, "launches": seen}
@@ -102,14 +102,16 @@ def forward_row(report: Report, rows: int, classes: int, dtype: torch.dtype, rea
 
 def backward(report: Report, dtype: torch.dtype) -> None:
     """Loss and gradient of every large shape, by everybody; what has to be compiled last."""
-    candidates, missing = losses(report.device)
+    candidates, missing = losses(report.device, MAKERS.keys() - {"compiled"})
     report.data["left_out"] = missing
-    compiled = candidates.pop("compiled", None)
     for rows, classes in shapes(report, LARGE):
         report.row({"shape": f"{rows}x{classes}", "dtype": short(dtype)}, lambda r=rows, c=classes: backward_row(report, r, c, dtype, candidates))
-    for rows, classes in COMPILED if compiled is not None and dtype == torch.bfloat16 else ():
-        two = {"lossfeed": candidates["lossfeed"], "compiled": compiled}
-        report.row({"shape": f"{rows}x{classes}", "dtype": short(dtype)}, lambda r=rows, c=classes, two=two: backward_row(report, r, c, dtype, two))
+    if dtype != torch.bfloat16 or report.left() < 5:
+        return
+    two, late = losses(report.device, ("lossfeed", "compiled"))
+    missing |= late
+    for rows, classes in shapes(report, COMPILED) if "compiled" in two else ():
+        report.row({"shape": f"{rows}x{classes}", "dtype": short(dtype)}, lambda r=rows, c=classes: backward_row(report, r, c, dtype, two))
 
 
 def backward_row(report: Report, rows: int, classes: int, dtype: torch.dtype, candidates: dict[str, Loss]) -> dict[str, Any]:
@@ -150,7 +152,7 @@ def backward_row(report: Report, rows: int, classes: int, dtype: torch.dtype, ca
     row: dict[str, Any] = {"between_events_us": {n: t if failed(t) else t.median for n, t in times.items()}, "launches": seen}
     if (rows, classes) in shapes(report, MEMORY) and "compiled" not in candidates:
         peaks = row["peak_bytes"] = {n: peak_bytes(lambda n=n: fresh(n), report.device) for n in alive}
-        report.figure(f"peak of memory {rows}x{classes} {short(dtype)}, ours over eager's", quotient(peaks.get("lossfeed"), peaks.get("eager")), most=0.5)
+        report.figure(f"peak of memory {rows}x{classes} {short(dtype)}, ours over eager's", quotient(peaks.get("lossfeed"), peaks.get("eager")), most=0.5, predicted=1 / 3)
     return row
 
 
@@ -182,11 +184,12 @@ def small_row(report: Report, rows: int, classes: int) -> dict[str, Any]:
         "lf.cross_entropy + backward": both(lf.cross_entropy),
         "F.cross_entropy + backward": both(F.cross_entropy),
     }
-    seen = {name: launches(case, report.device, 20) for name, case in cases.items()}
+    # No more than the mailbox has slots: a batch that finds none is not mailed.
+    seen = {name: launches(case, report.device, 12) for name, case in cases.items()}
     loader.close()
     for name, predicted in figures.SCORE_STAGES_US.items():
         most, got = 8.0 if name == "with ranks and mail" else None, seen[name]
-        report.figure(f"score {rows}x{classes}, {name}", got["gpu_us"], "µs", most=most, n=20, spread=got["spread"], predicted=predicted)
+        report.figure(f"score {rows}x{classes}, {name}", got["gpu_us"], "µs", most=most, n=12, spread=got["spread"], predicted=predicted)
     # Above 512 rows the ranks are a launch of their own.
     report.figure(f"loader.score {rows}x{classes}, kernels", seen["with ranks and mail"]["kernels"], most=2 if rows > 512 else 1)
     report.figure(f"lf.cross_entropy + backward {rows}x{classes}, kernels", seen["lf.cross_entropy + backward"]["kernels"], most=3)
@@ -195,10 +198,10 @@ def small_row(report: Report, rows: int, classes: int) -> dict[str, Any]:
 
 def warm(report: Report) -> None:
     """One step of whatever is compiled, at the shapes that will be timed: the caches on disk keep what it made."""
-    candidates, _ = losses(report.device)
+    candidates, report.data["left_out"] = losses(report.device, ("compiled", "liger", "quack"))
     for rows, classes in shapes(report, COMPILED):
         z = logits(rows, classes, torch.bfloat16, report.device).requires_grad_()
-        for name in {"compiled", "liger", "quack"} & candidates.keys():
+        for name in candidates:
             report.row({"peer": name, "shape": f"{rows}x{classes}"}, lambda name=name, z=z: {"us": medians_us({name: lambda: candidates[name](z, targets(*z.shape, z.device)).backward()}, report.device, 1, 0)})
 
 
