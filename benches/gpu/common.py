@@ -13,6 +13,7 @@ STARTED = time.monotonic()  # importing torch is part of a program's time
 import argparse
 import functools
 import json
+import math
 import os
 import platform
 import statistics
@@ -109,7 +110,7 @@ class Report:
         result = attempt(body)
         # Of a table that broke off, the rows that there are say more than the error alone.
         rows = self.data["sections"].get(name)
-        if failed(result) or result is not None:
+        if result is not None:
             self.data["sections"][name] = [*rows, result] if rows and failed(result) else result
         self.data["seconds"][name] = round(time.monotonic() - started, 1)
         self.write()
@@ -223,20 +224,9 @@ class Stopwatch:
         return [1e3 * a.elapsed_time(b) if self.cuda else 1e6 * (b - a) for a, b in self.spans]
 
 
-def medians_us(
-    cases: dict[str, Callable[[], Any]],
-    device: torch.device,
-    rounds: int,
-    warmup: int = 3,
-    inner: int = 1,
-    before: Callable[[str], Any] | None = None,
-) -> dict[str, Any]:
-    """Median time of each case in µs, the cases taking turns, so that a clock that drifts moves all of them.
-
-    `inner` calls are timed together, for what is shorter than an event's resolution; ``before(name)`` runs before, not
-    timed. A case that raises is its error and takes no further part.
-    """
-    return {name: t if failed(t) else t.median for name, t in all_times(cases, device, rounds, warmup, inner, before).items()}
+def medians_us(cases: dict[str, Callable[[], Any]], device: torch.device, rounds: int, **more: Any) -> dict[str, Any]:
+    """The medians of :func:`all_times`."""
+    return {name: t if failed(t) else t.median for name, t in all_times(cases, device, rounds, **more).items()}
 
 
 def all_times(
@@ -247,7 +237,11 @@ def all_times(
     inner: int = 1,
     before: Callable[[str], Any] | None = None,
 ) -> dict[str, Any]:
-    """:func:`medians_us` with the spread."""
+    """Times of each case, the cases taking turns, so that a clock that drifts moves all of them.
+
+    `inner` calls are timed together, for what is shorter than an event's resolution; ``before(name)`` runs before, not
+    timed. A case that raises is its error and takes no further part.
+    """
     found: dict[str, Any] = {}
     watches: dict[str, Stopwatch] = {}
 
@@ -277,15 +271,16 @@ def all_times(
     return found
 
 
-def host_us(case: Callable[[], Any], device: torch.device, calls: int, burst: int = 16) -> Times:
-    """Host time of one call in µs. The device is waited for between bursts, outside the clock, so that its queue never
-    fills up and holds the host back."""
+def host_us(case: Callable[..., Any], device: torch.device, calls: int, given: Callable[[], Any] | None = None) -> Times:
+    """Host time of one call in µs, of what `given` returns if there is one. The device is waited for between bursts,
+    outside the clock, so that its queue never fills up and holds the host back."""
     times = []
     for k in range(-5, calls):
-        if k % burst == 0:
+        arguments = () if given is None else (given(),)
+        if k % 8 == 0:
             synchronize(device)
         begun = time.perf_counter_ns()
-        case()
+        case(*arguments)
         if k >= 0:
             times.append((time.perf_counter_ns() - begun) / 1e3)
     synchronize(device)
@@ -323,6 +318,8 @@ def watched(body: Callable[[], Any], device: torch.device) -> list[Span]:
 
     synchronize(device)
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        # Kernels of a session's first moments may be lost: their clock is behind the host's (pytorch/pytorch#192021).
+        time.sleep(0.02)
         body()
         synchronize(device)
     spans = []
@@ -354,12 +351,13 @@ def launches(case: Callable[[], Any], device: torch.device, calls: int = 10, bef
     by_name: dict[str, list[float]] = {}
     for s in ran:
         by_name.setdefault(s.name[:80], []).append(s.end_us - s.start_us)
-    # Medians: one launch that met a cold clock or another process says nothing.
-    us = {name: statistics.median(spans) * len(spans) / calls for name, spans in by_name.items()}
-    fills = sum(s.name.startswith(("Memcpy", "Memset")) for s in ran)
+    # Medians: one launch that met a cold clock or another process says nothing. Whole launches: some may be lost.
+    each = {name: math.ceil(len(spans) / calls) for name, spans in by_name.items()}
+    us = {name: statistics.median(spans) * each[name] for name, spans in by_name.items()}
+    fills = sum(n for name, n in each.items() if name.startswith(("Memcpy", "Memset")))
     return {
-        "kernels": (len(ran) - fills) / calls,
-        "fills_and_copies": fills / calls,
+        "kernels": sum(each.values()) - fills,
+        "fills_and_copies": fills,
         "host_launches": sum(s.launch for s in spans) / calls,
         "gpu_us": sum(us.values()),
         "us_by_kernel": {name: v for name, v in us.items() if not name.startswith(("Memcpy", "Memset"))},

@@ -5,7 +5,6 @@ Batches come from a loader over generated CIFAR-shaped images, so that every var
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -120,19 +119,10 @@ def host_times(report: Report) -> dict[str, Any]:
         "lf.cross_entropy": host_us(lambda: lf.cross_entropy(z, y), device, calls),
         "lf.sample_scores": host_us(lambda: lf.sample_scores(z, y), device, calls),
     }
-    # A batch is scored once, so each call needs a batch of its own; fetching it is outside the clock.
-    for name, hook, given, limit in (("loader.score", loader.score, z, 10), ("loader.cross_entropy", loader.cross_entropy, leaf, 20)):
-        times = []
-        for k in range(-5, calls):
-            batch = next(batches)
-            if k % 8 == 0:
-                synchronize(device)
-            begun = time.perf_counter_ns()
-            hook(given, batch)
-            if k >= 0:
-                times.append((time.perf_counter_ns() - begun) / 1e3)
-        found[name] = times_of(times)
-        report.figure(f"{name}, host", found[name].median, "µs", most=limit, n=calls, spread=found[name].spread, predicted=figures.HOST_US[name])
+    # A batch is scored once, so each call needs a batch of its own.
+    for name, hook, limit in (("loader.score", lambda b: loader.score(z, b), 10), ("loader.cross_entropy", lambda b: loader.cross_entropy(leaf, b), 20)):
+        t = found[name] = host_us(hook, device, calls, lambda: next(batches))
+        report.figure(f"{name}, host", t.median, "µs", most=limit, n=calls, spread=t.spread, predicted=figures.HOST_US[name])
     loader.close()
     return {"rows": rows, "classes": 10, "host_us": {name: t.median for name, t in found.items()}}
 

@@ -102,7 +102,7 @@ def forward_row(report: Report, rows: int, classes: int, dtype: torch.dtype, rea
 
 def backward(report: Report, dtype: torch.dtype) -> None:
     """Loss and gradient of every large shape, by everybody; what has to be compiled last."""
-    candidates, missing = losses(report.device, MAKERS.keys() - {"compiled"})
+    candidates, missing = losses(report.device, [name for name in MAKERS if name != "compiled"])
     report.data["left_out"] = missing
     for rows, classes in shapes(report, LARGE):
         report.row({"shape": f"{rows}x{classes}", "dtype": short(dtype)}, lambda r=rows, c=classes: backward_row(report, r, c, dtype, candidates))
@@ -202,7 +202,7 @@ def warm(report: Report) -> None:
     for rows, classes in shapes(report, COMPILED):
         z = logits(rows, classes, torch.bfloat16, report.device).requires_grad_()
         for name in candidates:
-            report.row({"peer": name, "shape": f"{rows}x{classes}"}, lambda name=name, z=z: {"us": medians_us({name: lambda: candidates[name](z, targets(*z.shape, z.device)).backward()}, report.device, 1, 0)})
+            report.row({"peer": name, "shape": f"{rows}x{classes}"}, lambda name=name, z=z: {"us": medians_us({name: lambda: candidates[name](z, targets(*z.shape, z.device)).backward()}, report.device, 1, warmup=0)})
 
 
 def main() -> int:

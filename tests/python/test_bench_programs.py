@@ -1,5 +1,5 @@
-"""The programs of ``benches/gpu`` run: here with tiny shapes on the CPU, or as if it were a GPU, so that a GPU machine
-meets none of their mistakes."""
+"""The programs of ``benches/gpu`` run: here with tiny shapes on the CPU, so that a GPU machine meets none of their
+mistakes."""
 
 import json
 import os
@@ -14,10 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "benches" / "gpu"
 
 
-def run(program, out, *more, played=False):
+def run(program, out, *more):
     command = [sys.executable, str(PROGRAMS / program), "--device", "cpu", "--quick", "--out", str(out), *more]
-    if played:
-        command = [sys.executable, str(Path(__file__).with_name("gpu_programs_played.py")), program, str(out), *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     (file,) = out.glob(f"{program.removesuffix('.py')}*.json")
@@ -42,11 +40,6 @@ def test_correctness_compares_everything_and_finds_nothing(tmp_path):
         assert found["sections"][name]["compared"] > 2 and found["sections"][name]["wrong"] == 0
 
 
-def test_correctness_on_a_device_replays_graphs_and_takes_every_path(tmp_path):
-    _, found = run("correct.py", tmp_path, *(f"--only={name}" for name in ("smoke", "edges", "mail")), played=True)
-    assert found["passed"] and errors(found) == [] and found["sections"]["smoke"]["compared"] > 180
-
-
 def test_correctness_finds_what_is_wrong(tmp_path, monkeypatch):
     # The same program over a package whose loss is off by a thousandth.
     broken = tmp_path / "sitecustomize.py"
@@ -68,13 +61,11 @@ def figures(found):
 
 
 def test_timing_has_a_figure_or_a_reason_for_everything(tmp_path):
-    said, found = run("timing.py", tmp_path, played=True)
+    said, found = run("timing.py", tmp_path)
     sections, asked = found["sections"], figures(found)
     assert set(sections) == {"bandwidth", "forward", "backward", "small", "graph", "host", "step"}
     assert errors(sections) == [] and found["not_reached"] == []
-    assert found["left_out"] == {}
-    ratios = {f["name"].removeprefix("loss and gradient 4x8192 bfloat16, ") for f in found["figures"]}
-    assert {f"{peer} over ours" for peer in ("lossfeed in place", "eager", "liger", "quack", "compiled")} < ratios
+    assert set(found["left_out"]) == {"compiled", "liger", "quack"}
     assert sections["step"]["scores_total"] == 64, "two scored variants, four batches of eight each"
     assert [row["dtype"] for row in sections["forward"]] == ["bfloat16", "float32"]
     assert asked["forward 4x8192 bfloat16, kernel alone"][:2] == (0.93, True)
@@ -82,13 +73,12 @@ def test_timing_has_a_figure_or_a_reason_for_everything(tmp_path):
     assert asked["score 4x10, with ranks and mail"] == (8.0, False, 8.2)
     assert {f"score 4x10, {stage}" for stage in ("loss alone", "with ranks")} < set(asked)
     assert asked["loader.score, host"][:2] == (10, False) and asked["loader.cross_entropy, host"][:2] == (20, False)
-    assert asked["launches from Python per replay 256x10"][:2] == (0, False)
     assert asked["ResNet-18 step, + loader.score, slower by"][:2] == (0.005, False)
     assert "these figures mean nothing" in said
 
 
 def test_staging_has_a_figure_for_everything(tmp_path):
-    _, found = run("staging.py", tmp_path, played=True)
+    _, found = run("staging.py", tmp_path)
     sections, asked = found["sections"], figures(found)
     assert errors(sections) == []
     assert set(sections) == {"copy", "overlap", "paths", "pictures", "loaders"}
@@ -96,12 +86,12 @@ def test_staging_has_a_figure_for_everything(tmp_path):
     assert {f"{kind}, one copy of 1 MiB" for kind in kinds} < set(sections["copy"]["gb_per_s"])
     assert asked["batches of 0.0 MiB over the best single copy"] == (0.97, True, 0.98)
     assert asked["overlap at compute/copy 1"][:2] == (0.98, True) and asked["compute slowed down at compute/copy 1"][:2] == (0.03, False)
-    assert set(sections["paths"][0]["paths"]) == {"gathered", "batched", "mapped"}
+    assert sections["paths"][0]["chosen"] == "gathered" and sections["paths"][0]["paths"]["auto"]["batch_us"] > 0
     assert [row["loader"] for row in sections["loaders"]] == ["lossfeed", "DataLoader, 0 workers", "lf.stage(DataLoader, 0 workers)"]
 
 
 def test_the_mission_runs_from_the_hook_to_the_cache_and_is_compared(tmp_path):
-    _, found = run("mission.py", tmp_path, played=True)
+    _, found = run("mission.py", tmp_path)
     assert errors(found) == [] and [row["source"] for row in found["sections"]["mission"]] == ["resident", "lossfeed", "DataLoader, 0 workers"]
     asked, values = figures(found), {f["name"]: f["value"] for f in found["figures"]}
     assert asked["stall"][:2] == (0.01, False) and asked["overlap of copies with the training's kernels"][:2] == (0.98, True)

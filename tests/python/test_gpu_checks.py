@@ -135,6 +135,14 @@ def test_nothing_is_begun_that_would_not_end_in_time(report):
     assert json.loads(report.path.read_text())["not_reached"] == report.data["not_reached"]
 
 
+def test_comparisons_end_in_time_and_say_where(report):
+    report.quick, report.until = True, time.monotonic() - common.STARTED + 1
+    for body in (correct.scores, correct.images):
+        found = report.section(body.__name__, lambda body=body: body(report))
+        assert found["compared"] == 0
+    assert report.data["not_reached"][0] == "scores from 9x1 on" and "images from" in report.data["not_reached"][-1]
+
+
 def test_sections_run_if_asked_for_and_an_error_ends_only_its_own(report):
     assert report.section("named", dict, when_named=True) is None
     found = report.section("wrong", lambda: 1 // 0)
@@ -160,6 +168,18 @@ def test_copies_are_hidden_where_kernels_run():
     found = mission.overlapped(sorted(spans, key=lambda span: span.start_us))
     assert found == {"overlap": (30 + 10 + 10) / 80, "busy": 140 / 220, "copy_us": 80}
     assert mission.overlapped([])["overlap"] is None
+
+
+def test_a_launch_that_the_profiler_lost_makes_nothing_faster(monkeypatch):
+    cuda = torch.device("cuda")
+    call = [Span("score", 0, 10), Span("rank", 10, 12), Span("rank", 12, 14), Span("Memset", 14, 15), Span("cudaLaunchKernel", 0, 1, launch=True)]
+    spans = [*call * 4][1:] + [Span("Memcpy DtoD", 0, 500)] * 4
+    monkeypatch.setattr(common, "watched", lambda body, device: body() or spans)
+    found = common.launches(lambda: None, cuda, calls=4, before=lambda: None)
+    assert (found["kernels"], found["fills_and_copies"], found["gpu_us"], found["host_launches"]) == (3, 1, 15, 1)
+    assert found["us_by_kernel"] == {"score": 10, "rank": 4}, "copies that restore a leaf are not counted"
+    monkeypatch.setattr(common, "watched", lambda body, device: [])
+    assert common.launches(lambda: None, cuda)["gpu_us"] is None, "not measured, not fast"
 
 
 def test_the_model_gives_what_its_table_says():
