@@ -30,7 +30,7 @@ def main() -> int:
     ):
         if code := getattr(driver, name)(*arguments):
             raise SystemExit(f"{name}: CUDA error {code}")
-    found = {"driver_version": version.value}
+    found: dict[str, int | None] = {"driver_version": version.value}
     for name, number in ATTRIBUTES.items():
         value = ctypes.c_int()
         found[name] = value.value if driver.cuDeviceGetAttribute(ctypes.byref(value), number, device) == 0 else None

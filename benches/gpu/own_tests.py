@@ -57,7 +57,7 @@ class Runner:
     """Runs commands side by side until its time is over."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.ends = time.monotonic() + options.until
+        self.ends: float = time.monotonic() + options.until
         self.quick: bool = options.quick
         self.tests: list[str] = options.test
         self.scratch = Path(tempfile.mkdtemp(prefix="lossfeed-tests-"))

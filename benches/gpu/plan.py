@@ -72,7 +72,7 @@ FIRST: tuple[Step, ...] = (
 REST: tuple[Step, ...] = (
     (SMOKE,),
     (Check("racecheck", 35, "own_tests", ("racecheck",), truth=True, needs=("gpu", "kernels", "compute-sanitizer")),),
-    (Check("pictures", 15, "staging", ("images", "retouch")),),
+    (Check("pictures", 15, "staging", ("pictures",)),),
     (Check("loaders", 25, "staging", ("loaders",)),),
     (Check("seeds", 60, "training", arguments=("--seeds", "1", "--epochs", "4", "--first-seed", "1")),),
 )

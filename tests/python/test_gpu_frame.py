@@ -74,7 +74,12 @@ def alone(*checks):
 
 
 SAYS = "print('1 passed')"
-HANGS = "import subprocess, sys, time\nchild = subprocess.Popen(['sleep', '600'])\nprint(child.pid, flush=True)\ntime.sleep(600)"
+HANGS = """import signal, subprocess, time
+deaf = lambda: signal.signal(signal.SIGABRT, signal.SIG_IGN)
+child = subprocess.Popen(["sleep", "600"], preexec_fn=deaf)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
 FIGURE = """
 import json, os
 with open(os.environ["LOSSFEED_GPU_FIGURES"], "a") as to:
@@ -106,13 +111,6 @@ def test_truth_comes_first_then_the_mission_and_costs_are_taken_alone():
     assert len(plan.ALL) == len({c for steps in plan.LISTS.values() for step in steps for c in step}), "two checks of one name"
 
 
-def test_every_program_of_the_list_takes_what_it_is_given():
-    for check in plan.ALL.values():
-        text = (ROOT / "benches" / "gpu" / f"{check.program}.py").read_text()
-        assert all(f'"{section}"' in text for section in check.only), check.name
-        assert all(f'"{argument}"' in text for argument in check.arguments if argument.startswith("--")), check.name
-
-
 # ---- running it -----------------------------------------------------------------------------------------------------
 
 
@@ -133,7 +131,7 @@ def test_a_check_that_hangs_is_killed_at_its_budget_with_all_it_started_and_the_
     assert time.monotonic() - begun < 30
     assert frame.checks() == {"stuck": "killed", "next": "ok"}
     log = (frame.results / "stuck.log").read_text()
-    assert "hangs.py" in log and "line 4" in log, "it says where it hung"
+    assert "hangs.py" in log and "line 5" in log, "it says where it hung"
     pid = re.search(r"^\d+$", log, re.M)[0]
     assert not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
     assert frame.json("state")["failed"] == [{"check": "stuck", "how": "killed", "again": []}]
@@ -184,9 +182,8 @@ def test_a_signal_ends_the_run_with_what_it_had(frame):
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        frame.run(alone(Check("says", 9, "says"), Check("stuck", 60, "hangs")), says=SAYS, hangs=HANGS)
-    assert frame.checks()["says"] == "ok" and frame.status == 0 or frame.checks()["stuck"] == "failed"
-    assert not frame.suite.children
+        frame.run(alone(Check("says", 9, "says"), Check("stuck", 400, "hangs")), says=SAYS, hangs=HANGS)
+    assert frame.checks() == {"says": "ok", "stuck": "failed"} and not frame.suite.children
 
 
 # ---- what is missing ------------------------------------------------------------------------------------------------
@@ -398,5 +395,10 @@ def test_a_dry_run_tries_every_check_of_the_list(tmp_path, name):
     assert {c["name"]: c["status"] for c in found["checks"]} == expected
     with tarfile.open(tmp_path / "gpu.tar.gz") as archive:
         assert {f"gpu/{check}.log" for check, status in expected.items() if status == "ok"} <= set(archive.getnames())
+        if not any("no driver double" in note for note in found["notes"]):
+            kept = archive.extractfile("gpu/keeper.log").read().decode()
+            assert json.loads(kept.splitlines()[-1])["compute_capability_major"] == 9, kept
+            assert b"program_on_the_double.py" in archive.extractfile("gpu/smoke.log").read()
     told = {figure["check"] for figure in found["figures"]}
-    assert told >= {c for c, s in expected.items() if s == "ok" and not plan.ALL[c].truth}, "a check of cost without a figure"
+    # The pictures' kernels are timed on a GPU alone.
+    assert told | {"pictures"} >= {c for c, s in expected.items() if s == "ok" and not plan.ALL[c].truth}, "a check of cost without a figure"
