@@ -72,13 +72,13 @@ fn links(compiler: &str, place: &std::path::Path) -> bool {
 }
 
 /// A running driver.
-struct Fibers {
+pub(crate) struct Fibers {
     child: Child,
 }
 
 impl Fibers {
     /// `None` when there is no compiler to build it with.
-    fn start(sanitized: bool) -> Option<Fibers> {
+    pub(crate) fn start(sanitized: bool) -> Option<Fibers> {
         let child = Command::new(driver(sanitized)?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         Some(Fibers { child })
     }
@@ -220,6 +220,18 @@ fn the_kernel_text_writes_the_gradient_of_the_definition() {
 }
 
 #[test]
+fn a_backward_begins_with_the_rows_that_the_forward_read_last() {
+    let Some(mut machine) = Fibers::start(false) else { return };
+    gradient_checks::the_last_rows_come_first(&mut machine);
+}
+
+#[test]
+fn the_kernel_text_of_losses_alone_gives_the_bits_of_the_whole() {
+    let Some(mut machine) = Fibers::start(false) else { return };
+    checks::losses_alone(&mut machine, &SHAPES);
+}
+
+#[test]
 fn the_kernel_text_scores_probabilities_and_writes_their_gradient_as_the_definition() {
     let Some(mut machine) = Fibers::start(false) else { return };
     gradient_checks::probabilities(&mut machine, &SHAPES);
@@ -300,6 +312,7 @@ fn a_target_outside_the_classes_raises_the_error_word_and_leaves_the_other_rows_
 fn the_kernel_text_runs_clean_under_address_and_undefined_behaviour_sanitizers() {
     let Some(mut machine) = Fibers::start(true) else { return };
     checks::every_shape(&mut machine, &REDUCED, 1);
+    checks::losses_alone(&mut machine, &REDUCED);
     checks::terms(&mut machine, &REDUCED);
     mean_checks::means(&mut machine, &REDUCED);
     mean_checks::backward_of_a_mean(&mut machine, &REDUCED);

@@ -22,3 +22,4 @@ mod rank;
 mod reference;
 mod retouch_checks;
 mod shapes;
+mod sweep;
