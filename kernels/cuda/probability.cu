@@ -175,9 +175,12 @@ template <class T> __device__ inline void score_probabilities(const ProbabilityA
     TargetSums<R> sums;
     sums.clear();
     if (live) from.add(sums, a.classes, (int)threadIdx.x, (int)blockDim.x);
-    bool whole = blockDim.x > 32;
-    sums.reduce(whole ? 32 : (int)blockDim.x);
-    if (whole) reduce_warps(sums, (TargetSums<R>*)(shared + SHARED_HEAD_BYTES));
+    if (blockDim.x > 32) {
+        sums.reduce(32);
+        reduce_warps(sums, (TargetSums<R>*)(shared + SHARED_HEAD_BYTES));
+    } else {
+        sums.reduce((int)blockDim.x);
+    }
     if (live && threadIdx.x == 0) write_probability_row(a, row, sums);
     finish_small(a.finish, shared);
 }

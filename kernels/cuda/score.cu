@@ -31,9 +31,9 @@ template <class T, int WANTED> struct Row {
     const typename T::Raw* logits;
     i64 target;
     Verdict verdict;
-    Part* part; // where the row's summands of the mean go; null: nobody wants them
+    Part* part = nullptr; // where the row's summands of the mean go; null: nobody wants them
 
-    __device__ Row(const ScoreArguments& arguments, u32 index, Part* place) : a(arguments), row(index), part(place) {
+    __device__ Row(const ScoreArguments& arguments, u32 index) : a(arguments), row(index) {
         // Lanes behind the last row still take part in the shuffles.
         target = live() ? a.targets[row] : a.ignore_index;
         logits = (const typename T::Raw*)a.logits + (i64)row * a.row_stride;
@@ -185,8 +185,7 @@ template <class T, int WANTED> __device__ inline void score(const ScoreArguments
         index = blockIdx.x % pieces;
     }
     bool whole = blockDim.x > 32; // the block has one row, or a part of it
-    Part* parts = whole ? a.mean.parts + rows : (Part*)(shared + SHARED_HEAD_BYTES) + threadIdx.y;
-    Row<T, WANTED> row(a, rows * blockDim.y + threadIdx.y, a.mean.parts ? parts : nullptr);
+    Row<T, WANTED> row(a, rows * blockDim.y + threadIdx.y);
     int first = (int)index * a.piece_classes;
     int classes = a.classes - first < a.piece_classes ? a.classes - first : a.piece_classes;
     // The logits are asked for before anybody waits for the target: one wait for both. A row that is left out is read
@@ -214,6 +213,7 @@ template <class T, int WANTED> __device__ inline void score(const ScoreArguments
         }
     }
     if (mine && threadIdx.x == 0) {
+        if (a.mean.parts) row.part = whole ? a.mean.parts + row.row : (Part*)(shared + SHARED_HEAD_BYTES) + threadIdx.y;
         if (row.live()) row.finish(sums);
         else if (row.part) row.part->term = row.part->share = 0;
     }
