@@ -18,7 +18,6 @@ compiler is needed. Two releases, each for a reason:
 import argparse
 import ctypes
 import hashlib
-import re
 import subprocess
 import sys
 import venv
@@ -39,15 +38,6 @@ IMAGES = {
     "sm_80.cubin": ("12.9", "sm_80"),
     "lossfeed.ptx": ("12.0", "compute_75"),
 }
-# What a goal that is missed may be mended with: name, words of the sources, and what is tried in their place.
-VARIANTS = {
-    "six_loads": ("#define IN_FLIGHT 4", "#define IN_FLIGHT 6"),
-    "four_blocks": ("(256, 3)", "(256, 4)"),
-    "no_l1": ("ld.global.nc.v4.u32", "ld.global.nc.L1::no_allocate.v4.u32"),
-    "first_rows_first": ("gridDim.x - 1 - blockIdx.x", "blockIdx.x"),
-}
-
-
 def source() -> bytes:
     return b"".join((HERE / "cuda" / name).read_bytes() for name in SOURCES)
 
@@ -109,13 +99,24 @@ def make(library: Path, name: str) -> bytes:
     return compile_image(library, text + f'\nextern "C" __constant__ char lossfeed_source_sha256[] = {{{values}}};\n'.encode(), target)
 
 
+# What a goal that is missed may be mended with: name, words of the sources, and what is tried in their place.
+VARIANTS = {
+    "six_loads": ("#define IN_FLIGHT 4", "#define IN_FLIGHT 6"),
+    "four_blocks": ("(256, 3)", "(256, 4)"),
+    "no_l1": ("ld.global.nc.v4.u32", "ld.global.nc.L1::no_allocate.v4.u32"),
+    "first_rows_first": ("gridDim.x - 1 - blockIdx.x", "blockIdx.x"),
+}
+
+
 def variant(name: str) -> bytes:
     """The sources of a variant: forward and backward of bf16 and f32, without smoothing."""
     text = b"".join((HERE / "cuda" / file).read_bytes() for file in SOURCES[: SOURCES.index("gradient.cu") + 1]).decode()
     words, tried = VARIANTS[name]
     if words not in text:
         raise ValueError(f"the variant {name} replaces {words!r}, which is nowhere in the sources")
-    return re.sub(r"(?m)^(LOSSFEED_\w+\(F(16|64),|    LOSSFEED_SCORE_KERNEL\(T, smooth).*", "", text.replace(words, tried)).encode()
+    left_out = ("LOSSFEED_SCORE_KERNELS(F", "LOSSFEED_SCORE_KERNEL(F", "LOSSFEED_BACKWARD_KERNEL(F", "    LOSSFEED_SCORE_KERNEL(T, smooth")
+    lines = text.replace(words, tried).splitlines()
+    return "\n".join("" if line.startswith(left_out) and "(F32" not in line else line for line in lines).encode()
 
 
 def build_variants(directory: Path, to: Path) -> None:

@@ -72,13 +72,13 @@ fn links(compiler: &str, place: &std::path::Path) -> bool {
 }
 
 /// A running driver.
-pub(crate) struct Fibers {
+struct Fibers {
     child: Child,
 }
 
 impl Fibers {
     /// `None` when there is no compiler to build it with.
-    pub(crate) fn start(sanitized: bool) -> Option<Fibers> {
+    fn start(sanitized: bool) -> Option<Fibers> {
         let child = Command::new(driver(sanitized)?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         Some(Fibers { child })
     }
@@ -150,6 +150,11 @@ impl Drop for Fibers {
         drop(self.child.stdin.take()); // end of requests: the driver leaves
         let _ = self.child.wait();
     }
+}
+
+/// For tests in other files.
+pub(crate) fn machine() -> Option<impl Machine> {
+    Fibers::start(false)
 }
 
 #[test]

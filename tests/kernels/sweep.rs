@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::cases::{Flavour, Lcg};
 use crate::checks::{B0, Scoring, case_of};
 use crate::compare::same;
-use crate::fiber::Fibers;
+use crate::fiber;
 use crate::gpu::{Gpu, aligned};
 use crate::program::{Kind, Machine};
 
@@ -366,7 +366,7 @@ fn gpu_sweep_of_launch_shapes_and_builds() {
 /// Needs no GPU, as what follows.
 #[test]
 fn a_launch_of_another_shape_gives_the_same_scores_and_gradients() {
-    let Some(mut machine) = Fibers::start(false) else { return };
+    let Some(mut machine) = fiber::machine() else { return };
     let case = case_of(Dtype::BF16, (5, 5000, 1, 1, 132), Flavour::Plain, 3);
     let expected = lossfeed_kernels::reference::score(&case.view(), &case.targets, case.ignore_index, B0).unwrap();
     for (threads, pieces) in SHAPES {
