@@ -38,6 +38,8 @@ IMAGES = {
     "sm_80.cubin": ("12.9", "sm_80"),
     "lossfeed.ptx": ("12.0", "compute_75"),
 }
+
+
 def source() -> bytes:
     return b"".join((HERE / "cuda" / name).read_bytes() for name in SOURCES)
 
