@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Compiles kernels/cuda to kernels/prebuilt with NVRTC: machine code for the GPUs in use, and PTX for all others.
 
-    python3 kernels/build_ptx.py [WORK_DIRECTORY]
+    python3 kernels/build_ptx.py [--variants DIRECTORY] [WORK_DIRECTORY]
+
+With `--variants` it leaves prebuilt/ alone and writes the builds of VARIANTS for 9.0 to DIRECTORY, a file each: the
+test of launch shapes (tests/kernels/sweep.rs) times them beside what is shipped.
 
 NVRTC comes from PyPI into WORK_DIRECTORY (default: target/nvrtc) and stays there; neither a CUDA toolkit nor a host
 compiler is needed. Two releases, each for a reason:
@@ -14,6 +17,7 @@ compiler is needed. Two releases, each for a reason:
 Images are stored compressed, by one version of zstd from PyPI: the same image is the same file, whoever builds it.
 """
 
+import argparse
 import ctypes
 import hashlib
 import importlib
@@ -125,6 +129,36 @@ def make(library: Path, name: str) -> bytes:
     return compile_image(library, text + f'\nextern "C" __constant__ char lossfeed_source_sha256[] = {{{values}}};\n'.encode(), target)
 
 
+# What a goal that is missed may be mended with: name, words of the sources, and what is tried in their place.
+VARIANTS = {
+    "six_loads": ("#define IN_FLIGHT 4", "#define IN_FLIGHT 6"),
+    "four_blocks": ("(256, 3)", "(256, 4)"),
+    "no_l1": ("ld.global.nc.v4.u32", "ld.global.nc.L1::no_allocate.v4.u32"),
+    "first_rows_first": ("gridDim.x - 1 - blockIdx.x", "blockIdx.x"),
+}
+
+
+def variant(name: str) -> bytes:
+    """The sources of a variant: forward and backward of bf16 and f32, without smoothing."""
+    text = b"".join((HERE / "cuda" / file).read_bytes() for file in SOURCES[: SOURCES.index("gradient.cu") + 1]).decode()
+    words, tried = VARIANTS[name]
+    if words not in text:
+        raise ValueError(f"the variant {name} replaces {words!r}, which is nowhere in the sources")
+    left_out = ("LOSSFEED_SCORE_KERNELS(F", "LOSSFEED_SCORE_KERNEL(F", "LOSSFEED_BACKWARD_KERNEL(F", "    LOSSFEED_SCORE_KERNEL(T, smooth")
+    lines = text.replace(words, tried).splitlines()
+    return "\n".join("" if line.startswith(left_out) and "(F32" not in line else line for line in lines).encode()
+
+
+def build_variants(directory: Path, to: Path) -> None:
+    library = install(directory, "12.9")
+    to.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(2) as pool:
+        made = {name: pool.submit(compile_image, library, variant(name), "sm_90") for name in VARIANTS}
+    for name, image in made.items():
+        (to / f"{name}.cubin").write_bytes(image.result())
+        print(f"{to}/{name}.cubin: {len(image.result())} bytes")
+
+
 def build(directory: Path) -> None:
     libraries, zstd = {release: install(directory, release) for release in PACKAGES}, zstandard(directory)
     # In processes: two libraries of one name do not share one, and a compilation holds on to hundreds of megabytes.
@@ -152,4 +186,11 @@ def store(images: dict[str, bytes], zstd: ModuleType) -> None:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else HERE.parent / "target" / "nvrtc")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variants", type=Path, metavar="DIRECTORY", help="write the variants there, and nothing else")
+    parser.add_argument("directory", type=Path, nargs="?", default=HERE.parent / "target" / "nvrtc", metavar="WORK_DIRECTORY")
+    options = parser.parse_args()
+    if options.variants:
+        build_variants(options.directory.resolve(), options.variants)
+    else:
+        build(options.directory.resolve())

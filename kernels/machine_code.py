@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 #: Kernels with a main loop over logits, and what their 16-byte loads read beside them, as (reads of 16 bytes) per (16
 #: bytes of logits).
-READS_PER_LOGIT = {"score": 1, "smooth": 1, "backward": 1, "probability": 2}
+READS_PER_LOGIT = {"loss": 1, "score": 1, "smooth": 1, "backward": 1, "probability": 2}
 
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;")
 LABEL = re.compile(r"^(\.L_x_\d+):")

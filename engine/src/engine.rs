@@ -267,6 +267,12 @@ impl Engine {
         self.scale.kind()
     }
 
+    /// Whether losses are all that this run needs of a batch's scores: its importance is made of them (a rank is one
+    /// of losses), and no journal writes down the rest.
+    pub fn losses_suffice(&self) -> bool {
+        self.settings.record.is_none() && matches!(self.score_kind(), ScoreKind::Loss | ScoreKind::Rank)
+    }
+
     /// Credits per-sample losses you hold already; ranks are counted here.
     pub fn apply_losses(&self, ticket: &Ticket, losses: &[f32]) -> Result<usize> {
         let count = rank::counts(losses);

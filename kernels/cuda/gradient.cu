@@ -183,14 +183,17 @@ template <class T> struct Stretch {
     }
 };
 
+// A backward goes from the last row to the first: what the forward read last may still be in the second-level cache.
+__device__ inline u32 block_from_the_end() { return gridDim.x - 1 - blockIdx.x; }
+
 // blockDim = (lanes of a row, rows of a block); `pieces` blocks share their rows.
 template <class T> __device__ inline void backward(const GradientArguments& a) {
     typedef typename T::R R;
     typedef typename T::Raw Raw;
-    u32 pieces = (u32)a.pieces;
-    u32 row = blockIdx.x / pieces * blockDim.y + threadIdx.y;
+    u32 pieces = (u32)a.pieces, block = block_from_the_end();
+    u32 row = block / pieces * blockDim.y + threadIdx.y;
     if (row >= (u32)a.rows) return;
-    int first = (int)(blockIdx.x % pieces) * a.piece_classes;
+    int first = (int)(block % pieces) * a.piece_classes;
     int classes = a.classes - first < a.piece_classes ? a.classes - first : a.piece_classes;
     // Logits and the row's numbers are asked for before anybody waits for the target: one wait for all.
     i64 target = a.targets[row];

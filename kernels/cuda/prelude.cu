@@ -266,10 +266,11 @@ template <class R, int N> __device__ inline R largest_of(const R (&z)[N]) {
 template <class T, int VECTORS> struct Largest {
     typedef typename T::R R;
     static __device__ R of(const uint4* words) {
-        R top = Real<R>::negative_infinity();
+        R z[Vector<T>::N];
+        unpack<T>(words[0], z);
+        R top = largest_of(z);
 #pragma unroll
-        for (int v = 0; v < VECTORS; v++) {
-            R z[Vector<T>::N];
+        for (int v = 1; v < VECTORS; v++) {
             unpack<T>(words[v], z);
             top = real_max(top, largest_of(z));
         }

@@ -175,8 +175,12 @@ template <class T> __device__ inline void score_probabilities(const ProbabilityA
     TargetSums<R> sums;
     sums.clear();
     if (live) from.add(sums, a.classes, (int)threadIdx.x, (int)blockDim.x);
-    if (blockDim.x > 32) reduce_block(sums, (TargetSums<R>*)(shared + SHARED_HEAD_BYTES));
-    else sums.reduce((int)blockDim.x);
+    if (blockDim.x > 32) {
+        sums.reduce(32);
+        reduce_warps(sums, (TargetSums<R>*)(shared + SHARED_HEAD_BYTES));
+    } else {
+        sums.reduce((int)blockDim.x);
+    }
     if (live && threadIdx.x == 0) write_probability_row(a, row, sums);
     finish_small(a.finish, shared);
 }
@@ -201,10 +205,10 @@ template <class T> struct TargetSlope {
 template <class T> __device__ inline void backward_probabilities(const ProbabilityGradientArguments& a) {
     typedef typename T::R R;
     typedef typename T::Raw Raw;
-    u32 pieces = (u32)a.pieces;
-    u32 row = blockIdx.x / pieces * blockDim.y + threadIdx.y;
+    u32 pieces = (u32)a.pieces, block = block_from_the_end();
+    u32 row = block / pieces * blockDim.y + threadIdx.y;
     if (row >= (u32)a.rows) return;
-    int first = (int)(blockIdx.x % pieces) * a.piece_classes;
+    int first = (int)(block % pieces) * a.piece_classes;
     int classes = a.classes - first < a.piece_classes ? a.classes - first : a.piece_classes;
     TargetSlope<T> slope;
     slope.from.logits = nullptr;

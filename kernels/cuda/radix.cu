@@ -10,7 +10,7 @@ struct RadixArguments {
     Finish finish;
     const u32* from; // null: the batch's own keys (the first pass)
     u32* to;
-    u32* offsets;    // DIGITS x blocks, a digit's blocks side by side
+    u32* offsets;    // blocks x DIGITS, a block's digits side by side, as neighbouring threads read them
     u32 shift;
     u32 blocks;
 };
@@ -23,9 +23,9 @@ __device__ inline u32 radix_key(const RadixArguments& a, u32 row) {
 // Other blocks of this launch wrote the counts, so they are read past the first-level cache.
 __device__ inline void places_of_counts(const RadixArguments& a, u32* sums) {
     u32 thread = threadIdx.x; // of RADIX_THREADS, one a digit
-    volatile u32* counts = a.offsets + (u64)thread * a.blocks;
+    volatile u32* counts = a.offsets + thread;
     u32 sum = 0;
-    for (u32 block = 0; block < a.blocks; block++) sum += counts[block];
+    for (u32 block = 0; block < a.blocks; block++) sum += counts[block * DIGITS];
     sums[thread] = sum;
     for (u32 step = 1; step < RADIX_THREADS; step *= 2) {
         __syncthreads();
@@ -35,8 +35,8 @@ __device__ inline void places_of_counts(const RadixArguments& a, u32* sums) {
     }
     u32 place = sums[thread] - sum;
     for (u32 block = 0; block < a.blocks; block++) {
-        u32 count = counts[block];
-        counts[block] = place;
+        u32 count = counts[block * DIGITS];
+        counts[block * DIGITS] = place;
         place += count;
     }
 }
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(RADIX_THREADS) lossfeed_radix_count
         if (row < rows) atomicAdd(counts + (radix_key(a, row) >> a.shift & (DIGITS - 1)), 1u);
     }
     __syncthreads();
-    a.offsets[thread * a.blocks + blockIdx.x] = counts[thread];
+    a.offsets[blockIdx.x * DIGITS + thread] = counts[thread];
     if (!take_ticket(a.finish.tickets, gridDim.x, shared)) return;
     places_of_counts(a, counts);
     if (thread == 0) *a.finish.tickets = 0; // for the next launch
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(RADIX_THREADS) lossfeed_radix_scatt
     u32* places = (u32*)(shared + SHARED_HEAD_BYTES); // the next place of every digit
     u32* counts = places + DIGITS;                    // WARPS x DIGITS: a step's keys by warp and digit
     u32 thread = threadIdx.x, lane = thread % 32, warp = thread / 32, rows = (u32)a.finish.rows;
-    places[thread] = a.offsets[thread * a.blocks + blockIdx.x];
+    places[thread] = a.offsets[blockIdx.x * DIGITS + thread];
     u32 first = blockIdx.x * RADIX_TILE;
     for (u32 step = 0; step < RADIX_TILE && first + step < rows; step += RADIX_THREADS) {
         for (u32 w = 0; w < WARPS; w++) counts[w * DIGITS + thread] = 0;

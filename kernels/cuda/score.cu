@@ -22,17 +22,18 @@ struct ScoreArguments {
 };
 
 // What a row is written from and to, in the precision of its logits.
-template <class T, bool SMOOTH> struct Row {
+template <class T, int WANTED> struct Row {
     typedef typename T::R R;
-    typedef Sums<R, SMOOTH> S;
+    typedef Sums<R, WANTED> S;
+    static const bool SMOOTH = S::SMOOTH;
     const ScoreArguments& a;
     u32 row;
     const typename T::Raw* logits;
     i64 target;
     Verdict verdict;
-    Part* part; // where the row's summands of the mean go; null: nobody wants them
+    Part* part = nullptr; // where the row's summands of the mean go; null: nobody wants them
 
-    __device__ Row(const ScoreArguments& arguments, u32 index, Part* place) : a(arguments), row(index), part(place) {
+    __device__ Row(const ScoreArguments& arguments, u32 index) : a(arguments), row(index) {
         // Lanes behind the last row still take part in the shuffles.
         target = live() ? a.targets[row] : a.ignore_index;
         logits = (const typename T::Raw*)a.logits + (i64)row * a.row_stride;
@@ -49,8 +50,10 @@ template <class T, bool SMOOTH> struct Row {
         put(a.loss, loss);
         put(a.max, max);
         put(a.log_sum, log_sum);
-        put(a.grad_norm, grad_norm);
-        put(a.entropy, entropy);
+        if (S::SCORED) {
+            put(a.grad_norm, grad_norm);
+            put(a.entropy, entropy);
+        }
         if (a.correct) a.correct[row] = correct;
         if (!a.keys) return;
         float key = (float)loss;
@@ -97,13 +100,18 @@ template <class T, bool SMOOTH> struct Row {
             write_term(nan, nan, nan, nan);
             return;
         }
-        R sum_de = factor * (sums.de + real_max(shift, Real<R>::exp_zero()) * sums.e) + own * real_max(own_d, Real<R>::exp_zero());
         R ln_sum = z == max ? real_log1p(others) : real_log(sum);
-        R miss = others / sum;
-        R spread = factor * factor * sums.ee / (sum * sum);
+        R grad_norm = R(0), entropy = R(0);
+        if (S::SCORED) {
+            R sum_de = factor * (sums.de + real_max(shift, Real<R>::exp_zero()) * sums.e) + own * real_max(own_d, Real<R>::exp_zero());
+            R miss = others / sum;
+            R spread = factor * factor * sums.ee / (sum * sum);
+            grad_norm = real_sqrt(miss * miss + spread);
+            entropy = ln_sum - sum_de / sum;
+        }
         bool first_maximum = z == max && sums.before < z;
         R loss = (max - z) + ln_sum;
-        write(loss, max, ln_sum, real_sqrt(miss * miss + spread), ln_sum - sum_de / sum, first_maximum ? 1 : 0, 0x7fc00000);
+        write(loss, max, ln_sum, grad_norm, entropy, first_maximum ? 1 : 0, 0x7fc00000);
         S at_max = sums;
         if (SMOOTH) at_max.rescale(max);
         write_term(loss, ln_sum, SMOOTH ? at_max.wd : R(0), max - z);
@@ -130,9 +138,11 @@ template <class T, bool SMOOTH> struct Row {
     // Sums up this lane's share of the classes from `first` on.
     __device__ S sum(Piece<T>& piece, int first) const {
         int own = (int)(target - first);
-        if (!SMOOTH) return piece.template sum<SMOOTH ? EVEN : NONE>(nullptr, own);
-        if (!a.weight) return piece.template sum<SMOOTH ? EVEN : NONE>(nullptr, own);
-        return piece.template sum<SMOOTH ? WEIGHTED : NONE>((const R*)a.weight + first, own);
+        const R* weight = SMOOTH && a.weight ? (const R*)a.weight + first : nullptr;
+        S sums;
+        bool near = weight ? piece.template sum<SMOOTH ? WEIGHTED : WANTED>(sums, weight, own)
+                           : piece.template sum<WANTED>(sums, nullptr, own);
+        return near ? sums : piece.template sum_far<WANTED>(weight, own);
     }
 };
 
@@ -146,60 +156,50 @@ template <class T> __device__ inline void finish_scores(const ScoreArguments& a,
     if (thread_in_block() == 0) *a.finish.tickets = 0; // for the next launch
 }
 
-// blockDim = (lanes of a row, rows of a block); lanes is a power of two up to 32.
-template <class T, bool SMOOTH> __device__ inline void score_warp(const ScoreArguments& a, u8* shared) {
-    Part* parts = (Part*)(shared + SHARED_HEAD_BYTES); // a row of the block each
-    Row<T, SMOOTH> row(a, blockIdx.x * blockDim.y + threadIdx.y, a.mean.parts ? parts + threadIdx.y : nullptr);
-    // The logits are asked for before anybody waits for the target: one wait for both. A row that is left out is read
-    // in vain.
-    Piece<T> piece(row.logits, row.live() ? a.classes : 0, (int)threadIdx.x, (int)blockDim.x);
-    piece.ask();
-    row.judge_target();
-    Sums<typename T::R, SMOOTH> sums;
-    sums.clear();
-    if (row.verdict == SCORE) sums = row.sum(piece, 0);
-    sums.reduce((int)blockDim.x);
-    if (threadIdx.x == 0) {
-        if (row.live()) row.finish(sums);
-        else if (row.part) row.part->term = row.part->share = 0;
-    }
-    if (a.mean.parts) write_part(a.mean, parts, blockDim.y);
-    finish_scores<T>(a, shared);
-}
-
 // Another block of this launch wrote it: past the first-level cache.
-template <class R, bool SMOOTH> __device__ inline Sums<R, SMOOTH> read_partial(const Sums<R, SMOOTH>* from) {
-    volatile const Sums<R, SMOOTH>* at = from;
-    Sums<R, SMOOTH> sums;
+template <class R, int WANTED> __device__ inline Sums<R, WANTED> read_partial(const Sums<R, WANTED>* from) {
+    volatile const Sums<R, WANTED>* at = from;
+    Sums<R, WANTED> sums;
     sums.max = at->max;
     sums.e = at->e;
-    sums.ee = at->ee;
-    sums.de = at->de;
     sums.before = at->before;
-    if (SMOOTH) {
+    if (Sums<R, WANTED>::SCORED) {
+        sums.ee = at->ee;
+        sums.de = at->de;
+    }
+    if (Sums<R, WANTED>::SMOOTH) {
         sums.wd = at->wd;
         sums.w = at->w;
     }
     return sums;
 }
 
-// `pieces` blocks a row; blockDim = (a multiple of 32 up to 512, 1). The block that finishes a row last merges the
-// pieces, in their order and not in that of arrival: the same input gives the same bits.
-template <class T, bool SMOOTH> __device__ inline void score_block(const ScoreArguments& a, u8* shared) {
-    typedef typename T::R R;
-    typedef Sums<R, SMOOTH> S;
-    u32 pieces = (u32)a.pieces, index = blockIdx.x % pieces;
-    Row<T, SMOOTH> row(a, blockIdx.x / pieces, a.mean.parts ? a.mean.parts + blockIdx.x / pieces : nullptr);
+// blockDim = (lanes of a row, rows of a block). Up to 32 lanes, a power of two, are of one warp; more, a multiple of 32
+// up to 512, are a block of one row, or one of the `pieces` blocks that share it. The block that finishes a row last
+// merges the pieces, in their order and not in that of arrival: the same input gives the same bits.
+template <class T, int WANTED> __device__ inline void score(const ScoreArguments& a, u8* shared) {
+    typedef Sums<typename T::R, WANTED> S;
+    u32 pieces = (u32)a.pieces, rows = blockIdx.x, index = 0; // rows: the number of this block's
+    if (pieces > 1) {
+        rows = blockIdx.x / pieces;
+        index = blockIdx.x % pieces;
+    }
+    bool whole = blockDim.x > 32; // the block has one row, or a part of it
+    Row<T, WANTED> row(a, rows * blockDim.y + threadIdx.y);
     int first = (int)index * a.piece_classes;
     int classes = a.classes - first < a.piece_classes ? a.classes - first : a.piece_classes;
-    Piece<T> piece(row.logits + first, classes, (int)threadIdx.x, (int)blockDim.x);
-    piece.ask(); // before anybody waits for the target
+    // The logits are asked for before anybody waits for the target: one wait for both. A row that is left out is read
+    // in vain.
+    Piece<T> piece(row.logits + first, row.live() ? classes : 0, (int)threadIdx.x, (int)blockDim.x);
+    piece.ask();
     row.judge_target();
     S sums;
+    sums.clear();
+    if (row.verdict == SCORE) sums = row.sum(piece, first);
+    sums.reduce(whole ? 32 : (int)blockDim.x);
     bool mine = index == 0; // whether this block writes the row
-    if (row.verdict == SCORE) { // the same in every thread
-        sums = row.sum(piece, first);
-        reduce_block(sums, (S*)(shared + SHARED_HEAD_BYTES));
+    if (whole && row.verdict == SCORE) { // the same in every thread
+        reduce_warps(sums, (S*)(shared + SHARED_HEAD_BYTES));
         if (pieces > 1) {
             S* partials = (S*)a.partials + (u64)row.row * pieces;
             if (threadIdx.x == 0) partials[index] = sums;
@@ -212,25 +212,33 @@ template <class T, bool SMOOTH> __device__ inline void score_block(const ScoreAr
             }
         }
     }
-    if (mine && threadIdx.x == 0) row.finish(sums);
+    if (mine && threadIdx.x == 0) {
+        if (a.mean.parts) row.part = whole ? a.mean.parts + row.row : (Part*)(shared + SHARED_HEAD_BYTES) + threadIdx.y;
+        if (row.live()) row.finish(sums);
+        else if (row.part) row.part->term = row.part->share = 0;
+    }
+    if (!whole && a.mean.parts) write_part(a.mean, (Part*)(shared + SHARED_HEAD_BYTES), blockDim.y);
     finish_scores<T>(a, shared);
 }
 
 // The bounds are the most threads of a block and the fewest blocks of a multiprocessor: left alone, ptxas saves
 // registers for occupancy's sake and spills.
-#define LOSSFEED_SCORE_KERNEL(T, name, shape, smooth, bounds)                                                                  \
+#define LOSSFEED_SCORE_KERNEL(T, name, wanted, bounds)                                                                         \
     extern "C" __global__ void __launch_bounds__ bounds lossfeed_##name(ScoreArguments a) {                                    \
         LOSSFEED_SHARED(shared);                                                                                               \
-        score_##shape<T, smooth>(a, shared);                                                                                   \
+        score<T, wanted>(a, shared);                                                                                           \
     }
 
-#define LOSSFEED_SCORE_KERNELS(T, dtype, bounds, smooth_bounds)                                                                 \
-    LOSSFEED_SCORE_KERNEL(T, score_warp_##dtype, warp, false, bounds)                                                          \
-    LOSSFEED_SCORE_KERNEL(T, score_block_##dtype, block, false, bounds)                                                        \
-    LOSSFEED_SCORE_KERNEL(T, smooth_warp_##dtype, warp, true, smooth_bounds)                                                   \
-    LOSSFEED_SCORE_KERNEL(T, smooth_block_##dtype, block, true, smooth_bounds)
+#define LOSSFEED_SCORE_KERNELS(T, dtype, bounds, smooth_bounds)                                                                \
+    LOSSFEED_SCORE_KERNEL(T, score_##dtype, SCORES, bounds)                                                                    \
+    LOSSFEED_SCORE_KERNEL(T, smooth_##dtype, EVEN, smooth_bounds)
 
 LOSSFEED_SCORE_KERNELS(F16, f16, (256, 3), (256, 2))
 LOSSFEED_SCORE_KERNELS(BF16, bf16, (256, 3), (256, 2))
 LOSSFEED_SCORE_KERNELS(F32, f32, (256, 3), (256, 2))
 LOSSFEED_SCORE_KERNELS(F64, f64, (256, 1), (256, 1))
+
+// Of losses alone. Double precision has none: beside its exp(), what gradient norm and entropy take is next to nothing.
+LOSSFEED_SCORE_KERNEL(F16, loss_f16, LOSS, (256, 3))
+LOSSFEED_SCORE_KERNEL(BF16, loss_bf16, LOSS, (256, 3))
+LOSSFEED_SCORE_KERNEL(F32, loss_f32, LOSS, (256, 3))

@@ -4,18 +4,25 @@
 // comes. The target's own term stays out of the sums and is merged at the end: nothing cancels then, and a loss of 1e-9
 // keeps its digits in single precision (src/reference.rs has the formulas).
 
-// Sums over some classes of a row, the target left out, with d = z - max and e = exp(d). SMOOTH: also the weighted
+// What is asked of a row: the loss, its two parts and correctness; also gradient norm and entropy; also what label
+// smoothing adds, without class weights or with them.
+enum Wanted { LOSS, SCORES, EVEN, WEIGHTED };
+
+// Sums over some classes of a row, the target left out, with d = z - max and e = exp(d). From EVEN on also the weighted
 // distance of all these logits below the maximum, which label smoothing needs. The weighted sum of the logits would do
 // on paper; in floating point an offset of theirs, times the number of classes, would leave its rounding.
-template <class R, bool SMOOTH> struct Sums {
+template <class R, int WANTED> struct Sums {
+    static const bool SCORED = WANTED >= SCORES, SMOOTH = WANTED >= EVEN;
     R max;
-    R e, ee, de;
+    R e;
     R before; // largest logit in front of the target: the first maximum wins
+    R ee, de; // only if SCORED
     R wd, w;  // sum of weight * (max - z), sum of weight; only if SMOOTH
 
     __device__ void clear() {
         max = before = Real<R>::negative_infinity();
-        e = ee = de = R(0);
+        e = R(0);
+        if (SCORED) ee = de = R(0);
         if (SMOOTH) wd = w = R(0);
     }
 
@@ -23,9 +30,11 @@ template <class R, bool SMOOTH> struct Sums {
     __device__ void rescale(R top) {
         R shift = max - top;
         R factor = real_exp(shift);
-        de = factor * (de + real_max(shift, Real<R>::exp_zero()) * e); // shift is -inf at first, when e is 0
+        if (SCORED) {
+            de = factor * (de + real_max(shift, Real<R>::exp_zero()) * e); // shift is -inf at first, when e is 0
+            ee *= factor * factor;
+        }
         e *= factor;
-        ee *= factor * factor;
         // At most the largest number, which times no weight at all is still nothing. With no maximum yet, wd is 0 or
         // already inf.
         if (SMOOTH && max != Real<R>::negative_infinity()) wd -= real_max(shift, Real<R>::lowest()) * w;
@@ -40,9 +49,11 @@ template <class R, bool SMOOTH> struct Sums {
         if (top > max) rescale(top);
         for (int step = lanes / 2; step > 0; step /= 2) {
             e += __shfl_xor_sync(FULL_WARP, e, step);
-            ee += __shfl_xor_sync(FULL_WARP, ee, step);
-            de += __shfl_xor_sync(FULL_WARP, de, step);
             before = real_max(before, __shfl_xor_sync(FULL_WARP, before, step));
+            if (SCORED) {
+                ee += __shfl_xor_sync(FULL_WARP, ee, step);
+                de += __shfl_xor_sync(FULL_WARP, de, step);
+            }
             if (SMOOTH) {
                 wd += __shfl_xor_sync(FULL_WARP, wd, step);
                 w += __shfl_xor_sync(FULL_WARP, w, step);
@@ -51,10 +62,10 @@ template <class R, bool SMOOTH> struct Sums {
     }
 };
 
-// Over a whole block of one row: every thread of warp 0 gets the total. `shared` holds one set of sums a warp.
-template <class S> __device__ inline void reduce_block(S& sums, S* shared) {
+// Over a whole block of one row, whose warps have reduced theirs: every thread of warp 0 gets the total. `shared` holds
+// one set of sums a warp.
+template <class S> __device__ inline void reduce_warps(S& sums, S* shared) {
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
-    sums.reduce(32);
     if (lane == 0) shared[warp] = sums;
     __syncthreads();
     if (warp != 0) return;
@@ -62,9 +73,6 @@ template <class S> __device__ inline void reduce_block(S& sums, S* shared) {
     if (lane < warps) sums = shared[lane];
     sums.reduce(32);
 }
-
-// What label smoothing adds.
-enum Smoothing { NONE, EVEN, WEIGHTED };
 
 // The sums as a lane keeps them in its loop: of powers of 2 for single precision, of e for double (prelude.cu, Power).
 //
@@ -77,7 +85,9 @@ enum Smoothing { NONE, EVEN, WEIGHTED };
 // A power below 2^-126 becomes 0 here. A lane's powers refer to a logit among its own, up to SLACK below its largest,
 // so what is lost of C classes is below C 2^-125 of what stays: less than half of a float's last place for any C below
 // 2^31. The target is merged outside, with exp(), which keeps everything down to 2^-149.
-template <class R, int SMOOTHING, bool FAR> struct Running {
+template <class R, int WANTED, bool FAR> struct Running {
+    typedef Sums<R, (WANTED < EVEN ? WANTED : EVEN)> Total;
+    static const bool SCORED = Total::SCORED, SMOOTH = Total::SMOOTH;
     R max;       // the largest logit so far
     R limit;     // a logit above it needs a new reference
     R reference; // scaled, unless FAR
@@ -91,8 +101,9 @@ template <class R, int SMOOTHING, bool FAR> struct Running {
 
     __device__ void clear() {
         max = limit = before = Real<R>::negative_infinity();
-        reference = e = ee = de = R(0); // finite: -inf must not meet -inf
-        if (SMOOTHING != NONE) wd = w = R(0);
+        reference = e = R(0); // finite: -inf must not meet -inf
+        if (SCORED) ee = de = R(0);
+        if (SMOOTH) wd = w = R(0);
         far = false;
     }
 
@@ -105,11 +116,13 @@ template <class R, int SMOOTHING, bool FAR> struct Running {
         if (limit != Real<R>::negative_infinity()) {
             R shift = FAR ? (reference - to) * Power<R>::scale() : reference - to;
             R factor = Power<R>::of(shift);
-            de = factor * (de + real_max(shift, Power<R>::zero()) * e);
+            if (SCORED) {
+                de = factor * (de + real_max(shift, Power<R>::zero()) * e);
+                ee *= factor * factor;
+            }
             e *= factor;
-            ee *= factor * factor;
             // At most the largest number, which times no weight at all is still nothing.
-            if (SMOOTHING != NONE) wd += real_max(shift, Real<R>::lowest()) * w;
+            if (SMOOTH) wd += real_max(shift, Real<R>::lowest()) * w;
         }
         reference = to;
         limit = FAR ? top : top + slack();
@@ -121,18 +134,23 @@ template <class R, int SMOOTHING, bool FAR> struct Running {
         if (top > limit) raise(top);
     }
 
+    __device__ void add_term(R d) {
+        R term = Power<R>::of(d);
+        e += term;
+        if (!SCORED) return;
+        ee += term * term;
+        // A masked class has d = -inf and a term of 0: its share of the entropy is 0, not NaN.
+        de += term * real_max(d, Power<R>::zero());
+    }
+
     template <int N> __device__ void add(const R (&z)[N]) {
 #pragma unroll
         for (int i = 0; i < N; i++) {
             R d = exponent(z[i]);
-            R term = Power<R>::of(d);
-            e += term;
-            ee += term * term;
-            // A masked class has d = -inf and a term of 0: its share of the entropy is 0, not NaN.
-            de += term * real_max(d, Power<R>::zero());
-            if (SMOOTHING == EVEN) wd += d;
+            add_term(d);
+            if (WANTED == EVEN) wd += d;
         }
-        if (SMOOTHING == EVEN) w += R(N);
+        if (WANTED == EVEN) w += R(N);
     }
 
     // Label smoothing's part with class weights; `own` is the target's place and counts elsewhere.
@@ -140,7 +158,7 @@ template <class R, int SMOOTHING, bool FAR> struct Running {
 #pragma unroll
         for (int i = 0; i < N; i++) {
             if (i == own) continue;
-            R share = SMOOTHING == WEIGHTED ? __ldg(weight + i) : R(1);
+            R share = WANTED == WEIGHTED || (FAR && weight) ? __ldg(weight + i) : R(1);
             wd += share * exponent(z[i]);
             w += share;
         }
@@ -155,28 +173,24 @@ template <class R, int SMOOTHING, bool FAR> struct Running {
         }
         meet(largest_of(z));
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            R d = exponent(z[i]);
-            R term = Power<R>::of(d);
-            e += term;
-            ee += term * term;
-            de += term * real_max(d, Power<R>::zero());
-        }
-        if (SMOOTHING != NONE) add_weights(z, weight, own);
+        for (int i = 0; i < N; i++) add_term(exponent(z[i]));
+        if (SMOOTH) add_weights(z, weight, own);
     }
 
     // The same sums with the largest logit as their reference.
-    __device__ Sums<R, SMOOTHING != NONE> settled() const {
-        Sums<R, SMOOTHING != NONE> sums;
+    __device__ Total settled() const {
+        Total sums;
         bool any = max != Real<R>::negative_infinity();
         R shift = any ? exponent(max) : R(0);
         R factor = Power<R>::of(-shift);
         sums.max = max;
         sums.e = factor * e;
-        sums.ee = factor * factor * ee;
-        sums.de = factor * (de - shift * e) * Power<R>::unscale();
         sums.before = before;
-        if (SMOOTHING != NONE) {
+        if (SCORED) {
+            sums.ee = factor * factor * ee;
+            sums.de = factor * (de - shift * e) * Power<R>::unscale();
+        }
+        if (SMOOTH) {
             sums.wd = (shift * w - wd) * Power<R>::unscale();
             sums.w = w;
         }
@@ -212,16 +226,14 @@ template <class T> struct Piece {
     }
 
     // Null stays null where nobody weighs.
-    template <int SMOOTHING> static __device__ const R* at(const R* weight, int index) {
-        return SMOOTHING == WEIGHTED ? weight + index : nullptr;
-    }
+    static __device__ const R* at(const R* weight, int index) { return weight ? weight + index : nullptr; }
     __device__ int edge_class(int edge) const { return edge < head ? edge : edge + vectors * N; }
     __device__ Raw load_edge(int edge) const { return __ldg((const Raw*)from + (edge_class(edge) - head)); }
 
     // Sums up this lane's share. `target` may lie in front of the piece (negative) or behind it. `weight`: of the
-    // piece's classes.
-    template <int SMOOTHING> __device__ Sums<R, SMOOTHING != NONE> sum(const R* weight, int target) {
-        Running<R, SMOOTHING, false> run;
+    // piece's classes. False where `sum_far` has to do it again.
+    template <int WANTED, class S> __device__ bool sum(S& sums, const R* weight, int target) {
+        Running<R, WANTED, false> run;
         run.clear();
         // Vectors in front of the target's; a target in the head is in front of them all.
         int body = target - head, full = body < 0 ? -1 : body / N;
@@ -230,21 +242,21 @@ template <class T> struct Piece {
             // Rounds without the target, before another full round: nothing to look at but the logits.
             const uint4* next = from + (first + span + lane);
             for (; first + 2 * span <= vectors && (u32)(full - first) >= (u32)span; first += span, next += span)
-                add_round<SMOOTHING>(run, weight, next, first);
+                add_round<WANTED>(run, weight, next, first);
             add_mixed_round(run, weight, first, full, body);
         }
         if (body >= vectors * N) run.before = run.max;
         for (int i = lane; i < edges; i += lanes) {
             R z[1] = {T::widen(i == lane ? edge : load_edge(i))};
-            run.add_around(z, at<SMOOTHING>(weight, edge_class(i)), target - edge_class(i));
+            run.add_around(z, at(weight, edge_class(i)), target - edge_class(i));
         }
-        if (run.far) return sum_far<SMOOTHING>(weight, target);
-        return run.settled();
+        sums = run.settled();
+        return !run.far;
     }
 
     // A full round. Every vector makes room for the one that takes its place in the next round: IN_FLIGHT loads stay
     // under way.
-    template <int SMOOTHING> __device__ void add_round(Running<R, SMOOTHING, false>& run, const R* weight, const uint4* next, int first) {
+    template <int WANTED> __device__ void add_round(Running<R, WANTED, false>& run, const R* weight, const uint4* next, int first) {
         // Vectors that share one look at the reference. Where pairs cannot be compared, two unpacked vectors are too
         // many registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -260,7 +272,7 @@ template <class T> struct Piece {
                 R z[N];
                 unpack<T>(words[v], z);
                 run.add(z);
-                if (SMOOTHING == WEIGHTED) run.add_weights(z, at<SMOOTHING>(weight, head + (first + lane + v * lanes) * N), -1);
+                if (WANTED == WEIGHTED) run.add_weights(z, at(weight, head + (first + lane + v * lanes) * N), -1);
                 words[v] = load_vector(next + v * lanes);
             }
         }
@@ -268,8 +280,8 @@ template <class T> struct Piece {
 
     // A round that holds the target (at element `body` of the vectors, in vector `full`), or is not full, or the last
     // full one.
-    template <int SMOOTHING>
-    __device__ void add_mixed_round(Running<R, SMOOTHING, false>& run, const R* weight, int first, int full, int body) {
+    template <int WANTED>
+    __device__ void add_mixed_round(Running<R, WANTED, false>& run, const R* weight, int first, int full, int body) {
         int k = first + lane, own = -1;
         if ((u32)(full - first) < (u32)(IN_FLIGHT * lanes)) {
             run.before = run.max; // this lane's vectors up to here are in front of the target
@@ -283,7 +295,7 @@ template <class T> struct Piece {
             if (own >= 0) {
                 R z[N];
                 unpack<T>(word, z);
-                run.add_around(z, at<SMOOTHING>(weight, head + full * N), body - full * N);
+                run.add_around(z, at(weight, head + full * N), body - full * N);
             }
         }
 #pragma unroll
@@ -296,24 +308,24 @@ template <class T> struct Piece {
                 R z[N];
                 unpack<T>(words[u], z);
                 run.add(z);
-                if (SMOOTHING == WEIGHTED) run.add_weights(z, at<SMOOTHING>(weight, head + k_u * N), -1);
+                if (WANTED == WEIGHTED) run.add_weights(z, at(weight, head + k_u * N), -1);
             }
             if (k_u + IN_FLIGHT * lanes < vectors) words[u] = load_vector(from + (k_u + IN_FLIGHT * lanes));
         }
     }
 
-    // Once more for logits of 2^22 and beyond, infinities among them, one vector after the other.
-    template <int SMOOTHING> __device__ Sums<R, SMOOTHING != NONE> sum_far(const R* weight, int target) const {
-        Running<R, SMOOTHING, true> run;
+    // Once more for logits of 2^22 and beyond, infinities among them, one vector after the other. `weight` may be null.
+    template <int WANTED> __device__ Sums<R, WANTED> sum_far(const R* weight, int target) const {
+        Running<R, WANTED, true> run;
         run.clear();
         for (int k = lane; k < vectors; k += lanes) {
             R z[N];
             unpack<T>(load_vector(from + k), z);
-            run.add_around(z, at<SMOOTHING>(weight, head + k * N), target - head - k * N);
+            run.add_around(z, at(weight, head + k * N), target - head - k * N);
         }
         for (int i = lane; i < edges; i += lanes) {
             R z[1] = {T::widen(load_edge(i))};
-            run.add_around(z, at<SMOOTHING>(weight, edge_class(i)), target - edge_class(i));
+            run.add_around(z, at(weight, edge_class(i)), target - edge_class(i));
         }
         return run.settled();
     }

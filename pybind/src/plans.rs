@@ -47,10 +47,23 @@ impl Rows {
         scratch + (number * self.column) as u64
     }
 
-    /// Where scores go: to the batch of `ticket`, or to the ids that lie at `ids` when a captured launch is replayed.
-    fn home(&self, mailbox: &Mailbox, ticket: Option<&Ticket>, ids: u64, scratch: u64) -> PyResult<Home> {
+    /// `batch` with scores that go home: to the batch of `ticket`, or to the ids that lie at `ids` when a captured
+    /// launch is replayed.
+    fn mailed(
+        &self,
+        batch: Score,
+        mailbox: &Mailbox,
+        ticket: Option<&Ticket>,
+        ids: u64,
+        scratch: u64,
+    ) -> PyResult<Score> {
         let tag = ticket.map_or(Ok(0), |ticket| mailbox.register(ticket))?;
-        Ok(Home { count: self.column(scratch, 3), mail: mailbox.address(), tag, ids, ..self.score.home })
+        let home = Home { count: self.column(scratch, 3), mail: mailbox.address(), tag, ids, ..self.score.home };
+        if mailbox.losses_suffice()? {
+            return Ok(Score { home, ..batch });
+        }
+        let [grad_norm, entropy] = [1, 2].map(|number| self.column(scratch, number));
+        Ok(Score { home, grad_norm, entropy, ..batch })
     }
 
     /// # Safety
@@ -114,9 +127,8 @@ impl ScorePlan {
             return Ok(false);
         }
         rows.device.check(stream, Some(mailbox))?;
-        let [loss, grad_norm, entropy] = [0, 1, 2].map(|number| rows.column(scratch, number));
-        let home = rows.home(mailbox, ticket, ids, scratch)?;
-        let batch = Score { logits, targets, loss, grad_norm, entropy, home, ..rows.score };
+        let batch = Score { logits, targets, loss: rows.column(scratch, 0), ..rows.score };
+        let batch = rows.mailed(batch, mailbox, ticket, ids, scratch)?;
         // SAFETY: the Python layer hands in addresses of tensors that it keeps until the stream is done with them,
         // scratch of that stream, and the stream that is current.
         unsafe { rows.launch(py, stream, &batch, scratch) }?;
@@ -210,8 +222,7 @@ impl LossPlan {
         let reduction = Reduction { out, divisor, sample_weight, ..rows.score.reduction };
         let mut batch = Score { logits, targets, loss: rows.column(scratch, 0), max, log_sum, reduction, ..rows.score };
         if let Some(mailbox) = mailbox {
-            batch.home = rows.home(mailbox, ticket, ids, scratch)?;
-            (batch.grad_norm, batch.entropy) = (rows.column(scratch, 1), rows.column(scratch, 2));
+            batch = rows.mailed(batch, mailbox, ticket, ids, scratch)?;
         }
         // SAFETY: as for `ScorePlan::launch`; `out` and `kept` belong to tensors that the caller keeps.
         unsafe { rows.launch(py, stream, &batch, scratch) }?;

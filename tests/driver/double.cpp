@@ -39,6 +39,7 @@ struct Planned {
     int code;
 };
 std::map<std::string, Planned>& failures = *new std::map<std::string, Planned>;
+std::map<std::string, uint64_t>& launches = *new std::map<std::string, uint64_t>; // by kernel
 std::atomic<uint64_t> capturing{UINT64_MAX}, retained{0}, devices{1}, host_addresses{1}, capability{90};
 std::atomic<uint64_t> mismatches{0}, batched_rows{0}, zeroed_at{0};
 std::atomic<bool> launch_failed{false}, unified{false}, idle{false}, outlives{false}, unmaps{false};
@@ -155,6 +156,10 @@ EXPORT uint64_t lossfeed_double_get(const char* key) {
     if (k == "device_bytes" || k == "pinned_bytes") {
         std::lock_guard<std::mutex> guard(memory::lock());
         return memory::used(k == "pinned_bytes");
+    }
+    if (KERNELS.count(k)) { // how often it was launched
+        std::lock_guard<std::mutex> guard(notes);
+        return launches[k];
     }
     if (k == "contexts") return retained;
     if (k == "modules") return modules::all().size();
@@ -629,6 +634,10 @@ EXPORT int cuLaunchKernel(const void* function, unsigned grid, unsigned y, unsig
     if (!grid || y != 1 || z != 1 || block_z != 1 || block_x * block_y > 1024 || extra) return INVALID_VALUE;
     if (idle) return OK; // for the caller's clock: a launch is taken, and nothing happens
     auto& [name, entry] = *(const std::pair<const std::string, std::pair<Entry, size_t>>*)function;
+    {
+        std::lock_guard<std::mutex> guard(notes);
+        launches[name]++;
+    }
     const char* from = (const char*)parameters[0];
     std::vector<char> arguments(from, from + entry.second);
     if (name_unseen(arguments.data(), arguments.size())) return unseen(name, stream);

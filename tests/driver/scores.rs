@@ -122,6 +122,45 @@ fn scores_of_two_delayed_streams_arrive_under_their_own_tags_and_ids() {
 }
 
 #[test]
+fn losses_alone_come_home_from_a_kernel_of_their_own() {
+    let Some(double) = Double::load() else { return };
+    let cuda = Cuda::open(0).unwrap();
+    let kernels = cuda.kernels().unwrap();
+    let came = Arc::new(Mutex::new(Vec::new()));
+    let into = came.clone();
+    let sink =
+        move |m: &Mail<'_>| into.lock().unwrap().push((m.loss.to_vec(), m.grad_norm.is_some(), m.entropy.is_some()));
+    let mailbox = cuda.mailbox(64, 4, sink).unwrap();
+    let (stream, one) = (double.stream(), batch(40, 9));
+    let launched = || ["lossfeed_score_f32", "lossfeed_loss_f32"].map(|kernel| double.get(kernel));
+    let before = launched();
+    launch(&double, &cuda, stream, &one, mailbox.address(), 0);
+    let place = |bytes: &[u8]| {
+        let at = double.allocate(bytes.len());
+        double.write(stream, at, bytes);
+        at
+    };
+    let score = Score {
+        logits: place(bytemuck::cast_slice(&one.logits)),
+        targets: place(bytemuck::cast_slice(&one.targets)),
+        rows: 40,
+        classes: CLASSES,
+        row_stride: CLASSES as i64,
+        ignore_index: -100,
+        loss: double.allocate(4 * 40),
+        home: Home { mail: mailbox.address(), tag: 1, ids: place(bytemuck::cast_slice(&one.ids)), ..Home::default() },
+        ..Score::default()
+    };
+    double.forward(&kernels, stream, &score).unwrap();
+    mailbox.settle().unwrap();
+    assert_eq!(launched(), [before[0] + 1, before[1] + 1]);
+    let came = came.lock().unwrap();
+    assert_eq!((came[0].0.len(), &came[0].0), (40, &came[1].0), "the same losses");
+    assert_eq!([(came[0].1, came[0].2), (came[1].1, came[1].2)], [(true, true), (false, false)]);
+    double.is_clean();
+}
+
+#[test]
 fn a_launch_switches_no_context_that_is_current_and_no_capture_mode() {
     let Some(double) = Double::with_kernels() else { return };
     let cuda = Cuda::open(0).unwrap();

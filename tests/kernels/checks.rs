@@ -1,6 +1,6 @@
 //! What must hold of scores and ranks, whatever runs the kernels.
 
-use lossfeed_kernels::launch::{self, Gradient, Home, Score};
+use lossfeed_kernels::launch::{self, Gradient, Home, Reduction, Score};
 use lossfeed_kernels::{AnyScores, Dtype, NOT_SCORED, Scores, rank, reference};
 
 use crate::backward_reference::{Target, elements, row};
@@ -140,6 +140,53 @@ pub(crate) fn every_schedule_gives_the_same_bits(machine: &mut dyn Machine, shap
         let first = run(machine, 0);
         for &seed in machine.seeds() {
             assert_eq!(run(machine, seed), first, "{shape:?}, schedule {seed:#x}");
+        }
+    }
+}
+
+/// Where nobody asks for gradient norms and entropies, the kernel of losses alone writes the same bits into every other
+/// column.
+pub(crate) fn losses_alone(machine: &mut dyn Machine, shapes: &'static [Shape]) {
+    let kinds =
+        [Flavour::Plain, Flavour::Nasty, Flavour::Confident, Flavour::Far(1e6), Flavour::Tied, Flavour::Far(3e38)];
+    for (turn, (dtype, shape)) in all(shapes).enumerate() {
+        let case = case_of(dtype, shape, kinds[turn % kinds.len()], 13);
+        let whole = Scoring::new(&case, shape.4, 0);
+        let run = |machine: &mut dyn Machine, alone: bool, seed| {
+            let (mut program, mut batch) = (whole.program.clone(), whole.batch);
+            if alone {
+                (batch.grad_norm, batch.entropy) = (0, 0);
+            }
+            batch.term = program.output(case.rows * real(dtype));
+            let divisor = program.output(8);
+            batch.reduction = Reduction { out: program.output(8), divisor, mean: true, ..Reduction::default() };
+            let lent = program.lend(case.rows, case.classes, shape.4);
+            let steps = launch::score(dtype, &batch, &lent);
+            let kernel = steps[0].launch.kernel;
+            program.call(steps);
+            let memory = machine.run(&program, seed).unwrap_or_else(|e| panic!("{e}: {case:?}"));
+            let home = batch.home;
+            let columns = [
+                batch.loss,
+                batch.max,
+                batch.log_sum,
+                batch.correct,
+                batch.term,
+                batch.error,
+                batch.reduction.out,
+                divisor,
+                home.count,
+                home.rank_score,
+            ];
+            (kernel, columns.map(|at| memory.bytes(at).to_vec()))
+        };
+        let (full, expected) = run(machine, false, 0);
+        assert!(full.starts_with("lossfeed_score_"), "{full}");
+        for &seed in machine.seeds() {
+            let (kernel, columns) = run(machine, true, seed);
+            let family = if dtype == Dtype::F64 { "lossfeed_score_" } else { "lossfeed_loss_" };
+            assert!(kernel.starts_with(family), "{kernel}");
+            assert!(columns == expected, "{kernel} differs from {full}, schedule {seed:#x}: {case:?}");
         }
     }
 }

@@ -40,10 +40,11 @@ using Entry = void (*)(const char*);
 
 // Never destroyed, as the fibers' state.
 const auto& KERNELS = *new const std::unordered_map<std::string, std::pair<Entry, size_t>>{
-    FOUR(score_warp, ScoreArguments),
-    FOUR(score_block, ScoreArguments),
-    FOUR(smooth_warp, ScoreArguments),
-    FOUR(smooth_block, ScoreArguments),
+    FOUR(score, ScoreArguments),
+    ONE(loss_f16, ScoreArguments),
+    ONE(loss_bf16, ScoreArguments),
+    ONE(loss_f32, ScoreArguments),
+    FOUR(smooth, ScoreArguments),
     FOUR(backward, GradientArguments),
     FOUR(probability, ProbabilityArguments),
     FOUR(probability_backward, ProbabilityGradientArguments),

@@ -184,6 +184,11 @@ impl Drop for Fibers {
     }
 }
 
+/// For tests in other files.
+pub(crate) fn machine() -> Option<impl Machine> {
+    Fibers::start(false)
+}
+
 #[test]
 fn the_kernel_text_equals_the_reference_on_any_batch() {
     let Some(machine) = Fibers::start(false) else { return };
@@ -249,6 +254,18 @@ fn the_kernel_text_ranks_losses_bit_for_bit_as_their_definition() {
 fn the_kernel_text_writes_the_gradient_of_the_definition() {
     let Some(mut machine) = Fibers::start(false) else { return };
     gradient_checks::backward(&mut machine, &SHAPES);
+}
+
+#[test]
+fn a_backward_begins_with_the_rows_that_the_forward_read_last() {
+    let Some(mut machine) = Fibers::start(false) else { return };
+    gradient_checks::the_last_rows_come_first(&mut machine);
+}
+
+#[test]
+fn the_kernel_text_of_losses_alone_gives_the_bits_of_the_whole() {
+    let Some(mut machine) = Fibers::start(false) else { return };
+    checks::losses_alone(&mut machine, &SHAPES);
 }
 
 #[test]
@@ -332,6 +349,7 @@ fn a_target_outside_the_classes_raises_the_error_word_and_leaves_the_other_rows_
 fn the_kernel_text_runs_clean_under_address_and_undefined_behaviour_sanitizers() {
     let Some(mut machine) = Fibers::start(true) else { return };
     checks::every_shape(&mut machine, &REDUCED, 1);
+    checks::losses_alone(&mut machine, &REDUCED);
     checks::terms(&mut machine, &REDUCED);
     mean_checks::means(&mut machine, &REDUCED);
     mean_checks::backward_of_a_mean(&mut machine, &REDUCED);

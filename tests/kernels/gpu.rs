@@ -21,13 +21,13 @@ use crate::program::{Kind, Machine, Memory, Program, relocate};
 use crate::retouch_checks;
 use crate::shapes::SHAPES;
 
-struct Gpu {
-    stream: Arc<CudaStream>,
-    module: Arc<CudaModule>,
+pub(crate) struct Gpu {
+    pub(crate) stream: Arc<CudaStream>,
+    pub(crate) module: Arc<CudaModule>,
 }
 
 impl Gpu {
-    fn open() -> Option<Gpu> {
+    pub(crate) fn open() -> Option<Gpu> {
         // SAFETY: only opens and closes shared libraries by the driver's names; their initialisers are the driver's
         // own.
         let present = unsafe { sys::is_culib_present() };
@@ -59,7 +59,7 @@ impl Gpu {
 
 /// A kernel takes its structure by value: the driver copies as many bytes as the kernel declares from this address, so
 /// none may be missing, and the structures hold 64-bit words.
-fn aligned(arguments: &[u8]) -> Vec<u64> {
+pub(crate) fn aligned(arguments: &[u8]) -> Vec<u64> {
     let mut words = vec![0; arguments.len().div_ceil(8)];
     bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..arguments.len()].copy_from_slice(arguments);
     words
@@ -178,6 +178,12 @@ fn the_gpu_equals_the_reference_by_the_drivers_own_compilation_too() {
 fn the_gpu_gives_the_same_bits_every_time() {
     let Some(mut gpu) = Gpu::open() else { return };
     checks::every_schedule_gives_the_same_bits(&mut gpu, &[(300, 1000, 0, 0, 132), (3, 50_257, 0, 1, 132)]);
+}
+
+#[test]
+fn the_gpu_gives_losses_alone_the_bits_of_the_whole() {
+    let Some(mut gpu) = Gpu::open() else { return };
+    checks::losses_alone(&mut gpu, &SHAPES);
 }
 
 #[test]

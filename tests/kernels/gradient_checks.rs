@@ -4,9 +4,9 @@ use lossfeed_kernels::launch::{self, Gradient, Home, Probabilities, ProbabilityG
 use lossfeed_kernels::{Dtype, Rows, rank};
 
 use crate::backward_reference::{Target, elements, row, softmax};
-use crate::cases::{Case, Lcg, plain_or_far, push};
+use crate::cases::{Case, Flavour, Lcg, plain_or_far, push};
 use crate::checks::{B0, case_of, load, real, reals};
-use crate::program::{Kind, Machine, Program};
+use crate::program::{Kind, Machine, Meddle, Program};
 use crate::shapes::{Shape, all};
 
 /// Relative error of a rounding to `dtype`, and the least number it can hold.
@@ -226,5 +226,61 @@ pub(crate) fn probabilities(machine: &mut dyn Machine, shapes: &'static [Shape])
                 assert!(close(a, e, dtype), "gradient {a:e} of row {i}, class {j}, not {e:?}: {case:?}, turn {turn}");
             }
         });
+    }
+}
+
+/// Blocks that start in their natural order take the rows from the last to the first: an upstream gradient that becomes 0
+/// halfway leaves the first rows without one.
+pub(crate) fn the_last_rows_come_first(machine: &mut dyn Machine) {
+    let (rows, classes, dtype) = (8, 5000, Dtype::F32);
+    let mut case = case_of(dtype, (rows, classes, 0, 0, 1), Flavour::Plain, 3);
+    (case.targets, case.ignore_index) = ((0..rows as i64).collect(), -100);
+    let mut program = Program::default();
+    let (logits, targets) = load(&mut program, &case, Kind::Input);
+    let zeros = program.input(&[0f32; 8]);
+    let ones = program.buffer(Kind::State, 0, bytemuck::cast_slice(&[1f32; 2]).to_vec());
+    let gradient = program.output(rows * classes * 4);
+    let (row_stride, gradient_stride) = (case.row_stride as i64, classes as i64);
+    let over_classes = Gradient {
+        logits,
+        targets,
+        max: zeros,
+        log_sum: zeros,
+        upstream: ones,
+        gradient,
+        rows,
+        classes,
+        row_stride,
+        gradient_stride,
+        ignore_index: -100,
+        ..Gradient::default()
+    };
+    let over_probabilities = ProbabilityGradient {
+        logits,
+        probabilities: logits,
+        max: zeros,
+        log_sum: zeros,
+        mass: zeros,
+        upstream: ones,
+        gradient,
+        rows,
+        classes,
+        row_stride,
+        probability_stride: row_stride,
+        gradient_stride,
+        ..ProbabilityGradient::default()
+    };
+    let steps =
+        [launch::backward(dtype, &over_classes, 1), launch::backward_probabilities(dtype, &over_probabilities, 1)];
+    for step in steps {
+        let step = step.unwrap();
+        assert_eq!((step.launch.grid, step.launch.block), (rows as u32, (256, 1)));
+        let mut program = program.clone();
+        program.meddle = Some(Meddle { at: 4 * 256, to: ones, with: [0; 8] });
+        program.call([step]);
+        let memory = machine.run(&program, 0).unwrap();
+        let written = elements(memory.bytes(gradient), dtype);
+        let has_one: Vec<bool> = written.chunks(classes).map(|row| row.iter().any(|&value| value != 0.0)).collect();
+        assert_eq!(has_one, [false, false, false, false, true, true, true, true]);
     }
 }

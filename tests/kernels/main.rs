@@ -23,3 +23,4 @@ mod rank;
 mod reference;
 mod retouch_checks;
 mod shapes;
+mod sweep;

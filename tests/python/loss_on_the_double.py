@@ -8,6 +8,7 @@ What a call does wrong with addresses, strides, arguments or tickets shows again
 import collections
 import itertools
 import sys
+import tempfile
 
 import numpy as np
 import torch
@@ -219,6 +220,41 @@ def the_walk_is_the_documented_one():
     assert stops == wanted, stops
 
 
+def losses_alone():
+    """What needs the losses alone takes the kernel of losses alone, and everything else the one it had."""
+    families = ("loss_f32", "score_f32", "smooth_f32")
+
+    def launched(work):
+        before = [call("get", f"lossfeed_{name}".encode()) for name in families]
+        made = work()
+        call("synchronize", 0)
+        return {name for name, n in zip(families, before, strict=True) if call("get", f"lossfeed_{name}".encode()) > n}, made
+
+    z, target, weight = torch.randn(8, 4, requires_grad=True), torch.arange(8) % 4, torch.arange(1.0, 5.0)
+    for keywords in ({}, {"reduction": "none"}, {"weight": weight}, {"weight": weight, "reduction": "none"}):
+        assert launched(lambda: lf.cross_entropy(z, target, **keywords))[0] == {"loss_f32"}, keywords  # noqa: B023
+    assert launched(lambda: lf.cross_entropy(z, target, label_smoothing=0.1))[0] == {"smooth_f32"}
+    assert launched(lambda: lf.sample_scores(z, target))[0] == {"score_f32"}
+    with tempfile.TemporaryDirectory() as folder:
+        journal = {"score": "loss", "record": f"{folder}/journal"}
+        runs = (({"score": "loss"}, "loss_f32"), ({"score": "rank"}, "loss_f32"), ({}, "score_f32"), ({"score": "entropy"}, "score_f32"), (journal, "score_f32"))
+        seen = collections.defaultdict(list)
+        for settings, wanted in runs:
+            with made(ROWS, **settings) as loader:
+                for batch, keywords in zip(loader, ({}, {"weight": weight}, {"reduction": "none"}), strict=False):
+                    logits = torch.sin(batch.data.repeat(1, 2)[:, :4])
+                    kernel, loss = launched(lambda: loader.cross_entropy(logits, batch, **keywords))  # noqa: B023
+                    assert kernel == {wanted}, (settings, keywords, kernel)
+                    seen[str(settings)].append(loss.sum())
+                assert launched(lambda: loader.score(logits, batch))[0] == {wanted}  # noqa: B023
+        assert len({str(losses) for losses in seen.values()}) == 1, "the same losses"
+    for score, wanted in (("loss", "loss_f32"), ("gradient_norm", "score_f32")):
+        with made(SEQUENCES, score=score) as loader:
+            batch = next(iter(loader))
+            tokens = torch.sin(torch.arange(len(batch) * 35.0).view(len(batch), 5, 7))
+            assert launched(lambda: loader.cross_entropy(tokens, batch))[0] == {wanted}  # noqa: B023
+
+
 def a_bad_target_is_told_later():
     with made(ROWS) as loader:
         batches = iter(loader)
@@ -258,6 +294,7 @@ def main():
         a_hook_is_one_native_call()
         the_walk_is_the_documented_one()
         no_launch_takes_a_tangent()
+        losses_alone()
     assert violations() == "", violations()
     # A planted mistake: launches on a stream that nobody waits for.
     _cuda.raw_stream, ours = lambda index: 0, _cuda.raw_stream

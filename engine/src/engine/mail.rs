@@ -104,6 +104,11 @@ impl Credits {
         }
     }
 
+    /// [`Engine::losses_suffice`] of the engine that is mailed to.
+    pub fn losses_suffice(&self) -> bool {
+        self.engine.upgrade().is_some_and(|engine| engine.losses_suffice())
+    }
+
     /// The first problem since this was last asked: a target that names no class, scores that fit no batch.
     pub fn take_problem(&self) -> Option<Error> {
         self.waiting.lock().problem.take()

@@ -16,9 +16,10 @@ const BLOCK_COST: usize = 2048;
 const FEW_ROWS: usize = 4;
 /// Classes from which on more than a warp can share such a row: below, the row's lanes have one load each.
 const FEW_ROWS_CLASSES: usize = 512;
-/// Rows of fewer 128-bit words than this get a block of 128 threads, others of 256: what a thread does once a row, and
-/// in the rounds at the row's ends, should be little beside its 48 words.
-const SHORT_ROW_WORDS: usize = 6144;
+/// Rows of fewer 128-bit words than this get a block of 128 threads, others of 256: twice as many waves, of which the
+/// last leaves the memory idle. Below, on an H200, what a thread does once a row and in the rounds at its ends takes
+/// longer than that (the model in `kernels/README.md`).
+const SHORT_ROW_WORDS: usize = 3840;
 /// With so many rows a multiprocessor (four waves of warps), rows of up to [`WARP_ROW_WORDS`] stay with a warp.
 const MANY_ROWS: usize = 96;
 /// 16,384 classes of a 16-bit type.
@@ -99,7 +100,7 @@ pub fn score(dtype: Dtype, batch: &Score, lent: &Lent) -> Vec<Step> {
         return Vec::new();
     }
     let scratch = Scratch::new(lent.scratch, rows, classes);
-    let (launch, pieces, piece_classes) = shape(rows, classes, dtype, smooths(batch), lent.multiprocessors);
+    let (launch, pieces, piece_classes) = shape(rows, classes, wanted(batch), dtype, lent.multiprocessors);
     let columns = Columns { loss: batch.loss, grad_norm: batch.grad_norm, entropy: batch.entropy };
     let finish = finish(rows, dtype, &batch.home, &columns, scratch.keys, scratch.counts, lent);
     let reduction = &batch.reduction;
@@ -146,19 +147,38 @@ pub fn score(dtype: Dtype, batch: &Score, lent: &Lent) -> Vec<Step> {
     steps
 }
 
-/// Only the term of a smoothed loss needs the sum of all logits.
-fn smooths(batch: &Score) -> bool {
-    (batch.term != 0 || batch.reduction.out != 0) && batch.label_smoothing > 0.0
+/// The kernels of a forward, by what they measure: each costs more than the one before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Wanted {
+    Loss,
+    Scores,
+    /// Only the term of a smoothed loss needs the sum of all logits.
+    Smooth,
+}
+
+fn wanted(batch: &Score) -> Wanted {
+    let terms = batch.term != 0 || batch.reduction.out != 0;
+    if terms && batch.label_smoothing > 0.0 {
+        return Wanted::Smooth;
+    }
+    if batch.grad_norm == 0 && batch.entropy == 0 { Wanted::Loss } else { Wanted::Scores }
 }
 
 /// Launch, pieces of a row, classes of a piece.
 pub(super) fn shape(
     rows: usize,
     classes: usize,
+    wanted: Wanted,
     dtype: Dtype,
-    smooth: bool,
     multiprocessors: u32,
 ) -> (Launch, u32, u32) {
+    let names = match wanted {
+        // Double precision has no kernel for losses alone.
+        Wanted::Loss => ["lossfeed_loss_f16", "lossfeed_loss_bf16", "lossfeed_loss_f32", "lossfeed_score_f64"],
+        Wanted::Scores => family!("score"),
+        Wanted::Smooth => family!("smooth"),
+    };
+    let kernel = by_dtype(dtype, names);
     let shared_bytes = HEAD_BYTES + KEY_BYTES;
     let multiprocessors = multiprocessors.clamp(1, MULTIPROCESSORS_MAX) as usize;
     let words = classes * dtype.bytes() / 16;
@@ -167,17 +187,14 @@ pub(super) fn shape(
     if few || classes > BLOCK_CLASSES && !many {
         let threads = if !few && words < SHORT_ROW_WORDS { 128 } else { THREADS };
         // Blocks that the multiprocessors hold at once, by the kernels' launch bounds.
-        let resident = multiprocessors * (if smooth { 512 } else { 768 } / threads as usize);
-        let wanted = if rows <= SPLIT_ROWS && classes > BLOCK_CLASSES { split(rows, classes, resident) } else { 1 };
-        let (pieces, piece_classes) = pieces(classes, wanted, PIECE_CLASSES);
-        let names = if smooth { family!("smooth_block") } else { family!("score_block") };
-        let launch =
-            Launch { kernel: by_dtype(dtype, names), grid: rows as u32 * pieces, block: (threads, 1), shared_bytes };
+        let resident = multiprocessors * (if wanted == Wanted::Smooth { 512 } else { 768 } / threads as usize);
+        let most = if rows <= SPLIT_ROWS && classes > BLOCK_CLASSES { split(rows, classes, resident) } else { 1 };
+        let (pieces, piece_classes) = pieces(classes, most, PIECE_CLASSES);
+        let launch = Launch { kernel, grid: rows as u32 * pieces, block: (threads, 1), shared_bytes };
         return (launch, pieces, piece_classes);
     }
-    let names = if smooth { family!("smooth_warp") } else { family!("score_warp") };
     let (block, grid) = rows_per_block(rows, classes);
-    (Launch { kernel: by_dtype(dtype, names), grid, block, shared_bytes }, 1, classes as u32)
+    (Launch { kernel, grid, block, shared_bytes }, 1, classes as u32)
 }
 
 /// How many blocks should share a row. Blocks run in waves of `resident`, and the last wave takes as long as any: the

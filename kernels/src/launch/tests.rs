@@ -14,7 +14,8 @@ fn every_row_gets_its_lanes_and_no_block_is_idle() {
         for classes in [1, 10, 16, 17, 64, 65, 100, 256, 257, 1000, 4096, 4097, 16_384, 16_385, 50_257, 128_256] {
             for rows in [1, 2, 31, 64, 65, 263, 264, 512, 513, 100_000] {
                 for multiprocessors in [1, 46, 132, 10_000] {
-                    let (launch, pieces, piece) = score::shape(rows, classes, dtype, false, multiprocessors);
+                    let (launch, pieces, piece) =
+                        score::shape(rows, classes, score::Wanted::Scores, dtype, multiprocessors);
                     covers(&launch, rows, classes, pieces, piece);
                     assert!(pieces == 1 || (rows * pieces as usize) <= PARTIALS_MAX && rows <= SPLIT_ROWS);
                     // Else the scratch has no room for the pieces' sums.
@@ -49,18 +50,45 @@ fn covers(launch: &Launch, rows: usize, classes: usize, pieces: u32, piece_class
 fn few_rows_fill_the_gpu_and_no_last_wave_is_nearly_empty() {
     // Small batches: every multiprocessor has a block, in the forward and in the backward.
     for (rows, classes) in [(256, 1000), (512, 1000), (1024, 1000), (64, 8192), (8, 128_256)] {
-        let (launch, _, _) = score::shape(rows, classes, Dtype::BF16, false, 132);
+        let (launch, _, _) = score::shape(rows, classes, score::Wanted::Scores, Dtype::BF16, 132);
         assert!(launch.grid >= 128, "{rows} x {classes}: {launch:?}");
         let (launch, _, _) = gradient::shape(rows, classes, Dtype::BF16, family!("backward"), 132).unwrap();
         assert!(launch.grid >= 128, "{rows} x {classes}: {launch:?}");
     }
     // Long rows run in waves. How much longer the waves are than the rows would take if they divided evenly.
     for rows in (264..=1024).step_by(20) {
-        let (launch, pieces, _) = score::shape(rows, 128_256, Dtype::BF16, false, 132);
+        let (launch, pieces, _) = score::shape(rows, 128_256, score::Wanted::Scores, Dtype::BF16, 132);
         let resident = 132 * 768 / launch.block.0;
         let waves = launch.grid.div_ceil(resident) as f64 / f64::from(pieces);
         let even = rows as f64 / f64::from(resident);
         assert!(waves / even.max(1.0) <= 1.25, "{rows} rows: {waves} waves for {even}");
+    }
+}
+
+#[test]
+fn a_forward_measures_what_is_asked_for_and_no_more() {
+    let of = |dtype, batch: Score| score(dtype, &Score { rows: 8, classes: 10, ..batch }, &LENT)[0].launch.kernel;
+    let smooth = Score { label_smoothing: 0.1, ..Score::default() };
+    for (batch, kernels) in [
+        (Score::default(), ["lossfeed_loss_bf16", "lossfeed_score_f64"]),
+        (
+            Score { max: 8, term: 8, home: Home { mail: 8, ..Home::default() }, ..Score::default() },
+            ["lossfeed_loss_bf16", "lossfeed_score_f64"],
+        ),
+        (Score { grad_norm: 8, ..Score::default() }, ["lossfeed_score_bf16", "lossfeed_score_f64"]),
+        (Score { entropy: 8, ..smooth }, ["lossfeed_score_bf16", "lossfeed_score_f64"]),
+        (Score { term: 8, ..smooth }, ["lossfeed_smooth_bf16", "lossfeed_smooth_f64"]),
+    ] {
+        assert_eq!([Dtype::BF16, Dtype::F64].map(|dtype| of(dtype, batch)), kernels, "{batch:?}");
+    }
+}
+
+#[test]
+fn long_rows_have_blocks_of_256_threads_whose_last_wave_is_short() {
+    for (classes, dtype, threads) in [(32_000, Dtype::BF16, 256), (32_000, Dtype::F32, 256), (30_000, Dtype::BF16, 128)]
+    {
+        let (launch, pieces, _) = score::shape(4096, classes, score::Wanted::Loss, dtype, 132);
+        assert_eq!((launch.block, pieces), ((threads, 1), 1), "{classes} of {dtype:?}");
     }
 }
 
@@ -124,7 +152,7 @@ fn arguments_have_the_sizes_the_kernels_declare() {
     let ptx = crate::ptx::module();
     for (kernel, (size, _)) in [
         ("lossfeed_rank_sort", sizes[0]),
-        ("lossfeed_score_warp_f32", sizes[1]),
+        ("lossfeed_score_f32", sizes[1]),
         ("lossfeed_backward_f32", sizes[2]),
         ("lossfeed_probability_f32", sizes[3]),
         ("lossfeed_probability_backward_f32", sizes[4]),

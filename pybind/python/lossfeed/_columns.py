@@ -185,9 +185,8 @@ def per_document(xp: Any, columns: Columns, samples: Any, count: int, sequence: 
             largest = xp.zeros(count + 1, dtype=columns.loss.dtype)
             xp.maximum.at(largest, place, columns.loss)
         loss = xp.where(share > 0, largest[:count], xp.nan)
-    return Columns(
-        loss, summed(xp, owner, columns.grad_norm, count) / some, summed(xp, owner, columns.entropy, count) / some
-    )
+    rest = (columns.grad_norm, columns.entropy)
+    return Columns(loss, *(None if column is None else summed(xp, owner, column, count) / some for column in rest))
 
 
 def summed(xp: Any, owner: Any, values: Any, count: int) -> Any:

@@ -27,14 +27,17 @@ _loaded: dict[int, _native.CudaKernels | None] = {}
 
 
 class Home(NamedTuple):
-    """Where a launch mails its scores, and on whose account."""
+    """Where a launch mails its scores, on whose account, and whether anybody looks at more of them than the losses."""
 
     mail: int
     tag: int
     ids: int
+    losses_suffice: bool = False
 
 
 NOWHERE = Home(0, 0, 0)
+#: Likewise, of a launch of whose scores nobody looks at more than the losses.
+UNSEEN = Home(0, 0, 0, True)
 
 
 def kernels(device: torch.device) -> _native.CudaKernels | None:
@@ -87,8 +90,8 @@ def home(account: Account, batch: Batch, device: torch.device, native: _native.C
     box = mailbox(account, device)
     native.check(stream(device), box)
     if not torch.cuda.is_current_stream_capturing():
-        return Home(box.address, box.register(batch._ticket), 0)
-    return Home(box.address, 0, captured_ids(box, batch, device))
+        return Home(box.address, box.register(batch._ticket), 0, box.losses_suffice())
+    return Home(box.address, 0, captured_ids(box, batch, device), box.losses_suffice())
 
 
 def captured_ids(box: _native.Mailbox, batch: Batch, device: torch.device) -> int:
@@ -144,7 +147,7 @@ def forward(
         real = real_dtype(rows)
         one = reduction is not None
         term = torch.empty(() if one else count, dtype=real if reduction is None else reduction.dtype, device=device)
-        rest = torch.empty((6, count), dtype=real, device=device)
+        rest = torch.empty((4 if where.losses_suffice else 6, count), dtype=real, device=device)
         correct = torch.empty(count, dtype=torch.uint8, device=device)
         counts = torch.empty(count, dtype=torch.int32, device=device) if ranks else None
         rank_score = torch.empty(count, dtype=torch.float32, device=device) if ranks else None
@@ -152,12 +155,14 @@ def forward(
         weight_sum = weight.sum() if weight is not None and label_smoothing > 0.0 else None
         first, column = rest.data_ptr(), count * rest.element_size()
         share, loss, peak, log_sum, grad_norm, entropy = (first + i * column for i in range(6))
-        total: dict[str, Any] = {"term": term.data_ptr(), "share": share}
-        if reduction is not None:
+        more: dict[str, Any] = {} if where.losses_suffice else {"grad_norm": grad_norm, "entropy": entropy}
+        if reduction is None:
+            more |= {"term": term.data_ptr(), "share": share}
+        else:
             narrow, weights = reduction.dtype != real, reduction.sample_weight
-            total = {"reduced": term.data_ptr(), "mean": reduction.mean, "narrow": narrow, "divisor": share}
+            more |= {"reduced": term.data_ptr(), "mean": reduction.mean, "narrow": narrow, "divisor": share}
             if weights is not None:
-                total |= {"sample_weight": weights.data_ptr(), "sample_rows": count // len(weights)}
+                more |= {"sample_weight": weights.data_ptr(), "sample_rows": count // len(weights)}
         native.forward(
             stream(device),
             dtype_name(rows),
@@ -170,8 +175,6 @@ def forward(
             loss=loss,
             max=peak,
             log_sum=log_sum,
-            grad_norm=grad_norm,
-            entropy=entropy,
             correct=correct.data_ptr(),
             count=0 if counts is None else counts.data_ptr(),
             rank_score=0 if rank_score is None else rank_score.data_ptr(),
@@ -183,7 +186,7 @@ def forward(
             ignore_index=ignore_index,
             label_smoothing=label_smoothing,
             b0=RANK_BASE,
-            **total,
+            **more,
         )
     return Forward(term, rest, correct, counts, rank_score)
 
@@ -208,8 +211,8 @@ def score(
             labels.data_ptr(),
             first + 3 * column + counts,
             loss=first,
-            grad_norm=first + column,
-            entropy=first + 2 * column,
+            grad_norm=0 if where.losses_suffice else first + column,
+            entropy=0 if where.losses_suffice else first + 2 * column,
             count=first + 3 * column,
             mail=where.mail,
             tag=where.tag,
@@ -271,6 +274,9 @@ def mail_sequences(native: _native.CudaKernels, columns: Columns, samples: int, 
     length, device = loss.numel() // samples, loss.device
     with on(device):
         outputs = torch.empty((5, samples), dtype=loss.dtype, device=device)
+        # A column that nobody measured is none of the sample's either.
+        norms = {} if grad_norm is None else {"grad_norm": grad_norm, "mean_grad_norm": outputs[3]}
+        entropies = {} if entropy is None else {"entropy": entropy, "mean_entropy": outputs[4]}
         counts = torch.empty(samples, dtype=torch.int32, device=device)
         scratch = torch.empty(_native.scratch_bytes(samples, 1), dtype=torch.uint8, device=device)
         native.sequences(
@@ -281,19 +287,16 @@ def mail_sequences(native: _native.CudaKernels, columns: Columns, samples: int, 
             loss.data_ptr(),
             columns.correct.data_ptr(),
             scratch.data_ptr(),
-            grad_norm=grad_norm.data_ptr(),
-            entropy=entropy.data_ptr(),
             mean=outputs[0].data_ptr(),
             max=outputs[1].data_ptr(),
             sum=outputs[2].data_ptr(),
-            mean_grad_norm=outputs[3].data_ptr(),
-            mean_entropy=outputs[4].data_ptr(),
             count=counts.data_ptr(),
             mail=where.mail,
             tag=where.tag,
             ids=where.ids,
             rank_by=sequence,
             b0=RANK_BASE,
+            **{name: column.data_ptr() for name, column in (norms | entropies).items()},
         )
 
 

@@ -124,7 +124,8 @@ def cross_entropy(
 
     if takes:
         # A launch that measures a row a sample takes the scores home itself.
-        home = way.home if target.numel() == samples and packed is None else _cuda.NOWHERE
+        unmailed = _cuda.UNSEEN if way.home.losses_suffice else _cuda.NOWHERE
+        home = way.home if target.numel() == samples and packed is None else unmailed
         how = None
         if way.reduces and reduction != "none" and mix is None and packed is None:
             shares = _beside(batch.weight, logits.device).to(torch.float32).contiguous() if weighted else None

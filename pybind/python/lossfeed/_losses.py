@@ -82,18 +82,19 @@ def row_losses(
     ignore_index: int,
     label_smoothing: float,
     overwrite: bool,
-    home: _cuda.Home = _cuda.NOWHERE,
+    home: _cuda.Home = _cuda.UNSEEN,
     reduction: Reduction | None = None,
 ) -> Terms:
-    """A class-index cross entropy on the native path. A reduction is for a call of :func:`one_launch`."""
+    """A class-index cross entropy on the native path. A reduction is for a call of :func:`one_launch`; losses that
+    suffice on CUDA come without the other columns."""
     rows, labels = logits if logits.dim() == 2 else class_rows(logits), target.reshape(-1).to(torch.int64)
     if torch.compiler.is_compiling():
         term, rest, correct, count, _ = _rows.traced(rows, labels, weight, ignore_index, label_smoothing)
     else:
         settings = ignore_index, label_smoothing, overwrite, home, reduction
         term, rest, correct, count = _rows.RowLosses.apply(rows, labels, weight, *settings)
-    share, loss, _, _, grad_norm, entropy = rest.detach().unbind()
-    return Terms(term, share, Columns(loss, grad_norm, entropy, correct, count))
+    share, loss, _, _, *norms = rest.detach().unbind()
+    return Terms(term, share, Columns(loss, *(norms or (None, None)), correct, count))
 
 
 def reduced(terms: torch.Tensor, share: torch.Tensor, reduction: str, shape: tuple[int, ...]) -> torch.Tensor:
