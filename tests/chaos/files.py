@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from . import checks, mutate, truth
+from . import checks, jpegs, mutate, truth
 from .case import Attack, Case
 from .checks import Row
 
@@ -276,6 +276,16 @@ def index(case: Case) -> None:
     mutated_data(case, "tar", [Path("index/*")], index_cache=str(case.place / "index"))
 
 
+def written_jpegs(case: Case) -> None:
+    """JPEGs of every make, sound and damaged: Pillow's pixels, or a refusal that names the reason."""
+    for _ in range(case.size(60, 2)):
+        seed = case.rng.randrange(2**32)
+        wrong, counts = jpegs.drawn(seed, case.place / f"jpegs-{seed}")
+        case.none_of(wrong)
+        for what, n in counts.items():
+            case.count(what, n)
+
+
 ATTACK = Attack(
     "files",
     {
@@ -283,6 +293,7 @@ ATTACK = Attack(
         "index": index,
         "shards": lambda case: mutated_data(case, "tar", [Path("data/*.tar")]),
         "pictures": lambda case: mutated_data(case, "folder", [Path("data/train/*/*.png")]),
+        "jpegs": written_jpegs,
         "open-shards": open_shards,
         "pages": pages,
         "traces": traces,
