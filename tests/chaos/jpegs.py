@@ -419,7 +419,10 @@ def beside_pillow(place: Path, files: dict[str, bytes], size: tuple[int, int], h
             continue
         raw = files[name]
         try:
-            want = np.asarray(Image.open(io.BytesIO(raw)).convert("RGB"))
+            shown = Image.open(io.BytesIO(raw))
+            # Of 16 bits of gray the high byte: Pillow's own conversion makes all above 255 white.
+            deep = (np.asarray(shown) >> 8).astype(np.uint8) if shown.mode.startswith("I") else None
+            want = np.asarray(shown.convert("RGB")) if deep is None else deep[..., None].repeat(3, -1)
         except Exception:  # noqa: BLE001 - whatever Pillow says of a file that it does not read
             want = None
         try:

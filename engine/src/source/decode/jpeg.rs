@@ -39,8 +39,7 @@ fn open(encoded: &[u8], _channels: usize, then: Then<'_>) -> Result<()> {
     let decoder = Decoder::new_with_limits(shortened.as_deref().unwrap_or(encoded), limits);
     let decoder = decoder.map_err(|e| failed(encoded, e))?;
     let frame = decoder.header();
-    let head =
-        Head { height: frame.height.into(), width: frame.width.into(), color: headers.components.len() > 1 };
+    let head = Head { height: frame.height.into(), width: frame.width.into(), color: headers.components.len() > 1 };
     then(&mut Jpeg { encoded, headers, decoder: Some(decoder), head })
 }
 

@@ -143,7 +143,7 @@ impl Image for Tiff<'_> {
 }
 
 /// Ink to light without a colour profile, with Pillow's integers.
-pub(super) fn rgb_of(&[c, m, y, k]: &[u8; 4]) -> [u8; 3] {
+fn rgb_of(&[c, m, y, k]: &[u8; 4]) -> [u8; 3] {
     let left = 255 - u32::from(k);
     [c, m, y].map(|ink| {
         let taken = u32::from(ink) * left + 128;

@@ -129,7 +129,9 @@ impl<'a> Headers<'a> {
         // What is not well-formed is left to the decoder.
         while let (Some(header), Some(members)) = (segment(encoded, scan), self.scan_components(encoded, scan)) {
             if self.sequential && members > 1 && members < count {
-                return Err(format!("it holds {count} colour components, {members} of them in one scan and the rest in others"));
+                return Err(format!(
+                    "it holds {count} colour components, {members} of them in one scan and the rest in others"
+                ));
             }
             self.progress(header, members, &mut missing)?;
             let mut at = scan + header.len();
@@ -186,7 +188,9 @@ impl<'a> Headers<'a> {
         let (before, after) = (bits >> 4, bits & 15);
         let band = if first == 0 { last == 0 } else { members == 1 && (first..=63).contains(&last) };
         if !band || after > 13 || (before != 0 && before != after + 1) {
-            return Err(format!("a scan brings coefficients {first} to {last}, bits {before} to {after}, which none may"));
+            return Err(format!(
+                "a scan brings coefficients {first} to {last}, bits {before} to {after}, which none may"
+            ));
         }
         let listed = |id: u8| header.get(3..3 + 2 * members).is_some_and(|m| m.iter().step_by(2).any(|&of| of == id));
         for (component, missing) in self.components.iter().zip(missing) {
@@ -203,7 +207,8 @@ impl<'a> Headers<'a> {
         let (widest, tallest) = largest(self.components);
         match self.components.iter().find(|component| members == 1 && Some(component[0]) == first) {
             Some(c) => {
-                (self.width * across(c)).div_ceil(widest).div_ceil(8) * (self.height * down(c)).div_ceil(tallest).div_ceil(8)
+                (self.width * across(c)).div_ceil(widest).div_ceil(8)
+                    * (self.height * down(c)).div_ceil(tallest).div_ceil(8)
             }
             None => self.width.div_ceil(8 * widest) * self.height.div_ceil(8 * tallest),
         }
@@ -222,7 +227,9 @@ fn check_frame(marker: u8, bits: u8, components: &[Component]) -> Result<(), Str
         return Err(format!("it has {} colour components, not 1, 3 or 4", components.len()));
     }
     let (widest, tallest) = largest(components);
-    let divides = |c: &Component| matches!((across(c), down(c)), (1..=4, 1..=4)) && widest % across(c) == 0 && tallest % down(c) == 0;
+    let divides = |c: &Component| {
+        matches!((across(c), down(c)), (1..=4, 1..=4)) && widest % across(c) == 0 && tallest % down(c) == 0
+    };
     if components.iter().all(divides) {
         return Ok(());
     }

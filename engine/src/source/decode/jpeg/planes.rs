@@ -4,7 +4,6 @@
 use libjpeg_turbo_rs::{ColorSpace, RawImage};
 
 use super::super::pixels::{put_colors, put_grays};
-use super::super::tiff::rgb_of;
 use super::headers::{Component, across, down, largest};
 use crate::error::{Error, Result};
 
@@ -35,7 +34,11 @@ pub(super) fn write(
             ColorSpace::Rgb => put_colors((0..width).map(three), channels, out),
             // YCCK: the light of a YCbCr is what ink is stored as.
             ColorSpace::Cmyk => put_colors((0..width).map(|x| light(three(x), at(3, x))), channels, out),
-            _ => put_colors((0..width).map(|x| light(rgb_of_ycc(three(x)).map(|value| 255 - value), at(3, x))), channels, out),
+            _ => put_colors(
+                (0..width).map(|x| light(rgb_of_ycc(three(x)).map(|value| 255 - value), at(3, x))),
+                channels,
+                out,
+            ),
         }
     }
     Ok(())
@@ -90,10 +93,10 @@ impl<'a> Plane<'a> {
 
     fn write_row(&self, y: usize, row: &mut [u8]) {
         let (near_y, far_y) = nearest(y);
-        let above = y % 2 == 0;
+        let above = y.is_multiple_of(2);
         for (x, out) in row.iter_mut().enumerate() {
             let (near_x, far_x) = nearest(x);
-            let left = x % 2 == 0;
+            let left = x.is_multiple_of(2);
             *out = match self.widening {
                 Widening::Repeated => self.at(x / self.by.0.max(1), y / self.by.1.max(1)),
                 // What is halfway between two values goes up and down in turn.
@@ -114,12 +117,16 @@ impl<'a> Plane<'a> {
 /// The sample that a place of twice as many lies in, and the one on its other side: none before the first.
 fn nearest(place: usize) -> (usize, usize) {
     let near = place / 2;
-    (near, if place % 2 == 0 { near.saturating_sub(1) } else { near + 1 })
+    (near, if place.is_multiple_of(2) { near.saturating_sub(1) } else { near + 1 })
 }
 
-/// Of four components as they are stored, which is as light: Adobe's programs do so, and Pillow takes it for granted.
-fn light([c, m, y]: [u8; 3], k: u8) -> [u8; 3] {
-    rgb_of(&[c, m, y, k].map(|stored| 255 - stored))
+/// Inks to light with Pillow's integers. They are stored as light, as Adobe's programs do and Pillow takes for granted.
+fn light(stored: [u8; 3], black: u8) -> [u8; 3] {
+    let left = u32::from(black);
+    stored.map(|light| {
+        let taken = u32::from(255 - light) * left + 128;
+        left.saturating_sub(((taken >> 8) + taken) >> 8) as u8
+    })
 }
 
 /// YCbCr of JFIF with libjpeg's integers.
@@ -127,5 +134,6 @@ fn rgb_of_ycc([y, cb, cr]: [u8; 3]) -> [u8; 3] {
     let [y, cb, cr] = [i32::from(y), i32::from(cb) - 128, i32::from(cr) - 128];
     let half = 1 << 15;
     let green = (-22554 * cb - 46802 * cr + half) >> 16;
-    [y + ((91881 * cr + half) >> 16), y + green, y + ((116130 * cb + half) >> 16)].map(|value| value.clamp(0, 255) as u8)
+    [y + ((91881 * cr + half) >> 16), y + green, y + ((116130 * cb + half) >> 16)]
+        .map(|value| value.clamp(0, 255) as u8)
 }
