@@ -11,12 +11,14 @@ import resource
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import checks, mutate, truth
+from . import checks, jpegs, mutate, pngs, truth
 from .case import Attack, Case
 from .checks import Row
 
@@ -276,6 +278,16 @@ def index(case: Case) -> None:
     mutated_data(case, "tar", [Path("index/*")], index_cache=str(case.place / "index"))
 
 
+def drawn_pictures(case: Case, drawn: Callable[[int, Path], tuple[list[str], Counter[str]]]) -> None:
+    """Files of every make: Pillow's pixels, or a refusal that names the reason."""
+    for _ in range(case.size(60, 2)):
+        seed = case.rng.randrange(2**32)
+        wrong, counts = drawn(seed, case.place / f"drawn-{seed}")
+        case.none_of(wrong)
+        for what, n in counts.items():
+            case.count(what, n)
+
+
 ATTACK = Attack(
     "files",
     {
@@ -283,6 +295,8 @@ ATTACK = Attack(
         "index": index,
         "shards": lambda case: mutated_data(case, "tar", [Path("data/*.tar")]),
         "pictures": lambda case: mutated_data(case, "folder", [Path("data/train/*/*.png")]),
+        "jpegs": lambda case: drawn_pictures(case, jpegs.drawn),
+        "pngs": lambda case: drawn_pictures(case, pngs.drawn),
         "open-shards": open_shards,
         "pages": pages,
         "traces": traces,

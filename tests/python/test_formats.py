@@ -7,11 +7,17 @@ import struct
 import subprocess
 import sys
 import tarfile
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lossfeed as lf
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from chaos import pngs  # noqa: E402
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -192,6 +198,16 @@ def test_what_is_packed_has_the_ending_of_its_content(tmp_path):
     for name, raw in held.items():
         assert raw in files.values() and Image.open(io.BytesIO(raw)).format.lower().startswith(name.rsplit(".", 1)[1][:3])
     assert len(delivered(lf.open(tmp_path / "packed"))) == len(files)
+
+
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency")
+def test_png_pnm_and_webp_of_every_make_have_pillows_pixels(tmp_path):
+    total = Counter()
+    for seed in range(10):
+        wrong, counts = pngs.drawn(seed, tmp_path / str(seed))
+        assert not wrong, "\n".join(wrong)
+        total += counts
+    assert total == {"equal": 240}
 
 
 def bombs():

@@ -1,6 +1,6 @@
 //! The net under decoders that are not ours: a panic in one of them is a bad sample.
 //!
-//! The inputs that are known to make one panic are refused before it sees them (`jpeg.rs`, `png.rs`), quietly. What
+//! The inputs that are known to make one panic do not reach it (`jpeg.rs`, `png.rs`). What
 //! falls through to here is new: the process's panic hook has then said its line on standard error, as it would for
 //! any panic. We leave the hook alone, since it belongs to the program that we are a guest of, and that line is what a
 //! report to the decoder's authors needs.

@@ -5,13 +5,11 @@
 //!
 //! What is *not* done, as in Pillow and torchvision by default: EXIF orientation, colour profiles and gamma are
 //! ignored; alpha is dropped, whatever lies behind it; 16-bit samples keep their high byte; of several frames or pages
-//! the first is taken. Pixels equal Pillow's exactly, but for JPEG, which comes from another inverse transform than
-//! libjpeg-turbo's and differs by a few levels (at most 7, on average 0.3: decision 0012). Lossy WebP comes from
-//! another decoder than libwebp; `formats_tests.rs` says by how many levels it may differ.
+//! the first is taken. Pixels equal Pillow's exactly, JPEG's too (decision 57). Lossy WebP comes from another decoder
+//! than libwebp; `formats_tests.rs` says by how many levels it may differ.
 //!
-//! A JPEG without its end marker is truncated and refused, as Pillow does. One whose blocks end early *with* an end
-//! marker is shown as far as it goes and gray for the rest, as libjpeg does: nothing in the format tells it from a
-//! picture.
+//! A JPEG without its end marker is truncated and refused, as Pillow does; so is one whose blocks end early *with* an
+//! end marker, of which libjpeg would make up the rest. Sound JPEGs that are not read are refused by what they are.
 
 mod bmp;
 mod contain;

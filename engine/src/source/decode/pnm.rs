@@ -1,6 +1,6 @@
 //! PBM, PGM and PPM in their binary forms.
 //!
-//! Values of up to 255 are stretched to a byte; of larger ones the high byte counts, as of other images with 16 bits.
+//! Values are stretched to a byte; of gray ones beyond 255 the high byte counts, as of other gray images with 16 bits.
 
 use super::pixels::{put_colors, put_grays, unpacked};
 use super::{Format, Head, Image, broken, not_read};
@@ -80,8 +80,12 @@ impl Image for Pnm<'_> {
                 255 => spare.extend_from_slice(row),
                 1..=255 => spare.extend(row.iter().map(|&value| stretched(value.into(), self.most, 255) as u8)),
                 _ => {
-                    let values = row.as_chunks::<2>().0.iter().map(|&value| u16::from_be_bytes(value));
-                    spare.extend(values.map(|value| (stretched(value.into(), self.most, 65_535) >> 8) as u8));
+                    let values = row.as_chunks::<2>().0.iter().map(|&value| u16::from_be_bytes(value).into());
+                    if self.head.color {
+                        spare.extend(values.map(|value| stretched(value, self.most, 255) as u8));
+                    } else {
+                        spare.extend(values.map(|value| (stretched(value, self.most, 65_535) >> 8) as u8));
+                    }
                 }
             }
             if self.samples == 1 {
@@ -94,10 +98,9 @@ impl Image for Pnm<'_> {
     }
 }
 
-/// A value out of `0..=most` as one out of `0..=to`, rounded.
-fn stretched(value: u32, most: u32, to: u32) -> u64 {
-    let (value, most) = (u64::from(value.min(most)), u64::from(most));
-    (value * u64::from(to) + most / 2) / most
+/// A value out of `0..=most` as one out of `0..=to`, rounded as Pillow does.
+fn stretched(value: u32, most: u32, to: u32) -> u32 {
+    (f64::from(value) / f64::from(most) * f64::from(to)).round_ties_even().min(to.into()) as u32
 }
 
 /// The next number of a header: white space and comments stand before it. At most nine digits.

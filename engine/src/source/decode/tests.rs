@@ -87,17 +87,15 @@ fn png_pixels_equal_pillows() {
 }
 
 #[test]
-fn jpeg_pixels_are_within_a_few_levels_of_pillows() {
-    // Another inverse transform and another chroma upsampling than libjpeg-turbo's.
-    for (name, rgb_within, gray_within) in
-        [("rgb444.jpg", 4, 4), ("rgb420.jpg", 4, 4), ("progressive.jpg", 4, 4), ("gray.jpg", 2, 2), ("cmyk.jpg", 4, 4)]
-    {
+fn jpeg_pixels_equal_pillows() {
+    for name in ["rgb444.jpg", "rgb420.jpg", "progressive.jpg", "gray.jpg", "cmyk.jpg"] {
         let encoded = golden(name);
-        for (mode, within, suffix) in [(ImageMode::Rgb, rgb_within, "rgb"), (ImageMode::Gray, gray_within, "l")] {
-            let pixels = decode(&decoder(&encoded, mode, None).unwrap(), &encoded).unwrap();
-            let far = distance(&pixels, &golden(&format!("{name}.{suffix}")));
-            assert!(far <= within, "{name} {suffix}: {far} levels");
-        }
+        let rgb = decode(&decoder(&encoded, ImageMode::Rgb, None).unwrap(), &encoded).unwrap();
+        assert!(rgb == golden(&format!("{name}.rgb")), "{name}");
+        let gray = decode(&decoder(&encoded, ImageMode::Gray, None).unwrap(), &encoded).unwrap();
+        // The luminance that the file has, where Pillow's comes by way of RGB: torchvision's, within a level.
+        let far = distance(&gray, &golden(&format!("{name}.l")));
+        assert!(far <= 1, "{name}: {far} levels");
     }
 }
 
@@ -227,11 +225,7 @@ fn what_is_known_to_make_a_decoder_panic_is_refused_before_it_does() {
         let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "tests", "fuzz", "corpus", name].iter().collect();
         std::fs::read(path).unwrap()
     };
-    for (name, words) in [
-        ("palette-not-of-threes.png", ["palette of 50 bytes", "multiple of 3"]),
-        ("first-component-coarser.jpg", ["first colour component", "save it anew"]),
-        ("first-component-coarser-after-stray-byte.jpg", ["first colour component", "save it anew"]),
-    ] {
+    for (name, words) in [("palette-not-of-threes.png", ["palette of 50 bytes", "multiple of 3"])] {
         let encoded = corpus(name);
         for mode in [ImageMode::Rgb, ImageMode::Gray] {
             let decoder = decoder(&golden("rgb.png"), mode, Some((8, 8))).unwrap();
@@ -265,14 +259,5 @@ fn no_image_shows_what_lay_in_the_memory_before_it() {
             decoded += 1;
         }
     }
-    assert!(decoded >= 4, "scan-ends-early.jpg and second-scan-in-first.jpg are images");
-}
-
-/// The guard takes no more than what panics: luminance in full beside quartered colour is what nearly every file has,
-/// and one sequential scan is read whatever the sampling.
-#[test]
-fn ordinary_sampling_passes_the_guard() {
-    for name in ["rgb420.jpg", "progressive.jpg", "rgb444.jpg", "gray.jpg", "cmyk.jpg"] {
-        decoder(&golden(name), ImageMode::Rgb, None).unwrap();
-    }
+    assert!(decoded >= 2, "some of the corpus are images");
 }
