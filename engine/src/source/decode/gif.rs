@@ -3,7 +3,7 @@
 //! What the frame does not cover has its transparent colour, or the first one, as in Pillow. An image is gray if all of
 //! its colours are.
 
-use ::gif::{ColorOutput, DecodeOptions, Decoder, DecodingError, MemoryLimit};
+use ::gif::{ColorOutput, DecodeOptions, Decoder, DecodingError, Frame, MemoryLimit};
 use std::num::NonZeroU64;
 
 use super::pixels::Palette;
@@ -34,14 +34,19 @@ impl<'a> Gif<'a> {
         options.set_color_output(ColorOutput::Indexed);
         options.set_memory_limit(NonZeroU64::new(MAX_PIXELS as u64).map_or(MemoryLimit::Unlimited, MemoryLimit::Bytes));
         let mut decoder = options.read_info(encoded).map_err(|e| failed(encoded, e))?;
-        let first = decoder.next_frame_info().map_err(|e| failed(encoded, e))?;
-        let (frame, background) = match first {
-            Some(first) => (
-                [first.left, first.top, first.width, first.height].map(usize::from),
-                first.transparent.unwrap_or_default(),
-            ),
-            None => ([0; 4], 0),
+        let shape = |frame: &Frame<'_>| {
+            let sides = [frame.left, frame.top, frame.width, frame.height].map(usize::from);
+            (sides, frame.transparent.unwrap_or_default())
         };
+        let first = match decoder.next_frame_info() {
+            Ok(first) => first.map(shape),
+            Err(e) => {
+                // A frame without a table of colours is refused once its header was read; its pixels come all the same.
+                let first = decoder.current_frame_info().filter(|first| first.width > 0 && decoder.palette().is_err());
+                Some(shape(first.ok_or_else(|| failed(encoded, e))?))
+            }
+        };
+        let (frame, background) = first.unwrap_or_default();
         let [left, top, width, height] = frame;
         if width == 0 || height == 0 {
             return Err(Error::sample(format!(
@@ -49,7 +54,8 @@ impl<'a> Gif<'a> {
                 encoded.len()
             )));
         }
-        let colors = decoder.palette().map_err(|e| failed(encoded, e))?;
+        // Without a table of colours numbers are grays, as in Pillow.
+        let colors = decoder.palette().unwrap_or_default();
         let palette = Palette::new(colors.as_chunks::<3>().0.iter().copied());
         // A frame that is larger than the screen makes it larger, as in Pillow.
         let head = Head {

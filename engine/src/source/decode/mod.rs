@@ -1,10 +1,10 @@
 //! Encoded images to pixels: u8, height × width × channels, straight into the caller's buffer.
 //!
-//! Each format is one file: `jpeg.rs`, `png.rs`, `webp.rs`, `tiff.rs`, `bmp.rs`, `gif.rs`, `pnm.rs`. `formats.rs` lists
+//! Each format is one file or folder: `jpeg.rs`, `png.rs`, `webp.rs`, `tiff/`, `bmp.rs`, `gif.rs`, `pnm.rs`. `formats.rs` lists
 //! them and tells them apart by content, `pixels.rs` makes the channels that were asked for (decision 41).
 //!
-//! What is *not* done, as in Pillow and torchvision by default: EXIF orientation, colour profiles and gamma are
-//! ignored; alpha is dropped, whatever lies behind it; 16-bit samples keep their high byte; of several frames or pages
+//! What is *not* done, as in Pillow and torchvision by default: EXIF orientation (but for TIFF's), colour profiles and
+//! gamma are ignored; alpha is dropped, whatever lies behind it; 16-bit samples keep their high byte; of several frames or pages
 //! the first is taken. Pixels equal Pillow's exactly, but for JPEG, which comes from another inverse transform than
 //! libjpeg-turbo's and differs by a few levels (at most 7, on average 0.3: decision 0012). Lossy WebP comes from
 //! another decoder than libwebp; `formats_tests.rs` says by how many levels it may differ.

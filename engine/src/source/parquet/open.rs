@@ -3,6 +3,7 @@
 use std::io::{Read, Seek};
 use std::sync::Arc;
 
+use parquet::basic::Compression;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::schema::{Column, Schema};
@@ -39,7 +40,13 @@ pub(in crate::source) fn look<F: Read + Seek + Send>(file: F, shard: Shard, fiel
 fn look_at<F: Read + Seek + Send>(file: F, shard: Shard, fields: &[String]) -> Result<Looked> {
     let file = Arc::new(Far::new(file, shard.bytes));
     let broken = |e: parquet::errors::ParquetError| unreadable(&shard.path, &e.to_string());
-    let metadata = units::metadata(&file).map_err(broken)?;
+    let metadata = units::metadata(&file).map_err(|e| match units::is_encrypted(&file) {
+        true => Error::unreadable(format!(
+            "{}: encrypted Parquet files are not read: write it without encryption",
+            shard.path
+        )),
+        false => broken(e),
+    })?;
     let rows: u64 = metadata
         .row_groups()
         .iter()
@@ -47,6 +54,17 @@ fn look_at<F: Read + Seek + Send>(file: F, shard: Shard, fields: &[String]) -> R
         .fold(0, u64::saturating_add);
     pages::check_rows(rows, shard.bytes).map_err(broken)?;
     let schema = Schema::of(metadata.file_metadata(), fields, &shard.path)?;
+    for column in schema.kept.iter().chain(&schema.label) {
+        let mut codecs =
+            metadata.row_groups().iter().filter_map(|group| Some(group.columns().get(column.leaf)?.compression()));
+        if let Some(codec) = codecs.find(|codec| matches!(codec, Compression::BROTLI(_) | Compression::LZO)) {
+            let codec = if codec == Compression::LZO { "LZO" } else { "Brotli" };
+            return Err(Error::unreadable(format!(
+                "{}: column {:?} is compressed by {codec}, which is not read: write it with Zstandard, Snappy or gzip, or name other columns with fields=",
+                shard.path, column.name
+            )));
+        }
+    }
     let units_of = |column: &Column| units::units(&file, &metadata, column.leaf).map_err(broken);
     let units = schema.kept.iter().map(units_of).collect::<Result<Vec<_>>>()?;
     let mut labels = Vec::new();

@@ -207,6 +207,17 @@ impl Thrift<'_> {
     }
 }
 
+/// Whether a file's description names the algorithm that encrypts it or some of its columns: its field 8.
+pub(super) fn names_encryption(description: &[u8]) -> bool {
+    let mut named = false;
+    let mut thrift = Thrift(description);
+    thrift.fields(0, &mut |thrift, id, is| {
+        named |= id == 8;
+        thrift.skip(is, 1)
+    });
+    named
+}
+
 /// Pages whose lists of lengths are as long as their header says: a decoder makes room for as many as they say.
 pub(super) struct Checked<R> {
     pages: R,
