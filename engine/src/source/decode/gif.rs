@@ -25,6 +25,8 @@ struct Gif<'a> {
     background: u8,
     /// Left, top, width and height of the frame.
     frame: [usize; 4],
+    /// Its rows are stored in four passes.
+    interlaced: bool,
     head: Head,
 }
 
@@ -36,7 +38,7 @@ impl<'a> Gif<'a> {
         let mut decoder = options.read_info(encoded).map_err(|e| failed(encoded, e))?;
         let shape = |frame: &Frame<'_>| {
             let sides = [frame.left, frame.top, frame.width, frame.height].map(usize::from);
-            (sides, frame.transparent.unwrap_or_default())
+            (sides, frame.transparent.unwrap_or_default(), frame.interlaced)
         };
         let first = match decoder.next_frame_info() {
             Ok(first) => first.map(shape),
@@ -46,7 +48,7 @@ impl<'a> Gif<'a> {
                 Some(shape(first.ok_or_else(|| failed(encoded, e))?))
             }
         };
-        let (frame, background) = first.unwrap_or_default();
+        let (frame, background, interlaced) = first.unwrap_or_default();
         let [left, top, width, height] = frame;
         if width == 0 || height == 0 {
             return Err(Error::sample(format!(
@@ -63,7 +65,7 @@ impl<'a> Gif<'a> {
             width: usize::from(decoder.width()).max(left + width),
             color: palette.color(),
         };
-        Ok(Self { encoded, decoder, palette, background, frame, head })
+        Ok(Self { encoded, decoder, palette, background, frame, interlaced, head })
     }
 }
 
@@ -75,15 +77,19 @@ impl Image for Gif<'_> {
     fn write(&mut self, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
         let [left, top, width, height] = self.frame;
         spare.resize(width * height, 0);
-        self.decoder.read_into_buffer(spare).map_err(|e| failed(self.encoded, e))?;
-        if [width, height] == [self.head.width, self.head.height] {
+        // In one go and as it is stored: row by row the decoder takes some rows for the end.
+        if !self.decoder.fill_buffer(spare).map_err(|e| failed(self.encoded, e))? {
+            return Err(broken(FORMAT.name, self.encoded).because("it has too few pixels"));
+        }
+        if [width, height] == [self.head.width, self.head.height] && !self.interlaced {
             self.palette.put(spare.iter().copied(), channels, out);
             return Ok(());
         }
         self.palette.put(std::iter::repeat(self.background), channels, out);
-        let rows = out.chunks_exact_mut(self.head.width * channels).skip(top);
+        let passes: &[(usize, usize)] = if self.interlaced { &[(0, 8), (4, 8), (2, 4), (1, 2)] } else { &[(0, 1)] };
+        let rows = passes.iter().flat_map(|&(first, step)| (first..height).step_by(step));
         for (indices, row) in spare.chunks_exact(width).zip(rows) {
-            let covered = row.get_mut(left * channels..).unwrap_or_default();
+            let covered = out.get_mut(((top + row) * self.head.width + left) * channels..).unwrap_or_default();
             self.palette.put(indices.iter().copied(), channels, covered);
         }
         Ok(())

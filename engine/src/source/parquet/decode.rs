@@ -147,6 +147,9 @@ fn rows<T: DataType>(
             }
             // A list without elements has one level, a null a lower one, and an element that is null one between.
             let levels = defined.get(first_level..level).unwrap_or_default();
+            if levels.is_empty() {
+                return Err(general("its pages have fewer rows than they say"));
+            }
             let whole = levels.iter().all(|&level| level == most || level == column.empty);
             each(whole.then_some(Cell { bytes, length: Some(own.len() as u64) }));
         }

@@ -39,14 +39,15 @@ pub(in crate::source) fn look<F: Read + Seek + Send>(file: F, shard: Shard, fiel
 
 fn look_at<F: Read + Seek + Send>(file: F, shard: Shard, fields: &[String]) -> Result<Looked> {
     let file = Arc::new(Far::new(file, shard.bytes));
-    let broken = |e: parquet::errors::ParquetError| unreadable(&shard.path, &e.to_string());
-    let metadata = units::metadata(&file).map_err(|e| match units::is_encrypted(&file) {
+    let unread = |why: &str| match units::is_encrypted(&file) {
         true => Error::unreadable(format!(
-            "{}: encrypted Parquet files are not read: write it without encryption",
+            "{}: encrypted Parquet is not read: write it without encryption, or name columns that are not encrypted with fields=",
             shard.path
         )),
-        false => broken(e),
-    })?;
+        false => unreadable(&shard.path, why),
+    };
+    let broken = |e: parquet::errors::ParquetError| unread(&e.to_string());
+    let metadata = units::metadata(&file).map_err(broken)?;
     let rows: u64 = metadata
         .row_groups()
         .iter()
@@ -71,7 +72,7 @@ fn look_at<F: Read + Seek + Send>(file: F, shard: Shard, fields: &[String]) -> R
     if let Some(column) = &schema.label {
         for unit in units_of(column)? {
             let read = file.range(unit.offset, unit.bytes).map_err(broken)?;
-            let found = decode::labels(column, &unit, read).map_err(|e| unreadable(&shard.path, &e))?;
+            let found = decode::labels(column, &unit, read).map_err(|e| unread(&e))?;
             for label in found {
                 labels.push(label.ok_or_else(|| {
                     Error::sample(format!(
