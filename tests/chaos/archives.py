@@ -149,14 +149,10 @@ def archive(rng: random.Random, pictures: list[bytes]) -> tuple[bytes, dict[str,
         form = "gnu" if long == "gnu" else rng.choice(("ustar", "gnu", "v7"))
         short = name if long == "none" else b"short%d" % k
         if kind in ("gnu", "0.0", "0.1", "1.0"):
-            parts = parts_of(picture, rng)
-            if kind == "0.0" or kind == "gnu":
-                # The records of both headers come together.
-                out += before if kind == "gnu" or long == "gnu" else b""
-                out += sparse(short if (kind == "gnu" or long == "gnu") and before else name[:99], picture, parts, rng, kind)
-                names.append(name if (kind == "gnu" or long == "gnu") and before else name[:99])
-                continue
-            out += sparse(name, picture, parts, rng, kind)
+            # Records of two PAX headers do not add up, and 0.1 and 1.0 have the name among theirs.
+            named = before if kind == "gnu" or (kind == "0.0" and long == "gnu") else b""
+            name = name if named or kind in ("0.1", "1.0") else name[:99]
+            out += named + sparse(short if named else name, picture, parts_of(picture, rng), rng, kind)
         elif kind in ("hard", "soft", "hard after"):
             out += before + header(short, b"2" if kind == "soft" else b"1", 0, rng, link=target, form=form)
         else:
