@@ -11,7 +11,7 @@ SHELL       := /bin/bash
 #        `make test-integrations`: options of pytest
 # TORCH  how pip names PyTorch; a smaller one without CUDA: TORCH="torch --extra-index-url URL_OF_ITS_CPU_WHEELS"
 # MINUTES, SEED, ONLY, OUT  `make chaos`: how long; what it is drawn from (empty: a new one, printed); attacks, with commas (kills,
-#        faults, datasets, losses, processes, files, memory, fuzz, ptx; empty: all); the folder of its JSON
+#        faults, datasets, losses, processes, files, formats, memory, fuzz, ptx; empty: all); the folder of its JSON
 # PYTHONS `make packages`: the interpreters that try the wheels; empty = python3.11 to python3.14
 # PYTHON the interpreter to make .venv from; empty = the newest python3 >= 3.11 that is found
 JOBS   ?= 2

@@ -218,6 +218,8 @@ fn of_array<T>(value: &Bound<'_, PyAny>, take: impl FnOnce(&Array<'_>) -> Option
 fn of_format(format: &[u8], size: usize) -> Option<Dtype> {
     let letter = match format {
         [letter] | [b'@' | b'=' | b'^', letter] => letter,
+        b"Zf" if size == 8 => return Some(Dtype::C64),
+        b"Zd" if size == 16 => return Some(Dtype::C128),
         _ => return None,
     };
     Some(match (letter, size) {
@@ -225,6 +227,9 @@ fn of_format(format: &[u8], size: usize) -> Option<Dtype> {
         (b'B', 1) => Dtype::U8,
         (b'b', 1) => Dtype::I8,
         (b'h', 2) => Dtype::I16,
+        (b'H', 2) => Dtype::U16,
+        (b'I' | b'L', 4) => Dtype::U32,
+        (b'L' | b'Q', 8) => Dtype::U64,
         (b'i' | b'l', 4) => Dtype::I32,
         (b'l' | b'q', 8) => Dtype::I64,
         (b'e', 2) => Dtype::F16,
@@ -324,8 +329,12 @@ fn of_tensor<T>(value: &Bound<'_, PyAny>, tensor: &DlTensor, take: impl FnOnce(&
         return None;
     }
     let dtype = of_code(tensor.code, tensor.bits)?;
-    // The imaginary part of a conjugate is its negative by a mark that DLPack does not carry.
-    let marked = matches!(dtype, Dtype::F16 | Dtype::F32 | Dtype::F64);
+    // A conjugate is one by a mark that DLPack does not carry, and its imaginary part is its negative by another.
+    let complex = matches!(dtype, Dtype::C64 | Dtype::C128);
+    if complex && value.call_method0(intern!(py, "is_conj")).ok()?.is_truthy().ok()? {
+        return None;
+    }
+    let marked = complex || matches!(dtype, Dtype::F16 | Dtype::F32 | Dtype::F64);
     if marked && value.call_method0(intern!(py, "is_neg")).ok()?.is_truthy().ok()? {
         return None;
     }
@@ -346,10 +355,15 @@ fn of_code(code: u8, bits: u8) -> Option<Dtype> {
         (0, 32) => Dtype::I32,
         (0, 64) => Dtype::I64,
         (1, 8) => Dtype::U8,
+        (1, 16) => Dtype::U16,
+        (1, 32) => Dtype::U32,
+        (1, 64) => Dtype::U64,
         (2, 16) => Dtype::F16,
         (2, 32) => Dtype::F32,
         (2, 64) => Dtype::F64,
         (4, 16) => Dtype::Bf16,
+        (5, 64) => Dtype::C64,
+        (5, 128) => Dtype::C128,
         (6, 8) => Dtype::Bool,
         _ => return None,
     })

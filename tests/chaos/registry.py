@@ -17,6 +17,7 @@ MODULES = {
     "losses": "losses",
     "processes": "processes",
     "files": "files",
+    "formats": "formats",
     "memory": "memory",
 }
 NAMES = tuple(MODULES)

@@ -312,7 +312,7 @@ def test_after_a_failed_epoch_the_loader_can_go_on():
     "make,message",
     [
         (lambda i: ([[1, 2], [3]], i), "ragged"),
-        (lambda i: (np.zeros(2, np.complex64), i), "complex64"),
+        (lambda i: (np.zeros(2, np.longdouble), i), "float128"),
         (lambda i: (torch.zeros(2).to_sparse(), i), "dense"),
         (lambda i: (np.zeros((0, 3)), i), r"\(0, 3\) has no elements"),
     ],

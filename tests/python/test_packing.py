@@ -202,7 +202,7 @@ def test_arrays_of_every_making_are_what_care_makes_of_them(tmp_path, tensors):
     assert "sparse" in delivered(adaptor_of(lambda i: {"a": torch.eye(3).to_sparse() if i else torch.eye(3)}), 1)
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.bfloat16, torch.float16, torch.float64, torch.int16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.bfloat16, torch.float16, torch.float64, torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.cfloat, torch.cdouble], ids=str)
 def test_every_dtype_and_shape_without_elements_travels(dtype, tensors):
     structure = adaptor_of(lambda i: {"a": torch.ones(2, 3).to(dtype), "b": torch.ones(()).to(dtype), "label": i}, varying=True).structure
     for a in (torch.ones(0, 3), torch.ones(2, 0), torch.arange(12).view(4, 3), torch.arange(12).view(3, 4).t(), torch.ones(5, 1).expand(5, 7)):

@@ -92,7 +92,7 @@ def test_what_is_no_file_of_such_records_is_refused_with_numbers(tmp_path):
         ("*.none", {}, "no such file"),
         ("ok.bin", {"record": ">u2"}, "byte order of another machine"),
         ("ok.bin", {"record": [("a", "O")]}, "dtype object, which cannot travel"),
-        ("ok.bin", {"record": [("a", "c8")]}, "dtype complex64, which cannot travel"),
+        ("ok.bin", {"record": [("a", "c32")]}, "dtype complex256, which cannot travel"),
         ("ok.bin", {"record": over}, r"field 'b' of record= begins at byte 2, within field 'a', which ends at 4"),
         ("ok.bin", {"record": [("a", [("b", "u1")])]}, "is a record itself"),
         ("ok.bin", {"record": [("a", "u1", (0,))]}, "which is no bytes"),

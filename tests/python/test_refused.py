@@ -68,7 +68,7 @@ def write_files(root):
                     shard.addfile(head, io.BytesIO(data))
     columns = {"image": [png()] * 4, "label": [0, 1, 2, 3], "caption": list("abcd"), "when": pa.array([0] * 4, pa.timestamp("s"))}
     pq.write_table(pa.table(columns), root / "rows.parquet")
-    for name, array in (("x", x), ("y", y[:60]), ("f", np.asfortranarray(x)), ("o", np.array([None] * 3)), ("c", x + 0j), ("s", x[0, 0])):
+    for name, array in (("x", x), ("y", y[:60]), ("f", np.asfortranarray(x)), ("o", np.array([None] * 3)), ("c", np.asarray(x, np.longdouble)), ("s", x[0, 0])):
         np.save(root / f"{name}.npy", array)
     np.savez_compressed(root / "z.npz", x=x)
 

@@ -75,6 +75,10 @@ fn tensor(bytes: &[u8], spec: &TensorSpec, rows: usize, device: &Device) -> Resu
         Dtype::Bf16 => of::<bf16>(bytes, shape, device),
         Dtype::F32 => of::<f32>(bytes, shape, device),
         Dtype::F64 => of::<f64>(bytes, shape, device),
+        Dtype::U32 => of::<u32>(bytes, shape, device),
         Dtype::I8 => Err(Error::msg("candle has no int8: store the samples as uint8 or int16")),
+        other @ (Dtype::U16 | Dtype::U64 | Dtype::C64 | Dtype::C128) => {
+            Err(Error::Msg(format!("candle has no {}: store the samples as int32, int64 or float32", other.name())))
+        }
     }
 }

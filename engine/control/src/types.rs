@@ -22,10 +22,15 @@ pub enum Dtype {
     I16,
     I32,
     I64,
+    U16,
+    U32,
+    U64,
     F16,
     Bf16,
     F32,
     F64,
+    C64,
+    C128,
 }
 
 impl Dtype {
@@ -33,9 +38,10 @@ impl Dtype {
     pub fn size_bytes(self) -> usize {
         match self {
             Dtype::Bool | Dtype::U8 | Dtype::I8 => 1,
-            Dtype::I16 | Dtype::F16 | Dtype::Bf16 => 2,
-            Dtype::I32 | Dtype::F32 => 4,
-            Dtype::I64 | Dtype::F64 => 8,
+            Dtype::I16 | Dtype::U16 | Dtype::F16 | Dtype::Bf16 => 2,
+            Dtype::I32 | Dtype::U32 | Dtype::F32 => 4,
+            Dtype::I64 | Dtype::U64 | Dtype::F64 | Dtype::C64 => 8,
+            Dtype::C128 => 16,
         }
     }
     /// The name NumPy and torch share (`bfloat16` is torch's alone).
@@ -47,19 +53,24 @@ impl Dtype {
             Dtype::I16 => "int16",
             Dtype::I32 => "int32",
             Dtype::I64 => "int64",
+            Dtype::U16 => "uint16",
+            Dtype::U32 => "uint32",
+            Dtype::U64 => "uint64",
             Dtype::F16 => "float16",
             Dtype::Bf16 => "bfloat16",
             Dtype::F32 => "float32",
             Dtype::F64 => "float64",
+            Dtype::C64 => "complex64",
+            Dtype::C128 => "complex128",
         }
     }
     /// The inverse of [`Dtype::name`].
     pub fn from_name(name: &str) -> Result<Self> {
         use Dtype::*;
-        [Bool, U8, I8, I16, I32, I64, F16, Bf16, F32, F64].into_iter().find(|d| d.name() == name).ok_or_else(|| {
-            Error::settings(format!(
-                "dtype {name:?} cannot travel in a batch: use bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64"
-            ))
+        let all = [Bool, U8, I8, I16, I32, I64, U16, U32, U64, F16, Bf16, F32, F64, C64, C128];
+        all.into_iter().find(|d| d.name() == name).ok_or_else(|| {
+            let known = all.map(Self::name).join(", ");
+            Error::settings(format!("dtype {name:?} cannot travel in a batch: use one of {known}"))
         })
     }
 }

@@ -3,19 +3,21 @@
 use super::decode::is_ending;
 use super::identity::{Mark, Stamp};
 use super::members::Members;
+use super::tar::Map;
 use crate::error::{Error, Result, printable};
 use crate::types::{MAX_SAMPLES, SampleId};
 use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 
 /// Members and files that were seen and left out, by reason. Nothing is left out silently: the counts are part of
 /// [`describe`](super::Source::describe).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Ignored {
-    /// Symbolic and hard links in archives: their target may lie anywhere, so they are not followed.
+    /// Links that lead to no file of their folder or archive.
     pub(super) links: u64,
     /// Names with `..` in them.
     pub(super) escaping: u64,
-    /// Hidden files, files that are neither images nor labels, devices, sparse members.
+    /// Hidden files, files that are neither images nor labels, devices, an archive's own label.
     pub(super) others: u64,
 }
 
@@ -96,6 +98,8 @@ pub(super) struct Catalog {
     /// CRC-32 of every sample, if checksums were asked for; else empty.
     pub(super) sums: Vec<u32>,
     pub(super) labels: Vec<i64>,
+    /// Samples that are sparse files, of which a place has what is stored.
+    pub(super) sparse: HashMap<SampleId, Map>,
     /// Where samples have several members each, those that were chosen.
     pub(super) members: Option<Members>,
     pub(super) classes: Vec<String>,
@@ -176,6 +180,9 @@ impl Catalog {
         add(&place.bytes.to_le_bytes());
         if let Some(members) = &self.members {
             add(&members.proof(id));
+        }
+        if let Some(map) = self.sparse.get(&id) {
+            add(&map.proof());
         }
         if let Some(sum) = self.sums.get(id as usize) {
             add(&sum.to_le_bytes());

@@ -89,7 +89,7 @@ impl<R: Reader> Source for Files<R> {
     fn payload_bytes(&self, id: SampleId) -> u64 {
         match (self.catalog.place(id), &self.catalog.members) {
             (None, _) => 0,
-            (Some(place), None) => u64::from(place.bytes),
+            (Some(place), None) => self.catalog.sparse.get(&id).map_or(place.bytes.into(), |map| map.bytes),
             (Some(_), Some(members)) => members.payload_bytes(id),
         }
     }
@@ -129,6 +129,9 @@ impl<R: Reader> Source for Files<R> {
         for (id, place) in catalog.places.iter().enumerate() {
             digest.add(catalog.names.get(id).as_bytes());
             digest.add(&place.bytes.to_le_bytes());
+            if let Some(map) = catalog.sparse.get(&(id as SampleId)) {
+                digest.add(&map.proof());
+            }
         }
         digest.add(bytemuck::cast_slice(&catalog.labels));
         if let Some(members) = &catalog.members {
@@ -192,9 +195,13 @@ impl<R: Reader> Source for Files<R> {
                 data.and_then(|data| if verified { Ok(data) } else { self.catalog.verify(id, data).map(|()| data) });
             let payload = sound.and_then(|data| {
                 let target = self.target(id).ok_or_else(|| out_of_range(id, self.len()))?;
-                match &self.catalog.members {
-                    None => Ok(Payload::new(data, target)),
-                    Some(members) => {
+                match (&self.catalog.members, self.catalog.sparse.get(&id)) {
+                    (None, None) => Ok(Payload::new(data, target)),
+                    (None, Some(map)) => {
+                        map.spread(data, &mut joined);
+                        Ok(Payload::new(&joined, target))
+                    }
+                    (Some(members), _) => {
                         members.payload(id, data, &mut joined)?;
                         Ok(Payload::new(&joined, target))
                     }

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use super::Stop;
 use super::catalog::{Catalog, is_hidden, is_image};
 use super::decode::endings_said;
+use super::found::{is_parquet, is_shard};
 use super::identity::Stamp;
 use super::local::{failed, settled};
 use crate::error::{Error, Result, printable};
@@ -120,12 +121,13 @@ pub(super) fn catalog(root: &Path, listed: Contents, stop: &Stop) -> Result<Cata
     strangers.add("", &listed.left_out);
     for (label, class) in (0i64..).zip(&listed.directories) {
         let before = catalog.places.len();
+        strangers.shard = None;
         let above = HashSet::new();
         let mut walk =
             Walk { root, catalog: &mut catalog, above, newest: &mut newest, strangers: &mut strangers, stop };
         walk.directory(class, 0)?;
         if catalog.places.len() == before {
-            return Err(empty_class(class, &catalog.url));
+            return Err(empty_class(class, &catalog.url, strangers.shard.as_deref()));
         }
         catalog.labels.resize(catalog.places.len(), label);
     }
@@ -150,8 +152,21 @@ pub(super) fn order(mut a: &str, mut b: &str) -> Ordering {
     }
 }
 
-/// A class nobody can learn: most likely a wrong directory or a broken copy.
-pub(super) fn empty_class(class: &str, root: &str) -> Error {
+/// A class nobody can learn: most likely a wrong directory or a broken copy, or the folder of the file `shard`.
+pub(super) fn empty_class(class: &str, root: &str, shard: Option<&str>) -> Error {
+    if let Some((folder, file)) = shard.and_then(|shard| shard.rsplit_once('/')) {
+        let columns = if folder.contains('=') {
+            "; the columns that names of folders stand for, as in partitioned Parquet, are not read: write them into the files"
+        } else {
+            ""
+        };
+        let ending = if is_parquet(file) { "parquet" } else { "tar" };
+        return Error::settings(format!(
+            "{root} holds {} files in folders ({folder}/{file}): name those of one folder, as {root}/{folder}/*.{ending}, or of several, as \
+             {root}/{{A,B}}/*.{ending}{columns}",
+            if is_parquet(file) { "Parquet" } else { "tar" },
+        ));
+    }
     Error::sample(format!(
         "the class folder {class} in {root} holds no images ({}): add some or remove the folder",
         endings_said()
@@ -164,6 +179,8 @@ struct Strangers {
     nowhere: u64,
     not_utf8: u64,
     first: Option<String>,
+    /// A tar shard or Parquet file that lies in the folder of a class.
+    shard: Option<String>,
 }
 
 impl Strangers {
@@ -223,6 +240,9 @@ impl Walk<'_> {
             let name = format!("{relative}/{file}");
             if !is_image(file) {
                 self.catalog.ignored.others += 1;
+                if is_shard(file) {
+                    self.strangers.shard = Some(name);
+                }
                 continue;
             }
             let path = path.join(file);

@@ -72,7 +72,7 @@ pub(super) fn shards_among<S: AsRef<str>>(files: &[S]) -> Vec<&str> {
     files.iter().map(AsRef::as_ref).filter(|f| is_shard(f)).collect()
 }
 
-fn is_shard(name: &str) -> bool {
+pub(super) fn is_shard(name: &str) -> bool {
     name.ends_with(".tar") || is_parquet(name)
 }
 

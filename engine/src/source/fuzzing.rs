@@ -9,7 +9,7 @@ use super::groups::assemble;
 use super::identity::Stamp;
 use super::list_stream::{Members, Step};
 use super::payload::picture_and_tail;
-use super::tar::{Member, ShardIndex, walk};
+use super::tar::{Map, Member, ShardIndex, walk};
 use super::{Form, Payload, Source, index_cache};
 #[cfg(feature = "cloud")]
 use super::{ais_wire, hub, pages::Pages};
@@ -191,11 +191,11 @@ pub fn tar_seeds() -> Vec<Vec<u8>> {
 /// Indexes by our own writer.
 pub fn index_seeds() -> Vec<Vec<u8>> {
     let member = |n: u64, label| Member {
-        name: format!("cat/{n}.png"),
-        offset: 512 * n,
-        bytes: 100 + n,
         label,
         sum: n.is_multiple_of(2).then_some(n as u32),
+        map: (n == 3).then(|| Map { bytes: 1000, parts: vec![(7, 100), (900, 3)] }),
+        linked: (n == 4).then_some(9999),
+        ..Member::new(format!("cat/{n}.png"), 512 * n, 100 + n)
     };
     let ignored = Ignored { links: 1, escaping: 2, others: 3 };
     [vec![], vec![member(1, None)], (0..5).map(|n| member(n, Some(-(n as i64)))).collect()]

@@ -12,6 +12,9 @@ use super::pieces::{Piece, PieceKind};
 use super::tar::{Member, ShardIndex};
 use crate::error::{Error, Result};
 
+/// What is read for a sample of links, beside twice its members' bytes.
+const LINKS_SPAN: u64 = 1 << 20;
+
 /// Adds the samples of all shards to `catalog`: what has all of the members `fields`.
 ///
 /// # Errors
@@ -43,7 +46,7 @@ pub(super) fn assemble(catalog: &mut Catalog, shards: Vec<(Shard, ShardIndex)>, 
             others.into_iter().partition(|member| wanted.iter().any(|names| is_named(member, names)));
         catalog.ignored.others += others.len() as u64;
         members.append(&mut also);
-        members.sort_by_key(|member| member.offset);
+        members.sort_by_key(Member::at);
         // A class number is not read with its sample, so it may lie anywhere.
         let mut numbers: HashMap<&str, Vec<&Member>> = HashMap::new();
         labels.iter().for_each(|member| numbers.entry(key(&member.name)).or_default().push(member));
@@ -98,6 +101,23 @@ fn add(
     catalog.ignored.others += (group.len() - chosen.len()) as u64;
     let start = chosen.iter().map(|member| member.offset).min().unwrap_or(0);
     let end = chosen.iter().map(|member| member.offset + member.bytes).max().unwrap_or(0);
+    let refused = |member: &Member, why: &str| Error::sample(format!("{} in {} {why}", member.name, shard.path));
+    if let Some(sparse) = chosen.iter().find(|member| member.map.is_some()) {
+        return Err(refused(
+            sparse,
+            "is a sparse file, which fields= does not read: write the archive without --sparse",
+        ));
+    }
+    // One read brings all of them, and a link's file may lie far away.
+    let near = chosen.iter().map(|member| member.bytes).sum::<u64>().saturating_mul(2).saturating_add(LINKS_SPAN);
+    if let Some(link) = chosen.iter().find(|member| member.linked.is_some())
+        && end - start > near
+    {
+        return Err(refused(
+            link,
+            "is a link to a file that lies far from the other members of its sample: write the archive without links (tar --hard-dereference -h)",
+        ));
+    }
     catalog.push(key, number, start, end - start)?;
     // What fits the whole fits its parts.
     let extent = |m: &&Member| Extent { offset: (m.offset - start) as u32, bytes: m.bytes as u32 };
@@ -157,7 +177,7 @@ mod tests {
     use crate::source::tests::{archive, index};
 
     fn member(name: &str, offset: u64, bytes: u64) -> Member {
-        Member { name: name.to_owned(), offset, bytes, label: None, sum: None }
+        Member::new(name.to_owned(), offset, bytes)
     }
 
     fn assembled(files: Vec<Member>, fields: &[&str]) -> Result<(Catalog, Members)> {

@@ -11,14 +11,14 @@
 //!
 //! ```text
 //! 0   8  "lfindex\0"          little endian throughout
-//! 8   4  version (5: files that end in `.cls` have a list of their own, and a label is theirs, not an image's; which
-//!        endings are images' decides what is a member and what another file)
+//! 8   4  version (6: links and sparse files are members; 5: files that end in `.cls` have a list of their own, and a
+//!        label is theirs, not an image's; which endings are images' decides what is a member and what another file)
 //! 12  4  CRC-32 of everything after it
 //! 16  -  key: u32 length, UTF-8
 //!        ignored: links, escaping, others (u64 each)
-//!        u32 members, then each: offset u64, bytes u64, flags u8 (1: labelled, 2: with a checksum), label i64,
-//! CRC-32 u32,
-//!        name u32 length + UTF-8
+//!        u32 members, then each: offset u64, bytes u64, flags u8 (1: labelled, 2: with a checksum, 4: sparse,
+//!        8: a link), label i64, CRC-32 u32, name u32 length + UTF-8; where sparse, the file's bytes u64 and u32 parts,
+//!        then each: offset u64, bytes u64; of a link, its place u64
 //!        u32 other files, each likewise
 //!        u32 files that end in `.cls`, each likewise
 //! ```
@@ -34,11 +34,11 @@ use sha2::{Digest, Sha256};
 use super::catalog::{Ignored, Shard};
 use super::identity::hash;
 use super::local;
-use super::tar::{Member, ShardIndex};
+use super::tar::{Map, Member, ShardIndex};
 use crate::error::Result;
 
 const MAGIC: &[u8; 8] = b"lfindex\0";
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 /// No index is larger: a hundred million members of a shard would be.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 /// The fixed part of a member, for bounding a declared count by the bytes that are there.
@@ -133,10 +133,20 @@ pub(super) fn encode(key: &str, index: &ShardIndex) -> Vec<u8> {
         for m in members {
             body.extend_from_slice(&m.offset.to_le_bytes());
             body.extend_from_slice(&m.bytes.to_le_bytes());
-            body.push(u8::from(m.label.is_some()) | u8::from(m.sum.is_some()) << 1);
+            let flags = [m.label.is_some(), m.sum.is_some(), m.map.is_some(), m.linked.is_some()];
+            body.push(flags.iter().rev().fold(0, |all, &flag| all << 1 | u8::from(flag)));
             body.extend_from_slice(&m.label.unwrap_or(0).to_le_bytes());
             body.extend_from_slice(&m.sum.unwrap_or(0).to_le_bytes());
             text(&mut body, &m.name);
+            if let Some(map) = &m.map {
+                body.extend_from_slice(&map.bytes.to_le_bytes());
+                body.extend_from_slice(&(map.parts.len() as u32).to_le_bytes());
+                map.parts
+                    .iter()
+                    .flat_map(|&(at, bytes)| [at, bytes])
+                    .for_each(|n| body.extend_from_slice(&n.to_le_bytes()));
+            }
+            m.linked.iter().for_each(|at| body.extend_from_slice(&at.to_le_bytes()));
         }
     }
     let mut file = Vec::with_capacity(16 + body.len());
@@ -190,6 +200,14 @@ impl<'a> Cursor<'a> {
         let n = self.u32()?;
         std::str::from_utf8(self.take(n as usize)?).ok()
     }
+    /// Where the stored bytes of a sparse file belong.
+    fn map(&mut self, stored: u64) -> Option<Map> {
+        let (bytes, count) = (self.u64()?, self.u32()? as usize);
+        let mut numbers = Cursor(self.take(count.checked_mul(16)?)?);
+        let parts = (0..count).map(|_| Some((numbers.u64()?, numbers.u64()?))).collect::<Option<_>>()?;
+        let map = Map { bytes, parts };
+        map.check(stored).ok().map(|()| map)
+    }
     /// A list of members of a shard of so many bytes.
     fn members(&mut self, shard_bytes: u64) -> Option<Vec<Member>> {
         let count = self.u32()? as usize;
@@ -202,11 +220,13 @@ impl<'a> Cursor<'a> {
             let (label, sum) = (self.u64()? as i64, self.u32()?);
             let name = self.text()?.to_owned();
             offset.checked_add(bytes).filter(|&end| end <= shard_bytes)?;
-            if flags > 3 {
+            if flags > 15 {
                 return None;
             }
             let (label, sum) = ((flags & 1 != 0).then_some(label), (flags & 2 != 0).then_some(sum));
-            members.push(Member { name, offset, bytes, label, sum });
+            let map = if flags & 4 != 0 { Some(self.map(bytes)?) } else { None };
+            let linked = if flags & 8 != 0 { Some(self.u64()?) } else { None };
+            members.push(Member { name, offset, bytes, label, sum, map, linked });
         }
         Some(members)
     }

@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::catalog::{Catalog, Shard, key, rest};
+use super::catalog::{Catalog, Ignored, Shard, key, rest};
 use super::groups;
 use super::tar::{Member, ShardIndex, twice};
 use crate::error::{Error, Result};
+use crate::types::SampleId;
 
 /// What follows the key's dot in the name of a member that holds a class number, where `fields` names no other.
 const LABEL: &str = "cls";
@@ -19,6 +20,7 @@ const LABEL: &str = "cls";
 pub(super) fn assemble(catalog: &mut Catalog, mut shards: Vec<(Shard, ShardIndex)>, fields: &[String]) -> Result<()> {
     if !fields.is_empty() {
         catalog.members = Some(groups::assemble(catalog, shards, fields)?);
+        tell(catalog);
         return Ok(());
     }
     shards.iter_mut().try_for_each(|(shard, index)| join(shard, index))?;
@@ -65,6 +67,15 @@ pub(super) fn assemble(catalog: &mut Catalog, mut shards: Vec<(Shard, ShardIndex
                     )));
                 }
             };
+            if let Some(map) = &member.map {
+                if !map.is_bearable(member.bytes) {
+                    return Err(Error::sample(format!(
+                        "{} in {} is a sparse file of {} bytes of which {} are stored, too few to be believed: write the archive without --sparse",
+                        member.name, shard.path, map.bytes, member.bytes
+                    )));
+                }
+                catalog.sparse.insert(catalog.places.len() as SampleId, map.clone());
+            }
             catalog.push(&member.name, number, member.offset, member.bytes)?;
             catalog.labels.push(label);
             catalog.sums.extend(member.sum);
@@ -76,7 +87,20 @@ pub(super) fn assemble(catalog: &mut Catalog, mut shards: Vec<(Shard, ShardIndex
         // Some shards were indexed with checksums once; nobody asks for them now.
         catalog.sums = Vec::new();
     }
+    tell(catalog);
     Ok(())
+}
+
+/// Says once what was left out though it may be a sample.
+fn tell(catalog: &Catalog) {
+    let Ignored { links, escaping, .. } = catalog.ignored;
+    if links + escaping > 0 {
+        tracing::warn!(
+            "{} members of {} are left out ({links} links that lead to no file of their archive, {escaping} names with '..')",
+            links + escaping,
+            catalog.url
+        );
+    }
 }
 
 /// Gives every image the number in the `key.cls` of its key. What such a member without an image holds is nobody's

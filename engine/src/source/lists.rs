@@ -110,7 +110,7 @@ impl Lists {
     /// Whether samples of this catalog come in lists.
     fn serves(&self, catalog: &Catalog) -> bool {
         let proved = !catalog.sums.is_empty() || self.lister.by_name();
-        proved && catalog.members.is_none() && !self.refused.load(Ordering::Relaxed)
+        proved && catalog.members.is_none() && catalog.sparse.is_empty() && !self.refused.load(Ordering::Relaxed)
     }
 
     /// As [`Reader::along`](super::reader::Reader::along): in a list everybody comes along.

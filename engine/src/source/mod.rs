@@ -7,7 +7,7 @@
 //! ```text
 //! open.rs     a URL or path becomes a Source          pattern.rs      {0000..0146} and *
 //! options.rs  how it is opened and read               found.rs        what a name of this machine stands for
-//! folder.rs   a class-per-folder directory            tar.rs          one shard's members, by walking its headers
+//! folder.rs   a class-per-folder directory            tar/            one shard's members, by walking its headers
 //! catalog.rs  names, places, labels of all samples    label.rs        classes from folders or from .cls members
 //! groups.rs   samples of several members: key.jpg, key.txt, key.json     members.rs  where these lie
 //! pieces.rs   what such samples are made of     payload.rs  and what they are as bytes

@@ -10,7 +10,7 @@ use super::index_cache;
 use super::link::Worth;
 use super::pattern::{braces, has_wildcard, matches};
 use super::ranged::Ranged;
-use super::tar::{Member, ShardIndex, walk};
+use super::tar::{Map, Member, ShardIndex, walk};
 use super::tests::{archive, index, png, refusal};
 use crate::error::{Error, ErrorKind};
 
@@ -153,7 +153,17 @@ fn any_worth() -> impl Strategy<Value = Worth> {
 fn any_index() -> impl Strategy<Value = ShardIndex> {
     let member =
         ("[a-zé/]{0,12}", 0u64..1 << 19, 0u64..1 << 19, prop::option::of(any::<i64>()), prop::option::of(any::<u32>()))
-            .prop_map(|(name, offset, bytes, label, sum)| Member { name, offset, bytes, label, sum });
+            .prop_map(|(name, offset, bytes, label, sum)| {
+                let map =
+                    (bytes % 5 == 1).then(|| Map { bytes: 2 * bytes, parts: vec![(3, 1), (4 + bytes, bytes - 1)] });
+                Member {
+                    label,
+                    sum,
+                    map,
+                    linked: (bytes % 3 == 0).then_some(offset),
+                    ..Member::new(name, offset, bytes)
+                }
+            });
     let members = || prop::collection::vec(member.clone(), 0..20);
     (members(), members(), members(), any::<(u64, u64, u64)>()).prop_map(
         |(members, others, labels, (links, escaping, ignored))| {

@@ -9,7 +9,10 @@ from typing import Any
 from ._errors import SettingsError, UsageError
 
 #: Element types that travel in batches. NumPy has no bfloat16.
-DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+DTYPES = (
+    "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
+    "float64", "complex64", "complex128",
+)
 
 
 def torch_loaded() -> Any | None:
@@ -106,7 +109,8 @@ def span(tensor: Any) -> ctypes.Array[ctypes.c_ubyte]:
 def as_bytes(value: Any) -> Any:
     """The elements of a C-contiguous array or CPU tensor as an object with the buffer protocol."""
     if is_tensor(value):
-        return span(value.detach().contiguous())
+        # A conjugate, and its imaginary part, may be but marked as what they are.
+        return span(value.detach().resolve_conj().resolve_neg().contiguous())
     numpy = require_numpy("an array")
     return memoryview(numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8))
 

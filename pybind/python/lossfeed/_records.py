@@ -20,7 +20,8 @@ SUFFIXES = (".npy", ".npz", ".safetensors")
 #: safetensors' names for the dtypes that travel.
 _SAFE = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
-    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+    "U16": "uint16", "U32": "uint32", "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32",
+    "F64": "float64", "C64": "complex64",
 }
 #: The longest head of a safetensors file: what its own readers take.
 _HEAD_MAX = 100_000_000

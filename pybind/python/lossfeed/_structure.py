@@ -29,8 +29,8 @@ Convert = Callable[[Any, str, tuple[int, ...]], Any]
 
 #: Bytes of an element.
 BYTES = {
-    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
-    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "uint64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
 }
 #: What a leaf is given as that travels as the signed type of its size: int64 in batches, as both libraries compute with.
 WIDENED = {"uint16": 0xFFFF, "uint32": 0xFFFF_FFFF}

@@ -58,6 +58,8 @@ impl<'a> Bmp<'a> {
             (long(18)? as i32, long(22)? as i32, short(28)?, long(30)?, long(46)?)
         };
         let after = FILE_HEADER + header as usize;
+        // Where pixels lie that the header names no place for: behind the table of colours, or the masks.
+        let mut behind = after;
         let masks = || Ok::<_, Error>([long(54)?, long(58)?, long(62)?]);
         let colors = match (bits, kind) {
             (1 | 4 | 8, 0) => {
@@ -65,6 +67,7 @@ impl<'a> Bmp<'a> {
                 let most = 1usize << bits;
                 let count = if used == 0 { most } else { most.min(used as usize) };
                 let table = encoded.get(after..).and_then(|rest| rest.get(..count * size)).ok_or_else(cut)?;
+                behind += size * if used == 0 { most } else { used as usize };
                 // Blue, green, red, and in newer files a byte more.
                 let color = |entry: &[u8]| entry.first_chunk::<3>().map_or([0; 3], |&[b, g, r]| [r, g, b]);
                 Colors::Palette(Palette::new(table.chunks_exact(size).map(color)))
@@ -73,7 +76,15 @@ impl<'a> Bmp<'a> {
             (16, 0) => Colors::Masks([0x7c00, 0x03e0, 0x001f]),
             (32, 0) => Colors::Masks([0x00ff_0000, 0x0000_ff00, 0x0000_00ff]),
             // OS/2 uses the number for another coding.
-            (16 | 32, 3 | 6) if header != 64 => Colors::Masks(masks()?),
+            (16 | 32, 3 | 6) if header != 64 => {
+                if header == 40 {
+                    behind += if kind == 3 { 12 } else { 16 };
+                }
+                match masks()? {
+                    [0, 0, 0] if bits == 32 => Colors::Masks([0x00ff_0000, 0x0000_ff00, 0x0000_00ff]),
+                    masks => Colors::Masks(masks),
+                }
+            }
             _ => {
                 return Err(not_read(FORMAT.name, encoded)
                     .because(format!("{bits} bits a pixel, compression {kind}: only uncompressed ones are read")));
@@ -84,6 +95,12 @@ impl<'a> Bmp<'a> {
         {
             return Err(broken(FORMAT.name, encoded).because("the bits of a colour do not lie together"));
         }
+        // Some programs leave it 0, or name the table of colours.
+        let start = match start {
+            0 => behind,
+            start if start == after && bits <= 8 => behind,
+            start => start,
+        };
         let color = if let Colors::Palette(palette) = &colors { palette.color() } else { true };
         let head = Head { height: height.unsigned_abs() as usize, width: width.max(0) as usize, color };
         Ok(Self { encoded, start, bits: bits.into(), top_first: height < 0, colors, head })

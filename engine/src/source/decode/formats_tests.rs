@@ -203,6 +203,80 @@ fn kinds_that_are_not_read_are_refused_with_their_reason() {
     refusal(decoder(&masks, ImageMode::Auto, None), ErrorKind::Sample, &["bits of a colour do not lie together"]);
 }
 
+/// A little-endian TIFF of 4 × 2 grays of 8 bits, uncompressed in one strip but for what `tags` say.
+fn tiff(strip: &[u8], tags: &[(u16, u32)]) -> Vec<u8> {
+    let mut all = std::collections::BTreeMap::from([
+        (256u16, 4u32),
+        (257, 2),
+        (258, 8),
+        (259, 1),
+        (262, 1),
+        (273, 8),
+        (277, 1),
+        (278, 2),
+        (279, strip.len() as u32),
+    ]);
+    all.extend(tags.iter().copied());
+    let mut file =
+        [&b"II*\0"[..], &(8 + strip.len() as u32).to_le_bytes(), strip, &(all.len() as u16).to_le_bytes()].concat();
+    for (tag, value) in all {
+        file.extend([tag.to_le_bytes(), 4u16.to_le_bytes()].concat());
+        file.extend([1, value].map(u32::to_le_bytes).concat());
+    }
+    file.extend([0; 4]);
+    file
+}
+
+#[test]
+fn tiffs_that_are_not_read_are_told_by_name() {
+    let strip = [7; 64];
+    let refused: [(&[(u16, u32)], &str); 15] = [
+        (&[(259, 7)], "coded by JPEG"),
+        (&[(259, 3)], "CCITT group 3"),
+        (&[(259, 50_000)], "Zstandard"),
+        (&[(259, 65_000)], "no name here (65000)"),
+        (&[(262, 3)], "numbers of a palette"),
+        (&[(262, 6), (277, 3)], "YCbCr"),
+        (&[(262, 8), (277, 3)], "Lab"),
+        (&[(262, 2), (277, 2)], "2 samples and 3 colours"),
+        (&[(277, 3)], "3 samples and 1 colours"),
+        (&[(258, 12)], "samples have 12 bits"),
+        (&[(258, 32), (339, 3)], "samples have 32 bits"),
+        (&[(259, 5), (317, 3)], "predictor 3"),
+        (&[(259, 8), (258, 4), (317, 2)], "predictor 2"),
+        (&[(262, 5), (277, 5), (338, 1)], "inks are multiplied"),
+        (&[(259, 4)], "4 samples of 8 bits a row are coded by CCITT group 4"),
+    ];
+    for (tags, why) in refused {
+        let file = tiff(&strip, tags);
+        refusal(decoder(&file, ImageMode::Auto, None), ErrorKind::Sample, &[why, "of a kind that is not read"]);
+    }
+    let broken: [(&[(u16, u32)], &str); 6] = [
+        (&[(322, 1 << 20), (323, 1 << 20), (324, 8), (325, 64)], "become more than"),
+        (&[(322, 0), (323, 16), (324, 8), (325, 64)], "tiles have no pixels"),
+        (&[(278, 1)], "names too few strips or tiles"),
+        (&[(273, 1 << 30)], "lies beyond the file"),
+        (&[(259, 8), (279, 1 << 30)], "ends beyond the file"),
+        (&[(259, 5)], "too few bytes or makes no sense"),
+    ];
+    for (tags, why) in broken {
+        let file = tiff(&strip, tags);
+        refusal(decoder(&file, ImageMode::Auto, None), ErrorKind::Sample, &[why, "corrupt or truncated"]);
+    }
+}
+
+/// What libtiff wrote before 1991, and what writers may leave out.
+#[test]
+fn tiffs_of_odd_writers_are_read() {
+    let pixels: Vec<u8> = (0..8).collect();
+    let of = |file: &[u8]| decode(&decoder(file, ImageMode::Auto, None).unwrap(), file).unwrap();
+    let old = weezl::encode::Encoder::new(weezl::BitOrder::Lsb, 8).encode(&pixels).unwrap();
+    assert_eq!(of(&tiff(&old, &[(259, 5)])), pixels);
+    for tag in [(278, u32::MAX), (278, 0), (279, 0), (317, 2), (274, 0), (284, 2)] {
+        assert_eq!(of(&tiff(&pixels, &[tag])), pixels, "{tag:?}");
+    }
+}
+
 #[test]
 fn formats_are_told_by_content_and_files_by_their_endings() {
     let folder: std::path::PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "tests", "golden", "images"].iter().collect();

@@ -3,7 +3,7 @@
 //! What the frame does not cover has its transparent colour, or the first one, as in Pillow. An image is gray if all of
 //! its colours are.
 
-use ::gif::{ColorOutput, DecodeOptions, Decoder, DecodingError, MemoryLimit};
+use ::gif::{ColorOutput, DecodeOptions, Decoder, DecodingError, Frame, MemoryLimit};
 use std::num::NonZeroU64;
 
 use super::pixels::Palette;
@@ -25,6 +25,8 @@ struct Gif<'a> {
     background: u8,
     /// Left, top, width and height of the frame.
     frame: [usize; 4],
+    /// Its rows are stored in four passes.
+    interlaced: bool,
     head: Head,
 }
 
@@ -34,14 +36,19 @@ impl<'a> Gif<'a> {
         options.set_color_output(ColorOutput::Indexed);
         options.set_memory_limit(NonZeroU64::new(MAX_PIXELS as u64).map_or(MemoryLimit::Unlimited, MemoryLimit::Bytes));
         let mut decoder = options.read_info(encoded).map_err(|e| failed(encoded, e))?;
-        let first = decoder.next_frame_info().map_err(|e| failed(encoded, e))?;
-        let (frame, background) = match first {
-            Some(first) => (
-                [first.left, first.top, first.width, first.height].map(usize::from),
-                first.transparent.unwrap_or_default(),
-            ),
-            None => ([0; 4], 0),
+        let shape = |frame: &Frame<'_>| {
+            let sides = [frame.left, frame.top, frame.width, frame.height].map(usize::from);
+            (sides, frame.transparent.unwrap_or_default(), frame.interlaced)
         };
+        let first = match decoder.next_frame_info() {
+            Ok(first) => first.map(shape),
+            Err(e) => {
+                // A frame without a table of colours is refused once its header was read; its pixels come all the same.
+                let first = decoder.current_frame_info().filter(|first| first.width > 0 && decoder.palette().is_err());
+                Some(shape(first.ok_or_else(|| failed(encoded, e))?))
+            }
+        };
+        let (frame, background, interlaced) = first.unwrap_or_default();
         let [left, top, width, height] = frame;
         if width == 0 || height == 0 {
             return Err(Error::sample(format!(
@@ -49,7 +56,8 @@ impl<'a> Gif<'a> {
                 encoded.len()
             )));
         }
-        let colors = decoder.palette().map_err(|e| failed(encoded, e))?;
+        // Without a table of colours numbers are grays, as in Pillow.
+        let colors = decoder.palette().unwrap_or_default();
         let palette = Palette::new(colors.as_chunks::<3>().0.iter().copied());
         // A frame that is larger than the screen makes it larger, as in Pillow.
         let head = Head {
@@ -57,7 +65,7 @@ impl<'a> Gif<'a> {
             width: usize::from(decoder.width()).max(left + width),
             color: palette.color(),
         };
-        Ok(Self { encoded, decoder, palette, background, frame, head })
+        Ok(Self { encoded, decoder, palette, background, frame, interlaced, head })
     }
 }
 
@@ -69,15 +77,19 @@ impl Image for Gif<'_> {
     fn write(&mut self, channels: usize, out: &mut [u8], spare: &mut Vec<u8>) -> Result<()> {
         let [left, top, width, height] = self.frame;
         spare.resize(width * height, 0);
-        self.decoder.read_into_buffer(spare).map_err(|e| failed(self.encoded, e))?;
-        if [width, height] == [self.head.width, self.head.height] {
+        // In one go and as it is stored: row by row the decoder takes some rows for the end.
+        if !self.decoder.fill_buffer(spare).map_err(|e| failed(self.encoded, e))? {
+            return Err(broken(FORMAT.name, self.encoded).because("it has too few pixels"));
+        }
+        if [width, height] == [self.head.width, self.head.height] && !self.interlaced {
             self.palette.put(spare.iter().copied(), channels, out);
             return Ok(());
         }
         self.palette.put(std::iter::repeat(self.background), channels, out);
-        let rows = out.chunks_exact_mut(self.head.width * channels).skip(top);
+        let passes: &[(usize, usize)] = if self.interlaced { &[(0, 8), (4, 8), (2, 4), (1, 2)] } else { &[(0, 1)] };
+        let rows = passes.iter().flat_map(|&(first, step)| (first..height).step_by(step));
         for (indices, row) in spare.chunks_exact(width).zip(rows) {
-            let covered = row.get_mut(left * channels..).unwrap_or_default();
+            let covered = out.get_mut(((top + row) * self.head.width + left) * channels..).unwrap_or_default();
             self.palette.put(indices.iter().copied(), channels, covered);
         }
         Ok(())

@@ -1,12 +1,12 @@
 //! Encoded images to pixels: u8, height × width × channels, straight into the caller's buffer.
 //!
-//! Each format is one file: `jpeg.rs`, `png.rs`, `webp.rs`, `tiff.rs`, `bmp.rs`, `gif.rs`, `pnm.rs`. `formats.rs` lists
+//! Each format is one file or folder: `jpeg.rs`, `png.rs`, `webp.rs`, `tiff/`, `bmp.rs`, `gif.rs`, `pnm.rs`. `formats.rs` lists
 //! them and tells them apart by content, `pixels.rs` makes the channels that were asked for (decision 41).
 //!
-//! What is *not* done, as in Pillow and torchvision by default: EXIF orientation, colour profiles and gamma are
-//! ignored; alpha is dropped, whatever lies behind it; 16-bit samples keep their high byte; of several frames or pages
-//! the first is taken. Pixels equal Pillow's exactly, JPEG's too (decision 57). Lossy WebP comes from another decoder
-//! than libwebp; `formats_tests.rs` says by how many levels it may differ.
+//! What is *not* done, as in Pillow and torchvision by default: EXIF orientation (but for TIFF's), colour profiles and
+//! gamma are ignored; alpha is dropped, whatever lies behind it; 16-bit samples keep their high byte; of several frames
+//! or pages the first is taken. Pixels equal Pillow's exactly, JPEG's too (decision 57). Lossy WebP comes from another
+//! decoder than libwebp; `formats_tests.rs` says by how many levels it may differ.
 //!
 //! A JPEG without its end marker is truncated and refused, as Pillow does; so is one whose blocks end early *with* an
 //! end marker, of which libjpeg would make up the rest. Sound JPEGs that are not read are refused by what they are.

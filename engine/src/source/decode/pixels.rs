@@ -20,10 +20,6 @@ impl Layout {
             Self::Rgba => 4,
         }
     }
-
-    pub(super) fn color(self) -> bool {
-        matches!(self, Self::Rgb | Self::Rgba)
-    }
 }
 
 /// Writes pixels of a layout as `channels` (1 or 3) bytes each.
@@ -63,13 +59,21 @@ fn luma(color: [u8; 3]) -> u8 {
     ((19595 * r + 38470 * g + 7471 * b + 0x8000) >> 16) as u8
 }
 
-/// A table of colours. An index that the file names no colour for is the gray of its number, as in Pillow.
+/// A table of colours. An index that the file names no colour for is black; but where all colours are the grays of their
+/// numbers there is no table, and it is the gray of its number: as in Pillow.
 pub(super) struct Palette(Box<[[u8; 3]; 256]>);
 
 impl Palette {
     pub(super) fn new(colors: impl Iterator<Item = [u8; 3]>) -> Self {
-        let mut table: Box<[[u8; 3]; 256]> = Box::new(std::array::from_fn(|index| [index as u8; 3]));
-        table.iter_mut().zip(colors).for_each(|(entry, color)| *entry = color);
+        let mut table = Box::new([[0; 3]; 256]);
+        let mut named = 0;
+        for (entry, color) in table.iter_mut().zip(colors) {
+            *entry = color;
+            named += 1;
+        }
+        if (0..named).all(|index| table[index] == [index as u8; 3]) {
+            *table = std::array::from_fn(|index| [index as u8; 3]);
+        }
         Self(table)
     }
 

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::pages::{self, Checked};
-use super::schema::{Column, optional_elements};
+use super::schema::Column;
 use super::units::Unit;
 
 /// A row's value: its bytes, and how many elements they are where that differs from row to row.
@@ -145,10 +145,13 @@ fn rows<T: DataType>(
                 each((!own.is_empty()).then_some(Cell { bytes, length }));
                 continue;
             }
-            // A list without elements has one level, below those of elements.
-            let missing = optional_elements(&column.descr)
-                && defined.get(first_level..level).is_some_and(|levels| levels.contains(&(most - 1)));
-            each((!missing).then_some(Cell { bytes, length: Some(own.len() as u64) }));
+            // A list without elements has one level, a null a lower one, and an element that is null one between.
+            let levels = defined.get(first_level..level).unwrap_or_default();
+            if levels.is_empty() {
+                return Err(general("its pages have fewer rows than they say"));
+            }
+            let whole = levels.iter().all(|&level| level == most || level == column.empty);
+            each(whole.then_some(Cell { bytes, length: Some(own.len() as u64) }));
         }
         found += records;
     }

@@ -39,7 +39,8 @@ use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
 
 /// The units of one column, in the order of rows.
 struct Stored {
-    column: Column,
+    /// As each file has it.
+    columns: Vec<Column>,
     units: Vec<Unit>,
     /// The first row of each.
     starts: Vec<SampleId>,
@@ -81,26 +82,32 @@ impl<R: Reader> Parquet<R> {
                 catalog.url
             )));
         }
-        if let Some(other) = looked.iter().find(|file| !file.schema.alike(&schema)) {
-            return Err(Error::settings(format!(
-                "{} has other columns than {}: open them apart, or name columns of both with fields=",
-                other.shard.path, first.shard.path
-            )));
+        for file in &looked {
+            if let Some(difference) = schema.difference(&file.schema) {
+                return Err(Error::settings(format!(
+                    "{} has other columns than {}: {difference}; open them apart, or name columns of both with fields=",
+                    file.shard.path, first.shard.path
+                )));
+            }
         }
         schema.classes = schema::classes(looked.iter().map(|file| (file.shard.path.as_str(), &file.schema)))?;
         let mut columns = Vec::with_capacity(schema.kept.len());
-        for (at, column) in schema.kept.iter().enumerate() {
+        for Column { name, .. } in &schema.kept {
             let first = catalog.places.len() as SampleId;
-            let (mut units, mut starts, mut row) = (Vec::new(), Vec::new(), 0);
+            let mut stored = Stored { columns: Vec::new(), units: Vec::new(), starts: Vec::new(), first };
+            let mut row = 0;
             for (shard, file) in (0u32..).zip(&looked) {
-                for unit in file.units.get(at).into_iter().flatten() {
-                    catalog.push(&format!("{} of row {row} on", column.name), shard, unit.offset, unit.bytes)?;
-                    units.push(*unit);
-                    starts.push(row);
+                let same = file.schema.kept.iter().zip(&file.units).find(|(column, _)| column.name == *name);
+                let (column, units) = same.ok_or_else(|| Error::internal("a column that is not there"))?;
+                stored.columns.push(column.clone());
+                for unit in units {
+                    catalog.push(&format!("{name} of row {row} on"), shard, unit.offset, unit.bytes)?;
+                    stored.units.push(*unit);
+                    stored.starts.push(row);
                     row += unit.rows;
                 }
             }
-            columns.push(Stored { column: column.clone(), units, starts, first });
+            columns.push(stored);
         }
         let (mut files, mut labels, mut row) = (Vec::new(), Vec::new(), 0);
         for file in looked {
@@ -156,14 +163,17 @@ impl<R: Reader> Parquet<R> {
     }
 
     fn cells(&self, wanted: &Wanted, read: &[u8]) -> Result<Vec<Option<Cell>>> {
-        let column = self.columns.get(wanted.column).ok_or_else(|| Error::internal("a column that is not there"))?;
-        let unit = column.units.get(wanted.unit).ok_or_else(|| Error::internal("rows that are not there"))?;
+        let gone = || Error::internal("a column that is not there");
+        let stored = self.columns.get(wanted.column).ok_or_else(gone)?;
+        let unit = stored.units.get(wanted.unit).ok_or_else(gone)?;
+        let place = self.catalog.place(self.place(wanted)).ok_or_else(gone)?;
+        let column = stored.columns.get(place.shard as usize).ok_or_else(gone)?;
         let rows: Vec<u32> = wanted.rows.iter().map(|&(row, _)| row).collect();
-        let cells = decode::cells(&column.column, unit, Bytes::copy_from_slice(read), &rows).map_err(|why| {
-            Error::sample(format!("column {} cannot be decoded: {why}; make the file again", column.column.name))
+        let cells = decode::cells(column, unit, Bytes::copy_from_slice(read), &rows).map_err(|why| {
+            Error::sample(format!("column {} cannot be decoded: {why}; make the file again", column.name))
         })?;
         if cells.len() != rows.len() {
-            return Err(Error::sample(format!("column {} has fewer rows than its file says", column.column.name)));
+            return Err(Error::sample(format!("column {} has fewer rows than its file says", column.name)));
         }
         Ok(cells)
     }
@@ -171,8 +181,7 @@ impl<R: Reader> Parquet<R> {
     /// Makes a payload of a row's cells, in the order of the columns.
     fn payload(&self, cells: &[Option<Cell>], into: &mut Vec<u8>) -> Result<()> {
         let mut parts = Vec::with_capacity(cells.len());
-        for (column, cell) in self.columns.iter().zip(cells) {
-            let name = &column.column.name;
+        for (Column { name, .. }, cell) in self.schema.kept.iter().zip(cells) {
             let cell = cell.as_ref().ok_or_else(|| {
                 Error::sample(format!(
                     "its {name} is null: leave such rows out, or choose on_error=\"skip\" or \"substitute\""

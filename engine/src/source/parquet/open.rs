@@ -3,6 +3,7 @@
 use std::io::{Read, Seek};
 use std::sync::Arc;
 
+use parquet::basic::Compression;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::schema::{Column, Schema};
@@ -38,7 +39,14 @@ pub(in crate::source) fn look<F: Read + Seek + Send>(file: F, shard: Shard, fiel
 
 fn look_at<F: Read + Seek + Send>(file: F, shard: Shard, fields: &[String]) -> Result<Looked> {
     let file = Arc::new(Far::new(file, shard.bytes));
-    let broken = |e: parquet::errors::ParquetError| unreadable(&shard.path, &e.to_string());
+    let unread = |why: &str| match units::is_encrypted(&file) {
+        true => Error::unreadable(format!(
+            "{}: encrypted Parquet is not read: write it without encryption, or name columns that are not encrypted with fields=",
+            shard.path
+        )),
+        false => unreadable(&shard.path, why),
+    };
+    let broken = |e: parquet::errors::ParquetError| unread(&e.to_string());
     let metadata = units::metadata(&file).map_err(broken)?;
     let rows: u64 = metadata
         .row_groups()
@@ -47,13 +55,24 @@ fn look_at<F: Read + Seek + Send>(file: F, shard: Shard, fields: &[String]) -> R
         .fold(0, u64::saturating_add);
     pages::check_rows(rows, shard.bytes).map_err(broken)?;
     let schema = Schema::of(metadata.file_metadata(), fields, &shard.path)?;
+    for column in schema.kept.iter().chain(&schema.label) {
+        let mut codecs =
+            metadata.row_groups().iter().filter_map(|group| Some(group.columns().get(column.leaf)?.compression()));
+        if let Some(codec) = codecs.find(|codec| matches!(codec, Compression::BROTLI(_) | Compression::LZO)) {
+            let codec = if codec == Compression::LZO { "LZO" } else { "Brotli" };
+            return Err(Error::unreadable(format!(
+                "{}: column {:?} is compressed by {codec}, which is not read: write it with Zstandard, Snappy or gzip, or name other columns with fields=",
+                shard.path, column.name
+            )));
+        }
+    }
     let units_of = |column: &Column| units::units(&file, &metadata, column.leaf).map_err(broken);
     let units = schema.kept.iter().map(units_of).collect::<Result<Vec<_>>>()?;
     let mut labels = Vec::new();
     if let Some(column) = &schema.label {
         for unit in units_of(column)? {
             let read = file.range(unit.offset, unit.bytes).map_err(broken)?;
-            let found = decode::labels(column, &unit, read).map_err(|e| unreadable(&shard.path, &e))?;
+            let found = decode::labels(column, &unit, read).map_err(|e| unread(&e))?;
             for label in found {
                 labels.push(label.ok_or_else(|| {
                     Error::sample(format!(

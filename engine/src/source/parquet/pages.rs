@@ -207,7 +207,19 @@ impl Thrift<'_> {
     }
 }
 
-/// Pages whose lists of lengths are as long as their header says: a decoder makes room for as many as they say.
+/// Whether a file's description names the algorithm that encrypts it or some of its columns: its field 8.
+pub(super) fn names_encryption(description: &[u8]) -> bool {
+    let mut named = false;
+    let mut thrift = Thrift(description);
+    thrift.fields(0, &mut |thrift, id, is| {
+        named |= id == 8;
+        thrift.skip(is, 1)
+    });
+    named
+}
+
+/// Pages whose lists of lengths are as long as their header says: a decoder makes room for as many as they say. Those
+/// without a value are passed over: some writers leave one, which decoders of lists take for the end.
 pub(super) struct Checked<R> {
     pages: R,
     levels: [i16; 2],
@@ -281,6 +293,7 @@ impl Thrift<'_> {
 
 impl<R: PageReader> PageReader for Checked<R> {
     fn get_next_page(&mut self) -> Parsed<Option<Page>> {
+        self.peek_next_page()?;
         let page = self.pages.get_next_page()?;
         if page.as_ref().is_some_and(|page| self.check(page).is_none()) {
             return Err(broken("a page has other lengths of its values than it has values"));
@@ -288,12 +301,17 @@ impl<R: PageReader> PageReader for Checked<R> {
         Ok(page)
     }
     fn peek_next_page(&mut self) -> Parsed<Option<PageMetadata>> {
+        let empty = |page: &PageMetadata| !page.is_dict && (page.num_levels == Some(0) || page.num_rows == Some(0));
+        while self.pages.peek_next_page()?.is_some_and(|page| empty(&page)) {
+            self.pages.skip_next_page()?;
+        }
         self.pages.peek_next_page()
     }
     fn skip_next_page(&mut self) -> Parsed<()> {
         self.pages.skip_next_page()
     }
     fn at_record_boundary(&mut self) -> Parsed<bool> {
+        self.peek_next_page()?;
         self.pages.at_record_boundary()
     }
 }

@@ -5,7 +5,7 @@
 
 use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
 use parquet::file::metadata::FileMetaData;
-use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor};
+use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor, Type};
 use serde::Deserialize;
 use std::collections::HashMap;
 
@@ -27,6 +27,8 @@ pub(super) struct Column {
     /// Among the file's leaves.
     pub(super) leaf: usize,
     pub(super) descr: ColumnDescPtr,
+    /// Definition level of a list without elements: one below it is null.
+    pub(super) empty: i16,
 }
 
 /// What samples are made of.
@@ -75,10 +77,10 @@ impl Schema {
     pub(super) fn of(file: &FileMetaData, fields: &[String], what: &str) -> Result<Self> {
         let described = described(file);
         let leaves: Vec<(usize, ColumnDescPtr)> = file.schema_descr().columns().iter().cloned().enumerate().collect();
-        let names: Vec<&str> =
-            file.schema_descr().root_schema().get_fields().iter().map(|field| field.name()).collect();
+        let root = file.schema_descr().root_schema();
+        let names: Vec<&str> = root.get_fields().iter().map(|field| field.name()).collect();
         let columns: Vec<(&str, Option<Column>)> =
-            names.iter().map(|&name| (name, column(name, &leaves, &described))).collect();
+            names.iter().map(|&name| (name, column(name, &leaves, root, &described))).collect();
         let known = || {
             let known: Vec<&str> =
                 columns.iter().filter(|(_, column)| column.is_some()).map(|(name, _)| *name).collect();
@@ -140,13 +142,27 @@ impl Schema {
         Ok(Self { kept, label, pieces, classes })
     }
 
-    /// Whether another file's columns are these.
-    pub(super) fn alike(&self, other: &Self) -> bool {
-        let types = |schema: &Self| -> Vec<_> {
-            let columns = schema.kept.iter().chain(&schema.label);
-            columns.map(|c| (c.name.clone(), c.kind, c.leaf, levels(&c.descr), c.descr.physical_type())).collect()
-        };
-        self.pieces == other.pieces && types(self) == types(other)
+    /// How another file's columns are not these. Their order, and whether they have nulls, make no difference.
+    pub(super) fn difference(&self, other: &Self) -> Option<String> {
+        let find = |name: &str, of: &Self| of.pieces.iter().find(|piece| piece.name == name).map(|piece| piece.kind);
+        for Piece { name, kind } in &self.pieces {
+            match find(name, other) {
+                Some(found) if found == *kind => {}
+                Some(found) => {
+                    return Some(format!("column {name:?} is {} there and {} here", said(found), said(*kind)));
+                }
+                None => return Some(format!("column {name:?} is not there")),
+            }
+        }
+        let more = other.pieces.iter().find(|piece| find(&piece.name, self).is_none())?;
+        Some(format!("column {:?} is there alone", more.name))
+    }
+}
+
+fn said(kind: PieceKind) -> String {
+    match kind.dtype() {
+        Some(dtype) => format!("{} ({})", kind.name(), dtype.name()),
+        None => kind.name().to_owned(),
     }
 }
 
@@ -172,10 +188,6 @@ pub(super) fn classes<'a>(files: impl IntoIterator<Item = (&'a str, &'a Schema)>
     )))
 }
 
-fn levels(descr: &ColumnDescriptor) -> (i16, i16) {
-    (descr.max_def_level(), descr.max_rep_level())
-}
-
 fn of_kind(columns: &[Column], kind: PieceKind) -> Vec<usize> {
     (0..columns.len()).filter(|&at| columns[at].kind == kind).collect()
 }
@@ -195,7 +207,7 @@ fn label(columns: &[Column], described: &Info) -> Option<usize> {
 }
 
 /// What the column `name` becomes; `None` for a type that no batch has.
-fn column(name: &str, leaves: &[(usize, ColumnDescPtr)], described: &Info) -> Option<Column> {
+fn column(name: &str, leaves: &[(usize, ColumnDescPtr)], root: &Type, described: &Info) -> Option<Column> {
     let own: Vec<&(usize, ColumnDescPtr)> =
         leaves.iter().filter(|(_, leaf)| leaf.path().parts().first().is_some_and(|first| first == name)).collect();
     let feature = described.feature(name).map(|feature| feature.is);
@@ -215,7 +227,8 @@ fn column(name: &str, leaves: &[(usize, ColumnDescPtr)], described: &Info) -> Op
             (if feature.is_none_or(|f| f == "Image") { PieceKind::Picture } else { PieceKind::Bytes }, *bytes)
         }
     };
-    Some(Column { name: name.to_owned(), kind, leaf: *leaf, descr: descr.clone() })
+    let empty = empty_level(root, descr.path().parts());
+    Some(Column { name: name.to_owned(), kind, leaf: *leaf, descr: descr.clone(), empty })
 }
 
 fn names_picture(name: &str) -> bool {
@@ -251,8 +264,20 @@ fn number(leaf: &ColumnDescriptor) -> Option<Dtype> {
     }
 }
 
-/// Whether elements of a list may be missing.
-pub(super) fn optional_elements(descr: &ColumnDescriptor) -> bool {
-    descr.self_type().get_basic_info().has_repetition()
-        && descr.self_type().get_basic_info().repetition() == Repetition::OPTIONAL
+/// Definition level of a list without elements, for the leaf at the end of `path`.
+fn empty_level(root: &Type, path: &[String]) -> i16 {
+    let (mut level, mut at) = (0, root);
+    for name in path {
+        let Some(next) = at.get_fields().iter().find(|field| field.name() == name) else { break };
+        match Some(next.get_basic_info()).filter(|info| info.has_repetition()).map(|info| info.repetition()) {
+            Some(Repetition::REPEATED) => break,
+            Some(Repetition::OPTIONAL) => level += 1,
+            _ => {}
+        }
+        if next.is_primitive() {
+            break;
+        }
+        at = next;
+    }
+    level
 }
