@@ -51,7 +51,7 @@ FIRST: tuple[Step, ...] = (
         Check("scores", 75, "correct", ("scores", "repeat"), truth=True, double=True),
         Check("gradients", 75, "correct", ("gradients", "opinfo"), truth=True, double=True),
         Check("edges", 75, "correct", ("edges", "images"), truth=True, double=True),
-        Check("mail", 40, "correct", ("mail",), truth=True),
+        Check("mail", 40, "correct", ("mail",), truth=True, double=True),
         # Fills the caches of torch.compile for the checks of cost.
         Check("warm", 60, "timing", ("warm",), needs=("gpu",), aid=True),
     ),
@@ -59,12 +59,12 @@ FIRST: tuple[Step, ...] = (
     (Check("forward", 22, "timing", ("bandwidth", "forward"), double=True),),
     (Check("sweep", 15, "own_tests", ("sweep",), needs=("gpu", "kernels")),),
     (Check("backward", 35, "timing", ("backward",), double=True),),
-    (Check("small", 18, "timing", ("small", "graph", "host")),),
+    (Check("small", 18, "timing", ("small", "graph", "host"), double=True),),
     (Check("step", 14, "timing", ("step",), double=True),),
     (Check("copy", 18, "staging", ("copy",), double=True),),
     (Check("overlap", 18, "staging", ("overlap",), double=True),),
     (Check("paths", 25, "staging", ("paths",), double=True),),
-    (Check("train", 70, "training", arguments=("--seeds", "1", "--epochs", "6")),),
+    (Check("train", 70, "training", arguments=("--seeds", "1", "--epochs", "6"), double=True),),
     (Check("ncu", 30, "dram", needs=("ncu",)),),
     (Check("memcheck", 45, "own_tests", ("memcheck",), truth=True, needs=("gpu", "kernels", "compute-sanitizer")),),
 )
@@ -72,9 +72,9 @@ FIRST: tuple[Step, ...] = (
 REST: tuple[Step, ...] = (
     (SMOKE,),
     (Check("racecheck", 35, "own_tests", ("racecheck",), truth=True, needs=("gpu", "kernels", "compute-sanitizer")),),
-    (Check("pictures", 15, "staging", ("pictures",)),),
+    (Check("pictures", 15, "staging", ("pictures",), double=True),),
     (Check("loaders", 25, "staging", ("loaders",)),),
-    (Check("seeds", 60, "training", arguments=("--seeds", "1", "--epochs", "4", "--first-seed", "1")),),
+    (Check("seeds", 60, "training", arguments=("--seeds", "1", "--epochs", "4", "--first-seed", "1"), double=True),),
 )
 LISTS = {"first": FIRST, "rest": REST}
 ALL: dict[str, Check] = {check.name: check for steps in LISTS.values() for step in steps for check in step}
