@@ -89,7 +89,12 @@ def test_sound_files_that_decoders_trip_over(tmp_path, said):
 
 @pytest.mark.parametrize(
     ("factors", "adobe"),
-    [([(1, 1)] * 4, 2), ([(2, 2), (1, 1), (1, 1), (2, 2)], 2), ([(2, 1), (1, 1), (1, 1), (1, 1)], 0), ([(1, 1), (1, 2), (2, 1), (1, 1)], None)],
+    [
+        ([(1, 1)] * 4, 2),
+        ([(2, 2), (1, 1), (1, 1), (2, 2)], 2),
+        ([(2, 1), (1, 1), (1, 1), (1, 1)], 0),
+        ([(1, 1), (1, 2), (2, 1), (1, 1)], None),
+    ],
 )
 def test_four_components(tmp_path, factors, adobe):
     raw, _ = jpegs.jpeg(3, components=4, width=SIZE[0], height=SIZE[1], factors=factors, adobe=adobe, loud=1)

@@ -88,12 +88,14 @@ fn not_read(encoded: &[u8], reason: &str) -> Error {
 
 fn failed(encoded: &[u8], e: JpegError) -> Error {
     let bytes = encoded.len();
+    let damaged = || Error::sample(format!("the JPEG of {bytes} bytes is damaged: copy it again or remove it"));
     match e {
         JpegError::UnexpectedEof => Error::sample(format!(
             "the JPEG of {bytes} bytes is truncated (its data ends before its last row): copy it again or remove it"
         )),
         JpegError::Unsupported(reason) => not_read(encoded, &reason),
         JpegError::LimitExceeded { .. } => not_read(encoded, &e.to_string()),
-        _ => Error::sample(format!("the JPEG of {bytes} bytes is damaged: copy it again or remove it")).because(e),
+        JpegError::CorruptData(reason) => damaged().because(reason),
+        e => damaged().because(e),
     }
 }
