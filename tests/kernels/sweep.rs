@@ -52,7 +52,7 @@ impl Pass {
     fn instructions(self, dtype: Dtype) -> [f64; 3] {
         let wide = dtype == Dtype::F32;
         match self {
-            Pass::Loss => [if wide { 5.69 } else { 5.41 }, 8.0, 300.0],
+            Pass::Loss => [if wide { 5.81 } else { 5.47 }, 8.0, 300.0],
             Pass::Score => [if wide { 8.81 } else { 8.47 }, 11.0, 330.0],
             Pass::Backward => {
                 let every = 1.3 * if wide { 4.69 } else { 5.31 };

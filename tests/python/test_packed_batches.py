@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import lossfeed as lf
+from lossfeed._columns import Columns, per_document
 from lossfeed._packed import Packed, runs
 
 N, V, LENGTH = 24, 7, 12
@@ -327,3 +328,9 @@ def test_packed_pairs_and_targets_a_sample_are_as_ever():
         logits = torch.randn(6, 3)
         torch.testing.assert_close(made.cross_entropy(logits, batch, weighted=False), F.cross_entropy(logits, y))
     assert made.stats()["scores_total"] == len(batch)
+
+
+def test_columns_that_nobody_measured_are_none_of_the_samples_either():
+    measured = Columns(torch.tensor([1.0, 2.0, 3.0]), correct=torch.zeros(3, dtype=torch.uint8))
+    samples = per_document(torch, measured, torch.tensor([0, 0, 1]), 2, "mean")
+    assert (samples.loss.tolist(), samples.grad_norm, samples.entropy) == ([1.5, 3.0], None, None)

@@ -94,7 +94,8 @@ def row_losses(
         settings = ignore_index, label_smoothing, overwrite, home, reduction
         term, rest, correct, count = _rows.RowLosses.apply(rows, labels, weight, *settings)
     share, loss, _, _, *norms = rest.detach().unbind()
-    return Terms(term, share, Columns(loss, *(norms or (None, None)), correct, count))
+    grad_norm, entropy = norms or (None, None)
+    return Terms(term, share, Columns(loss, grad_norm, entropy, correct, count))
 
 
 def reduced(terms: torch.Tensor, share: torch.Tensor, reduction: str, shape: tuple[int, ...]) -> torch.Tensor:
