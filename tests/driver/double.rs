@@ -279,7 +279,7 @@ impl Double {
         path: CopyPath,
         to: u64,
         after: u64,
-    ) -> CopyEvent {
+    ) -> Result<CopyEvent> {
         let row_bytes = slot.layout().data_row_bytes();
         let rows = slot.in_place().unwrap().iter();
         // SAFETY: none for the bytes' values, which is the point; the memory lives as long as the engine, which the
@@ -298,7 +298,6 @@ impl Double {
                 _ => queue.copy_batch(&rows),
             })
         }
-        .unwrap()
     }
     /// The calling thread has the device's context current from now on, as torch's threads do; or none again.
     pub(crate) fn hold_context(&self, hold: bool) {

@@ -304,9 +304,11 @@ fn addresses_of_the_host_given_to_a_device_that_does_not_read_them_show() {
             batch = take(&engine, iteration).unwrap();
         }
         double.set("host_addresses", 0);
-        let event = double.bring_unowned(&engine, &batch.slot, path, place, consumer);
-        let _ = event.wait();
-        assert!(event.is_done().is_err(), "{path:?}: the context is lost");
+        // A copy of the same batch may be refused already: the first was faster.
+        if let Ok(event) = double.bring_unowned(&engine, &batch.slot, path, place, consumer) {
+            let _ = event.wait();
+            assert!(event.is_done().is_err(), "{path:?}: the context is lost");
+        }
         assert!(double.violations().contains(call), "{path:?}: {}", double.violations());
         double.set("lost", 0);
         double.set("host_addresses", 1);
@@ -339,7 +341,7 @@ fn samples_let_go_of_before_they_were_read_show() {
             .iter()
             .map(|(row, _)| (row, pattern(batch.ticket.ids[row]).to_vec()))
             .collect();
-        let event = double.bring_unowned(&engine, &batch.slot, path, place, consumer);
+        let event = double.bring_unowned(&engine, &batch.slot, path, place, consumer).unwrap();
         drop(batch);
         for _ in 0..2 {
             let iteration = engine.start_epoch().unwrap();
