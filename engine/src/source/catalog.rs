@@ -216,6 +216,15 @@ pub(super) fn is_image(name: &str) -> bool {
     is_ending(extension)
 }
 
+/// Whether a name says that it is a Parquet file.
+pub(super) fn is_parquet(name: &str) -> bool {
+    name.ends_with(".parquet")
+}
+
+pub(super) fn is_shard(name: &str) -> bool {
+    name.ends_with(".tar") || is_parquet(name)
+}
+
 /// Files nobody means as samples: dot files, among them the `._x.jpg` that macOS writes beside `x.jpg`.
 pub(super) fn is_hidden(name: &str) -> bool {
     file_name(name).starts_with('.')

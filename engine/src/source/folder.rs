@@ -15,9 +15,8 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use super::Stop;
-use super::catalog::{Catalog, is_hidden, is_image};
+use super::catalog::{Catalog, is_hidden, is_image, is_parquet, is_shard};
 use super::decode::endings_said;
-use super::found::{is_parquet, is_shard};
 use super::identity::Stamp;
 use super::local::{failed, settled};
 use crate::error::{Error, Result, printable};

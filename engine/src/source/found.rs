@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::catalog::{is_parquet, is_shard};
 use super::folder::{self, Contents};
 use super::{Stop, local, pattern};
 use crate::error::{Error, Result, printable};
@@ -72,10 +73,6 @@ pub(super) fn shards_among<S: AsRef<str>>(files: &[S]) -> Vec<&str> {
     files.iter().map(AsRef::as_ref).filter(|f| is_shard(f)).collect()
 }
 
-pub(super) fn is_shard(name: &str) -> bool {
-    name.ends_with(".tar") || is_parquet(name)
-}
-
 /// A shard that cannot be reached is many samples, so it is not left out.
 ///
 /// # Errors
@@ -87,11 +84,6 @@ fn none_left_out(folder: &Path, listed: &Contents, wanted: impl Fn(&str) -> bool
             Err(Error::unreadable(format!("{} in {} {}", printable(&entry.name), folder.display(), entry.why.said())))
         }
     }
-}
-
-/// Whether a name says that it is a Parquet file.
-pub(super) fn is_parquet(name: &str) -> bool {
-    name.ends_with(".parquet")
 }
 
 /// Whether shards are Parquet files.

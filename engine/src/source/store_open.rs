@@ -210,7 +210,7 @@ fn prefix(
     if names.is_empty() {
         if let Some((class, _)) = catalog.classes.iter().zip(&images).find(|(_, images)| **images == 0) {
             let of_class = |name: &&(String, _)| name.0.split_once('/').is_some_and(|(folder, _)| folder == class);
-            let shard = listed.iter().filter(of_class).find(|(name, _)| found::is_shard(name));
+            let shard = listed.iter().filter(of_class).find(|(name, _)| super::catalog::is_shard(name));
             return Err(folder::empty_class(class, &url, shard.map(|(name, _)| name.as_str())));
         }
         return files(store, catalog, key.clone(), options);

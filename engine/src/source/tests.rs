@@ -364,9 +364,9 @@ fn an_index_of_another_version_is_not_believed() {
     assert_eq!((index.members.len(), index.others.len()), (3, 1));
     let mut kept = index_cache::encode("key", &index);
     assert_eq!(index_cache::decode(&kept, "key", 1 << 20).as_ref(), Some(&index));
-    assert_eq!(kept[8..12], 5u32.to_le_bytes());
-    kept[8] = 4;
-    assert_eq!(index_cache::decode(&kept, "key", 1 << 20), None, "written when a label was one of its key alone");
+    assert_eq!(kept[8..12], 6u32.to_le_bytes());
+    kept[8] = 5;
+    assert_eq!(index_cache::decode(&kept, "key", 1 << 20), None, "written when links and sparse files were left out");
 }
 
 #[test]

@@ -155,7 +155,7 @@ fn any_index() -> impl Strategy<Value = ShardIndex> {
         ("[a-zé/]{0,12}", 0u64..1 << 19, 0u64..1 << 19, prop::option::of(any::<i64>()), prop::option::of(any::<u32>()))
             .prop_map(|(name, offset, bytes, label, sum)| {
                 let map =
-                    (bytes % 5 == 1).then(|| Map { bytes: 2 * bytes, parts: vec![(3, 1), (4 + bytes, bytes - 1)] });
+                    (bytes % 5 == 1).then(|| Map { bytes: 2 * bytes + 4, parts: vec![(3, 1), (4 + bytes, bytes - 1)] });
                 Member {
                     label,
                     sum,

@@ -72,6 +72,7 @@ fn the_ptx_keeps_the_digits_of_losses_whatever_its_special_functions_are_off_by(
 fn the_ptx_smooths_weights_and_means_as_the_definition() {
     on_ptx("none", |machine| {
         checks::terms(machine, &REDUCED);
+        checks::losses_alone(machine, &REDUCED);
         mean_checks::means(machine, &REDUCED);
         mean_checks::backward_of_a_mean(machine, &REDUCED);
     });

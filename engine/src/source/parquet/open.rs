@@ -39,7 +39,7 @@ pub(in crate::source) fn look<F: Read + Seek + Send>(file: F, shard: Shard, fiel
 
 fn look_at<F: Read + Seek + Send>(file: F, shard: Shard, fields: &[String]) -> Result<Looked> {
     let file = Arc::new(Far::new(file, shard.bytes));
-    let unread = |why: &str| match units::is_encrypted(&file) {
+    let unread = |why: &str| match pages::is_encrypted(&file) {
         true => Error::unreadable(format!(
             "{}: encrypted Parquet is not read: write it without encryption, or name columns that are not encrypted with fields=",
             shard.path

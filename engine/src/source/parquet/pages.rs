@@ -1,6 +1,7 @@
 //! Pages looked at before room is made for them. Their headers say how many bytes and values they become; a kilobyte can
 //! say billions. So what they say is held against what is stored: [`FREE_BYTES`], and [`BYTES_OF_ONE`] for each byte.
 
+use std::io::{Read, Seek};
 use std::mem::size_of;
 
 use parquet::basic::{Encoding, Type as Physical};
@@ -9,7 +10,7 @@ use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 use parquet::schema::types::ColumnDescriptor;
 
-use super::units::{Parsed, Unit, broken};
+use super::units::{Far, Parsed, Unit, broken};
 
 /// What the pages of one read may take in memory, however few bytes they have.
 const FREE_BYTES: u64 = 64 << 20;
@@ -207,8 +208,22 @@ impl Thrift<'_> {
     }
 }
 
+/// Whether a file that cannot be read says that it is encrypted, as a whole or some columns of it.
+pub(super) fn is_encrypted<F: Read + Seek + Send>(file: &Far<F>) -> bool {
+    let end = file.bytes.checked_sub(8).and_then(|start| Some((start, file.range(start, 8).ok()?)));
+    let Some((start, end)) = end else { return false };
+    let (length, magic) = end.split_at(4);
+    let length = length.try_into().map_or(0, u32::from_le_bytes).into();
+    let description = || start.checked_sub(length).and_then(|from| file.range(from, length).ok());
+    match magic {
+        b"PARE" => true,
+        b"PAR1" => description().is_some_and(|description| names_encryption(&description)),
+        _ => false,
+    }
+}
+
 /// Whether a file's description names the algorithm that encrypts it or some of its columns: its field 8.
-pub(super) fn names_encryption(description: &[u8]) -> bool {
+fn names_encryption(description: &[u8]) -> bool {
     let mut named = false;
     let mut thrift = Thrift(description);
     thrift.fields(0, &mut |thrift, id, is| {

@@ -18,8 +18,6 @@ use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::pages;
-
 /// Rows of one column that are read together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unit {
@@ -49,7 +47,7 @@ pub(super) fn broken(what: &str) -> ParquetError {
 /// A file as the Parquet library reads it.
 pub(super) struct Far<F> {
     file: Arc<Mutex<F>>,
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Where the last header was asked for: the library's page reader tells no offsets.
     asked: AtomicU64,
 }
@@ -115,20 +113,6 @@ pub(super) fn metadata<F: Read + Seek + Send>(file: &Far<F>) -> Parsed<ParquetMe
         .with_offset_index_policy(PageIndexPolicy::Optional)
         .with_metadata_options(Some(options))
         .parse_and_finish(file)
-}
-
-/// Whether a file that cannot be read says that it is encrypted, as a whole or some columns of it.
-pub(super) fn is_encrypted<F: Read + Seek + Send>(file: &Far<F>) -> bool {
-    let end = file.bytes.checked_sub(8).and_then(|start| Some((start, file.range(start, 8).ok()?)));
-    let Some((start, end)) = end else { return false };
-    let (length, magic) = end.split_at(4);
-    let length = length.try_into().map_or(0, u32::from_le_bytes).into();
-    let description = || start.checked_sub(length).and_then(|from| file.range(from, length).ok());
-    match magic {
-        b"PARE" => true,
-        b"PAR1" => description().is_some_and(|description| pages::names_encryption(&description)),
-        _ => false,
-    }
 }
 
 /// What is read of the column `leaf`, in the order of rows, row group after row group.

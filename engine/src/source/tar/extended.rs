@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::headers::{invalid, unsupported};
+use super::fields::{invalid, unsupported};
 use super::sparse::Map;
 
 /// What the records say of the next member.

@@ -4,6 +4,7 @@
 use std::io::{self, Read, Seek, SeekFrom};
 
 use super::extended::Extended;
+use super::fields::{invalid, number, unsupported, until_zero};
 use super::fill;
 use super::sparse::{Map, structs};
 
@@ -48,15 +49,6 @@ pub(super) struct Headers<R> {
     global: Extended,
 }
 
-pub(super) fn invalid(why: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, why.into())
-}
-
-/// What is sound and not read.
-pub(super) fn unsupported(what: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, what.into())
-}
-
 impl<R: Read + Seek> Headers<R> {
     pub(super) fn new(reader: R) -> Self {
         Self { reader, next: 0, left: 0, global: Extended::default() }
@@ -98,11 +90,15 @@ impl<R: Read + Seek> Headers<R> {
     /// The next member; `None` at the archive's end.
     pub(super) fn next(&mut self) -> io::Result<Option<Entry>> {
         self.left = HEADER_BYTES_MAX;
+        let first = self.next;
         let mut extended = self.global.clone();
         let mut long: [Option<Vec<u8>>; 2] = [None, None];
         loop {
             let header = self.next;
-            let Some(block) = self.block(header)? else { return Ok(None) };
+            let Some(block) = self.block(header)? else {
+                let why = || invalid("a header with a name or records is followed by no member");
+                return if header == first { Ok(None) } else { Err(why()) };
+            };
             if !has_its_sum(&block) {
                 return Err(invalid("its checksum does not hold"));
             }
@@ -216,24 +212,6 @@ impl<R: Read + Seek> Headers<R> {
 /// Bytes of a header, from `start` on.
 fn field(block: &[u8], start: usize, bytes: usize) -> &[u8] {
     block.get(start..start + bytes).unwrap_or_default()
-}
-
-fn until_zero(text: &[u8]) -> &[u8] {
-    text.split(|&byte| byte == 0).next().unwrap_or_default()
-}
-
-/// A number in octal digits, or in bytes where the first has its highest bit set; nothing is 0.
-pub(super) fn number(field: &[u8]) -> Option<u64> {
-    match field.split_first() {
-        Some((&first, rest)) if first & 0x80 != 0 => {
-            let add = |sum: u64, &byte: &u8| sum.checked_mul(256)?.checked_add(byte.into());
-            rest.iter().try_fold(u64::from(first & 0x7f), add)
-        }
-        _ => {
-            let text = std::str::from_utf8(until_zero(field)).ok()?.trim();
-            if text.is_empty() { Some(0) } else { u64::from_str_radix(text, 8).ok() }
-        }
-    }
 }
 
 /// Old programs took bytes for signed numbers.

@@ -4,6 +4,7 @@
 //! file's size; and no header may make the walk hold more than a megabyte.
 
 mod extended;
+mod fields;
 mod headers;
 mod links;
 mod sparse;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::headers::{invalid, number};
+use super::fields::{invalid, number};
 use crate::types::SIZE_UNKNOWN;
 
 /// What a sparse file may become in memory, however few of its bytes are stored, and for each of those.
