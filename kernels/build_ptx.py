@@ -14,7 +14,7 @@ compiler is needed. Two releases, each for a reason:
 * 12.9 makes the machine code, because 12.0 knows no GPU after 9.0. Drivers load the machine code of every release of
   their own major version and of older ones, so 525 and later load this; 13.0's would want 580.
 
-Images are stored compressed, by one version of zstd from PyPI: the same image is the same file, whoever builds it.
+Images are stored compressed, by one version of zstd from PyPI: the same image is the same file on every machine.
 """
 
 import argparse
@@ -168,7 +168,7 @@ def build(directory: Path) -> None:
 
 
 def store(images: dict[str, bytes], zstd: ModuleType) -> None:
-    """Writes prebuilt/ anew."""
+    """Replaces what is in prebuilt/."""
     PREBUILT.mkdir(exist_ok=True)
     for old in PREBUILT.iterdir():
         old.unlink()

@@ -11,7 +11,8 @@ from common import Report
 IGNORE = -100
 #: (relative to 1 + |expected|) of values that are computed in float32, or in float64.
 NARROW, WIDE = 3e-5, 1e-11
-#: Norm of a gradient's error over the gradient's norm, row by row: the rounding of 16-bit types, the arithmetic of others.
+#: Norm of a gradient's error over the gradient's norm, row by row: the rounding of 16-bit types, the arithmetic of
+#: others.
 ROW_BOUND = {torch.bfloat16: 2**-8, torch.float16: 2**-10, torch.float32: 1e-5, torch.float64: 1e-11}
 #: Error of the terms whose difference a gradient is, as a share of them.
 TERMS_BOUND = {torch.float64: 1e-14}

@@ -22,7 +22,7 @@ SCHEMA_VERSION = 3
 ARCHIVE_BYTES = 16 << 20
 #: A log longer than this keeps its beginning and its end.
 LOG_BYTES = 1 << 20
-#: The lent machine's reply carries the last 12,000 characters.
+#: Where a GPU is far away, the last 12,000 characters may be all that comes back.
 TABLE_CHARACTERS = 9_000
 RECORDS = Path(__file__).resolve().parents[1] / "record"
 

@@ -57,7 +57,7 @@ class Suite:
         begun = time.monotonic() - max(0.0, time.time() - options.started)
         self.deadline = begun + (options.within or (900 if self.dry else plan.DEADLINES_S[options.list]))
         self.scratch = Path(tempfile.mkdtemp(prefix="lossfeed-gpu-"))
-        # Not below $OUT: a lent machine brings few files back.
+        # Not below $OUT: only few files may come back from a machine far away.
         self.results = self.scratch / "results" if self.dry else ROOT / "dist" / "gpu" / "results"
         self.earlier = self.scratch / "state.json"
         if (kept := self.results / "state.json").exists():

@@ -229,8 +229,8 @@ pub(crate) fn probabilities(machine: &mut dyn Machine, shapes: &'static [Shape])
     }
 }
 
-/// Blocks that start in their natural order take the rows from the last to the first: an upstream gradient that becomes 0
-/// halfway leaves the first rows without one.
+/// Blocks that start in their natural order take the rows from the last to the first: an upstream gradient that becomes
+/// 0 halfway leaves the first rows without one.
 pub(crate) fn the_last_rows_come_first(machine: &mut dyn Machine) {
     let (rows, classes, dtype) = (8, 5000, Dtype::F32);
     let mut case = case_of(dtype, (rows, classes, 0, 0, 1), Flavour::Plain, 3);

@@ -100,8 +100,8 @@ impl Card {
     }
 }
 
-/// `step` with blocks of another size and rows in other pieces. `lent`: room for the pieces' sums, and zeroed tickets of
-/// rows.
+/// `step` with blocks of another size and rows in other pieces. `lent`: room for the pieces' sums, and zeroed tickets
+/// of rows.
 fn reshaped(step: &Step, classes: usize, threads: u32, pieces: usize, lent: [u64; 2]) -> Step {
     let mut step = step.clone();
     let piece = classes.div_ceil(pieces).next_multiple_of(64);

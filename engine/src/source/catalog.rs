@@ -216,7 +216,7 @@ pub(super) fn is_image(name: &str) -> bool {
     is_ending(extension)
 }
 
-/// Whether a name says that it is a Parquet file.
+/// True for names of Parquet files.
 pub(super) fn is_parquet(name: &str) -> bool {
     name.ends_with(".parquet")
 }

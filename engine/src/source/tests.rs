@@ -431,3 +431,22 @@ fn a_cached_index_is_used_and_a_changed_shard_is_walked_again() {
     fs::write(&shard, archive(&[("c/a.png", &image), ("c/b.png", &image)])).unwrap();
     assert_eq!(names(), ["s.tar/c/a.png", "s.tar/c/b.png"]);
 }
+
+/// Each would add its numbers to those of the one before, and every member would be a sparse file.
+#[test]
+fn global_records_make_no_sparse_files() {
+    let mut made = ::tar::Builder::new(Vec::new());
+    let records = b"26 GNU.sparse.numbytes=10\n";
+    for _ in 0..2 {
+        let mut header = ::tar::Header::new_ustar();
+        header.set_entry_type(::tar::EntryType::XGlobalHeader);
+        header.set_size(records.len() as u64);
+        header.set_cksum();
+        made.append(&header, &records[..]).unwrap();
+    }
+    let mut header = ::tar::Header::new_ustar();
+    header.set_size(3);
+    made.append_data(&mut header, "c/a.png", &b"abc"[..]).unwrap();
+    let found = index(&made.into_inner().unwrap()).unwrap();
+    assert_eq!((found.members.len(), found.members[0].bytes, &found.members[0].map), (1, 3, &None));
+}

@@ -27,7 +27,7 @@ _loaded: dict[int, _native.CudaKernels | None] = {}
 
 
 class Home(NamedTuple):
-    """Where a launch mails its scores, on whose account, and whether anybody looks at more of them than the losses."""
+    """Where a launch mails its scores, on whose account, and whether the losses alone are needed."""
 
     mail: int
     tag: int
@@ -36,7 +36,7 @@ class Home(NamedTuple):
 
 
 NOWHERE = Home(0, 0, 0)
-#: Likewise, of a launch of whose scores nobody looks at more than the losses.
+#: No mail, and the losses alone are needed.
 UNSEEN = Home(0, 0, 0, True)
 
 
@@ -274,7 +274,7 @@ def mail_sequences(native: _native.CudaKernels, columns: Columns, samples: int, 
     length, device = loss.numel() // samples, loss.device
     with on(device):
         outputs = torch.empty((5, samples), dtype=loss.dtype, device=device)
-        # A column that nobody measured is none of the sample's either.
+        # A column that was not measured is none of the sample's either.
         norms = {} if grad_norm is None else {"grad_norm": grad_norm, "mean_grad_norm": outputs[3]}
         entropies = {} if entropy is None else {"entropy": entropy, "mean_entropy": outputs[4]}
         counts = torch.empty(samples, dtype=torch.int32, device=device)

@@ -17,7 +17,7 @@ class Forward(NamedTuple):
     """``(R,)``: each row's loss with class weight and smoothing, 0 where ignored; or one number, with a reduction."""
     rest: torch.Tensor
     """``(6, R)``: share (what the row adds to the denominator of a mean), loss, max, log_sum, grad_norm, entropy; on
-    CUDA ``(4, R)``, without the last two, where nobody looks at them."""
+    CUDA ``(4, R)``, without the last two, where the losses suffice."""
     correct: torch.Tensor
     """uint8 ``(R,)``; 255 where ignored."""
     rank_count: torch.Tensor | None = None

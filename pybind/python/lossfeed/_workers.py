@@ -250,8 +250,8 @@ class Reading:
 _iterators: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-# Registered after multiprocessing's own, so that it comes first: that one ends processes in a way that torch takes for a
-# death, and waits for them as long as they like.
+# Registered after multiprocessing's own, so that it comes first: that one ends processes in a way that torch takes for
+# a death, and waits for them as long as they like.
 @atexit.register
 def _at_exit() -> None:
     for made in list(_iterators):

@@ -123,8 +123,8 @@ const SPECIAL: &[(&str, u64, i64)] = &[
     ("rcp.approx.ftz.f64 %fd1, 0d4008000000000000", 0x3fd5_5555_0000_0000, 1 << 32),
 ];
 
-/// The register that a statement writes, the type and bits of what is stored of it. (A predicate beside a shuffle's value
-/// is not looked at.)
+/// The register that a statement writes, the type and bits of what is stored of it. (A predicate beside a shuffle's
+/// value is not looked at.)
 fn written(statement: &str) -> (&'static str, &'static str, u32) {
     let kinds = [("%r1", "u32", 32), ("%rs1", "u16", 16), ("%rd1", "u64", 64), ("%f1", "f32", 32), ("%fd1", "f64", 64)];
     kinds.into_iter().find(|(register, _, _)| statement.contains(register)).unwrap_or(("%p1", "u32", 32))

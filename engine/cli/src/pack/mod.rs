@@ -1,7 +1,8 @@
 //! `lossfeed pack`: a dataset of images, or of samples with several parts, becomes tar shards of a good size, mixed.
 //!
 //! A store answers a request a sample for class folders, and one for many samples of a shard. What lies near each
-//! other there is then read together, so samples are mixed once, when they are packed: see `block` in `pybind/docs/samplers.md`.
+//! other there is then read together, so samples are mixed once, when they are packed: see `block` in
+//! `pybind/docs/samplers.md`.
 //!
 //! A shard gets its name when it is whole, and all are opened and compared with the source at the end. Images are
 //! copied byte by byte, never decoded.

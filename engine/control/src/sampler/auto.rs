@@ -1,8 +1,8 @@
 //! The sampler that is chosen from what a loader knows of its run.
 //!
-//! What was measured decides (`benches/record`, CIFAR-10, the tables in `benches/README.md`): with pictures that are shifted and
-//! mirrored anew for every delivery, a buffer that turns over did best at few fetches; without, what is used again is
-//! overfitted, and samples that hardly leave, drawn by their worth and their cost, did best.
+//! What was measured decides (`benches/record`, CIFAR-10, the tables in `benches/README.md`): with pictures that are
+//! shifted and mirrored anew for every delivery, a buffer that turns over did best at few fetches; without, what is
+//! used again is overfitted, and samples that hardly leave, drawn by their worth and their cost, did best.
 
 use serde::{Deserialize, Serialize};
 
@@ -81,7 +81,8 @@ pub enum Chosen {
 }
 
 /// What a fetch costs where nobody knows whether deliveries vary by chance. On CIFAR-10 it loses little in either case;
-/// `cost-aware`'s default lost 2.1 to 2.8 points where they do, and `replay` 1.6 to 2.4 where they do not (`benches/README.md`).
+/// `cost-aware`'s default lost 2.1 to 2.8 points where they do, and `replay` 1.6 to 2.4 where they do not
+/// (`benches/README.md`).
 pub const CAREFUL_KAPPA: f32 = 16.0;
 
 /// The part of the rows that may be fetched until something was seen.
@@ -122,8 +123,8 @@ impl Auto {
     }
 
     /// `uniform` without a cache, or with one that holds everything. Else `replay` if deliveries vary by chance,
-    /// `cost-aware` if they do not, and the same with [`CAREFUL_KAPPA`] if that is not known. The number of ranks decides
-    /// nothing, so that a run goes on with another one.
+    /// `cost-aware` if they do not, and the same with [`CAREFUL_KAPPA`] if that is not known. The number of ranks
+    /// decides nothing, so that a run goes on with another one.
     pub fn choose(&self, run: Circumstances) -> Chosen {
         if run.cache_bytes == 0 || run.dataset_bytes <= run.cache_bytes {
             return Chosen::Uniform;

@@ -350,7 +350,7 @@ impl Mapped {
             // SAFETY: `host` was just registered as mapped memory; the pointer is to a local.
             let mapped = unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut device, host, 0) }.result();
             if mapped.is_err() {
-                // SAFETY: just registered, nobody has it.
+                // SAFETY: just registered, and not handed out.
                 let _ = unsafe { sys::cuMemHostUnregister(host) };
             }
             mapped.map(|()| device)
@@ -358,7 +358,7 @@ impl Mapped {
         match (mapped, NonNull::new(host.cast::<u8>())) {
             (Ok(device), Some(host)) => Ok(Self { driver, host, device, len }),
             (mapped, _) => {
-                // SAFETY: the mapping just made, which is nobody's.
+                // SAFETY: the mapping just made, and not handed out.
                 let _ = unsafe { munmap(host, len) };
                 Err(mapped.err().unwrap_or_else(no_room))
             }
@@ -378,8 +378,8 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         let host = self.host.as_ptr().cast();
-        // SAFETY: registered in `new`, given back only here; the mailbox drops it only when no launch can still write to
-        // it.
+        // SAFETY: registered in `new`, given back only here; the mailbox drops it only when no launch can still write
+        // to it.
         let freed = self.driver.call("freeing score memory", || unsafe { sys::cuMemHostUnregister(host) }.result());
         // Else the device may still have it: the context is lost, or another process's.
         if freed.is_ok() {

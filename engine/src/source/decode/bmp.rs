@@ -86,8 +86,8 @@ impl<'a> Bmp<'a> {
                 }
             }
             _ => {
-                return Err(not_read(FORMAT.name, encoded)
-                    .because(format!("{bits} bits a pixel, compression {kind}: only uncompressed ones are read")));
+                let why = format!("it has {bits} bits a pixel, compression {kind}");
+                return Err(not_read(FORMAT.name, encoded, &why));
             }
         };
         if let Colors::Masks(masks) = colors

@@ -8,7 +8,7 @@ mod planes;
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, Decoder, JpegError, PixelFormat};
 
 use super::pixels::{Layout, convert};
-use super::{Format, Head, Image, Then};
+use super::{Format, Head, Image, Then, not_read};
 use crate::error::{Error, Result};
 use headers::Headers;
 
@@ -27,7 +27,7 @@ struct Jpeg<'a> {
 }
 
 fn open(encoded: &[u8], _channels: usize, then: Then<'_>) -> Result<()> {
-    let headers = Headers::read(encoded).map_err(|reason| not_read(encoded, &reason))?;
+    let headers = Headers::read(encoded).map_err(|reason| not_read(FORMAT.name, encoded, &reason))?;
     let Some(headers) = headers else {
         return Err(Error::sample(format!(
             "the JPEG of {} bytes is truncated (its headers end before its first scan): copy it again or remove it",
@@ -56,7 +56,7 @@ impl Image for Jpeg<'_> {
                 encoded.len()
             )));
         }
-        self.headers.check_scans(encoded).map_err(|reason| not_read(encoded, &reason))?;
+        self.headers.check_scans(encoded).map_err(|reason| not_read(FORMAT.name, encoded, &reason))?;
         let mut decoder = self.decoder.take().ok_or_else(|| Error::internal("a JPEG decoded twice"))?;
         let color = decoder.jpeg_color_space();
         if self.headers.needs_planes() {
@@ -78,14 +78,6 @@ impl Image for Jpeg<'_> {
     }
 }
 
-/// A sound JPEG of a kind that is not read.
-fn not_read(encoded: &[u8], reason: &str) -> Error {
-    Error::sample(format!(
-        "the JPEG of {} bytes is not read: {reason}: convert it, for example by Pillow's Image.open(…).save(\"….png\"), or remove it",
-        encoded.len()
-    ))
-}
-
 fn failed(encoded: &[u8], e: JpegError) -> Error {
     let bytes = encoded.len();
     let damaged = || Error::sample(format!("the JPEG of {bytes} bytes is damaged: copy it again or remove it"));
@@ -93,8 +85,8 @@ fn failed(encoded: &[u8], e: JpegError) -> Error {
         JpegError::UnexpectedEof => Error::sample(format!(
             "the JPEG of {bytes} bytes is truncated (its data ends before its last row): copy it again or remove it"
         )),
-        JpegError::Unsupported(reason) => not_read(encoded, &reason),
-        JpegError::LimitExceeded { .. } => not_read(encoded, &e.to_string()),
+        JpegError::Unsupported(reason) => not_read(FORMAT.name, encoded, &reason),
+        JpegError::LimitExceeded { .. } => not_read(FORMAT.name, encoded, &e.to_string()),
         JpegError::CorruptData(reason) => damaged().because(reason),
         e => damaged().because(e),
     }

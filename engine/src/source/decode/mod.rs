@@ -1,7 +1,8 @@
 //! Encoded images to pixels: u8, height × width × channels, straight into the caller's buffer.
 //!
-//! Each format is one file or folder: `jpeg.rs`, `png.rs`, `webp.rs`, `tiff/`, `bmp.rs`, `gif.rs`, `pnm.rs`. `formats.rs` lists
-//! them and tells them apart by content, `pixels.rs` makes the channels that were asked for (decision 41).
+//! Each format is one file or folder: `jpeg.rs`, `png.rs`, `webp.rs`, `tiff/`, `bmp.rs`, `gif.rs`, `pnm.rs`.
+//! `formats.rs` lists them and tells them apart by content, `pixels.rs` makes the channels that were asked for
+//! (decision 41).
 //!
 //! What is *not* done, as in Pillow and torchvision by default: EXIF orientation (but for TIFF's), colour profiles and
 //! gamma are ignored; alpha is dropped, whatever lies behind it; 16-bit samples keep their high byte; of several frames
@@ -338,10 +339,10 @@ fn broken(format: &str, encoded: &[u8]) -> Error {
     ))
 }
 
-/// An image of a kind that its format allows and nobody here reads.
-fn not_read(format: &str, encoded: &[u8]) -> Error {
+/// A sound image of a kind that no decoder here reads.
+fn not_read(format: &str, encoded: &[u8], reason: &str) -> Error {
     Error::sample(format!(
-        "the {format} of {} bytes is of a kind that is not read: save it anew, as PNG for example, or remove it",
+        "the {format} of {} bytes is not read: {reason}: convert it, for example by Pillow's Image.open(…).save(\"….png\"), or remove it",
         encoded.len()
     ))
 }

@@ -59,8 +59,8 @@ fn luma(color: [u8; 3]) -> u8 {
     ((19595 * r + 38470 * g + 7471 * b + 0x8000) >> 16) as u8
 }
 
-/// A table of colours. An index that the file names no colour for is black; but where all colours are the grays of their
-/// numbers there is no table, and it is the gray of its number: as in Pillow.
+/// A table of colours. An index that the file names no colour for is black; but where all colours are the grays of
+/// their numbers there is no table, and it is the gray of its number: as in Pillow.
 pub(super) struct Palette(Box<[[u8; 3]; 256]>);
 
 impl Palette {
@@ -97,4 +97,13 @@ impl Palette {
 pub(super) fn unpacked(row: &[u8], bits: usize) -> impl Iterator<Item = u8> + '_ {
     let mask = ((1u32 << bits) - 1) as u8;
     row.iter().flat_map(move |&byte| (1..=8 / bits).map(move |at| (byte >> (8 - at * bits)) & mask))
+}
+
+/// Ink to light without a colour profile, with Pillow's integers.
+pub(super) fn light(&[c, m, y, k]: &[u8; 4]) -> [u8; 3] {
+    let left = 255 - u32::from(k);
+    [c, m, y].map(|ink| {
+        let taken = u32::from(ink) * left + 128;
+        left.saturating_sub(((taken >> 8) + taken) >> 8) as u8
+    })
 }

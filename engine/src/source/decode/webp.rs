@@ -122,7 +122,7 @@ fn chunks(mut rest: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
 
 fn failed(encoded: &[u8], e: DecodingError) -> Error {
     match e {
-        DecodingError::UnsupportedFeature(_) => not_read(FORMAT.name, encoded).because(e),
+        DecodingError::UnsupportedFeature(_) => not_read(FORMAT.name, encoded, &e.to_string()),
         _ => broken(FORMAT.name, encoded).because(e),
     }
 }

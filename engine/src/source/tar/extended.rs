@@ -61,6 +61,11 @@ impl Extended {
         Ok(())
     }
 
+    /// Global records describe no sparse file: the numbers of several would add up without a bound.
+    pub(super) fn forget_sparse(&mut self) {
+        self.sparse = Sparse::default();
+    }
+
     pub(super) fn name(&self) -> Option<Vec<u8>> {
         self.sparse.name.clone().or_else(|| self.path.clone())
     }

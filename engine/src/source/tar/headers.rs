@@ -119,8 +119,10 @@ impl<R: Read + Seek> Headers<R> {
                     b'L' => long[0] = Some(until_zero(&text).to_vec()),
                     b'K' => long[1] = Some(until_zero(&text).to_vec()),
                     b'g' => {
-                        self.global.add(&text)?;
-                        extended.add(&text)?;
+                        for records in [&mut self.global, &mut extended] {
+                            records.add(&text)?;
+                            records.forget_sparse();
+                        }
                     }
                     _ => extended.add(&text)?,
                 }

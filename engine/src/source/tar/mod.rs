@@ -51,9 +51,7 @@ impl Member {
     pub(super) fn at(&self) -> u64 {
         self.linked.unwrap_or(self.offset)
     }
-}
 
-impl Member {
     /// The class number that it holds; `shard` names the archive in errors.
     ///
     /// # Errors

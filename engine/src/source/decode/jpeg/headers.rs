@@ -1,4 +1,5 @@
-//! What a JPEG's headers say, read before the decoder does: of what it cannot read, or reads otherwise than libjpeg-turbo.
+//! What a JPEG's headers say, read before the decoder does: of what it cannot read, or reads otherwise than
+//! libjpeg-turbo.
 
 use libjpeg_turbo_rs::common::tables::{
     AC_CHROMINANCE_BITS, AC_CHROMINANCE_VALUES, AC_LUMINANCE_BITS, AC_LUMINANCE_VALUES, DC_CHROMINANCE_BITS,
@@ -38,7 +39,7 @@ pub(super) struct Headers<'a> {
     interval: usize,
     /// The Huffman tables' segments with their markers, as offsets.
     tables: Vec<(usize, usize)>,
-    /// Of the first scan's header, after its marker.
+    /// Place of the first scan's header, after its marker.
     scan: usize,
 }
 
@@ -95,7 +96,7 @@ impl<'a> Headers<'a> {
     /// The file without its Huffman tables, where they are those that the decoder takes for missing ones and has built
     /// already: building them is two fifths of the work on an image of 32 × 32.
     pub(super) fn without_standard_tables(&self, encoded: &[u8]) -> Option<Vec<u8>> {
-        let plain = self.sequential && self.scan_components(encoded, self.scan) == Some(self.components.len());
+        let plain = self.sequential && scan_components(encoded, self.scan) == Some(self.components.len());
         if !plain || encoded.len() > COPIED_MAX || self.tables.is_empty() {
             return None;
         }
@@ -110,24 +111,20 @@ impl<'a> Headers<'a> {
         Some(kept)
     }
 
-    fn scan_components(&self, encoded: &[u8], scan: usize) -> Option<usize> {
-        encoded.get(scan + 2).map(|&count| count.into())
-    }
-
     /// Walks through the scans of a file that has several, or restart markers.
     ///
     /// # Errors
     /// The reason for not reading them.
     pub(super) fn check_scans(&self, encoded: &[u8]) -> Result<(), String> {
         let count = self.components.len();
-        if self.interval == 0 && self.sequential && self.scan_components(encoded, self.scan) == Some(count) {
+        if self.interval == 0 && self.sequential && scan_components(encoded, self.scan) == Some(count) {
             return Ok(());
         }
         let (mut scan, mut interval) = (self.scan, self.interval);
         // The bits that are still to come of each component's first coefficients.
         let mut missing = vec![[u8::MAX; SMOOTHED]; if self.sequential { 0 } else { count }];
         // What is not well-formed is left to the decoder.
-        while let (Some(header), Some(members)) = (segment(encoded, scan), self.scan_components(encoded, scan)) {
+        while let (Some(header), Some(members)) = (segment(encoded, scan), scan_components(encoded, scan)) {
             if self.sequential && members > 1 && members < count {
                 return Err(format!(
                     "it holds {count} colour components, {members} of them in one scan and the rest in others"
@@ -213,6 +210,11 @@ impl<'a> Headers<'a> {
             None => self.width.div_ceil(8 * widest) * self.height.div_ceil(8 * tallest),
         }
     }
+}
+
+/// The number of components in a scan.
+fn scan_components(encoded: &[u8], scan: usize) -> Option<usize> {
+    encoded.get(scan + 2).map(|&count| count.into())
 }
 
 fn check_frame(marker: u8, bits: u8, components: &[Component]) -> Result<(), String> {

@@ -3,7 +3,7 @@
 
 use libjpeg_turbo_rs::{ColorSpace, RawImage};
 
-use super::super::pixels::{put_colors, put_grays};
+use super::super::pixels::{light, put_colors, put_grays};
 use super::headers::{Component, across, down, largest};
 use crate::error::{Error, Result};
 
@@ -33,9 +33,9 @@ pub(super) fn write(
             ColorSpace::YCbCr => put_colors((0..width).map(|x| rgb_of_ycc(three(x))), channels, out),
             ColorSpace::Rgb => put_colors((0..width).map(three), channels, out),
             // YCCK: the light of a YCbCr is what ink is stored as.
-            ColorSpace::Cmyk => put_colors((0..width).map(|x| light(three(x), at(3, x))), channels, out),
+            ColorSpace::Cmyk => put_colors((0..width).map(|x| light_of(three(x), at(3, x))), channels, out),
             _ => put_colors(
-                (0..width).map(|x| light(rgb_of_ycc(three(x)).map(|value| 255 - value), at(3, x))),
+                (0..width).map(|x| light_of(rgb_of_ycc(three(x)).map(|value| 255 - value), at(3, x))),
                 channels,
                 out,
             ),
@@ -120,13 +120,9 @@ fn nearest(place: usize) -> (usize, usize) {
     (near, if place.is_multiple_of(2) { near.saturating_sub(1) } else { near + 1 })
 }
 
-/// Inks to light with Pillow's integers. They are stored as light, as Adobe's programs do and Pillow takes for granted.
-fn light(stored: [u8; 3], black: u8) -> [u8; 3] {
-    let left = u32::from(black);
-    stored.map(|light| {
-        let taken = u32::from(255 - light) * left + 128;
-        left.saturating_sub(((taken >> 8) + taken) >> 8) as u8
-    })
+/// Inks to light. They are stored inverted, as Adobe's programs do and Pillow takes for granted.
+fn light_of([c, m, y]: [u8; 3], k: u8) -> [u8; 3] {
+    light(&[c, m, y, k].map(|stored| 255 - stored))
 }
 
 /// YCbCr of JFIF with libjpeg's integers.

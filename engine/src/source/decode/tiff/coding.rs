@@ -19,7 +19,7 @@ pub(super) enum Coding {
 }
 
 impl Coding {
-    /// By the tag's value.
+    /// The coding that a tag's value stands for.
     ///
     /// # Errors
     /// The name of one that is not read.

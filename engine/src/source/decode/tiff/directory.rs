@@ -1,6 +1,6 @@
 //! The tags of a TIFF's first page, of the classic form and of BigTIFF, in either byte order.
 
-/// Where a tag's values lie.
+/// Place and form of a tag's values.
 struct Entry {
     tag: u64,
     /// Bytes of one value; 0 for types that are no whole numbers.

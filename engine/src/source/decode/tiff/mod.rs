@@ -1,8 +1,8 @@
 //! TIFF: the first page; gray, RGB and CMYK of whole numbers of up to 16 bits, in strips or tiles, uncompressed or
 //! coded by PackBits, LZW, Deflate or CCITT group 4.
 //!
-//! Read here and not by a library, because libraries deliver mirrored, inverted or premultiplied pixels for some of what
-//! the tags say and panic on others (decision 41). As in Pillow the picture is turned as its orientation says, and
+//! Read here and not by a library, because libraries deliver mirrored, inverted or premultiplied pixels for some of
+//! what the tags say and panic on others (decision 41). As in Pillow the picture is turned as its orientation says, and
 //! colours that were multiplied by their alpha are divided by it.
 //!
 //! What is refused with its reason: palettes, numbers of 32 bits or with a fraction, colour spaces such as Lab, and the
@@ -14,7 +14,7 @@ mod directory;
 use coding::{Coding, add_up};
 use directory::Directory;
 
-use super::pixels::{Layout, convert, put_colors, unpacked};
+use super::pixels::{Layout, convert, light, put_colors, unpacked};
 use super::{Format, Head, Image, broken, not_read};
 use crate::error::{Error, Result};
 
@@ -25,12 +25,12 @@ pub(super) const FORMAT: Format = Format {
     open: |encoded, _, then| then(&mut Tiff::open(encoded)?),
 };
 
-/// What strips or tiles may become, beside so many times the bytes of the pixels: tiles reach beyond the image, and small
-/// images have large ones.
+/// Most bytes of all strips or tiles together, beside [`TILES_SHARE`] times those of the pixels: tiles reach beyond the
+/// image, and small images have large ones.
 const TILE_BYTES: usize = 4 << 20;
 const TILES_SHARE: usize = 8;
 
-/// Samples of a pixel, as Pillow has them: colours and up to two that nobody says the meaning of.
+/// Most samples of a pixel, as in Pillow: colours and up to two others.
 const SAMPLES_MAX: usize = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,9 +57,10 @@ struct Tiff<'a> {
     colors: Colors,
     /// White is the sample 0.
     inverted: bool,
-    /// Of a sample.
+    /// Bits of a sample.
     bits: usize,
-    /// Of a pixel, in the order in which they are delivered; the last one is alpha if the colours are multiplied by it.
+    /// Samples of a pixel, in the order in which they are delivered; the last one is alpha if the colours are
+    /// multiplied by it.
     wanted: Vec<usize>,
     multiplied: bool,
     /// Samples of a pixel that lie together: one where each has a plane of its own.
@@ -82,7 +83,7 @@ struct Tiff<'a> {
 impl<'a> Tiff<'a> {
     fn open(encoded: &'a [u8]) -> Result<Self> {
         let cut = || broken(FORMAT.name, encoded).because("its tags end beyond the file");
-        let refused = |why: String| not_read(FORMAT.name, encoded).because(why);
+        let refused = |why: String| not_read(FORMAT.name, encoded, &why);
         let tags = Directory::read(encoded).ok_or_else(cut)?;
         let value = |tag, or| tags.value(tag, or).ok_or_else(cut);
         let values = |tag| tags.values(tag).ok_or_else(cut);
@@ -311,7 +312,7 @@ impl Image for Tiff<'_> {
             (Colors::Gray, true) => convert(Layout::GrayAlpha, spare, channels, into),
             (Colors::Rgb, false) => convert(Layout::Rgb, spare, channels, into),
             (Colors::Rgb, true) => convert(Layout::Rgba, spare, channels, into),
-            (Colors::Cmyk, _) => put_colors(spare.as_chunks::<4>().0.iter().map(rgb_of), channels, into),
+            (Colors::Cmyk, _) => put_colors(spare.as_chunks::<4>().0.iter().map(light), channels, into),
         }
         if turned {
             let Head { width, .. } = self.head;
@@ -332,13 +333,4 @@ fn divide(pixel: &mut [u8]) {
         let divided = |color: u8| (u32::from(color) * 255).checked_div(alpha.into()).unwrap_or(0).min(255) as u8;
         colors.iter_mut().for_each(|color| *color = divided(*color));
     }
-}
-
-/// Ink to light without a colour profile, with Pillow's integers.
-pub(super) fn rgb_of(&[c, m, y, k]: &[u8; 4]) -> [u8; 3] {
-    let left = 255 - u32::from(k);
-    [c, m, y].map(|ink| {
-        let taken = u32::from(ink) * left + 128;
-        left.saturating_sub(((taken >> 8) + taken) >> 8) as u8
-    })
 }
