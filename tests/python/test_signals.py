@@ -396,3 +396,18 @@ def test_ctrl_c_while_processes_are_forked_is_raised(cache):
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
     assert done.stdout == "raised\n" and "ignored" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("cache", [None, 4096])
+def test_workers_whose_parent_is_gone_before_they_begin_end_too(cache):
+    # They hold the pipes that this test reads to their ends.
+    script = f"""
+    import os, time, numpy as np, lossfeed as lf
+    class Items:
+        def __len__(self): return 8
+        def __getitem__(self, i): return np.float32(i), i
+    os.register_at_fork(after_in_child=lambda: time.sleep(1), after_in_parent=lambda: os._exit(0))
+    next(iter(lf.Loader(Items(), 2, num_workers=2, cache={cache}, stats=False)))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

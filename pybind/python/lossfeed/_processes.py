@@ -196,7 +196,10 @@ class _Worker:
         self._received: queue.SimpleQueue[Any] | None = None
         self._name = f"worker process {number} of {type(dataset).__name__}"
         self.process = context.Process(
-            target=_work, args=(theirs, dataset, how, number, count, start), name=f"lossfeed-{number}", daemon=True
+            target=_work,
+            args=(theirs, dataset, how, number, count, start, parent_of_workers(context)),
+            name=f"lossfeed-{number}",
+            daemon=True,
         )
         with kept_while(forking=context.get_start_method() == "fork"), warnings.catch_warnings():
             # Python warns of forks beside threads; what the child runs is the dataset alone.
@@ -294,6 +297,13 @@ def _fatal(error: BaseException) -> tuple[str, BaseException, bool]:
 # ---- in the worker process -------------------------------------------------------------------------------------------
 
 
+def parent_of_workers(context: Any) -> int | None:
+    """The parent that worker processes started here will have. None, if a fork server starts them: they see who it is.
+
+    They are told, because a parent that is gone before they look would be taken for the one that they have then."""
+    return None if context.get_start_method() == "forkserver" else os.getpid()
+
+
 def _end_with(parent: int) -> None:
     """Ends this process soon after its parent, whatever it does then: it may wait for a full pipe, whose other end it has
     inherited itself, or for the dataset."""
@@ -302,18 +312,25 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def as_worker() -> None:
+def as_worker(parent: int | None) -> None:
     """What a worker process does first: it ends with its parent, and signals are the parent's business."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), name="lossfeed-parent", daemon=True).start()
+    parent = os.getppid() if parent is None else parent
+    threading.Thread(target=_end_with, args=(parent,), name="lossfeed-parent", daemon=True).start()
     # Ctrl-C reaches the whole group: the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _work(
-    connection: Connection, dataset: Any, how: tuple[Any, ...], number: int, count: int, start: Start
+    connection: Connection,
+    dataset: Any,
+    how: tuple[Any, ...],
+    number: int,
+    count: int,
+    start: Start,
+    parent: int | None,
 ) -> None:
-    as_worker()
+    as_worker(parent)
     _generators.seed_all(_generators.mixed(start.seed, 0, number))
     torch = torch_loaded()
     if torch is not None:

@@ -24,7 +24,7 @@ from . import _generators, _native
 from ._errors import SampleError, SourceError, TimeoutError
 from ._memory import require_torch, to_torch
 from ._process import Process
-from ._processes import as_worker, portable
+from ._processes import as_worker, parent_of_workers, portable
 from ._signals import kept_while, of_signal
 from ._structure import Structure
 from ._views import Fields, of_batch
@@ -183,9 +183,11 @@ class _Start:
 
     def __init__(self, init_fn: Callable[[int], Any] | None) -> None:
         self._init_fn = init_fn
+        #: As :func:`parent_of_workers` finds it when they are started.
+        self.parent: int | None = None
 
     def __call__(self, number: int) -> None:
-        as_worker()
+        as_worker(self.parent)
         info = require_torch("a worker").utils.data.get_worker_info()
         if info is not None:
             # What a worker_init_fn looks for there is its own dataset. The object refuses to be set.
@@ -208,14 +210,14 @@ class Reading:
         self._process = Process()
         self._loader: Any = None
         self._plan: Any = None
+        self._start = _Start(settings.get("worker_init_fn"))
 
     def begin(self, asks: Iterator[Ask], seed: int) -> Any:
         """An iterator over the batches of `asks`, by torch's loader. It asks ahead."""
         torch = require_torch("worker processes")
         if self._loader is None:
             self._plan = _Plan()
-            start = _Start(self._settings.get("worker_init_fn"))
-            settings = self._settings | {"worker_init_fn": start, "collate_fn": operator.itemgetter(0)}
+            settings = self._settings | {"worker_init_fn": self._start, "collate_fn": operator.itemgetter(0)}
             with _without_advice():
                 self._loader = torch.utils.data.DataLoader(
                     self.items,
@@ -227,6 +229,7 @@ class Reading:
         self._loader.generator.manual_seed(seed & (2**63 - 1))
         self._plan.asks = asks
         context = self._loader.multiprocessing_context or multiprocessing
+        self._start.parent = parent_of_workers(context)
         with kept_while(forking=bool(self.workers) and context.get_start_method() == "fork"), _without_advice():
             made = iter(self._loader)
         _iterators.add(made)
