@@ -6,6 +6,8 @@
 //!
 //! Cost: one short lock for an allocation, one for all that a batch pins and one for all that it lets go of, no system
 //! call. A record has 6 bytes of books behind it in the arena and a place of 4 on the [`Shelf`].
+//!
+//! Lock: guards free granules and reference counts; held for one allocation, or all pins or frees of a batch.
 
 mod fence;
 mod granules;

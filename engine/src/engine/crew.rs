@@ -2,6 +2,8 @@
 //!
 //! The consumer's own thread asks it after each batch that it takes: between two batches no time is missing, and no
 //! thread exists for it.
+//!
+//! Lock: taken once a batch for a few instructions, and while threads are started.
 
 use super::Engine;
 use crate::crew::{Crew, Seen};

@@ -7,6 +7,8 @@
 //! everything, and of two beliefs about a sample the newer one counts. So any number of ranks takes up the files of any
 //! other. Ranks that exchange scores know the same: the first one writes for all, and gives what it read to the others
 //! at the first exchange.
+//!
+//! Lock: guards the order to end; held for a few instructions, never across I/O or the cache's lock.
 
 use super::Engine;
 use crate::control::{News, What};

@@ -1,5 +1,7 @@
 //! How much is read ahead of a source behind a network: as much as was asked for, or as [`Lead`] decides while the run
 //! goes on. As for the crew, the consumer's own thread asks it after each batch that it takes.
+//!
+//! Lock: taken once a batch for a few instructions; the window is locked under it.
 
 use super::Engine;
 use crate::lead::{Lead, Seen};

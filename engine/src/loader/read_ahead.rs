@@ -10,6 +10,9 @@
 //! thread looks, and others read beside each other (`readers.rs`).
 //!
 //! Nothing is decided early, see decision 28: batches, hits and journals are the same with it and without.
+//!
+//! Locks: the window is held for one look at a batch's samples or at what arrived, never across I/O or the cache's lock.
+//! One thread at a time starts or ends the prefetching of files; threads, readers and window are locked under that.
 
 use super::desk::Job;
 use super::readers::{Clock, Hire, Readers};

@@ -1,4 +1,6 @@
 //! The pool: the ring's books under a lock, with the memory and the waiting that belong to them.
+//!
+//! Lock: guards the ring, the state of every batch slot; held for one step of one slot, never across mapping.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
