@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 import lossfeed as lf
 from lossfeed._loss.columns import Columns, per_document
+from lossfeed._batch import documents
 from lossfeed._batch.packed import Packed, runs
 
 N, V, LENGTH = 24, 7, 12
@@ -250,7 +251,7 @@ def test_next_tokens_stay_within_their_document():
             for at, value in enumerate(found.reshape(-1).tolist()):
                 inside = at + 1 < len(flat) and numbers[at] == numbers[at + 1] and owners[at] >= 0
                 assert value == (int(flat[at + 1]) if inside else -100)
-            assert torch.equal(torch.as_tensor(lf._documents.Documents.next_tokens(made, batch["input_ids"].numpy())), found)
+            assert torch.equal(torch.as_tensor(documents.Documents.next_tokens(made, batch["input_ids"].numpy())), found)
 
 
 def test_a_model_of_transformers_gets_its_names_and_masked_first_targets():
