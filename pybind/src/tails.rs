@@ -1,6 +1,6 @@
 //! What a batch's samples have of no fixed size, taken apart.
 //!
-//! The tail of a sample, as `lossfeed/_structure.py` writes it: the shapes of its arrays, one 64-bit number a dimension,
+//! The tail of a sample, as `lossfeed/_data/structure.py` writes it: the shapes of its arrays, one 64-bit number a dimension,
 //! then the arrays, each beginning at a multiple of 8. Numbers are native-endian. How many arrays there are, and how
 //! many dimensions each has, is the same for all samples of a dataset.
 

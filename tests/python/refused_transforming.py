@@ -4,7 +4,7 @@
 CASES = [
     ('lf.Loader(images, transform=lf.ImageTransform(crop=9))', "SettingsError", "transform: crop=(9, 9) does not fit 8 x 8 pixels (padding included):"),
     ('lf.Loader(images, transform=lf.ImageTransform(mean=(0.1, 0.2)))', "SettingsError", "transform: mean has 2 values for 3 channels: give one, or one a channel"),
-    ('lf.Loader(images, transform=lf.ImageTransform, num_workers=0)', "SettingsError", "transform=<class 'lossfeed._images.ImageTransform'> must be a"),
+    ('lf.Loader(images, transform=lf.ImageTransform, num_workers=0)', "SettingsError", "transform=<class 'lossfeed.ImageTransform'> must be a"),
     ('lf.ImageTransform("float8")', "SettingsError", "dtype='float8' is unknown: use float32, float16, bfloat16 or uint8"),
     ('lf.ImageTransform(3)', "SettingsError", "dtype='3' is unknown: use float32, float16, bfloat16 or uint8"),
     ('lf.ImageTransform(None)', "SettingsError", "dtype='None' is unknown: use float32, float16, bfloat16 or uint8"),

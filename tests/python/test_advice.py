@@ -10,7 +10,7 @@ import torch
 from conftest import epoch_ids
 
 import lossfeed as lf
-from lossfeed import _advice
+from lossfeed._batch import usage
 
 SCORES, WEIGHTS = "a whole epoch has brought none", "left the weights unread"
 

@@ -70,7 +70,7 @@ def process(body, *arguments):
     """`body` in a process of its own."""
     head = """
     import os, signal, sys, threading, time, warnings, numpy as np, lossfeed as lf
-    from lossfeed import _closing
+    from lossfeed._loader import closing as _closing
     _closing.EXIT_S = 0.3
     main = threading.main_thread()
     """

@@ -10,12 +10,12 @@ import torch
 from conftest import epoch_ids
 
 import lossfeed as lf
-from lossfeed import _keywords
+from lossfeed._loader import keywords
 
 
 def test_the_table_names_every_keyword_of_torchs_loader_and_the_signature_keeps_its_order():
     torchs = list(inspect.signature(torch.utils.data.DataLoader.__init__).parameters)[1:]
-    named = set(_keywords.HONOURED) | {name.split("=")[0] for name in _keywords.REFUSED}
+    named = set(keywords.HONOURED) | {name.split("=")[0] for name in keywords.REFUSED}
     assert named == set(torchs)
     ours = list(inspect.signature(lf.Loader.__init__).parameters)[1:]
     assert [n if n != "data" else "dataset" for n in ours[: torchs.index("generator") + 1]] == torchs[: torchs.index("generator") + 1]
@@ -279,7 +279,7 @@ def test_pin_memory_device_may_say_what_device_says(numbers):
         lf.Loader(numbers, 8, pin_memory_device="cuda:1")
     for said, device, same in (("cuda", "cuda:1", True), ("cuda:1", "cuda:1", True), ("cuda:1", "cuda:0", False), ("cuda:0", "cpu", False)):
         with pytest.warns(UserWarning) if same else pytest.raises(lf.SettingsError):
-            _keywords.pin_memory_device(said, device)
+            keywords.pin_memory_device(said, device)
 
 
 def test_in_order_false_allows_any_order_and_gets_this_one(numbers):

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 
 import lossfeed as lf
-from lossfeed._columns import Columns, per_document
-from lossfeed._packed import Packed, runs
+from lossfeed._loss.columns import Columns, per_document
+from lossfeed._batch import documents
+from lossfeed._batch.packed import Packed, runs
 
 N, V, LENGTH = 24, 7, 12
 LENGTHS = [0, 1, 5, 5, 12, 3, 40, 2, 0, 12, 11, 1, 7, 7, 7, 13, 25, 4, 1, 1, 9, 6, 24, 3]
@@ -140,17 +141,17 @@ def run(pad, step):
 @pytest.fixture
 def credited(monkeypatch):
     """What every call sends home, by the ids of its batch."""
-    from lossfeed import _ways
+    from lossfeed._torch import routes
 
     found = []
 
     def send(self, columns, sequence="mean"):
         samples = self._batch.ids.shape[0]
         if len(columns.loss) != samples:
-            columns = _ways.per_sample(torch, columns, samples, sequence)
+            columns = routes.per_sample(torch, columns, samples, sequence)
         found.append({int(i): tuple(c[row].item() for c in columns[:3] if c is not None) for row, i in enumerate(self._batch.ids)})
 
-    monkeypatch.setattr(_ways.OnHost, "send", send)
+    monkeypatch.setattr(routes.OnHost, "send", send)
     return found
 
 
@@ -213,7 +214,7 @@ def test_losses_of_ones_own_are_means_over_each_samples_tokens(pad, credited):
 @pytest.mark.parametrize("sequence", ["mean", "max", "sum"])
 def test_arrays_are_scored_alike(sequence, credited, monkeypatch):
     arrays = []
-    monkeypatch.setattr("lossfeed._arrays._send", lambda account, batch, columns: arrays.append(columns[:3]))
+    monkeypatch.setattr("lossfeed._loss.arrays._send", lambda account, batch, columns: arrays.append(columns[:3]))
     for batch in (made := loader(Packed(LENGTH, long="split"), score="loss")):
         logits = model(batch["input_ids"])[1].detach().transpose(1, 2)
         made.score(logits, batch, sequence=sequence)
@@ -250,7 +251,7 @@ def test_next_tokens_stay_within_their_document():
             for at, value in enumerate(found.reshape(-1).tolist()):
                 inside = at + 1 < len(flat) and numbers[at] == numbers[at + 1] and owners[at] >= 0
                 assert value == (int(flat[at + 1]) if inside else -100)
-            assert torch.equal(torch.as_tensor(lf._documents.Documents.next_tokens(made, batch["input_ids"].numpy())), found)
+            assert torch.equal(torch.as_tensor(documents.Documents.next_tokens(made, batch["input_ids"].numpy())), found)
 
 
 def test_a_model_of_transformers_gets_its_names_and_masked_first_targets():

@@ -174,7 +174,7 @@ def test_random_draws_are_found_through_them_too():
 
 SCRIPT = """
 import os, signal, sys, time, numpy as np, lossfeed as lf
-from lossfeed import _closing
+from lossfeed._loader import closing as _closing
 _closing.EXIT_S = 0.3
 here = os.getpid()
 class Stuck:

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset, get_worker_info
 
 import lossfeed as lf
-from lossfeed import _stage, _streams
+from lossfeed._loader import stage, streams
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is a stream:lossfeed.TrainingWarning")
 
@@ -293,7 +293,7 @@ def test_batches_are_staged_by_a_thread_unless_this_process_reads_the_stream(mon
         with pytest.raises(lf.DeviceError, match="device='cpu'"):
             lf.Loader(Shared(), 4, device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for module in (_stage, _streams):
+    for module in (stage, streams):
         monkeypatch.setattr(module, "Mover", Moved)
     loader = lf.Loader(Shared(), 4, num_workers=workers, device="cuda", persistent_workers=bool(workers))
     by = "lossfeed-stage" if workers else threading.current_thread().name

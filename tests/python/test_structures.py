@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, TensorDataset
 
 import lossfeed as lf
-from lossfeed._structure import Structure
+from lossfeed._data.structure import Structure
 
 N = 20
 Point = namedtuple("Point", "x y label")

@@ -26,9 +26,7 @@ lets the scores decide which samples stay in host memory, which come next, and w
 torch and NumPy are imported when they are used; neither is required to import this.
 """
 
-from ._batch import Batch
-from ._columns import SampleScores
-from ._errors import (
+from ._base.errors import (
     DeviceError,
     Error,
     InternalError,
@@ -44,16 +42,18 @@ from ._errors import (
     TrainingWarning,
     UsageError,
 )
-from ._foreign import Scores
-from ._images import ImageTransform
-from ._loader import Loader
-from ._loss import cross_entropy
+from ._batch.batch import Batch
+from ._batch.packed import Packed
+from ._data.data import Data, concat
+from ._data.open import open
+from ._loader.external import Scores
+from ._loader.loader import Loader
+from ._loader.stage import stage
+from ._loss.columns import SampleScores
+from ._loss.cross_entropy import cross_entropy
+from ._loss.sample_scores import sample_scores
 from ._native import __version__
-from ._data import Data, concat
-from ._open import open
-from ._packed import Packed
-from ._scores import sample_scores
-from ._stage import stage
+from ._transform.image import ImageTransform
 
 __all__ = [
     "Batch",
@@ -84,3 +84,7 @@ __all__ = [
     "sample_scores",
     "stage",
 ]
+
+# What users see: in tracebacks, in help and in pickles.
+for _name in set(__all__) - {"__version__"}:
+    globals()[_name].__module__ = "lossfeed"

@@ -1,0 +1,160 @@
+"""What a loader was asked for, under the names that torch's DataLoader has for it."""
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+from .. import _native
+from .._base.checks import differs
+from .._base.errors import SettingsError, UsageError
+from .._base.literals import Workers
+from .._base.memory import require_torch
+from .epoch_pass import Line
+from .sampler_view import Cut, Order
+
+
+class Keywords(SimpleNamespace):
+    """A loader's keywords, as they were given."""
+
+    batch_size: int
+    num_workers: int | Workers | None
+    weights: Any
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+
+
+class Asked:
+    """Attributes of :class:`torch.utils.data.DataLoader`, for the code that reads them. They say what was asked for, and
+    nothing changes by them."""
+
+    _asked: Keywords
+    #: "torch" or "numpy".
+    _framework: str
+    _engine: _native.Engine | None
+    #: Worker processes, or loader threads when it was made.
+    _workers: int
+    _line: Line
+
+    def _to_copy(self, under_way: bool) -> dict[str, Any]:
+        """The keywords that another such loader is made with.
+
+        Raises:
+            UsageError: a copy would be something else, silently.
+        """
+        defaults = inspect.signature(type(self).__init__).parameters
+        given = {name: value for name, value in vars(self._asked).items() if differs(value, defaults[name].default)}
+        for name in ("record", "score_file"):
+            if name in given:
+                raise UsageError(
+                    f"a loader with {name}={given[name]!r} cannot be pickled or copied: the file is one run's; make "
+                    "the other loader there, with a name of its own"
+                )
+        if under_way:
+            raise UsageError(
+                "this loader is in the middle of an epoch, and a copy would begin anew: pickle or copy it between epochs, or "
+                "save state_dict() and load it into a loader that is made there"
+            )
+        return given
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(getattr(Asked, name, None), property):
+            raise SettingsError(f"{name} cannot change once the loader is made: make another with {name}={value!r}")
+        super().__setattr__(name, value)
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset as it was given."""
+        return self._asked.dataset if self._asked.data is None else self._asked.data
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples a batch and rank; None where a batch sampler cuts them, as in torch."""
+        return None if self._asked.batch_sampler is not None else self._asked.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a batch that would be short is left out."""
+        return self._asked.drop_last
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler that was given; with a ``batch_sampler`` the one that it draws from, or None. Else who comes next, as
+        an object that is equal to what was asked for (``"uniform"`` if nothing was): it has a length and a ``set_epoch``,
+        and iterating it gives the ids of the epoch under way, or of the next one."""
+        if self._asked.batch_sampler is not None:
+            return getattr(self._asked.batch_sampler, "sampler", None)
+        given = self._asked.sampler
+        return given if given is not None and not isinstance(given, (str, dict)) else Order(self)
+
+    @property
+    def batch_sampler(self) -> Any:
+        """What was given; else the batches of :attr:`sampler`: iterating it gives the list of each one's ids."""
+        return Cut(self) if self._asked.batch_sampler is None else self._asked.batch_sampler
+
+    @property
+    def num_workers(self) -> int:
+        """Worker processes or loader threads: as given, or with "auto" as many as there are now; with 0 the calling thread
+        prepares each batch."""
+        return self._workers if self._engine is None or self._line.reading is not None else self._engine.workers()
+
+    @property
+    def collate_fn(self) -> Any:
+        """What was given. Else torch's ``default_collate`` where batches are tensors: it is what it stands for, and is
+        not called. Of arrays None."""
+        if self._asked.collate_fn is not None or self._framework != "torch":
+            return self._asked.collate_fn
+        return require_torch("collate_fn").utils.data.default_collate
+
+    @property
+    def pin_memory(self) -> bool:
+        """As given: with a CUDA device batches are page-locked either way."""
+        return self._asked.pin_memory
+
+    @property
+    def pin_memory_device(self) -> str:
+        """As given; ``device`` says where batches go."""
+        return self._asked.pin_memory_device
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for a batch; 0 waits for ever."""
+        return self._asked.timeout
+
+    @property
+    def generator(self) -> Any:
+        """What was given, or None."""
+        return self._asked.generator
+
+    @property
+    def prefetch_factor(self) -> int | None:
+        """Batches that each worker prepares ahead; None without workers."""
+        if self._workers == 0:
+            return None
+        return 2 if self._asked.prefetch_factor is None else self._asked.prefetch_factor
+
+    @property
+    def persistent_workers(self) -> bool:
+        """As given: caches and scores live as long as the loader either way."""
+        return self._asked.persistent_workers
+
+    @property
+    def worker_init_fn(self) -> Any:
+        """As given."""
+        return self._asked.worker_init_fn
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """As given."""
+        return self._asked.multiprocessing_context
+
+    @property
+    def in_order(self) -> bool:
+        """As given: batches come in order either way."""
+        return self._asked.in_order
