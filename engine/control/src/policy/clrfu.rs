@@ -1,7 +1,7 @@
 //! CLRFU, the policy of DLCache: uses count less the older they are, and of equals the one that is cheaper to fetch
 //! again gives way. The frequency part is LRFU (Lee, Choi, Kim, Noh, Min, Cho and Kim, IEEE ToC 2001).
 
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members, take_least};
+use super::{Entry, Needs, Policy, Suits, View, check_members, take_least};
 use crate::index::{NextUse, PriorityQueue};
 use crate::types::SampleId;
 
@@ -81,7 +81,7 @@ impl Policy for Clrfu {
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
         self.residents.peek().map(|(id, _)| id)
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         self.residents.remove(id);
     }
     fn planned(&mut self, _next_use: &NextUse, _order: &[SampleId]) {

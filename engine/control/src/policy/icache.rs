@@ -18,7 +18,7 @@
 
 use super::debts::Debts;
 use super::importance::belief;
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
+use super::{Entry, Needs, Policy, Suits, View, check_members};
 use crate::index::queue::Key;
 use crate::index::{IdSet, NextUse, PriorityQueue, ScoreTable};
 use crate::types::SampleId;
@@ -235,7 +235,7 @@ impl Policy for Icache {
         self.next_to_leave = in_l.unwrap_or(self.next_to_leave);
         in_l.or_else(|| self.important.peek().map(|(id, _)| id))
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         if self.take(id) == L {
             self.gone.push(id);
         }
