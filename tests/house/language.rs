@@ -17,7 +17,9 @@ fn kind(path: &str) -> Option<&'static str> {
     match extension {
         "md" => Some("pages"),
         "rs" | "py" | "pyi" | "cu" | "cuh" if path == "tests/house/language.rs" => None,
-        "rs" | "py" | "pyi" | "cu" | "cuh" if path.starts_with("tests/") || path.starts_with("benches/") => Some("tests"),
+        "rs" | "py" | "pyi" | "cu" | "cuh" if path.starts_with("tests/") || path.starts_with("benches/") => {
+            Some("tests")
+        }
         "rs" | "py" | "pyi" | "cu" | "cuh" if path.ends_with("tests.rs") || path.contains("/tests/") => Some("tests"),
         "rs" | "py" | "pyi" | "cu" | "cuh" => Some("product"),
         _ => None,
@@ -27,14 +29,17 @@ fn kind(path: &str) -> Option<&'static str> {
 /// Words, relative definitions and long lines of a text.
 fn habits(text: &str) -> [usize; 3] {
     let mut counts = [0; 3];
+    let mut in_comment = false;
     for line in text.lines() {
         let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
         counts[0] += words.filter(|word| WORDS.contains(&word.to_lowercase().as_str())).count();
-        let comment = ["/// ", "//! "].iter().find_map(|mark| line.trim_start().strip_prefix(mark));
-        let docstring = line.trim_start().strip_prefix("\"\"\"");
-        let first = comment.or(docstring).unwrap_or_default().split([' ', ',', ':']).next().unwrap_or_default();
+        let start = line.trim_start();
+        let comment = ["/// ", "//! ", "\"\"\""].iter().find_map(|mark| start.strip_prefix(mark));
+        let first =
+            comment.filter(|_| !in_comment).unwrap_or_default().split([' ', ',', ':']).next().unwrap_or_default();
         counts[1] += usize::from(BEGINNINGS.contains(&first));
-        let table = line.trim_start().starts_with('|') || line.contains("://") || line.contains("](");
+        in_comment = start.starts_with("///") || start.starts_with("//!");
+        let table = start.starts_with('|') || line.contains("://") || line.contains("](");
         counts[2] += usize::from(line.chars().count() > COLUMNS && !table);
     }
     counts
@@ -63,6 +68,7 @@ fn language_gets_no_worse() {
 #[test]
 fn habits_are_counted_as_words_beginnings_and_long_lines() {
     let long = "x".repeat(121);
-    let text = format!("/// Whether nobody calls.\n/// The name.\nlet behind_it = 1; // whoever, anew\n{long}\n| {long}\n");
+    let text =
+        format!("/// Whether nobody calls.\n/// Of course.\nlet behind_it = 1; // whoever, anew\n{long}\n| {long}\n");
     assert_eq!(habits(&text), [3, 1, 1]);
 }

@@ -104,7 +104,7 @@ fn gpus(screen: &mut Screen, snapshot: &Snapshot) {
         return;
     }
     if snapshot.gpus.is_empty() {
-        let why = snapshot.nvml.detail.as_deref().unwrap_or("NVML answers and knows none");
+        let why = snapshot.nvml.detail.as_deref().unwrap_or("NVML reports no device");
         screen.line([format!("no device: {why}").into()]);
         return;
     }
