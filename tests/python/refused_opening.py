@@ -198,7 +198,7 @@ CASES = [
     ('lf.open(at("rows.parquet"), fields=3)', "SettingsError", "fields=3: give the parts of a sample, as ('jpg;png', 'json', 'cls'), or"),
     ('lf.open(at("rows.parquet"), fields=())', "SettingsError", "fields=(): give the parts of a sample, as ('jpg;png', 'json', 'cls'),"),
     ('lf.open(at("rows.parquet"), checksums=True)', "SettingsError", "is Parquet, whose pages are read and not its rows: leave checksums out"),
-    ('lf.open(at("rows.parquet"), fields=("label", "caption"), resize=8)', "SettingsError", "resize is for images; this dataset holds tensors, which travel as they"),
+    ('lf.open(at("rows.parquet"), fields=("label", "caption"), resize=8)', "SettingsError", "resize= is for images, and this dataset holds tensors: remove it"),
     ('lf.open(at("rows.parquet"), fields=("label", "caption"), mode="rgb")', "SettingsError", "fields=('label', 'caption'): the class number comes last, as targets"),
     ('lf.open((x, [1, 2, 3]))', "SettingsError", "a tuple of Tensor and list: a pair (x, y) is two arrays or two .npy"),
     ('lf.open((list(range(64)), y))', "SettingsError", "a tuple of list and Tensor: a pair (x, y) is two arrays or two .npy"),

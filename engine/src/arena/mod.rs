@@ -88,7 +88,7 @@ impl Arena {
     pub fn check_limit(limit_bytes: u64) -> Result<()> {
         if limit_bytes > LIMIT_MAX_BYTES {
             return Err(Error::settings(format!(
-                "a cache of {} is above the {} that one engine can hold: lower `cache`, or run one engine per rank and give each its share",
+                "cache={} exceeds the {} of one engine: lower it, or run one engine per rank",
                 human(limit_bytes),
                 human(LIMIT_MAX_BYTES)
             )));

@@ -135,7 +135,7 @@ impl Engine {
             match self.threads.start(pass, threading.started..workers) {
                 Ok(()) => threading.started = workers,
                 Err(error) => {
-                    tracing::warn!(%error, "the run goes on with fewer loader threads");
+                    tracing::warn!(%error, "a loader thread could not be started: the run goes on with fewer");
                     return;
                 }
             }

@@ -58,7 +58,7 @@ impl Engine {
         let now = Counted::now(&self.feed.counters, ahead);
         let Some(counted) = leading.counted.replace(now) else { return };
         let Some(change) = leading.lead.follow(now.since(&counted)) else { return };
-        tracing::debug!(bytes = change.bytes, before = change.before, why = %change.why, "bytes read ahead at most");
+        tracing::debug!(bytes = change.bytes, before = change.before, why = %change.why, "prefetch limit changed");
         ahead.set_limit(change.bytes);
         self.decisions.push(change.into());
     }

@@ -116,7 +116,7 @@ impl ReadAhead {
         // Another may have turned by now.
         let reads = readers.turn();
         if reads && let Err(error) = readers.start_first() {
-            tracing::warn!(%error, "reads are slow, and no thread can be had that reads ahead");
+            tracing::warn!(%error, "reads are slow, but no prefetch thread can be started");
             return readers.give_up();
         }
         tracing::debug!(reads = decided.now, why = decided.why, "reading files ahead");
@@ -310,7 +310,7 @@ impl ReadAhead {
             }
             // It happens again where the batch asks, which has somebody to tell.
             Err(_) => {
-                tracing::error!(samples = ids.len(), "the source panicked while it was read ahead")
+                tracing::error!(samples = ids.len(), "the source panicked during prefetching")
             }
         }
         // It does not come. Of the others nothing is said: by now another call may be asking for them.

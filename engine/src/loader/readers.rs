@@ -162,7 +162,7 @@ impl Readers {
             let wanted = self.desk.lock().hire();
             let Some(number) = wanted else { return };
             if let Err(error) = self.start(Hand::Reads(number)) {
-                tracing::warn!(%error, "files are read by fewer threads");
+                tracing::warn!(%error, "a reader thread could not be started: files are read by fewer");
                 return self.desk.lock().not_hired();
             }
         }
