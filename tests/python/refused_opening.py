@@ -15,6 +15,7 @@ CASES = [
     ('lf.open("s3://")', "SettingsError", "s3:// names no store this engine knows: use s3://, gs://, az://,"),
     ('lf.open("http://")', "SettingsError", "http:// is no valid URL: empty host"),
     ('lf.open("nonsense://x/y")', "SettingsError", "nonsense://x/y names no store this engine knows: use s3://, gs://,"),
+    ('lf.open("ais://bucket/train-{0..9}.tar")', "SettingsError", "ais://bucket/train-0.tar names no store this engine knows: use s3://, gs://, az://, hf://, http(s)://"),
     ('lf.open(at("nothing"))', "SourceError", "holds no samples: expected class folders of images (.jpg, .jpeg, .png,"),
     ('lf.open(at("empty"))', "SampleError", "holds no images (.jpg, .jpeg, .png, .webp, .tif, .tiff, .bmp, .gif,"),
     ('lf.open(at("broken"))', "SampleError", "none of the first 1 samples could be decoded; a/0.png: these 10 bytes"),
