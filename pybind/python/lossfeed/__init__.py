@@ -49,6 +49,7 @@ from ._data.open import open
 from ._loader.external import Scores
 from ._loader.loader import Loader
 from ._loader.stage import stage
+from ._loader.topics import Cache, Reading, Sampling
 from ._loss.columns import SampleScores
 from ._loss.cross_entropy import cross_entropy
 from ._loss.sample_scores import sample_scores
@@ -57,6 +58,7 @@ from ._transform.image import ImageTransform
 
 __all__ = [
     "Batch",
+    "Cache",
     "Data",
     "DeviceError",
     "Error",
@@ -67,9 +69,11 @@ __all__ = [
     "MemoryLimitError",
     "OutageError",
     "Packed",
+    "Reading",
     "ResumeWarning",
     "SampleError",
     "SampleScores",
+    "Sampling",
     "Scores",
     "SettingsError",
     "SourceError",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,17 +9,17 @@ from typing import Any
 
 from .. import _native
 from .._base import literals
-from .._base.checks import choice, differs, flag, seconds, whole
+from .._base.checks import choice, flag, renamed, whole
 from .._base.errors import SettingsError
 from .._base.memory import is_array, is_stream, is_tensor, require_numpy
 from .._base.signals import of_signal
-from .._base.sizes import parse_bytes
 from .._base.spelling import spelled
 from . import members
 from .adaptor import Adaptor, guarded
 from .array_files import are_files, is_file, of_files
-from .data import Data, parse_bandwidth
+from .data import Data
 from .in_memory import are_arrays, of_arrays, tensors_of
+from .open_options import OF_PATHS, OpenOptions, place
 from .process_pool import Processes, Start, structure_of
 from .raw_records import of_records
 from .resize import Resize, find as find_resize
@@ -52,9 +51,10 @@ def open(
     target: str | None = None,
     fields: Sequence[str] | Mapping[str, str] | None = None,
     chaos: int | None = None,
-    record: Any = None,
+    dtype: Any = None,
     header: int = 0,
     stride: int | None = None,
+    record: Any = None,
 ) -> Data:
     """Opens a dataset.
 
@@ -142,60 +142,71 @@ def open(
         chaos: a seed: requests to the store then fail on purpose, to test what reads from it. They are refused, lost, late,
             cut off, from another version, or without an answer until ``timeout``; with ``checksums`` bits are wrong too. All
             of it passes, so what is delivered is the same. A local path is read as if it were a store.
-        record: what a record is, for files that are nothing but records (a path, a pattern, or a list of them; one dataset
+        dtype: what a record is, for files that are nothing but records (a path, a pattern, or a list of them; one dataset
             of all): a NumPy dtype, as ``[("label", "u1"), ("data", "u1", (3, 32, 32))]`` for CIFAR-10's binary version.
             Samples are dicts by field, or, with ``target=`` and one field beside it, pairs; of a dtype without fields
             arrays. Records are read as they are needed. uint16 and uint32 become int64.
         header: bytes before the first record of each file.
         stride: bytes from record to record, where that is not a record's size: fewer make windows that overlap, as in
-            ``record=("u2", 1025), stride=2048`` over a file of tokens. What is left at a file's end is then left out.
+            ``dtype=("u2", 1025), stride=2048`` over a file of tokens. What is left at a file's end is then left out.
 
     Raises:
         SourceError: nothing is there, or it cannot be read. OutageError, a SourceError: the store does not serve.
         SampleError: the first sample cannot be decoded, or a dataset's item cannot travel.
         SettingsError: an option makes no sense, or not for this kind of data.
     """
-    asked = dict(locals())
-    del asked["data"]
-    given = {name: value for name, value in asked.items() if differs(value, (open.__kwdefaults__ or {})[name])}
+    asked = OpenOptions(
+        mode=mode,
+        resize=resize,
+        crop=crop,
+        latency=latency,
+        bandwidth=bandwidth,
+        connections=connections,
+        timeout=timeout,
+        index_cache=index_cache,
+        store_options=store_options,
+        retry_timeout=retry_timeout,
+        checksums=checksums,
+        coalesce=coalesce,
+        hedge=hedge,
+        disk=disk,
+        disk_bytes=disk_bytes,
+        thread_safe=thread_safe,
+        processes=processes,
+        varying=varying,
+        target=target,
+        fields=fields,
+        chaos=chaos,
+        dtype=renamed("record", record, "dtype", dtype),
+        header=header,
+        stride=stride,
+    )
+    given = asked.given()
     if isinstance(data, Data):
         if given:
             raise SettingsError(f"{', '.join(given)}: this dataset is opened already; give keywords when you open it")
         return data
-    return _open(data, given, **asked)._made_by(again, data, given)
+    return _open(data, asked)._made_by(again, data, given)
 
 
 def again(data: Any, keywords: dict[str, Any]) -> Data:
     return open(data, **keywords)
 
 
-def _open(
-    data: Any,
-    given: dict[str, Any],
-    *,
-    mode: Any,
-    resize: Any,
-    crop: Any,
-    thread_safe: Any,
-    processes: Any,
-    varying: Any,
-    target: Any,
-    record: Any,
-    header: Any,
-    stride: Any,
-    **of_paths: Any,
-) -> Data:
-    """A dataset of `data`; `given` are the keywords that somebody gave."""
-    if record is not None:
-        other = sorted(given.keys() - {"record", "header", "stride", "target"})
+def _open(data: Any, asked: OpenOptions) -> Data:
+    """A dataset of `data`."""
+    given, varying, target = asked.given(), asked.varying, asked.target
+    thread_safe, processes = asked.thread_safe, asked.processes
+    if asked.dtype is not None:
+        other = sorted(given.keys() - {"dtype", "header", "stride", "target"})
         if other:
-            raise SettingsError(f"{', '.join(other)}: with record= files are read as they are: leave them out")
-        return of_records(data, record, header, stride, target)
-    for name, value in (("header", header), ("stride", stride)):
+            raise SettingsError(f"{', '.join(other)}: with dtype= files are read as they are: leave them out")
+        return of_records(data, asked.dtype, asked.header, asked.stride, target)
+    for name in ("header", "stride"):
         if name in given:
-            raise SettingsError(f"{name}={value!r} goes with record=, which says what a record is")
-    mode = choice("mode", mode, "auto", "rgb", "gray")
-    resized = find_resize(resize, crop)
+            raise SettingsError(f"{name}={given[name]!r} goes with dtype=, which says what a record is")
+    mode = choice("mode", asked.mode, "auto", "rgb", "gray")
+    resized = find_resize(asked.resize, asked.crop)
     if thread_safe is not None:
         flag("thread_safe", thread_safe)
     flag("varying", varying)
@@ -203,9 +214,9 @@ def _open(
         raise SettingsError("varying= and target= are for Python datasets: leave them out")
     if isinstance(data, (str, os.PathLike)) and not are_files(data):
         _only_for_datasets(thread_safe, processes)
-        return _of_path(_place("data", data), mode, resized, **of_paths)
-    for name in of_paths:
-        if name in given:
+        return _of_path(place("data", data), mode, resized, asked)
+    for name in given:
+        if name in OF_PATHS:
             value = "…" if name == "store_options" else repr(given[name])
             raise SettingsError(
                 f"{name}={value} is for paths and URLs of images; this data is in memory, in files of "
@@ -227,55 +238,18 @@ def _open(
     return python_data(data, mode, resized, thread_safe, whole("processes", processes, 0, 1024), varying, target)
 
 
-def _of_path(
-    place: str,
-    mode: str,
-    resized: Resize | None,
-    *,
-    latency: Any,
-    bandwidth: Any,
-    connections: Any,
-    timeout: Any,
-    index_cache: Any,
-    store_options: Any,
-    retry_timeout: Any,
-    checksums: Any,
-    coalesce: Any,
-    hedge: Any,
-    disk: Any,
-    disk_bytes: Any,
-    fields: Any,
-    chaos: Any,
-) -> Data:
+def _of_path(location: str, mode: str, resized: Resize | None, asked: OpenOptions) -> Data:
     """Folders of images, shards, Parquet files."""
-    _refuse_strangers(place)
-    source = _native.open_source(
-        place,
-        mode=mode,
-        resize=None if resized is None else resized.to,
-        crop=None if resized is None else resized.crop,
-        latency_s=seconds("latency", latency),
-        bandwidth_bytes_per_s=parse_bandwidth(bandwidth),
-        connections=whole("connections", connections, 1, 65536),
-        index_cache=_index_cache(index_cache),
-        store_options=_store_options(place, store_options),
-        timeout_s=None if timeout is None else seconds("timeout", timeout),
-        retry_timeout_s=seconds("retry_timeout", retry_timeout),
-        checksums=flag("checksums", checksums),
-        coalesce=flag("coalesce", coalesce),
-        hedge=flag("hedge", hedge),
-        disk=_disk(disk, disk_bytes),
-        fields=members.names(fields),
-        chaos=None if chaos is None else whole("chaos", chaos, 0, 2**64 - 1),
-    )
+    _refuse_strangers(location)
+    source = _native.open_source(location, **asked.of_path(location, mode, resized))
     if len(_SPLITS.intersection(source.classes)) > 1:
         warnings.warn(
-            f"the classes of {place!r} are {', '.join(source.classes)}, which are splits by their names: open one of them, "
-            f"lf.open({os.path.join(place, source.classes[0])!r})",
+            f"the classes of {location!r} are {', '.join(source.classes)}, which are splits by their names: open one of them, "
+            f"lf.open({os.path.join(location, source.classes[0])!r})",
             UserWarning,
             stacklevel=5,  # whoever opens it
         )
-    return Data(source, (), members.structure_of(fields, source))
+    return Data(source, (), members.structure_of(asked.fields, source))
 
 
 #: Names of folders that are no classes, where there are two of them.
@@ -300,57 +274,6 @@ def _refuse_strangers(place: str) -> None:
         named = place.partition("?")[0] if "://" in place else place
         if named.lower().endswith(endings) and not os.path.isdir(place):
             raise SettingsError(f"{_native.without_secrets(named)!r} {what}")
-
-
-def _disk(folder: str | os.PathLike[str] | None, size: int | str | None) -> tuple[str, int] | None:
-    if folder is None and size is None:
-        return None
-    if folder is None or size is None:
-        raise SettingsError("disk and disk_bytes belong together: name a folder and what it may take, as in '50GB'")
-    return os.path.expanduser(_place("disk", folder)), parse_bytes("disk_bytes", size)
-
-
-def _index_cache(folder: str | os.PathLike[str] | None) -> str | None:
-    """The folder of indexes, made if need be: one that cannot be written would be asked in vain at every start."""
-    if folder is None:
-        return None
-    place = _place("index_cache", folder)
-    try:
-        os.makedirs(place, 0o700, exist_ok=True)
-        if not os.access(place, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except (OSError, ValueError) as cause:
-        why = getattr(cause, "strerror", None) or cause
-        raise SettingsError(f"index_cache={place!r} is no folder that can be written: {why}; name another") from None
-    return place
-
-
-def _place(name: str, value: Any) -> str:
-    """A path or URL as text that the engine takes."""
-    try:
-        place = os.fspath(value)
-    except TypeError:
-        raise SettingsError(f"{name}={value!r} is no path: give text or a pathlib.Path") from None
-    if not isinstance(place, str):
-        raise SettingsError(f"{name} is bytes: give text, with os.fsdecode")
-    if any("\ud800" <= c <= "\udfff" for c in place):
-        shown = _native.without_secrets(place.encode(errors="backslashreplace").decode())
-        raise SettingsError(f"{name}='{shown}' is no UTF-8, which names must be here: rename it")
-    return place
-
-
-def _store_options(place: str, given: dict[str, str] | None) -> list[tuple[str, str]]:
-    if given is not None and not isinstance(given, Mapping):
-        raise SettingsError(f"store_options is a {type(given).__name__}: give a dict, as in {{'region': 'eu-central-1'}}")
-    if given and ("://" not in place or place.startswith("file://")):
-        raise SettingsError(
-            f"store_options={sorted(map(str, given))} for {_native.without_secrets(place)!r}, which is no object store: leave them out, or give a "
-            "URL (s3://, gs://, az://, http://)"
-        )
-    for name, value in (given or {}).items():
-        if not isinstance(name, str) or not isinstance(value, (str, int, float)):
-            raise SettingsError(f"store_options={{{name!r}: {type(value).__name__}}}: names and values are text")
-    return [(name, str(value)) for name, value in (given or {}).items()]
 
 
 def _only_for_datasets(thread_safe: bool | None, processes: int) -> None:

@@ -22,12 +22,14 @@ from .._data.data import Data
 from .._data.process_pool import Processes
 from .._loss.own_losses import OwnLosses
 from .._transform.image import ImageTransform
-from . import closing, exchange as _exchange, making, reading, states, streams, user_order
-from .attributes import Asked, Keywords
+from . import closing, exchange as _exchange, making, reading as _reading, states, streams, user_order
+from .attributes import Asked
 from .epoch_pass import Pass
 from .lightning_fit import take_up
+from .options import Options
 from .report import described
 from .stats import Told
+from .topics import Cache, Reading, Sampling
 
 
 class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
@@ -172,7 +174,9 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         weights: Any = None,
         pad: float | literals.Join | Packed | Mapping[str, float | literals.Join | Packed] | None = None,
         device: Any = "cpu",
-        cache: int | float | str | None = None,
+        cache: int | float | str | Cache | None = None,
+        sampling: Sampling | None = None,
+        reading: Reading | None = None,
         cache_form: literals.CacheForm = "auto",
         copy_path: literals.CopyPath = "auto",
         transform: ImageTransform | Callable[[Any], Any] | None = None,
@@ -189,15 +193,69 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         stats: bool = True,
         framework: literals.Framework = "auto",
         frozen_augmentation: bool = False,
-        record: str | os.PathLike[str] | None = None,
+        journal: str | os.PathLike[str] | None = None,
         score_file: str | os.PathLike[str] | None = None,
         score_file_every: float = 60.0,
+        record: str | os.PathLike[str] | None = None,
     ) -> None:
-        keywords = dict(locals())
-        del keywords["self"]
-        if streams.takes(self, Loader.__init__, keywords):
+        self._asked = Options(
+            data=data,
+            dataset=dataset,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            batch_sampler=batch_sampler,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            generator=generator,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+            ids=ids,
+            weights=weights,
+            pad=pad,
+            device=device,
+            cache=Cache._of(
+                "cache",
+                cache,
+                form=cache_form,
+                policy=policy,
+                copy_path=copy_path,
+                frozen_augmentation=frozen_augmentation,
+            ),
+            sampling=Sampling._of(
+                "sampling",
+                sampling,
+                sampler=sampler,
+                score=score,
+                smoothing=smoothing,
+                ranks=ranks,
+                score_file=score_file,
+                score_file_every=score_file_every,
+            ),
+            reading=Reading._of(
+                "reading",
+                reading,
+                num_workers=num_workers,
+                prefetch_factor=prefetch_factor,
+                read_ahead=read_ahead,
+                timeout=timeout,
+                on_error=on_error,
+                max_slots=max_slots,
+                worker_init_fn=worker_init_fn,
+                multiprocessing_context=multiprocessing_context,
+                persistent_workers=persistent_workers,
+            ),
+            transform=transform,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            job=job,
+            stats=stats,
+            framework=framework,
+            journal=checks.renamed("record", record, "journal", journal),
+        )
+        if streams.takes(self, self._asked):
             return
-        self._asked = Keywords(**keywords)
         made = making.make(self._asked)
         self._engine: _native.Engine | None = made.engine
         self._closing: _native.Engine | None = None
@@ -260,7 +318,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     def resize_cache(self, cache: int | float | str) -> int:
         """Sets what the cache may hold, at most the ``cache=`` it was made with. Batches go on meanwhile; the policy
         chooses who leaves. Returns the bytes of memory that went back to the system: 0 where a GPU has page-locked
-        them. Not with ``record=``: a replay could not repeat it."""
+        them. Not with ``journal=``: a replay could not repeat it."""
         form = self._settings["cache_form"]
         return self._account.engine().resize_cache(parse_cache(cache, lambda: self._data.cache_bytes(form)))
 
@@ -472,7 +530,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             return []
         self._account.close()
         left = engine.close(seconds)
-        reading.end(self._line.reading, self._data, self._opened)
+        _reading.end(self._line.reading, self._data, self._opened)
         if not left:
             self._closing = None
             closing.live.discard(self)
