@@ -54,7 +54,7 @@ def wrong(data: lf.Data, loader: lf.Loader, batch: lf.Batch, logits: torch.Tenso
     lf.Loader(data, score="accuracy")  # type: ignore[arg-type]
     lf.Sampling(score="rank")  # type: ignore[arg-type]
     lf.Cache("1GiB", policy="mru")  # type: ignore[arg-type]
-    lf.Cache("1GiB", "decoded")  # type: ignore[misc]
+    lf.Cache("1GiB", "decoded")  # type: ignore[call-arg]
     lf.Cache().size = 1  # type: ignore[misc]
     lf.Reading(on_error="ignore")  # type: ignore[arg-type]
     lf.Loader(data, sampling=lf.Cache())  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ lets the scores decide which samples stay in host memory, which come next, and w
 
 * :func:`open` a directory, tar shards, a URL, arrays or a torch Dataset.
 * :class:`Loader` iterates it; ``score``, ``cross_entropy`` and ``score_losses`` take scores home.
+* :class:`Cache`, :class:`Sampling`, :class:`Reading`: its options by topic.
 * :func:`concat` makes one dataset of several.
 * :class:`ImageTransform` crops, flips and normalises, on the GPU where there is one.
 * :class:`Packed` puts samples of varying length end to end.
