@@ -7,6 +7,8 @@
 mod circles;
 #[path = "house/code.rs"]
 mod code;
+#[path = "house/language.rs"]
+mod language;
 #[path = "house/rules.rs"]
 mod rules;
 

@@ -14,6 +14,8 @@
 //! | `mail` | scores on their way back from it |
 //! | `crew` | how many loader threads there are |
 //! | `threads` | they, started and waited for |
+//!
+//! Lock: `clock` guards the current epoch and iteration; held for a few instructions, and while an epoch is drawn.
 
 #[cfg(test)]
 mod auto_tests;

@@ -58,8 +58,8 @@ pub(crate) const LIMIT_REMEDY: &str = "raise the limit of processes (ulimit -u, 
 pub(crate) fn no_thread(what: &str, remedy: &str, e: &std::io::Error) -> String {
     if e.raw_os_error() == Some(Errno::PERM.raw_os_error()) {
         return format!(
-            "threads for {what} may not be started: the container's seccomp profile refuses clone3 with EPERM; update the \
-             container runtime (Docker 20.10.10 or later), or have the profile allow clone3 or answer it with ENOSYS"
+            "threads for {what} cannot be started: the container's seccomp profile refuses clone3 with EPERM; update \
+             the container runtime (Docker 20.10.10 or later), or let the profile allow clone3 or return ENOSYS"
         );
     }
     format!("a thread for {what} could not be started: {remedy}")

@@ -48,7 +48,8 @@ impl Device {
         }
         row.map_or(Ok(()), |row| {
             Err(raise(Error::sample(format!(
-                "the target of row {row} of an earlier batch on this stream is outside the classes; fix the label, or pass it as ignore_index"
+                "a target of an earlier batch on this stream (row {row}) is outside the classes: fix the label, or \
+                 pass it as ignore_index"
             ))))
         })
     }
@@ -354,7 +355,7 @@ impl CudaKernels {
             other => return Err(contract(format!("sequences are not ranked by {other:?}"))),
         };
         if ranked == 0 {
-            return Err(contract("the column that is ranked is not wanted"));
+            return Err(contract("the column to rank by was not requested"));
         }
         let home = Home { count, rank_score, b0, mail, tag, ids };
         let batch = Sequences {

@@ -182,7 +182,7 @@ pub(crate) fn open_source(
 ) -> PyResult<Source> {
     let seconds = |name: &str, s: f64| {
         Duration::try_from_secs_f64(s).map_err(|_| {
-            raise(Error::settings(format!("{name} {s} is no time in seconds: give a number of at least 0")))
+            raise(Error::settings(format!("{name}={s} is not a time in seconds: give a number of at least 0")))
         })
     };
     let latency = seconds("latency", latency_s)?;

@@ -120,9 +120,7 @@ impl Tails {
         }
         let too_large = || {
             let rows = self.rows();
-            Error::memory(format!(
-                "{rows} samples padded to {largest:?} do not fit into memory: their batch is too large"
-            ))
+            Error::memory(format!("{rows} samples padded to {largest:?} do not fit into memory: lower batch_size"))
         };
         let row = largest.iter().try_fold(size, |all, &n| all.checked_mul(n)).ok_or_else(too_large)?;
         let bytes = row.checked_mul(self.rows()).ok_or_else(too_large)?;

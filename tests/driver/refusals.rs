@@ -176,10 +176,7 @@ fn mistakes() -> Vec<(Settings, &'static str)> {
         (Settings { cache_bytes: 10, ..base() }, "smaller than one sample"),
         (Settings { cache_bytes: 1 << 50, ..base() }, "above the 256"),
         (Settings { transform: Some(transform), ..base() }, "transform makes uint8 images"),
-        (
-            Settings { copy_path: Some(CopyPath::Mapped), batch_size: 8, device: "cpu".into(), ..base() },
-            "set device to cuda",
-        ),
+        (Settings { copy_path: Some(CopyPath::Mapped), batch_size: 8, device: "cpu".into(), ..base() }, "set device="),
     ]
 }
 

@@ -133,7 +133,7 @@ fn a_journal_that_is_there_already_or_cannot_be_made_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let taken = folder.path().join("taken.csv");
     std::fs::write(&taken, "mine").unwrap();
-    for (path, told) in [(taken.clone(), "there already"), (folder.path().join("none/run.csv"), "cannot be made")] {
+    for (path, told) in [(taken.clone(), "file exists"), (folder.path().join("none/run.csv"), "cannot be created")] {
         let dataset =
             lossfeed::Dataset::new(std::sync::Arc::new(Patterned::new(8)), lossfeed::source::ImageMode::Auto, None);
         let error = Engine::new(dataset.unwrap(), Settings { record: Some(path), ..settings(4) }).err().unwrap();

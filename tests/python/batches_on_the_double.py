@@ -404,7 +404,7 @@ def main():
             lf.Loader(data, BATCH, device="cuda:0", transform=parts, cache="60%", copy_path=path, framework="torch")
             raise AssertionError(f"copy_path={path!r} takes rows as they lie in the cache")
         except lf.SettingsError as refusal:
-            assert "the loader's threads transform them" in str(refusal), refusal
+            assert "loader threads transform them" in str(refusal), refusal
     # Retouched bytes that lie in the cache as they are: every way to the device.
     strong = {"name": "rand", "ops": 5, "magnitude": 30, "fill": (9, 8, 7)}
     larger = lf.ImageTransform("uint8", layout="NHWC", crop=(9, 10), padding=2, flip=0.5, saturation=(0, 3), augment=strong)

@@ -339,7 +339,7 @@ def test_cache_sizes_are_read(numbers, cache, expected):
         ({"cache": [1]}, "cache="),
         ({"cache_form": "zip"}, "encoded or decoded"),
         ({"copy_path": "zip"}, "gathered, batched or mapped"),
-        ({"copy_path": "mapped"}, "set device to cuda"),
+        ({"copy_path": "mapped"}, "set device="),
         ({"policy": "best"}, "best.*lru"),
         ({"policy": "nopfs"}, "nopfs.*replay"),
         ({"policy": "belady", "sampler": "importance"}, "belady goes by the order of the next epoch.*use policy importance"),

@@ -116,9 +116,9 @@ def test_an_order_that_nobody_knows_yet_is_refused(numbers):
     for name in ("echo", "replay"):
         loader = lf.Loader(numbers, 8, sampler=name, cache="50%")
         assert len(loader.sampler) == 64
-        with pytest.raises(lf.UsageError, match="decides batch by batch who comes"):
+        with pytest.raises(lf.UsageError, match="decides each batch by the cache"):
             iter(loader.sampler)
-        with pytest.raises(lf.UsageError, match="decides batch by batch who comes"):
+        with pytest.raises(lf.UsageError, match="decides each batch by the cache"):
             iter(loader.batch_sampler)
     loader.close()
     assert len(loader.sampler) == 64 and loader.num_workers >= 1 and loader.collate_fn is not None

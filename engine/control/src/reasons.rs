@@ -10,7 +10,8 @@ macro_rules! reasons {
         }
 
         impl $reasons {
-            const ALL: [Self; [$(Self::$name),+].len()] = [$(Self::$name),+];
+            /// All of them, in the order of their numbers.
+            pub const ALL: [Self; [$(Self::$name),+].len()] = [$(Self::$name),+];
 
             /// For a page of numbers: 1 for the first.
             pub fn code(self) -> u64 {

@@ -78,11 +78,6 @@ impl DerefMut for SlotMut {
 }
 
 impl Slot {
-    /// What the slot takes in its arena, rounding included.
-    pub fn footprint_bytes(&self) -> u64 {
-        Arena::footprint(self.len())
-    }
-
     /// Whether the slot was cut from `arena`.
     pub(super) fn lies_in(&self, arena: &Arc<Arena>) -> bool {
         Arc::ptr_eq(&self.arena, arena)

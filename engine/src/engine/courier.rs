@@ -38,14 +38,15 @@ impl Road {
     /// needs.
     pub(super) fn open(device: &dyn Device, path: CopyPath) -> Result<Self> {
         let Some(cuda) = device.cuda() else {
-            return Err(Error::usage(format!("batches stay where they are: the device is {}", device.name())));
+            return Err(Error::usage(format!("batches are not copied: the device is {}", device.name())));
         };
         let road = Self { cuda: cuda.clone(), path, kernels: OnceLock::new() };
         // Both others hand the device the host's addresses of registered memory. Only where it says that it reads them:
         // elsewhere (WSL 2) the context would be lost to an illegal address.
         if path != CopyPath::Gathered && !cuda.reads_host_addresses()? {
             return Err(Error::device(format!(
-                "copy_path {:?}: this GPU does not read page-locked memory at the host's addresses, as under WSL 2: use copy_path \"gathered\"",
+                "copy_path {:?}: this GPU cannot read page-locked memory at host addresses (as under WSL 2): use \
+                 copy_path \"gathered\"",
                 path.name()
             )));
         }

@@ -134,9 +134,9 @@ fn what_was_decided_about_reading_is_counted_and_in_the_journal_and_a_replay_pas
     });
     let last = engine.batches_per_epoch() as u32;
     let expected = [
-        (4, "threads", 4, 2, "fewer have time enough"),
-        (4, "requests", 64, 32, "as much comes with fewer"),
-        (4, "requests", 32, 64, "less comes with fewer"),
+        (4, "threads", 4, 2, "fewer threads are enough"),
+        (4, "requests", 64, 32, "fewer bring as much"),
+        (4, "requests", 32, 64, "fewer bring less"),
         (last, "threads", 2, 3, "the consumer waits"),
     ];
     // Its own threads may have been changed by what a busy machine showed.

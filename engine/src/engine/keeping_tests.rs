@@ -188,7 +188,7 @@ fn what_is_another_runs_is_refused_and_what_is_damaged_is_said() {
     let source = Arrays::new(vec![7; 800], spec, vec![0; 1600], TensorSpec::class_index(), 200).unwrap();
     let other = Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap();
     let error = Engine::new(other, kept(&path, uniform())).err().unwrap();
-    assert!(error.kind() == ErrorKind::Settings && error.to_string().contains("is of another dataset"), "{error}");
+    assert!(error.kind() == ErrorKind::Settings && error.to_string().contains("belongs to another dataset"), "{error}");
     let error = refused(Settings { score: Some(ScoreKind::GradientNorm), ..kept(&path, uniform()) });
     assert!(error.to_string().contains("score=\"loss\", or choose another file"), "{error}");
     let error = refused(Settings { world_size: 2, ..kept(&path, uniform()) });
@@ -196,7 +196,7 @@ fn what_is_another_runs_is_refused_and_what_is_damaged_is_said() {
     let error = refused(Settings { score_file_every: 0.0, ..kept(&path, uniform()) });
     assert!(error.to_string().contains("score_file_every 0 must be"), "{error}");
     let error = refused(kept(&place.path().join("no/such"), uniform()));
-    assert!(error.to_string().contains("choose a folder that exists"), "{error}");
+    assert!(error.to_string().contains("choose an existing folder"), "{error}");
     // Damage costs the beliefs, and is said; the next file is whole again.
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..whole.len() / 2]).unwrap();

@@ -25,7 +25,6 @@ pub struct Arrays {
     target_bytes: usize,
     samples: usize,
     labels: Option<Vec<i64>>,
-    classes: Vec<String>,
 }
 
 impl Arrays {
@@ -83,13 +82,7 @@ impl Arrays {
         let target_bytes = checked("target", &target_spec, samples, (*target).as_ref().len())?;
         let labels = (target_spec.dtype == Dtype::I64 && target_spec.shape.is_empty())
             .then(|| bytemuck::pod_collect_to_vec::<u8, i64>((*target).as_ref()));
-        Ok(Self { data, target, form, row_bytes, target_spec, target_bytes, samples, labels, classes: Vec::new() })
-    }
-
-    /// The same arrays with names for their labels.
-    pub fn with_classes(mut self, classes: Vec<String>) -> Self {
-        self.classes = classes;
-        self
+        Ok(Self { data, target, form, row_bytes, target_spec, target_bytes, samples, labels })
     }
 
     /// Row `at` of every array of the data.
@@ -154,7 +147,7 @@ impl Source for Arrays {
         &self.target_spec
     }
     fn classes(&self) -> &[String] {
-        &self.classes
+        &[]
     }
     fn labels(&self) -> Option<&[i64]> {
         self.labels.as_deref()
@@ -164,7 +157,7 @@ impl Source for Arrays {
     }
     /// Rows have no names: the targets and some rows of the data, evenly spread, stand for them.
     fn digest(&self) -> String {
-        let mut digest = Fingerprint::new(self.samples, &self.form, &self.target_spec, &self.classes);
+        let mut digest = Fingerprint::new(self.samples, &self.form, &self.target_spec, &[]);
         digest.add((*self.target).as_ref());
         let step = self.samples.div_ceil(DIGEST_ROWS);
         for at in (0..self.samples).step_by(step) {

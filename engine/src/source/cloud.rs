@@ -96,7 +96,7 @@ fn named(url: &str, options: &OpenOptions) -> Result<Named> {
         let parsed = Url::parse(&name).map_err(|e| Error::settings(format!("{name} is no valid URL")).because(e))?;
         let unknown = || {
             Error::settings(format!(
-                "{} names no store this engine knows: use s3://, gs://, az://, http(s):// or file://",
+                "{} names no store this engine knows: use s3://, gs://, az://, hf://, http(s):// or file://",
                 without_query(&name)
             ))
         };

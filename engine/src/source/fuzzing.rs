@@ -7,12 +7,11 @@ use std::io::Cursor;
 use super::catalog::{Catalog, Ignored, Shard};
 use super::groups::assemble;
 use super::identity::Stamp;
-use super::list_stream::{Members, Step};
 use super::payload::picture_and_tail;
 use super::tar::{Map, Member, ShardIndex, walk};
 use super::{Form, Payload, Source, index_cache};
 #[cfg(feature = "cloud")]
-use super::{ais_wire, hub, pages::Pages};
+use super::{hub, pages::Pages};
 use crate::error::Result;
 use crate::types::{SampleId, TensorSpec};
 
@@ -41,39 +40,7 @@ pub fn tar(bytes: &[u8]) {
     }
 }
 
-/// A stream of members from a store: the same however the network cuts it, never more than came, and refused with
-/// words.
-pub fn stream(bytes: &[u8]) {
-    let read = |size: usize| {
-        let (mut members, mut found, mut kept) = (Members::new(), Vec::new(), 0);
-        for piece in bytes.chunks(size) {
-            let mut piece = piece;
-            loop {
-                match members.step(&mut piece) {
-                    Ok(Step::More) => break,
-                    Ok(Step::Begins { name, bytes }) => found.push((name, bytes, None)),
-                    Ok(Step::Whole) => {
-                        kept += members.body().len();
-                        let whole = found.last_mut().is_some_and(|(_, bytes, sum)| {
-                            *sum = Some(crc32fast::hash(members.body()));
-                            *bytes == members.body().len() as u64
-                        });
-                        assert!(whole, "another length than was announced");
-                    }
-                    Ok(Step::End) => return (found, kept, None),
-                    Err(broken) => return (found, kept, Some(broken)),
-                }
-            }
-            assert!(piece.is_empty());
-        }
-        (found, kept, None)
-    };
-    let (whole, cut) = (read(bytes.len().max(1)), read(97));
-    assert!(whole.1 <= bytes.len());
-    assert_eq!(whole, cut);
-}
-
-/// A page of a listing, of AIStore and of the Hub: refused with words, or objects with plain names and tags, no more
+/// A page of a listing of the Hub: refused with words, or objects with plain names and tags, no more
 /// than the page justifies. One of S3, Google or Azure: refused with words, or handed on, with less in it at most.
 #[cfg(feature = "cloud")]
 pub fn listing(bytes: &[u8]) {
@@ -81,33 +48,25 @@ pub fn listing(bytes: &[u8]) {
         Ok(kept) => assert!(kept.len() <= bytes.len()),
         Err(e) => assert!(!e.to_string().is_empty()),
     }
-    for (read, shortest) in [(ais_wire::objects as fn(&[u8]) -> _, r#"{"name":""}"#), (hub::files, r#"{"path":""}"#)] {
-        let found = match read(bytes) {
-            Ok(found) => found,
-            Err(e) => {
-                assert!(!e.to_string().is_empty());
-                continue;
-            }
-        };
-        assert!(found.len() * shortest.len() <= bytes.len(), "{} objects in {} bytes", found.len(), bytes.len());
-        for object in found {
-            let name = object.location.as_ref();
-            let plain = name.split('/').all(|part| !["", ".", ".."].contains(&part));
-            assert!(plain || name.is_empty(), "{name:?}");
-            let tag = object.e_tag.unwrap_or_default();
-            let inside = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).unwrap_or(&tag);
-            assert!(inside.chars().all(|c| c.is_ascii_alphanumeric()), "{tag:?}");
+    let found = match hub::files(bytes) {
+        Ok(found) => found,
+        Err(e) => {
+            assert!(!e.to_string().is_empty());
+            return;
         }
+    };
+    assert!(found.len() * r#"{"path":""}"#.len() <= bytes.len(), "{} objects in {} bytes", found.len(), bytes.len());
+    for object in found {
+        let name = object.location.as_ref();
+        let plain = name.split('/').all(|part| !["", ".", ".."].contains(&part));
+        assert!(plain || name.is_empty(), "{name:?}");
     }
 }
 
-/// Pages as AIStore, the Hub, S3 and Azure write them.
+/// Pages as the Hub, S3 and Azure write them.
 #[cfg(feature = "cloud")]
 pub fn listing_seeds() -> Vec<Vec<u8>> {
     [
-        r#"{"uuid":"u","continuation_token":"t","entries":[{"name":"s/a.tar","size":"12","checksum":"ab12"}]}"#,
-        r#"{"entries":[{"name":"a","size":7,"version":"1"},{"name":"b","checksum":null}]}"#,
-        r#"{"entries":null}"#,
         r#"[{"type":"file","path":"data/train-0.parquet","size":12,"oid":"ab"},{"type":"directory","path":"data"}]"#,
         "[]",
         "<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>a//b</Key></Contents><Contents><Key>a&amp;</Key></Contents>\
@@ -255,7 +214,6 @@ mod tests {
         for seed in tar_seeds() {
             assert!(walk(Cursor::new(&seed), seed.len() as u64, "a seed").is_ok());
             tar(&seed);
-            stream(&seed);
         }
         for seed in index_seeds() {
             assert!(index_cache::decode(&seed, KEY, SHARD_BYTES).is_some());
@@ -265,7 +223,6 @@ mod tests {
         assert!(all.len() > 40);
         for bytes in &all {
             tar(bytes);
-            stream(bytes);
             index(bytes);
             #[cfg(feature = "cloud")]
             listing(bytes);
@@ -276,13 +233,12 @@ mod tests {
     #[test]
     fn listings_are_objects_with_plain_names_or_refused() {
         for seed in listing_seeds() {
-            assert!(seed.starts_with(b"<") || ais_wire::objects(&seed).is_ok() || hub::files(&seed).is_ok());
+            assert!(seed.starts_with(b"<") || hub::files(&seed).is_ok());
             listing(&seed);
             for cut in 0..seed.len() {
                 listing(&seed[..cut]);
             }
         }
-        assert!(ais_wire::objects(br#"{"entries":[{"name":"../a"}]}"#).unwrap().is_empty(), "it is left out");
         assert!(hub::files(br#"[{"type":"file","path":"a/../b"}]"#).is_err());
     }
 }

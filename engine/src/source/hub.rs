@@ -15,8 +15,8 @@ use serde::Deserialize;
 use super::cloud::Target;
 use super::connector::Connector;
 use super::failure::Access;
-use super::listed::{Listed, Listing, Next};
-use super::pages::{Contradiction, Pages};
+use super::listed::{Listed, Listing};
+use super::pages::Contradiction;
 use super::{pattern, without_secrets};
 use crate::error::{Error, Result};
 
@@ -140,11 +140,11 @@ struct Entry {
 impl Listing for Tree {
     const STORE: &'static str = "Hub";
 
-    async fn page(&self, folder: &str, at: Option<Next>, _: &mut Pages) -> Stored<(Vec<ObjectMeta>, Option<Next>)> {
+    async fn page(&self, folder: &str, at: Option<String>) -> Stored<(Vec<ObjectMeta>, Option<String>)> {
         let mut url = url::Url::parse(&self.url).map_err(Self::failed)?;
         let host = url.host_str().map(str::to_owned);
         if let Some(next) = at {
-            url = url.join(&next.token).map_err(Self::failed)?;
+            url = url.join(&next).map_err(Self::failed)?;
         } else {
             if let Ok(mut segments) = url.path_segments_mut() {
                 segments.extend(folder.split('/').filter(|part| !part.is_empty()));
@@ -173,9 +173,7 @@ impl Listing for Tree {
         let next = match link.map(|link| url.join(link)) {
             None => None,
             // A token goes to the Hub that was asked, and nowhere else.
-            Some(Ok(next)) if next.host_str() == host.as_deref() => {
-                Some(Next { token: next.into(), uuid: String::new() })
-            }
+            Some(Ok(next)) if next.host_str() == host.as_deref() => Some(String::from(next)),
             Some(_) => return Err(Self::failed(Contradiction("its next page is no URL of the Hub".to_owned()))),
         };
         Ok((files(&answer.into_body().bytes().await.map_err(Self::failed)?)?, next))

@@ -15,23 +15,15 @@ use object_store::{
 
 use super::pages::Pages;
 
-/// What the next page of a listing is asked for with.
-#[derive(Debug, Clone)]
-pub(super) struct Next {
-    pub(super) token: String,
-    /// Of a store that has one: the listing's own.
-    pub(super) uuid: String,
-}
-
 /// How a store lists its objects.
 #[async_trait]
 pub(super) trait Listing: Clone + fmt::Debug + Send + Sync + 'static {
     /// What the store is called where it fails.
     const STORE: &'static str;
 
-    /// A page of the objects below a folder, the first or the one that `at` asks for, and what the next is asked for
-    /// with. An empty folder stands for the whole store. `pages` says which names a path can stand for.
-    async fn page(&self, folder: &str, at: Option<Next>, pages: &mut Pages) -> Stored<(Vec<ObjectMeta>, Option<Next>)>;
+    /// A page of the objects below a folder, the first or the one of the token `at`, and the token of the next. An empty
+    /// folder stands for the whole store.
+    async fn page(&self, folder: &str, at: Option<String>) -> Stored<(Vec<ObjectMeta>, Option<String>)>;
 
     /// The error of a store that did not do what was asked.
     fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> object_store::Error {
@@ -91,8 +83,8 @@ impl<L: Listing> ObjectStore for Listed<L> {
             if over {
                 return Ok::<_, object_store::Error>(None);
             }
-            let (found, next) = listing.page(&folder, at, &mut pages).await?;
-            pages.turn(next.as_ref().map(|next| next.token.as_str())).map_err(L::failed)?;
+            let (found, next) = listing.page(&folder, at).await?;
+            pages.turn(next.as_deref()).map_err(L::failed)?;
             let over = next.is_none();
             Ok(Some((iter(found.into_iter().map(Ok)), (listing, folder, pages, next, over))))
         })

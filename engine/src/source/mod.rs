@@ -19,9 +19,8 @@
 //! chaos.rs    faults on purpose      hedge.rs  a second request where an answer is late
 //! retry.rs, failure.rs  one budget of retries a store, a breaker; what a store's errors mean
 //! identity.rs what proves that bytes are those of the file that was indexed      checksums.rs  and that they are whole
-//! hub.rs     the Hugging Face Hub as a store      ais.rs, ais_wire.rs  AIStore      listed.rs  what both are
+//! hub.rs     the Hugging Face Hub as a store      listed.rs  a store that lists its objects by an interface of its own
 //! lanes.rs, flow.rs, tuner.rs  how many requests ahead of need are in flight
-//! lister.rs, lists.rs, list_stream.rs  many samples with one request, of a store that takes lists of them
 //! store_open.rs, cloud.rs, connector.rs  what a URL stands for and how its store is reached      several.rs  shards at once
 //! address.rs  a URL apart from its secrets      cloud_settings.rs  what environment and caller say of a store
 //! pages.rs    the pages of a listing: tokens, and names that no path takes     stop.rs  the end of an opening
@@ -43,10 +42,6 @@
 
 #[cfg(feature = "cloud")]
 mod address;
-#[cfg(feature = "cloud")]
-mod ais;
-#[cfg(feature = "cloud")]
-mod ais_wire;
 mod arrays;
 mod catalog;
 mod chaos;
@@ -91,13 +86,8 @@ mod lanes;
 mod link;
 #[cfg(test)]
 mod link_model_tests;
-mod list_stream;
 #[cfg(feature = "cloud")]
 mod listed;
-mod lister;
-mod lists;
-#[cfg(test)]
-mod lists_tests;
 mod local;
 mod members;
 mod on_disk;

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 ///   ids);
 /// - Parquet files, named likewise (feature `parquet`);
 /// - the same behind `file://`, and, where the crate is built with the feature `cloud`, `s3://`, `gs://`, `az://`,
-///   `ais://`, `http://` and `https://`.
+///   `hf://`, `http://` and `https://`.
 ///
 /// Labels of shards are numbers in the member that `fields` names, or without `fields` in `key.cls` beside `key.jpg`
 /// where there are any, otherwise the directory an image lies in, numbered in the order of names.
@@ -55,7 +55,6 @@ fn place(url_or_path: &str, options: &OpenOptions) -> Result<String> {
 fn store_place(url: &str, options: &OpenOptions) -> Result<String> {
     match url.split_once("://") {
         Some(("hf", _)) => Ok(super::hub::connect(url)?.place),
-        Some(("ais", _)) => super::ais::place_of(url, options),
         _ => super::cloud::place_of(url, options),
     }
 }

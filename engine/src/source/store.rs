@@ -24,7 +24,6 @@ use super::hedge::{self, Hedge};
 use super::identity::{Mark, Proof, Stamp};
 use super::lanes::Lanes;
 use super::link::{Link, Worth};
-use super::lister::Lister;
 use super::pacer::Pacer;
 use super::retry::{Failure, Health};
 use super::whole::{Wholes, says_nothing};
@@ -52,8 +51,6 @@ pub(super) struct Store {
     chaos: Option<Chaos>,
     /// Of a plain web server: it may give no parts of objects.
     pub(super) wholes: Option<Wholes>,
-    /// Of a store that takes lists of samples.
-    pub(super) lister: Option<Arc<dyn Lister>>,
     /// The end of the opening.
     pub(super) stop: Stop,
 }
@@ -97,7 +94,6 @@ impl Store {
             hedge: hedged.then(Hedge::default),
             chaos: options.chaos.map(|seed| Chaos::new(seed, options.timeout.is_some())),
             wholes: maker.is_web().then(|| Wholes::new(options)).transpose()?,
-            lister: None,
             stop: options.stop.clone(),
         })
     }
@@ -207,11 +203,6 @@ impl Store {
         let body = started.elapsed().saturating_sub(first_byte);
         sent.answered(first_byte, body, before);
         Ok((bytes, first_byte))
-    }
-
-    /// Whether bytes are let through by a throttle.
-    pub(super) fn is_paced(&self) -> bool {
-        self.pacer.bytes_per_s().is_some()
     }
 
     /// Waits until a request for so many bytes may be sent. Whether a throttle lets its bytes through.

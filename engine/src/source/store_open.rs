@@ -64,14 +64,9 @@ pub(super) fn local(path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
 #[cfg(feature = "cloud")]
 pub(super) fn remote(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
     let hub = url.starts_with("hf://");
-    let (target, lister) = match url.split_once("://") {
-        Some(("hf", _)) => (super::hub::connect(url)?, None),
-        Some(("ais", _)) => super::ais::connect(url, options)?,
-        _ => (super::cloud::connect(url, options)?, None),
-    };
+    let target = if hub { super::hub::connect(url)? } else { super::cloud::connect(url, options)? };
     let index_key = |shard: &Shard| index_cache::remote_key(&target.place, shard);
-    let mut store = Store::new(target.store, Maker::Cloud(target.access), options)?;
-    store.lister = lister;
+    let store = Store::new(target.store, Maker::Cloud(target.access), options)?;
     let mut paths = target.paths;
     if hub && paths.iter().all(|path| path.is_empty()) {
         let listed = store.list(&Path::default())?;
@@ -86,7 +81,7 @@ pub(super) fn remote(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
 pub(super) fn remote(url: &str, _: &OpenOptions) -> Result<Arc<dyn Source>> {
     let scheme = url.split("://").next().unwrap_or(url);
     Err(Error::settings(format!(
-        "{scheme}:// is not built in: build lossfeed with the feature \"cloud\" (s3, gs, az, ais, hf, http, https), or pass a local path or a file:// URL"
+        "{scheme}:// is not built in: build lossfeed with the feature \"cloud\" (s3, gs, az, hf, http, https), or pass a local path or a file:// URL"
     )))
 }
 

@@ -4,12 +4,12 @@
 //! several fails in another way than by an outage, or brings a sample that is not sound, the samples concerned are
 //! asked for by themselves: one that is bad has an error of its own, and its neighbours come.
 
-use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::path::Path;
@@ -18,7 +18,6 @@ use tokio::task::JoinSet;
 use super::catalog::{Catalog, Place, Shard};
 use super::identity::Mark;
 use super::link::Worth;
-use super::lists::{From, Lists, STOP_SOON};
 use super::reader::Reader;
 use super::runs::{Run, Wish, in_a_row_bytes, runs};
 use super::store::{Store, Wanted};
@@ -26,14 +25,15 @@ use super::{Decisions, Traffic};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::SampleId;
 
+/// As often a caller that waits is asked whether it still wants its samples.
+const STOP_SOON: Duration = Duration::from_millis(50);
+
 /// Reads samples of a catalog from a store.
 pub(super) struct StoreReader(Arc<Stored>);
 
 /// What its requests share.
 struct Stored {
     store: Store,
-    /// Of a store that takes some.
-    lists: Option<Lists>,
     /// Keys of the catalog's shards.
     shards: Vec<Path>,
     /// What names of whole-object samples are relative to.
@@ -54,8 +54,7 @@ struct Sent {
 impl StoreReader {
     /// Over the `shards` of a catalog by their keys, or over objects below `root`.
     pub(super) fn new(store: Store, shards: Vec<Path>, root: Path, coalesce: bool) -> Self {
-        let lists = store.lister.clone().map(Lists::new);
-        Self(Arc::new(Stored { store, lists, shards, root, coalesce }))
+        Self(Arc::new(Stored { store, shards, root, coalesce }))
     }
 }
 
@@ -173,9 +172,9 @@ impl Reader for StoreReader {
     }
 
     fn request_bytes(&self, catalog: &Catalog) -> u64 {
-        let Stored { store, lists, shards, coalesce, .. } = &*self.0;
-        // An object of its own has no neighbours, and in a list everybody is next to everybody.
-        if !coalesce || lists.is_some() || shards.len() * 2 > catalog.places.len() {
+        let Stored { store, shards, coalesce, .. } = &*self.0;
+        // An object of its own has no neighbours.
+        if !coalesce || shards.len() * 2 > catalog.places.len() {
             return 0;
         }
         let worth = store.worth(store.lanes());
@@ -192,9 +191,6 @@ impl Reader for StoreReader {
     }
 
     fn along(&self, catalog: &Catalog, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
-        if let Some(along) = self.0.lists.as_ref().and_then(|lists| lists.along(catalog, ids, first)) {
-            return along;
-        }
         let runs = self.0.requests(catalog, ids.iter().copied().enumerate(), first, request_bytes);
         let wanted = runs.iter().filter(|run| run.wishes.iter().any(|wish| wish.k < first));
         let mut along: Vec<usize> =
@@ -217,16 +213,6 @@ impl Reader for StoreReader {
     ) -> Traffic {
         let sent = Arc::new(Sent { early: request_bytes < u64::MAX, ..Sent::default() });
         let work = async {
-            let mut wanted = Cow::Borrowed(wanted);
-            if let Some(lists) = &self.0.lists {
-                let Stored { store, shards, root, .. } = &*self.0;
-                let Sent { requests, early, .. } = &*sent;
-                let from = From { store, shards, root, catalog, requests, early: *early, stopped };
-                match lists.bring(&from, &wanted, sink).await {
-                    ControlFlow::Continue(left) => wanted = Cow::Owned(left),
-                    ControlFlow::Break(()) => return,
-                }
-            }
             let to_ask = self.0.requests(catalog, wanted.iter().copied(), usize::MAX, request_bytes);
             let (mut to_ask, mut asked) = (VecDeque::from(to_ask), JoinSet::new());
             loop {

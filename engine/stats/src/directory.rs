@@ -60,7 +60,7 @@ impl Directory {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
             // What the kernel says to O_DIRECTORY | O_NOFOLLOW on a link differs between file systems.
-            Err(Errno::LOOP | Errno::NOTDIR) => return Err(format!("{}: a link or no directory", path.display())),
+            Err(Errno::LOOP | Errno::NOTDIR) => return Err(format!("{}: not a directory, or a link", path.display())),
             Err(errno) => return Err(format!("{}: {errno}", path.display())),
         };
         let stat = rustix::fs::fstat(&fd).map_err(|errno| format!("{}: {errno}", path.display()))?;

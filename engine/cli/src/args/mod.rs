@@ -141,7 +141,7 @@ mod tests {
         let cli =
             Cli::parse_from(["lossfeed", "train", "--latency", "2ms", "--compare", "shade,cost-aware", "--seeds", "2"]);
         let Command::Train(options) = cli.command else { panic!("not train") };
-        let json: serde_json::Value = serde_json::from_str(&options.to_json()).unwrap();
+        let json: serde_json::Value = serde_json::to_value(&options).unwrap();
         assert_eq!(json["latency"], 0.002);
         assert_eq!(json["compare"], serde_json::json!(["shade", "cost-aware"]));
         assert_eq!(json["seeds"], 2);

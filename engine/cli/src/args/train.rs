@@ -93,12 +93,3 @@ pub struct TrainArgs {
     #[arg(long, short, help_heading = "Output")]
     pub quiet: bool,
 }
-
-impl TrainArgs {
-    /// The options as one flat JSON object. `latency` is in seconds, `bandwidth` in bytes per second, an option left
-    /// out is `null`.
-    pub fn to_json(&self) -> String {
-        // Numbers, strings, booleans and lists of them: serialising cannot fail.
-        serde_json::to_string(self).unwrap_or_default()
-    }
-}

@@ -63,8 +63,8 @@ def open(
 
             * a path or URL: a class-per-folder directory, a tar shard, shards as ``"train-{0000..0146}.tar"`` or
               ``"train-*.tar"``, Parquet files (``"train-*.parquet"``); ``file://``, ``s3://``, ``gs://``, ``az://``,
-              ``http(s)://``, ``ais://`` for AIStore (``AIS_ENDPOINT``), and ``hf://datasets/OWNER/NAME@REVISION/PATTERN``
-              for the Hugging Face Hub (``HF_TOKEN`` for what is not public). Images (JPEG, PNG, WebP, TIFF, BMP, GIF,
+              ``http(s)://``, and ``hf://datasets/OWNER/NAME@REVISION/PATTERN`` for the Hugging Face Hub (``HF_TOKEN`` for
+              what is not public). Images (JPEG, PNG, WebP, TIFF, BMP, GIF,
               PNM; of several frames the first) are delivered as uint8 (height, width, channels), labels as int64;
             * ``(x, y)``: two arrays or CPU tensors of equal length, delivered in their own dtypes. Contiguous ones are
               read where they lie, without a copy: leave them as they are while a loader reads them. A longer tuple, or a
@@ -93,16 +93,14 @@ def open(
         store_options: options of the object store (region, endpoint, credentials) by their object_store names. They come
             before the environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``). For S3 ``profile`` names a profile of AWS's
             files, as ``AWS_PROFILE`` does; for ``http(s)://`` ``whole_bytes`` is what may be kept in memory of shards
-            whose server gives no parts (1 GiB); for ``ais://`` there are ``endpoint``, ``token``, ``provider`` and
-            ``get_batch``. Where nobody names credentials and the machine lends none, the store is
+            whose server gives no parts (1 GiB). Where nobody names credentials and the machine lends none, the store is
             asked without. An ``http(s)://`` URL may have a query that signs it.
         retry_timeout: seconds for which a store that does not serve (no connection, no answer, 5xx, 429) is asked
             again, from the first failure after its last answer on; its requests share them. A store that has never
             answered gets 10 of them, or as long as ``timeout`` if that is more than 30. 0 asks once. Then OutageError is raised, whatever the loader's ``on_error`` is:
             nothing is wrong with the data.
         checksums: take a CRC-32 of every sample now, and hold every later read against it. Reads the whole dataset
-            once; with ``index_cache`` the sums of shards are kept there. What AIStore sends by lists of samples is
-            proved by them.
+            once; with ``index_cache`` the sums of shards are kept there.
         coalesce: samples that lie near each other in a shard of a store come with one request. What lies between them
             is read in vain: no more than the request is measured to cost, and beside padding and headers never more
             than it brings. False makes a request for every sample. ``stats()["store_requests_total"]`` and
