@@ -136,7 +136,7 @@ fn a_journal_that_is_there_already_or_cannot_be_made_is_refused_at_once() {
     for (path, told) in [(taken.clone(), "file exists"), (folder.path().join("none/run.csv"), "cannot be created")] {
         let dataset =
             lossfeed::Dataset::new(std::sync::Arc::new(Patterned::new(8)), lossfeed::source::ImageMode::Auto, None);
-        let error = Engine::new(dataset.unwrap(), Settings { record: Some(path), ..settings(4) }).err().unwrap();
+        let error = Engine::new(dataset.unwrap(), Settings { journal: Some(path), ..settings(4) }).err().unwrap();
         assert!(error.kind() == ErrorKind::Settings && error.to_string().contains(told), "{error}");
     }
     assert_eq!(std::fs::read(&taken).unwrap(), b"mine");
@@ -168,7 +168,7 @@ fn a_policy_that_looks_ahead_is_told_what_then_comes() {
         let state = first.state().unwrap();
         first.close();
         // The second goes on in the middle of an epoch.
-        let second = engine(Patterned::new(SAMPLES), Settings { record: Some(path.clone()), ..settings });
+        let second = engine(Patterned::new(SAMPLES), Settings { journal: Some(path.clone()), ..settings });
         second.load_state(&state).unwrap();
         (0..6).for_each(|_| drop(epoch(&second, |_| ())));
         second.close();

@@ -35,14 +35,14 @@ from .topics import Cache, Reading, Sampling
 class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     """Feeds a training run: each iteration is one epoch of :class:`Batch`, in an order that scores may steer.
 
-    ``data`` is what :func:`lossfeed.open` returns or takes. A stream (``IterableDataset``) is read by torch's own loader,
+    ``data`` is what :func:`lossfeed.open` returns or takes. A stream (``IterableDataset``) is read by torch's loader,
     without ids, cache and scores. The keywords up to ``in_order`` are torch's, in ``DataLoader``'s order; each is
     honoured, or refused with the reason. ``pybind/docs/batches.md`` has more on them.
 
     Three topics have classes of options, whose fields are keywords here too; give a field in one place:
 
-    * ``cache=``: a size (``"32GiB"``, ``"20%"``) or a :class:`lossfeed.Cache`: ``cache_form``, ``policy``, ``copy_path``,
-      ``frozen_augmentation``.
+    * ``cache=``: a size (``"32GiB"``, ``"20%"``) or a :class:`lossfeed.Cache`: ``cache_form``, ``policy``,
+      ``copy_path``, ``frozen_augmentation``.
     * ``sampling=``: a :class:`lossfeed.Sampling`: ``sampler``, ``score``, ``smoothing``, ``ranks``, ``score_file``,
       ``score_file_every``.
     * ``reading=``: a :class:`lossfeed.Reading`: ``num_workers``, ``prefetch_factor``, ``read_ahead``, ``timeout``,

@@ -48,7 +48,8 @@ class Topic(Spelled):
         if first not in flat:
             flat = {first: value, **flat}
         elif value is not None:
-            raise SettingsError(f"{keyword}={value!r} must be a lossfeed.{cls.__name__}: write {keyword}=lf.{cls.__name__}(…)")
+            kind = cls.__name__
+            raise SettingsError(f"{keyword}={value!r} must be a lossfeed.{kind}: write {keyword}=lf.{kind}(…)")
         made = object.__new__(cls)
         for field, said in flat.items():
             object.__setattr__(made, field, said)
@@ -57,15 +58,16 @@ class Topic(Spelled):
 
     def _given(self) -> dict[str, Any]:
         """The fields that are not as by default, by the loader's flat keywords."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        found = {self.LOADERS.get(field.name, field.name): (getattr(self, field.name), field.default) for field in fields}
-        return {name: value for name, (value, default) in found.items() if checks.differs(value, default)}
+        return {self.LOADERS.get(name, name): value for name, value in self._not_default().items()}
+
+    def _not_default(self) -> dict[str, Any]:
+        fields = {field.name: field.default for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, d in fields.items() if checks.differs(value := getattr(self, name), d)}
 
     def __repr__(self) -> str:
-        first, *others = dataclasses.fields(self)  # type: ignore[arg-type]
-        said = [f"{f.name}={getattr(self, f.name)!r}" for f in others if checks.differs(getattr(self, f.name), f.default)]
-        if checks.differs(value := getattr(self, first.name), first.default):
-            said.insert(0, repr(value))
+        first, *_ = dataclasses.fields(self)  # type: ignore[arg-type]
+        given = self._not_default()
+        said = [repr(value) if name == first.name else f"{name}={value!r}" for name, value in given.items()]
         return f"lossfeed.{type(self).__name__}({', '.join(said)})"
 
 
@@ -129,12 +131,12 @@ class Cache(Topic):
 
 @dataclass(frozen=True, repr=False)
 class Sampling(Topic):
-    """Who comes next, and the scores that decide it: ``lf.Loader(data, sampling=lf.Sampling("cost-aware", score="loss"))``.
+    """Who comes next, and the scores that decide it: ``lf.Loader(data, sampling=lf.Sampling("auto", score="loss"))``.
 
     Args:
         sampler: a name, or a dict of the name and options (``{"name": "cost-aware", "kappa": 64}``). Without scores:
 
-            * ``"uniform"``: every id once an epoch, shuffled. The default is ``"uniform"`` in order, unless ``shuffle``;
+            * ``"uniform"``: every id once an epoch, shuffled. None, the default: in order, unless ``shuffle``;
             * ``"ods"``: Seneca's, each id once; ``"echo"``: the cache as a buffer that turns over.
 
             By scores; ``batch.weight`` makes the loss unbiased again:
@@ -149,8 +151,8 @@ class Sampling(Topic):
               with scores; ``"iis"``: iCACHE's; ``"infobatch"``;
             * biased: ``"pads"`` (SHADE's), ``"selective"``, ``"curriculum"``, ``"shade-as-coded"``.
 
-            ``"block": 64`` has new samples of ``"echo"`` and ``"replay"`` come in runs of neighbours; ``"block": "auto"``
-            as long as requests are dear. Or a sampler object, torch's or whatever else gives ids: an epoch is taken
+            ``"block": 64`` has new samples of ``"echo"`` and ``"replay"`` come in runs of neighbours, ``"block": "auto"``
+            in runs as long as requests are dear. Or a sampler object, torch's or whatever else gives ids: an epoch is taken
             from it whole when the epoch begins, as much as its ``len()``, and each rank gets what its own gives.
         score: the measurement that becomes a sample's importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or
             ``"batch_rank"`` (the place of its loss in its batch; formerly ``"rank"``). None, the default, suits policy
@@ -212,7 +214,7 @@ class Reading(Topic):
             datasets with ``thread_safe = True``. 0: the calling thread reads, and a dataset draws from its random
             generators; with workers what it draws depends on (seed, epoch, id). ``"auto"``, the default, and None: a
             process for each processor of this rank, 8 at most, where processes are forked, else the calling thread; as
-            many threads as the run needs. Batches do not depend on it. The logger ``lossfeed`` tells the number at INFO.
+            many threads as the run needs. Batches do not depend on it. The logger ``lossfeed`` logs the number (INFO).
         prefetch_factor: batches that each worker prepares ahead, 1 to 1024. None, the default: 2. Not without workers.
         read_ahead: host memory in bytes or as text for samples that are read before their batch, the next epoch's
             too. None, the default, with workers: 128 MiB behind a network (1 GiB where answers come late), 8 batches of
