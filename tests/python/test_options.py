@@ -106,3 +106,8 @@ def test_former_names_work_and_warn_where_they_are_written(tmp_path):
     with pytest.warns(FutureWarning, match="^record= is now dtype=: ") as told:
         assert len(lf.open(tmp_path / "a.bin", record="u1")) == len(lf.open(tmp_path / "a.bin", dtype="u1")) == 8
     assert [one.filename for one in told] == [__file__]
+
+
+@pytest.mark.parametrize("kind", [*TOPICS, lf.Packed, lf.SampleScores])
+def test_tools_that_read_types_can_read_these(kind):
+    assert kind.__module__ == "lossfeed" and typing.get_type_hints(kind)

@@ -12,7 +12,7 @@ from .options import Options
 from .sampler_view import Cut, Order
 
 
-class Asked:
+class TorchAttributes:
     """Attributes of :class:`torch.utils.data.DataLoader`, for the code that reads them. They say what was asked for, and
     nothing changes by them."""
 
@@ -45,7 +45,7 @@ class Asked:
         return given
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(getattr(Asked, name, None), property):
+        if isinstance(getattr(TorchAttributes, name, None), property):
             raise SettingsError(f"{name} cannot change once the loader is made: make another with {name}={value!r}")
         super().__setattr__(name, value)
 

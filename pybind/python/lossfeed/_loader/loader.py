@@ -23,16 +23,16 @@ from .._data.process_pool import Processes
 from .._loss.own_losses import OwnLosses
 from .._transform.image import ImageTransform
 from . import closing, exchange as _exchange, making, reading as _reading, states, streams, user_order
-from .attributes import Asked
+from .attributes import TorchAttributes
 from .epoch_pass import Pass
 from .lightning_fit import take_up
 from .options import Options
 from .report import described
-from .stats import Told
+from .stats import Statistics
 from .topics import Cache, Reading, Sampling
 
 
-class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
+class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
     """Feeds a training run: each iteration is one epoch of :class:`Batch`, in an order that scores may steer.
 
     ``data`` is what :func:`lossfeed.open` returns or takes. A stream (``IterableDataset``) is read by torch's loader,

@@ -24,7 +24,7 @@ from . import keywords, ranks, reading as _reading, user_order
 from .epoch_pass import Line
 from .options import Options
 from .seeds import Seeds
-from .torch_workers import Reading
+from .torch_workers import TorchReading
 
 
 class Made(NamedTuple):
@@ -42,7 +42,7 @@ class Made(NamedTuple):
     settings: dict[str, Any]
     line: Line
     #: The user's own order; None where the engine draws.
-    given: user_order.Given | None
+    given: user_order.UserOrder | None
     #: Where the seed comes from; None if it was given.
     seeds: Seeds | None
 
@@ -78,7 +78,7 @@ def make(asked: Options) -> Made:
     keywords.pin_memory_device(asked.pin_memory_device, device)
     framework = keywords.framework(asked.framework, device)
     found = _reading.find(asked, framework, device)
-    reading: Reading | None = None
+    reading: TorchReading | None = None
     opened: Data | None = None
     if found is not None:
         reading, data = found
@@ -233,7 +233,7 @@ def _pictures(data: Data) -> tuple[int, ...]:
 
 
 def _settings(
-    asked: Options, data: Data, world: ranks.World, delivery: _Delivery, order: user_order.Given | None, alone: bool
+    asked: Options, data: Data, world: ranks.World, delivery: _Delivery, order: user_order.UserOrder | None, alone: bool
 ) -> dict[str, Any]:
     """The engine's settings. `alone`: the calling thread reads, whatever the number of workers."""
     sampler = keywords.sampler(asked.sampling.sampler, asked.shuffle)

@@ -20,7 +20,7 @@ from .._data.process_pool import Processes, Start
 from .._transform.image import ImageTransform
 from . import keywords, ranks
 from .options import Options
-from .torch_workers import Items, Reading
+from .torch_workers import Items, TorchReading
 
 #: Most worker processes that "auto" starts.
 _AUTO_MAX = 8
@@ -28,7 +28,7 @@ _AUTO_MAX = 8
 _log = logging.getLogger("lossfeed")
 
 
-def find(asked: Options, framework: str, device: str) -> tuple[Reading, Data] | None:
+def find(asked: Options, framework: str, device: str) -> tuple[TorchReading, Data] | None:
     """The reading of a Python dataset by worker processes or the calling thread, and the numbers of its items for the
     engine. None where the engine reads samples itself: from files, arrays and lists, into a cache, into batch slots for a
     CUDA device, or by what only loader threads do."""
@@ -45,7 +45,7 @@ def find(asked: Options, framework: str, device: str) -> tuple[Reading, Data] | 
         ids = asked.ids.tolist() if hasattr(asked.ids, "tolist") else list(asked.ids)
         data = data.subset(ids)
     items = Items(dataset, ids, asked.collate_fn)
-    return Reading(items, _processes(asked, dataset, len(data)), _settings(asked, device)), data
+    return TorchReading(items, _processes(asked, dataset, len(data)), _settings(asked, device)), data
 
 
 def for_engine(asked: Options, data: Data, framework: str) -> tuple[Data, Any, bool]:
@@ -75,7 +75,7 @@ def for_engine(asked: Options, data: Data, framework: str) -> tuple[Data, Any, b
     return data, collate_fn, bool(alone) and not count
 
 
-def end(reading: Reading | None, data: Data, opened: Data | None) -> None:
+def end(reading: TorchReading | None, data: Data, opened: Data | None) -> None:
     """Ends the worker processes that a loader started, and none of a dataset that it was given."""
     if reading is not None:
         reading.end()
@@ -91,7 +91,7 @@ def tell_threads(data: Data, threads: int) -> None:
     _log.info(words, threads, data._native.describe())
 
 
-def reads(reading: Reading | None, data: Data) -> Reads | None:
+def reads(reading: TorchReading | None, data: Data) -> Reads | None:
     """Who reads a Python dataset's items, for the word about a training that waits for them."""
     if reading is not None:
         return Reads(type(reading.items.dataset).__name__, reading.workers or 0)

@@ -12,7 +12,7 @@ from .._base.errors import ResumeWarning, SettingsError, TrainingWarning, UsageE
 from .._base.memory import is_stream, require_torch
 from .._base.process import MadeAgain
 from . import keywords
-from .attributes import Asked
+from .attributes import TorchAttributes
 from .options import Options
 from .stage import Mover, Staged, StagedIterator
 
@@ -166,7 +166,7 @@ class Stream(MadeAgain):
         return f"<lossfeed.Loader of a stream, {kind}: {rest}>"
 
     def _recipe(self) -> tuple[Any, tuple[Any, ...]]:
-        return _again, (type(self).__bases__[0], Asked._to_copy(self, False))  # type: ignore[arg-type]
+        return _again, (type(self).__bases__[0], TorchAttributes._to_copy(self, False))  # type: ignore[arg-type]
 
 
 def _moved(batches: Iterator[Any], mover: Mover) -> Iterator[Any]:
@@ -192,7 +192,7 @@ def _of_streams(kind: type[Any]) -> type[Any]:
     for base in kind.__mro__:
         for name, value in vars(base).items():
             if base.__module__.partition(".")[0] == "lossfeed" and not name.startswith("_") and name not in members:
-                members[name] = _asked(name) if base is Asked else _refused(name, value)
+                members[name] = _asked(name) if base is TorchAttributes else _refused(name, value)
     # Not derived from Stream: an object's class can be replaced by one that is laid out as it.
     _KINDS[kind] = type(kind.__name__, (kind,), {"__module__": kind.__module__, "__doc__": kind.__doc__, **members})
     return _KINDS[kind]

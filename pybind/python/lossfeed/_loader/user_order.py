@@ -16,7 +16,7 @@ from .options import Options
 _MANY = 1 << 20
 
 
-class Given:
+class UserOrder:
     """A sampler or a batch sampler. An epoch is taken from it whole, when the epoch begins: nothing that happens in mid
     epoch changes its order, and a state of the loader can hold what is left of it."""
 
@@ -116,7 +116,7 @@ class Given:
             raise
 
 
-class Weighted(Given):
+class Weighted(UserOrder):
     """Ids with replacement, each in proportion to its weight, as torch's ``WeightedRandomSampler`` draws them: anew for
     every (seed, epoch), as many on every rank as make one epoch together."""
 
@@ -152,7 +152,7 @@ def _check(id: Any, what: str) -> None:
     whole(what, id, -(2**63), 2**63 - 1, hint or ": ids count from 0")
 
 
-def find(asked: Options, samples: int, ranks: int) -> Given | None:
+def find(asked: Options, samples: int, ranks: int) -> UserOrder | None:
     """The order that ``sampler=``, ``batch_sampler=`` or ``weights=`` brings; None where the engine draws by scores or
     evenly."""
     sampler = asked.sampling.sampler
@@ -168,7 +168,7 @@ def find(asked: Options, samples: int, ranks: int) -> Given | None:
             if given:
                 raise SettingsError(f"{name}= and batch_sampler= exclude each other, as in torch: leave one out")
         source = _iterable("batch_sampler", asked.batch_sampler)
-        return Given(source, True, _largest(source, asked.batch_size), False, samples)
+        return UserOrder(source, True, _largest(source, asked.batch_size), False, samples)
     if sampler is None or isinstance(sampler, (str, dict)):
         return None
     if asked.shuffle:
@@ -177,7 +177,7 @@ def find(asked: Options, samples: int, ranks: int) -> Given | None:
             "the sampler's order is the order"
         )
     source = _iterable("sampler", sampler)
-    return Given(source, False, whole("batch_size", asked.batch_size, 1), asked.drop_last, samples)
+    return UserOrder(source, False, whole("batch_size", asked.batch_size, 1), asked.drop_last, samples)
 
 
 def _iterable(name: str, value: Any) -> Any:
