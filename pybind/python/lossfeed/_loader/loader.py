@@ -22,122 +22,53 @@ from .._data.data import Data
 from .._data.process_pool import Processes
 from .._loss.own_losses import OwnLosses
 from .._transform.image import ImageTransform
-from . import closing, exchange as _exchange, making, reading, states, streams, user_order
-from .attributes import Asked, Keywords
+from . import closing, exchange as _exchange, making, reading as _reading, states, streams, user_order
+from .attributes import TorchAttributes
 from .epoch_pass import Pass
 from .lightning_fit import take_up
+from .options import Options
 from .report import described
-from .stats import Told
+from .stats import Statistics
+from .topics import Cache, Reading, Sampling
 
 
-class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
-    """Feeds a training run: iterating it gives one epoch of :class:`Batch`, in an order that scores may steer.
+class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
+    """Feeds a training run: each iteration is one epoch of :class:`Batch`, in an order that scores may steer.
 
-    ``data`` is what :func:`lossfeed.open` returns or takes, or a stream (``IterableDataset``), which torch's own loader reads:
-    its batches are torch's, without ids, cache and scores. The keywords up to ``in_order`` are those of
-    :class:`torch.utils.data.DataLoader` in its order; each is honoured, or refused with the reason:
+    ``data`` is what :func:`lossfeed.open` returns or takes. A stream (``IterableDataset``) is read by torch's loader,
+    without ids, cache and scores. The keywords up to ``in_order`` are torch's, in ``DataLoader``'s order; each is
+    honoured, or refused with the reason. ``pybind/docs/batches.md`` has more on them.
+
+    Three topics have classes of options, whose fields are keywords here too; give a field in one place:
+
+    * ``cache=``: a size (``"32GiB"``, ``"20%"``) or a :class:`lossfeed.Cache`: ``cache_form``, ``policy``,
+      ``copy_path``, ``frozen_augmentation``.
+    * ``sampling=``: a :class:`lossfeed.Sampling`: ``sampler``, ``score``, ``smoothing``, ``ranks``, ``score_file``,
+      ``score_file_every``.
+    * ``reading=``: a :class:`lossfeed.Reading`: ``num_workers``, ``prefetch_factor``, ``read_ahead``, ``timeout``,
+      ``on_error``, ``max_slots``, ``worker_init_fn``, ``multiprocessing_context``, ``persistent_workers``.
 
     Args:
-        batch_size: samples a batch and rank, at least 1. More than a rank has gives one short batch; with ``drop_last``
-            it is refused, as no batch would be left.
-        shuffle: True permutes by ``(seed, epoch)``; None or False walks the ids in order, unless ``sampler`` is given.
-        sampler: torch's samplers, or whatever else gives ids: an epoch is taken from it whole when the epoch begins (as
-            much as its ``len()``), and each rank gets what its own sampler gives. Or who comes next, by name or as a
-            dict with options (``{"name": "cost-aware", "kappa": 64}``): ``"uniform"`` (every id once an epoch,
-            shuffled); ``"auto"`` (the one to use with a cache: ``"replay"`` where ``transform`` draws chance,
-            ``"cost-aware"`` where it does not, ``"uniform"`` where there is nothing to gain; ``{"name": "auto",
-            "augmented": True}`` if your loop augments batches, ``False`` if nobody does, ``"fetches": 0.1`` for the part
-            of the rows that may be read, ``"stall": 0.05`` for a wait of a twentieth of the time, ``"bytes": "200GB",
-            "epochs": 90`` for a budget of so many epochs; it begins without scores, and goes by them from the epoch
-            after ``batch.weight`` was read, as :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient variance
-            per byte fetched), ``"importance"``, ``"replay"`` and ``"echo"`` (the cache as a buffer that turns over,
-            with scores and without; ``"block": 64`` has new samples come in runs of neighbours, ``"block": "auto"`` in
-            runs as long as requests are dear), ``"pads"`` (SHADE's, biased); and those of other
-            systems, to compare with (``lossfeed.typing.Sampler`` lists all). All but ``uniform``, ``ods`` and ``echo``
-            draw ids unevenly; ``batch.weight`` makes the loss unbiased again where the sampler is not biased on purpose.
-        batch_sampler: gives lists of ids: its batches are the plan. Where it has no ``batch_size``, pass
-            ``batch_size=`` with the most samples of a batch.
-        ids: the samples to load, each once, as :meth:`lossfeed.Data.subset` has it: ids of batches count from 0 anew, in
-            this order. None: all.
-        weights: one number a sample: ids are drawn with replacement, in proportion to them (torch's
-            ``WeightedRandomSampler``). ``batch.weight`` stays 1: the mean is over what was drawn, as there.
-        num_workers: worker processes that read a Python dataset, as torch's; for files, arrays, lists and datasets with
-            ``thread_safe = True`` threads. 0 reads in the calling thread, and a dataset draws from its generators; else what
-            it draws depends on (seed, epoch, id). ``"auto"``, the default and the same as None: a process for each
-            processor of this rank, 8 at most, where processes are forked, else the calling thread; threads by what the run
-            needs. Batches do not depend on it. :attr:`num_workers` tells it, and the logger ``lossfeed`` at INFO.
-        collate_fn: called with the list of a batch's samples, equal in type and value to what a Python dataset returned: in
-            the worker that read them, or, with a cache, in the loop's thread; of arrays with ``(x, y)`` rows. What it
-            returns is the batch's data, or, of a pair, data and target. None: torch's ``default_collate``.
-        worker_init_fn, multiprocessing_context, persistent_workers: as torch's, for worker processes; with ``"auto"``
-            these persist.
-        pad: how arrays that differ in length are joined: a number fills up to the longest of the batch, ``"nested"``
-            makes nested tensors (``torch.jagged``), ``"packed"`` or a :class:`Packed` puts them end to end, a dict says
-            it by path (``{"input_ids": 0, "labels": -100}``, ``{"x": 0}`` in pairs). None: lengths must be equal.
-        timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.
-        generator: what the seed is drawn from, see ``seed``; of one rank.
-        prefetch_factor: batches each worker prepares ahead, default 2.
-        read_ahead: host memory for samples read before their batch, the next epoch's too, in bytes or as text. It changes
-            nothing else. None, with workers: 128 MiB behind a network (late answers: 1 GiB), 8 batches of slow files.
+        batch_size: samples a batch and rank, at least 1.
+        shuffle: True permutes by (seed, epoch). None or False: in order, unless ``sampler`` says otherwise.
+        batch_sampler: gives lists of ids; without a ``batch_size`` of its own, ``batch_size=`` is the largest.
+        ids: the samples to load; batches count them from 0. None: all.
+        weights: a number a sample; ids are drawn in proportion, with replacement.
+        collate_fn: gets the list of a batch's samples, returns its data, or a pair of data and target.
+        pad: joins arrays of different length: a fill value, ``"nested"``, ``"packed"``, a :class:`Packed`, or a dict of
+            these by path.
+        generator: what the seed is drawn from, on one rank.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are, ready on the current stream.
-        cache: host memory for samples: bytes, text (``"2GiB"``), or a share of the dataset (``"20%"`` or a float up
-            to 1.0). None or 0: no cache. The limit is never exceeded.
-        cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` pixels, ``"auto"`` these if ``resize=`` made them fewer.
-        copy_path: how cached rows get to a CUDA device: ``"gathered"`` (loader threads gather a batch, which is
-            copied as a whole), ``"batched"`` (the driver copies each row from where the cache has it, in one call;
-            driver 570 or newer) or ``"mapped"`` (a kernel reads the rows there, over the bus). ``"auto"`` takes what
-            is measured to be the fastest when the loader is made; see :meth:`copy_paths`. Samples that are decoded or
-            transformed by the loader's threads are always gathered, and all under WSL 2.
-        transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers pixels as
-            they are. Or one of torchvision's, called with each sample of a batch; or a function of a batch's data. Either runs
-            in the thread that takes batches, on a device after the copy, and returns ``batch.data``. It gets pictures of files
-            and PIL's ``(…, channels, height, width)`` in uint8, all else as it is, and never a pair's target. It draws from
-            torch's generator: a resumed run draws anew. ``sampler="auto"`` takes it to draw, but for ``"augmented": False``.
-        policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``, ``"sieve"``,
-            ``"s3fifo"``, ``"lfu"``, ``"arc"``, ``"clrfu"``, or, for samplers that need no scores, ``"belady"`` and
-            ``"lobster"``, which know the next epochs, or, delivering other samples than those drawn, ``"icache"`` and
-            ``"quiver"``; None takes the one that suits the sampler (for uniform minio, with several ranks belady; minio
-            for ods, shade for pads and shade-as-coded, fifo for echo and replay, else importance).
-        seed: reproduces every order, on any machine. Pass the same number on every rank: each draws its own share of one
-            order, and ranks of a process group that differ are refused (without a group nobody compares them, and samples
-            would be left out). None draws it from ``generator``, else from torch's own (so it follows
-            ``torch.manual_seed``), when the first epoch begins, and a state that is loaded brings its own; 0 with several ranks, which must draw by one, and without torch. With ``num_workers=0`` always. With
-            workers it does for samplers that look at nothing but the seed (``uniform``); the others draw by scores and
-            residents, and which of them had come when an epoch was drawn is a matter of timing.
-        rank, world_size: this rank of how many; None takes torch.distributed's where it is initialised, else RANK and
-            WORLD_SIZE of the environment, which torchrun sets. A process group that says something else later is
-            refused.
-        ranks: ``"own"``: every rank draws from a share of the samples that is its own for the whole run. ``"exchange"``:
-            all ranks draw one order together and each takes its part, by what all of them have learned; see
-            :meth:`exchange`, which every epoch begins with. Not with samplers that look at the cache.
-        frozen_augmentation: True lets a cache keep each sample of a Python dataset as first read, although it draws at random.
-        on_error: bad samples: ``"raise"``, ``"skip"`` (the batch is shorter) or ``"substitute"`` (another sample of
-            the batch, under its own id). Counted, and listed by :meth:`bad_samples`.
-        score: what becomes importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or ``"rank"``; None suits
-            policy and sampler, and takes losses where the run's first scores bring nothing else. A run keeps to one.
-        smoothing: weight of the old belief when a new score comes, in [0, 1).
-        max_slots: bound on batch slots, those you hold included; holding them all is a :class:`MemoryLimitError`. None is
-            the prefetch depth + 64, and batches in host memory that you hold beyond 64 are copies.
-        job: name shown by ``lossfeed smi``. stats: publish a page for it.
-        record: a file that must not exist yet. What the cache decides and what is scored is written to it, in CSV, or
-            gzip if its name ends in ``.gz``: ``lossfeed replay --trace`` gives the run's hits again, and those of
-            other policies. With several ranks the name holds ``{rank}``. The run never waits for the disk: rows that
-            it loses then are counted (``journal_lost_total`` of :meth:`stats`) and marked. Closed by :meth:`close`.
-        score_file: a file that beliefs are kept in: a loader that is given it again begins with them, on any number of
-            ranks. A thread writes it at most every ``score_file_every`` seconds (60) if anything was scored, and at
-            :meth:`close`; training never waits for it, and a killed process leaves the old file or the new one, whole.
-            12 bytes a scored sample, for its owner's eyes alone (mode 600); links are not followed. With several ranks
-            the name holds ``{rank}``, each writes what it learned and all read all; with ``ranks="exchange"`` the first
-            rank's file is all ranks'. :meth:`load_state_dict` replaces what was read. A file of another dataset or kind
-            of score, or what is no such file, is a :class:`SettingsError`; a damaged one is a
-            :class:`lossfeed.ResumeWarning`, and nothing of it is believed. What cannot be written is logged and tried again.
+        transform: an :class:`ImageTransform`, torchvision's, or a function of a batch's data; after the cache.
+        seed: reproduces every order; the same on every rank. None: 0 with several ranks, else from torch's generator.
+        rank, world_size: None: torch.distributed's, else the environment's ``RANK`` and ``WORLD_SIZE``.
+        job: name in ``lossfeed smi``. stats: publish a page for it.
+        journal: a new file for what the cache decides and what is scored (CSV; gzip if it ends in ``.gz``), which
+            ``lossfeed replay --trace`` reads. Several ranks: ``{rank}`` in its name. ``record`` is its former name.
         framework: ``"torch"``, ``"numpy"``, or ``"auto"``: torch if this process has imported it.
 
-    One pass at a time: a second one's first batch ends the first, whose next batch then raises :class:`UsageError`.
-    Dropping an iterator in mid-epoch stops its work, between two samples. After ``fork`` a child must make a loader
-    of its own. Waits release the interpreter lock and answer Ctrl-C within a tenth of a second. A loader is pickled
-    (``spawn``, ``deepcopy``) as its keywords and its dataset, and made anew where it arrives, as that process's rank, with
-    nothing scored, cached or delivered; take what it has learned along by :meth:`state_dict`.
+    A second pass ends the first. After ``fork`` a child makes its own loader. A pickled loader is made again where it
+    arrives, with nothing scored or cached.
 
     Raises:
         SettingsError: a setting is wrong, with its value and what to do.
@@ -171,7 +102,9 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         weights: Any = None,
         pad: float | literals.Join | Packed | Mapping[str, float | literals.Join | Packed] | None = None,
         device: Any = "cpu",
-        cache: int | float | str | None = None,
+        cache: int | float | str | Cache | None = None,
+        sampling: Sampling | None = None,
+        reading: Reading | None = None,
         cache_form: literals.CacheForm = "auto",
         copy_path: literals.CopyPath = "auto",
         transform: ImageTransform | Callable[[Any], Any] | None = None,
@@ -188,15 +121,69 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         stats: bool = True,
         framework: literals.Framework = "auto",
         frozen_augmentation: bool = False,
-        record: str | os.PathLike[str] | None = None,
+        journal: str | os.PathLike[str] | None = None,
         score_file: str | os.PathLike[str] | None = None,
         score_file_every: float = 60.0,
+        record: str | os.PathLike[str] | None = None,
     ) -> None:
-        keywords = dict(locals())
-        del keywords["self"]
-        if streams.takes(self, Loader.__init__, keywords):
+        self._asked = Options(
+            data=data,
+            dataset=dataset,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            batch_sampler=batch_sampler,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            generator=generator,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+            ids=ids,
+            weights=weights,
+            pad=pad,
+            device=device,
+            cache=Cache._of(
+                "cache",
+                cache,
+                form=cache_form,
+                policy=policy,
+                copy_path=copy_path,
+                frozen_augmentation=frozen_augmentation,
+            ),
+            sampling=Sampling._of(
+                "sampling",
+                sampling,
+                sampler=sampler,
+                score=score,
+                smoothing=smoothing,
+                ranks=ranks,
+                score_file=score_file,
+                score_file_every=score_file_every,
+            ),
+            reading=Reading._of(
+                "reading",
+                reading,
+                num_workers=num_workers,
+                prefetch_factor=prefetch_factor,
+                read_ahead=read_ahead,
+                timeout=timeout,
+                on_error=on_error,
+                max_slots=max_slots,
+                worker_init_fn=worker_init_fn,
+                multiprocessing_context=multiprocessing_context,
+                persistent_workers=persistent_workers,
+            ),
+            transform=transform,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            job=job,
+            stats=stats,
+            framework=framework,
+            journal=checks.renamed("record", record, "journal", journal),
+        )
+        if streams.takes(self, self._asked):
             return
-        self._asked = Keywords(**keywords)
         made = making.make(self._asked)
         self._engine: _native.Engine | None = made.engine
         self._closing: _native.Engine | None = None
@@ -259,7 +246,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     def resize_cache(self, cache: int | float | str) -> int:
         """Sets what the cache may hold, at most the ``cache=`` it was made with. Batches go on meanwhile; the policy
         chooses who leaves. Returns the bytes of memory that went back to the system: 0 where a GPU has page-locked
-        them. Not with ``record=``: a replay could not repeat it."""
+        them. Not with ``journal=``: a replay could not repeat it."""
         form = self._settings["cache_form"]
         return self._account.engine().resize_cache(parse_cache(cache, lambda: self._data.cache_bytes(form)))
 
@@ -471,7 +458,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             return []
         self._account.close()
         left = engine.close(seconds)
-        reading.end(self._line.reading, self._data, self._opened)
+        _reading.end(self._line.reading, self._data, self._opened)
         if not left:
             self._closing = None
             closing.live.discard(self)

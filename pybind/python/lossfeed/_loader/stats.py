@@ -10,7 +10,7 @@ from .._loss.scoring import Account
 from .report import readable
 
 
-class Told:
+class Statistics:
     """Counters, reports and beliefs of a :class:`lossfeed.Loader`."""
 
     _account: Account

@@ -21,90 +21,41 @@ if TYPE_CHECKING:
 
 class ImageTransform(Spelled):
     """Crop, flip and normalise images, after the cache: ``lf.Loader(data, transform=lf.ImageTransform("float32",
-    mean=…, std=…))``.
+    mean=…, std=…))``. ``pybind/docs/batches.md`` has torchvision's names beside these, and how exact each step is.
 
-    ========================  =====================================================================================
-    torchvision               here
-    ========================  =====================================================================================
-    ``RandomResizedCrop``     ``crop=224, scale=(0.08, 1.0)``; ``ratio`` has torchvision's default
-    ``Resize, CenterCrop``    ``resize=256, crop=224, random_crop=False``
-    ``Resize, RandomCrop``    ``resize=256, crop=224``
-    ``RandomCrop``            ``crop=32, padding=4``: no resizing
-    ``RandomHorizontalFlip``  ``flip=0.5``
-    ``TrivialAugmentWide``    ``augment="trivial"``
-    ``RandAugment``           ``augment="rand"``: two operations of magnitude 9 of 31
-    ``ColorJitter``           ``brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1``
-    ``RandomApply`` of it     ``jitter=0.8``
-    ``RandomGrayscale``       ``grayscale=0.2``
-    ``ToTensor, Normalize``   ``mean=…, std=…``
-    ``MixUp(alpha=0.2)``      ``mixup=0.2``; of whole batches
-    ``CutMix(alpha=1.0)``     ``cutmix=1.0``, likewise; both: ``RandomChoice`` of the two
-    ``RandomErasing``         ``erase=0.25``: 2 to 33 % of the area, 0.3 to 3.3 times as tall as wide, value 0
-    ========================  =====================================================================================
-
-    Without resizing the result is torchvision's up to float32 rounding; what is resized, up to 2 of 255 levels (Pillow's
-    bilinear filter with antialiasing, rounded between its two passes, which come in the other order here). Draws are
-    functions of the loader's seed, the epoch, the batch's number and the sample's id: any number of workers, any device
-    and a resumed run draw the same, and a sample that comes twice in an epoch is drawn anew. Colours are changed as
-    torchvision's ``v2`` changes uint8 images, up to a level a step; after resizing, and before the other crop, so the
-    ``padding`` of that stays black.
-
-    ``augment`` has the operations, ranges and formulas of torchvision's ``v2`` for uint8 images, with its nearest pixel,
-    and comes where its recipes have it: after every crop and the flip, before normalising and erasing. Crops and flips
-    are drawn as without it. Pixels that move are torchvision's but where two are equally near, and other levels up to
-    one. Strengths are exact: torchvision's are float32, which a translation by 16 pixels may leave at 15.
-
-    ``mixup`` and ``cutmix`` mix the images of a finished batch in pairs: row k with row B − 1 − k and that one with it, by
-    one lam a batch, drawn from Beta(alpha, alpha) by seed, epoch, batch number and rank. ``batch.target`` stays the own
-    sample's, ``batch.mix`` has lam and the partners' targets, and :meth:`Loader.cross_entropy` and :meth:`Loader.loss`
-    take ``lam · loss(own) + (1 − lam) · loss(partner)``. The own sample is the one of which more is seen (lam is at least
-    ½): a pair is mixed both ways, so this says whose a row is, and changes nothing of what a batch holds. What is scored
-    is the own target's part. timm's words: ``mixup_alpha``, ``cutmix_alpha``, ``prob``, ``switch_prob``, mode "batch".
-
-    On a CUDA device samples travel as bytes, and kernels on the copy's stream change colours, augment, flip and
-    normalise, erase and mix; on the CPU the loader's threads do it on the way into the batch. Both give the same bits.
-    Resizing is the work of the loader's threads on every device. ``retouch="threads"`` leaves colours and ``augment`` to
-    them too, with the crop and the flip that come before it: for a GPU that is busier than the processors.
-
-    With ``scale`` or ``resize`` images in files may have any size: each is decoded at its own, and what is needed of it
-    is resampled. The cache must then keep them encoded (its default). What :func:`lossfeed.open` resized, what is cached
-    decoded, arrays and Python datasets are cropped from the one size they have.
+    Draws depend on the loader's seed, the epoch, the batch's number and the sample's id. On a CUDA device kernels make
+    the batches, elsewhere loader threads; both give the same bits. With ``scale`` or ``resize`` images in files may have
+    any size, and a cache must keep them encoded.
 
     Args:
-        dtype: of ``batch.data``: ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"uint8"``, as text or as torch's
-            or NumPy's.
-        mean, std: one number or one a channel, in units of 0 to 1 (ImageNet: ``mean=(0.485, 0.456, 0.406)``). None is
-            0 and 1: values from 0 to 1. Not for ``uint8``, whose values stay.
-        layout: ``"NCHW"``; ``"channels_last"``: the same shape over (height, width, channels) in memory, as
-            ``torch.channels_last``; ``"NHWC"``: that as the shape too.
-        crop: ``(height, width)`` or one number for both; None is the image's size.
-        padding: pixels of 0 on every side before the crop; with ``crop=None`` images are shifted by at most this much.
+        dtype: of ``batch.data``: ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"uint8"``, or torch's or NumPy's.
+        mean, std: a number or one a channel, in units of 0 to 1. None: 0 and 1. Not for ``uint8``.
+        layout: ``"NCHW"``, ``"NHWC"``, or ``"channels_last"``: the first's shape, the second's memory order.
+        crop: ``(height, width)`` or one number; None: the image's size.
+        padding: pixels of 0 on every side before the crop.
         random_crop: False crops the centre.
-        scale: ``(least, most)`` of an image's area, above 0 and up to 1: a part of such an area, of a shape within
-            ``ratio`` and at a random place, is resized to ``crop``.
-        ratio: ``(least, most)`` width over height of that part, drawn evenly by logarithm; None is (3/4, 4/3).
-        resize: ``(height, width)`` or one number for both, at least ``crop``: the image is scaled, its aspect kept, to
-            cover this before the crop. One number is torchvision's ``Resize``: the shorter side's length.
-        flip: chance of being mirrored left to right, 0 to 1.
-        brightness, contrast, saturation: a number b draws the factor from max(0, 1 − b) to 1 + b; ``(least, most)`` from
-            least to most. In an order that is drawn too. 0 leaves it. Images have 1 or 3 channels then.
-        hue: a number h turns the hue by −h to h of the circle, ``(least, most)`` likewise, −0.5 to 0.5.
+        scale: ``(least, most)`` of an image's area, above 0 and up to 1: a random part is resized to ``crop``.
+        ratio: ``(least, most)`` width over height of that part; None: (3/4, 4/3).
+        resize: ``(height, width)`` or one number, at least ``crop``: images are scaled to cover it before the crop.
+        flip: chance of a mirror image, left to right.
+        brightness, contrast, saturation: b draws a factor from max(0, 1 − b) to 1 + b, ``(least, most)`` from that.
+        hue: h turns by −h to h of the circle; ``(least, most)`` likewise, −0.5 to 0.5.
         jitter: chance that these four happen.
         grayscale: chance that an image becomes grey, after them.
-        augment: ``"trivial"`` or ``"rand"``; or a dict of the ``"name"`` and options: ``{"name": "rand", "ops": 2,
-            "magnitude": 9, "bins": 31, "fill": 0}``. ``bins``: strengths there are, 2 to 65536; ``"trivial"`` draws one.
-            ``magnitude``: the one of ``"rand"``, below ``bins``. ``ops``: operations in a row, 0 to 100. ``fill``: level
-            of what comes from beyond the image, 0 to 255, or one a channel. Images have 1 or 3 channels then.
-        retouch: who changes colours and augments: ``"auto"``, a CUDA device where that makes the images, else the
-            loader's threads; ``"threads"``, always these. The bytes are the same.
-        mixup: alpha of mixup, 0 to 1000; 0: none. ``uint8`` images are rounded to levels.
-        cutmix: alpha of CutMix, likewise.
+        augment: ``"trivial"``, ``"rand"``, or a dict: ``{"name": "rand", "ops": 2, "magnitude": 9, "bins": 31, "fill":
+            0}``. ``bins``: number of strengths, 2 to 65536; ``magnitude``: the one of ``"rand"``, below ``bins``;
+            ``ops``: operations in a row, 0 to 100; ``fill``: level outside the image, 0 to 255, or one a channel.
+        retouch: who changes colours and augments: ``"auto"``: the CUDA device if it makes the images, else loader
+            threads; ``"threads"``: always these.
+        mixup, cutmix: alpha of mixup and of CutMix, 0 to 1000. 0: off.
         mix_chance: chance that a batch is mixed.
-        switch: chance that it is CutMix where both are asked for.
-        erase: chance that a rectangle of the finished image becomes 0, which after normalising is the mean; 0 to 1.
+        switch: chance of CutMix where both are asked for.
+        erase: chance that a rectangle becomes 0 after normalising.
+
+    Colours and ``augment`` need 1 or 3 channels. Chances are 0 to 1.
 
     Raises:
-        SettingsError: a value makes no sense. When the loader is made: it does not fit the dataset's images.
+        SettingsError: a value makes no sense; when the loader is made: it does not fit the dataset's images.
     """
 
     __slots__ = ("_augment", "_crop", "_jitter", "_layout", "_retouch", "_settings")

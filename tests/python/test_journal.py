@@ -50,7 +50,7 @@ def test_a_journal_gives_the_runs_hits_again_whatever_the_sizes_and_the_threads(
         policy=policy,
         num_workers=workers,
         seed=1,
-        record=path,
+        journal=path,
         framework="numpy",
         stats=False,
     )
@@ -77,13 +77,13 @@ def test_a_file_that_is_there_and_one_file_for_many_ranks_are_refused(pictures, 
     taken = tmp_path / "taken.csv"
     taken.write_text("mine")
     with pytest.raises(lf.SettingsError, match="there already"):
-        lf.Loader(str(pictures), 8, record=taken)
+        lf.Loader(str(pictures), 8, journal=taken)
     assert taken.read_text() == "mine"
     with pytest.raises(lf.SettingsError, match="rank"):
-        lf.Loader(str(pictures), 8, record=tmp_path / "run.csv", rank=0, world_size=2)
+        lf.Loader(str(pictures), 8, journal=tmp_path / "run.csv", rank=0, world_size=2)
     with pytest.raises(lf.SettingsError, match="no path"):
-        lf.Loader(str(pictures), 8, record=3.5)
-    lf.Loader(str(pictures), 8, record=tmp_path / "run-{rank}.csv", rank=1, world_size=2).close()
+        lf.Loader(str(pictures), 8, journal=3.5)
+    lf.Loader(str(pictures), 8, journal=tmp_path / "run-{rank}.csv", rank=1, world_size=2).close()
     assert (tmp_path / "run-1.csv").exists()
 
 
@@ -103,7 +103,7 @@ def test_what_auto_chose_and_what_it_came_to_at_the_borders_of_epochs_is_in_the_
     path = tmp_path / "run.csv.gz"
     auto = {"name": "auto", "augmented": augmented, "stall": 0.02}
     loader = lf.Loader(
-        str(pictures), 8, sampler=auto, cache="20%", num_workers=0, seed=1, record=path, framework="numpy", stats=False
+        str(pictures), 8, sampler=auto, cache="20%", num_workers=0, seed=1, journal=path, framework="numpy", stats=False
     )
     paces = []
     for _ in range(3):
