@@ -4,7 +4,7 @@
 //! thread exists for it.
 
 use super::Engine;
-use crate::crew::{Crew, Seen};
+use crate::tune::crew::{Crew, Seen};
 use crate::error::Result;
 use crate::loader::Iteration;
 use crate::settings::Settings;

@@ -2,7 +2,7 @@
 //! goes on. As for the crew, the consumer's own thread asks it after each batch that it takes.
 
 use super::Engine;
-use crate::lead::{Lead, Seen};
+use crate::tune::lead::{Lead, Seen};
 use crate::loader::ReadAhead;
 use crate::stats::Counters;
 use std::sync::atomic::Ordering::Relaxed;

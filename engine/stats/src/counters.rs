@@ -253,9 +253,9 @@ counters! {
     /// Times that this number was changed.
     read_ahead_changes_total: Counter, Changes;
     /// Why it was last: 1 as much may come with fewer, 2 as much comes with fewer, 3 less comes with fewer, 4 more
-    /// brings nothing, 5 the rate follows, 6 requests have become smaller, 7 larger, 8 more comes than before, 9 less
-    /// comes, 10 answers take longer and no more comes, 11 answers come sooner, 12 more may come with more, 13 reads of
-    /// files take long, 14 reads of files take no time. 0: it was not.
+    /// brings nothing, 5 the rate follows, 6 requests have become smaller, 7 requests have become larger, 8 more comes
+    /// than before, 9 less comes than before, 10 answers take longer and no more comes, 11 answers come sooner, 12 more
+    /// may come with more, 13 reads of files take long, 14 reads of files take no time. 0: it was not.
     read_ahead_reason: Gauge, Code;
     /// The most bytes that are asked for ahead of their batch or have come and wait for it; 0 where nothing is read
     /// ahead.
