@@ -49,9 +49,10 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             after ``batch.weight`` was read, as :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient variance
             per byte fetched), ``"importance"``, ``"replay"`` and ``"echo"`` (the cache as a buffer that turns over,
             with scores and without; ``"block": 64`` has new samples come in runs of neighbours, ``"block": "auto"`` in
-            runs as long as requests are dear), ``"pads"`` (SHADE's, biased); and those of other
-            systems, to compare with (``lossfeed.typing.Sampler`` lists all). All but ``uniform``, ``ods`` and ``echo``
-            draw ids unevenly; ``batch.weight`` makes the loss unbiased again where the sampler is not biased on purpose.
+            runs as long as requests are dear), ``"pads"`` (SHADE's, biased); and others to compare with: ``"iis"``
+            (iCACHE's), ``"infobatch"``, ``"ods"`` (Seneca's; each id once), and, biased, ``"selective"``,
+            ``"curriculum"`` and ``"shade-as-coded"``. All but ``uniform``, ``ods`` and ``echo`` draw ids unevenly;
+            ``batch.weight`` makes the loss unbiased again.
         batch_sampler: gives lists of ids: its batches are the plan. Where it has no ``batch_size``, pass
             ``batch_size=`` with the most samples of a batch.
         ids: the samples to load, each once, as :meth:`lossfeed.Data.subset` has it: ids of batches count from 0 anew, in
