@@ -68,7 +68,7 @@ use keeping::Keeper;
 pub use mail::{Credits, Kept, ScoreMailbox};
 use threads::Threads;
 
-use crate::decided::Knob;
+use crate::tune::Knob;
 use crate::device::{Cuda, Device};
 use crate::error::{Error, Result};
 use crate::loader::checkpoint::WeightUse;
@@ -240,7 +240,7 @@ impl Engine {
                 Knob::Requests => Some((&c.read_ahead_changes_total, &c.read_ahead_reason)),
                 Knob::Lead => Some((&c.read_ahead_limit_changes_total, &c.read_ahead_limit_reason)),
                 // Who decides them counts them.
-                Knob::Threads | Knob::Disk => None,
+                Knob::Threads | Knob::Disk | Knob::Fetches | Knob::Block => None,
             };
             if let Some((changes, reason)) = counted {
                 changes.fetch_add(1, Relaxed);

@@ -38,7 +38,7 @@
 //! threads). `engine/ARCHITECTURE.md` draws the house; `tests/house.rs` checks its arrows.
 
 pub use lossfeed_control::{
-    circuit, control, crew, decided, error, index, jobs, lead, ledger, policy, random, sampler, sim, types,
+    circuit, control, crew, decided, error, index, jobs, lead, ledger, policy, random, sampler, sim, tune, types,
 };
 pub use lossfeed_disk as disk;
 pub use lossfeed_journal as journal;

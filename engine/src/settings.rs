@@ -205,7 +205,7 @@ pub struct Settings {
     /// Only with samplers that do not look at the cache.
     #[serde(default)]
     pub exchange: bool,
-    /// Threads that fetch, decode and fill batches. `None`: as many as the run turns out to need ([`crate::crew`]), one
+    /// Threads that fetch, decode and fill batches. `None`: as many as the run turns out to need ([`crate::tune::crew`]), one
     /// a processor to begin with. 0: the calling thread does it all, so that cache decisions and scores interleave
     /// exactly as in the simulator.
     pub workers: Option<usize>,

@@ -28,12 +28,14 @@ const TOP_LEVEL: &[&str] = &[
 ];
 
 /// Words everybody may use.
-const COMMON: &[&str] = &["error", "types", "random", "reasons"];
+const COMMON: &[&str] = &["error", "types", "random"];
 
 /// The pure half by rank: a room may use rooms of a lower rank.
 const PURE: &[(&str, u32)] = &[
     ("index", 0),
     ("ring", 0),
+    ("tune", 0),
+    // Rooms of `tune` under their own names, as the root has them.
     ("crew", 0),
     ("lead", 0),
     ("circuit", 0),
@@ -67,7 +69,7 @@ const EFFECT: &[(&str, u32)] = &[
 
 /// Settings are plain values; some of them are the pure half's and the source's own. Rooms that only move bytes get
 /// what they need handed in.
-const SETTINGS_USES: &[&str] = &["sampler", "policy", "source", "crew"];
+const SETTINGS_USES: &[&str] = &["sampler", "policy", "source", "tune"];
 const USES_SETTINGS: &[&str] = &["loader", "scoring", "engine"];
 
 /// Parts of std that the pure half has no use for: it reads no clock, starts no thread, opens nothing.

@@ -1,7 +1,7 @@
 //! Files that are slow are read ahead, by threads beside each other: it brings samples sooner and changes nothing else.
 
 use super::{Dataset, Engine};
-use crate::decided::Requests;
+use crate::tune::decided::Requests;
 use crate::journal::{Event, Limits, Recording};
 use crate::loader::Next;
 use crate::settings::{OnError, Settings};

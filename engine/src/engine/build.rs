@@ -14,7 +14,7 @@ use crate::device::{self, Cuda, Device, Opened};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::journal::{Meta, WhenBehind, Writer};
-use crate::lead::Lead;
+use crate::tune::lead::Lead;
 use crate::ledger::Ledger;
 use crate::loader::checkpoint::WeightUse;
 use crate::loader::{BadSamples, Deliveries, Feed, Images, ReadAhead, RecordSizes};

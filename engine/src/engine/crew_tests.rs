@@ -2,8 +2,8 @@
 
 use super::Engine;
 use super::buffer_tests::{SAMPLES, dataset, settings};
-use crate::crew::{Change, Why};
-use crate::decided::{Decided, Knob};
+use crate::tune::crew::{Change, Why};
+use crate::tune::decided::{Decided, Knob};
 use crate::journal::{Event, Limits, Recording, replay};
 use crate::loader::Next;
 use crate::sampler::{Echo, Replay, SamplerSettings, Uniform};

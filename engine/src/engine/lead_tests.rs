@@ -4,7 +4,7 @@ use super::buffer_tests::{dataset, settings};
 use super::{Dataset, Engine};
 use crate::error::Result;
 use crate::journal::{Event, Limits, Recording};
-use crate::lead::Why;
+use crate::tune::lead::Why;
 use crate::loader::Next;
 use crate::sampler::{SamplerSettings, Uniform};
 use crate::settings::Settings;

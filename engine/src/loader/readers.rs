@@ -10,7 +10,7 @@
 use super::desk::{Desk, Job};
 use super::slow::Judge;
 use super::watch::Watch;
-use crate::decided::Decided;
+use crate::tune::decided::Decided;
 use crate::error::Result;
 use crate::source::{Decisions, Payload, Source, Traffic};
 use crate::types::SampleId;

@@ -3,32 +3,8 @@
 //! None of it changes who is in a batch. What does, the sampler, is decided at the borders of epochs and has events of
 //! its own.
 
-use crate::{circuit, crew, lead};
-
-/// What was set otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Knob {
-    /// Loader threads that fill batches.
-    Threads,
-    /// Requests in flight ahead of need.
-    Requests,
-    /// Bytes that are read ahead at most.
-    Lead,
-    /// The circuit before the disk tier, by [`circuit::State::code`].
-    Disk,
-}
-
-impl Knob {
-    /// In one lower-case word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Threads => "threads",
-            Self::Requests => "requests",
-            Self::Lead => "lead",
-            Self::Disk => "disk",
-        }
-    }
-}
+pub use super::Knob;
+use super::{circuit, crew, lead};
 
 /// A decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

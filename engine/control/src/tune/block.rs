@@ -71,7 +71,7 @@ impl Block {
         }
     }
 
-    pub(super) fn check(self, name: &str) -> Result<()> {
+    pub(crate) fn check(self, name: &str) -> Result<()> {
         match self {
             Self::Of(count) if !(1..=65_536).contains(&count) => Err(Error::settings(format!(
                 "{name}: block is {count}: give how many neighbouring samples are new together, 1 to 65536, or \"auto\""

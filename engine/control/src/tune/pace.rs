@@ -11,7 +11,7 @@ const WHOLE: f64 = 1e6;
 /// Never fewer than this part of the rows: with less, a dataset is hardly seen in a usual number of epochs.
 const LEAST: u32 = 15_625;
 /// The same as a part.
-pub(super) const LEAST_PART: f64 = LEAST as f64 / WHOLE;
+pub const LEAST_PART: f64 = LEAST as f64 / WHOLE;
 /// How much more is tried after an epoch that hardly waited.
 const BOLD: u32 = 1_500_000;
 /// The same just after an epoch that waited: then the link's rate is known, and more would only wait again.
