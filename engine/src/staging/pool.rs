@@ -188,7 +188,7 @@ impl Shared {
 
     fn same_process(&self) -> Result<()> {
         self.made_by.check(|of, child| {
-            format!("batch slots belong to process {of}, this is its child {child}: make a loader of its own in each process")
+            Error::usage(format!("batch slots belong to process {of}, this is its child {child}: make a loader of its own in each process"))
         })
     }
 

@@ -84,9 +84,9 @@ impl Driver {
 
     fn run<T>(&self, what: &str, f: impl FnOnce() -> Result<T, DriverError>) -> Result<T> {
         self.made_by.check(|of, fork| {
-            format!(
+            Error::usage(format!(
                 "{what}: the CUDA device was opened by process {of}, and its context did not survive the fork to {fork}: open it in the child, or start workers with spawn"
-            )
+            ))
         })?;
         caught(f).map_err(|why| Error::device(format!("{what}: {why}")))
     }
