@@ -183,9 +183,9 @@ impl Engine {
 
     fn same_process(&self) -> Result<()> {
         self.made_by.check(|of, fork| {
-            format!(
+            Error::usage(format!(
                 "this loader was made in process {of} and is used in its fork {fork}: threads and device memory do not survive a fork; make a loader in the child"
-            )
+            ))
         })
     }
 

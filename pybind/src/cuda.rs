@@ -63,8 +63,6 @@ impl CudaKernels {
     }
 }
 
-/// The target that leaves a row out, as torch's losses have it.
-
 /// The calls of the kernels: each a structure of `lossfeed_kernels::launch` that is filled and launched. Of its
 /// arguments the first ones are about the launch; those behind the first semicolon are fields and go by position, those
 /// behind the second go by name. A field within a field has its path behind an arrow.
