@@ -272,7 +272,7 @@ def test_pin_memory_timeout_persistent_workers_and_in_order(numbers):
 
 
 def test_pin_memory_device_may_say_what_device_says(numbers):
-    with pytest.warns(UserWarning, match="pin_memory_device='cpu' is deprecated: device='cpu' says it") as told:
+    with pytest.warns(UserWarning, match="pin_memory_device='cpu' is deprecated: use device='cpu'") as told:
         assert lf.Loader(numbers, 8, pin_memory_device="cpu").pin_memory_device == "cpu"
     assert told[0].filename == __file__
     with pytest.raises(lf.SettingsError, match="pin_memory_device='cuda:1' is refused.*use device="):

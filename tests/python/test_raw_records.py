@@ -86,8 +86,8 @@ def test_what_is_no_file_of_such_records_is_refused_with_numbers(tmp_path):
     over = np.dtype({"names": ["a", "b"], "formats": ["u4", "u4"], "offsets": [0, 2]})
     for name, options, says in [
         ("cut.bin", {}, r"cut.bin has 100 bytes behind its header of 0, which is 2 records of 49 bytes and 2 bytes more.*stride=49"),
-        ("empty.bin", {}, "empty.bin has 0 bytes, which is no record of 49 bytes behind a header of 0"),
-        ("ok.bin", {"header": 200}, "ok.bin has 147 bytes, which is no record of 49 bytes behind a header of 200"),
+        ("empty.bin", {}, "empty.bin has 0 bytes, which is not a record of 49 bytes behind a header of 0"),
+        ("ok.bin", {"header": 200}, "ok.bin has 147 bytes, which is not a record of 49 bytes behind a header of 200"),
         ("none.bin", {}, "none.bin: no such file"),
         ("*.none", {}, "no such file"),
         ("ok.bin", {"record": ">u2"}, "byte order of another machine"),

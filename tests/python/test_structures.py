@@ -328,7 +328,7 @@ REFUSED = [
     (lambda i: {"a": np.ones(3) if i < 9 else np.ones(3, np.int8)}, {"varying": True}, "item 9: a is int8"),
     (lambda i: {"a": lambda: 1}, {}, "item 0: a is a function that cannot be pickled"),
     (lambda i: {"a": np.ones(3, np.longdouble)}, {}, "a .ndarray. has dtype float128"),
-    (lambda i: {"a": [1, [2]]}, {}, "a .list. is ragged or no number"),
+    (lambda i: {"a": [1, [2]]}, {}, "a .list. is ragged or not numeric"),
 ]
 
 

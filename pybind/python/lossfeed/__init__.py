@@ -27,6 +27,7 @@ torch and NumPy are imported when they are used; neither is required to import t
 """
 
 from ._base.errors import (
+    CounterError,
     DeviceError,
     Error,
     InternalError,
@@ -57,6 +58,7 @@ from ._transform.image import ImageTransform
 
 __all__ = [
     "Batch",
+    "CounterError",
     "Data",
     "DeviceError",
     "Error",

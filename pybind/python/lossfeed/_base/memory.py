@@ -70,14 +70,14 @@ def check_dense(name: str, value: Any) -> None:
         if value.layout is not torch.strided:
             raise SettingsError(f"{name} is a {value.layout} tensor: make it dense, with to_dense()")
         if value.is_meta:
-            raise SettingsError(f"{name} is on the device meta, where no numbers are: give a tensor that has some")
+            raise SettingsError(f"{name} is on the device meta and has no data: give a real tensor")
         if value.is_quantized:
-            raise SettingsError(f"{name} is a quantised tensor: give its numbers, with dequantize() or int_repr()")
+            raise SettingsError(f"{name} is a quantised tensor: convert it with dequantize() or int_repr()")
     masked = sys.modules.get("numpy.ma")
     if masked is not None and isinstance(value, masked.MaskedArray):
         raise SettingsError(
-            f"{name} is a masked array, whose mask a batch cannot carry: fill it, with filled(value), or leave the masked "
-            "rows out"
+            f"{name} is a masked array, and batches have no masks: fill it with filled(value), or remove the masked "
+            f"rows"
         )
 
 

@@ -66,99 +66,96 @@ def open(
               ``http(s)://``, and ``hf://datasets/OWNER/NAME@REVISION/PATTERN`` for the Hugging Face Hub (``HF_TOKEN`` for
               what is not public). Images (JPEG, PNG, WebP, TIFF, BMP, GIF,
               PNM; of several frames the first) are delivered as uint8 (height, width, channels), labels as int64;
-            * ``(x, y)``: two arrays or CPU tensors of equal length, delivered in their own dtypes. Contiguous ones are
-              read where they lie, without a copy: leave them as they are while a loader reads them. A longer tuple, or a
-              dict of arrays, makes samples that are tuples or dicts of their rows;
+            * ``(x, y)``: two arrays or CPU tensors of equal length, delivered in their own dtypes. Contiguous arrays
+              are read in place: do not change them while a loader reads them. A longer tuple, or a dict of arrays,
+              makes samples that are tuples or dicts of their rows;
             * files of arrays: ``("x.npy", "y.npy")``, a dict of ``.npy`` files, an ``.npz`` (not compressed) or a
               ``.safetensors`` file, whose samples are dicts. Rows are read as they are needed, so the files may be larger
               than memory;
             * a map-style Dataset (``__len__`` and ``__getitem__``, ``__getitems__`` if it has one). Its items are
-              pairs ``(x, y)``, or any tree of dicts, tuples and lists; item 0 says what all are made of. Arrays,
+              pairs ``(x, y)``, or any tree of dicts, tuples and lists; item 0 defines the structure of all. Arrays,
               tensors and numbers have one dtype and shape (see ``varying``), lists of numbers are arrays, PIL images
               become uint8 (height, width, channels), text and other objects are pickled. Background threads call it,
-              one at a time unless it is ``thread_safe``. ``__getitems__`` gets what a batch lacks in one call;
-              ``__getitem__`` is called item by item, and a pass that is over ends between two of them.
+              one at a time unless it is ``thread_safe``. ``__getitems__`` gets all missing samples of a batch in one
+              call; ``__getitem__`` is called for each, and a stopped pass ends between two calls.
         mode: ``"auto"`` (channels as the first image has them), ``"rgb"`` or ``"gray"``.
         resize: ``(height, width)``, or one int for both: every image is resized to it, bilinear with antialiasing.
             Without it all images must have one size, unless the loader's transform makes one of all
             (:class:`lossfeed.ImageTransform` with ``resize`` or ``scale``).
-        crop: ``(height, width)``, or one int for both, at most ``resize``: images keep their aspect ratio, are scaled to
-            cover ``resize``, and this much of their middle is taken. ``resize=256, crop=224`` is torchvision's
+        crop: ``(height, width)``, or one int for both, at most ``resize``: images keep their aspect ratio, are scaled
+            to cover ``resize``, and cropped to this size at the centre. ``resize=256, crop=224`` is torchvision's
             ``Resize(256), CenterCrop(224)``; a ``crop`` equal to ``resize`` takes all that fits.
-        latency: seconds every request to the source takes at least; makes a local source behave like a remote one.
-        bandwidth: bytes per second the source gives at most, as an int or text (``"100MB"``).
-        connections: requests in flight at most.
-        timeout: seconds one request may take; None for 30.
+        latency: minimum seconds a request takes, to make a local source behave like a remote one. bandwidth: maximum
+            bytes per second, an int or text (``"100MB"``).
+        connections: limit of in-flight requests. timeout: seconds one request may take; None for 30.
         index_cache: directory that keeps the index of tar shards between runs. Parquet files have their own.
         store_options: options of the object store (region, endpoint, credentials) by their object_store names. They come
             before the environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``). For S3 ``profile`` names a profile of AWS's
             files, as ``AWS_PROFILE`` does; for ``http(s)://`` ``whole_bytes`` is what may be kept in memory of shards
-            whose server gives no parts (1 GiB). Where nobody names credentials and the machine lends none, the store is
-            asked without. An ``http(s)://`` URL may have a query that signs it.
-        retry_timeout: seconds for which a store that does not serve (no connection, no answer, 5xx, 429) is asked
-            again, from the first failure after its last answer on; its requests share them. A store that has never
-            answered gets 10 of them, or as long as ``timeout`` if that is more than 30. 0 asks once. Then OutageError is raised, whatever the loader's ``on_error`` is:
-            nothing is wrong with the data.
-        checksums: take a CRC-32 of every sample now, and hold every later read against it. Reads the whole dataset
-            once; with ``index_cache`` the sums of shards are kept there.
-        coalesce: samples that lie near each other in a shard of a store come with one request. What lies between them
-            is read in vain: no more than the request is measured to cost, and beside padding and headers never more
-            than it brings. False makes a request for every sample. ``stats()["store_requests_total"]`` and
+            whose server gives no parts (1 GiB). If no credentials are given and the machine provides none, the store is
+            read anonymously. An ``http(s)://`` URL may have a query that signs it.
+        retry_timeout: seconds to retry a store that does not answer (no connection, no response, 5xx, 429), counted
+            from the first failure and shared by all its requests. A store that has never answered gets 10 s, or
+            ``timeout`` if that is above 30. 0: no retry. Then OutageError is raised, whatever the loader's ``on_error``
+            is.
+        checksums: compute a CRC-32 of every sample now, and verify every later read. Reads the whole dataset once; with
+            ``index_cache`` the sums of shards are kept there.
+        coalesce: fetch neighbouring samples of a store's shard with one request, if the bytes between them cost less
+            than another request. False: one request for each sample. ``stats()["store_requests_total"]`` and
             ``["store_vain_bytes_total"]`` count both.
-        hedge: a request to a store whose answer is late (later than 19 of 20 others and than twice the median) is sent once
-            more, and the first answer counts. One in twenty at most is, on a connection that is free, and none while
-            the store fails. ``stats()["store_requests_total"]`` counts both.
-        disk: folder on a disk of this machine (``~`` is your home) that keeps what was fetched, within ``disk_bytes``:
-            what the cache lacks is read there, and only the rest is fetched, also after a restart. Datasets and
-            processes may share it. An object that changed is fetched anew; a damaged record is fetched, too. Nobody
-            waits for it to be written; when its disk is full, nothing more is.
-        disk_bytes: what all that lies in ``disk`` may take: 64 MiB to 2 TiB, as an int or text (``"50GB"``).
+        hedge: a request to a store whose answer is late (later than 19 of 20 others and than twice the median) is sent
+            again, and the first answer counts. At most one in twenty, and none while the store fails.
+            ``stats()["store_requests_total"]`` counts both.
+        disk: folder on a disk of this machine (``~`` is your home) that keeps fetched samples, within ``disk_bytes``,
+            also after a restart: cache misses are read there before the store is asked. Datasets and processes may
+            share it. Changed objects and damaged records are fetched again. Writing happens in the background, and
+            stops when the disk is full.
+        disk_bytes: limit of the folder ``disk``: 64 MiB to 2 TiB, as an int or text (``"50GB"``).
         thread_safe: True lets several threads call a Python dataset at once; False never does. None asks its
-            attribute ``thread_safe``. Only a dataset whose every call may run beside another is thread-safe: one that
-            seeks and reads through one handle is not (a handle a thread, in a ``threading.local``, is). Unsafe
-            datasets take turns, whichever loader calls them, and so do subsets of one dataset.
-        processes: for a slow Python dataset: so many worker processes read what the cache lacks, each with its own
-            copy of the dataset, which is started as torch's ``DataLoader`` starts its workers. They end with the Data
-            that is returned. 0: none.
-        varying: True for a Python dataset whose arrays differ in length from item to item. Batches then need the
-            loader's ``pad=`` or ``collate_fn=``, or equal lengths; a loader that is given a dataset and a ``collate_fn``
-            or ``batch_sampler`` finds it out by itself. Such samples enter a cache when they are read for the second
-            time: their size is known then.
-        target: the key of the target, for a Python dataset of dicts: what ``batch.target`` is and losses go by. None
-            takes the first of labels, label, target, targets and y that items have.
-        fields: what of the samples in tar shards is delivered, where they have several members (``a.jpg``, ``a.json``,
-            ``a.cls``): ``("jpg;png", "json", "cls")`` makes tuples of them, ``{"image": "jpg;png", "caption": "txt"}``
-            dicts. Semicolons stand between alternatives; every sample must have each. The first picture is decoded as
-            images are, the first name that ends in ``cls`` (``fine.cls``) is the target; of the others a batch has a list,
-            of text (txt, text, transcript), of what JSON says (json), of arrays (npy), else of bytes. They travel and are
-            cached with the picture, and read with the same request, so a sample's members must lie one after the other.
-            Of Parquet files ``fields`` names columns: pictures (structs of bytes and path, as Hugging Face writes them, or
-            bytes called image, jpg, webp, …), text, JSON, bytes, numbers, lists of numbers (joined by the loader's
-            ``pad=``). The target is the column that Hugging Face's description calls a class label, or a whole number
-            called label, target or y. Without ``fields`` a picture and a label are pairs, and other rows dicts of all
-            columns. Rows have no checksums and no disk tier: pages are read, and not rows.
-        chaos: a seed: requests to the store then fail on purpose, to test what reads from it. They are refused, lost, late,
-            cut off, from another version, or without an answer until ``timeout``; with ``checksums`` bits are wrong too. All
-            of it passes, so what is delivered is the same. A local path is read as if it were a store.
-        record: what a record is, for files that are nothing but records (a path, a pattern, or a list of them; one dataset
-            of all): a NumPy dtype, as ``[("label", "u1"), ("data", "u1", (3, 32, 32))]`` for CIFAR-10's binary version.
-            Samples are dicts by field, or, with ``target=`` and one field beside it, pairs; of a dtype without fields
-            arrays. Records are read as they are needed. uint16 and uint32 become int64.
+            attribute ``thread_safe``. A dataset that seeks and reads through one handle is not thread-safe; one handle
+            a thread (``threading.local``) is. Calls of an unsafe dataset, and of its subsets, never overlap, also from
+            several loaders.
+        processes: number of worker processes that read a slow Python dataset, each with its own copy, started as by
+            torch's ``DataLoader``. They end with the returned Data. 0: none.
+        varying: True for a Python dataset whose arrays vary in length. Batches then need the loader's ``pad=`` or
+            ``collate_fn=``, or equal lengths; a loader with a ``collate_fn`` or ``batch_sampler`` detects it. Such
+            samples are cached at their second delivery, when their size is known.
+        target: the key of the target, for a Python dataset of dicts: it becomes ``batch.target``, which losses use.
+            None takes the first of labels, label, target, targets and y that items have.
+        fields: the parts of samples in tar shards that have several members (``a.jpg``, ``a.json``, ``a.cls``):
+            ``("jpg;png", "json", "cls")`` makes tuples of them, ``{"image": "jpg;png", "caption": "txt"}`` dicts.
+            Semicolons separate alternatives; every sample must have each part. The first picture is decoded as images
+            are, the first name that ends in ``cls`` (``fine.cls``) is the target; of the others a batch has a list, of
+            text (txt, text, transcript), of what JSON says (json), of arrays (npy), else of bytes. All parts are read
+            with one request and cached together, so a sample's members must be consecutive. Of Parquet files ``fields``
+            names columns: pictures (structs of bytes and path, as Hugging Face writes them, or bytes called image, jpg,
+            webp, …), text, JSON, bytes, numbers, lists of numbers (joined by the loader's ``pad=``). The target is the
+            column that Hugging Face's description calls a class label, or a whole number called label, target or y.
+            Without ``fields`` a picture and a label are pairs, and other rows dicts of all columns. Rows have no
+            checksums and no disk tier, because pages are read.
+        chaos: a seed: requests to the store fail on purpose, for tests. They are refused, lost, late, cut off, from
+            another version, or without an answer until ``timeout``; with ``checksums`` bits are wrong too. Retries hide
+            all of it, so deliveries stay the same. A local path is read like a store.
+        record: layout of a record, for files of fixed-size records (a path, a pattern, or a list of them): a NumPy
+            dtype, as ``[("label", "u1"), ("data", "u1", (3, 32, 32))]`` for CIFAR-10's binary version. Samples are
+            dicts by field, or, with ``target=`` and one field beside it, pairs; arrays if the dtype has no fields.
+            Records are read on demand. uint16 and uint32 become int64.
         header: bytes before the first record of each file.
-        stride: bytes from record to record, where that is not a record's size: fewer make windows that overlap, as in
-            ``record=("u2", 1025), stride=2048`` over a file of tokens. What is left at a file's end is then left out.
+        stride: bytes from one record's start to the next, if not a record's size: fewer make overlapping windows, as in
+            ``record=("u2", 1025), stride=2048`` over a file of tokens. An incomplete record at a file's end is then
+            ignored.
 
     Raises:
-        SourceError: nothing is there, or it cannot be read. OutageError, a SourceError: the store does not serve.
-        SampleError: the first sample cannot be decoded, or a dataset's item cannot travel.
-        SettingsError: an option makes no sense, or not for this kind of data.
+        SourceError: it does not exist, or cannot be read. OutageError, a SourceError: the store does not answer.
+        SampleError: the first sample cannot be decoded, or an item has an unsupported type.
+        SettingsError: an option is invalid, or does not fit this kind of data.
     """
     asked = dict(locals())
     del asked["data"]
     given = {name: value for name, value in asked.items() if differs(value, (open.__kwdefaults__ or {})[name])}
     if isinstance(data, Data):
         if given:
-            raise SettingsError(f"{', '.join(given)}: this dataset is opened already; give keywords when you open it")
+            raise SettingsError(f"{', '.join(given)}: this dataset is open already: give keywords when you open it")
         return data
     return _open(data, given, **asked)._made_by(again, data, given)
 
@@ -268,7 +265,7 @@ def _of_path(
     )
     if len(_SPLITS.intersection(source.classes)) > 1:
         warnings.warn(
-            f"the classes of {place!r} are {', '.join(source.classes)}, which are splits by their names: open one of them, "
+            f"the classes of {place!r} are {', '.join(source.classes)}, which look like splits: open one of them, "
             f"lf.open({os.path.join(place, source.classes[0])!r})",
             UserWarning,
             stacklevel=5,  # whoever opens it
@@ -304,7 +301,7 @@ def _disk(folder: str | os.PathLike[str] | None, size: int | str | None) -> tupl
     if folder is None and size is None:
         return None
     if folder is None or size is None:
-        raise SettingsError("disk and disk_bytes belong together: name a folder and what it may take, as in '50GB'")
+        raise SettingsError("disk= and disk_bytes= need each other: give a folder and a limit such as '50GB'")
     return os.path.expanduser(_place("disk", folder)), parse_bytes("disk_bytes", size)
 
 
@@ -319,7 +316,7 @@ def _index_cache(folder: str | os.PathLike[str] | None) -> str | None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except (OSError, ValueError) as cause:
         why = getattr(cause, "strerror", None) or cause
-        raise SettingsError(f"index_cache={place!r} is no folder that can be written: {why}; name another") from None
+        raise SettingsError(f"index_cache={place!r} is not a writable folder: {why}; name another") from None
     return place
 
 
@@ -333,7 +330,7 @@ def _place(name: str, value: Any) -> str:
         raise SettingsError(f"{name} is bytes: give text, with os.fsdecode")
     if any("\ud800" <= c <= "\udfff" for c in place):
         shown = _native.without_secrets(place.encode(errors="backslashreplace").decode())
-        raise SettingsError(f"{name}='{shown}' is no UTF-8, which names must be here: rename it")
+        raise SettingsError(f"{name}='{shown}' is not UTF-8: rename it")
     return place
 
 
@@ -342,8 +339,8 @@ def _store_options(place: str, given: dict[str, str] | None) -> list[tuple[str, 
         raise SettingsError(f"store_options is a {type(given).__name__}: give a dict, as in {{'region': 'eu-central-1'}}")
     if given and ("://" not in place or place.startswith("file://")):
         raise SettingsError(
-            f"store_options={sorted(map(str, given))} for {_native.without_secrets(place)!r}, which is no object store: leave them out, or give a "
-            "URL (s3://, gs://, az://, http://)"
+            f"store_options={sorted(map(str, given))} for {_native.without_secrets(place)!r}, which is not an object "
+            f"store: remove them, or give a URL (s3://, gs://, az://, http://)"
         )
     for name, value in (given or {}).items():
         if not isinstance(name, str) or not isinstance(value, (str, int, float)):
@@ -424,7 +421,8 @@ def python_data(
         )
     if type(data) in (list, tuple) and _names_an_image(data[0] if data else None):
         raise SettingsError(
-            f"item 0 is {data[0]!r}, a name that stays text: open a folder of class folders, or a dataset whose __getitem__ returns "
+            f"item 0 is {data[0]!r}, a file name, which would be read as text: open a folder of class folders, or a "
+            f"dataset whose __getitem__ returns "
             "(PIL.Image.open(path), label)"
         )
     if type(data) is tuple and any(is_array(part) or is_tensor(part) or is_file(part) for part in data):
@@ -440,7 +438,7 @@ def python_data(
     if processes:
         if thread_safe is not None:
             raise SettingsError(
-                f"thread_safe={thread_safe!r} with processes={processes}: each process has its own copy; leave it out"
+                f"thread_safe={thread_safe!r} with processes={processes}: each process has its own copy: remove it"
             )
         adaptor = Processes(data, mode, size, processes, varying, target, whole, start)
     else:

@@ -31,119 +31,122 @@ from .stats import Told
 
 
 class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
-    """Feeds a training run: iterating it gives one epoch of :class:`Batch`, in an order that scores may steer.
+    """Iterating a loader gives one epoch of :class:`Batch`, in an order that can follow the samples' scores.
 
     ``data`` is what :func:`lossfeed.open` returns or takes, or a stream (``IterableDataset``), which torch's own loader reads:
     its batches are torch's, without ids, cache and scores. The keywords up to ``in_order`` are those of
     :class:`torch.utils.data.DataLoader` in its order; each is honoured, or refused with the reason:
 
     Args:
-        batch_size: samples a batch and rank, at least 1. More than a rank has gives one short batch; with ``drop_last``
-            it is refused, as no batch would be left.
+        batch_size: samples a batch and rank, at least 1. If a rank has fewer samples, it gets one short batch; with
+            ``drop_last`` that is refused.
         shuffle: True permutes by ``(seed, epoch)``; None or False walks the ids in order, unless ``sampler`` is given.
-        sampler: torch's samplers, or whatever else gives ids: an epoch is taken from it whole when the epoch begins (as
-            much as its ``len()``), and each rank gets what its own sampler gives. Or who comes next, by name or as a
-            dict with options (``{"name": "cost-aware", "kappa": 64}``): ``"uniform"`` (every id once an epoch,
-            shuffled); ``"auto"`` (the one to use with a cache: ``"replay"`` where ``transform`` draws chance,
-            ``"cost-aware"`` where it does not, ``"uniform"`` where there is nothing to gain; ``{"name": "auto",
-            "augmented": True}`` if your loop augments batches, ``False`` if nobody does, ``"fetches": 0.1`` for the part
-            of the rows that may be read, ``"stall": 0.05`` for a wait of a twentieth of the time, ``"bytes": "200GB",
-            "epochs": 90`` for a budget of so many epochs; it begins without scores, and goes by them from the epoch
-            after ``batch.weight`` was read, as :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient variance
-            per byte fetched), ``"importance"``, ``"replay"`` and ``"echo"`` (the cache as a buffer that turns over,
-            with scores and without; ``"block": 64`` has new samples come in runs of neighbours, ``"block": "auto"`` in
-            runs as long as requests are dear), ``"pads"`` (SHADE's, biased); and others to compare with: ``"iis"``
-            (iCACHE's), ``"infobatch"``, ``"ods"`` (Seneca's; each id once), and, biased, ``"selective"``,
+        sampler: torch's samplers, or any iterable of ids: its ids for an epoch are read when the epoch begins (at most
+            its ``len()``), and each rank uses its own sampler. Or a sampler's name, or a dict with options (``{"name":
+            "cost-aware", "kappa": 64}``): ``"uniform"`` (every id once an epoch, shuffled); ``"auto"`` (the one to use
+            with a cache: ``"replay"`` if ``transform`` is random, ``"cost-aware"`` if it is not, ``"uniform"`` where
+            reuse saves nothing; ``{"name": "auto", "augmented": True}`` if your loop augments batches, ``False`` if
+            not, ``"fetches": 0.1`` to fetch at most this share of the rows, ``"stall": 0.05`` to wait 5 % of the time,
+            ``"bytes": "200GB", "epochs": 90`` for a budget of bytes over these epochs; it uses scores from the epoch
+            after ``batch.weight`` was first read, as :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient
+            variance per byte fetched), ``"importance"``, ``"replay"`` and ``"echo"`` (training from the cache as a
+            buffer, with and without scores; ``"block": 64`` adds new samples in runs of 64 neighbours, ``"block":
+            "auto"`` in runs sized by the cost of a request), ``"pads"`` (SHADE's, biased); and, for comparisons:
+            ``"iis"`` (iCACHE's), ``"infobatch"``, ``"ods"`` (Seneca's; each id once), and, biased, ``"selective"``,
             ``"curriculum"`` and ``"shade-as-coded"``. All but ``uniform``, ``ods`` and ``echo`` draw ids unevenly;
             ``batch.weight`` makes the loss unbiased again.
-        batch_sampler: gives lists of ids: its batches are the plan. Where it has no ``batch_size``, pass
-            ``batch_size=`` with the most samples of a batch.
-        ids: the samples to load, each once, as :meth:`lossfeed.Data.subset` has it: ids of batches count from 0 anew, in
-            this order. None: all.
+        batch_sampler: an iterable of lists of ids, one a batch. If it has no ``batch_size``, pass ``batch_size=`` with
+            its largest batch's size.
+        ids: the samples to load, each once, as by :meth:`lossfeed.Data.subset`: ids in batches count from 0 in this
+            order. None: all.
         weights: one number a sample: ids are drawn with replacement, in proportion to them (torch's
-            ``WeightedRandomSampler``). ``batch.weight`` stays 1: the mean is over what was drawn, as there.
+            ``WeightedRandomSampler``). ``batch.weight`` stays 1: the mean is over the drawn samples, as in torch.
         num_workers: worker processes that read a Python dataset, as torch's; for files, arrays, lists and datasets with
-            ``thread_safe = True`` threads. 0 reads in the calling thread, and a dataset draws from its generators; else what
-            it draws depends on (seed, epoch, id). ``"auto"``, the default and the same as None: a process for each
-            processor of this rank, 8 at most, where processes are forked, else the calling thread; threads by what the run
-            needs. Batches do not depend on it. :attr:`num_workers` tells it, and the logger ``lossfeed`` at INFO.
+            ``thread_safe = True`` threads. 0 reads in the calling thread, with its random generators; otherwise a
+            dataset's random numbers depend on (seed, epoch, id). ``"auto"``, the default and the same as None: a
+            process for each processor of this rank, 8 at most, if processes are forked, otherwise the calling thread;
+            threads are auto-tuned. Batches do not depend on it. :attr:`num_workers` has the current number, and the
+            logger ``lossfeed`` reports it at INFO.
         collate_fn: called with the list of a batch's samples, equal in type and value to what a Python dataset returned: in
-            the worker that read them, or, with a cache, in the loop's thread; of arrays with ``(x, y)`` rows. What it
-            returns is the batch's data, or, of a pair, data and target. None: torch's ``default_collate``.
+            the worker that read them, or, with a cache, in the loop's thread; of arrays with ``(x, y)`` rows. It
+            returns the batch's data, or a pair of data and target. None: torch's ``default_collate``.
         worker_init_fn, multiprocessing_context, persistent_workers: as torch's, for worker processes; with ``"auto"``
             these persist.
-        pad: how arrays that differ in length are joined: a number fills up to the longest of the batch, ``"nested"``
-            makes nested tensors (``torch.jagged``), ``"packed"`` or a :class:`Packed` puts them end to end, a dict says
-            it by path (``{"input_ids": 0, "labels": -100}``, ``{"x": 0}`` in pairs). None: lengths must be equal.
-        timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits for ever.
-        generator: what the seed is drawn from, see ``seed``; of one rank.
+        pad: how arrays of different lengths are joined: a number pads to the longest of the batch, ``"nested"`` makes
+            nested tensors (``torch.jagged``), ``"packed"`` or a :class:`Packed` packs them end to end, a dict sets it
+            by path (``{"input_ids": 0, "labels": -100}``, ``{"x": 0}`` in pairs). None: lengths must be equal.
+        timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits without limit.
+        generator: source of the seed, see ``seed``; single rank only.
         prefetch_factor: batches each worker prepares ahead, default 2.
         read_ahead: host memory for samples read before their batch, the next epoch's too, in bytes or as text. It changes
             nothing else. None, with workers: 128 MiB behind a network (late answers: 1 GiB), 8 batches of slow files.
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are, ready on the current stream.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: the device of batches, ready on the current stream.
         cache: host memory for samples: bytes, text (``"2GiB"``), or a share of the dataset (``"20%"`` or a float up
             to 1.0). None or 0: no cache. The limit is never exceeded.
-        cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` pixels, ``"auto"`` these if ``resize=`` made them fewer.
+        cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` pixels, ``"auto"`` pixels if ``resize=`` made
+            them smaller.
         copy_path: how cached rows get to a CUDA device: ``"gathered"`` (loader threads gather a batch, which is
-            copied as a whole), ``"batched"`` (the driver copies each row from where the cache has it, in one call;
-            driver 570 or newer) or ``"mapped"`` (a kernel reads the rows there, over the bus). ``"auto"`` takes what
-            is measured to be the fastest when the loader is made; see :meth:`copy_paths`. Samples that are decoded or
-            transformed by the loader's threads are always gathered, and all under WSL 2.
-        transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers pixels as
-            they are. Or one of torchvision's, called with each sample of a batch; or a function of a batch's data. Either runs
-            in the thread that takes batches, on a device after the copy, and returns ``batch.data``. It gets pictures of files
-            and PIL's ``(…, channels, height, width)`` in uint8, all else as it is, and never a pair's target. It draws from
-            torch's generator: a resumed run draws anew. ``sampler="auto"`` takes it to draw, but for ``"augmented": False``.
+            copied as a whole), ``"batched"`` (the driver copies each row from the cache, in one call; driver 570 or
+            newer) or ``"mapped"`` (a kernel reads the rows there, over the bus). ``"auto"`` measures them when the
+            loader is made and takes the fastest; see :meth:`copy_paths`. Samples that are decoded or transformed by the
+            loader's threads are always gathered, and all under WSL 2.
+        transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers pixels
+            unchanged. Or one of torchvision's, called with each sample of a batch; or a function of a batch's data.
+            Either runs in the calling thread, on the device after the copy, and returns ``batch.data``. It gets images
+            as ``(…, channels, height, width)`` in uint8, other data unchanged, and never a pair's target. It uses
+            torch's generator, so a resumed run draws other numbers. ``sampler="auto"`` takes it to draw, but for
+            ``"augmented": False``.
         policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``, ``"sieve"``,
-            ``"s3fifo"``, ``"lfu"``, ``"arc"``, ``"clrfu"``, or, for samplers that need no scores, ``"belady"`` and
-            ``"lobster"``, which know the next epochs, or, delivering other samples than those drawn, ``"icache"`` and
-            ``"quiver"``; None takes the one that suits the sampler (for uniform minio, with several ranks belady; minio
-            for ods, shade for pads and shade-as-coded, fifo for echo and replay, else importance).
-        seed: reproduces every order, on any machine. Pass the same number on every rank: each draws its own share of one
-            order, and ranks of a process group that differ are refused (without a group nobody compares them, and samples
-            would be left out). None draws it from ``generator``, else from torch's own (so it follows
-            ``torch.manual_seed``), when the first epoch begins, and a state that is loaded brings its own; 0 with several ranks, which must draw by one, and without torch. With ``num_workers=0`` always. With
-            workers it does for samplers that look at nothing but the seed (``uniform``); the others draw by scores and
-            residents, and which of them had come when an epoch was drawn is a matter of timing.
+            ``"s3fifo"``, ``"lfu"``, ``"arc"``, ``"clrfu"``, or, for samplers without scores, ``"belady"`` and
+            ``"lobster"``, which know the next epochs, or, replacing drawn samples by cached ones, ``"icache"`` and
+            ``"quiver"``; None chooses by sampler (for uniform minio, with several ranks belady; minio for ods, shade
+            for pads and shade-as-coded, fifo for echo and replay, else importance).
+        seed: reproduces every order, on any machine. Pass the same number on every rank: each draws its own share of
+            one order. Different seeds are refused if there is a process group; without one they go unnoticed, and
+            samples are missing. None draws it from ``generator``, else from torch's own (so it follows
+            ``torch.manual_seed``), when the first epoch begins; a loaded state has its own. 0 with several ranks, and
+            without torch. With ``num_workers=0`` always. With workers this holds for samplers that use only the seed
+            (``uniform``); others depend on the scores and residents present when an epoch is drawn.
         rank, world_size: this rank of how many; None takes torch.distributed's where it is initialised, else RANK and
-            WORLD_SIZE of the environment, which torchrun sets. A process group that says something else later is
-            refused.
-        ranks: ``"own"``: every rank draws from a share of the samples that is its own for the whole run. ``"exchange"``:
-            all ranks draw one order together and each takes its part, by what all of them have learned; see
-            :meth:`exchange`, which every epoch begins with. Not with samplers that look at the cache.
-        frozen_augmentation: True lets a cache keep each sample of a Python dataset as first read, although it draws at random.
+            WORLD_SIZE of the environment, which torchrun sets. A process group that later disagrees is refused.
+        ranks: ``"own"``: every rank draws from its own fixed share of the samples. ``"exchange"``: all ranks share
+            their scores and draw one common order; see :meth:`exchange`, which starts every epoch. Not with samplers
+            that depend on the cache.
+        frozen_augmentation: True allows a cache for a Python dataset that augments at random: each sample stays as
+            first read.
         on_error: bad samples: ``"raise"``, ``"skip"`` (the batch is shorter) or ``"substitute"`` (another sample of
             the batch, under its own id). Counted, and listed by :meth:`bad_samples`.
-        score: what becomes importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or ``"rank"``; None suits
-            policy and sampler, and takes losses where the run's first scores bring nothing else. A run keeps to one.
-        smoothing: weight of the old belief when a new score comes, in [0, 1).
+        score: the measurement that becomes importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or ``"rank"``;
+            None chooses by policy and sampler, or the loss if the first scores have nothing else. It stays fixed for
+            the run.
+        smoothing: weight of the old importance when a new score arrives, in [0, 1).
         max_slots: bound on batch slots, those you hold included; holding them all is a :class:`MemoryLimitError`. None is
-            the prefetch depth + 64, and batches in host memory that you hold beyond 64 are copies.
+            the prefetch depth + 64, and batches in host memory that you hold beyond 64 are copied.
         job: name shown by ``lossfeed smi``. stats: publish a page for it.
-        record: a file that must not exist yet. What the cache decides and what is scored is written to it, in CSV, or
-            gzip if its name ends in ``.gz``: ``lossfeed replay --trace`` gives the run's hits again, and those of
-            other policies. With several ranks the name holds ``{rank}``. The run never waits for the disk: rows that
-            it loses then are counted (``journal_lost_total`` of :meth:`stats`) and marked. Closed by :meth:`close`.
-        score_file: a file that beliefs are kept in: a loader that is given it again begins with them, on any number of
-            ranks. A thread writes it at most every ``score_file_every`` seconds (60) if anything was scored, and at
+        record: a file that must not exist yet. Cache decisions and scores are written to it as CSV, gzipped if its name
+            ends in ``.gz``: ``lossfeed replay --trace`` repeats the run's hits and computes those of other policies.
+            With several ranks the name must contain ``{rank}``. The run never waits for the disk: rows lost because of
+            that are counted (``journal_lost_total`` of :meth:`stats`) and marked. Closed by :meth:`close`.
+        score_file: a file for importances: the next loader with this file starts with them, on any number of ranks. A
+            thread writes it at most every ``score_file_every`` seconds (60) if anything was scored, and at
             :meth:`close`; training never waits for it, and a killed process leaves the old file or the new one, whole.
-            12 bytes a scored sample, for its owner's eyes alone (mode 600); links are not followed. With several ranks
-            the name holds ``{rank}``, each writes what it learned and all read all; with ``ranks="exchange"`` the first
-            rank's file is all ranks'. :meth:`load_state_dict` replaces what was read. A file of another dataset or kind
-            of score, or what is no such file, is a :class:`SettingsError`; a damaged one is a
-            :class:`lossfeed.ResumeWarning`, and nothing of it is believed. What cannot be written is logged and tried again.
+            12 bytes a scored sample, readable by its owner only (mode 600); links are not followed. With several ranks
+            the name must contain ``{rank}``: each rank writes its scores and reads all files. With ``ranks="exchange"``
+            the first rank writes for all. :meth:`load_state_dict` replaces what was read. A file of another dataset or
+            kind of score is a :class:`SettingsError`; a damaged one is ignored with a :class:`lossfeed.ResumeWarning`.
+            Failed writes are logged and tried again.
         framework: ``"torch"``, ``"numpy"``, or ``"auto"``: torch if this process has imported it.
 
     One pass at a time: a second one's first batch ends the first, whose next batch then raises :class:`UsageError`.
-    Dropping an iterator in mid-epoch stops its work, between two samples. After ``fork`` a child must make a loader
-    of its own. Waits release the interpreter lock and answer Ctrl-C within a tenth of a second. A loader is pickled
-    (``spawn``, ``deepcopy``) as its keywords and its dataset, and made anew where it arrives, as that process's rank, with
-    nothing scored, cached or delivered; take what it has learned along by :meth:`state_dict`.
+    Dropping an iterator in mid-epoch stops its work, between two samples. After ``fork`` the child must make its own
+    loader. Waits release the interpreter lock and answer Ctrl-C within a tenth of a second. A loader is pickled
+    (``spawn``, ``deepcopy``) as its keywords and its dataset, and made again there, as that process's rank, without
+    scores, cache and position; pass those with :meth:`state_dict`.
 
     Raises:
-        SettingsError: a setting is wrong, with its value and what to do.
+        SettingsError: a setting is wrong; the message has its value and a remedy.
         DeviceError: the device cannot be used.
-        MemoryLimitError: the cache or the batch slots cannot be had.
+        MemoryLimitError: the cache or the batch slots cannot be allocated.
     """
 
     def __init__(
@@ -230,37 +233,37 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
 
     @property
     def copy_path(self) -> str:
-        """The way batches take to the device: ``"gathered"``, ``"batched"`` or ``"mapped"``."""
+        """How cached rows get to the device: ``"gathered"``, ``"batched"`` or ``"mapped"``."""
         return self._account.engine().copy_path()[0]
 
     def copy_paths(self) -> dict[str, dict[str, float]]:
-        """What ``copy_path="auto"`` measured, for a batch of rows that lie anywhere in the cache's memory (µs):
-        ``gather_us`` of one loader thread, and ``copy_us`` from batch to batch on the device. A path's time is the
-        longer of ``gather_us`` over the number of threads and ``copy_us``; another path than ``"gathered"`` is taken if
-        that is more than a tenth shorter. Empty if nothing was measured: no GPU, no cache, a named path, or rows that
-        must be gathered."""
+        """What ``copy_path="auto"`` measured, for a batch of rows anywhere in the cache's memory (µs): ``gather_us`` of
+        one loader thread, and ``copy_us`` from batch to batch on the device. A path's time is the longer of
+        ``gather_us`` over the number of threads and ``copy_us``; a path other than ``"gathered"`` is chosen if it is
+        more than 10 % faster. Empty if nothing was measured: no GPU, no cache, a named path, or rows that must be
+        gathered."""
         costs = self._account.engine().copy_path()[1]
         return {path: {"gather_us": gather, "copy_us": copy} for path, gather, copy in costs}
 
     @property
     def epoch(self) -> int:
-        """The epoch under way, or the next one if none is."""
+        """The current epoch, or the next one between epochs."""
         return self._account.engine().epoch()
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch that the next ``iter(loader)`` delivers. Without it epochs count up from 0 by themselves.
+        """Chooses the epoch that the next ``iter(loader)`` delivers. Without it epochs count up from 0.
 
-        After :meth:`load_state_dict` the epoch it names keeps its resumed position; any other starts from its
-        beginning. A sampler of yours that has a ``set_epoch`` is told.
+        After :meth:`load_state_dict` the state's epoch continues at its position; any other starts from its beginning.
+        Your own sampler's ``set_epoch`` is called too.
         """
         self._account.engine().set_epoch(checks.whole("epoch", epoch, 0))
         if self._given is not None:
             self._given.set_epoch(epoch)
 
     def resize_cache(self, cache: int | float | str) -> int:
-        """Sets what the cache may hold, at most the ``cache=`` it was made with. Batches go on meanwhile; the policy
-        chooses who leaves. Returns the bytes of memory that went back to the system: 0 where a GPU has page-locked
-        them. Not with ``record=``: a replay could not repeat it."""
+        """Changes the cache's limit, up to the ``cache=`` it was made with, while batches go on; the policy chooses
+        what to evict. Returns the bytes of memory freed: 0 if a GPU has page-locked them. Not with ``record=``: a
+        replay could not repeat it."""
         form = self._settings["cache_form"]
         return self._account.engine().resize_cache(parse_cache(cache, lambda: self._data.cache_bytes(form)))
 
@@ -305,18 +308,18 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         return user_order.numbers(planned), user_order.numbers(ends)
 
     def exchange(self, group: Any = None) -> None:
-        """Gives what this rank has learned since the last exchange to all ranks, and takes theirs: all then believe the
-        same of every sample, whoever delivered it. For ``ranks="exchange"``, where every epoch begins with it: call it
-        yourself only for another process group than the default one, which later epochs then use too. Ends the pass
-        under way. Every rank must call it.
+        """Sends this rank's scores since the last exchange to all ranks and receives theirs: afterwards all ranks have
+        the same importances. For ``ranks="exchange"``, which calls it at the start of every epoch: call it yourself
+        only to use another process group than the default, also for later epochs. Ends the current pass. Every rank
+        must call it.
 
-        One ``all_gather`` of 12 bytes a score of all ranks, behind one of a few hundred bytes a rank. A rank keeps 8
+        Cost: one ``all_gather`` of 12 bytes a score, after one of a few hundred bytes a rank. A rank keeps 8
         bytes a sample and 12 for each score until the next exchange, and draws the whole epoch's order, not a share.
 
         Raises:
-            SettingsError: on every rank, if they differ in dataset, epoch, seed, sampler or another setting that shapes
-                orders; what differs is named. UsageError: on every rank, if one of them cannot take part, or there is
-                no process group.
+            SettingsError: on every rank, if ranks differ in dataset, epoch, seed, sampler or another setting that
+                determines the order; the message names the difference. UsageError: on every rank, if one of them cannot
+                take part, or there is no process group.
         """
         if self._settings["exchange"]:
             self._group = group
@@ -338,11 +341,11 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         sequence: literals.Sequence = "mean",
         overwrite_logits: bool = False,
     ) -> Any:
-        """The loss of a batch, with the keywords of :func:`torch.nn.functional.cross_entropy`, and its scores for free.
+        """The loss of a batch, with the keywords of :func:`torch.nn.functional.cross_entropy`, and records its scores.
 
         Where the transform mixes images (``mixup=``, ``cutmix=``) and no `target` is given, a row's loss is lam times that of
-        its own target and 1 − lam times that of its partner's, and so is what it adds to the mean's denominator. Weights
-        and scores are the own sample's: what is scored is the loss at the own target, of which a mixed image shows more.
+        its own target and 1 − lam times that of its partner's, and so is what it adds to the mean's denominator. Weight
+        and score belong to the own sample, which is seen more: the score is the loss at the own target.
 
         Unbiased: with row losses l_i, class weights c_i and the batch's weights w_i, ``"mean"`` is sum(w_i c_i l_i) /
         sum(c_i) over rows that are not ignored, ``"sum"`` is sum(w_i c_i l_i), ``"none"`` is w_i c_i l_i.
@@ -352,16 +355,16 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             target: other targets than ``batch.target``, of the same samples: class indices, or probabilities in the
                 shape of ``logits`` (mixing, distillation; their cross entropy is then the score). ``(B · T,)`` beside
                 ``(B · T, C)`` logits too, where the samples are rows of T integers or more.
-            weighted: False leaves the batch's weights out: a biased mean, as plain training on these draws would have.
+            weighted: False ignores the batch's weights: a biased mean, as in plain training on these draws.
             sequence: as for :meth:`score`; it steers the scores, not the loss.
             overwrite_logits: as for :func:`lossfeed.cross_entropy`.
 
-        Under ``torch.compile`` it is part of the graph, without a break. A forward that is run again to save memory
-        (``torch.utils.checkpoint``) scores nothing more: it is counted as a repeat.
+        Under ``torch.compile`` it is part of the graph, without a break. A forward repeated to save memory
+        (``torch.utils.checkpoint``) does not score again: it is counted as a repeat.
 
         Returns:
-            A tensor like :func:`lossfeed.cross_entropy`'s. The batch's scores are taken up by the way, once a batch;
-            scores are those of the plain loss, without class weights and smoothing.
+            A tensor like :func:`lossfeed.cross_entropy`'s. Scores are recorded once a batch, from the plain loss
+            without class weights and smoothing.
         """
         settings = weight, ignore_index, reduction, label_smoothing, weighted, sequence, overwrite_logits
         hook = torch_half("cross_entropy").hook
@@ -378,7 +381,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         weighted: bool = True,
         **options: Any,
     ) -> Any:
-        """The elementwise loss of a batch, differentiable, and its scores for free.
+        """The elementwise loss of a batch, differentiable; records its scores.
 
         Args:
             kind: ``"bce_with_logits"`` (binary and multi-label; option ``pos_weight``), ``"mse"``, ``"l1"``,
@@ -392,7 +395,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
 
         Returns:
             A float32 tensor (float64 for float64). Scores are the sample losses and the norms of their gradients at the
-            prediction, which are what ``score="gradient_norm"`` believes in.
+            prediction, which ``score="gradient_norm"`` uses.
         """
         hook = torch_half("loss").hook
         return hook.loss(self._account, kind, prediction, self._own(batch), target, reduction, weighted, options)
@@ -400,13 +403,14 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
     # ---- state -----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is: epoch, batches handed out, beliefs about all samples, and the epoch's order if scores
-        made it. Plain ints and bytes (8 bytes a sample, if anything was scored), for :func:`torch.save` or pickle.
+        """The run's state: epoch, delivered batches, importances of all samples, and the epoch's order if it depends on
+        scores. Plain ints and bytes (8 bytes a sample, if anything was scored), for :func:`torch.save` or pickle.
 
-        A pass that ended early (``break``, an exception, Ctrl-C) stays the position until another begins or
-        :meth:`set_epoch` names another epoch. A batch counts as handed out once the iterator has returned it: what Ctrl-C
-        or a signal handler's exception ends before that is still to come, from this state and from the same iterator,
-        which calls an interrupted ``collate_fn`` or ``transform`` again. After :meth:`close` the state is that of the moment of closing."""
+        After a pass that ended early (``break``, an exception, Ctrl-C) this is the position, until another pass begins
+        or :meth:`set_epoch` names another epoch. A batch counts as delivered once the iterator has returned it: after
+        an interruption (Ctrl-C, a signal handler's exception) it comes again, from this state and from the same
+        iterator, with ``collate_fn`` and ``transform`` called again. After :meth:`close` it is the state at the time of
+        closing."""
         if self._engine is None and self._last_state is not None:
             return self._last_state
         return self._state(0)
@@ -422,21 +426,22 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         return states.of_loader(engine.state(unseen))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the batches that were left of
-        that epoch, in their order. The loader must be made as the saved one was, over the same dataset: whatever
-        shapes an order is compared, and a refusal names what differs. Threads, device, transform and ``on_error``
-        may change, and the cache too, which ``echo`` and ``replay`` need as large as it was (:meth:`resize_cache`).
+        """Continues from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the remaining batches of that
+        epoch, in order. The loader must be made as the saved one was, over the same dataset: all settings that
+        determine the order are compared, and an error names the differences. Threads, device, transform and
+        ``on_error`` may change, and the cache too, which ``echo`` and ``replay`` need at the same size
+        (:meth:`resize_cache`).
 
-        The number of ranks may change too, and ``batch_size`` with it, also within an epoch: what was left is dealt to
-        the ranks that load it, its batches numbered so that the last one has its usual number. ``{"ranks": [state,
-        …]}`` holds all ranks' states, in any order, of the same step. One rank's is enough where orders follow from the
-        seed (``uniform``, with ``shuffle`` or without) and with ``ranks="exchange"``, whose other ranks' scores since
-        the last exchange are then lost; others need all, unless an epoch was over. A :class:`lossfeed.ResumeWarning`
-        says what is not delivered: the rest of an epoch of ``echo`` and ``replay``, and, at an epoch's very end, fewer
-        samples than ranks (``drop_last`` drops them anyway).
+        The number of ranks may change too, and ``batch_size`` with it, also within an epoch: the remaining samples are
+        dealt to the ranks that load it, with batches numbered so that the last one has its usual number. ``{"ranks":
+        [state, …]}`` holds all ranks' states, in any order, of the same step. One rank's is enough where orders follow
+        from the seed (``uniform``, with ``shuffle`` or without) and with ``ranks="exchange"``, which loses the other
+        ranks' scores since the last exchange; other samplers need all states, except between epochs. A
+        :class:`lossfeed.ResumeWarning` says which samples are skipped: the rest of an epoch of ``echo`` and ``replay``,
+        and, at an epoch's very end, fewer samples than ranks (``drop_last`` drops them anyway).
 
         Raises:
-            SettingsError: it is no state, another run's, or one rank's where those of all are needed.
+            SettingsError: not a state, a state of another run, or one rank's state where all ranks' are needed.
         """
         note = (engine := self._account.engine()).load_states(states.of_engines(state))
         self._line.seed = engine.seed() or 0
@@ -445,12 +450,12 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             warnings.warn(note, ResumeWarning, stacklevel=2)
 
     def close(self, timeout: float | None = 10.0) -> None:
-        """Ends the workers and gives the memory back. Batches you hold stay valid. Calling it again does nothing.
+        """Ends the workers and frees the memory. Batches you hold stay valid. Calling it again does nothing.
 
         Args:
-            timeout: seconds to wait for reads under way; None waits as long as they take. A read that has not ended
-                by then is left behind with a :class:`lossfeed.ThreadWarning` that says where it hangs; what it writes
-                to stays in memory. Dropping a loader waits for nothing, and the interpreter's exit for five seconds.
+            timeout: seconds to wait for reads in progress; None waits until they end. A read still running then is
+                abandoned with a :class:`lossfeed.ThreadWarning` that says where it hangs; its memory is not freed.
+                Dropping a loader does not wait; the interpreter's exit waits up to five seconds.
         """
         seconds = None if timeout is None else checks.seconds("timeout", timeout)
         engine = self._engine

@@ -43,32 +43,32 @@ class ImageTransform(Spelled):
     ========================  =====================================================================================
 
     Without resizing the result is torchvision's up to float32 rounding; what is resized, up to 2 of 255 levels (Pillow's
-    bilinear filter with antialiasing, rounded between its two passes, which come in the other order here). Draws are
-    functions of the loader's seed, the epoch, the batch's number and the sample's id: any number of workers, any device
-    and a resumed run draw the same, and a sample that comes twice in an epoch is drawn anew. Colours are changed as
-    torchvision's ``v2`` changes uint8 images, up to a level a step; after resizing, and before the other crop, so the
-    ``padding`` of that stays black.
+    bilinear filter with antialiasing, rounded between its two passes, which come in the other order here). Draws depend
+    only on seed, epoch, batch number and sample id: the same with any number of workers, on any device and in a resumed
+    run. A sample that appears twice in an epoch is drawn twice. Colours are changed as torchvision's ``v2`` changes
+    uint8 images, up to a level a step; after resizing, and before the other crop, so the ``padding`` of that stays
+    black.
 
     ``augment`` has the operations, ranges and formulas of torchvision's ``v2`` for uint8 images, with its nearest pixel,
-    and comes where its recipes have it: after every crop and the flip, before normalising and erasing. Crops and flips
-    are drawn as without it. Pixels that move are torchvision's but where two are equally near, and other levels up to
-    one. Strengths are exact: torchvision's are float32, which a translation by 16 pixels may leave at 15.
+    and is applied after every crop and the flip, before normalising and erasing. It does not change which crops and
+    flips are drawn. Moved pixels equal torchvision's except where two are equally near; other operations differ by at
+    most one level. Strengths are exact: torchvision's are float32, which a translation by 16 pixels may leave at 15.
 
     ``mixup`` and ``cutmix`` mix the images of a finished batch in pairs: row k with row B − 1 − k and that one with it, by
     one lam a batch, drawn from Beta(alpha, alpha) by seed, epoch, batch number and rank. ``batch.target`` stays the own
     sample's, ``batch.mix`` has lam and the partners' targets, and :meth:`Loader.cross_entropy` and :meth:`Loader.loss`
-    take ``lam · loss(own) + (1 − lam) · loss(partner)``. The own sample is the one of which more is seen (lam is at least
-    ½): a pair is mixed both ways, so this says whose a row is, and changes nothing of what a batch holds. What is scored
-    is the own target's part. timm's words: ``mixup_alpha``, ``cutmix_alpha``, ``prob``, ``switch_prob``, mode "batch".
+    take ``lam · loss(own) + (1 − lam) · loss(partner)``. Lam is at least ½, so a row belongs to the sample that is seen
+    more; both mixes of a pair are in the batch. The score is the own target's part of the loss. timm's words:
+    ``mixup_alpha``, ``cutmix_alpha``, ``prob``, ``switch_prob``, mode "batch".
 
-    On a CUDA device samples travel as bytes, and kernels on the copy's stream change colours, augment, flip and
-    normalise, erase and mix; on the CPU the loader's threads do it on the way into the batch. Both give the same bits.
-    Resizing is the work of the loader's threads on every device. ``retouch="threads"`` leaves colours and ``augment`` to
-    them too, with the crop and the flip that come before it: for a GPU that is busier than the processors.
+    On a CUDA device samples are copied as bytes, and kernels change colours, augment, flip, normalise, erase and mix
+    them; on the CPU loader threads do this. Both give the same bits. Resizing is the work of the loader's threads on
+    every device. ``retouch="threads"`` leaves colours and ``augment``, with the crop and flip before them, to loader
+    threads too: for a GPU that is busier than the processors.
 
-    With ``scale`` or ``resize`` images in files may have any size: each is decoded at its own, and what is needed of it
-    is resampled. The cache must then keep them encoded (its default). What :func:`lossfeed.open` resized, what is cached
-    decoded, arrays and Python datasets are cropped from the one size they have.
+    With ``scale`` or ``resize`` images in files may have any size: each is decoded at its own size, and the needed part
+    is resampled. The cache must then keep them encoded (its default). Images resized by :func:`lossfeed.open` or cached
+    decoded, arrays and Python datasets must have one size.
 
     Args:
         dtype: of ``batch.data``: ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"uint8"``, as text or as torch's
@@ -87,16 +87,16 @@ class ImageTransform(Spelled):
             cover this before the crop. One number is torchvision's ``Resize``: the shorter side's length.
         flip: chance of being mirrored left to right, 0 to 1.
         brightness, contrast, saturation: a number b draws the factor from max(0, 1 − b) to 1 + b; ``(least, most)`` from
-            least to most. In an order that is drawn too. 0 leaves it. Images have 1 or 3 channels then.
+            least to most. Their order is drawn too. 0 turns it off. Needs images of 1 or 3 channels.
         hue: a number h turns the hue by −h to h of the circle, ``(least, most)`` likewise, −0.5 to 0.5.
         jitter: chance that these four happen.
         grayscale: chance that an image becomes grey, after them.
         augment: ``"trivial"`` or ``"rand"``; or a dict of the ``"name"`` and options: ``{"name": "rand", "ops": 2,
             "magnitude": 9, "bins": 31, "fill": 0}``. ``bins``: strengths there are, 2 to 65536; ``"trivial"`` draws one.
-            ``magnitude``: the one of ``"rand"``, below ``bins``. ``ops``: operations in a row, 0 to 100. ``fill``: level
-            of what comes from beyond the image, 0 to 255, or one a channel. Images have 1 or 3 channels then.
-        retouch: who changes colours and augments: ``"auto"``, a CUDA device where that makes the images, else the
-            loader's threads; ``"threads"``, always these. The bytes are the same.
+            ``magnitude``: the one of ``"rand"``, below ``bins``. ``ops``: operations in a row, 0 to 100. ``fill``:
+            level of pixels from outside the image, 0 to 255, or one a channel. Needs images of 1 or 3 channels.
+        retouch: what changes colours and augments: ``"auto"``, the CUDA device if it makes the images, otherwise loader
+            threads; ``"threads"``, always these. The bytes are the same.
         mixup: alpha of mixup, 0 to 1000; 0: none. ``uint8`` images are rounded to levels.
         cutmix: alpha of CutMix, likewise.
         mix_chance: chance that a batch is mixed.
@@ -104,7 +104,7 @@ class ImageTransform(Spelled):
         erase: chance that a rectangle of the finished image becomes 0, which after normalising is the mean; 0 to 1.
 
     Raises:
-        SettingsError: a value makes no sense. When the loader is made: it does not fit the dataset's images.
+        SettingsError: a value is invalid. When the loader is made: it does not fit the dataset's images.
     """
 
     __slots__ = ("_augment", "_crop", "_jitter", "_layout", "_retouch", "_settings")
@@ -278,7 +278,7 @@ def _jitter(changes: dict[str, Any], chance: Any, grayscale: Any) -> dict[str, A
     """The engine's settings of changes of colours; None where there is none."""
     chance, grayscale = real("jitter", chance, 0.0, 1.0), real("grayscale", grayscale, 0.0, 1.0)
     if chance < 1 and not any(changes.values()):
-        raise SettingsError(f"jitter={chance:g} is the chance that colours change: say how, as in brightness=0.4")
+        raise SettingsError(f"jitter={chance:g} is the probability of a colour change, and no change is given: add one, such as brightness=0.4")
     if not (chance and any(changes.values())) and not grayscale:
         return None
     return {**changes, "chance": chance, "grayscale": grayscale}
@@ -289,9 +289,9 @@ def _mix(mixup: Any, cutmix: Any, chance: Any, switch: Any) -> dict[str, float] 
     mixup, cutmix = real("mixup", mixup, 0.0, 1000.0), real("cutmix", cutmix, 0.0, 1000.0)
     chance, switch = real("mix_chance", chance, 0.0, 1.0), real("switch", switch, 0.0, 1.0)
     if chance < 1 and not (mixup or cutmix):
-        raise SettingsError(f"mix_chance={chance:g} is the chance that a batch is mixed: say how, as in mixup=0.2 or cutmix=1.0")
+        raise SettingsError(f"mix_chance={chance:g} is the probability of mixing, and no mixing is given: add mixup=0.2 or cutmix=1.0")
     if switch != 0.5 and not (mixup and cutmix):
-        raise SettingsError(f"switch={switch:g} is the chance of CutMix where mixup= and cutmix= are given: give both")
+        raise SettingsError(f"switch={switch:g} is the probability of CutMix, and needs both mixup= and cutmix=: give both")
     return {"mixup": mixup, "cutmix": cutmix, "chance": chance, "switch": switch} if chance and (mixup or cutmix) else None
 
 
