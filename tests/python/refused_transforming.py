@@ -40,7 +40,7 @@ CASES = [
     ('lf.ImageTransform(mix_chance=0.5)', "SettingsError", "mix_chance=0.5 is the chance that a batch is mixed: say how, as in"),
     ('lf.ImageTransform(mixup=0.2, cutmix=1.0, switch=-1)', "SettingsError", "switch=-1 must be a finite number, 0 to 1"),
     ('lf.ImageTransform(mixup=0.2, switch=0.7)', "SettingsError", "switch=0.7 is the chance of CutMix where mixup= and cutmix= are given:"),
-    ('lf.Loader(images, transform=lf.ImageTransform(mixup=0.2), collate_fn=list)', "SettingsError", "mixup and cutmix mix finished batches, and a collate_fn puts its own"),
+    ('lf.Loader(images, transform=lf.ImageTransform(mixup=0.2), collate_fn=list)', "SettingsError", "mixup= and cutmix= do not work with collate_fn="),
     ('lf.ImageTransform(scale=(0.1, 1.0))', "SettingsError", "scale=(0.1, 1.0) needs crop=, the size of the result, as in crop=224"),
     ('lf.ImageTransform(scale=0.5, crop=4)', "SettingsError", "scale=0.5 must be two numbers, the least and the most"),
     ('lf.ImageTransform(scale=(0, 1), crop=4)', "SettingsError", "scale=(0, 1) must be two numbers above 0, the least first"),

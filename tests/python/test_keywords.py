@@ -56,7 +56,7 @@ def test_shuffle_is_honoured(numbers):
 def test_dataset_is_torchs_name_for_data(numbers):
     assert len(lf.Loader(dataset=numbers, batch_size=8)) == 8
     for keywords in ({}, {"data": numbers, "dataset": numbers}):
-        with pytest.raises(lf.SettingsError, match="give the dataset once"):
+        with pytest.raises(lf.SettingsError, match="the dataset is given twice"):
             lf.Loader(**keywords)
 
 
@@ -432,7 +432,7 @@ def test_scores_for_another_loaders_batch_and_for_no_batch_are_refused(batch_of,
     with pytest.raises(lf.UsageError, match="another loader"):
         other.score(torch.randn(8, 4), batch)
     for wrong in (None, (batch.data, batch.target), 3):
-        with pytest.raises(lf.UsageError, match="no batch of this loader"):
+        with pytest.raises(lf.UsageError, match="batch that the loop delivered"):
             loader.score(torch.randn(8, 4), wrong)
 
 

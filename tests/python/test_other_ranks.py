@@ -191,7 +191,7 @@ def test_together_goes_to_any_number_of_ranks(data):
     after.load_state_dict({"ranks": [loader.state_dict() for loader in before]})
     assert sorted(seen + [id for batch in after for id in batch.ids.tolist()]) == list(range(N))
     for wrong in ({"ranks": 3}, {"ranks": [3]}, {"ranks": [{}]}, [], None):
-        with pytest.raises(lf.SettingsError, match="no loader state"):
+        with pytest.raises(lf.SettingsError, match="pass the result of state_dict"):
             after.load_state_dict(wrong)
     with pytest.raises(lf.SettingsError, match="no state was given"):
         after.load_state_dict({"ranks": []})

@@ -115,9 +115,9 @@ BAD = [
     ("x.npz", lambda: b"PK\x05\x06" + bytes(18), lf.SourceError, "holds no arrays"),
     ("x.safetensors", lambda: b"short", lf.SourceError, "its head would have"),
     ("x.safetensors", lambda: struct.pack("<Q", 1 << 60) + b"{}", lf.SourceError, "its head would have"),
-    ("x.safetensors", lambda: struct.pack("<Q", 3) + b"[1]", lf.SourceError, "is no safetensors"),
+    ("x.safetensors", lambda: struct.pack("<Q", 3) + b"[1]", lf.SourceError, "is not a safetensors file"),
     ("x.safetensors", lambda: struct.pack("<Q", 2) + b"{}", lf.SourceError, "holds no arrays"),
-    ("x.safetensors", lambda: struct.pack("<Q", 7) + b'{"a":1}', lf.SourceError, "is no safetensors"),
+    ("x.safetensors", lambda: struct.pack("<Q", 7) + b'{"a":1}', lf.SourceError, "is not a safetensors file"),
 ]
 
 
