@@ -1,4 +1,4 @@
-"""lossfeed feeds a training run by its own losses.
+"""lossfeed: a data loader that the training's own losses steer.
 
 The GPU already computes every sample's loss. lossfeed reads the logits once, turns them into per-sample scores, and
 lets the scores decide which samples stay in host memory, which come next, and with what weight::

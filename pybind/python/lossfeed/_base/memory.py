@@ -96,8 +96,8 @@ def span(tensor: Any) -> ctypes.Array[ctypes.c_ubyte]:
         address = tensor.data_ptr()
     except RuntimeError as cause:
         raise SettingsError(
-            "a tensor has no memory to read, as inside of torch.func's grad, vjp and vmap: take the loss from "
-            "lossfeed.cross_entropy there, hand its per-sample losses out (has_aux=True), and give them to "
+            "this tensor cannot be read (torch.func's grad, vjp and vmap hide its data): compute "
+            "lossfeed.cross_entropy there, return the per-sample losses (has_aux=True), and pass them to "
             "loader.score_losses"
         ) from cause
     borrowed: ctypes.Array[ctypes.c_ubyte]
