@@ -67,8 +67,8 @@ class OwnLosses:
         Args:
             losses: ``(B, …)`` of this very batch, a torch tensor, before any reduction: what torch's losses give with
                 ``reduction="none"``. A sample's loss is the mean over what follows its row, or, of packed samples
-                ``(rows, length, …)``, over its own tokens; ``(B · T,)`` of sequences is read as ``(B, T)``. Its score is
-                that mean too, of a number a token as for :meth:`score_losses`.
+                ``(rows, length, …)``, over its own tokens; ``(B · T,)`` of sequences is read as ``(B, T)``. Its score
+                is that mean, for values per token as in :meth:`score_losses`.
             grad_norms: as for :meth:`score_losses`.
 
         Returns:

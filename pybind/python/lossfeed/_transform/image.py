@@ -46,8 +46,7 @@ class ImageTransform(Spelled):
     bilinear filter with antialiasing, rounded between its two passes, which come in the other order here). Draws depend
     only on seed, epoch, batch number and sample id: the same with any number of workers, on any device and in a resumed
     run. A sample that appears twice in an epoch is drawn twice. Colours are changed as torchvision's ``v2`` changes
-    uint8 images, up to a level a step; after resizing, and before the other crop, so the ``padding`` of that stays
-    black.
+    uint8 images, up to a level a step; after resizing, and before the crop that pads, so the ``padding`` stays black.
 
     ``augment`` has the operations, ranges and formulas of torchvision's ``v2`` for uint8 images, with its nearest pixel,
     and is applied after every crop and the flip, before normalising and erasing. It does not change which crops and
