@@ -148,6 +148,12 @@ fn unsafe_code_is_found_outside_the_named_files_and_not_in_words_about_it() {
 }
 
 #[test]
+fn a_room_that_names_the_gpu_instead_of_the_device_is_found() {
+    let text = "//! Head.\nuse crate::device::cuda::Cuda;\n";
+    assert_found("engine/src/staging/planted.rs", text, "GPU's own calls");
+}
+
+#[test]
 fn an_unsafe_block_without_its_proof_is_found() {
     let text = "//! Head.\n#![allow(unsafe_code)]\nfn f() {\n    unsafe { g() }\n}\n";
     assert_found("engine/src/arena/slot.rs", text, "SAFETY");

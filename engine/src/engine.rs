@@ -69,7 +69,7 @@ pub use mail::{Credits, Kept, ScoreMailbox};
 use threads::Threads;
 
 use crate::decided::Knob;
-use crate::device::Device;
+use crate::device::{Cuda, Device};
 use crate::error::{Error, Result};
 use crate::loader::checkpoint::WeightUse;
 use crate::loader::{BadSample, Deliveries, EpochReport, Feed, Ticket};
@@ -98,6 +98,7 @@ pub struct Engine {
     policy_name: &'static str,
     batches: Batches,
     device: Arc<dyn Device>,
+    gpu: Option<Cuda>,
     copy_choice: CopyChoice,
     /// The run's; it changes in runs whose seed was left open, under the clock's lock.
     seed: AtomicU64,
@@ -158,6 +159,11 @@ impl Engine {
     /// The device batches go to.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
+    }
+
+    /// The same where it is a GPU.
+    pub fn gpu(&self) -> Option<&Cuda> {
+        self.gpu.as_ref()
     }
 
     /// The way batches take to the GPU, and what was measured to choose it.

@@ -8,7 +8,7 @@ pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, J
 
 use crate::error::{Error, Result};
 use crate::policy::{self, Needs};
-use crate::sampler::{Batches, SamplerSettings, Uniform};
+use crate::sampler::{self, Batches, SamplerSettings, Uniform};
 use crate::types::{Dtype, MAX_SAMPLES, TensorSpec};
 use lossfeed_kernels::image::{ImageDtype, ImageOptions, ImageTransform};
 use std::path::PathBuf;
@@ -98,6 +98,9 @@ pub enum ScoreKind {
 }
 
 impl ScoreKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Loss, Self::GradientNorm, Self::Entropy, Self::Rank];
+
     /// The name users type.
     pub fn name(self) -> &'static str {
         match self {
@@ -109,9 +112,10 @@ impl ScoreKind {
     }
     /// The inverse of [`ScoreKind::name`].
     pub fn from_name(name: &str) -> Result<Self> {
-        [Self::Loss, Self::GradientNorm, Self::Entropy, Self::Rank].into_iter().find(|k| k.name() == name).ok_or_else(
-            || Error::settings(format!("score {name:?} is unknown: use loss, gradient_norm, entropy or rank")),
-        )
+        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            Error::settings(format!("score {name:?} is unknown: use one of {names}"))
+        })
     }
 }
 
@@ -355,6 +359,31 @@ impl Settings {
                 "ranks that exchange scores draw one order together, and a sampler of your own brings each rank its own: leave one of them out",
             ));
         }
+        self.check_counts()?;
+        self.sampler.check_policy(self.policy_name(), policy::find_live(self.policy_name())?.needs)?;
+        if self.exchange {
+            self.check_exchange()?;
+        }
+        kept::check(self)?;
+        if self.sampler.buffer().is_some() {
+            let name = self.sampler.name();
+            if self.policy_name() != "fifo" {
+                return Err(Error::settings(format!(
+                    "sampler {name} trains on the cache as a buffer from which the oldest leave first: leave policy {} out",
+                    self.policy_name()
+                )));
+            }
+            if self.cache_bytes == 0 {
+                return Err(Error::settings(format!(
+                    "sampler {name} trains on the cache as a buffer: give it a cache"
+                )));
+            }
+        }
+        self.sampler.build().map(drop)
+    }
+
+    /// Threads, batches in preparation, batch slots and the weight of old scores.
+    fn check_counts(&self) -> Result<()> {
         if let Some(workers) = self.workers.filter(|&w| w > MAX_WORKERS) {
             return Err(Error::settings(format!(
                 "num_workers {workers} is above {MAX_WORKERS}: threads, not samples, are meant"
@@ -378,45 +407,35 @@ impl Settings {
         if let Some(slots) = self.max_slots.filter(|&slots| slots > u32::MAX as usize) {
             return Err(Error::settings(format!("max_slots {slots} is above the {} that can be counted", u32::MAX)));
         }
-        self.sampler.check_policy(self.policy_name(), policy::find_live(self.policy_name())?.needs)?;
-        if self.exchange && self.sampler.looks_at_residents() {
+        Ok(())
+    }
+
+    /// What ranks that exchange scores cannot have.
+    fn check_exchange(&self) -> Result<()> {
+        if self.sampler.looks_at_residents() {
             return Err(Error::settings(format!(
-                "sampler {} looks at the cache, and every rank has a cache of its own: ranks that exchange scores draw one order together, so use importance, iis, infobatch, selective, curriculum or uniform, or leave the ranks their own shares",
-                self.sampler.name()
+                "sampler {} looks at the cache, and every rank has a cache of its own: ranks that exchange scores draw one order together, so use one of {}, or leave the ranks their own shares",
+                self.sampler.name(),
+                sampler::blind().join(", ")
             )));
         }
-        if self.exchange && matches!(self.sampler, SamplerSettings::Uniform(Uniform { fixed_shares: true, .. })) {
+        if matches!(self.sampler, SamplerSettings::Uniform(Uniform { fixed_shares: true, .. })) {
             return Err(Error::settings(
                 "ranks that exchange scores draw one order together, and with fixed_shares each draws its own: leave one of them out",
             ));
         }
-        if self.exchange && policy::find(self.policy_name())?.needs.contains(Needs::NEXT_EPOCH) {
+        if policy::find(self.policy_name())?.needs.contains(Needs::NEXT_EPOCH) {
             return Err(Error::settings(format!(
                 "policy {} goes by the order of the next epoch, and ranks that exchange scores draw one together when it begins: leave policy out",
                 self.policy_name()
             )));
         }
-        if self.exchange && self.record.is_some() {
+        if self.record.is_some() {
             return Err(Error::settings(
                 "a journal tells what one rank learned itself, and with exchanged scores its cache goes by what all of them did: leave record out, or leave the ranks their own shares",
             ));
         }
-        kept::check(self)?;
-        if self.sampler.buffer().is_some() {
-            let name = self.sampler.name();
-            if self.policy_name() != "fifo" {
-                return Err(Error::settings(format!(
-                    "sampler {name} trains on the cache as a buffer from which the oldest leave first: leave policy {} out",
-                    self.policy_name()
-                )));
-            }
-            if self.cache_bytes == 0 {
-                return Err(Error::settings(format!(
-                    "sampler {name} trains on the cache as a buffer: give it a cache"
-                )));
-            }
-        }
-        self.sampler.build().map(drop)
+        Ok(())
     }
 
     /// How an epoch over `samples` is cut. Where the caller brings the order, how one of every sample would be.
@@ -439,7 +458,7 @@ impl Settings {
     /// The measurement that becomes importance.
     pub fn score_kind(&self) -> ScoreKind {
         self.score.unwrap_or_else(|| {
-            if self.policy_name() == "shade" || ["pads", "shade-as-coded"].contains(&self.sampler.name()) {
+            if self.policy_name() == "shade" || self.sampler.by_batch_rank() {
                 ScoreKind::Rank
             } else {
                 ScoreKind::GradientNorm
@@ -449,12 +468,7 @@ impl Settings {
 
     /// The seed of the noise that stands for every score in a control run (`random_scores`) of this seed, or `None`.
     pub fn control_seed(&self, seed: u64) -> Option<u64> {
-        let random = match self.sampler {
-            SamplerSettings::CostAware(sampler) => sampler.random_scores,
-            SamplerSettings::Replay(sampler) => sampler.random_scores,
-            _ => false,
-        };
-        random.then_some(seed)
+        self.sampler.random_scores().then_some(seed)
     }
 
     /// The weight of the old belief.

@@ -287,7 +287,7 @@ impl Double {
         let forever = |bytes: &[u8]| unsafe { std::slice::from_raw_parts(bytes.as_ptr(), row_bytes) };
         let rows: Vec<(&'static [u8], u64)> =
             rows.map(|(row, record)| (forever(record), to + (row * row_bytes) as u64)).collect();
-        let cuda = engine.device().cuda().unwrap();
+        let cuda = engine.gpu().unwrap();
         let kernels = cuda.kernels().unwrap();
         // SAFETY: as for `copy`.
         unsafe {

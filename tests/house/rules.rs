@@ -83,6 +83,8 @@ const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/arena/mapping.rs", "memory from the system"),
     ("engine/src/process.rs", "a page that the system empties in a fork"),
     ("engine/src/prefetch.rs", "an instruction of the processor"),
+    ("engine/src/arena/mod.rs", "the books are a part of the arena's mapping"),
+    ("engine/src/arena/granules.rs", "the books are a part of the arena's mapping"),
     ("engine/src/arena/slot.rs", "a slot is a part of the arena's mapping"),
     ("engine/src/arena/words.rs", "the books are a part of the arena's mapping"),
     ("engine/src/staging/slot.rs", "a batch slot is a part of the pool's mapping"),
@@ -103,6 +105,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("pybind/src/buffer.rs", "memory lent by Python"),
     ("pybind/src/lent.rs", "arrays and tensors of a dataset's items, where they lie in Python's memory"),
     ("engine/src/engine/courier.rs", "device addresses lent by a framework"),
+    ("engine/src/engine/copy_cost.rs", "device addresses to measure copies with"),
     ("pybind/src/courier.rs", "device addresses lent by Python"),
     ("pybind/src/cuda.rs", "device addresses lent by Python"),
     ("pybind/src/plans.rs", "device addresses lent by Python"),
@@ -219,6 +222,11 @@ fn rust(path: &str, text: &str, found: &mut Vec<String>) {
             if code.contains(call) {
                 found.push(format!("{path}: {call} panics; return an error that says what to do"));
             }
+        }
+        let calls_cuda = path.strip_prefix("engine/src/").filter(|file| !file.starts_with("device/"));
+        let above = |file: &str| has_word(code, "cudarc") || !file.starts_with("engine") && has_word(code, "cuda");
+        if calls_cuda.is_some_and(above) {
+            found.push(format!("{path}: a GPU's own calls are for `device` and `engine`: ask the trait `Device`"));
         }
         if let Some(file) = path.strip_prefix("engine/src/").or_else(|| path.strip_prefix("engine/control/src/")) {
             arrows(path, file, code, found);

@@ -271,6 +271,26 @@ def a_bad_target_is_told_later():
     return False
 
 
+def arguments_go_by_name():
+    """A kernel refuses names that it does not have, and says which are missing, before anything runs."""
+    native = _cuda.kernels(torch.device("cuda", 0))
+    for launch, missing in (
+        (lambda **more: native.forward(0, "float32", 0, 1, 1, 1, 0, 0, **more), "loss"),
+        (lambda **more: native.backward(0, "float32", 1, 1, 1, 0, 0, **more), "upstream_stride"),
+        (lambda **more: native.probabilities(0, "float32", 0, 1, 1, 1, 0, 0, 1, **more), "loss"),
+        (lambda **more: native.backward_probabilities(0, "float32", 1, 1, 1, 0, 0, 1, **more), "mass"),
+        (lambda **more: native.sequences(0, False, "mean", 0, 1, 1, 0, 0, **more), "mean"),
+        (lambda **more: native.ranks(0, 1, 0, **more), "loss"),
+    ):
+        for more, said in (({}, missing), ({"rowz": 1}, "rowz")):
+            try:
+                launch(**more)
+            except TypeError as error:
+                assert said in str(error), (said, error)
+            else:
+                raise AssertionError(f"{more} was taken, without {missing}")
+
+
 def main():
     for scenario, ways in (
         (losses, ("forward", "backward", "_launch_loss")),
@@ -295,6 +315,7 @@ def main():
         the_walk_is_the_documented_one()
         no_launch_takes_a_tangent()
         losses_alone()
+        arguments_go_by_name()
     assert violations() == "", violations()
     # A planted mistake: launches on a stream that nobody waits for.
     cuda.raw_stream, ours = lambda index: 0, cuda.raw_stream

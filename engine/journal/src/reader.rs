@@ -126,32 +126,25 @@ impl<'a> Reader<'a> {
             }
             // The first line of the file is the description.
             let number = self.lines.position().line() + 1;
-            match self.lines.read_record(&mut self.record) {
-                Ok(true) => {}
-                Ok(false) => {
-                    self.ending = Some(Ending::Cut);
-                    continue;
-                }
-                Err(e) if self.stops_short(&e) => {
-                    self.ending = Some(Ending::Cut);
-                    continue;
-                }
-                Err(e) => return Err(broken(number, e)),
-            }
             let wrong = |what: String| Error::unreadable(format!("line {number}: {what}"));
-            let line: Line<'_> = match self.record.deserialize(None) {
-                Ok(line) => line,
-                Err(_) if self.lines.get_ref().stopped_short() => {
+            let read = self.lines.read_record(&mut self.record);
+            let line: Line<'_> = match read {
+                Ok(true) => match self.record.deserialize(None) {
+                    // Its last field may have been cut, and a number cut short is another number.
+                    _ if self.lines.get_ref().stopped_short() => {
+                        self.ending = Some(Ending::Cut);
+                        continue;
+                    }
+                    Ok(line) => line,
+                    Err(e) => return Err(broken(number, e)),
+                },
+                Err(e) if !self.stops_short(&e) => return Err(broken(number, e)),
+                // The file ends here, without a last event.
+                Ok(false) | Err(_) => {
                     self.ending = Some(Ending::Cut);
                     continue;
                 }
-                Err(e) => return Err(broken(number, e)),
             };
-            if self.lines.get_ref().stopped_short() {
-                // Its last field may have been cut, and a number cut short is another number.
-                self.ending = Some(Ending::Cut);
-                continue;
-            }
             if line.event == END {
                 self.ending = Some(Ending::Closed);
                 return Ok(self.event.take().map(Building::done));

@@ -36,9 +36,15 @@ pub struct Pins {
     pub(super) ends: Vec<End>,
 }
 
+/// Length in bytes of the record whose block ends at `end`.
+pub(super) fn length(arena: &Arena, end: End) -> u32 {
+    // SAFETY: an `End` stands for a reference to its record (above), whose length nobody writes meanwhile.
+    unsafe { arena.words.get(granules::length_at(end.get())) }
+}
+
 /// Where the record lies whose block ends at `end`; the caller holds a reference to it.
 fn record(arena: &Arena, end: End) -> NonNull<[u8]> {
-    let bytes = granules::record_bytes(arena.words, end.get());
+    let bytes = length(arena, end);
     let start = u64::from(end.get() - granules::granules(bytes)) * GRANULE_BYTES;
     NonNull::slice_from_raw_parts(arena.words.address(start), bytes as usize)
 }

@@ -135,12 +135,6 @@ impl Engine {
     fn dealt_anew(&self, states: &[Checkpoint], blind: bool, whole: bool) -> Result<Taken> {
         let header = &states[0].header;
         let (one, ranks): (u32, u32) = (number(header, "rank")?, number(header, "world_size")?);
-        let next = |epoch| Checkpoint {
-            header: Header { epoch, delivered: 0, part: None, planned: 0, ..header.clone() },
-            scores: None,
-            order: None,
-            buffer: Vec::new(),
-        };
         let s = &self.settings;
         let given = s.sampler.given();
         let begun = header.part.is_some() || states.iter().any(|state| state.header.delivered > 0);
@@ -151,7 +145,7 @@ impl Engine {
                     "the state is that of rank {one} of {ranks}: what the others believed of their samples is not in it (the states of all, {{\"ranks\": [state, …]}}, have it)"
                 )
             });
-            return Ok(Taken { state: next(header.epoch), note });
+            return Ok(Taken { state: beginning(header, header.epoch), note });
         }
         if s.sampler.buffer().is_some() {
             let note = format!(
@@ -161,7 +155,7 @@ impl Engine {
                 header.epoch,
                 header.epoch.saturating_add(1)
             );
-            return Ok(Taken { state: next(header.epoch.saturating_add(1)), note: Some(note) });
+            return Ok(Taken { state: beginning(header, header.epoch.saturating_add(1)), note: Some(note) });
         }
         if given.is_some_and(|given| given.batches) {
             return Err(Error::settings(format!(
@@ -176,6 +170,13 @@ impl Engine {
         if !drawn_again && !whole {
             return Err(self.needs_all(header, one, ranks));
         }
+        self.shared_out(states, drawn_again, (one, ranks))
+    }
+
+    /// What is left of the states' epoch, dealt to this run's ranks: this one's part of it.
+    fn shared_out(&self, states: &[Checkpoint], drawn_again: bool, (one, ranks): (u32, u32)) -> Result<Taken> {
+        let (header, s) = (&states[0].header, &self.settings);
+        let given = s.sampler.given();
         let batch_size: usize = number(header, "batch_size")?;
         let rest = match (drawn_again, given) {
             (true, _) => None,
@@ -213,7 +214,7 @@ impl Engine {
             )
         });
         if !dealt.any() {
-            return Ok(Taken { state: next(header.epoch.saturating_add(1)), note });
+            return Ok(Taken { state: beginning(header, header.epoch.saturating_add(1)), note });
         }
         let order = rest.map(|rest| of_rank(&rest, s.rank, s.world_size));
         let planned = order.as_ref().map_or(0, |order| order.ids.len());
@@ -275,6 +276,12 @@ impl Engine {
         };
         Ok((Some(of_rank(&rest, s.rank, s.world_size)), cut))
     }
+}
+
+/// A state that stands before the first batch of `epoch`.
+fn beginning(header: &Header, epoch: u64) -> Checkpoint {
+    let header = Header { epoch, delivered: 0, part: None, planned: 0, ..header.clone() };
+    Checkpoint { header, scores: None, order: None, buffer: Vec::new() }
 }
 
 /// Where a rank stood: batches that its leg had delivered, and draws of its order before that.

@@ -1,4 +1,4 @@
-//! Who is next: samplers, one file each.
+//! Who is next: samplers, one file each, and the table of all of them.
 
 mod as_coded;
 mod auto;
@@ -47,7 +47,7 @@ pub use pace::Pace;
 pub use pads::Pads;
 pub use part::{Dealt, Leg, Part, in_turn};
 pub use selective::Selective;
-pub use settings::{NAMES, SamplerSettings};
+pub use settings::blind;
 pub use tilt::random_belief;
 pub(crate) use tilt::{first_pass, pass_in_blocks};
 pub use uniform::Uniform;
@@ -56,6 +56,33 @@ pub use weighted::weighted;
 use crate::error::Result;
 use crate::index::ScoreTable;
 use crate::types::SampleId;
+
+settings::samplers! {
+    /// Every sample alike.
+    Uniform = "uniform",
+    /// SHADE's.
+    Pads = "pads",
+    /// Unbiased, by importance.
+    Importance = "importance",
+    /// Unbiased, by importance and what a fetch costs.
+    CostAware = "cost-aware",
+    /// New samples from a stream, and passes over what the cache holds.
+    Echo = "echo",
+    /// New samples from a stream, and what the cache holds by importance.
+    Replay = "replay",
+    /// iCACHE's.
+    Iis = "iis",
+    /// InfoBatch's.
+    InfoBatch = "infobatch",
+    /// Selective-Backprop's: by loss, biased.
+    Selective = "selective",
+    /// From easy to hard, biased.
+    Curriculum = "curriculum",
+    /// SHADE's as its public code has it, biased.
+    PadsAsCoded = "shade-as-coded",
+    /// Seneca's: what is cached comes first.
+    Ods = "ods",
+}
 
 /// What a sampler may look at when it draws an epoch.
 pub struct Outlook<'a> {
@@ -106,6 +133,27 @@ pub trait Sampler: Send + Sync {
     /// epoch is known without drawing for every rank.
     fn shares_one_list(&self) -> bool {
         false
+    }
+    /// Whether draws depend on what is in the cache, so that ranks with caches of their own cannot draw one order.
+    fn looks_at_residents(&self) -> bool;
+    /// Whether it goes by a score's rank in its batch where the user names no score.
+    fn by_batch_rank(&self) -> bool {
+        false
+    }
+    /// How it runs, if it trains on the cache as a buffer instead of drawing epochs.
+    fn buffer(&self) -> Option<BufferOptions> {
+        None
+    }
+    /// Whether noise stands for every score: a control run.
+    fn random_scores(&self) -> bool {
+        false
+    }
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// `Settings`, with the value, the range and what it means, if an option is out of range or not a number.
+    fn check(&self) -> Result<()> {
+        Ok(())
     }
     /// Draws the epoch: as many draws as the rank owns samples, whatever the sampler leaves out. A run's steps then
     /// depend on its settings alone, ranks step alike, and samplers are compared at equal steps. A method that was

@@ -218,9 +218,6 @@ impl Device for Cuda {
     fn register(&self, memory: &mut [u8]) -> Result<Registration> {
         driver::register(&self.driver, memory)
     }
-    fn cuda(&self) -> Option<&Cuda> {
-        Some(self)
-    }
 }
 
 impl fmt::Debug for Cuda {

@@ -51,10 +51,9 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             after ``batch.weight`` was first read, as :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient
             variance per byte fetched), ``"importance"``, ``"replay"`` and ``"echo"`` (training from the cache as a
             buffer, with and without scores; ``"block": 64`` adds new samples in runs of 64 neighbours, ``"block":
-            "auto"`` in runs sized by the cost of a request), ``"pads"`` (SHADE's, biased); and, for comparisons:
-            ``"iis"`` (iCACHE's), ``"infobatch"``, ``"ods"`` (Seneca's; each id once), and, biased, ``"selective"``,
-            ``"curriculum"`` and ``"shade-as-coded"``. All but ``uniform``, ``ods`` and ``echo`` draw ids unevenly;
-            ``batch.weight`` makes the loss unbiased again.
+            "auto"`` in runs sized by the cost of a request), ``"pads"`` (SHADE's, biased); and those of other systems,
+            to compare with (``lossfeed.typing.Sampler`` lists all). All but ``uniform``, ``ods`` and ``echo`` draw ids
+            unevenly; ``batch.weight`` makes the loss unbiased again where the sampler is not biased on purpose.
         batch_sampler: an iterable of lists of ids, one a batch. If it has no ``batch_size``, pass ``batch_size=`` with
             its largest batch's size.
         ids: the samples to load, each once, as by :meth:`lossfeed.Data.subset`: ids in batches count from 0 in this

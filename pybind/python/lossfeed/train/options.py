@@ -10,16 +10,15 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from .._native import cache_policies, default_policy
+from .. import _keywords
+from .._errors import SettingsError
+from .._native import cache_policies, default_policy, sampler_options
 
+_OPTIONS = dict(sampler_options())
 # Name a user types → the policy that goes with it when none is named. ``shade`` is the ``pads`` sampler.
 # ``auto`` takes none: it chooses its own.
-SAMPLERS: dict[str, str | None] = {"auto": None} | {
-    name: default_policy("pads" if name == "shade" else name)
-    for name in (
-        *("uniform", "shade", "pads", "importance", "cost-aware", "echo", "replay"),
-        *("iis", "infobatch", "selective", "curriculum", "shade-as-coded", "ods"),
-    )
+SAMPLERS: dict[str, str | None] = {
+    name: None if name == "auto" else default_policy("pads" if name == "shade" else name) for name in (*_OPTIONS, "shade")
 }
 POLICIES = tuple(name for name, *_ in cache_policies())
 AUGMENTATIONS = ("none", "crop", "crop-flip")
@@ -57,16 +56,18 @@ class Recipe:
         if chosen is not None and chosen not in POLICIES:
             raise OptionError(f"--compare: no cache policy is called {chosen!r}; there are {', '.join(POLICIES)}")
         sampler = "pads" if name == "shade" else name
-        known = _SAMPLER_KEYS[sampler]
+        known = _OPTIONS[sampler]
         sampler_options: dict[str, Any] = {}
         loader_options: dict[str, Any] = {}
         for setting in settings:
             key, eq, value = setting.partition("=")
-            target, kind = (sampler_options, known[key]) if key in known else (loader_options, _LOADER_KEYS.get(key))
-            if not eq or kind is None:
+            if not eq or key not in (*known, *_LOADER_KEYS):
                 allowed = ", ".join([*known, *_LOADER_KEYS])
                 raise OptionError(f"--compare {label}: {setting!r} is not KEY=VALUE with one of the keys {allowed}")
-            target[key] = _convert(f"--compare {label}: {key}", value, kind)
+            if key in known:
+                sampler_options[key] = _option(label, sampler, key, value)
+            else:
+                loader_options[key] = _convert(f"--compare {label}: {key}", value, _LOADER_KEYS[key])
         return cls(label, sampler, chosen, sampler_options, loader_options)
 
 
@@ -262,36 +263,26 @@ def _at_least(least: int, name: str, value: Any) -> Any:
     return int(number)
 
 
-def _convert(name: str, value: str, kind: Any) -> Any:
-    if kind is float:
-        return _number(name, value)
-    if kind is int:
-        return _at_least(0, name, value)
-    if kind is bool:
-        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-        if value.lower() not in words:
-            raise OptionError(f"{name}: {value!r} is neither 1 nor 0")
-        return words[value.lower()]
-    return value if kind is str else kind(name, value)
+def _convert(name: str, value: str, kind: type) -> Any:
+    return _number(name, value) if kind is float else value
 
 
-def _block(name: str, value: str) -> int | str:
-    return value if value == "auto" else _at_least(1, name, value)
+_BOOLS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
-#: Of each option what its text is: a type, or what reads it.
-_SAMPLER_KEYS: dict[str, dict[str, Any]] = {
-    "auto": {"augmented": bool, "fetches": float, "stall": float, "bytes": parse_bytes, "epochs": int, "block": _block},
-    "uniform": {"replacement": bool},
-    "pads": {"repeats": float, "miss_quota": float, "interleave": bool, "corrected": bool},
-    "importance": {"floor": float},
-    "cost-aware": {"floor": float, "kappa": float, "fetches": float, "random_scores": bool},
-    "echo": {"fresh": float, "lag": int, "block": _block},
-    "replay": {"fresh": float, "lag": int, "block": _block, "random_scores": bool},
-    "iis": {"beta": float, "warm_up": int, "reuse": int, "floor": float, "corrected": bool},
-    "infobatch": {"ratio": float, "epochs": int, "delta": float},
-    "selective": {"beta": float, "stale": int},
-    "curriculum": {"start": float, "growth": float},
-    "shade-as-coded": {"repeats": float, "misplaced": bool},
-    "ods": {},
-}
+def _option(label: str, sampler: str, key: str, value: str) -> Any:
+    """An option of a sampler, from its text: of what the text can mean, the first that the engine takes."""
+    meanings: list[Any] = [parse_bytes(f"--compare {label}: {key}", value)] if key == "bytes" else []
+    for read in (int, float, lambda text: _BOOLS[text.lower()]):
+        try:
+            meanings.append(read(value))
+        except (KeyError, ValueError):
+            pass
+    refusal = ""
+    for meaning in (*meanings, value):
+        try:
+            _keywords.sampler({"name": sampler, key: meaning}, None)
+            return meaning
+        except SettingsError as error:
+            refusal = refusal or str(error)
+    raise OptionError(f"--compare {label}: {refusal}")
