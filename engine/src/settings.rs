@@ -335,7 +335,7 @@ impl Settings {
             return Err(Error::settings("the dataset is empty: there is nothing to load"));
         }
         if samples > MAX_SAMPLES {
-            return Err(Error::settings(format!("{samples} samples are more than ids can name ({MAX_SAMPLES})")));
+            return Err(Error::settings(format!("{samples} samples exceed the limit of {MAX_SAMPLES}")));
         }
         // What drop_last leaves of too large a batch size is told by the cut itself.
         let ranks = self.world_size as usize;
@@ -349,14 +349,11 @@ impl Settings {
         }
         self.batches(samples)?;
         if self.open_seed && self.world_size > 1 {
-            return Err(Error::settings(format!(
-                "the seed was left open for {} ranks, which must all draw by one: give a seed",
-                self.world_size
-            )));
+            return Err(Error::settings(format!("{} ranks need one common seed: give seed=", self.world_size)));
         }
         if self.exchange && self.sampler.given().is_some() {
             return Err(Error::settings(
-                "ranks that exchange scores draw one order together, and a sampler of your own brings each rank its own: leave one of them out",
+                "ranks=\"exchange\" needs one order for all ranks, but sampler= gives each rank its own: remove one",
             ));
         }
         self.check_counts()?;
@@ -369,14 +366,12 @@ impl Settings {
             let name = self.sampler.name();
             if self.policy_name() != "fifo" {
                 return Err(Error::settings(format!(
-                    "sampler {name} trains on the cache as a buffer from which the oldest leave first: leave policy {} out",
+                    "sampler={name:?} manages the cache itself (first in, first out): remove policy={:?}",
                     self.policy_name()
                 )));
             }
             if self.cache_bytes == 0 {
-                return Err(Error::settings(format!(
-                    "sampler {name} trains on the cache as a buffer: give it a cache"
-                )));
+                return Err(Error::settings(format!("sampler={name:?} trains from the cache: give cache=")));
             }
         }
         self.sampler.build().map(drop)
@@ -385,9 +380,7 @@ impl Settings {
     /// Threads, batches in preparation, batch slots and the weight of old scores.
     fn check_counts(&self) -> Result<()> {
         if let Some(workers) = self.workers.filter(|&w| w > MAX_WORKERS) {
-            return Err(Error::settings(format!(
-                "num_workers {workers} is above {MAX_WORKERS}: threads, not samples, are meant"
-            )));
+            return Err(Error::settings(format!("num_workers={workers} exceeds {MAX_WORKERS} threads: lower it")));
         }
         if self.prefetch_factor == 0 || self.prefetch_factor > 1024 {
             return Err(Error::settings(format!("prefetch_factor {} must be 1 to 1024", self.prefetch_factor)));
@@ -421,18 +414,20 @@ impl Settings {
         }
         if matches!(self.sampler, SamplerSettings::Uniform(Uniform { fixed_shares: true, .. })) {
             return Err(Error::settings(
-                "ranks that exchange scores draw one order together, and with fixed_shares each draws its own: leave one of them out",
+                "ranks=\"exchange\" needs one order for all ranks, but fixed_shares gives each its own: remove one",
             ));
         }
         if policy::find(self.policy_name())?.needs.contains(Needs::NEXT_EPOCH) {
             return Err(Error::settings(format!(
-                "policy {} goes by the order of the next epoch, and ranks that exchange scores draw one together when it begins: leave policy out",
+                "policy={:?} needs the next epoch's order, which ranks=\"exchange\" draws only when it begins: \
+                 remove policy=",
                 self.policy_name()
             )));
         }
         if self.record.is_some() {
             return Err(Error::settings(
-                "a journal tells what one rank learned itself, and with exchanged scores its cache goes by what all of them did: leave record out, or leave the ranks their own shares",
+                "a journal records one rank's scores, but with ranks=\"exchange\" its cache depends on all ranks' \
+                 scores: remove record= or ranks=",
             ));
         }
         Ok(())

@@ -18,7 +18,7 @@ CASES = [
     ('closed().bad_samples()', "UsageError", "this loader is closed: make a new one"),
     ('closed().copy_path', "UsageError", "this loader is closed: make a new one"),
     ('closed().epoch', "UsageError", "this loader is closed: make a new one"),
-    ('loader.exchange()', "UsageError", 'this loader shares nothing: make it with ranks="exchange"'),
+    ('loader.exchange()', "UsageError", 'this loader does not exchange scores: make it with ranks="exchange"'),
     ('loader.load_state_dict(None)', "SettingsError", "this is not a loader state: pass the result of state_dict()"),
     ('loader.load_state_dict({})', "SettingsError", "this is not a loader state: pass the result of state_dict()"),
     ('loader.load_state_dict([])', "SettingsError", "this is not a loader state: pass the result of state_dict()"),

@@ -92,7 +92,7 @@ CASES = [
     ('lf.Loader(images, transform=lf.ImageTransform(augment={"name": "rand", "fill": [1, 2]}))', "SettingsError", "transform: fill has 2 values for 3 channels: give one, or one a channel"),
     ('lf.Loader((torch.zeros(8, 4, 4, 2, dtype=torch.uint8), y[:8]), transform=lf.ImageTransform(brightness=0.4))', "SettingsError", "transform: images of 2 channels have no colours to change, only those"),
     ('lf.Loader((torch.zeros(8, 4, 4, 2, dtype=torch.uint8), y[:8]), transform=lf.ImageTransform(augment="rand"))', "SettingsError", "transform: images of 2 channels cannot be augmented, only those of 1 or"),
-    ('lf.Loader((torch.zeros(8, 4, 4, 3), y[:8]), transform=lf.ImageTransform())', "SettingsError", "transform makes uint8 images of shape (height, width, channels) or"),
+    ('lf.Loader((torch.zeros(8, 4, 4, 3), y[:8]), transform=lf.ImageTransform())', "SettingsError", "transform= needs uint8 images of shape"),
     ('lf.Loader(images, transform=lf.ImageTransform(std=0))', "SettingsError", "transform: std holds 0: need finite means, and stds that are finite and"),
     ('lf.Loader(images, transform=lf.ImageTransform(std=-1))', "SettingsError", "transform: std holds -1: need finite means, and stds that are finite"),
     ('lf.Loader(images, transform=lf.ImageTransform("uint8", mean=0.5))', "SettingsError", "transform: dtype uint8 with mean or std: normalised values are no"),

@@ -350,7 +350,7 @@ def test_settings_that_do_not_fit_are_refused_with_what_there_is():
         (ragged, {"pad": "nested", "framework": "numpy"}, "NumPy has no nested"),
         (ragged, {"pad": [0]}, "pad="),
         (ragged, {"cache": "20%"}, "sizes of this dataset"),
-        (ragged, {"read_ahead": "1MiB"}, "size is known before they are read"),
+        (ragged, {"read_ahead": "1MiB"}, "read_ahead= needs samples of known size, and these vary"),
         (ragged, {"cache": 10}, "smaller than one sample"),
         (ragged, {"transform": lf.ImageTransform()}, "pairs"),
         (fixed, {"pad": 0}, "no array of this dataset differs in length.*varying=True"),
