@@ -407,7 +407,8 @@ impl Settings {
     fn check_exchange(&self) -> Result<()> {
         if self.sampler.looks_at_residents() {
             return Err(Error::settings(format!(
-                "sampler {} looks at the cache, and every rank has a cache of its own: ranks that exchange scores draw one order together, so use one of {}, or leave the ranks their own shares",
+                "sampler={:?} depends on each rank's own cache, but ranks=\"exchange\" needs one order for all \
+                 ranks: use one of {}, or remove ranks=",
                 self.sampler.name(),
                 sampler::blind().join(", ")
             )));
