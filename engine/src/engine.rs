@@ -68,7 +68,7 @@ use keeping::Keeper;
 pub use mail::{Credits, Kept, ScoreMailbox};
 use threads::Threads;
 
-use crate::decided::Knob;
+use crate::tune::Knob;
 use crate::device::{Cuda, Device};
 use crate::error::{Error, Result};
 use crate::loader::checkpoint::WeightUse;
@@ -183,9 +183,9 @@ impl Engine {
 
     fn same_process(&self) -> Result<()> {
         self.made_by.check(|of, fork| {
-            format!(
+            Error::usage(format!(
                 "this loader was made in process {of} and is used in its fork {fork}: threads and device memory do not survive a fork; make a loader in the child"
-            )
+            ))
         })
     }
 
@@ -240,7 +240,7 @@ impl Engine {
                 Knob::Requests => Some((&c.read_ahead_changes_total, &c.read_ahead_reason)),
                 Knob::Lead => Some((&c.read_ahead_limit_changes_total, &c.read_ahead_limit_reason)),
                 // Who decides them counts them.
-                Knob::Threads | Knob::Disk => None,
+                Knob::Threads | Knob::Disk | Knob::Fetches | Knob::Block => None,
             };
             if let Some((changes, reason)) = counted {
                 changes.fetch_add(1, Relaxed);
@@ -278,7 +278,7 @@ impl Engine {
     /// Whether losses are all that this run needs of a batch's scores: its importance is made of them (a rank is one
     /// of losses), and no journal writes down the rest.
     pub fn losses_suffice(&self) -> bool {
-        self.settings.record.is_none() && matches!(self.score_kind(), ScoreKind::Loss | ScoreKind::Rank)
+        self.settings.journal.is_none() && matches!(self.score_kind(), ScoreKind::Loss | ScoreKind::BatchRank)
     }
 
     /// Credits per-sample losses you hold already; ranks are counted here.

@@ -93,13 +93,14 @@ pub enum ScoreKind {
     GradientNorm,
     /// The entropy of the prediction.
     Entropy,
-    /// ln(rank count + 10), SHADE's in-batch rank score.
-    Rank,
+    /// ln(rank count + 10), SHADE's in-batch rank score. Its name was `rank`.
+    #[serde(alias = "rank")]
+    BatchRank,
 }
 
 impl ScoreKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Loss, Self::GradientNorm, Self::Entropy, Self::Rank];
+    pub const ALL: [Self; 4] = [Self::Loss, Self::GradientNorm, Self::Entropy, Self::BatchRank];
 
     /// The name users type.
     pub fn name(self) -> &'static str {
@@ -107,11 +108,12 @@ impl ScoreKind {
             ScoreKind::Loss => "loss",
             ScoreKind::GradientNorm => "gradient_norm",
             ScoreKind::Entropy => "entropy",
-            ScoreKind::Rank => "rank",
+            ScoreKind::BatchRank => "batch_rank",
         }
     }
-    /// The inverse of [`ScoreKind::name`].
+    /// The inverse of [`ScoreKind::name`]; `rank`, which old states and score files say, is `batch_rank`.
     pub fn from_name(name: &str) -> Result<Self> {
+        let name = if name == "rank" { Self::BatchRank.name() } else { name };
         Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
             Error::settings(format!("score {name:?} is unknown: use one of {names}"))
@@ -203,7 +205,7 @@ pub struct Settings {
     /// Only with samplers that do not look at the cache.
     #[serde(default)]
     pub exchange: bool,
-    /// Threads that fetch, decode and fill batches. `None`: as many as the run turns out to need ([`crate::crew`]), one
+    /// Threads that fetch, decode and fill batches. `None`: as many as the run turns out to need ([`crate::tune::crew`]), one
     /// a processor to begin with. 0: the calling thread does it all, so that cache decisions and scores interleave
     /// exactly as in the simulator.
     pub workers: Option<usize>,
@@ -250,9 +252,9 @@ pub struct Settings {
     pub policy: Option<String>,
     /// Who comes next.
     pub sampler: SamplerSettings,
-    /// What becomes importance; `None`: the rank for `shade` and `pads`, the gradient norm otherwise.
+    /// What becomes importance; `None`: the batch rank for `shade` and `pads`, the gradient norm otherwise.
     pub score: Option<ScoreKind>,
-    /// Weight of the old belief when a new score comes, in [0, 1). `None`: 0 for ranks, 0.5 otherwise.
+    /// Weight of the old belief when a new score comes, in [0, 1). `None`: 0 for batch ranks, 0.5 otherwise.
     pub smoothing: Option<f32>,
     /// What happens to bad samples.
     pub on_error: OnError,
@@ -267,7 +269,7 @@ pub struct Settings {
     /// Write what happens to this file, which must not exist yet: see [`crate::journal`]. Gzip if its name ends in
     /// `.gz`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub record: Option<PathBuf>,
+    pub journal: Option<PathBuf>,
     /// Keep beliefs in this file, for a process after this one: see [`crate::scoring::file`]. `{rank}` in its name is
     /// this rank's number, and several ranks need it, unless they exchange scores: then the first rank's is all ranks'.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -308,7 +310,7 @@ impl Default for Settings {
             device: "cpu".into(),
             job: None,
             stats: true,
-            record: None,
+            journal: None,
             score_file: None,
             score_file_every: kept::a_minute(),
         }
@@ -425,10 +427,9 @@ impl Settings {
                 self.policy_name()
             )));
         }
-        if self.record.is_some() {
+        if self.journal.is_some() {
             return Err(Error::settings(
-                "a journal records one rank's scores, but with ranks=\"exchange\" its cache depends on all ranks' \
-                 scores: remove record= or ranks=",
+                "journal= records what one rank learned, and with ranks=\"exchange\" its cache goes by what all ranks learned: remove one",
             ));
         }
         Ok(())
@@ -455,7 +456,7 @@ impl Settings {
     pub fn score_kind(&self) -> ScoreKind {
         self.score.unwrap_or_else(|| {
             if self.policy_name() == "shade" || self.sampler.by_batch_rank() {
-                ScoreKind::Rank
+                ScoreKind::BatchRank
             } else {
                 ScoreKind::GradientNorm
             }
@@ -469,7 +470,7 @@ impl Settings {
 
     /// The weight of the old belief.
     pub fn smoothing_weight(&self) -> f32 {
-        self.smoothing.unwrap_or(if self.score_kind() == ScoreKind::Rank { 0.0 } else { 0.5 })
+        self.smoothing.unwrap_or(if self.score_kind() == ScoreKind::BatchRank { 0.0 } else { 0.5 })
     }
 
     /// The cache policy: the one asked for, or the one that suits the sampler.

@@ -74,7 +74,7 @@ macro_rules! kernels {
             fn $call:ident(
                 $self:ident, $py:ident, $($launch:ident: $Launch:ty),+;
                 $($field:ident: $Field:ty),+;
-                $($name:ident: $Name:ty $(= $default:tt)? $(=> $place:ident.$part:ident)?),+ $(,)?
+                $($name:ident: $Name:ty $(= $default:expr)? $(=> $place:ident.$part:ident)?),+ $(,)?
             ) -> $batch:ident: $Batch:ident $body:block
         )+
     ) => {
@@ -139,7 +139,7 @@ kernels! {
         narrow: bool = false => reduction.narrow, divisor: u64 = 0 => reduction.divisor,
         sample_weight: u64 = 0 => reduction.sample_weight, sample_rows: usize = 1 => reduction.sample_rows,
         error: u64 = 0, mail: u64 = 0 => home.mail, tag: u64 = 0 => home.tag, ids: u64 = 0 => home.ids,
-        ignore_index: i64 = (-100), label_smoothing: f64 = 0.0, b0: f32 = 10.0 => home.b0,
+        ignore_index: i64 = -100, label_smoothing: f64 = 0.0, b0: f32 = 10.0 => home.b0,
     ) -> batch: Score {
         let dtype = dtype(dtype_name)?;
         // SAFETY: the Python layer hands in addresses of tensors that it keeps until the stream is done with them,
@@ -155,7 +155,7 @@ kernels! {
         max: u64, log_sum: u64, upstream: u64, upstream_stride: i32, gradient: u64, gradient_stride: i64,
         upstream_narrow: bool = false, divisor: u64 = 0, sample_weight: u64 = 0, sample_rows: usize = 1,
         upstream_lse: u64 = 0, upstream_lse_stride: i32 = 0, weight: u64 = 0, weight_sum: u64 = 0,
-        ignore_index: i64 = (-100), label_smoothing: f64 = 0.0,
+        ignore_index: i64 = -100, label_smoothing: f64 = 0.0,
     ) -> batch: Gradient {
         let dtype = dtype(dtype_name)?;
         // SAFETY: as for `forward`.

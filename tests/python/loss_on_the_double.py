@@ -126,7 +126,7 @@ SEQUENCES = np.zeros((24, 1), np.float32), np.where(np.arange(7) < 5, np.random.
 def beliefs():
     """What the engine believes after scores have come home by every way there is."""
     found = []
-    for score in ("loss", "gradient_norm", "entropy", "rank"):
+    for score in ("loss", "gradient_norm", "entropy", "batch_rank"):
         for way in range(3):
             with made(ROWS, score=score) as loader:
                 for batch in loader:
@@ -236,8 +236,8 @@ def losses_alone():
     assert launched(lambda: lf.cross_entropy(z, target, label_smoothing=0.1))[0] == {"smooth_f32"}
     assert launched(lambda: lf.sample_scores(z, target))[0] == {"score_f32"}
     with tempfile.TemporaryDirectory() as folder:
-        journal = {"score": "loss", "record": f"{folder}/journal"}
-        runs = (({"score": "loss"}, "loss_f32"), ({"score": "rank"}, "loss_f32"), ({}, "score_f32"), ({"score": "entropy"}, "score_f32"), (journal, "score_f32"))
+        journal = {"score": "loss", "journal": f"{folder}/journal"}
+        runs = (({"score": "loss"}, "loss_f32"), ({"score": "batch_rank"}, "loss_f32"), ({}, "score_f32"), ({"score": "entropy"}, "score_f32"), (journal, "score_f32"))
         seen = collections.defaultdict(list)
         for settings, wanted in runs:
             with made(ROWS, **settings) as loader:

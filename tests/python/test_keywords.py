@@ -255,7 +255,7 @@ def test_images_and_noise_draw_by_the_seed_that_was_settled(numbers):
 
 def test_a_recorded_run_settles_its_seed_at_once(numbers, tmp_path):
     torch.manual_seed(7)
-    loader = lf.Loader(numbers, 8, shuffle=True, record=tmp_path / "run.csv", cache="50%")
+    loader = lf.Loader(numbers, 8, shuffle=True, journal=tmp_path / "run.csv", cache="50%")
     assert loader._engine.seed() is not None
     seed = loader._engine.seed()
     epoch_ids(loader)

@@ -365,9 +365,11 @@ def test_a_resumed_run_has_what_stands_in_for_bad_batches(samples, batch_size, b
                 raise ValueError("torn")
             return np.full(2, index, np.float32), 0
 
+    data = lf.open(Bad())  # once: of a plain dataset each loader would start a process to look at it
+
     def make():
         return lf.Loader(
-            Bad(), batch_size, sampler=sampler, cache=800, on_error="substitute", num_workers=0, seed=3, stats=False
+            data, batch_size, sampler=sampler, cache=800, on_error="substitute", num_workers=0, seed=3, stats=False
         )
 
     loader, seen, states = make(), [], []

@@ -254,7 +254,7 @@ def test_scores_and_substituting_policies_go_by_the_ids(dataset):
 
 
 def test_a_recorded_run_in_an_order_of_its_own(dataset, tmp_path):
-    loader = lf.Loader(dataset, sampler=None, batch_sampler=[[1, 2, 3], [4], [1, 2]], cache="50%", record=tmp_path / "run.csv")
+    loader = lf.Loader(dataset, sampler=None, batch_sampler=[[1, 2, 3], [4], [1, 2]], cache="50%", journal=tmp_path / "run.csv")
     for _ in range(2):
         assert ours(loader) == [[1, 2, 3], [4], [1, 2]]
     loader.close()

@@ -191,7 +191,7 @@ def test_no_secret_is_written_raised_logged_or_shown(name, echo, marks, tmp_path
                or base64.b64decode(echo.seen.partition("Basic ")[2].split(" ")[0] or "").decode("latin-1").count(mark)
                for mark in marks.made)  # fmt: skip
     (tmp_path / "run").mkdir()
-    with lf.Loader(data, 4, seed=1, shuffle=True, record=tmp_path / "run/journal", score_file=tmp_path / "run/scores") as loader:
+    with lf.Loader(data, 4, seed=1, shuffle=True, journal=tmp_path / "run/journal", score_file=tmp_path / "run/scores") as loader:
         for batch in loader:
             loader.update(batch, batch.data.float().mean((1, 2, 3))) if hasattr(loader, "update") else None
         told += [json.dumps(loader.state_dict(), default=str), pickle.dumps(loader.state_dict()), repr(loader), loader.stats()]
@@ -204,8 +204,9 @@ def test_no_secret_is_written_raised_logged_or_shown(name, echo, marks, tmp_path
     for echo.status in (400, 401, 403, 404, 409, 412, 500, 503, "nonsense", "silence"):
         for echo.pages in ("xml", "text", "html") if isinstance(echo.status, int) else ("xml",):
             for asked in (url, url.replace("train.tar", "train-*.tar")) if "?" not in url else (url,):
+                # Silence is waited for in vain.
                 with pytest.raises(lf.Error) as raised:
-                    lf.open(asked, store_options=options, **QUICKLY)
+                    lf.open(asked, store_options=options, **QUICKLY | ({"timeout": 0.1} if echo.status == "silence" else {}))
                 told += chain(raised.value)
             with pytest.raises(lf.Error) as raised:
                 bare[0]
@@ -320,8 +321,8 @@ def test_words_about_wrong_calls_show_no_secret(echo, marks, numbers, tmp_path):
             f"s3://b/x.tar?X-Amz-Signature={one()}", f"az://c/x.tar?sig={one()}", f"https://u:{one()}@127.0.0.1:1/x.tar#{one()}",
             f"https://u:{one()}@host/\udcff.tar",
         )],
-        lambda: lf.open([web()], record="u1"),
-        lambda: lf.open(web(), record="u1"),
+        lambda: lf.open([web()], dtype="u1"),
+        lambda: lf.open(web(), dtype="u1"),
     ]  # fmt: skip
     for number, call in enumerate(calls):
         with pytest.raises(lf.Error) as raised:

@@ -170,9 +170,21 @@ TAKEN |= {"multiprocessing_context", "generator", "prefetch_factor", "persistent
 
 
 def test_every_keyword_that_cannot_apply_is_refused_by_its_name():
-    for name in inspect.signature(lf.Loader).parameters.keys() - TAKEN:
-        with pytest.raises(lf.SettingsError, match=f"^{name}=.* is refused: Shared is a stream"):
-            lf.Loader(Shared(), 4, **{name: True if name == "shuffle" else "something"})
+    # Each with a value that is right elsewhere: wrong ones are refused before.
+    right = {
+        "shuffle": True, "cache": "1MiB", "cache_form": "decoded", "copy_path": "gathered", "policy": "lru", "sampler": "uniform",
+        "score": "loss", "smoothing": 0.1, "ranks": "exchange", "score_file_every": 9.0, "on_error": "skip", "max_slots": 9,
+        "read_ahead": "1MiB", "frozen_augmentation": True,
+    }  # fmt: skip
+    # Two hold keywords of the others, and one is another's former name.
+    held = {"sampling", "reading", "record"}
+    for name in inspect.signature(lf.Loader).parameters.keys() - TAKEN - held:
+        given = {name: right.get(name, "something")} | ({"score_file": "f"} if name == "score_file_every" else {})
+        said = "score_file" if name == "score_file_every" else name
+        with pytest.raises(lf.SettingsError, match=f"^{said}=.* is refused: Shared is a stream"):
+            lf.Loader(Shared(), 4, **given)
+    with pytest.raises(lf.SettingsError, match="^policy='lru' is refused: Shared is a stream"):
+        lf.Loader(Shared(), 4, cache=lf.Cache(policy="lru"), reading=lf.Reading(0))
     for wrong, said in (
         ({"num_workers": -1}, "num_workers=-1"),
         ({"batch_size": 0}, "batch_size=0"),

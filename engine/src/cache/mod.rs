@@ -17,7 +17,7 @@ pub use long::Begun;
 
 use crate::arena::{Arena, Pins, Shelf, Slot};
 use crate::control::{self, Ahead, Control, Room, Turn, Verdict};
-use crate::decided::Decided;
+use crate::tune::decided::Decided;
 use crate::error::{Error, Result};
 use crate::journal::{Scored, Summary, Writer};
 use crate::stats::Counters;

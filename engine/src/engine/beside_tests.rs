@@ -1,7 +1,7 @@
 //! Files that are slow are read ahead, by threads beside each other: it brings samples sooner and changes nothing else.
 
 use super::{Dataset, Engine};
-use crate::decided::Requests;
+use crate::tune::decided::Requests;
 use crate::journal::{Event, Limits, Recording};
 use crate::loader::Next;
 use crate::settings::{OnError, Settings};
@@ -243,7 +243,7 @@ fn batches_hits_and_journals_are_the_same_however_files_are_read() {
                     .footprint(0);
             let policy = Some("lru".into());
             let settings =
-                Settings { cache_bytes, policy, record: Some(journal.clone()), ..settings(read_ahead, workers) };
+                Settings { cache_bytes, policy, journal: Some(journal.clone()), ..settings(read_ahead, workers) };
             let engine = engine(dataset, settings);
             let seen = run(&engine, &journal);
             (engine, seen)

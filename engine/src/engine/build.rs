@@ -14,7 +14,7 @@ use crate::device::{self, Cuda, Device, Opened};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::journal::{Meta, WhenBehind, Writer};
-use crate::lead::Lead;
+use crate::tune::lead::Lead;
 use crate::ledger::Ledger;
 use crate::loader::checkpoint::WeightUse;
 use crate::loader::{BadSamples, Deliveries, Feed, Images, ReadAhead, RecordSizes};
@@ -294,7 +294,7 @@ impl Checked {
                 awaits_weights: self.left.awaits_weights,
             });
         }
-        let journal = settings.record.as_ref().map(|path| journal(path, settings, policy_name, samples)).transpose()?;
+        let journal = settings.journal.as_ref().map(|path| journal(path, settings, policy_name, samples)).transpose()?;
         let cache = Cache::new(control, arena, Arc::clone(counters));
         let cache = if let Some(writer) = journal { cache.recorded(writer) } else { cache };
         Ok(if source.in_memory() { cache.over_memory() } else { cache })
@@ -379,7 +379,7 @@ fn mean_bytes(source: &dyn Source) -> u64 {
 /// The journal's file, made now: a place that cannot be written is no surprise in mid-epoch.
 fn journal(path: &Path, settings: &Settings, policy: &str, samples: usize) -> Result<Writer> {
     let mut meta = Meta::new(samples as u64, settings.cache_bytes, policy, settings.smoothing_weight());
-    if let Ok(serde_json::Value::Object(all)) = serde_json::to_value(Settings { record: None, ..settings.clone() }) {
+    if let Ok(serde_json::Value::Object(all)) = serde_json::to_value(Settings { journal: None, ..settings.clone() }) {
         meta.settings = all;
     }
     meta.settings.insert("lossfeed".into(), env!("CARGO_PKG_VERSION").into());

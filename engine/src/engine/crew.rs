@@ -6,7 +6,7 @@
 //! Lock: taken once a batch for a few instructions, and while threads are started.
 
 use super::Engine;
-use crate::crew::{Crew, Seen};
+use crate::tune::crew::{Crew, Seen};
 use crate::error::Result;
 use crate::loader::Iteration;
 use crate::settings::Settings;

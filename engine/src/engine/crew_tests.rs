@@ -2,8 +2,8 @@
 
 use super::Engine;
 use super::buffer_tests::{SAMPLES, dataset, settings};
-use crate::crew::{Change, Why};
-use crate::decided::{Decided, Knob};
+use crate::tune::crew::{Change, Why};
+use crate::tune::decided::{Decided, Knob};
 use crate::journal::{Event, Limits, Recording, replay};
 use crate::loader::Next;
 use crate::sampler::{Echo, Replay, SamplerSettings, Uniform};
@@ -109,8 +109,8 @@ fn what_was_decided_about_reading_is_counted_and_in_the_journal_and_a_replay_pas
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.csv");
     let sampler = SamplerSettings::Uniform(Uniform::default());
-    let (record, policy) = (Some(path.clone()), Some("lru".to_owned()));
-    let with = Settings { workers: None, processors: Some(4), record, policy, ..settings(sampler, 0) };
+    let (journal, policy) = (Some(path.clone()), Some("lru".to_owned()));
+    let with = Settings { workers: None, processors: Some(4), journal, policy, ..settings(sampler, 0) };
     let engine = Engine::new(dataset(), with).unwrap();
     let pass = engine.start_epoch().unwrap();
     let next = || engine.next_batch(pass, Duration::from_secs(60)).unwrap();

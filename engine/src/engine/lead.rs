@@ -4,7 +4,7 @@
 //! Lock: taken once a batch for a few instructions; the window is locked under it.
 
 use super::Engine;
-use crate::lead::{Lead, Seen};
+use crate::tune::lead::{Lead, Seen};
 use crate::loader::ReadAhead;
 use crate::stats::Counters;
 use std::sync::atomic::Ordering::Relaxed;

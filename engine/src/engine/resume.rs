@@ -290,12 +290,17 @@ impl Engine {
         let cache = &self.feed.cache;
         if cache.is_recorded() && (!cache.is_new() || self.settings.sampler.buffer().is_some()) {
             return Err(Error::usage(
-                "a journal must record a run from its first batch: make a new loader with record= for the resumed \
-                 run (without it for sampler \"echo\" and \"replay\", whose state includes the cache)",
+                "a journal tells of one run from its first batch on: make a new loader with journal= for the resumed run (with the samplers echo and replay, whose state holds the cache too, without journal=)",
             ));
         }
-        let states: Vec<Checkpoint> =
+        let mut states: Vec<Checkpoint> =
             states.iter().map(|bytes| Checkpoint::from_bytes(bytes)).collect::<Result<_>>()?;
+        // Old states have a score's old name.
+        for score in states.iter_mut().filter_map(|state| state.header.identity.get_mut("score")) {
+            if let Ok(kind) = ScoreKind::from_name(score) {
+                *score = kind.name().to_owned();
+            }
+        }
         let Taken { state: checkpoint, note } = self.taken(states)?;
         let h = &checkpoint.header;
         self.check_identity(h, &[])?;

@@ -88,7 +88,7 @@ impl Engine {
         }
         if self.feed.cache.is_recorded() {
             return Err(Error::usage(
-                "this run writes a journal (record), whose replay could not repeat that its cache changes: leave record out",
+                "this run writes a journal, whose replay could not repeat that its cache changes: leave journal= out",
             ));
         }
         Ok(self.feed.cache.resize(bytes))

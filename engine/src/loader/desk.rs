@@ -2,7 +2,7 @@
 //! one around it.
 
 use super::slow::Judge;
-use crate::decided::{Decided, Knob, Requests};
+use crate::tune::decided::{Decided, Knob, Requests};
 use crate::source::Flow;
 use crate::types::SampleId;
 use std::collections::VecDeque;

@@ -18,7 +18,7 @@ use super::desk::Job;
 use super::readers::{Clock, Hire, Readers};
 use super::window::{Landed, Look, Vain, Window};
 use crate::cache::{Begun, Cache, Decision, Lookup};
-use crate::decided::Decided;
+use crate::tune::decided::Decided;
 use crate::error::Result;
 use crate::source::{Decisions, Source, Traffic};
 use crate::stats::Counters;

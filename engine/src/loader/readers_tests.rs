@@ -2,7 +2,7 @@
 
 use super::read_ahead::ReadAhead;
 use super::readers::Hand;
-use crate::decided::Requests;
+use crate::tune::decided::Requests;
 use crate::error::{Error, Result};
 use crate::source::{Decisions, Form, Payload, Source, Traffic};
 use crate::stats::Counters;

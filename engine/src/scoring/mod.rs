@@ -45,7 +45,7 @@ impl Measured<'_> {
 impl Measured<'_> {
     fn has(&self, kind: ScoreKind) -> bool {
         match kind {
-            ScoreKind::Loss | ScoreKind::Rank => true,
+            ScoreKind::Loss | ScoreKind::BatchRank => true,
             ScoreKind::GradientNorm => self.grad_norm.is_some(),
             ScoreKind::Entropy => self.entropy.is_some(),
         }
@@ -212,7 +212,7 @@ fn record(
         // A column that lacks was refused before; a row of none would be NaN, which is no score.
         ScoreKind::GradientNorm => measured.grad_norm.map_or(f32::NAN, |g| g[row]),
         ScoreKind::Entropy => measured.entropy.map_or(f32::NAN, |e| e[row]),
-        ScoreKind::Rank => (measured.count[row] as f32 + RANK_OFFSET).ln(),
+        ScoreKind::BatchRank => (measured.count[row] as f32 + RANK_OFFSET).ln(),
     };
     let mut negative = 0;
     let score = |(row, id): (usize, Option<SampleId>)| {

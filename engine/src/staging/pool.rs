@@ -192,7 +192,9 @@ impl Shared {
 
     fn same_process(&self) -> Result<()> {
         self.made_by.check(|of, child| {
-            format!("batch slots belong to process {of}, and this is its child {child}: make a loader in each process")
+            Error::usage(format!(
+                "batch slots belong to process {of}, and this is its child {child}: make a loader in each process"
+            ))
         })
     }
 

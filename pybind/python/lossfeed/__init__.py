@@ -16,6 +16,7 @@ lets the scores decide which samples stay in host memory, which come next, and w
 
 * :func:`open` a directory, tar shards, a URL, arrays or a torch Dataset.
 * :class:`Loader` iterates it; ``score``, ``cross_entropy`` and ``score_losses`` take scores home.
+* :class:`Cache`, :class:`Sampling`, :class:`Reading`: its options by topic.
 * :func:`concat` makes one dataset of several.
 * :class:`ImageTransform` crops, flips and normalises, on the GPU where there is one.
 * :class:`Packed` puts samples of varying length end to end.
@@ -50,6 +51,7 @@ from ._data.open import open
 from ._loader.external import Scores
 from ._loader.loader import Loader
 from ._loader.stage import stage
+from ._loader.topics import Cache, Reading, Sampling
 from ._loss.columns import SampleScores
 from ._loss.cross_entropy import cross_entropy
 from ._loss.sample_scores import sample_scores
@@ -58,6 +60,7 @@ from ._transform.image import ImageTransform
 
 __all__ = [
     "Batch",
+    "Cache",
     "CounterError",
     "Data",
     "DeviceError",
@@ -69,9 +72,11 @@ __all__ = [
     "MemoryLimitError",
     "OutageError",
     "Packed",
+    "Reading",
     "ResumeWarning",
     "SampleError",
     "SampleScores",
+    "Sampling",
     "Scores",
     "SettingsError",
     "SourceError",

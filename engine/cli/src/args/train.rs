@@ -84,8 +84,8 @@ pub struct TrainArgs {
     pub work_dir: Option<String>,
 
     /// Write each run's journal into this folder, for `lossfeed replay --trace`: POLICY-seedN.csv.gz
-    #[arg(long, value_name = "DIR", help_heading = "Output")]
-    pub record: Option<String>,
+    #[arg(long, alias = "record", value_name = "DIR", help_heading = "Output")]
+    pub journal: Option<String>,
     /// One JSON object a line instead of bars and a table
     #[arg(long, help_heading = "Output")]
     pub json: bool,

@@ -84,10 +84,10 @@ impl Driver {
 
     fn run<T>(&self, what: &str, f: impl FnOnce() -> Result<T, DriverError>) -> Result<T> {
         self.made_by.check(|of, fork| {
-            format!(
+            Error::usage(format!(
                 "{what}: process {of} opened the CUDA device, and a CUDA context does not survive a fork (to \
                  {fork}): open it in the child, or start workers with spawn"
-            )
+            ))
         })?;
         caught(f).map_err(|why| Error::device(format!("{what}: {why}")))
     }

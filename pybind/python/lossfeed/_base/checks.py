@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
+import warnings
 from typing import Any, Iterable, TypeVar
 
 from .errors import SettingsError
@@ -20,6 +22,24 @@ LONGEST_S = 1e9
 def differs(value: Any, default: Any) -> bool:
     """Whether a keyword was given another value than its own."""
     return value is not default and not (type(value) is type(default) and value == default)
+
+
+def renamed(old: str, value: Any, new: str, given: Any) -> Any:
+    """The value of keyword `new`, for which `old` is the former name. It works, with a warning."""
+    if value is None:
+        return given
+    if given is not None:
+        raise SettingsError(f"{old}= is the former name of {new}=: give {new}= alone")
+    former(f"{old}=", f"{new}=")
+    return value
+
+
+def former(old: str, new: str) -> None:
+    """Warns whoever called lossfeed of a name that has become another."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "lossfeed":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"{old} is now {new}: the former name works for now; write {new}", FutureWarning, stacklevel=level)
 
 
 def flag(name: str, value: Any) -> bool:

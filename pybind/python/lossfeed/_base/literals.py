@@ -18,7 +18,7 @@ Policy = Literal[
     "lru", "fifo", "minio", "shade", "importance", "sieve", "s3fifo", "lfu", "arc", "clrfu", "icache", "quiver", "lobster",
     "belady",
 ]
-Score = Literal["gradient_norm", "loss", "entropy", "rank"]
+Score = Literal["gradient_norm", "loss", "entropy", "batch_rank"]
 CacheForm = Literal["auto", "encoded", "decoded"]
 CopyPath = Literal["auto", "gathered", "batched", "mapped"]
 OnError = Literal["raise", "skip", "substitute"]

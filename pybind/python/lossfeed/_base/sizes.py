@@ -47,26 +47,26 @@ def parse_bytes(name: str, value: int | str) -> int:
     return int(size)
 
 
-def parse_cache(value: int | float | str | None, dataset_bytes: Callable[[], int]) -> int:
-    """`cache=` in bytes. `dataset_bytes()` is what the whole dataset would take; called only for shares."""
+def parse_cache(value: int | float | str | None, dataset_bytes: Callable[[], int], name: str = "cache") -> int:
+    """`cache=` in bytes, or what else is typed for it. `dataset_bytes()` is what the whole dataset would take; called only for shares."""
     if value is None:
         return 0
     if isinstance(value, str) and value.strip().endswith("%"):
         match = _TEXT.fullmatch(value)
         if match is None:
-            raise SettingsError(f"cache={value!r} is no size: {_HELP}")
-        return _share(value, float(match[1]) / 100.0, dataset_bytes)
+            raise SettingsError(f"{name}={value!r} is no size: {_HELP}")
+        return _share(value, float(match[1]) / 100.0, dataset_bytes, name)
     if isinstance(value, float):
-        return _share(value, value, dataset_bytes)
+        return _share(value, value, dataset_bytes, name)
     try:
-        return parse_bytes("cache", value)
+        return parse_bytes(name, value)
     except SettingsError:
-        raise SettingsError(f"cache={value!r} is no size: {_HELP}") from None
+        raise SettingsError(f"{name}={value!r} is no size: {_HELP}") from None
 
 
-def _share(value: float | str, share: float, dataset_bytes: Callable[[], int]) -> int:
+def _share(value: float | str, share: float, dataset_bytes: Callable[[], int], name: str) -> int:
     if not 0.0 <= share <= 1.0:
         raise SettingsError(
-            f"cache={value!r} is not a share of the dataset: it must be 0 to 1 (0% and 100%), or {_HELP}"
+            f"{name}={value!r} is no share of the dataset: it must lie between 0 and 1 (0% and 100%), or {_HELP}"
         )
     return int(share * dataset_bytes())

@@ -11,14 +11,17 @@ from .errors import KeywordError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: How a keyword of one of them is given, where another was called. Those of ``lf.Scores`` are the loader's.
+#: How a keyword of one of them is given, where another was called. Those of the last four are the loader's.
 _REMEDY = {
     "lf.open": "lf.Loader(lf.open(data, {}), …)",
     "lf.Loader": "lf.Loader(data, {})",
     "lf.ImageTransform": "lf.Loader(data, transform=lf.ImageTransform({}))",
     "lf.Packed": "lf.Loader(data, pad=lf.Packed({}))",
-    "lf.Scores": "",
     "lf.stage": "lf.stage(batches, {})",
+    "lf.Scores": "",
+    "lf.Cache": "",
+    "lf.Sampling": "",
+    "lf.Reading": "",
 }
 #: What is called by these names. Classes that users make of ours are their own affair.
 _CALLED: dict[str, Any] = {}

@@ -1,8 +1,6 @@
 """Packing: samples of varying length put end to end, in one row or in rows of a fixed length. Here is the rule, and
 where it puts what; :mod:`lossfeed._batch.documents` does it."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -125,7 +125,7 @@ class Uses:
                 "negative",
                 f"{stats['scores_negative_total']:.0f} scores were below 0, which is no importance, and were left out "
                 "(scores_negative_total): add what makes them positive, give gradient norms beside them and "
-                "score='gradient_norm', or score='rank', which looks at their order alone",
+                "score='gradient_norm', or score='batch_rank', which looks at their order alone",
             )
         if not self.weight_read and 0 < stats.get("ess_ppm", 0) < 999_000:  # 0: nothing was delivered
             self._say(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,17 +9,17 @@ from typing import Any
 
 from .. import _native
 from .._base import literals
-from .._base.checks import choice, differs, flag, seconds, whole
+from .._base.checks import choice, flag, renamed, whole
 from .._base.errors import SettingsError
 from .._base.memory import is_array, is_stream, is_tensor, require_numpy
 from .._base.signals import of_signal
-from .._base.sizes import parse_bytes
 from .._base.spelling import spelled
 from . import members
 from .adaptor import Adaptor, guarded
 from .array_files import are_files, is_file, of_files
-from .data import Data, parse_bandwidth
+from .data import Data
 from .in_memory import are_arrays, of_arrays, tensors_of
+from .open_options import OF_PATHS, OpenOptions, place
 from .process_pool import Processes, Start, structure_of
 from .raw_records import of_records
 from .resize import Resize, find as find_resize
@@ -52,145 +51,102 @@ def open(
     target: str | None = None,
     fields: Sequence[str] | Mapping[str, str] | None = None,
     chaos: int | None = None,
-    record: Any = None,
+    dtype: Any = None,
     header: int = 0,
     stride: int | None = None,
+    record: Any = None,
 ) -> Data:
-    """Opens a dataset.
+    """Opens a dataset. ``pybind/docs/data.md`` tells more of each keyword.
 
     Args:
-        data: one of
-
-            * a path or URL: a class-per-folder directory, a tar shard, shards as ``"train-{0000..0146}.tar"`` or
-              ``"train-*.tar"``, Parquet files (``"train-*.parquet"``); ``file://``, ``s3://``, ``gs://``, ``az://``,
-              ``http(s)://``, and ``hf://datasets/OWNER/NAME@REVISION/PATTERN`` for the Hugging Face Hub (``HF_TOKEN`` for
-              what is not public). Images (JPEG, PNG, WebP, TIFF, BMP, GIF,
-              PNM; of several frames the first) are delivered as uint8 (height, width, channels), labels as int64;
-            * ``(x, y)``: two arrays or CPU tensors of equal length, delivered in their own dtypes. Contiguous arrays
-              are read in place: do not change them while a loader reads them. A longer tuple, or a dict of arrays,
-              makes samples that are tuples or dicts of their rows;
-            * files of arrays: ``("x.npy", "y.npy")``, a dict of ``.npy`` files, an ``.npz`` (not compressed) or a
-              ``.safetensors`` file, whose samples are dicts. Rows are read as they are needed, so the files may be larger
-              than memory;
-            * a map-style Dataset (``__len__`` and ``__getitem__``, ``__getitems__`` if it has one). Its items are
-              pairs ``(x, y)``, or any tree of dicts, tuples and lists; item 0 defines the structure of all. Arrays,
-              tensors and numbers have one dtype and shape (see ``varying``), lists of numbers are arrays, PIL images
-              become uint8 (height, width, channels), text and other objects are pickled. Background threads call it,
-              one at a time unless it is ``thread_safe``. ``__getitems__`` gets all missing samples of a batch in one
-              call; ``__getitem__`` is called for each, and a stopped pass ends between two calls.
+        data: a path or URL of class folders, tar shards (``"train-{0000..0146}.tar"``) or Parquet files: local,
+            ``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``hf://datasets/OWNER/NAME``. Or ``(x, y)``, a longer tuple
+            or a dict of arrays or CPU tensors; ``.npy``, ``.npz`` or ``.safetensors`` files, alone or as such a tuple
+            or dict; files of raw records (``dtype``); a map-style Python dataset. Images are uint8 (height, width,
+            channels), labels int64.
         mode: ``"auto"`` (channels as the first image has them), ``"rgb"`` or ``"gray"``.
-        resize: ``(height, width)``, or one int for both: every image is resized to it, bilinear with antialiasing.
-            Without it all images must have one size, unless the loader's transform makes one of all
-            (:class:`lossfeed.ImageTransform` with ``resize`` or ``scale``).
-        crop: ``(height, width)``, or one int for both, at most ``resize``: images keep their aspect ratio, are scaled
-            to cover ``resize``, and cropped to this size at the centre. ``resize=256, crop=224`` is torchvision's
-            ``Resize(256), CenterCrop(224)``; a ``crop`` equal to ``resize`` takes all that fits.
-        latency: minimum seconds a request takes, to make a local source behave like a remote one. bandwidth: maximum
-            bytes per second, an int or text (``"100MB"``).
-        connections: limit of in-flight requests. timeout: seconds one request may take; None for 30.
-        index_cache: directory that keeps the index of tar shards between runs. Parquet files have their own.
-        store_options: options of the object store (region, endpoint, credentials) by their object_store names. They come
-            before the environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``). For S3 ``profile`` names a profile of AWS's
-            files, as ``AWS_PROFILE`` does; for ``http(s)://`` ``whole_bytes`` is what may be kept in memory of shards
-            whose server gives no parts (1 GiB). If no credentials are given and the machine provides none, the store is
-            read anonymously. An ``http(s)://`` URL may have a query that signs it.
-        retry_timeout: seconds to retry a store that does not answer (no connection, no response, 5xx, 429), counted
-            from the first failure and shared by all its requests. A store that has never answered gets 10 s, or
-            ``timeout`` if that is above 30. 0: no retry. Then OutageError is raised, whatever the loader's ``on_error``
-            is.
-        checksums: compute a CRC-32 of every sample now, and verify every later read. Reads the whole dataset once; with
-            ``index_cache`` the sums of shards are kept there.
-        coalesce: fetch neighbouring samples of a store's shard with one request, if the bytes between them cost less
-            than another request. False: one request for each sample. ``stats()["store_requests_total"]`` and
-            ``["store_vain_bytes_total"]`` count both.
-        hedge: a request to a store whose answer is late (later than 19 of 20 others and than twice the median) is sent
-            again, and the first answer counts. At most one in twenty, and none while the store fails.
-            ``stats()["store_requests_total"]`` counts both.
-        disk: folder on a disk of this machine (``~`` is your home) that keeps fetched samples, within ``disk_bytes``,
-            also after a restart: cache misses are read there before the store is asked. Datasets and processes may
-            share it. Changed objects and damaged records are fetched again. Writing happens in the background, and
-            stops when the disk is full.
-        disk_bytes: limit of the folder ``disk``: 64 MiB to 2 TiB, as an int or text (``"50GB"``).
-        thread_safe: True lets several threads call a Python dataset at once; False never does. None asks its
-            attribute ``thread_safe``. A dataset that seeks and reads through one handle is not thread-safe; one handle
-            a thread (``threading.local``) is. Calls of an unsafe dataset, and of its subsets, never overlap, also from
-            several loaders.
-        processes: number of worker processes that read a slow Python dataset, each with its own copy, started as by
-            torch's ``DataLoader``. They end with the returned Data. 0: none.
-        varying: True for a Python dataset whose arrays vary in length. Batches then need the loader's ``pad=`` or
-            ``collate_fn=``, or equal lengths; a loader with a ``collate_fn`` or ``batch_sampler`` detects it. Such
-            samples are cached at their second delivery, when their size is known.
-        target: the key of the target, for a Python dataset of dicts: it becomes ``batch.target``, which losses use.
-            None takes the first of labels, label, target, targets and y that items have.
-        fields: the parts of samples in tar shards that have several members (``a.jpg``, ``a.json``, ``a.cls``):
-            ``("jpg;png", "json", "cls")`` makes tuples of them, ``{"image": "jpg;png", "caption": "txt"}`` dicts.
-            Semicolons separate alternatives; every sample must have each part. The first picture is decoded as images
-            are, the first name that ends in ``cls`` (``fine.cls``) is the target; of the others a batch has a list, of
-            text (txt, text, transcript), of what JSON says (json), of arrays (npy), else of bytes. All parts are read
-            with one request and cached together, so a sample's members must be consecutive. Of Parquet files ``fields``
-            names columns: pictures (structs of bytes and path, as Hugging Face writes them, or bytes called image, jpg,
-            webp, …), text, JSON, bytes, numbers, lists of numbers (joined by the loader's ``pad=``). The target is the
-            column that Hugging Face's description calls a class label, or a whole number called label, target or y.
-            Without ``fields`` a picture and a label are pairs, and other rows dicts of all columns. Rows have no
-            checksums and no disk tier, because pages are read.
-        chaos: a seed: requests to the store fail on purpose, for tests. They are refused, lost, late, cut off, from
-            another version, or without an answer until ``timeout``; with ``checksums`` bits are wrong too. Retries hide
-            all of it, so deliveries stay the same. A local path is read like a store.
-        record: layout of a record, for files of fixed-size records (a path, a pattern, or a list of them): a NumPy
-            dtype, as ``[("label", "u1"), ("data", "u1", (3, 32, 32))]`` for CIFAR-10's binary version. Samples are
-            dicts by field, or, with ``target=`` and one field beside it, pairs; arrays if the dtype has no fields.
-            Records are read on demand. uint16 and uint32 become int64.
-        header: bytes before the first record of each file.
-        stride: bytes from one record's start to the next, if not a record's size: fewer make overlapping windows, as in
-            ``record=("u2", 1025), stride=2048`` over a file of tokens. An incomplete record at a file's end is then
-            ignored.
+        resize: ``(height, width)`` or one int: every image is resized to it.
+        crop: ``(height, width)`` or one int, at most ``resize``: images cover ``resize``, and their centre is taken.
+        latency: seconds every request takes at least.
+        bandwidth: bytes a second at most, int or text.
+        connections: requests in flight at most, 64.
+        timeout: seconds one request may take; None: 30.
+        index_cache: a folder that keeps the indexes of tar shards.
+        store_options: the object store's options, by their object_store names; they come before the environment.
+        retry_timeout: seconds for which a failing store is asked again before :class:`lossfeed.OutageError`.
+        checksums: read everything once, and compare every later read with its CRC-32.
+        coalesce: one request for samples that lie near each other.
+        hedge: send a late request once more, one in twenty at most.
+        disk, disk_bytes: a local folder that keeps what was fetched, and its size, 64 MiB to 2 TiB.
+        thread_safe: several threads may call the Python dataset at once. None: by its attribute ``thread_safe``.
+        processes: worker processes that read the Python dataset for the cache.
+        varying: arrays of the Python dataset differ in length.
+        target: the key of the target in a Python dataset's dicts, or in raw records. None: the first of labels, label,
+            target, targets and y.
+        fields: members of a tar's samples (``("jpg;png", "cls")``, ``{"image": "jpg;png", "caption": "txt"}``) or
+            columns of Parquet.
+        chaos: a seed: requests fail on purpose, and what is delivered stays the same.
+        dtype: a NumPy dtype: the layout of a raw record. ``record`` is its former name.
+        header: bytes before a file's first record.
+        stride: bytes from record to record; None: a record's size.
 
     Raises:
-        SourceError: it does not exist, or cannot be read. OutageError, a SourceError: the store does not answer.
-        SampleError: the first sample cannot be decoded, or an item has an unsupported type.
-        SettingsError: an option is invalid, or does not fit this kind of data.
+        SourceError: nothing is there, or it cannot be read. OutageError: the store does not serve.
+        SampleError: the first sample cannot be decoded, or a dataset's item cannot travel.
+        SettingsError: an option makes no sense, or not for this kind of data.
     """
-    asked = dict(locals())
-    del asked["data"]
-    given = {name: value for name, value in asked.items() if differs(value, (open.__kwdefaults__ or {})[name])}
+    asked = OpenOptions(
+        mode=mode,
+        resize=resize,
+        crop=crop,
+        latency=latency,
+        bandwidth=bandwidth,
+        connections=connections,
+        timeout=timeout,
+        index_cache=index_cache,
+        store_options=store_options,
+        retry_timeout=retry_timeout,
+        checksums=checksums,
+        coalesce=coalesce,
+        hedge=hedge,
+        disk=disk,
+        disk_bytes=disk_bytes,
+        thread_safe=thread_safe,
+        processes=processes,
+        varying=varying,
+        target=target,
+        fields=fields,
+        chaos=chaos,
+        dtype=renamed("record", record, "dtype", dtype),
+        header=header,
+        stride=stride,
+    )
+    given = asked.given()
     if isinstance(data, Data):
         if given:
             raise SettingsError(f"{', '.join(given)}: this dataset is open already: give keywords when you open it")
         return data
-    return _open(data, given, **asked)._made_by(again, data, given)
+    return _open(data, asked)._made_by(again, data, given)
 
 
 def again(data: Any, keywords: dict[str, Any]) -> Data:
     return open(data, **keywords)
 
 
-def _open(
-    data: Any,
-    given: dict[str, Any],
-    *,
-    mode: Any,
-    resize: Any,
-    crop: Any,
-    thread_safe: Any,
-    processes: Any,
-    varying: Any,
-    target: Any,
-    record: Any,
-    header: Any,
-    stride: Any,
-    **of_paths: Any,
-) -> Data:
-    """A dataset of `data`; `given` are the keywords that somebody gave."""
-    if record is not None:
-        other = sorted(given.keys() - {"record", "header", "stride", "target"})
+def _open(data: Any, asked: OpenOptions) -> Data:
+    """A dataset of `data`."""
+    given, varying, target = asked.given(), asked.varying, asked.target
+    thread_safe, processes = asked.thread_safe, asked.processes
+    if asked.dtype is not None:
+        other = sorted(given.keys() - {"dtype", "header", "stride", "target"})
         if other:
-            raise SettingsError(f"{', '.join(other)}: with record= files are read as they are: leave them out")
-        return of_records(data, record, header, stride, target)
-    for name, value in (("header", header), ("stride", stride)):
+            raise SettingsError(f"{', '.join(other)}: with dtype= files are read as they are: leave them out")
+        return of_records(data, asked.dtype, asked.header, asked.stride, target)
+    for name in ("header", "stride"):
         if name in given:
-            raise SettingsError(f"{name}={value!r} goes with record=, which says what a record is")
-    mode = choice("mode", mode, "auto", "rgb", "gray")
-    resized = find_resize(resize, crop)
+            raise SettingsError(f"{name}={given[name]!r} goes with dtype=, which says what a record is")
+    mode = choice("mode", asked.mode, "auto", "rgb", "gray")
+    resized = find_resize(asked.resize, asked.crop)
     if thread_safe is not None:
         flag("thread_safe", thread_safe)
     flag("varying", varying)
@@ -198,9 +154,9 @@ def _open(
         raise SettingsError("varying= and target= are for Python datasets: leave them out")
     if isinstance(data, (str, os.PathLike)) and not are_files(data):
         _only_for_datasets(thread_safe, processes)
-        return _of_path(_place("data", data), mode, resized, **of_paths)
-    for name in of_paths:
-        if name in given:
+        return _of_path(place("data", data), mode, resized, asked)
+    for name in given:
+        if name in OF_PATHS:
             value = "…" if name == "store_options" else repr(given[name])
             raise SettingsError(
                 f"{name}={value} is for paths and URLs of images; this data is in memory, in files of "
@@ -222,55 +178,18 @@ def _open(
     return python_data(data, mode, resized, thread_safe, whole("processes", processes, 0, 1024), varying, target)
 
 
-def _of_path(
-    place: str,
-    mode: str,
-    resized: Resize | None,
-    *,
-    latency: Any,
-    bandwidth: Any,
-    connections: Any,
-    timeout: Any,
-    index_cache: Any,
-    store_options: Any,
-    retry_timeout: Any,
-    checksums: Any,
-    coalesce: Any,
-    hedge: Any,
-    disk: Any,
-    disk_bytes: Any,
-    fields: Any,
-    chaos: Any,
-) -> Data:
+def _of_path(location: str, mode: str, resized: Resize | None, asked: OpenOptions) -> Data:
     """Folders of images, shards, Parquet files."""
-    _refuse_strangers(place)
-    source = _native.open_source(
-        place,
-        mode=mode,
-        resize=None if resized is None else resized.to,
-        crop=None if resized is None else resized.crop,
-        latency_s=seconds("latency", latency),
-        bandwidth_bytes_per_s=parse_bandwidth(bandwidth),
-        connections=whole("connections", connections, 1, 65536),
-        index_cache=_index_cache(index_cache),
-        store_options=_store_options(place, store_options),
-        timeout_s=None if timeout is None else seconds("timeout", timeout),
-        retry_timeout_s=seconds("retry_timeout", retry_timeout),
-        checksums=flag("checksums", checksums),
-        coalesce=flag("coalesce", coalesce),
-        hedge=flag("hedge", hedge),
-        disk=_disk(disk, disk_bytes),
-        fields=members.names(fields),
-        chaos=None if chaos is None else whole("chaos", chaos, 0, 2**64 - 1),
-    )
+    _refuse_strangers(location)
+    source = _native.open_source(location, **asked.of_path(location, mode, resized))
     if len(_SPLITS.intersection(source.classes)) > 1:
         warnings.warn(
-            f"the classes of {place!r} are {', '.join(source.classes)}, which look like splits: open one of them, "
-            f"lf.open({os.path.join(place, source.classes[0])!r})",
+            f"the classes of {location!r} are {', '.join(source.classes)}, which are splits by their names: open one of them, "
+            f"lf.open({os.path.join(location, source.classes[0])!r})",
             UserWarning,
             stacklevel=5,  # whoever opens it
         )
-    return Data(source, (), members.structure_of(fields, source))
+    return Data(source, (), members.structure_of(asked.fields, source))
 
 
 #: Names of folders that are no classes, where there are two of them.
@@ -295,57 +214,6 @@ def _refuse_strangers(place: str) -> None:
         named = place.partition("?")[0] if "://" in place else place
         if named.lower().endswith(endings) and not os.path.isdir(place):
             raise SettingsError(f"{_native.without_secrets(named)!r} {what}")
-
-
-def _disk(folder: str | os.PathLike[str] | None, size: int | str | None) -> tuple[str, int] | None:
-    if folder is None and size is None:
-        return None
-    if folder is None or size is None:
-        raise SettingsError("disk= and disk_bytes= need each other: give a folder and a limit such as '50GB'")
-    return os.path.expanduser(_place("disk", folder)), parse_bytes("disk_bytes", size)
-
-
-def _index_cache(folder: str | os.PathLike[str] | None) -> str | None:
-    """The folder of indexes, made if need be: one that cannot be written would be asked in vain at every start."""
-    if folder is None:
-        return None
-    place = _place("index_cache", folder)
-    try:
-        os.makedirs(place, 0o700, exist_ok=True)
-        if not os.access(place, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except (OSError, ValueError) as cause:
-        why = getattr(cause, "strerror", None) or cause
-        raise SettingsError(f"index_cache={place!r} is not a writable folder: {why}; name another") from None
-    return place
-
-
-def _place(name: str, value: Any) -> str:
-    """A path or URL as text that the engine takes."""
-    try:
-        place = os.fspath(value)
-    except TypeError:
-        raise SettingsError(f"{name}={value!r} is no path: give text or a pathlib.Path") from None
-    if not isinstance(place, str):
-        raise SettingsError(f"{name} is bytes: give text, with os.fsdecode")
-    if any("\ud800" <= c <= "\udfff" for c in place):
-        shown = _native.without_secrets(place.encode(errors="backslashreplace").decode())
-        raise SettingsError(f"{name}='{shown}' is not UTF-8: rename it")
-    return place
-
-
-def _store_options(place: str, given: dict[str, str] | None) -> list[tuple[str, str]]:
-    if given is not None and not isinstance(given, Mapping):
-        raise SettingsError(f"store_options is a {type(given).__name__}: give a dict, as in {{'region': 'eu-central-1'}}")
-    if given and ("://" not in place or place.startswith("file://")):
-        raise SettingsError(
-            f"store_options={sorted(map(str, given))} for {_native.without_secrets(place)!r}, which is not an object "
-            f"store: remove them, or give a URL (s3://, gs://, az://, http://)"
-        )
-    for name, value in (given or {}).items():
-        if not isinstance(name, str) or not isinstance(value, (str, int, float)):
-            raise SettingsError(f"store_options={{{name!r}: {type(value).__name__}}}: names and values are text")
-    return [(name, str(value)) for name, value in (given or {}).items()]
 
 
 def _only_for_datasets(thread_safe: bool | None, processes: int) -> None:

@@ -19,18 +19,18 @@ from .structure import WIDENED, Structure
 _SIGNED = {"uint16": "int16", "uint32": "int32"}
 
 
-def of_records(data: Any, record: Any, header: Any, stride: Any, target: Any) -> Data:
+def of_records(data: Any, dtype: Any, header: Any, stride: Any, target: Any) -> Data:
     """The dataset of the records in the files that `data` names: a path, a pattern, or a list of them.
 
     Raises:
         SourceError: no file, or one that cannot be opened, is empty, or ends within a record. SettingsError: what a record
             is cannot travel.
     """
-    numpy = require_numpy("record=")
+    numpy = require_numpy("dtype=")
     try:
-        kind = numpy.dtype(record)
+        kind = numpy.dtype(dtype)
     except (TypeError, ValueError) as cause:
-        raise SettingsError(f"record={record!r} is no NumPy dtype: {cause}") from None
+        raise SettingsError(f"dtype={dtype!r} is no NumPy dtype: {cause}") from None
     fields = _fields(kind)
     behind = whole("header", header, 0)
     step = None if stride is None else whole("stride", stride, 1)
@@ -41,7 +41,7 @@ def of_records(data: Any, record: Any, header: Any, stride: Any, target: Any) ->
             f"say stride={step * kind.base.itemsize}"
         )
     if target is not None and target not in fields:
-        raise SettingsError(f"target={target!r} is no field of record=: it has {list(fields)}")
+        raise SettingsError(f"target={target!r} is no field of dtype=: it has {list(fields)}")
     parts = [_of_file(path, kind.itemsize, fields, behind, step, target) for path in _files(data)]
     return parts[0] if len(parts) == 1 else concat(parts)
 
@@ -53,7 +53,7 @@ def _files(data: Any) -> list[str]:
         try:
             place = os.path.expanduser(os.fsdecode(one))
         except TypeError:
-            raise SettingsError(f"{one!r} is no path: record= is for files, give their paths or a pattern") from None
+            raise SettingsError(f"{one!r} is no path: dtype= is for files, give their paths or a pattern") from None
         if "://" in place:
             raise SettingsError(f"{_native.without_secrets(place)!r}: raw records are read from files of this machine: copy them here first")
         names = [place] if os.path.exists(place) else sorted(glob.glob(place))
@@ -72,7 +72,7 @@ def _fields(kind: Any) -> dict[str, tuple[int, str, tuple[int, ...]]]:
     end, before = 0, ""
     for name, (of, offset) in sorted(named.items(), key=lambda item: item[1][1]):
         base, shape = of.subdtype or (of, ())
-        said = f"record={kind}" if name == "" else f"field {name!r} of record="
+        said = f"dtype={kind}" if name == "" else f"field {name!r} of dtype="
         if base.names is not None:
             raise SettingsError(f"{said} is a record itself: name its parts as fields of their own, with offsets")
         if not base.isnative:
@@ -86,7 +86,7 @@ def _fields(kind: Any) -> dict[str, tuple[int, str, tuple[int, ...]]]:
         end, before = offset + of.itemsize, name
         found[name] = offset, base.name, tuple(int(n) for n in shape)
     if not found:
-        raise SettingsError("record= has no fields: say what a record holds, as in [('label', 'u1'), ('data', 'u1', (3, 32, 32))]")
+        raise SettingsError("dtype= has no fields: say what a record holds, as in [('label', 'u1'), ('data', 'u1', (3, 32, 32))]")
     return {name: found[name] for name in named}
 
 
@@ -98,13 +98,13 @@ def _of_file(path: str, size: int, fields: Any, header: int, stride: int | None,
     held = total - header
     if held < size:
         raise SourceError(
-            f"{path} has {total} bytes, which is not a record of {size} bytes behind a header of {header}: it is "
-            f"empty or truncated, or record= and header= do not match it"
+            f"{path} has {total} bytes, which is no record of {size} bytes behind a header of {header}: it is empty or cut short, "
+            "or dtype= and header= are not its own"
         )
     if stride is None and held % size:
         raise SourceError(
             f"{path} has {held} bytes behind its header of {header}, which is {held // size} records of {size} bytes and {held % size} "
-            f"bytes more: correct record= or header=, or say stride={size} to leave the rest out"
+            f"bytes more: correct dtype= or header=, or say stride={size} to leave the rest out"
         )
     step = size if stride is None else stride
     samples = (held - size) // step + 1
@@ -122,7 +122,7 @@ def _of_file(path: str, size: int, fields: Any, header: int, stride: int | None,
 
 def _structure(columns: dict[str, Column], target: Any, kinds: dict[str, str]) -> Structure:
     """Samples are dicts by field; pairs of one field and the target that was named; of a record without fields, arrays."""
-    numpy = require_numpy("record=")
+    numpy = require_numpy("dtype=")
     blanks = {name: numpy.empty(column.shape[1:], column.dtype) for name, column in columns.items()}
     others = [name for name in blanks if name != target]
     names = {}

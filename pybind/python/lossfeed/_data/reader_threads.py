@@ -18,7 +18,7 @@ from .. import _native
 from .._base.process import Process
 
 
-class Reading(Protocol):
+class Reader(Protocol):
     """Whoever reads a Python dataset's items."""
 
     dataset: Any
@@ -27,7 +27,7 @@ class Reading(Protocol):
 
 
 #: Everything that is asked for samples; for the words about what hangs.
-_adaptors: weakref.WeakSet[Reading] = weakref.WeakSet()
+_adaptors: weakref.WeakSet[Reader] = weakref.WeakSet()
 
 os.register_at_fork(after_in_child=_native.forked)
 
@@ -94,12 +94,12 @@ def _serve(shared: _Shared) -> None:
         del fetch, call, answer
 
 
-def watch(adaptor: Reading) -> None:
+def watch(adaptor: Reader) -> None:
     """From now on :func:`hanging` knows of its calls."""
     _adaptors.add(adaptor)
 
 
-def hanging(adaptor: Reading | None = None) -> list[str]:
+def hanging(adaptor: Reader | None = None) -> list[str]:
     """Which items are being read now, and where in whose code: of one dataset, or of all."""
     frames = sys._current_frames()
     found = []

@@ -8,11 +8,12 @@ from typing import Any
 
 from .._base.errors import SettingsError
 from .._base.memory import is_array, is_stream, is_tensor
-from . import generators, open
+from . import generators, open as _open
 from .adaptor import guarded
 from .array_files import are_files
 from .data import Data, concat
 from .in_memory import are_arrays, tensors_of
+from .open_options import OpenOptions
 from .process_pool import Start
 from .resize import find as find_resize
 
@@ -23,11 +24,11 @@ def open_for(given: Any, varying: bool) -> Data:
     if isinstance(given, Data):
         return given
     if not varying or isinstance(given, (str, os.PathLike)) or are_arrays(given) or are_files(given):
-        return open.open(given)
+        return _open.open(given)
     try:
-        fixed = open.open(given)
+        fixed = _open.open(given)
     except SettingsError:
-        return open.open(given, varying=True)
+        return _open.open(given, varying=True)
     if not fixed._adaptors:
         return fixed
     adaptor = fixed._adaptors[0]
@@ -37,14 +38,14 @@ def open_for(given: Any, varying: bool) -> Data:
         with generators.kept():
             if all(len(item) == 2 for i in some for item in adaptor.turns.call(functools.partial(adaptor, [i]))):
                 return fixed
-    return open.open(given, varying=True)
+    return _open.open(given, varying=True)
 
 
 def python_dataset(data: Any) -> Any:
     """The map-style Python dataset that `data` is, or that was opened without a keyword; None if it is something else."""
     if isinstance(data, Data):
         made, of = data._recipe()
-        return python_dataset(of[0]) if made is open.again and not of[1] else None
+        return python_dataset(of[0]) if made is _open.again and not of[1] else None
     if data is None or isinstance(data, (str, bytes, os.PathLike, type, dict)) or are_files(data) or is_stream(data):
         return None
     arrays = tensors_of(data)
@@ -59,7 +60,7 @@ def reopened(data: Data, processes: int, whole: bool, start: Start) -> Data:
     """`data` with its Python datasets read in so many processes, but for those that bear threads or bring processes of
     their own. `whole`: their items travel as they are, pickled."""
     make, of = data._recipe()
-    if make is not open.again:
+    if make is not _open.again:
         again = [reopened(part, processes, whole, start) if isinstance(part, Data) else part for part in of]
         if make is concat:
             again = [[reopened(part, processes, whole, start) for part in of[0]]]
@@ -69,16 +70,15 @@ def reopened(data: Data, processes: int, whole: bool, start: Start) -> Data:
         return reopened(dataset, processes, whole, start)
     if not data._adaptors:
         return data
-    asked = {name: given.get(name, default) for name, default in (open.open.__kwdefaults__ or {}).items()}
-    thread_safe, own = asked["thread_safe"], asked["processes"]
-    count = own or (0 if thread_safe or not guarded(dataset) else processes)
-    if count == own and not whole:
+    asked = OpenOptions(**given)
+    count = asked.processes or (0 if asked.thread_safe or not guarded(dataset) else processes)
+    if count == asked.processes and not whole:
         return data
-    size = find_resize(asked["resize"], asked["crop"])
-    made = open.python_data(
-        dataset, asked["mode"], size, thread_safe if not count else None, count, asked["varying"], asked["target"], whole, start
+    size = find_resize(asked.resize, asked.crop)
+    made = _open.python_data(
+        dataset, asked.mode, size, asked.thread_safe if not count else None, count, asked.varying, asked.target, whole, start
     )
-    return made._made_by(open.again, dataset, given)
+    return made._made_by(_open.again, dataset, given)
 
 
 def as_given(data: Data) -> bool:
@@ -86,6 +86,6 @@ def as_given(data: Data) -> bool:
     make, of = data._recipe()
     if make is concat:
         return all(map(as_given, of[0]))
-    if make is not open.again:
+    if make is not _open.again:
         return as_given(of[0])
     return as_given(of[0]) if isinstance(of[0], Data) else not of[1].keys() - {"processes", "thread_safe"}

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-from types import SimpleNamespace
 from typing import Any
 
 from .. import _native
-from .._base.checks import differs
 from .._base.errors import SettingsError, UsageError
-from .._base.literals import Workers
 from .._base.memory import require_torch
 from .epoch_pass import Line
+from .options import Options
 from .sampler_view import Cut, Order
 
 
-class Keywords(SimpleNamespace):
-    """A loader's keywords, as they were given."""
-
-    batch_size: int
-    num_workers: int | Workers | None
-    weights: Any
-    pin_memory: bool
-    drop_last: bool
-    timeout: float
-    prefetch_factor: int | None
-    persistent_workers: bool
-    pin_memory_device: str
-    in_order: bool
-
-
-class Asked:
+class TorchAttributes:
     """Attributes of :class:`torch.utils.data.DataLoader`, for the code that reads them. They say what was asked for, and
     nothing changes by them."""
 
-    _asked: Keywords
+    _asked: Options
     #: "torch" or "numpy".
     _framework: str
     _engine: _native.Engine | None
@@ -48,9 +30,8 @@ class Asked:
         Raises:
             UsageError: a copy would be something else, silently.
         """
-        defaults = inspect.signature(type(self).__init__).parameters
-        given = {name: value for name, value in vars(self._asked).items() if differs(value, defaults[name].default)}
-        for name in ("record", "score_file"):
+        given = self._asked.given()
+        for name in ("journal", "score_file"):
             if name in given:
                 raise UsageError(
                     f"a loader with {name}={given[name]!r} cannot be pickled or copied, because the file belongs to "
@@ -64,14 +45,14 @@ class Asked:
         return given
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(getattr(Asked, name, None), property):
+        if isinstance(getattr(TorchAttributes, name, None), property):
             raise SettingsError(f"{name} cannot change once the loader is made: make another with {name}={value!r}")
         super().__setattr__(name, value)
 
     @property
     def dataset(self) -> Any:
         """The dataset as it was given."""
-        return self._asked.dataset if self._asked.data is None else self._asked.data
+        return self._asked.source
 
     @property
     def batch_size(self) -> int | None:
@@ -90,7 +71,7 @@ class Asked:
         current or next epoch."""
         if self._asked.batch_sampler is not None:
             return getattr(self._asked.batch_sampler, "sampler", None)
-        given = self._asked.sampler
+        given = self._asked.sampling.sampler
         return given if given is not None and not isinstance(given, (str, dict)) else Order(self)
 
     @property
@@ -124,8 +105,8 @@ class Asked:
 
     @property
     def timeout(self) -> float:
-        """Seconds to wait for a batch; 0 waits without limit."""
-        return self._asked.timeout
+        """Seconds to wait for a batch; 0 waits for ever."""
+        return self._asked.reading.timeout
 
     @property
     def generator(self) -> Any:
@@ -137,22 +118,22 @@ class Asked:
         """Batches that each worker prepares ahead; None without workers."""
         if self._workers == 0:
             return None
-        return 2 if self._asked.prefetch_factor is None else self._asked.prefetch_factor
+        return 2 if self._asked.reading.prefetch_factor is None else self._asked.reading.prefetch_factor
 
     @property
     def persistent_workers(self) -> bool:
-        """The given value: caches and scores always live as long as the loader."""
-        return self._asked.persistent_workers
+        """As given: caches and scores live as long as the loader either way."""
+        return self._asked.reading.persistent_workers
 
     @property
     def worker_init_fn(self) -> Any:
         """As given."""
-        return self._asked.worker_init_fn
+        return self._asked.reading.worker_init_fn
 
     @property
     def multiprocessing_context(self) -> Any:
         """As given."""
-        return self._asked.multiprocessing_context
+        return self._asked.reading.multiprocessing_context
 
     @property
     def in_order(self) -> bool:

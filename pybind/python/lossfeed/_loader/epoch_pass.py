@@ -17,7 +17,7 @@ from .._batch.views import Fields, Views, collated, collated_rows, transformed
 from .._loss.scoring import Account
 from .._transform.mixing import Mixer
 from .ranks import Watch
-from .torch_workers import Batches, Reading
+from .torch_workers import Batches, TorchReading
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Line:
     #: Knows how batches are mixed; None where they are not.
     mixer: Mixer | None = None
     #: Who reads the items of a Python dataset, where batches are not the engine's.
-    reading: Reading | None = None
+    reading: TorchReading | None = None
 
 
 class Pass(OfThisProcess, Of[D, Y], Iterator[Batch[D, Y]]):

@@ -57,7 +57,19 @@ class Scores(MadeAgain):
         job: str | None = None,
         stats: bool = True,
     ) -> None:
-        self._given = {name: value for name, value in locals().items() if name not in ("self", "samples", "__class__")}
+        self._given: dict[str, Any] = {
+            "batch_size": batch_size,
+            "shuffle": shuffle,
+            "sampler": sampler,
+            "drop_last": drop_last,
+            "seed": seed,
+            "rank": rank,
+            "world_size": world_size,
+            "score": score,
+            "smoothing": smoothing,
+            "job": job,
+            "stats": stats,
+        }
         numpy = require_numpy("lf.Scores")
         if isinstance(samples, (str, bytes)):
             raise SettingsError(f"samples={samples!r} must be the dataset, or an int: how many samples it has")
@@ -70,22 +82,8 @@ class Scores(MadeAgain):
         try:
             ids = numpy.arange(count)
         except MemoryError:
-            raise MemoryLimitError(f"samples={count}: their ids, scores and orders do not fit into memory") from None
-        self._loader = Loader(
-            (ids, ids),
-            batch_size,
-            shuffle,
-            sampler,
-            num_workers=0,
-            drop_last=drop_last,
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
-            score=score,
-            smoothing=smoothing,
-            job=job,
-            stats=stats,
-        )
+            raise MemoryLimitError(f"samples={count}: ids, scores and orders of so many do not fit into memory") from None
+        self._loader = Loader((ids, ids), num_workers=0, **self._given)
         # Its batches are ids, and the loader that reads them is the trainer's.
         self._loader._account.uses.wrapped = True
         #: Batches that were drawn and have not come back.

@@ -14,7 +14,7 @@ import warnings
 from typing import Any
 
 from .. import _native
-from .._base.checks import LONGEST_S, WORD, choice, did_you_mean, differs, flag, real, whole
+from .._base.checks import LONGEST_S, WORD, choice, did_you_mean, differs, flag, former, real, whole
 from .._base.errors import SettingsError, UsageError
 from .._base.memory import torch_loaded
 from .._base.sizes import parse_bytes
@@ -215,17 +215,27 @@ def framework(value: Any, on_device: str) -> str:
     return name
 
 
-def record(given: Any, rank: int, ranks: int) -> str | None:
+def score(value: Any) -> str | None:
+    """The name of a score; None suits policy and sampler."""
+    if value is None:
+        return None
+    if isinstance(value, str) and value == "rank":
+        former("score='rank'", "score='batch_rank'")
+        return "batch_rank"
+    return choice("score", value, "gradient_norm", "loss", "entropy", "batch_rank")
+
+
+def journal(given: Any, rank: int, ranks: int) -> str | None:
     """The journal's file of this rank."""
     if given is None:
         return None
     try:
         path = os.path.abspath(os.fsdecode(given))
     except (TypeError, ValueError) as cause:
-        raise SettingsError(f"record={given!r} is not a path: give the file for the run's journal") from cause
+        raise SettingsError(f"journal={given!r} is no path: give the file that the run's journal is written to") from cause
     if ranks > 1 and "{rank}" not in path:
         raise SettingsError(
-            f"record={given!r} is one file for {ranks} ranks: put {{rank}} into its name, each writes its own"
+            f"journal={given!r} is one file for {ranks} ranks: put {{rank}} into its name, each writes its own"
         )
     return path.replace("{rank}", str(rank))
 

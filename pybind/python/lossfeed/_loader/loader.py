@@ -22,125 +22,53 @@ from .._data.data import Data
 from .._data.process_pool import Processes
 from .._loss.own_losses import OwnLosses
 from .._transform.image import ImageTransform
-from . import closing, exchange as _exchange, making, reading, states, streams, user_order
-from .attributes import Asked, Keywords
+from . import closing, exchange as _exchange, making, reading as _reading, states, streams, user_order
+from .attributes import TorchAttributes
 from .epoch_pass import Pass
 from .lightning_fit import take_up
+from .options import Options
 from .report import described
-from .stats import Told
+from .stats import Statistics
+from .topics import Cache, Reading, Sampling
 
 
-class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
-    """Iterating a loader gives one epoch of :class:`Batch`, in an order that can follow the samples' scores.
+class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
+    """Feeds a training run: each iteration is one epoch of :class:`Batch`, in an order that scores may steer.
 
-    ``data`` is what :func:`lossfeed.open` returns or takes, or a stream (``IterableDataset``), which torch's own loader reads:
-    its batches are torch's, without ids, cache and scores. The keywords up to ``in_order`` are those of
-    :class:`torch.utils.data.DataLoader` in its order; each is honoured, or refused with the reason:
+    ``data`` is what :func:`lossfeed.open` returns or takes. A stream (``IterableDataset``) is read by torch's loader,
+    without ids, cache and scores. The keywords up to ``in_order`` are torch's, in ``DataLoader``'s order; each is
+    honoured, or refused with the reason. ``pybind/docs/batches.md`` has more on them.
+
+    Three topics have classes of options, whose fields are keywords here too; give a field in one place:
+
+    * ``cache=``: a size (``"32GiB"``, ``"20%"``) or a :class:`lossfeed.Cache`: ``cache_form``, ``policy``,
+      ``copy_path``, ``frozen_augmentation``.
+    * ``sampling=``: a :class:`lossfeed.Sampling`: ``sampler``, ``score``, ``smoothing``, ``ranks``, ``score_file``,
+      ``score_file_every``.
+    * ``reading=``: a :class:`lossfeed.Reading`: ``num_workers``, ``prefetch_factor``, ``read_ahead``, ``timeout``,
+      ``on_error``, ``max_slots``, ``worker_init_fn``, ``multiprocessing_context``, ``persistent_workers``.
 
     Args:
-        batch_size: samples a batch and rank, at least 1. If a rank has fewer samples, it gets one short batch; with
-            ``drop_last`` that is refused.
-        shuffle: True permutes by ``(seed, epoch)``; None or False walks the ids in order, unless ``sampler`` is given.
-        sampler: torch's samplers, or any iterable of ids: its ids for an epoch are read when the epoch begins (at most
-            its ``len()``), and each rank uses its own sampler. Or a sampler's name, or a dict with options (``{"name":
-            "cost-aware", "kappa": 64}``): ``"uniform"`` (every id once an epoch, shuffled); ``"auto"`` (the one to use
-            with a cache: ``"replay"`` if ``transform`` is random, ``"cost-aware"`` if it is not, ``"uniform"`` where
-            reuse saves nothing; ``{"name": "auto", "augmented": True}`` if your loop augments batches, ``False`` if
-            not, ``"fetches": 0.1`` to fetch at most this share of the rows, ``"stall": 0.05`` to wait 5 % of the time,
-            ``"bytes": "200GB", "epochs": 90`` for a budget of bytes over these epochs; it uses scores from the epoch
-            after ``batch.weight`` was first read, as :meth:`cross_entropy` does); ``"cost-aware"`` (least gradient
-            variance per byte fetched), ``"importance"``, ``"replay"`` and ``"echo"`` (training from the cache as a
-            buffer, with and without scores; ``"block": 64`` adds new samples in runs of 64 neighbours, ``"block":
-            "auto"`` in runs sized by the cost of a request), ``"pads"`` (SHADE's, biased); and those of other systems,
-            to compare with (``lossfeed.typing.Sampler`` lists all). All but ``uniform``, ``ods`` and ``echo`` draw ids
-            unevenly; ``batch.weight`` makes the loss unbiased again where the sampler is not biased on purpose.
-        batch_sampler: an iterable of lists of ids, one a batch. If it has no ``batch_size``, pass ``batch_size=`` with
-            its largest batch's size.
-        ids: the samples to load, each once, as by :meth:`lossfeed.Data.subset`: ids in batches count from 0 in this
-            order. None: all.
-        weights: one number a sample: ids are drawn with replacement, in proportion to them (torch's
-            ``WeightedRandomSampler``). ``batch.weight`` stays 1: the mean is over the drawn samples, as in torch.
-        num_workers: worker processes that read a Python dataset, as torch's; for files, arrays, lists and datasets with
-            ``thread_safe = True`` threads. 0 reads in the calling thread, with its random generators; otherwise a
-            dataset's random numbers depend on (seed, epoch, id). ``"auto"``, the default and the same as None: a
-            process for each processor of this rank, 8 at most, if processes are forked, otherwise the calling thread;
-            threads are auto-tuned. Batches do not depend on it. :attr:`num_workers` has the current number, and the
-            logger ``lossfeed`` reports it at INFO.
-        collate_fn: called with the list of a batch's samples, equal in type and value to what a Python dataset returned: in
-            the worker that read them, or, with a cache, in the loop's thread; of arrays with ``(x, y)`` rows. It
-            returns the batch's data, or a pair of data and target. None: torch's ``default_collate``.
-        worker_init_fn, multiprocessing_context, persistent_workers: as torch's, for worker processes; with ``"auto"``
-            these persist.
-        pad: how arrays of different lengths are joined: a number pads to the longest of the batch, ``"nested"`` makes
-            nested tensors (``torch.jagged``), ``"packed"`` or a :class:`Packed` packs them end to end, a dict sets it
-            by path (``{"input_ids": 0, "labels": -100}``, ``{"x": 0}`` in pairs). None: lengths must be equal.
-        timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`; 0 waits without limit.
-        generator: source of the seed, see ``seed``; single rank only.
-        prefetch_factor: batches each worker prepares ahead, default 2.
-        read_ahead: host memory for samples read before their batch, the next epoch's too, in bytes or as text. It changes
-            nothing else. None, with workers: 128 MiB behind a network (late answers: 1 GiB), 8 batches of slow files.
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: the device of batches, ready on the current stream.
-        cache: host memory for samples: bytes, text (``"2GiB"``), or a share of the dataset (``"20%"`` or a float up
-            to 1.0). None or 0: no cache. The limit is never exceeded.
-        cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` pixels, ``"auto"`` pixels if ``resize=`` made
-            them smaller.
-        copy_path: how cached rows get to a CUDA device: ``"gathered"`` (loader threads gather a batch, which is
-            copied as a whole), ``"batched"`` (the driver copies each row from the cache, in one call; driver 570 or
-            newer) or ``"mapped"`` (a kernel reads the rows there, over the bus). ``"auto"`` measures them when the
-            loader is made and takes the fastest; see :meth:`copy_paths`. Samples that are decoded or transformed by the
-            loader's threads are always gathered, and all under WSL 2.
-        transform: an :class:`lossfeed.ImageTransform`: crop, flip and normalise, after the cache; None delivers pixels
-            unchanged. Or one of torchvision's, called with each sample of a batch; or a function of a batch's data.
-            Either runs in the calling thread, on the device after the copy, and returns ``batch.data``. It gets images
-            as ``(…, channels, height, width)`` in uint8, other data unchanged, and never a pair's target. It uses
-            torch's generator, so a resumed run draws other numbers. ``sampler="auto"`` takes it to draw, but for
-            ``"augmented": False``.
-        policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``, ``"sieve"``,
-            ``"s3fifo"``, ``"lfu"``, ``"arc"``, ``"clrfu"``, or, for samplers without scores, ``"belady"`` and
-            ``"lobster"``, which know the next epochs, or, replacing drawn samples by cached ones, ``"icache"`` and
-            ``"quiver"``; None chooses by sampler (for uniform minio, with several ranks belady; minio for ods, shade
-            for pads and shade-as-coded, fifo for echo and replay, else importance).
-        seed: reproduces every order, on any machine. Pass the same number on every rank: each draws its own share of
-            one order. Different seeds are refused if there is a process group; without one they go unnoticed, and
-            samples are missing. None draws it from ``generator``, else from torch's own (so it follows
-            ``torch.manual_seed``), when the first epoch begins; a loaded state has its own. 0 with several ranks, and
-            without torch. With ``num_workers=0`` always. With workers this holds for samplers that use only the seed
-            (``uniform``); others depend on the scores and residents present when an epoch is drawn.
-        rank, world_size: this rank of how many; None takes torch.distributed's where it is initialised, else RANK and
-            WORLD_SIZE of the environment, which torchrun sets. A process group that later disagrees is refused.
-        ranks: ``"own"``: every rank draws from its own fixed share of the samples. ``"exchange"``: all ranks share
-            their scores and draw one common order; see :meth:`exchange`, which starts every epoch. Not with samplers
-            that depend on the cache.
-        frozen_augmentation: True allows a cache for a Python dataset that augments at random: each sample stays as
-            first read.
-        on_error: bad samples: ``"raise"``, ``"skip"`` (the batch is shorter) or ``"substitute"`` (another sample of
-            the batch, under its own id). Counted, and listed by :meth:`bad_samples`.
-        score: the measurement that becomes importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or ``"rank"``;
-            None chooses by policy and sampler, or the loss if the first scores have nothing else. It stays fixed for
-            the run.
-        smoothing: weight of the old importance when a new score arrives, in [0, 1).
-        max_slots: bound on batch slots, those you hold included; holding them all is a :class:`MemoryLimitError`. None is
-            the prefetch depth + 64, and batches in host memory that you hold beyond 64 are copied.
-        job: name shown by ``lossfeed smi``. stats: publish a page for it.
-        record: a file that must not exist yet. Cache decisions and scores are written to it as CSV, gzipped if its name
-            ends in ``.gz``: ``lossfeed replay --trace`` repeats the run's hits and computes those of other policies.
-            With several ranks the name must contain ``{rank}``. The run never waits for the disk: rows lost because of
-            that are counted (``journal_lost_total`` of :meth:`stats`) and marked. Closed by :meth:`close`.
-        score_file: a file for importances: the next loader with this file starts with them, on any number of ranks. A
-            thread writes it at most every ``score_file_every`` seconds (60) if anything was scored, and at
-            :meth:`close`; training never waits for it, and a killed process leaves the old file or the new one, whole.
-            12 bytes a scored sample, readable by its owner only (mode 600); links are not followed. With several ranks
-            the name must contain ``{rank}``: each rank writes its scores and reads all files. With ``ranks="exchange"``
-            the first rank writes for all. :meth:`load_state_dict` replaces what was read. A file of another dataset or
-            kind of score is a :class:`SettingsError`; a damaged one is ignored with a :class:`lossfeed.ResumeWarning`.
-            Failed writes are logged and tried again.
+        batch_size: samples a batch and rank, at least 1.
+        shuffle: True permutes by (seed, epoch). None or False: in order, unless ``sampler`` says otherwise.
+        batch_sampler: gives lists of ids; without a ``batch_size`` of its own, ``batch_size=`` is the largest.
+        ids: the samples to load; batches count them from 0. None: all.
+        weights: a number a sample; ids are drawn in proportion, with replacement.
+        collate_fn: gets the list of a batch's samples, returns its data, or a pair of data and target.
+        pad: joins arrays of different length: a fill value, ``"nested"``, ``"packed"``, a :class:`Packed`, or a dict of
+            these by path.
+        generator: what the seed is drawn from, on one rank.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are, ready on the current stream.
+        transform: an :class:`ImageTransform`, torchvision's, or a function of a batch's data; after the cache.
+        seed: reproduces every order; the same on every rank. None: 0 with several ranks, else from torch's generator.
+        rank, world_size: None: torch.distributed's, else the environment's ``RANK`` and ``WORLD_SIZE``.
+        job: name in ``lossfeed smi``. stats: publish a page for it.
+        journal: a new file for what the cache decides and what is scored (CSV; gzip if it ends in ``.gz``), which
+            ``lossfeed replay --trace`` reads. Several ranks: ``{rank}`` in its name. ``record`` is its former name.
         framework: ``"torch"``, ``"numpy"``, or ``"auto"``: torch if this process has imported it.
 
-    One pass at a time: a second one's first batch ends the first, whose next batch then raises :class:`UsageError`.
-    Dropping an iterator in mid-epoch stops its work, between two samples. After ``fork`` the child must make its own
-    loader. Waits release the interpreter lock and answer Ctrl-C within a tenth of a second. A loader is pickled
-    (``spawn``, ``deepcopy``) as its keywords and its dataset, and made again there, as that process's rank, without
-    scores, cache and position; pass those with :meth:`state_dict`.
+    A second pass ends the first. After ``fork`` a child makes its own loader. A pickled loader is made again where it
+    arrives, with nothing scored or cached.
 
     Raises:
         SettingsError: a setting is wrong; the message has its value and a remedy.
@@ -174,7 +102,9 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         weights: Any = None,
         pad: float | literals.Join | Packed | Mapping[str, float | literals.Join | Packed] | None = None,
         device: Any = "cpu",
-        cache: int | float | str | None = None,
+        cache: int | float | str | Cache | None = None,
+        sampling: Sampling | None = None,
+        reading: Reading | None = None,
         cache_form: literals.CacheForm = "auto",
         copy_path: literals.CopyPath = "auto",
         transform: ImageTransform | Callable[[Any], Any] | None = None,
@@ -191,15 +121,69 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
         stats: bool = True,
         framework: literals.Framework = "auto",
         frozen_augmentation: bool = False,
-        record: str | os.PathLike[str] | None = None,
+        journal: str | os.PathLike[str] | None = None,
         score_file: str | os.PathLike[str] | None = None,
         score_file_every: float = 60.0,
+        record: str | os.PathLike[str] | None = None,
     ) -> None:
-        keywords = dict(locals())
-        del keywords["self"]
-        if streams.takes(self, Loader.__init__, keywords):
+        self._asked = Options(
+            data=data,
+            dataset=dataset,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            batch_sampler=batch_sampler,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            generator=generator,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+            ids=ids,
+            weights=weights,
+            pad=pad,
+            device=device,
+            cache=Cache._of(
+                "cache",
+                cache,
+                form=cache_form,
+                policy=policy,
+                copy_path=copy_path,
+                frozen_augmentation=frozen_augmentation,
+            ),
+            sampling=Sampling._of(
+                "sampling",
+                sampling,
+                sampler=sampler,
+                score=score,
+                smoothing=smoothing,
+                ranks=ranks,
+                score_file=score_file,
+                score_file_every=score_file_every,
+            ),
+            reading=Reading._of(
+                "reading",
+                reading,
+                num_workers=num_workers,
+                prefetch_factor=prefetch_factor,
+                read_ahead=read_ahead,
+                timeout=timeout,
+                on_error=on_error,
+                max_slots=max_slots,
+                worker_init_fn=worker_init_fn,
+                multiprocessing_context=multiprocessing_context,
+                persistent_workers=persistent_workers,
+            ),
+            transform=transform,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            job=job,
+            stats=stats,
+            framework=framework,
+            journal=checks.renamed("record", record, "journal", journal),
+        )
+        if streams.takes(self, self._asked):
             return
-        self._asked = Keywords(**keywords)
         made = making.make(self._asked)
         self._engine: _native.Engine | None = made.engine
         self._closing: _native.Engine | None = None
@@ -260,9 +244,9 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             self._given.set_epoch(epoch)
 
     def resize_cache(self, cache: int | float | str) -> int:
-        """Changes the cache's limit, up to the ``cache=`` it was made with, while batches go on; the policy chooses
-        what to evict. Returns the bytes of memory freed: 0 if a GPU has page-locked them. Not with ``record=``: a
-        replay could not repeat it."""
+        """Sets what the cache may hold, at most the ``cache=`` it was made with. Batches go on meanwhile; the policy
+        chooses who leaves. Returns the bytes of memory that went back to the system: 0 where a GPU has page-locked
+        them. Not with ``journal=``: a replay could not repeat it."""
         form = self._settings["cache_form"]
         return self._account.engine().resize_cache(parse_cache(cache, lambda: self._data.cache_bytes(form)))
 
@@ -476,7 +460,7 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             return []
         self._account.close()
         left = engine.close(seconds)
-        reading.end(self._line.reading, self._data, self._opened)
+        _reading.end(self._line.reading, self._data, self._opened)
         if not left:
             self._closing = None
             closing.live.discard(self)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
-from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple
 
 from .. import _native
 from .._base import checks
 from .._base.errors import ResumeWarning, SettingsError
-from .._base.literals import CacheForm
-from .._base.sizes import parse_bytes, parse_cache
 from .._base.torch_imports import torch_half
 from .._batch.courier import Courier
 from .._batch.usage import Uses
@@ -24,8 +22,9 @@ from .._transform import image, per_image
 from .._transform.mixing import Mixer
 from . import keywords, ranks, reading as _reading, user_order
 from .epoch_pass import Line
+from .options import Options
 from .seeds import Seeds
-from .torch_workers import Reading
+from .torch_workers import TorchReading
 
 
 class Made(NamedTuple):
@@ -43,7 +42,7 @@ class Made(NamedTuple):
     settings: dict[str, Any]
     line: Line
     #: The user's own order; None where the engine draws.
-    given: user_order.Given | None
+    given: user_order.UserOrder | None
     #: Where the seed comes from; None if it was given.
     seeds: Seeds | None
 
@@ -72,37 +71,36 @@ class _Delivery(NamedTuple):
     of_batches: Callable[..., Any] | None = None
 
 
-def make(asked: SimpleNamespace) -> Made:
-    """A loader's parts, from the keywords of :class:`lossfeed.Loader`."""
+def make(asked: Options) -> Made:
+    """A loader's parts, from what it was asked for."""
     _refuse(asked)
     device = keywords.device(asked.device, asked.pin_memory)
     keywords.pin_memory_device(asked.pin_memory_device, device)
     framework = keywords.framework(asked.framework, device)
     found = _reading.find(asked, framework, device)
-    reading: Reading | None = None
+    reading: TorchReading | None = None
     opened: Data | None = None
     if found is not None:
         reading, data = found
-        asked = SimpleNamespace(**vars(asked) | {"num_workers": 0, "prefetch_factor": None})
+        alone = True
     else:
-        given = asked.dataset if asked.data is None else asked.data
-        data = open_for(given, asked.collate_fn is not None or asked.batch_sampler is not None)
+        data = open_for(asked.source, asked.collate_fn is not None or asked.batch_sampler is not None)
         if asked.ids is not None:
             data = data.subset(asked.ids)
         opened = data
-        data, changed = _reading.for_engine(asked, data, framework)
-        asked = SimpleNamespace(**vars(asked) | changed)
-    timeout_s = checks.seconds("timeout", asked.timeout)
+        data, collate_fn, alone = _reading.for_engine(asked, data, framework)
+        asked = dataclasses.replace(asked, collate_fn=collate_fn)
+    timeout_s = checks.seconds("timeout", asked.reading.timeout)
     world = ranks.find(asked.rank, asked.world_size)
     order = user_order.find(asked, len(data), world.size)
     # A rank that brings its own ids has no share that a process group could say otherwise about.
     watch = ranks.Watch(world if order is None else world._replace(source=None))
     delivery = _delivery(asked, data, device, framework, world.rank, reading is not None)
-    settings = _settings(asked, data, world, delivery, order)
+    settings = _settings(asked, data, world, delivery, order, alone)
     seeds = _seeds(asked, settings, framework)
     text = json.dumps(settings, allow_nan=False)
     cached = settings["cache_bytes"] > 0
-    if cached and not checks.flag("frozen_augmentation", asked.frozen_augmentation):
+    if cached and not asked.cache.frozen_augmentation:
         refuse_random_items(data)
     engine, courier = _native.Engine(data._native, text), delivery.courier
     damaged = engine.damaged_scores()
@@ -124,14 +122,14 @@ def make(asked: SimpleNamespace) -> Made:
     if courier is not None:
         courier.start(engine)
     of_passes = timeout_s, settings["seed"], watch, engine.batches_per_epoch()
-    spares = asked.max_slots is None
+    spares = asked.reading.max_slots is None
     ways = delivery.move_to, delivery.of_batches, mixer
     line = Line(account, delivery.views, courier, asked.collate_fn, *of_passes, spares, *ways, reading)
     workers = engine.workers() if reading is None else reading.workers or 0
     return Made(engine, data, opened, framework, workers, settings, line, order, seeds)
 
 
-def _seeds(asked: SimpleNamespace, settings: dict[str, Any], framework: str) -> Seeds | None:
+def _seeds(asked: Options, settings: dict[str, Any], framework: str) -> Seeds | None:
     """Where the seed comes from, if it was not given. `settings` get what is known of it now."""
     if settings["seed"] is not None:
         return None
@@ -150,7 +148,7 @@ def _seeds(asked: SimpleNamespace, settings: dict[str, Any], framework: str) -> 
             f"repeat and be missing: pass the same seed= on every rank"
         )
     seeds = Seeds(asked.generator, shuffles)
-    if alone and settings["record"] is None:
+    if alone and settings["journal"] is None:
         settings["open_seed"] = True
     else:
         # A journal's head has the seed.
@@ -158,11 +156,9 @@ def _seeds(asked: SimpleNamespace, settings: dict[str, Any], framework: str) -> 
     return seeds
 
 
-def _refuse(asked: SimpleNamespace) -> None:
+def _refuse(asked: Options) -> None:
     """Refuses what no loader can honour."""
     checks.flag("in_order", asked.in_order)
-    keywords.starts(asked.worker_init_fn, asked.multiprocessing_context, asked.num_workers)
-    checks.flag("persistent_workers", asked.persistent_workers)
     if (asked.data is None) == (asked.dataset is None):
         raise SettingsError(
             "the dataset is given twice: pass it once, as lf.Loader(data, …) or dataset="
@@ -177,7 +173,7 @@ def _refuse(asked: SimpleNamespace) -> None:
 
 
 def _delivery(
-    asked: SimpleNamespace, data: Data, device: str, framework: str, rank: int, read: bool
+    asked: Options, data: Data, device: str, framework: str, rank: int, read: bool
 ) -> _Delivery:
     """How batches come out. `read`: the engine has numbers alone, and the items are read elsewhere."""
     of_batches = _of_batches(asked.transform, framework)
@@ -234,14 +230,12 @@ def _pictures(data: Data) -> tuple[int, ...]:
     leaves = structures[0].leaves if structures else ()
     return tuple(leaf.number for leaf in leaves if leaf.given == "image" and leaf.place == "field")
 
+
 def _settings(
-    asked: SimpleNamespace, data: Data, world: ranks.World, delivery: _Delivery, order: user_order.Given | None
+    asked: Options, data: Data, world: ranks.World, delivery: _Delivery, order: user_order.UserOrder | None, alone: bool
 ) -> dict[str, Any]:
-    """The engine's settings."""
-    form: CacheForm = data._cache_form(checks.choice("cache_form", asked.cache_form, "auto", "encoded", "decoded"))
-    path = checks.choice("copy_path", asked.copy_path, "auto", "gathered", "batched", "mapped")
-    workers, ahead = keywords.workers(asked.num_workers, asked.prefetch_factor)
-    sampler = keywords.sampler(asked.sampler, asked.shuffle)
+    """The engine's settings. `alone`: the calling thread reads, whatever the number of workers."""
+    sampler = keywords.sampler(asked.sampling.sampler, asked.shuffle)
     if order is not None:
         sampler = {"name": "given", "batches": order.batches}
     if sampler["name"] == "auto" and sampler.get("augmented") is None and asked.transform is not None:
@@ -252,37 +246,23 @@ def _settings(
     elif not drop_last:
         # As in torch: what is larger than a rank's samples is one short batch, whose memory is that of its samples.
         batch_size = min(batch_size, -(-len(data) // world.size))
-    settings = {
+    return {
         "batch_size": batch_size,
         "drop_last": drop_last,
         "seed": keywords.seed(asked.seed, asked.generator),
         "rank": world.rank,
         "world_size": world.size,
-        "exchange": checks.choice("ranks", asked.ranks, "own", "exchange") == "exchange",
-        "workers": workers,
-        "prefetch_factor": ahead,
         "local_ranks": ranks.on_this_machine(),
-        "read_ahead": None if asked.read_ahead is None else parse_bytes("read_ahead", asked.read_ahead),
-        "cache_bytes": parse_cache(asked.cache, lambda: data.cache_bytes(form)),
-        "cache_form": form,
-        "copy_path": None if path == "auto" else path,
         "transform": delivery.transform,
         "crop": delivery.crop,
         "jitter": delivery.jitter,
         "augment": delivery.augment,
-        "policy": keywords.policy(asked.policy),
         "sampler": sampler,
-        "score": asked.score,
-        "smoothing": None if asked.smoothing is None else checks.real("smoothing", asked.smoothing),
-        "on_error": checks.choice("on_error", asked.on_error, "raise", "skip", "substitute"),
-        "max_slots": None if asked.max_slots is None else checks.whole("max_slots", asked.max_slots, 1),
         "device": delivery.device,
         "job": None if asked.job is None else str(asked.job),
         "stats": checks.flag("stats", asked.stats),
-        "record": keywords.record(asked.record, world.rank, world.size),
+        "journal": keywords.journal(asked.journal, world.rank, world.size),
+        **asked.cache._settings(data),
+        **asked.sampling._settings(world.size),
+        **asked.reading._settings(alone),
     }
-    kept = asked.score_file, asked.score_file_every
-    settings |= keywords.score_file(*kept, world.size, settings["exchange"])
-    if asked.score is not None:
-        checks.choice("score", asked.score, "gradient_norm", "loss", "entropy", "rank")
-    return settings

@@ -6,22 +6,21 @@ import logging
 import multiprocessing
 import os
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 from .. import _native
 from .._base import checks
 from .._base.errors import SettingsError
 from .._base.memory import require_torch, torch_loaded
-from .._base.sizes import parse_cache
 from .._batch.usage import Reads
-from .._data import open, reopening
+from .._data import open as _open, reopening
 from .._data.adaptor import Adaptor, guarded
 from .._data.data import Data
 from .._data.process_pool import Processes, Start
 from .._transform.image import ImageTransform
 from . import keywords, ranks
-from .torch_workers import Items, Reading
+from .options import Options
+from .torch_workers import Items, TorchReading
 
 #: Most worker processes that "auto" starts.
 _AUTO_MAX = 8
@@ -29,47 +28,43 @@ _AUTO_MAX = 8
 _log = logging.getLogger("lossfeed")
 
 
-def find(asked: SimpleNamespace, framework: str, device: str) -> tuple[Reading, Data] | None:
+def find(asked: Options, framework: str, device: str) -> tuple[TorchReading, Data] | None:
     """The reading of a Python dataset by worker processes or the calling thread, and the numbers of its items for the
     engine. None where the engine reads samples itself: from files, arrays and lists, into a cache, into batch slots for a
     CUDA device, or by what only loader threads do."""
-    dataset = reopening.python_dataset(asked.dataset if asked.data is None else asked.data)
+    dataset = reopening.python_dataset(asked.source)
     if dataset is None or framework != "torch" or _engine_reads(asked, dataset, device):
         return None
-    count = open.length(dataset)
+    count = _open.length(dataset)
     if count == 0:
         raise SettingsError(f"the dataset is empty: {type(dataset).__name__} has 0 items")
     name = f"dataset {type(dataset).__name__}"
-    data = Data(_native.numbers_source(count, name, open.classes_of(dataset)))
+    data = Data(_native.numbers_source(count, name, _open.classes_of(dataset)))
     ids = None
     if asked.ids is not None:
         ids = asked.ids.tolist() if hasattr(asked.ids, "tolist") else list(asked.ids)
         data = data.subset(ids)
     items = Items(dataset, ids, asked.collate_fn)
-    return Reading(items, _processes(asked, dataset, len(data)), _settings(asked, device)), data
+    return TorchReading(items, _processes(asked, dataset, len(data)), _settings(asked, device)), data
 
 
-def for_engine(asked: SimpleNamespace, data: Data, framework: str) -> tuple[Data, dict[str, Any]]:
-    """`data` as the engine is to read it, its Python datasets in as many processes as are asked for, and keywords that
-    change by that: who collates their items, and that nobody but the calling thread reads them."""
+def for_engine(asked: Options, data: Data, framework: str) -> tuple[Data, Any, bool]:
+    """`data` as the engine is to read it, its Python datasets in as many processes as are asked for; what collates their
+    items; and whether the calling thread alone reads them."""
     collate_fn = asked.collate_fn
     if not data._adaptors:
-        return data, {}
+        return data, collate_fn, False
     plain = collate_fn is None and asked.pad is None and not isinstance(asked.transform, ImageTransform)
     if plain and framework == "torch" and reopening.as_given(data):
         structures = [adaptor.structure for adaptor in data._adaptors]
         leaves = [leaf for structure in structures for leaf in structure.leaves]
         if not all(of.like_torch for of in structures) and all(leaf.given != "image" for leaf in leaves):
             collate_fn = require_torch("a batch").utils.data.default_collate
-    changed = {"collate_fn": collate_fn}
     alone = [adaptor.dataset for adaptor in data._adaptors if isinstance(adaptor, Adaptor) and len(adaptor.turns)]
-    count = 0
-    if alone:
-        count = _processes(asked, alone[0], len(data)) or 0
-        changed |= {} if count else {"num_workers": 0, "prefetch_factor": None}
+    count = (_processes(asked, alone[0], len(data)) or 0) if alone else 0
     torch = torch_loaded()
     seed = torch.initial_seed() if torch is not None else 0
-    start = Start(asked.multiprocessing_context, asked.worker_init_fn, seed)
+    start = Start(asked.reading.multiprocessing_context, asked.reading.worker_init_fn, seed)
     structures = [adaptor.structure for adaptor in data._adaptors]
     items = collate_fn is not None and asked.pad is None and not isinstance(asked.transform, ImageTransform)
     whole = items and not all(of.comes_back for of in structures)
@@ -77,10 +72,10 @@ def for_engine(asked: SimpleNamespace, data: Data, framework: str) -> tuple[Data
     if items and data._structure is None:
         # Rows of a batch are no items: an int would come as a tensor.
         data = data._with(structures[0])
-    return data, changed
+    return data, collate_fn, bool(alone) and not count
 
 
-def end(reading: Reading | None, data: Data, opened: Data | None) -> None:
+def end(reading: TorchReading | None, data: Data, opened: Data | None) -> None:
     """Ends the worker processes that a loader started, and none of a dataset that it was given."""
     if reading is not None:
         reading.end()
@@ -96,7 +91,7 @@ def tell_threads(data: Data, threads: int) -> None:
     _log.info(words, threads, data._native.describe())
 
 
-def reads(reading: Reading | None, data: Data) -> Reads | None:
+def reads(reading: TorchReading | None, data: Data) -> Reads | None:
     """Who reads a Python dataset's items, for the word about a training that waits for them."""
     if reading is not None:
         return Reads(type(reading.items.dataset).__name__, reading.workers or 0)
@@ -105,10 +100,11 @@ def reads(reading: Reading | None, data: Data) -> Reads | None:
     return None
 
 
-def _engine_reads(asked: SimpleNamespace, dataset: Any, device: str) -> bool:
-    if parse_cache(asked.cache, lambda: 1) > 0 or asked.transform is not None or asked.pad is not None:
+def _engine_reads(asked: Options, dataset: Any, device: str) -> bool:
+    if asked.cache.is_on or asked.transform is not None or asked.pad is not None:
         return True
-    if asked.on_error != "raise" or asked.max_slots is not None or asked.read_ahead is not None:
+    how = asked.reading
+    if how.on_error != "raise" or how.max_slots is not None or how.read_ahead is not None:
         return True
     if asked.collate_fn is not None:
         return False
@@ -116,9 +112,9 @@ def _engine_reads(asked: SimpleNamespace, dataset: Any, device: str) -> bool:
     return device != "cpu" or not guarded(dataset)
 
 
-def _processes(asked: SimpleNamespace, dataset: Any, samples: int) -> int | None:
+def _processes(asked: Options, dataset: Any, samples: int) -> int | None:
     """Worker processes; None if "auto" starts none."""
-    found, _ = keywords.workers(asked.num_workers, asked.prefetch_factor)
+    found, _ = keywords.workers(asked.reading.num_workers, asked.reading.prefetch_factor)
     name = type(dataset).__name__
     if found is not None:
         return found
@@ -127,7 +123,7 @@ def _processes(asked: SimpleNamespace, dataset: Any, samples: int) -> int | None
         return None
     method = multiprocessing.get_start_method(allow_none=True)
     forks = method == "fork" if method is not None else sys.version_info < (3, 14)
-    if asked.multiprocessing_context is None and not forks:
+    if asked.reading.multiprocessing_context is None and not forks:
         _log.info("num_workers='auto': items of %s are read in the calling thread, since processes are not started by "
                   "fork here; num_workers=4 reads them in 4 processes", name)  # fmt: skip
         return None
@@ -138,15 +134,15 @@ def _processes(asked: SimpleNamespace, dataset: Any, samples: int) -> int | None
     return count
 
 
-def _settings(asked: SimpleNamespace, device: str) -> dict[str, Any]:
+def _settings(asked: Options, device: str) -> dict[str, Any]:
     """Keywords for torch's DataLoader."""
-    auto = asked.num_workers is None or isinstance(asked.num_workers, str)
+    how = asked.reading
+    auto = how.num_workers is None or isinstance(how.num_workers, str)
     return {
-        "timeout": checks.seconds("timeout", asked.timeout),
-        "prefetch_factor": asked.prefetch_factor,
-        "persistent_workers": auto or asked.persistent_workers,
-        "multiprocessing_context": asked.multiprocessing_context,
-        "worker_init_fn": asked.worker_init_fn,
+        "timeout": checks.seconds("timeout", how.timeout),
+        "prefetch_factor": how.prefetch_factor,
+        "persistent_workers": auto or how.persistent_workers,
+        "multiprocessing_context": how.multiprocessing_context,
+        "worker_init_fn": how.worker_init_fn,
         "pin_memory": device != "cpu" and require_torch("device=").cuda.is_available(),
     }
-

@@ -28,7 +28,7 @@ class Order:
         asked = self._loader._asked
         if asked.weights is not None:
             return "weights"
-        named = asked.sampler
+        named = asked.sampling.sampler
         return str(named["name"] if isinstance(named, dict) else "uniform" if named is None else named)
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class Order:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Order):
             return self._loader is other._loader
-        asked = self._loader._asked.sampler
+        asked = self._loader._asked.sampling.sampler
         return other == self.name or (isinstance(asked, dict) and other == asked)
 
     def __hash__(self) -> int:

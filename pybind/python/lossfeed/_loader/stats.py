@@ -49,7 +49,7 @@ def _explained(number: tuple[str, bool, str, str, list[tuple[int, str]]]) -> str
     return "\n".join([first, *(f"    {code}: {words}" for code, words in codes)])
 
 
-class Told:
+class Statistics:
     """Counters, reports and importances of a :class:`lossfeed.Loader`."""
 
     _account: Account

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 import weakref
 from collections.abc import Mapping
@@ -12,8 +11,9 @@ from .._base import checks
 from .._base.errors import ResumeWarning, SettingsError, TrainingWarning, UsageError
 from .._base.memory import is_stream, require_torch
 from .._base.process import MadeAgain
-from . import keywords as _keywords
-from .attributes import Asked, Keywords
+from . import keywords
+from .attributes import TorchAttributes
+from .options import Options
 from .stage import Mover, Staged, StagedIterator
 
 #: Keywords that torch's DataLoader honours for streams, too.
@@ -29,14 +29,13 @@ _DEPTH = 3
 _KINDS: dict[type[Any], type[Any]] = {}
 
 
-def takes(loader: Any, make: Callable[..., None], keywords: dict[str, Any]) -> bool:
-    """Whether `loader`, which ``make(**keywords)`` makes, is one of a stream: it is a :class:`Stream` from here on."""
-    given = [keywords[name] for name in ("data", "dataset") if keywords[name] is not None]
+def takes(loader: Any, asked: Options) -> bool:
+    """Whether `loader`, which is made with these options, is one of a stream: it is a :class:`Stream` from here on."""
+    given = [data for data in (asked.data, asked.dataset) if data is not None]
     if len(given) != 1 or not is_stream(stream := given[0]):
         return False
     loader.__class__ = _of_streams(type(loader))
-    defaults = inspect.signature(make).parameters
-    loader._begin_stream(stream, {k: v for k, v in keywords.items() if checks.differs(v, defaults[k].default)}, keywords)
+    loader._begin_stream(stream, asked)
     return True
 
 
@@ -44,15 +43,15 @@ class Stream(MadeAgain):
     """What a :class:`lossfeed.Loader` of a stream has in place of its own: batches are those of torch's DataLoader, on the
     loader's device."""
 
-    _asked: Keywords
+    _asked: Options
     #: torch's loader; None when it is closed.
     _torch: Any
     _device: str
     #: The last pass that a thread stages.
     _passing: Callable[[], StagedIterator[Any] | None]
 
-    def _begin_stream(self, stream: Any, given: dict[str, Any], keywords: dict[str, Any]) -> None:
-        torch, kind = require_torch("a stream"), type(stream).__name__
+    def _begin_stream(self, stream: Any, asked: Options) -> None:
+        torch, kind, given = require_torch("a stream"), type(stream).__name__, asked.given()
         refused = given.keys() - _TORCHS - _OURS
         if given.get("shuffle") is True and not isinstance(stream, torch.utils.data.IterDataPipe):
             refused.add("shuffle")
@@ -61,18 +60,18 @@ class Stream(MadeAgain):
                 f"{name}={given[name]!r} is refused: {kind} is a stream, whose samples have no ids for shuffling, "
                 f"choosing, caching or scoring: remove it, or give a dataset with __len__ and __getitem__"
             )
-        device = _keywords.device(keywords["device"], False)
-        _keywords.pin_memory_device(keywords["pin_memory_device"], device)
-        if _keywords.framework(keywords["framework"], device) != "torch":
-            raise SettingsError(f"framework={keywords['framework']!r} is refused: torch reads {kind}, a stream; leave it out")
-        asked = {name: given[name] for name in given.keys() & _TORCHS}
+        device = keywords.device(asked.device, False)
+        keywords.pin_memory_device(asked.pin_memory_device, device)
+        if keywords.framework(asked.framework, device) != "torch":
+            raise SettingsError(f"framework={asked.framework!r} is refused: torch reads {kind}, a stream; leave it out")
+        torchs = {name: given[name] for name in given.keys() & _TORCHS}
         # A copy of the stream in each worker process is asked for, and not found.
-        asked["num_workers"] = _keywords.workers(keywords["num_workers"], None)[0] or 0
-        seed = _keywords.seed(keywords["seed"], keywords["generator"])
+        torchs["num_workers"] = keywords.workers(asked.reading.num_workers, None)[0] or 0
+        seed = keywords.seed(asked.seed, asked.generator)
         if seed is not None:
-            asked["generator"] = torch.Generator().manual_seed(seed)
+            torchs["generator"] = torch.Generator().manual_seed(seed)
         try:
-            made = torch.utils.data.DataLoader(stream, **asked)
+            made = torch.utils.data.DataLoader(stream, **torchs)
         except (ValueError, TypeError, AssertionError) as cause:
             raise SettingsError(f"{kind}, a stream: {cause}") from cause
         if made.timeout and not made.num_workers:
@@ -82,7 +81,7 @@ class Stream(MadeAgain):
             )
         # It refuses a device that is not there.
         Staged(made, device, _DEPTH)
-        self._asked, self._torch, self._device = Keywords(**keywords), made, device
+        self._asked, self._torch, self._device = asked, made, device
         self._passing = lambda: None
         warnings.warn(
             f"{kind} is a stream: its samples have no ids, so it is read as it comes, as torch's DataLoader reads it, without "
@@ -153,7 +152,7 @@ class Stream(MadeAgain):
         return None
 
     def _asked_stream(self) -> Any:
-        return self._asked.dataset if self._asked.data is None else self._asked.data
+        return self._asked.source
 
     def close(self, timeout: float | None = 10.0) -> None:
         """Ends the pass under way and its worker processes."""
@@ -167,7 +166,7 @@ class Stream(MadeAgain):
         return f"<lossfeed.Loader of a stream, {kind}: {rest}>"
 
     def _recipe(self) -> tuple[Any, tuple[Any, ...]]:
-        return _again, (type(self).__bases__[0], Asked._to_copy(self, False))  # type: ignore[arg-type]
+        return _again, (type(self).__bases__[0], TorchAttributes._to_copy(self, False))  # type: ignore[arg-type]
 
 
 def _moved(batches: Iterator[Any], mover: Mover) -> Iterator[Any]:
@@ -193,7 +192,7 @@ def _of_streams(kind: type[Any]) -> type[Any]:
     for base in kind.__mro__:
         for name, value in vars(base).items():
             if base.__module__.partition(".")[0] == "lossfeed" and not name.startswith("_") and name not in members:
-                members[name] = _asked(name) if base is Asked else _refused(name, value)
+                members[name] = _asked(name) if base is TorchAttributes else _refused(name, value)
     # Not derived from Stream: an object's class can be replaced by one that is laid out as it.
     _KINDS[kind] = type(kind.__name__, (kind,), {"__module__": kind.__module__, "__doc__": kind.__doc__, **members})
     return _KINDS[kind]

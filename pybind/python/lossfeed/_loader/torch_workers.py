@@ -197,7 +197,7 @@ class _Start:
             self._init_fn(number)
 
 
-class Reading:
+class TorchReading:
     """How a loader has its batches read: for all of its passes."""
 
     def __init__(self, items: Items, workers: int | None, settings: dict[str, Any]) -> None:
@@ -323,7 +323,7 @@ class Batches:
     """Reads the batches of one pass. What was taken from the engine is held by the pass until the loop has seen it, with
     what was read of it: an interrupted wait loses none, and goes on."""
 
-    def __init__(self, reading: Reading, taking: _native.Pass) -> None:
+    def __init__(self, reading: TorchReading, taking: _native.Pass) -> None:
         self._reading, self._pass = reading, taking
         #: Threads may share a pass. Reentrant: a signal's exception may fall between its taking and its block.
         self._lock = threading.RLock()

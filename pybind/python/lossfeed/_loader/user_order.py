@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from array import array
 from itertools import islice
-from types import SimpleNamespace
 from typing import Any, Iterable
 
 from .. import _native
 from .._base.checks import whole
 from .._base.errors import SettingsError
 from .._base.memory import is_array, is_tensor
+from .options import Options
 
 #: A sampler without a length that gives more ids than this, or than 64 times the dataset, is held to be endless.
 _MANY = 1 << 20
 
 
-class Given:
+class UserOrder:
     """A sampler or a batch sampler. An epoch is taken from it whole, when the epoch begins: nothing that happens in mid
     epoch changes its order, and a state of the loader can hold what is left of it."""
 
@@ -117,7 +117,7 @@ class Given:
             raise
 
 
-class Weighted(Given):
+class Weighted(UserOrder):
     """Ids with replacement, each in proportion to its weight, as torch's ``WeightedRandomSampler`` draws them: anew for
     every (seed, epoch), as many on every rank as make one epoch together."""
 
@@ -153,31 +153,32 @@ def _check(id: Any, what: str) -> None:
     whole(what, id, -(2**63), 2**63 - 1, hint or ": ids count from 0")
 
 
-def find(asked: SimpleNamespace, samples: int, ranks: int) -> Given | None:
+def find(asked: Options, samples: int, ranks: int) -> UserOrder | None:
     """The order that ``sampler=``, ``batch_sampler=`` or ``weights=`` brings; None where the engine draws by scores or
     evenly."""
+    sampler = asked.sampling.sampler
     if asked.weights is not None:
-        for name in ("sampler", "batch_sampler"):
-            if getattr(asked, name) is not None:
-                raise SettingsError(f"{name}= and weights= exclude each other, since both choose the samples: remove one")
+        for name, value in (("sampler", sampler), ("batch_sampler", asked.batch_sampler)):
+            if value is not None:
+                raise SettingsError(f"{name}= and weights= exclude each other: both say who comes; leave one out")
         if asked.shuffle is False:
             raise SettingsError("shuffle=False and weights= exclude each other: weights draw at random")
         return Weighted(asked.weights, whole("batch_size", asked.batch_size, 1), asked.drop_last, samples, ranks)
     if asked.batch_sampler is not None:
-        for name, usual in (("sampler", (None,)), ("shuffle", (None, False)), ("drop_last", (False,))):
-            if getattr(asked, name) not in usual:
+        for name, given in (("sampler", sampler is not None), ("shuffle", asked.shuffle), ("drop_last", asked.drop_last)):
+            if given:
                 raise SettingsError(f"{name}= and batch_sampler= exclude each other, as in torch: leave one out")
         source = _iterable("batch_sampler", asked.batch_sampler)
-        return Given(source, True, _largest(source, asked.batch_size), False, samples)
-    if asked.sampler is None or isinstance(asked.sampler, (str, dict)):
+        return UserOrder(source, True, _largest(source, asked.batch_size), False, samples)
+    if sampler is None or isinstance(sampler, (str, dict)):
         return None
     if asked.shuffle:
         raise SettingsError(
-            f"shuffle={asked.shuffle!r} and sampler={type(asked.sampler).__name__} exclude each other, as in torch: "
+            f"shuffle={asked.shuffle!r} and sampler={type(sampler).__name__} exclude each other, as in torch: "
             "the sampler's order is the order"
         )
-    source = _iterable("sampler", asked.sampler)
-    return Given(source, False, whole("batch_size", asked.batch_size, 1), asked.drop_last, samples)
+    source = _iterable("sampler", sampler)
+    return UserOrder(source, False, whole("batch_size", asked.batch_size, 1), asked.drop_last, samples)
 
 
 def _iterable(name: str, value: Any) -> Any:

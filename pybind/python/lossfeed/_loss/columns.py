@@ -1,7 +1,5 @@
 """What one read of the logits tells about every sample: a column for each measurement. Nothing here imports torch."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from .._base.checks import choice, whole

@@ -34,8 +34,9 @@ from .forward import Reduction, class_rows
 from .routes import Way, choose
 
 if TYPE_CHECKING:
-    from .._loss.scoring import Account
     from .._batch.batch import Batch
+    from .._loss.scoring import Account
+    from .._transform.mixing import Mix
 
 
 def score(account: Account, logits: Any, batch: Batch, ignore_index: int, sequence: str) -> None:
@@ -90,14 +91,8 @@ def cross_entropy(
         done = plans.cross_entropy(logits, mine, *settings, account, batch, weights)
         if done is not None:
             return done
+    _check_keywords(reduction, sequence, ignore_index, label_smoothing, weighted, overwrite_logits)
     samples = batch.ids.shape[0]
-    _check_reduction(reduction)
-    check_sequence(sequence)
-    check_ignored(ignore_index)
-    flag("weighted", weighted)
-    flag("overwrite_logits", overwrite_logits)
-    if not isinstance(label_smoothing, (int, float)) or not 0.0 <= label_smoothing <= 1.0:
-        real("label_smoothing", label_smoothing, 0.0, 1.0)
     target = known(batch.target if target is None else target)
     if not isinstance(logits, torch.Tensor):
         _check_tensor("logits", logits, samples, "; score NumPy logits with loader.score")
@@ -106,17 +101,11 @@ def cross_entropy(
         target = target.to(torch.int64)
     of_tokens = logits.shape[:-1]
     by_token, packed = False, None
-    if logits.dim() != 2 or target.dim() != 1 or logits.shape[0] != samples:
-        logits, target, by_token = laid_out(logits, target, batch)
-    if batch.documents is not None:
-        packed = _owners(batch, target)
-    if packed is None and not by_token and logits.shape[:1] != (samples,):
-        _check_tensor("logits", logits, samples)
-    if packed is not None:
-        packed = _beside(packed, logits.device)
-        target = _packed_target(logits, target, packed, batch, ignore_index)
+    if logits.dim() != 2 or target.dim() != 1 or logits.shape[0] != samples or batch.documents is not None:
+        logits, target, by_token, packed = _positions(logits, target, batch, ignore_index)
     if weight is not None:
         weight = _check_weight(logits, weight)
+    settings_of_rows = weight, ignore_index, label_smoothing
     takes = _cross_entropy.takes(logits, target, weight, label_smoothing)
     if not takes:
         _check_call(logits, target)
@@ -130,9 +119,9 @@ def cross_entropy(
         if way.reduces and reduction != "none" and mix is None and packed is None:
             shares = _beside(batch.weight, logits.device).to(torch.float32).contiguous() if weighted else None
             how = Reduction(reduction == "mean", _cross_entropy.result_dtype(logits), shares)
-        # A mixed loss reads the logits twice on the way back.
-        settings_of_rows = weight, ignore_index, label_smoothing, overwrite_logits and mix is None
-        found = _cross_entropy.row_losses(logits, target, *settings_of_rows, home, how)
+        # A mixed loss reads the logits twice in its backward.
+        overwrite = overwrite_logits and mix is None
+        found = _cross_entropy.row_losses(logits, target, *settings_of_rows, overwrite, home, how)
         if not home.mail:
             columns = found.columns
             way.send(columns if packed is None else _of_documents(columns, packed, samples, sequence), sequence)
@@ -140,28 +129,84 @@ def cross_entropy(
             return found.term
         terms, share, shape = found.term, found.share, target.shape
     else:
-        terms, share, shape = _torchs(logits, target, weight, ignore_index, label_smoothing)
-        if target.is_floating_point():
-            way.send(_of_probabilities(logits, target, samples))
-        else:
-            check_logits(logits, target)
-            _score(way, logits, target, ignore_index, sequence, packed, samples)
+        terms, share, shape = _torchs(logits, target, *settings_of_rows)
+        _score_beside(way, logits, target, ignore_index, sequence, packed, samples)
 
     if mix is not None:
-        partner = _beside(known(mix.target), logits.device).to(target.dtype).reshape(target.shape)
-        if takes:
-            other = _cross_entropy.row_losses(logits, partner, *settings_of_rows)
-            more, its_share = other.term, other.share
-        else:
-            more, its_share, _ = _torchs(logits, partner, weight, ignore_index, label_smoothing)
-        lam = _a_position(_beside(mix.lam, logits.device), terms.numel() // max(1, samples)).to(terms.dtype)
-        # What is not seen at all counts for nothing, infinite losses too.
-        more = torch.where(lam < 1, more, torch.zeros_like(more))
-        terms, share = lam * terms + (1 - lam) * more, lam * share + (1 - lam) * its_share
+        terms, share = _mixed(terms, share, mix, logits, target, settings_of_rows, takes, samples)
     if weighted:
         terms = terms * _weights(batch, logits.device, terms.numel() // max(1, samples), packed)
     shape = tuple(of_tokens) if by_token else shape
     return _cross_entropy.reduced(terms, share, reduction, shape).to(_cross_entropy.result_dtype(logits))
+
+
+def _check_keywords(
+    reduction: str, sequence: str, ignore_index: int, label_smoothing: float, weighted: bool, overwrite_logits: bool
+) -> None:
+    _check_reduction(reduction)
+    check_sequence(sequence)
+    check_ignored(ignore_index)
+    flag("weighted", weighted)
+    flag("overwrite_logits", overwrite_logits)
+    if not isinstance(label_smoothing, (int, float)) or not 0.0 <= label_smoothing <= 1.0:
+        real("label_smoothing", label_smoothing, 0.0, 1.0)
+
+
+def _positions(
+    logits: torch.Tensor, target: torch.Tensor, batch: Batch, ignore_index: int
+) -> tuple[torch.Tensor, torch.Tensor, bool, torch.Tensor | None]:
+    """Logits and targets of several positions a sample, as torch takes them; whether the classes came last; and the
+    sample of each token, where samples are packed."""
+    samples, by_token = batch.ids.shape[0], False
+    if logits.dim() != 2 or target.dim() != 1 or logits.shape[0] != samples:
+        logits, target, by_token = laid_out(logits, target, batch)
+    packed = _owners(batch, target)
+    if packed is None:
+        if not by_token and logits.shape[:1] != (samples,):
+            _check_tensor("logits", logits, samples)
+        return logits, target, by_token, None
+    packed = _beside(packed, logits.device)
+    return logits, _packed_target(logits, target, packed, batch, ignore_index), by_token, packed
+
+
+def _score_beside(
+    way: Way,
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    ignore_index: int,
+    sequence: str,
+    packed: torch.Tensor | None,
+    samples: int,
+) -> None:
+    """Scores of a call whose loss torch computes."""
+    if target.is_floating_point():
+        way.send(_of_probabilities(logits, target, samples))
+    else:
+        check_logits(logits, target)
+        _score(way, logits, target, ignore_index, sequence, packed, samples)
+
+
+def _mixed(
+    terms: torch.Tensor,
+    share: torch.Tensor,
+    mix: Mix,
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    settings: tuple[torch.Tensor | None, int, float],
+    takes: bool,
+    samples: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """lam times the losses at the own targets, and what is left of 1 times those at the partners'; their shares so too."""
+    partner = _beside(known(mix.target), logits.device).to(target.dtype).reshape(target.shape)
+    if takes:
+        other = _cross_entropy.row_losses(logits, partner, *settings, False)
+        more, its_share = other.term, other.share
+    else:
+        more, its_share, _ = _torchs(logits, partner, *settings)
+    lam = _a_position(_beside(mix.lam, logits.device), terms.numel() // max(1, samples)).to(terms.dtype)
+    # What is not seen at all counts for nothing, infinite losses too.
+    more = torch.where(lam < 1, more, torch.zeros_like(more))
+    return lam * terms + (1 - lam) * more, lam * share + (1 - lam) * its_share
 
 
 def loss(

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 class ImageTransform(Spelled):
     """Crop, flip and normalise images, after the cache: ``lf.Loader(data, transform=lf.ImageTransform("float32",
-    mean=…, std=…))``.
+    mean=…, std=…))``. ``pybind/docs/batches.md`` has torchvision's names beside these, and how exact each step is.
 
-    ========================  =====================================================================================
     torchvision               here
     ========================  =====================================================================================
     ``RandomResizedCrop``     ``crop=224, scale=(0.08, 1.0)``; ``ratio`` has torchvision's default
@@ -68,42 +67,40 @@ class ImageTransform(Spelled):
     With ``scale`` or ``resize`` images in files may have any size: each is decoded at its own size, and the needed part
     is resampled. The cache must then keep them encoded (its default). Images resized by :func:`lossfeed.open` or cached
     decoded, arrays and Python datasets must have one size.
+=======
+    Draws depend on the loader's seed, the epoch, the batch's number and the sample's id. On a CUDA device kernels make
+    the batches, elsewhere loader threads; both give the same bits. With ``scale`` or ``resize`` images in files may have
+    any size, and a cache must keep them encoded.
 
     Args:
-        dtype: of ``batch.data``: ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"uint8"``, as text or as torch's
-            or NumPy's.
-        mean, std: one number or one a channel, in units of 0 to 1 (ImageNet: ``mean=(0.485, 0.456, 0.406)``). None is
-            0 and 1: values from 0 to 1. Not for ``uint8``, whose values stay.
-        layout: ``"NCHW"``; ``"channels_last"``: the same shape over (height, width, channels) in memory, as
-            ``torch.channels_last``; ``"NHWC"``: that as the shape too.
-        crop: ``(height, width)`` or one number for both; None is the image's size.
-        padding: pixels of 0 on every side before the crop; with ``crop=None`` images are shifted by at most this much.
+        dtype: of ``batch.data``: ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"uint8"``, or torch's or NumPy's.
+        mean, std: a number or one a channel, in units of 0 to 1. None: 0 and 1. Not for ``uint8``.
+        layout: ``"NCHW"``, ``"NHWC"``, or ``"channels_last"``: the first's shape, the second's memory order.
+        crop: ``(height, width)`` or one number; None: the image's size.
+        padding: pixels of 0 on every side before the crop.
         random_crop: False crops the centre.
-        scale: ``(least, most)`` of an image's area, above 0 and up to 1: a part of such an area, of a shape within
-            ``ratio`` and at a random place, is resized to ``crop``.
-        ratio: ``(least, most)`` width over height of that part, drawn evenly by logarithm; None is (3/4, 4/3).
-        resize: ``(height, width)`` or one number for both, at least ``crop``: the image is scaled, its aspect kept, to
-            cover this before the crop. One number is torchvision's ``Resize``: the shorter side's length.
-        flip: chance of being mirrored left to right, 0 to 1.
-        brightness, contrast, saturation: a number b draws the factor from max(0, 1 − b) to 1 + b; ``(least, most)`` from
-            least to most. Their order is drawn too. 0 turns it off. Needs images of 1 or 3 channels.
-        hue: a number h turns the hue by −h to h of the circle, ``(least, most)`` likewise, −0.5 to 0.5.
+        scale: ``(least, most)`` of an image's area, above 0 and up to 1: a random part is resized to ``crop``.
+        ratio: ``(least, most)`` width over height of that part; None: (3/4, 4/3).
+        resize: ``(height, width)`` or one number, at least ``crop``: images are scaled to cover it before the crop.
+        flip: chance of a mirror image, left to right.
+        brightness, contrast, saturation: b draws a factor from max(0, 1 − b) to 1 + b, ``(least, most)`` from that.
+        hue: h turns by −h to h of the circle; ``(least, most)`` likewise, −0.5 to 0.5.
         jitter: chance that these four happen.
         grayscale: chance that an image becomes grey, after them.
-        augment: ``"trivial"`` or ``"rand"``; or a dict of the ``"name"`` and options: ``{"name": "rand", "ops": 2,
-            "magnitude": 9, "bins": 31, "fill": 0}``. ``bins``: strengths there are, 2 to 65536; ``"trivial"`` draws one.
-            ``magnitude``: the one of ``"rand"``, below ``bins``. ``ops``: operations in a row, 0 to 100. ``fill``:
-            level of pixels from outside the image, 0 to 255, or one a channel. Needs images of 1 or 3 channels.
-        retouch: what changes colours and augments: ``"auto"``, the CUDA device if it makes the images, otherwise loader
-            threads; ``"threads"``, always these. The bytes are the same.
-        mixup: alpha of mixup, 0 to 1000; 0: none. ``uint8`` images are rounded to levels.
-        cutmix: alpha of CutMix, likewise.
+        augment: ``"trivial"``, ``"rand"``, or a dict: ``{"name": "rand", "ops": 2, "magnitude": 9, "bins": 31, "fill":
+            0}``. ``bins``: number of strengths, 2 to 65536; ``magnitude``: the one of ``"rand"``, below ``bins``;
+            ``ops``: operations in a row, 0 to 100; ``fill``: level outside the image, 0 to 255, or one a channel.
+        retouch: who changes colours and augments: ``"auto"``: the CUDA device if it makes the images, else loader
+            threads; ``"threads"``: always these.
+        mixup, cutmix: alpha of mixup and of CutMix, 0 to 1000. 0: off.
         mix_chance: chance that a batch is mixed.
-        switch: chance that it is CutMix where both are asked for.
-        erase: chance that a rectangle of the finished image becomes 0, which after normalising is the mean; 0 to 1.
+        switch: chance of CutMix where both are asked for.
+        erase: chance that a rectangle becomes 0 after normalising.
+
+    Colours and ``augment`` need 1 or 3 channels. Chances are 0 to 1.
 
     Raises:
-        SettingsError: a value is invalid. When the loader is made: it does not fit the dataset's images.
+        SettingsError: a value makes no sense; when the loader is made: it does not fit the dataset's images.
     """
 
     __slots__ = ("_augment", "_crop", "_jitter", "_layout", "_retouch", "_settings")

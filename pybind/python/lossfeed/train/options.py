@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -10,9 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from .. import _keywords
-from .._errors import SettingsError
-from .._native import cache_policies, default_policy, sampler_options
+from .._native import cache_policies, default_policy, sampler_options, sampler_problem
 
 _OPTIONS = dict(sampler_options())
 # Name a user types → the policy that goes with it when none is named. ``shade`` is the ``pads`` sampler.
@@ -82,7 +81,7 @@ class Options:
     batch_size: int | None = None
     cache_fraction: float | None = 0.2
     cache_bytes: int | None = None
-    seeds: int = 3
+    seeds: int = 1
     seed: int = 0
     latency_s: float | None = None
     bandwidth_bytes_per_s: int | None = None
@@ -99,7 +98,7 @@ class Options:
     json: bool = False
     quiet: bool = False
     threads: int | None = None
-    record: Path | None = None
+    journal: Path | None = None
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any]) -> Options:
@@ -128,7 +127,7 @@ class Options:
             batch_size=_at_least(2, "--batch-size", take("batch_size", None)),
             cache_fraction=fraction,
             cache_bytes=size,
-            seeds=_at_least(1, "--seeds", take("seeds", 3)),
+            seeds=_at_least(1, "--seeds", take("seeds", 1)),
             seed=_at_least(0, "--seed", take("seed", 0)),
             latency_s=_optional(parse_duration, "--latency", take("latency", None)),
             bandwidth_bytes_per_s=_optional(parse_bandwidth, "--bandwidth", take("bandwidth", None)),
@@ -145,7 +144,7 @@ class Options:
             json=bool(take("json", False)),
             quiet=bool(take("quiet", False)),
             threads=_at_least(1, "--threads", take("threads", None)),
-            record=None if (folder := take("record", None)) is None else Path(folder).expanduser(),
+            journal=None if (folder := take("journal", None)) is None else Path(folder).expanduser(),
         )
         if left:
             known = sorted(
@@ -272,17 +271,28 @@ _BOOLS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no"
 
 def _option(label: str, sampler: str, key: str, value: str) -> Any:
     """An option of a sampler, from its text: of what the text can mean, the first that the engine takes."""
-    meanings: list[Any] = [parse_bytes(f"--compare {label}: {key}", value)] if key == "bytes" else []
-    for read in (int, float, lambda text: _BOOLS[text.lower()]):
+    name = f"--compare {label}: {key}"
+    meanings: list[Any] = [parse_bytes(name, value)] if key == "bytes" else []
+    for read in (int, _number_of, lambda text: _BOOLS[text.lower()]):
         try:
             meanings.append(read(value))
         except (KeyError, ValueError):
             pass
-    refusal = ""
+    refusals = []
     for meaning in (*meanings, value):
-        try:
-            _keywords.sampler({"name": sampler, key: meaning}, None)
+        problem = sampler_problem(json.dumps({"name": sampler, key: meaning}))
+        if problem is None:
             return meaning
-        except SettingsError as error:
-            refusal = refusal or str(error)
-    raise OptionError(f"--compare {label}: {refusal}")
+        refusals.append(problem[1].rpartition("expected ")[2])
+    raise OptionError(f"{name}: {value!r} is not {_KINDS.get(refusals[0], refusals[0])}")
+
+
+def _number_of(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+#: What the engine's names of types mean to whoever types an option.
+_KINDS = {"u32": "a whole number", "u64": "a whole number", "f32": "a finite number", "f64": "a finite number", "a boolean": "1 or 0"}
