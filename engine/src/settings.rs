@@ -429,7 +429,8 @@ impl Settings {
         }
         if self.journal.is_some() {
             return Err(Error::settings(
-                "journal= records what one rank learned, and with ranks=\"exchange\" its cache goes by what all ranks learned: remove one",
+                "journal= records one rank's scores, but with ranks=\"exchange\" its cache depends on all ranks' \
+                 scores: remove one",
             ));
         }
         Ok(())

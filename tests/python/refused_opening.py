@@ -102,7 +102,7 @@ CASES = [
     ('lf.open(folder, latency=None)', "SettingsError", "latency=None must be a number of seconds, 0 to 1e+09"),
     ('lf.open(file, dtype=">u2")', "SettingsError", "dtype=>u2 has the byte order of another machine (>u2): write it again,"),
     ('lf.open(file, dtype="nope")', "SettingsError", "dtype='nope' is no NumPy dtype:"),
-    ('lf.open(file, dtype="u1", header=10**9)', "SourceError", "which is no record of 1 bytes behind a header of 1000000000"),
+    ('lf.open(file, dtype="u1", header=10**9)', "SourceError", "which is not a record of 1 bytes behind a header of 1000000000"),
     ('lf.open(file, dtype="u1", header="4")', "SettingsError", "header='4' must be an int"),
     ('lf.open(file, dtype=("u2", 3), stride=3)', "SettingsError", "stride=3 is in bytes, which is no whole number of values of 2 bytes:"),
     ('lf.open(file, dtype="u1", stride=0)', "SettingsError", "stride=0 must be at least 1"),

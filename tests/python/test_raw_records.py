@@ -90,7 +90,7 @@ def test_what_is_no_file_of_such_records_is_refused_with_numbers(tmp_path):
         ("ok.bin", {"header": 200}, "ok.bin has 147 bytes, which is not a record of 49 bytes behind a header of 200"),
         ("none.bin", {}, "none.bin: no such file"),
         ("*.none", {}, "no such file"),
-        ("ok.bin", {"dtype": ">u2"}, "byte order of another machine"),
+        ("ok.bin", {"dtype": ">u2"}, "a foreign byte order"),
         ("ok.bin", {"dtype": [("a", "O")]}, "dtype object, which cannot travel"),
         ("ok.bin", {"dtype": [("a", "c32")]}, "dtype complex256, which cannot travel"),
         ("ok.bin", {"dtype": over}, r"field 'b' of dtype= begins at byte 2, within field 'a', which ends at 4"),

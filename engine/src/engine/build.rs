@@ -14,7 +14,6 @@ use crate::device::{self, Cuda, Device, Opened};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::journal::{Meta, WhenBehind, Writer};
-use crate::tune::lead::Lead;
 use crate::ledger::Ledger;
 use crate::loader::checkpoint::WeightUse;
 use crate::loader::{BadSamples, Deliveries, Feed, Images, ReadAhead, RecordSizes};
@@ -26,6 +25,7 @@ use crate::settings::{CacheForm, CopyPath, ImageSteps, OnError, Settings};
 use crate::source::{Decisions, Source};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
+use crate::tune::lead::Lead;
 use crate::types::SampleId;
 use lossfeed_sync::Mutex;
 use std::path::Path;
@@ -294,7 +294,8 @@ impl Checked {
                 awaits_weights: self.left.awaits_weights,
             });
         }
-        let journal = settings.journal.as_ref().map(|path| journal(path, settings, policy_name, samples)).transpose()?;
+        let journal =
+            settings.journal.as_ref().map(|path| journal(path, settings, policy_name, samples)).transpose()?;
         let cache = Cache::new(control, arena, Arc::clone(counters));
         let cache = if let Some(writer) = journal { cache.recorded(writer) } else { cache };
         Ok(if source.in_memory() { cache.over_memory() } else { cache })

@@ -67,6 +67,6 @@ def parse_cache(value: int | float | str | None, dataset_bytes: Callable[[], int
 def _share(value: float | str, share: float, dataset_bytes: Callable[[], int], name: str) -> int:
     if not 0.0 <= share <= 1.0:
         raise SettingsError(
-            f"{name}={value!r} is no share of the dataset: it must lie between 0 and 1 (0% and 100%), or {_HELP}"
+            f"{name}={value!r} is not a share of the dataset: it must be 0 to 1 (0% and 100%), or {_HELP}"
         )
     return int(share * dataset_bytes())

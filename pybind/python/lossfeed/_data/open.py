@@ -91,9 +91,9 @@ def open(
         stride: bytes from record to record; None: a record's size.
 
     Raises:
-        SourceError: nothing is there, or it cannot be read. OutageError: the store does not serve.
-        SampleError: the first sample cannot be decoded, or a dataset's item cannot travel.
-        SettingsError: an option makes no sense, or not for this kind of data.
+        SourceError: it does not exist, or cannot be read. OutageError: the store does not answer.
+        SampleError: the first sample cannot be decoded, or an item has an unsupported type.
+        SettingsError: an option is invalid, or does not fit this kind of data.
     """
     asked = OpenOptions(
         mode=mode,
@@ -184,7 +184,7 @@ def _of_path(location: str, mode: str, resized: Resize | None, asked: OpenOption
     source = _native.open_source(location, **asked.of_path(location, mode, resized))
     if len(_SPLITS.intersection(source.classes)) > 1:
         warnings.warn(
-            f"the classes of {location!r} are {', '.join(source.classes)}, which are splits by their names: open one of them, "
+            f"the classes of {location!r} are {', '.join(source.classes)}, which look like splits: open one of them, "
             f"lf.open({os.path.join(location, source.classes[0])!r})",
             UserWarning,
             stacklevel=5,  # whoever opens it

@@ -98,7 +98,8 @@ def _of_file(path: str, size: int, fields: Any, header: int, stride: int | None,
     held = total - header
     if held < size:
         raise SourceError(
-            f"{path} has {total} bytes, which is no record of {size} bytes behind a header of {header}: it is empty or cut short, "
+            f"{path} has {total} bytes, which is not a record of {size} bytes behind a header of {header}: it is "
+            f"empty or cut short, "
             "or dtype= and header= are not its own"
         )
     if stride is None and held % size:

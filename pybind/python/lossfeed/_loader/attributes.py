@@ -105,7 +105,7 @@ class TorchAttributes:
 
     @property
     def timeout(self) -> float:
-        """Seconds to wait for a batch; 0 waits for ever."""
+        """Seconds to wait for a batch; 0 waits without limit."""
         return self._asked.reading.timeout
 
     @property
@@ -122,7 +122,7 @@ class TorchAttributes:
 
     @property
     def persistent_workers(self) -> bool:
-        """As given: caches and scores live as long as the loader either way."""
+        """The given value: caches and scores always live as long as the loader."""
         return self._asked.reading.persistent_workers
 
     @property

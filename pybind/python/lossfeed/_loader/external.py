@@ -82,7 +82,7 @@ class Scores(MadeAgain):
         try:
             ids = numpy.arange(count)
         except MemoryError:
-            raise MemoryLimitError(f"samples={count}: ids, scores and orders of so many do not fit into memory") from None
+            raise MemoryLimitError(f"samples={count}: their ids, scores and orders do not fit into memory") from None
         self._loader = Loader((ids, ids), num_workers=0, **self._given)
         # Its batches are ids, and the loader that reads them is the trainer's.
         self._loader._account.uses.wrapped = True

@@ -232,7 +232,7 @@ def journal(given: Any, rank: int, ranks: int) -> str | None:
     try:
         path = os.path.abspath(os.fsdecode(given))
     except (TypeError, ValueError) as cause:
-        raise SettingsError(f"journal={given!r} is no path: give the file that the run's journal is written to") from cause
+        raise SettingsError(f"journal={given!r} is not a path: give the file for the run's journal") from cause
     if ranks > 1 and "{rank}" not in path:
         raise SettingsError(
             f"journal={given!r} is one file for {ranks} ranks: put {{rank}} into its name, each writes its own"

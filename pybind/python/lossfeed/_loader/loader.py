@@ -58,7 +58,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
         pad: joins arrays of different length: a fill value, ``"nested"``, ``"packed"``, a :class:`Packed`, or a dict of
             these by path.
         generator: what the seed is drawn from, on one rank.
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are, ready on the current stream.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: the device of batches, ready on the current stream.
         transform: an :class:`ImageTransform`, torchvision's, or a function of a batch's data; after the cache.
         seed: reproduces every order; the same on every rank. None: 0 with several ranks, else from torch's generator.
         rank, world_size: None: torch.distributed's, else the environment's ``RANK`` and ``WORLD_SIZE``.
@@ -244,9 +244,9 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
             self._given.set_epoch(epoch)
 
     def resize_cache(self, cache: int | float | str) -> int:
-        """Sets what the cache may hold, at most the ``cache=`` it was made with. Batches go on meanwhile; the policy
-        chooses who leaves. Returns the bytes of memory that went back to the system: 0 where a GPU has page-locked
-        them. Not with ``journal=``: a replay could not repeat it."""
+        """Changes the cache's limit, up to the ``cache=`` it was made with, while batches go on; the policy chooses
+        what to evict. Returns the bytes of memory freed: 0 if a GPU has page-locked them. Not with ``journal=``: a
+        replay could not repeat it."""
         form = self._settings["cache_form"]
         return self._account.engine().resize_cache(parse_cache(cache, lambda: self._data.cache_bytes(form)))
 

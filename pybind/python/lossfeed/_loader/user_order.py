@@ -160,7 +160,7 @@ def find(asked: Options, samples: int, ranks: int) -> UserOrder | None:
     if asked.weights is not None:
         for name, value in (("sampler", sampler), ("batch_sampler", asked.batch_sampler)):
             if value is not None:
-                raise SettingsError(f"{name}= and weights= exclude each other: both say who comes; leave one out")
+                raise SettingsError(f"{name}= and weights= exclude each other, since both choose the samples: remove one")
         if asked.shuffle is False:
             raise SettingsError("shuffle=False and weights= exclude each other: weights draw at random")
         return Weighted(asked.weights, whole("batch_size", asked.batch_size, 1), asked.drop_last, samples, ranks)

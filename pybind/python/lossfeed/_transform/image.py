@@ -90,7 +90,7 @@ class ImageTransform(Spelled):
         augment: ``"trivial"``, ``"rand"``, or a dict: ``{"name": "rand", "ops": 2, "magnitude": 9, "bins": 31, "fill":
             0}``. ``bins``: number of strengths, 2 to 65536; ``magnitude``: the one of ``"rand"``, below ``bins``;
             ``ops``: operations in a row, 0 to 100; ``fill``: level outside the image, 0 to 255, or one a channel.
-        retouch: who changes colours and augments: ``"auto"``: the CUDA device if it makes the images, else loader
+        retouch: what changes colours and augments: ``"auto"``: the CUDA device if it makes the images, else loader
             threads; ``"threads"``: always these.
         mixup, cutmix: alpha of mixup and of CutMix, 0 to 1000. 0: off.
         mix_chance: chance that a batch is mixed.
