@@ -290,7 +290,8 @@ impl Engine {
         let cache = &self.feed.cache;
         if cache.is_recorded() && (!cache.is_new() || self.settings.sampler.buffer().is_some()) {
             return Err(Error::usage(
-                "a journal tells of one run from its first batch on: make a new loader with journal= for the resumed run (with the samplers echo and replay, whose state holds the cache too, without journal=)",
+                "a journal must record a run from its first batch: make a new loader with journal= for the resumed run \
+                 (without it for sampler \"echo\" and \"replay\", whose state includes the cache)",
             ));
         }
         let mut states: Vec<Checkpoint> =
