@@ -337,7 +337,7 @@ impl Settings {
             return Err(Error::settings("the dataset is empty: there is nothing to load"));
         }
         if samples > MAX_SAMPLES {
-            return Err(Error::settings(format!("{samples} samples are more than ids can name ({MAX_SAMPLES})")));
+            return Err(Error::settings(format!("{samples} samples exceed the limit of {MAX_SAMPLES}")));
         }
         // What drop_last leaves of too large a batch size is told by the cut itself.
         let ranks = self.world_size as usize;
@@ -351,14 +351,11 @@ impl Settings {
         }
         self.batches(samples)?;
         if self.open_seed && self.world_size > 1 {
-            return Err(Error::settings(format!(
-                "the seed was left open for {} ranks, which must all draw by one: give a seed",
-                self.world_size
-            )));
+            return Err(Error::settings(format!("{} ranks need one common seed: give seed=", self.world_size)));
         }
         if self.exchange && self.sampler.given().is_some() {
             return Err(Error::settings(
-                "ranks that exchange scores draw one order together, and a sampler of your own brings each rank its own: leave one of them out",
+                "ranks=\"exchange\" needs one order for all ranks, but sampler= gives each rank its own: remove one",
             ));
         }
         self.check_counts()?;
@@ -371,14 +368,12 @@ impl Settings {
             let name = self.sampler.name();
             if self.policy_name() != "fifo" {
                 return Err(Error::settings(format!(
-                    "sampler {name} trains on the cache as a buffer from which the oldest leave first: leave policy {} out",
+                    "sampler={name:?} manages the cache itself (first in, first out): remove policy={:?}",
                     self.policy_name()
                 )));
             }
             if self.cache_bytes == 0 {
-                return Err(Error::settings(format!(
-                    "sampler {name} trains on the cache as a buffer: give it a cache"
-                )));
+                return Err(Error::settings(format!("sampler={name:?} trains from the cache: give cache=")));
             }
         }
         self.sampler.build().map(drop)
@@ -387,9 +382,7 @@ impl Settings {
     /// Threads, batches in preparation, batch slots and the weight of old scores.
     fn check_counts(&self) -> Result<()> {
         if let Some(workers) = self.workers.filter(|&w| w > MAX_WORKERS) {
-            return Err(Error::settings(format!(
-                "num_workers {workers} is above {MAX_WORKERS}: threads, not samples, are meant"
-            )));
+            return Err(Error::settings(format!("num_workers={workers} exceeds {MAX_WORKERS} threads: lower it")));
         }
         if self.prefetch_factor == 0 || self.prefetch_factor > 1024 {
             return Err(Error::settings(format!("prefetch_factor {} must be 1 to 1024", self.prefetch_factor)));
@@ -416,25 +409,28 @@ impl Settings {
     fn check_exchange(&self) -> Result<()> {
         if self.sampler.looks_at_residents() {
             return Err(Error::settings(format!(
-                "sampler {} looks at the cache, and every rank has a cache of its own: ranks that exchange scores draw one order together, so use one of {}, or leave the ranks their own shares",
+                "sampler={:?} depends on each rank's own cache, but ranks=\"exchange\" needs one order for all \
+                 ranks: use one of {}, or remove ranks=",
                 self.sampler.name(),
                 sampler::blind().join(", ")
             )));
         }
         if matches!(self.sampler, SamplerSettings::Uniform(Uniform { fixed_shares: true, .. })) {
             return Err(Error::settings(
-                "ranks that exchange scores draw one order together, and with fixed_shares each draws its own: leave one of them out",
+                "ranks=\"exchange\" needs one order for all ranks, but fixed_shares gives each its own: remove one",
             ));
         }
         if policy::find(self.policy_name())?.needs.contains(Needs::NEXT_EPOCH) {
             return Err(Error::settings(format!(
-                "policy {} goes by the order of the next epoch, and ranks that exchange scores draw one together when it begins: leave policy out",
+                "policy={:?} needs the next epoch's order, which ranks=\"exchange\" draws only when it begins: \
+                 remove policy=",
                 self.policy_name()
             )));
         }
         if self.journal.is_some() {
             return Err(Error::settings(
-                "journal= records what one rank learned, and with ranks=\"exchange\" its cache goes by what all ranks learned: remove one",
+                "journal= records one rank's scores, but with ranks=\"exchange\" its cache depends on all ranks' \
+                 scores: remove one",
             ));
         }
         Ok(())

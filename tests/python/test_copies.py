@@ -107,7 +107,7 @@ def test_what_cannot_be_had_again_says_why(way, numbers, tmp_path):
     with pytest.raises(lf.UsageError, match=r"in the middle of an epoch.*save state_dict\(\) and load it"):
         way(loader)
     for one in (batches, iter(lf.stage([1]))):
-        with pytest.raises(lf.UsageError, match="an epoch under way, with threads and memory of this process"):
+        with pytest.raises(lf.UsageError, match="Pickle the loader, which is made again in the other process"):
             way(one)
     list(batches)
     assert len(way(loader)) == 8, "between epochs"

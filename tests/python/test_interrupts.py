@@ -187,7 +187,7 @@ def test_a_read_that_hangs_holds_up_no_exit_and_keeps_the_exit_code(how, held):
         """
     )
     out, err = ended(running, 7)
-    assert "ThreadWarning: reads that do not end: " in err and "Stuck is in item " in err, err
+    assert "ThreadWarning: reads that hang: " in err and "Stuck is in item " in err, err
     assert "in __getitem__" in err or how == "a lock", err
     if held == "closed":
         # One thread reads; the other waited for its turn and has gone.

@@ -56,7 +56,7 @@ def test_shuffle_is_honoured(numbers):
 def test_dataset_is_torchs_name_for_data(numbers):
     assert len(lf.Loader(dataset=numbers, batch_size=8)) == 8
     for keywords in ({}, {"data": numbers, "dataset": numbers}):
-        with pytest.raises(lf.SettingsError, match="give the dataset once"):
+        with pytest.raises(lf.SettingsError, match="the dataset is given twice"):
             lf.Loader(**keywords)
 
 
@@ -272,7 +272,7 @@ def test_pin_memory_timeout_persistent_workers_and_in_order(numbers):
 
 
 def test_pin_memory_device_may_say_what_device_says(numbers):
-    with pytest.warns(UserWarning, match="pin_memory_device='cpu' is deprecated: device='cpu' says it") as told:
+    with pytest.warns(UserWarning, match="pin_memory_device='cpu' is deprecated: use device='cpu'") as told:
         assert lf.Loader(numbers, 8, pin_memory_device="cpu").pin_memory_device == "cpu"
     assert told[0].filename == __file__
     with pytest.raises(lf.SettingsError, match="pin_memory_device='cuda:1' is refused.*use device="):
@@ -432,7 +432,7 @@ def test_scores_for_another_loaders_batch_and_for_no_batch_are_refused(batch_of,
     with pytest.raises(lf.UsageError, match="another loader"):
         other.score(torch.randn(8, 4), batch)
     for wrong in (None, (batch.data, batch.target), 3):
-        with pytest.raises(lf.UsageError, match="no batch of this loader"):
+        with pytest.raises(lf.UsageError, match="batch that the loop delivered"):
             loader.score(torch.randn(8, 4), wrong)
 
 

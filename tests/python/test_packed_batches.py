@@ -276,7 +276,7 @@ def test_batches_that_are_kept_moved_pickled_and_resumed_stay_whole():
     batches = list(made)
     again = pickle.loads(pickle.dumps(batches[1]))
     assert torch.equal(again.documents.samples, batches[1].documents.samples) and again.documents.max_seqlen == LENGTH
-    with pytest.raises(lf.SettingsError, match="packed batches differ"):
+    with pytest.raises(lf.SettingsError, match="packed batches have different layouts, and a CUDA graph needs equal ones"):
         batches[0].copy_(batches[1])
     made.set_epoch(0)
     next(iter(made))
@@ -299,8 +299,8 @@ def test_what_cannot_be_packed_is_refused_with_the_remedy():
         (lambda: loader(Packed(4, fill={"x": 1})), r"\['x'\] are none of those packed"),
         (lambda: loader(Packed(4, fill=0.5)), "would become 0"),
         (lambda: loader({"input_ids": "packed", "labels": Packed(4)}), "packed by one rule"),
-        (lambda: loader({"input_ids": Packed(separator=-100)}), "no target that is packed"),
-        (lambda: loader("packed", collate_fn=list), "a collate_fn puts its own together"),
+        (lambda: loader({"input_ids": Packed(separator=-100)}), "these samples have no packed target"),
+        (lambda: loader("packed", collate_fn=list), "pad= does not work with collate_fn="),
         (lambda: list(loader(Packed(LENGTH))), r"tokens, and lf.Packed\(length=12\) makes rows of 12: .*long='split'"),
     ]:
         with pytest.raises(lf.Error, match=says):
@@ -315,7 +315,7 @@ def test_what_cannot_be_packed_is_refused_with_the_remedy():
     made = loader("packed")
     with pytest.raises(lf.SettingsError, match="for a packed batch of 1 rows of"):
         made.cross_entropy(torch.zeros(1, V, 3), one)
-    with pytest.raises(lf.SettingsError, match="class probabilities are no targets of a packed batch"):
+    with pytest.raises(lf.SettingsError, match="class probabilities cannot be targets of a packed batch"):
         shape = one.documents.samples.shape
         made.cross_entropy(torch.zeros(1, V, shape[1]), one, target=torch.zeros(shape))
 

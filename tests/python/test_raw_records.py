@@ -86,11 +86,11 @@ def test_what_is_no_file_of_such_records_is_refused_with_numbers(tmp_path):
     over = np.dtype({"names": ["a", "b"], "formats": ["u4", "u4"], "offsets": [0, 2]})
     for name, options, says in [
         ("cut.bin", {}, r"cut.bin has 100 bytes behind its header of 0, which is 2 records of 49 bytes and 2 bytes more.*stride=49"),
-        ("empty.bin", {}, "empty.bin has 0 bytes, which is no record of 49 bytes behind a header of 0"),
-        ("ok.bin", {"header": 200}, "ok.bin has 147 bytes, which is no record of 49 bytes behind a header of 200"),
+        ("empty.bin", {}, "empty.bin has 0 bytes, which is not a record of 49 bytes behind a header of 0"),
+        ("ok.bin", {"header": 200}, "ok.bin has 147 bytes, which is not a record of 49 bytes behind a header of 200"),
         ("none.bin", {}, "none.bin: no such file"),
         ("*.none", {}, "no such file"),
-        ("ok.bin", {"dtype": ">u2"}, "byte order of another machine"),
+        ("ok.bin", {"dtype": ">u2"}, "a foreign byte order"),
         ("ok.bin", {"dtype": [("a", "O")]}, "dtype object, which cannot travel"),
         ("ok.bin", {"dtype": [("a", "c32")]}, "dtype complex256, which cannot travel"),
         ("ok.bin", {"dtype": over}, r"field 'b' of dtype= begins at byte 2, within field 'a', which ends at 4"),

@@ -14,8 +14,8 @@ import lossfeed as lf
     [
         (lambda: torch.eye(8).to_sparse(), "torch.sparse_coo tensor: make it dense, with to_dense"),
         (lambda: torch.eye(8).to_sparse_csr(), "torch.sparse_csr tensor"),
-        (lambda: torch.quantize_per_tensor(torch.eye(8), 0.1, 0, torch.quint8), "quantised tensor: give its numbers"),
-        (lambda: np.ma.masked_array(np.eye(8), mask=np.eye(8) > 0), "masked array, whose mask a batch cannot carry"),
+        (lambda: torch.quantize_per_tensor(torch.eye(8), 0.1, 0, torch.quint8), "convert it with dequantize"),
+        (lambda: np.ma.masked_array(np.eye(8), mask=np.eye(8) > 0), "is a masked array, and batches have no masks"),
     ],
     ids=["coo", "csr", "quantised", "masked"],
 )

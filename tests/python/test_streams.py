@@ -196,7 +196,7 @@ def test_every_keyword_that_cannot_apply_is_refused_by_its_name():
         ({"timeout": 3}, "timeout=3 with num_workers=0"),
         ({"pin_memory_device": "cuda"}, "pin_memory_device='cuda'"),
         ({"seed": 1, "generator": torch.Generator()}, "leave one out"),
-        ({"dataset": Shared()}, "give the dataset once"),
+        ({"dataset": Shared()}, "the dataset is given twice"),
     ):
         with pytest.raises(lf.SettingsError, match=said):
             lf.Loader(Shared(), **{"batch_size": 4, **wrong})
@@ -235,7 +235,7 @@ def test_a_state_is_the_streams_own():
         with pytest.warns(lf.ResumeWarning, match=f"the stream begins anew: {why}") as told:
             loader.load_state_dict(state)
         assert told[0].filename == __file__
-    with pytest.raises(lf.SettingsError, match="the state is of no stream"):
+    with pytest.raises(lf.SettingsError, match="the state is not of a stream"):
         lf.Loader(Counted(), 4).load_state_dict(lf.Loader([1, 2, 3], 1).state_dict())
     lf.Loader(Shared(), 4).set_epoch(3)
 

@@ -311,7 +311,7 @@ fn what_is_no_journal_is_refused_with_the_line() {
         ("# {\"lossfeed-journal\":0}\nx\n", "version 0, this program reads versions 1 to 3"),
         (&HEAD.replace("\"smoothing\":0", "\"smoothing\":1"), "smoothing is 1"),
         (&HEAD.replace("drawn,", ""), "line 2: the columns must be event,"),
-        (&HEAD.replace("\"samples\":9", "\"samples\":268435457"), "268435457 samples: 268435456 are the most"),
+        (&HEAD.replace("\"samples\":9", "\"samples\":268435457"), "268435457 samples; replays take at most 268435456"),
     ] {
         let found = read(text.as_bytes()).unwrap_err();
         assert!(found.contains(said), "{text:?} gave {found}");

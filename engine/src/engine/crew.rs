@@ -6,11 +6,11 @@
 //! Lock: taken once a batch for a few instructions, and while threads are started.
 
 use super::Engine;
-use crate::tune::crew::{Crew, Seen};
 use crate::error::Result;
 use crate::loader::Iteration;
 use crate::settings::Settings;
 use crate::stats::Counters;
+use crate::tune::crew::{Crew, Seen};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -4,9 +4,9 @@
 //! Lock: taken once a batch for a few instructions; the window is locked under it.
 
 use super::Engine;
-use crate::tune::lead::{Lead, Seen};
 use crate::loader::ReadAhead;
 use crate::stats::Counters;
+use crate::tune::lead::{Lead, Seen};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A lead that is found, and what had been counted when it was looked at last.

@@ -164,7 +164,7 @@ mod tests {
         assert!(Directory::create(&at("dangling")).is_err());
         assert!(!at("nowhere").exists(), "the link was not followed");
         std::fs::write(at("file"), "").unwrap();
-        assert!(Directory::create(&at("file")).unwrap_err().contains("no directory"));
+        assert!(Directory::create(&at("file")).unwrap_err().contains("not a directory"));
         std::fs::set_permissions(at("made"), PermissionsExt::from_mode(0o770)).unwrap();
         assert!(Directory::open(&at("made")).unwrap_err().contains("0770"));
         assert!(Directory::open(&at("missing")).unwrap().is_none());

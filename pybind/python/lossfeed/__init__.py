@@ -1,4 +1,4 @@
-"""lossfeed feeds a training run by its own losses.
+"""lossfeed: a data loader that the training's own losses steer.
 
 The GPU already computes every sample's loss. lossfeed reads the logits once, turns them into per-sample scores, and
 lets the scores decide which samples stay in host memory, which come next, and with what weight::
@@ -28,6 +28,7 @@ torch and NumPy are imported when they are used; neither is required to import t
 """
 
 from ._base.errors import (
+    CounterError,
     DeviceError,
     Error,
     InternalError,
@@ -60,6 +61,7 @@ from ._transform.image import ImageTransform
 __all__ = [
     "Batch",
     "Cache",
+    "CounterError",
     "Data",
     "DeviceError",
     "Error",

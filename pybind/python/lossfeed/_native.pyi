@@ -3,7 +3,6 @@
 from os import PathLike
 from typing import Any, Callable, Iterator, Literal, Sequence
 from typing_extensions import Buffer as _Buffer
-
 __version__: str
 _Spec = tuple[str, list[int]]
 _AnySpec = tuple[str, tuple[int, ...]] | _Spec

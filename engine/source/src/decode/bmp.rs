@@ -93,7 +93,7 @@ impl<'a> Bmp<'a> {
         if let Colors::Masks(masks) = colors
             && masks.iter().any(|&mask| !(u64::from(mask >> mask.trailing_zeros().min(31)) + 1).is_power_of_two())
         {
-            return Err(broken(FORMAT.name, encoded).because("the bits of a colour do not lie together"));
+            return Err(broken(FORMAT.name, encoded).because("the bits of a colour are not contiguous"));
         }
         // Some programs leave it 0, or name the table of colours.
         let start = match start {
@@ -137,7 +137,7 @@ impl Image for Bmp<'_> {
         let rows = self.encoded.get(self.start..).and_then(|rest| rest.get(..bytes));
         let rows = rows.ok_or_else(|| {
             broken(FORMAT.name, self.encoded)
-                .because(format!("its rows take {bytes} bytes from byte {} on", self.start))
+                .because(format!("its rows need {bytes} bytes from byte {} on", self.start))
         })?;
         for (at, out) in out.chunks_exact_mut(width * channels).enumerate() {
             let stored = if self.top_first { at } else { height - 1 - at };

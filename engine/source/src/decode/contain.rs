@@ -26,7 +26,8 @@ pub(super) fn contained<T>(
     catch_unwind(AssertUnwindSafe(|| decode(scratch))).unwrap_or_else(|panic| {
         scratch.renew();
         Err(Error::sample(format!(
-            "the {format} of {bytes} bytes makes its decoder fail ({}): copy it again, save it anew with another program, or remove it",
+            "the {format} of {bytes} bytes makes its decoder fail ({}): copy it again, save it with another program, \
+             or remove it",
             message(&*panic)
         )))
     })

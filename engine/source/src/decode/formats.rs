@@ -17,7 +17,8 @@ impl Format {
             let names: Vec<&str> = FORMATS.iter().map(|format| format.name).collect();
             let start: Vec<String> = encoded.iter().take(8).map(|b| format!("{b:02x}")).collect();
             Error::sample(format!(
-                "these {} bytes are no image of a format that is read, which are {} (they begin with {}): convert the file or remove it",
+                "these {} bytes are not an image in a supported format ({}; they begin with {}): convert the file or \
+                 remove it",
                 encoded.len(),
                 listed(&names, "and"),
                 if start.is_empty() { "nothing".to_owned() } else { start.join(" ") }

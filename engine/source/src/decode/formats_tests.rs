@@ -188,7 +188,7 @@ fn kinds_that_are_not_read_are_refused_with_their_reason() {
     for (encoded, words) in [
         (run_lengths, ["BMP of", "8 bits a pixel, compression 1"]),
         (float, ["TIFF of", "sample format 3"]),
-        (b"P3 1 1 255 1 2 3".to_vec(), ["PNM of", "written in text"]),
+        (b"P3 1 1 255 1 2 3".to_vec(), ["PNM of", "its pixels are stored as text"]),
     ] {
         refusal(decoder(&encoded, ImageMode::Auto, None), ErrorKind::Sample, &words);
         refusal(decoder(&encoded, ImageMode::Auto, None), ErrorKind::Sample, &["is not read: ", "convert it"]);
@@ -196,7 +196,7 @@ fn kinds_that_are_not_read_are_refused_with_their_reason() {
     refusal(decoder(b"P5 1 1 0 \0", ImageMode::Auto, None), ErrorKind::Sample, &["largest value is 0"]);
     let mut masks = golden("565.bmp");
     masks[54] = 0x05;
-    refusal(decoder(&masks, ImageMode::Auto, None), ErrorKind::Sample, &["bits of a colour do not lie together"]);
+    refusal(decoder(&masks, ImageMode::Auto, None), ErrorKind::Sample, &["the bits of a colour are not contiguous"]);
 }
 
 /// A little-endian TIFF of 4 × 2 grays of 8 bits, uncompressed in one strip but for what `tags` say.
@@ -231,7 +231,7 @@ fn tiffs_that_are_not_read_are_told_by_name() {
         (&[(259, 3)], "CCITT group 3"),
         (&[(259, 50_000)], "Zstandard"),
         (&[(259, 65_000)], "no name here (65000)"),
-        (&[(262, 3)], "numbers of a palette"),
+        (&[(262, 3)], "its pixels index a palette"),
         (&[(262, 6), (277, 3)], "YCbCr"),
         (&[(262, 8), (277, 3)], "Lab"),
         (&[(262, 2), (277, 2)], "2 samples and 3 colours"),
@@ -248,12 +248,12 @@ fn tiffs_that_are_not_read_are_told_by_name() {
         refusal(decoder(&file, ImageMode::Auto, None), ErrorKind::Sample, &[why, "is not read: "]);
     }
     let broken: [(&[(u16, u32)], &str); 6] = [
-        (&[(322, 1 << 20), (323, 1 << 20), (324, 8), (325, 64)], "become more than"),
+        (&[(322, 1 << 20), (323, 1 << 20), (324, 8), (325, 64)], "its strips or tiles decode to more than"),
         (&[(322, 0), (323, 16), (324, 8), (325, 64)], "tiles have no pixels"),
         (&[(278, 1)], "names too few strips or tiles"),
-        (&[(273, 1 << 30)], "lies beyond the file"),
-        (&[(259, 8), (279, 1 << 30)], "ends beyond the file"),
-        (&[(259, 5)], "too few bytes or makes no sense"),
+        (&[(273, 1 << 30)], "a strip or tile begins after the file"),
+        (&[(259, 8), (279, 1 << 30)], "a strip or tile ends after the file"),
+        (&[(259, 5)], "a strip or tile is too short or malformed"),
     ];
     for (tags, why) in broken {
         let file = tiff(&strip, tags);

@@ -28,7 +28,7 @@ impl<'a> Pnm<'a> {
     fn open(encoded: &'a [u8]) -> Result<Self> {
         let kind = encoded.get(1).copied().unwrap_or_default();
         if kind < b'4' {
-            return Err(not_read(FORMAT.name, encoded, "its pixels are written in text"));
+            return Err(not_read(FORMAT.name, encoded, "its pixels are stored as text"));
         }
         let mut rest = encoded.get(2..).unwrap_or_default();
         let mut next = || number(&mut rest).ok_or_else(|| broken(FORMAT.name, encoded));

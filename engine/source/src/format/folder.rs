@@ -55,7 +55,7 @@ impl Why {
     /// What is wrong with it, and the remedy.
     pub(crate) fn said(self) -> &'static str {
         match self {
-            Self::LeadsNowhere => "is a link that leads nowhere: mend or remove it",
+            Self::LeadsNowhere => "is a broken link: repair or remove it",
             Self::NotUtf8 => "has a name that is not UTF-8: rename it",
         }
     }

@@ -126,17 +126,17 @@ impl Access {
     fn refused(self) -> &'static str {
         match self {
             Access::Keys => {
-                "may not be read with these credentials: check them, their permissions, and the name (stores answer so too for \
-                 what is not there, to those who may not list it); what is public is read without credentials by \
+                "may not be read with these credentials: check them, their permissions, and the name (stores also \
+                 answer so for missing objects when listing is not allowed); read public data without credentials by \
                  store_options={\"skip_signature\": \"true\"}"
             }
             Access::NoneFound => {
-                "may not be read by everybody, and no credentials were found (store_options, environment, profile, this \
-                 machine's role): name some, or check the name (stores answer so too for what is not there)"
+                "is not public, and no credentials were found (store_options, environment, profile, this machine's \
+                 role): give some, or check the name (stores also answer so for missing objects)"
             }
             Access::Signed => {
-                "is not given: the signature in its URL has ended, or does not fit it; have the URL signed anew and open it. \
-                 It is the same dataset: its index, what lies on disk and a run's state stay good"
+                "was refused: the signature in its URL expired or does not match; sign the URL again and open it. \
+                 The dataset stays the same: index, disk tier and saved states remain valid"
             }
             Access::Nobody | Access::Web => "may not be read: check the credentials and their permissions",
         }

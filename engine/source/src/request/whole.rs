@@ -70,8 +70,8 @@ impl Wholes {
     pub(crate) fn learn(&self, in_parts: bool) {
         if self.in_parts.set(in_parts).is_ok() && !in_parts {
             tracing::warn!(
-                "the server gives no parts of its objects: each shard is read whole and kept in memory ({} bytes at most, \
-                 {WHOLE_BYTES} of store_options), which is slower to begin",
+                "the server does not support ranges: each shard is read whole and kept in memory (at most {} bytes, \
+                 {WHOLE_BYTES} of store_options), so opening takes longer",
                 self.most
             );
         }
@@ -96,7 +96,7 @@ impl Wholes {
             && kept.is_some()
             && self.doubted.lock().insert(key.clone())
         {
-            tracing::debug!(%key, "a sample of a shard that is kept is not sound: the shard is read once more");
+            tracing::debug!(%key, "a sample of a shard in memory is damaged: the shard is read again");
             *kept = None;
         }
     }

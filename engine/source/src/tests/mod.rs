@@ -368,7 +368,7 @@ fn a_shard_that_cannot_be_reached_is_refused_by_name() {
     std::os::unix::fs::symlink(dir.path().join("none"), &link).unwrap();
     let pattern = dir.path().join("*.tar");
     for path in [dir.path(), &pattern] {
-        refusal(open_path(path), ErrorKind::Source, &["1.tar in", "leads nowhere: mend or remove it"]);
+        refusal(open_path(path), ErrorKind::Source, &["1.tar in", "repair or remove it"]);
     }
     fs::remove_file(link).unwrap();
     fs::write(&odd, b"").unwrap();

@@ -44,8 +44,7 @@ impl Concat {
             }
             if !tail(&**part).eq(tail(&**first)) {
                 return Err(Error::settings(format!(
-                    "part {number} has the parts {} in its samples' tails and part 0 {}: their bytes would be read as another's; \
-                     open all with alike fields=",
+                    "part {number} has the fields {} and part 0 {}: open all parts with the same fields=",
                     said(&**part),
                     said(&**first)
                 )));

@@ -108,15 +108,16 @@ impl<T: Tier> Tiered<T> {
             (State::Open, why) => {
                 self.opened.fetch_add(1, Relaxed);
                 if why == Why::NoBetter {
-                    tracing::debug!(%why, "{tier} is left out, and tried again in {pause_s} s");
+                    tracing::debug!(%why, "{tier} is skipped for {pause_s} s");
                 } else {
                     tracing::warn!(
                         %why,
-                        "{tier} is left out, and tried again in {pause_s} s: samples are fetched meanwhile; look after its device"
+                        "{tier} is skipped for {pause_s} s and samples are fetched from the source meanwhile: check \
+                         its disk"
                     );
                 }
             }
-            (_, why) => tracing::info!(%why, "{tier} is asked again"),
+            (_, why) => tracing::info!(%why, "{tier} is used again"),
         }
         self.listeners.tell(change.into());
     }

@@ -10,6 +10,7 @@ __all__ = [
     "Error",
     "SettingsError",
     "KeywordError",
+    "CounterError",
     "SourceError",
     "OutageError",
     "SampleError",
@@ -33,7 +34,13 @@ class SettingsError(Error, ValueError):
 
 
 class KeywordError(SettingsError, TypeError):
-    """A keyword that is not taken: the message names the one that was meant, or whose it is."""
+    """An unknown keyword: the message names the one that was probably meant, or the call it belongs to."""
+
+
+class CounterError(SettingsError, KeyError):
+    """No counter has that name: the message names the one that was probably meant."""
+
+    __str__ = Exception.__str__  # KeyError's would quote the message
 
 
 class SourceError(Error, OSError):
@@ -41,12 +48,12 @@ class SourceError(Error, OSError):
 
 
 class OutageError(SourceError):
-    """A store did not serve for ``retry_timeout``: nothing is known to be wrong with the data, so ``on_error`` skips
-    nothing for it. Check the network and the store, then go on from the last checkpoint."""
+    """A store did not serve for ``retry_timeout``: the data is not known to be bad, so ``on_error`` does not skip
+    samples. Check the network and the store, then resume from the last checkpoint."""
 
 
 class SampleError(Error, ValueError):
-    """A sample is bad (corrupt, ragged, wrong label): mend the data, or choose ``on_error``."""
+    """A sample is bad (corrupt, ragged, wrong label): repair the data, or set ``on_error``."""
 
 
 class MemoryLimitError(Error, MemoryError):
@@ -70,13 +77,12 @@ class InternalError(Error, RuntimeError):
 
 
 class ThreadWarning(RuntimeWarning):
-    """A thread hangs in a source and was left behind."""
+    """A thread hangs in a source and was abandoned."""
 
 
 class TrainingWarning(UserWarning):
-    """The loader was asked for something that the training loop does not use: scores that never come, weights that
-    nobody reads."""
+    """The training loop does not use what the loader provides: it records no scores, or ignores weights."""
 
 
 class ResumeWarning(UserWarning):
-    """A run goes on without something that was saved: the message says what, and why."""
+    """Part of a saved state could not be restored: the message says what, and why."""

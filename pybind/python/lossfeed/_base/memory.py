@@ -70,14 +70,14 @@ def check_dense(name: str, value: Any) -> None:
         if value.layout is not torch.strided:
             raise SettingsError(f"{name} is a {value.layout} tensor: make it dense, with to_dense()")
         if value.is_meta:
-            raise SettingsError(f"{name} is on the device meta, where no numbers are: give a tensor that has some")
+            raise SettingsError(f"{name} is on the device meta and has no data: give a real tensor")
         if value.is_quantized:
-            raise SettingsError(f"{name} is a quantised tensor: give its numbers, with dequantize() or int_repr()")
+            raise SettingsError(f"{name} is a quantised tensor: convert it with dequantize() or int_repr()")
     masked = sys.modules.get("numpy.ma")
     if masked is not None and isinstance(value, masked.MaskedArray):
         raise SettingsError(
-            f"{name} is a masked array, whose mask a batch cannot carry: fill it, with filled(value), or leave the masked "
-            "rows out"
+            f"{name} is a masked array, and batches have no masks: fill it with filled(value), or remove the masked "
+            f"rows"
         )
 
 
@@ -96,8 +96,8 @@ def span(tensor: Any) -> ctypes.Array[ctypes.c_ubyte]:
         address = tensor.data_ptr()
     except RuntimeError as cause:
         raise SettingsError(
-            "a tensor has no memory to read, as inside of torch.func's grad, vjp and vmap: take the loss from "
-            "lossfeed.cross_entropy there, hand its per-sample losses out (has_aux=True), and give them to "
+            "this tensor cannot be read (torch.func's grad, vjp and vmap hide its data): compute "
+            "lossfeed.cross_entropy there, return the per-sample losses (has_aux=True), and pass them to "
             "loader.score_losses"
         ) from cause
     borrowed: ctypes.Array[ctypes.c_ubyte]

@@ -32,18 +32,18 @@ _HELP = "give bytes (2147483648), a size ('2GiB', '512MB'), or a share of the da
 def parse_bytes(name: str, value: int | str) -> int:
     """`value` in bytes: an int, or text with a unit ("64MiB"; decimal units are powers of 1000)."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise SettingsError(f"{name}={value!r} is no size: give bytes (1000000) or a size ('20MB', '1GiB')")
+        raise SettingsError(f"{name}={value!r} is not a size: give bytes (1000000) or a size ('20MB', '1GiB')")
     number: float
     if isinstance(value, int):
         number, unit = value, ""
     else:
         match = _TEXT.fullmatch(value)
         if match is None or match[2].lower() not in _UNITS:
-            raise SettingsError(f"{name}={value!r} is no size: give bytes (1000000) or a size ('20MB', '1GiB')")
+            raise SettingsError(f"{name}={value!r} is not a size: give bytes (1000000) or a size ('20MB', '1GiB')")
         number, unit = float(match[1]), match[2].lower()
     size = number * _UNITS[unit]
     if not 0 <= size < 2**63:
-        raise SettingsError(f"{name}={value!r} is no size: it must lie between 0 and 2^63 bytes")
+        raise SettingsError(f"{name}={value!r} is not a size: it must be 0 to 2^63 bytes")
     return int(size)
 
 
@@ -67,6 +67,6 @@ def parse_cache(value: int | float | str | None, dataset_bytes: Callable[[], int
 def _share(value: float | str, share: float, dataset_bytes: Callable[[], int], name: str) -> int:
     if not 0.0 <= share <= 1.0:
         raise SettingsError(
-            f"{name}={value!r} is no share of the dataset: it must lie between 0 and 1 (0% and 100%), or {_HELP}"
+            f"{name}={value!r} is not a share of the dataset: it must be 0 to 1 (0% and 100%), or {_HELP}"
         )
     return int(share * dataset_bytes())

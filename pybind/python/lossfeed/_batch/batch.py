@@ -18,16 +18,16 @@ FIELDS = ("data", "target", "ids", "weight")
 
 
 class Batch(Of[D, Y]):
-    """Samples, targets, and who they are.
+    """Samples and targets of one step, with the samples' ids and weights.
 
-    On the CPU the four fields are views of one batch slot, without a copy: they stay valid as long as any of them (or a
-    view of one) lives, and the slot goes back to the loader when the last is gone, on whichever thread. Holding many
-    batches therefore holds many slots; ``clone()`` what must stay long. On a CUDA device they are views of one tensor
-    on the device, ready on the stream that was current when the batch was handed out.
+    On the CPU the four fields are views of one batch slot, without a copy: they stay valid as long as one of them, or a
+    view of one, is referenced; then the slot returns to the loader. Many kept batches keep many slots: ``clone()`` what
+    you need for long. On a CUDA device they are views of one tensor on the device, ready on the stream that was current
+    when the batch was handed out.
 
     ``x, y = batch`` unpacks data and target; so do ``batch[0]`` and ``batch[1]``. ``batch["data"]``, ``"target"``,
     ``"ids"`` and ``"weight"`` are the fields by name, ``step(**batch)`` passes data and target. torch's pytrees know it.
-    ``pickle`` copies the fields: such a batch can be trained on, and is credited with no score.
+    ``pickle`` copies the fields: such a batch can be trained on, but its scores are not recorded.
     """
 
     __slots__ = ("data", "target", "ids", "_weight", "_ticket", "_uses", "_mix", "_documents", "_place", "__weakref__")
@@ -72,30 +72,30 @@ class Batch(Of[D, Y]):
 
     @property
     def mix(self) -> mixing.Mix | None:
-        """How its images are mixed, where the transform has ``mixup`` or ``cutmix``: ``lam``, float32 ``(B,)``, the own
-        image's share, and ``target``, the partners'. ``target`` of the batch stays the own one. None of a loader that
-        does not mix."""
+        """The mixing of its images, if the transform has ``mixup`` or ``cutmix``: ``lam``, float32 ``(B,)``, the own
+        image's share, and ``target``, the partners'. ``batch.target`` stays the own image's target. None without
+        mixing."""
         self._uses.mix_read = True
         return self._mix
 
     @property
     def documents(self) -> Documents | None:
-        """Where which sample's tokens lie, if samples are packed (``pad="packed"``, :class:`lossfeed.Packed`), with
-        what attention needs: ``position_ids``, ``document_ids``, ``cu_seqlens``, ``max_seqlen``, and ``samples``.
-        None of other batches."""
+        """Positions of each sample's tokens, if samples are packed (``pad="packed"``, :class:`lossfeed.Packed`), and
+        inputs for attention: ``position_ids``, ``document_ids``, ``cu_seqlens``, ``max_seqlen``, and ``samples``. None
+        of other batches."""
         return self._documents
 
     def soft_target(self, num_classes: int, label_smoothing: float = 0.0) -> Any:
-        """float32 ``(B, num_classes)``: the probabilities that are the targets of its images, mixed or not, for losses of
-        your own. ``loader.cross_entropy(logits, batch)`` needs none.
+        """float32 ``(B, num_classes)``: target probabilities of its images, mixed or not, for your own losses.
+        ``loader.cross_entropy(logits, batch)`` needs none.
 
         Args:
-            num_classes: targets are class indices below it.
-            label_smoothing: this much of each row is spread evenly over all classes, 0 to 1.
+            num_classes: number of classes. label_smoothing: share of each row that is spread evenly over all classes, 0
+                to 1.
 
         Raises:
-            SettingsError: targets that are no class index a sample. SampleError: a target that names no class; on a
-                CUDA device, where nobody waits to see, its row is NaN.
+            SettingsError: targets are not one class index a sample. SampleError: a target is outside the classes; on a
+                CUDA device its row is NaN instead.
         """
         return mixing.soft_target(self.target, self.mix, num_classes, label_smoothing)
 
@@ -106,7 +106,7 @@ class Batch(Of[D, Y]):
 
     @property
     def epoch(self) -> int:
-        """The epoch it belongs to."""
+        """Its epoch."""
         return self._ticket.epoch
 
     @property
@@ -121,17 +121,17 @@ class Batch(Of[D, Y]):
         """A field by its name, or data and target by position."""
         if isinstance(key, str):
             if key not in FIELDS:
-                raise KeyError(f"{key!r} is no field of a batch: use {', '.join(FIELDS[:-1])} or {FIELDS[-1]}")
+                raise KeyError(f"{key!r} is not a field of a batch: use {', '.join(FIELDS[:-1])} or {FIELDS[-1]}")
             return getattr(self, key)
         return (self.data, self.target)[key]
 
     def keys(self) -> tuple[str, str]:
-        """What ``**batch`` passes: ``"data"`` and ``"target"``. Ids and weight travel beside them."""
+        """What ``**batch`` passes: ``"data"`` and ``"target"``. Ids and weight are attributes of the batch."""
         return ("data", "target")
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch[D, Y]:
-        """Itself, with data, target and weight on `device`; what a ``collate_fn`` made is moved where it can be. Ids
-        stay where they are. A loader with ``device="cuda"`` delivers there already, and sooner."""
+        """Returns itself, with data, target and weight moved to `device`; a ``collate_fn``'s result is moved if it can
+        be. Ids stay. A loader with ``device="cuda"`` delivers there already, without this extra copy."""
         if not hasattr(self._weight, "to"):
             raise SettingsError(f"a batch of NumPy arrays cannot go to {device}: make the loader with framework='torch'")
         parts = self.data, self.target, self._weight, self._mix, self._documents
@@ -144,21 +144,21 @@ class Batch(Of[D, Y]):
         return _unpickled, (self._kind, *fields, *place, own(self._mix), own(self._documents))
 
     def copy_(self, other: Batch[Any, Any]) -> Batch[D, Y]:
-        """Takes over the samples of `other`, a batch of the same shapes, on the current stream without a wait.
+        """Copies the samples of `other`, a batch of the same shapes, on the current stream without waiting.
 
-        For CUDA graphs: capture a step on one batch, then ``static.copy_(batch)`` before each replay. The scores of a
-        replay are credited to the ids that lie in ``static.ids`` then.
+        For CUDA graphs: capture a step on one batch, then ``static.copy_(batch)`` before each replay. A replay's scores
+        are credited to the ids in ``static.ids`` at that time.
         """
         if not isinstance(other, Batch):
-            raise SettingsError(f"{type(other).__name__} is no batch: copy_ takes over another batch's samples")
+            raise SettingsError(f"{type(other).__name__} is not a batch: copy_ needs another batch")
         # First, for a pickled batch has none: nothing may change then.
         ticket = other._ticket
         pairs: list[tuple[Any, Any]] = []
         if (self._mix is None) != (other._mix is None):
-            raise SettingsError("one of the batches is of a loader that mixes images: make both by one loader")
+            raise SettingsError("only one of the batches comes from a loader that mixes images: use two batches of one loader")
         if self._documents is not None or other._documents is not None:
             raise SettingsError(
-                "packed batches differ in what lies where, and a graph needs batches that are made alike: fill up, pad=0"
+                "packed batches have different layouts, and a CUDA graph needs equal ones: pad instead, pad=0"
             )
         for name in ("data", "target", "ids", "_weight", "_mix"):
             mine, theirs = list(arrays_in(getattr(self, name))), list(arrays_in(getattr(other, name)))
@@ -166,8 +166,8 @@ class Batch(Of[D, Y]):
             if shapes[0] != shapes[1]:
                 said = [shape[0] if len(shape) == 1 else shape for shape in shapes]
                 raise SettingsError(
-                    f"{name.lstrip('_')} of shape {said[1]} does not fit this batch's {said[0]}: a graph needs batches "
-                    "of one size, drop_last=True"
+                    f"{name.lstrip('_')} of shape {said[1]} does not fit this batch's {said[0]}: a CUDA graph needs "
+                    f"batches of one size: use drop_last=True"
                 )
             pairs += zip(mine, theirs, strict=True)
         for to, of in pairs:
@@ -177,7 +177,7 @@ class Batch(Of[D, Y]):
         return self
 
     def pin_memory(self) -> Batch[D, Y]:
-        """Itself: a slot is page-locked already where that helps."""
+        """Returns itself: with a GPU, batches are page-locked already."""
         return self
 
     def __repr__(self) -> str:
@@ -218,7 +218,7 @@ class Whole(Batch[Any, Any]):
 
     def keys(self) -> Any:
         """Refused: these samples have none."""
-        raise TypeError(f"these samples are no dicts but {type(self.data).__name__}: use batch.data")
+        raise TypeError(f"these samples are not dicts but {type(self.data).__name__}: use batch.data")
 
     def __contains__(self, key: object) -> bool:
         return any(key is part for part in self)
@@ -256,8 +256,8 @@ class Apart(Batch[Any, Any]):
     @property
     def _ticket(self) -> Any:  # type: ignore[override]
         raise UsageError(
-            "this batch was pickled, and its scores have nowhere to go: score the batch that the loader delivered, in "
-            "its own process"
+            "this batch was pickled, so its scores cannot be credited: score the batch that the loader delivered, in "
+            "the loader's process"
         )
 
     def copy_(self, other: Batch[Any, Any]) -> Batch[Any, Any]:
@@ -266,7 +266,7 @@ class Apart(Batch[Any, Any]):
         Raises:
             UsageError: always.
         """
-        raise UsageError("this batch was pickled and takes over no other: make the static batch from one of the loader's")
+        raise UsageError("copy_ does not work on a pickled batch: use a batch that the loader delivered")
 
     @property
     def weight(self) -> Any:

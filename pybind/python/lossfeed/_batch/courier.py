@@ -26,8 +26,8 @@ class Courier:
         torch = require_torch(f"device={device!r}")
         if not torch.cuda.is_available():
             raise DeviceError(
-                f"device={device!r}, but this PyTorch ({torch.__version__}) sees no CUDA device: use device='cpu', "
-                "or look at `lossfeed doctor`"
+                f"device={device!r}, but this PyTorch ({torch.__version__}) finds no CUDA device: use device='cpu', "
+                f"or run `lossfeed doctor`"
             )
         self._torch = torch
         # "cuda" is torch's current device, which a rank may have chosen, and not the driver's first.

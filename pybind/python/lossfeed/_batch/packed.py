@@ -33,18 +33,18 @@ class Packed(Spelled):
         length: tokens a row. None: one row as long as all samples of the batch.
         place: which row a sample gets. ``"best-fit"``: the longest first, each into the row with the least room that
             still holds it, the first of several. ``"in-order"``: the row of the sample before it, or else a new one.
-        long: a sample longer than a row is refused (``"raise"``), cut into pieces of `length` (``"split"``), or loses
-            what is behind `length` (``"truncate"``).
-        fill: what is behind a row's last sample: a number, or one by path. None: -100 in integer targets, 0 elsewhere.
-        separator: what the target has in the place of a document's first token: -100 for models that shift targets
-            themselves, as those of transformers do. None leaves targets as they are.
-        keys: what is added to samples that are dicts, for ``model(**batch)``: ``"position_ids"``, ``"document_ids"``,
+        long: a sample longer than a row is refused (``"raise"``), cut into pieces of `length` (``"split"``), or cut off
+            after `length` (``"truncate"``).
+        fill: padding after a row's last sample: a number, or one by path. None: -100 in integer targets, 0 elsewhere.
+        separator: target value at a document's first token: -100 for models that shift targets themselves, as
+            transformers' models do. None leaves targets as they are.
+        keys: keys added to samples that are dicts, for ``model(**batch)``: ``"position_ids"``, ``"document_ids"``,
             ``"cu_seqlens"`` and ``"max_seqlen"``, and by the names of transformers ``"seq_idx"``, ``"cu_seq_lens_q"``,
-            ``"cu_seq_lens_k"``, ``"max_length_q"`` and ``"max_length_k"``. None: position ids, unless samples
-            have some. All of it is in ``batch.documents`` anyway.
+            ``"cu_seq_lens_k"``, ``"max_length_q"`` and ``"max_length_k"``. None: position ids, unless samples have
+            some. All of it is in ``batch.documents`` anyway.
 
     Raises:
-        SettingsError: a value that is none of these.
+        SettingsError: a value is invalid.
     """
 
     length: int | None = None
@@ -93,7 +93,7 @@ def runs(lengths: Sequence[int], rule: Packed) -> tuple[int, int, list[Run]]:
         if tokens > length and rule.long == "raise":
             raise SampleError(
                 f"row {sample} of a batch has {tokens} tokens, and lf.Packed(length={length}) makes rows of {length}: "
-                "make length larger, or say long='split' or long='truncate'"
+                "raise length, or use long='split' or long='truncate'"
             )
         last = min(tokens, length) if rule.long == "truncate" else tokens
         pieces += [Run(sample, start, min(length, last - start)) for start in range(0, last, length)]

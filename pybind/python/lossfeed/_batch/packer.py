@@ -34,8 +34,8 @@ class Packer:
         for leaf in structure.leaves:
             if leaf.place == "target" and leaf.shape and leaf.shape[0] == rule.length:
                 raise SettingsError(
-                    f"{leaf.path} has {leaf.shape[0]} numbers a sample and a row has as many tokens: nothing would tell them "
-                    f"apart; use another length than {rule.length}"
+                    f"{leaf.path} has {leaf.shape[0]} numbers a sample, as many as a row has tokens, so they cannot "
+                    f"be told apart: use a length other than {rule.length}"
                 )
         fill = rule.fill
         if isinstance(fill, Mapping) and (unknown := set(fill) - {leaf.path for leaf in leaves}):
@@ -43,7 +43,7 @@ class Packer:
         self._fills = {leaf.number: element(leaf, self._fill(leaf)) for leaf in leaves}
         if rule.separator is not None:
             if self._target is None:
-                raise SettingsError(f"separator={rule.separator}: these samples have no target that is packed: name it, target=")
+                raise SettingsError(f"separator={rule.separator}: these samples have no packed target: name it with target=")
             element(self._target, rule.separator)
         names = {} if not isinstance(structure.tree, Mapping) else structure.tree
         if rule.keys is None:
@@ -51,7 +51,7 @@ class Packer:
         else:
             found = list(rule.keys)
             if found and not isinstance(structure.tree, Mapping):
-                raise SettingsError(f"keys={found}: samples that are no dicts take none: read them from batch.documents")
+                raise SettingsError(f"keys={found}: samples are not dicts, so there are no keys: read batch.documents")
             if taken := [key for key in found if key in names]:
                 raise SettingsError(f"keys={found}: the samples have {taken} themselves: leave them out")
         self._keys = found
@@ -78,8 +78,8 @@ class Packer:
                 if shape[0] != lengths[row]:
                     raise SampleError(
                         f"{self._leaves[0].path} has {lengths[row]} tokens in row {row} of a batch and {leaf.path} has {shape[0]}: "
-                        "what is packed together must be of one length; name those that are, "
-                        f"pad={{{self._leaves[0].path!r}: 'packed', …}}"
+                        "arrays packed together must have equal lengths: name those that do, "
+                        "pad={{{self._leaves[0].path!r}: 'packed', …}}"
                     )
                 if shape[1:] != found[0][1:]:
                     raise SampleError(

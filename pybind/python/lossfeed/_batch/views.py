@@ -165,8 +165,9 @@ class Views:
                 row = next(row for row, shape in enumerate(shapes) if shape != shapes[0])
                 name = leaf.path or "the sample"
                 raise SampleError(
-                    f"{name} has shape {tuple(shapes[0])} in row 0 of a batch and {tuple(shapes[row])} in row {row}: say "
-                    f"how to join them, lf.Loader(…, pad={{{leaf.path!r}: 0}}) fills up with zeros, pad='nested' makes "
+                    f"{name} has shape {tuple(shapes[0])} in row 0 of a batch and {tuple(shapes[row])} in row {row}: "
+                    f"choose how to join them: lf.Loader(…, pad={{{leaf.path!r}: 0}}) fills up with zeros, "
+                    f"pad='nested' makes "
                     "nested tensors, collate_fn= is yours"
                 )
             pad = bytes(_element(leaf.dtype, 0, self._torch))
@@ -237,7 +238,7 @@ def transformed(fields: Fields, transform: Callable[..., Any], structure: Struct
         data = _called("transform", transform, fields.data)
     if data is None:
         raise SettingsError(
-            f"transform={named(transform)} returned None: it gets batch.data and must return what batch.data is to be"
+            f"transform={named(transform)} returned None: it gets batch.data and must return the new batch.data"
         )
     if fields.paired:
         return fields._replace(data=data)
@@ -254,8 +255,8 @@ def _called(keyword: str, function: Callable[[Any], Any], given: Any) -> Any:
         return function(given)
     except StopIteration as end:
         raise RuntimeError(
-            f"{keyword}={named(function)} raised StopIteration: an iterator that it asks is exhausted; begin it again, or "
-            "give next() a default"
+            f"{keyword}={named(function)} raised StopIteration: an iterator inside it is exhausted: restart it, or "
+            f"give next() a default"
         ) from end
 
 
@@ -319,13 +320,14 @@ def _pads(pad: Any, structure: Structure | None, torch_half: bool) -> dict[str, 
     leaves = {leaf.path: leaf for leaf in (structure.leaves if structure else ()) if leaf.place == "tail" and leaf.shape}
     if not leaves:
         raise SettingsError(
-            f"pad={pad!r}: no array of this dataset differs in length; if one does, open it with lf.open(…, varying=True)"
+            f"pad={pad!r}: no array of this dataset varies in length; if one does, open the dataset with lf.open(…, "
+            f"varying=True)"
         )
     given = pad if isinstance(pad, Mapping) else dict.fromkeys(leaves, pad)
     found: dict[str, Any] = {}
     for path, value in given.items():
         if path not in leaves:
-            raise SettingsError(f"pad={{{path!r}: …}} is none of the arrays that differ in length: {sorted(leaves)}")
+            raise SettingsError(f"pad={{{path!r}: …}} is not one of the arrays that vary in length: {sorted(leaves)}")
         found[path] = _pad(leaves[path], value, torch_half)
     return found
 
@@ -337,7 +339,7 @@ def _packer(pads: dict[str, Any], structure: Structure | None, torch_half: bool)
         return None
     first = next(iter(rules.values()))
     if other := next((path for path, rule in rules.items() if rule != first), None):
-        raise SettingsError(f"pad={rules}: {other} is packed otherwise than {next(iter(rules))}: a batch is packed by one rule")
+        raise SettingsError(f"pad={rules}: {other} is packed differently from {next(iter(rules))}: a batch is packed by one rule")
     leaves = [leaf for leaf in structure.leaves if leaf.place == "tail" and leaf.path in rules]
     return Packer(first, leaves, structure, torch_half, lambda leaf, value: bytes(_pad(leaf, value, torch_half)))
 
@@ -350,12 +352,12 @@ def _pad(leaf: Leaf, value: Any, torch_half: bool) -> Any:
     said = f"pad={value!r} for {leaf.path or 'the sample'} of {leaf.dtype}"
     if isinstance(value, str):
         if value != NESTED:
-            raise SettingsError(f"{said}: give a number to fill up with, {NESTED!r}, {PACKED!r} or lf.Packed(…)")
+            raise SettingsError(f"{said}: give a padding value, {NESTED!r}, {PACKED!r} or lf.Packed(…)")
         if not torch_half:
             raise SettingsError(f"{said}: NumPy has no nested arrays; use framework='torch'")
         return NESTED
     if not isinstance(value, (int, float)) and not hasattr(value, "item"):
-        raise SettingsError(f"{said}: give a number to fill up with, {NESTED!r}, {PACKED!r} or lf.Packed(…)")
+        raise SettingsError(f"{said}: give a padding value, {NESTED!r}, {PACKED!r} or lf.Packed(…)")
     try:
         raw = bytes(_element(leaf.dtype, value, torch_half))
         made = (to_torch if torch_half else to_numpy)(bytearray(raw), leaf.dtype, (1,))[0].item()

@@ -63,8 +63,8 @@ class Adaptor:
             if of_signal(cause):
                 raise
             raise SampleError(
-                f"dataset item 0 raised {type(cause).__name__} while its shape was looked up: it says what all items are "
-                "made of, so it must be there when the dataset is opened or a loader is made of it"
+                f"dataset item 0 raised {type(cause).__name__} while its structure was read: item 0 defines the "
+                f"structure of all items, so it must be readable when the dataset is opened or a loader is made"
             ) from cause
 
     def __call__(self, ids: list[int]) -> _native.Rows:
@@ -192,8 +192,8 @@ def _pixels(image: Any, mode: str, resize: Resize | None) -> Any:
     if image.mode == "F" or image.mode.startswith("I"):
         # Pillow would cut them off at 255, and 0.5 would be 0.
         raise SampleError(
-            f"an image of mode {image.mode}, whose pixels are no bytes: return its numbers, numpy.asarray(image), or bytes "
-            "that you have scaled"
+            f"an image of mode {image.mode}, whose pixels are not bytes: return numpy.asarray(image), or scale it to "
+            f"bytes"
         )
     if mode == "rgb" or (mode == "auto" and image.mode not in ("L", "RGB")):
         image = image.convert("RGB")

@@ -131,12 +131,12 @@ def _head(file: BinaryIO, name: str) -> Column:
             raise ValueError(f"version {version} of the format")
         shape, fortran, dtype = read(file)
     except (ValueError, OSError, EOFError, SyntaxError) as cause:
-        raise SourceError(f"{name} is no .npy of numbers: {str(cause).splitlines()[0][:200]}") from None
+        raise SourceError(f"{name} is not a numeric .npy file: {str(cause).splitlines()[0][:200]}") from None
     remedy = "np.save(path, np.ascontiguousarray(array))"
     if fortran and len(shape) > 1:
-        raise SettingsError(f"{name} lies column by column (Fortran order), and samples are rows: write it with {remedy}")
+        raise SettingsError(f"{name} is stored column by column (Fortran order), but samples are rows: write it with {remedy}")
     if not dtype.isnative:
-        raise SettingsError(f"{name} has the byte order of another machine ({dtype.str}): write it again, native")
+        raise SettingsError(f"{name} has a foreign byte order ({dtype.str}): rewrite it in native byte order")
     return Column(file.name, file.tell(), dtype.name, tuple(int(n) for n in shape))
 
 
@@ -150,7 +150,7 @@ def _npz(path: str) -> dict[str, Column]:
         for member in members:
             if member.compress_type != zipfile.ZIP_STORED:
                 raise SettingsError(
-                    f"{path}: {member.filename} is compressed, and rows are read where they lie: write it with np.savez, or "
+                    f"{path}: {member.filename} is compressed, but rows are read in place: write it with np.savez, or "
                     "load it and open the arrays"
                 )
             # The directory at the end does not tell how long the head before the member's bytes is.
@@ -167,13 +167,13 @@ def _safetensors(path: str) -> dict[str, Column]:
     with _open(path) as file:
         length = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))[0]
         if length > min(_HEAD_MAX, os.fstat(file.fileno()).st_size):
-            raise SourceError(f"{path} is no safetensors file: its head would have {length} bytes")
+            raise SourceError(f"{path} is not a safetensors file: its head would have {length} bytes")
         try:
             head = json.loads(file.read(length))
             tensors = {name: tensor for name, tensor in head.items() if name != "__metadata__"}
             return {name: _safe(path, 8 + length, **tensor) for name, tensor in tensors.items()}
         except (ValueError, TypeError, AttributeError, RecursionError) as cause:
-            raise SourceError(f"{path} is no safetensors file: {str(cause)[:200]}") from None
+            raise SourceError(f"{path} is not a safetensors file: {str(cause)[:200]}") from None
 
 
 def _safe(path: str, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> Column:

@@ -21,12 +21,12 @@ from .structure import Structure
 class Data(MadeAgain):
     """An opened dataset: what :func:`lossfeed.open` returns and :class:`lossfeed.Loader` reads.
 
-    Opening reads an index and at most one sample. Ids are ``0 .. len(data) - 1`` and keep their meaning as long as the
-    data lies unchanged.
+    Opening reads an index and at most one sample. Ids are ``0 .. len(data) - 1`` and stay the same as long as the data
+    is unchanged.
 
-    It is pickled and copied as what it was opened from (the path, the arrays, the dataset) with the keywords, and opened
-    again where it arrives. So a pickle holds ``store_options`` and URLs as they were given, secrets too: whoever may read
-    it may read the store. Keys of the environment or a profile are in no pickle; they are read where it is opened.
+    Pickles and copies hold its path, arrays or dataset and the keywords, and open it again when they are loaded. So a
+    pickle contains ``store_options`` and URLs with their secrets. Keys from the environment or a profile are not
+    pickled; they are read again.
     """
 
     __slots__ = ("_native", "_adaptors", "_made", "_structure")
@@ -66,9 +66,9 @@ class Data(MadeAgain):
 
     @property
     def spec(self) -> Any:
-        """``(dtype, shape)`` of one delivered sample: images are ``("uint8", (height, width, channels))``. Where samples
-        are no pairs, the same for every leaf of their tree: a length that differs from sample to sample is None, and
-        what is no array is ``("object", ())``."""
+        """``(dtype, shape)`` of one delivered sample: images are ``("uint8", (height, width, channels))``. For other
+        structures than pairs, the same for each leaf: a varying length is None, and a leaf that is not an array is
+        ``("object", ())``."""
         if self._structure is not None:
             return self._structure.spec()
         dtype, shape = self._native.spec
@@ -94,7 +94,7 @@ class Data(MadeAgain):
         return None if labels is None else to_numpy(labels, "int64", (len(self),))
 
     def name(self, id: int) -> str:
-        """What a person would call sample `id`: its path, or its row."""
+        """Name of sample `id`: its path, or its row."""
         return self._native.name(whole("id", id, 0, len(self) - 1))
 
     def __getitem__(self, id: Any) -> Any:
@@ -128,8 +128,8 @@ class Data(MadeAgain):
         return place % count
 
     def subset(self, ids: Any) -> Data:
-        """The samples `ids` (a sequence, an array or a tensor of ints; each once) as a dataset of their own, in that
-        order. Its ids count from 0 anew."""
+        """The samples `ids` (a sequence, an array or a tensor of ints; each once) as a dataset, in that order, with ids
+        from 0."""
         values = ids.tolist() if hasattr(ids, "tolist") else ids
         if not hasattr(values, "__iter__") or isinstance(values, (str, bytes)):
             raise SettingsError(f"ids={values!r}: give a sequence, an array or a tensor of ints")
@@ -138,8 +138,8 @@ class Data(MadeAgain):
         return made._made_by(_subset, self, array("q", chosen))
 
     def split(self, part: float | int, seed: int = 0) -> tuple[Data, Data]:
-        """Two datasets without a sample in common: a share of the samples (a float below 1) or so many of them (an
-        int), chosen at random by `seed`, and all others. One seed is one choice on any machine."""
+        """Two disjoint datasets: a random share (a float below 1) or number (an int) of the samples, and the rest. The
+        same `seed` gives the same choice on any machine."""
         if isinstance(part, float):
             first = round(real("part", part, 0.0, 1.0) * len(self))
         else:
@@ -153,13 +153,12 @@ class Data(MadeAgain):
         return concat([self, other]) if hasattr(other, "__getitem__") else NotImplemented
 
     def limit(self, bandwidth: int | str | None) -> None:
-        """Sets the most bytes a second that are read of the store, as an int or text (``"100MB"``); None: no limit. It
-        holds at once for every request that is sent and for those held back already, of every loader of this data, and
-        replaces the ``bandwidth`` that :func:`open` was given. What was under way without a limit may come within a
-        second; from then on the limit is exact.
+        """Limits the bytes read from the store per second, an int or text (``"100MB"``); None: no limit. It applies at
+        once to all loaders of this data and replaces the ``bandwidth`` of :func:`open`. Requests in flight without a
+        limit may finish within a second; from then on the limit is exact.
 
         Raises:
-            SettingsError: 0, or data that lies in memory or in files of this machine, or in several stores.
+            SettingsError: a limit of 0, or data in memory, in local files or in several stores.
         """
         if not self._native.limit(parse_bandwidth(bandwidth)):
             raise SettingsError(
@@ -170,11 +169,11 @@ class Data(MadeAgain):
 
     def cache_bytes(self, form: literals.CacheForm = "auto") -> int:
         """Host memory in bytes that caching every sample would take, in the form ``"encoded"`` or ``"decoded"``;
-        ``"auto"``: in the one that a loader takes by itself."""
+        ``"auto"``: the form that a loader would choose."""
         size = self._native.cache_bytes(self._cache_form(choice("form", form, "auto", "encoded", "decoded")))
         if size == 2**64 - 1:
             raise SettingsError(
-                "samples of this dataset differ in size, which is known of those alone that were read: give cache= in bytes"
+                "the sizes of this dataset's samples are unknown until they are read: give cache= in bytes"
             )
         return size
 
@@ -188,14 +187,14 @@ class Data(MadeAgain):
 
 
 def concat(parts: Iterable[Data]) -> Data:
-    """Datasets one after the other, as one: the ids of each follow on those of the one before. ``a + b`` is
-    ``concat([a, b])``. A batch that has samples of several is read from one after the other.
+    """Several datasets as one; ids of each follow those of the one before. ``a + b`` is ``concat([a, b])``. A batch
+    with samples of several is read from one after the other.
 
     Raises:
         SettingsError: their samples, targets or classes differ.
     """
     if isinstance(parts, Data) or not hasattr(parts, "__iter__"):
-        raise SettingsError(f"a {type(parts).__name__} is no list of datasets: lf.concat([a, b])")
+        raise SettingsError(f"a {type(parts).__name__} is not a list of datasets: lf.concat([a, b])")
     all_parts = list(parts)
     for number, part in enumerate(all_parts):
         if not isinstance(part, Data):
@@ -228,5 +227,5 @@ def parse_bandwidth(given: int | str | None) -> int | None:
         return None
     size = parse_bytes("bandwidth", given)
     if size == 0:
-        raise SettingsError(f"bandwidth={given!r} would let nothing through: leave it out for no limit")
+        raise SettingsError(f"bandwidth={given!r} would stop all reads: remove it for no limit")
     return size

@@ -91,9 +91,9 @@ def open(
         stride: bytes from record to record; None: a record's size.
 
     Raises:
-        SourceError: nothing is there, or it cannot be read. OutageError: the store does not serve.
-        SampleError: the first sample cannot be decoded, or a dataset's item cannot travel.
-        SettingsError: an option makes no sense, or not for this kind of data.
+        SourceError: it does not exist, or cannot be read. OutageError: the store does not answer.
+        SampleError: the first sample cannot be decoded, or an item has an unsupported type.
+        SettingsError: an option is invalid, or does not fit this kind of data.
     """
     asked = OpenOptions(
         mode=mode,
@@ -124,7 +124,7 @@ def open(
     given = asked.given()
     if isinstance(data, Data):
         if given:
-            raise SettingsError(f"{', '.join(given)}: this dataset is opened already; give keywords when you open it")
+            raise SettingsError(f"{', '.join(given)}: this dataset is open already: give keywords when you open it")
         return data
     return _open(data, asked)._made_by(again, data, given)
 
@@ -184,7 +184,7 @@ def _of_path(location: str, mode: str, resized: Resize | None, asked: OpenOption
     source = _native.open_source(location, **asked.of_path(location, mode, resized))
     if len(_SPLITS.intersection(source.classes)) > 1:
         warnings.warn(
-            f"the classes of {location!r} are {', '.join(source.classes)}, which are splits by their names: open one of them, "
+            f"the classes of {location!r} are {', '.join(source.classes)}, which look like splits: open one of them, "
             f"lf.open({os.path.join(location, source.classes[0])!r})",
             UserWarning,
             stacklevel=5,  # whoever opens it
@@ -289,7 +289,8 @@ def python_data(
         )
     if type(data) in (list, tuple) and _names_an_image(data[0] if data else None):
         raise SettingsError(
-            f"item 0 is {data[0]!r}, a name that stays text: open a folder of class folders, or a dataset whose __getitem__ returns "
+            f"item 0 is {data[0]!r}, a file name, which would be read as text: open a folder of class folders, or a "
+            f"dataset whose __getitem__ returns "
             "(PIL.Image.open(path), label)"
         )
     if type(data) is tuple and any(is_array(part) or is_tensor(part) or is_file(part) for part in data):
@@ -305,7 +306,7 @@ def python_data(
     if processes:
         if thread_safe is not None:
             raise SettingsError(
-                f"thread_safe={thread_safe!r} with processes={processes}: each process has its own copy; leave it out"
+                f"thread_safe={thread_safe!r} with processes={processes}: each process has its own copy: remove it"
             )
         adaptor = Processes(data, mode, size, processes, varying, target, whole, start)
     else:

@@ -85,7 +85,7 @@ def _disk(folder: str | os.PathLike[str] | None, size: int | str | None) -> tupl
     if folder is None and size is None:
         return None
     if folder is None or size is None:
-        raise SettingsError("disk and disk_bytes belong together: name a folder and what it may take, as in '50GB'")
+        raise SettingsError("disk= and disk_bytes= need each other: give a folder and a limit such as '50GB'")
     return os.path.expanduser(place("disk", folder)), parse_bytes("disk_bytes", size)
 
 
@@ -100,7 +100,7 @@ def _index_cache(folder: str | os.PathLike[str] | None) -> str | None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except (OSError, ValueError) as cause:
         why = getattr(cause, "strerror", None) or cause
-        raise SettingsError(f"index_cache={location!r} is no folder that can be written: {why}; name another") from None
+        raise SettingsError(f"index_cache={location!r} is not a writable folder: {why}; name another") from None
     return location
 
 
@@ -114,7 +114,7 @@ def place(name: str, value: Any) -> str:
         raise SettingsError(f"{name} is bytes: give text, with os.fsdecode")
     if any("\ud800" <= c <= "\udfff" for c in location):
         shown = _native.without_secrets(location.encode(errors="backslashreplace").decode())
-        raise SettingsError(f"{name}='{shown}' is no UTF-8, which names must be here: rename it")
+        raise SettingsError(f"{name}='{shown}' is not UTF-8: rename it")
     return location
 
 
@@ -123,8 +123,8 @@ def _store_options(location: str, given: dict[str, str] | None) -> list[tuple[st
         raise SettingsError(f"store_options is a {type(given).__name__}: give a dict, as in {{'region': 'eu-central-1'}}")
     if given and ("://" not in location or location.startswith("file://")):
         raise SettingsError(
-            f"store_options={sorted(map(str, given))} for {_native.without_secrets(location)!r}, which is no object store: leave them out, or give a "
-            "URL (s3://, gs://, az://, http://)"
+            f"store_options={sorted(map(str, given))} for {_native.without_secrets(location)!r}, which is not an "
+            f"object store: remove them, or give a URL (s3://, gs://, az://, http://)"
         )
     for name, value in (given or {}).items():
         if not isinstance(name, str) or not isinstance(value, (str, int, float)):

@@ -77,8 +77,8 @@ def refuse_random_items(data: Data) -> None:
         if drawn is None:
             continue
         raise SettingsError(
-            f"item {drawn} of this {type(adaptor.dataset).__name__} is another one each time it is read, and the "
-            "cache would keep its first draw for good: take the random part out of the dataset and apply it after "
-            "the cache (transform=lossfeed.ImageTransform(…) for images, or your own on batch.data), or leave out "
+            f"item {drawn} of this {type(adaptor.dataset).__name__} changes each time it is read, and the cache would "
+            f"freeze its first version: move the random part out of the dataset to after the cache "
+            f"(transform=lossfeed.ImageTransform(…) for images, or your own on batch.data), or leave out "
             "cache=, or accept it with frozen_augmentation=True"
         )

@@ -36,7 +36,8 @@ def of_records(data: Any, dtype: Any, header: Any, stride: Any, target: Any) -> 
     step = None if stride is None else whole("stride", stride, 1)
     if step is not None and kind.names is None and step % kind.base.itemsize:
         raise SettingsError(
-            f"stride={step} is in bytes, which is no whole number of values of {kind.base.itemsize} bytes: for {step} values "
+            f"stride={step} is in bytes, which is not a multiple of values of {kind.base.itemsize} bytes: for {step} "
+            f"values "
             f"say stride={step * kind.base.itemsize}"
         )
     if target is not None and target not in fields:
@@ -75,7 +76,7 @@ def _fields(kind: Any) -> dict[str, tuple[int, str, tuple[int, ...]]]:
         if base.names is not None:
             raise SettingsError(f"{said} is a record itself: name its parts as fields of their own, with offsets")
         if not base.isnative:
-            raise SettingsError(f"{said} has the byte order of another machine ({base.str}): write it again, native")
+            raise SettingsError(f"{said} has a foreign byte order ({base.str}): rewrite it in native byte order")
         if base.name not in DTYPES and base.name not in _SIGNED:
             raise SettingsError(f"{said} has dtype {base}, which cannot travel in a batch: use one of {', '.join(DTYPES)}")
         if of.itemsize == 0:
@@ -97,7 +98,8 @@ def _of_file(path: str, size: int, fields: Any, header: int, stride: int | None,
     held = total - header
     if held < size:
         raise SourceError(
-            f"{path} has {total} bytes, which is no record of {size} bytes behind a header of {header}: it is empty or cut short, "
+            f"{path} has {total} bytes, which is not a record of {size} bytes behind a header of {header}: it is "
+            f"empty or cut short, "
             "or dtype= and header= are not its own"
         )
     if stride is None and held % size:

@@ -49,7 +49,7 @@ def find(resize: Any, crop: Any) -> Resize | None:
         if part is None:
             return None
         raise SettingsError(
-            f"crop={crop!r} needs resize=: what the image is scaled to before its middle is taken. torchvision's "
+            f"crop={crop!r} needs resize=: the size before the central crop. torchvision's "
             "Resize(256), CenterCrop(224) is resize=256, crop=224"
         )
     if part is not None and (part[0] > to[0] or part[1] > to[1]):

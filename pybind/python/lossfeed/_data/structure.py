@@ -171,7 +171,7 @@ class Structure:
                 result = numpy.asarray(value)
             except Exception as cause:
                 raise SampleError(
-                    f"dataset item {i}: {name} ({kind.__name__}) is ragged or no number: {cause}"
+                    f"dataset item {i}: {name} ({kind.__name__}) is ragged or not numeric: {cause}"
                 ) from cause
             given = {int: "int", float: "float", bool: "bool", list: "list", tuple: "list"}.get(kind, "array")
             if result.dtype.kind in "USOMm":
@@ -433,8 +433,8 @@ def _target_of(item: Any, pair: bool, name: str | None) -> Any:
         return next((key for key in TARGET_KEYS if key in item), None) if name is None else name
     if name is not None:
         raise SettingsError(
-            f"target={name!r} names a key, and this dataset's items are no dicts: the second of a pair is the target, and "
-            "the last of a longer tuple"
+            f"target={name!r} names a key, but this dataset's items are not dicts: in tuples the last element is the "
+            f"target"
         )
     if isinstance(item, (tuple, list)) and len(item) > 1:
         return 1 if pair else len(item) - 1

@@ -34,13 +34,13 @@ class TorchAttributes:
         for name in ("journal", "score_file"):
             if name in given:
                 raise UsageError(
-                    f"a loader with {name}={given[name]!r} cannot be pickled or copied: the file is one run's; make "
-                    "the other loader there, with a name of its own"
+                    f"a loader with {name}={given[name]!r} cannot be pickled or copied, because the file belongs to "
+                    f"one run: make another loader there, with another file name"
                 )
         if under_way:
             raise UsageError(
-                "this loader is in the middle of an epoch, and a copy would begin anew: pickle or copy it between epochs, or "
-                "save state_dict() and load it into a loader that is made there"
+                "this loader is in the middle of an epoch: pickle or copy it between epochs, or save state_dict() and "
+                "load it into a loader made there"
             )
         return given
 
@@ -56,19 +56,19 @@ class TorchAttributes:
 
     @property
     def batch_size(self) -> int | None:
-        """Samples a batch and rank; None where a batch sampler cuts them, as in torch."""
+        """Samples a batch and rank; None with a batch sampler, as in torch."""
         return None if self._asked.batch_sampler is not None else self._asked.batch_size
 
     @property
     def drop_last(self) -> bool:
-        """Whether a batch that would be short is left out."""
+        """True if a short last batch is dropped."""
         return self._asked.drop_last
 
     @property
     def sampler(self) -> Any:
-        """The sampler that was given; with a ``batch_sampler`` the one that it draws from, or None. Else who comes next, as
-        an object that is equal to what was asked for (``"uniform"`` if nothing was): it has a length and a ``set_epoch``,
-        and iterating it gives the ids of the epoch under way, or of the next one."""
+        """The given sampler; with a ``batch_sampler`` its own sampler, or None. Otherwise an object that equals the
+        sampler's name (``"uniform"`` by default), has a length and ``set_epoch``, and iterates over the ids of the
+        current or next epoch."""
         if self._asked.batch_sampler is not None:
             return getattr(self._asked.batch_sampler, "sampler", None)
         given = self._asked.sampling.sampler
@@ -76,26 +76,26 @@ class TorchAttributes:
 
     @property
     def batch_sampler(self) -> Any:
-        """What was given; else the batches of :attr:`sampler`: iterating it gives the list of each one's ids."""
+        """The given batch sampler; otherwise an iterable of the batches of :attr:`sampler`, as lists of ids."""
         return Cut(self) if self._asked.batch_sampler is None else self._asked.batch_sampler
 
     @property
     def num_workers(self) -> int:
-        """Worker processes or loader threads: as given, or with "auto" as many as there are now; with 0 the calling thread
-        prepares each batch."""
+        """Worker processes or loader threads: the given number, or with "auto" the current one; with 0 the calling
+        thread prepares each batch."""
         return self._workers if self._engine is None or self._line.reading is not None else self._engine.workers()
 
     @property
     def collate_fn(self) -> Any:
-        """What was given. Else torch's ``default_collate`` where batches are tensors: it is what it stands for, and is
-        not called. Of arrays None."""
+        """What was given. Else torch's ``default_collate`` if batches are tensors: equivalent to it, though it is not
+        called. Of arrays None."""
         if self._asked.collate_fn is not None or self._framework != "torch":
             return self._asked.collate_fn
         return require_torch("collate_fn").utils.data.default_collate
 
     @property
     def pin_memory(self) -> bool:
-        """As given: with a CUDA device batches are page-locked either way."""
+        """The given value: with a CUDA device batches are always page-locked."""
         return self._asked.pin_memory
 
     @property
@@ -105,12 +105,12 @@ class TorchAttributes:
 
     @property
     def timeout(self) -> float:
-        """Seconds to wait for a batch; 0 waits for ever."""
+        """Seconds to wait for a batch; 0 waits without limit."""
         return self._asked.reading.timeout
 
     @property
     def generator(self) -> Any:
-        """What was given, or None."""
+        """The given generator, or None."""
         return self._asked.generator
 
     @property
@@ -122,7 +122,7 @@ class TorchAttributes:
 
     @property
     def persistent_workers(self) -> bool:
-        """As given: caches and scores live as long as the loader either way."""
+        """The given value: caches and scores always live as long as the loader."""
         return self._asked.reading.persistent_workers
 
     @property
@@ -137,5 +137,5 @@ class TorchAttributes:
 
     @property
     def in_order(self) -> bool:
-        """As given: batches come in order either way."""
+        """The given value: batches always come in order."""
         return self._asked.in_order

@@ -52,4 +52,4 @@ def _at_exit() -> None:
 def warn_of(hanging: list[str], outcome: str) -> None:
     """Names what hangs, and says what becomes of it."""
     words = "; ".join(hanging) or "a thread of a loader"
-    warnings.warn(f"reads that do not end: {words}; {outcome}", ThreadWarning, stacklevel=3)
+    warnings.warn(f"reads that hang: {words}; {outcome}", ThreadWarning, stacklevel=3)

@@ -14,12 +14,13 @@ from .._base.process import MadeAgain
 from .._batch.batch import Batch
 from .._loss.arrays import score_ids
 from .loader import Loader
+from .stats import Stats
 
 T = TypeVar("T")
 
 
 class Scores(MadeAgain):
-    """Draws batches of ids by scores, for a loader of another kind to read: a batch sampler for torch's ``DataLoader``::
+    """A batch sampler for other loaders, such as torch's ``DataLoader``, that draws by scores::
 
         scores = lf.Scores(dataset, 64, sampler="importance", seed=0)
         loader = DataLoader(dataset, batch_sampler=scores, num_workers=4)
@@ -28,16 +29,16 @@ class Scores(MadeAgain):
             for batch, (x, y) in scores.beside(loader):
                 loss = scores.cross_entropy(model(x), batch, target=y)
 
-    Nothing is cached and nothing is read here: ids go out, scores come home. It must be iterated in the process that
-    scores, which is where torch asks its samplers.
+    It only draws ids and records scores; it neither reads nor caches samples. Iterate it in the process that scores, as
+    torch does with its samplers.
 
     Args:
         samples: the dataset, or how many samples it has: ids are ``0 .. samples - 1``.
         batch_size, shuffle, sampler, drop_last, seed, rank, world_size, score, smoothing, job, stats: as for
-            :class:`lossfeed.Loader`. Samplers that look at a cache are refused there.
+            :class:`lossfeed.Loader`. Samplers that depend on a cache are refused.
 
     Raises:
-        SettingsError: a setting is wrong, with its value and what to do.
+        SettingsError: a setting is wrong; the message has its value and a remedy.
     """
 
     def __init__(
@@ -75,13 +76,13 @@ class Scores(MadeAgain):
         count = whole("samples", len(samples) if hasattr(samples, "__len__") else samples, 1)
         if sampler is not None and not isinstance(sampler, (str, dict)):
             raise SettingsError(
-                f"sampler={type(sampler).__name__} is an order of your own: give it to your loader, and score by ids with "
-                "score_ids"
+                f"sampler={type(sampler).__name__} is your own order: give it to your loader, and score by ids with "
+                f"score_ids"
             )
         try:
             ids = numpy.arange(count)
         except MemoryError:
-            raise MemoryLimitError(f"samples={count}: ids, scores and orders of so many do not fit into memory") from None
+            raise MemoryLimitError(f"samples={count}: their ids, scores and orders do not fit into memory") from None
         self._loader = Loader((ids, ids), num_workers=0, **self._given)
         # Its batches are ids, and the loader that reads them is the trainer's.
         self._loader._account.uses.wrapped = True
@@ -105,19 +106,19 @@ class Scores(MadeAgain):
                 return
 
     def beside(self, loader: Iterable[T]) -> Iterator[tuple[Batch, T]]:
-        """What `loader` delivers, each with the batch that was drawn for it: ``batch.ids``, ``batch.weight``, and where
-        its scores go. `loader` must deliver batches in the order in which it was given them, as torch's does.
+        """Iterates over `loader`'s deliveries, each with the batch drawn for it: ``batch.ids``, ``batch.weight``, and
+        the credit for its scores. `loader` must deliver batches in the order in which they were drawn, as torch's does.
 
         Raises:
-            UsageError: `loader` delivers a batch that was not drawn here.
+            UsageError: `loader` delivered a batch that was not drawn here.
         """
         if not hasattr(loader, "__iter__"):
             raise SettingsError(f"{type(loader).__name__} is not iterable: give the loader that these scores draw for")
         for theirs in loader:
             if not self._drawn:
                 raise UsageError(
-                    f"{type(loader).__name__} delivered a batch that was not drawn here: make it with batch_sampler= these "
-                    "scores, and iterate it nowhere else meanwhile"
+                    f"{type(loader).__name__} delivered a batch that these scores did not draw: make it with these "
+                    f"scores as batch_sampler=, and do not iterate it elsewhere meanwhile"
                 )
             pair = self._drawn[0], theirs
             # Not by a call, behind which a signal's exception would find it neither here nor in the loop.
@@ -145,15 +146,14 @@ class Scores(MadeAgain):
         return self._loader.weighted_mean(losses, batch, grad_norms)
 
     def score_ids(self, ids: Any, losses: Any, grad_norms: Any = None) -> None:
-        """Scores samples by their ids, whoever drew them: for streams (``IterableDataset``) and orders of your own.
+        """Scores samples by their ids, without a drawn batch: for streams (``IterableDataset``) and orders of your own.
 
         Args:
-            ids: ``(B,)`` integers, each below the number of samples. An id that is there twice is scored twice.
-            losses, grad_norms: ``(B,)`` floats, as for :meth:`lossfeed.Loader.score_losses`. Torch tensors are waited
-                for.
+            ids: ``(B,)`` integers, each below the number of samples. A repeated id is scored twice.
+            losses, grad_norms: ``(B,)`` floats, as for :meth:`lossfeed.Loader.score_losses`. Waits for torch tensors.
 
         Raises:
-            SettingsError: other shapes. SampleError: an id that is none.
+            SettingsError: other shapes. SampleError: an id is out of range.
         """
         score_ids(self._loader._account, len(self._loader._data), ids, losses, grad_norms)
 
@@ -161,17 +161,18 @@ class Scores(MadeAgain):
         """As :meth:`lossfeed.Loader.importance`."""
         return self._loader.importance()
 
-    def stats(self) -> dict[str, float]:
-        """As :meth:`lossfeed.Loader.stats`."""
-        return self._loader.stats()
+    @property
+    def stats(self) -> Stats:
+        """As :attr:`lossfeed.Loader.stats`."""
+        return self._loader.stats
 
     def epoch_report(self) -> dict[str, Any]:
         """As :meth:`lossfeed.Loader.epoch_report`."""
         return self._loader.epoch_report()
 
     def state_dict(self) -> dict[str, Any]:
-        """As :meth:`lossfeed.Loader.state_dict`: batches that a loader has asked for ahead, and that :meth:`beside` has
-        not delivered, are still to come."""
+        """As :meth:`lossfeed.Loader.state_dict`: batches that a loader prefetched and :meth:`beside` has not delivered
+        yet are delivered again."""
         return self._loader._state(len(self._drawn))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -182,7 +183,8 @@ class Scores(MadeAgain):
     def _recipe(self) -> tuple[Any, tuple[Any, ...]]:
         if self._drawn:
             raise UsageError(
-                f"{len(self._drawn)} batches were drawn and have not come back: pickle or copy scores between epochs, or save "
+                f"{len(self._drawn)} drawn batches were not delivered yet: pickle or copy scores between epochs, or "
+                f"save "
                 "state_dict()"
             )
         return partial(Scores, **self._given), (len(self._loader._data),)

@@ -61,7 +61,7 @@ def starts(worker_init_fn: Any, context: Any, num_workers: Any) -> None:
         raise SettingsError(f"worker_init_fn={worker_init_fn!r} must be callable")
     known = multiprocessing.get_all_start_methods()
     if context is not None and num_workers == 0:
-        raise SettingsError(f"multiprocessing_context={context!r} with num_workers=0: no process is started; leave it out")
+        raise SettingsError(f"multiprocessing_context={context!r} with num_workers=0: no process is started: remove it")
     if isinstance(context, str) and context not in known:
         raise SettingsError(f"multiprocessing_context={context!r} is unknown: use {', '.join(known)}")
     if context is not None and not isinstance(context, (str, multiprocessing.context.BaseContext)):
@@ -76,8 +76,8 @@ def workers(num_workers: Any, prefetch_factor: Any) -> tuple[int | None, int]:
         return count, 2
     if count == 0:
         raise SettingsError(
-            f"prefetch_factor={prefetch_factor!r} with num_workers=0: the calling thread prepares each batch when it "
-            "is asked for, nothing runs ahead; leave it out, or use num_workers=1 or more"
+            f"prefetch_factor={prefetch_factor!r} with num_workers=0: the calling thread makes each batch on demand, "
+            f"so nothing is prefetched: remove it, or use num_workers=1 or more"
         )
     return count, whole("prefetch_factor", prefetch_factor, 1, 1024)
 
@@ -153,7 +153,7 @@ def policy(value: Any) -> str | None:
         return name
     if any(name == found for found, *_ in _native.cache_policies()):
         raise SettingsError(
-            f"policy={name!r} needs the whole future, and is one of the `lossfeed replay` command's: use {', '.join(live)}"
+            f"policy={name!r} needs the whole run's order, so only the replay command has it: use {', '.join(live)}"
         )
     raise SettingsError(f"policy={value!r} is unknown{did_you_mean(name, live, WORD)}: use {', '.join(live)}")
 
@@ -180,8 +180,8 @@ def device(value: Any, pin_memory: Any) -> str:
         raise SettingsError(f"device={name!r} is unknown: use cpu, cuda or cuda:N")
     if flag("pin_memory", pin_memory) and kind == "cpu":
         warnings.warn(
-            "pin_memory=True with device='cpu': batches are not page-locked here; with device='cuda' they are, and "
-            "arrive on the device by themselves",
+            "pin_memory=True with device='cpu': CPU batches are not page-locked; with device='cuda' they are, and are "
+            "delivered on the device",
             UserWarning,
             stacklevel=4,  # whoever makes the loader
         )
@@ -193,7 +193,7 @@ def pin_memory_device(value: Any, on_device: str) -> None:
     if value and str(value) not in (on_device, on_device.partition(":")[0]):
         refuse("pin_memory_device", value)
     if value:
-        warnings.warn(f"pin_memory_device={value!r} is deprecated: device={on_device!r} says it", UserWarning, stacklevel=4)
+        warnings.warn(f"pin_memory_device={value!r} is deprecated: use device={on_device!r}", UserWarning, stacklevel=4)
 
 
 def framework(value: Any, on_device: str) -> str:
@@ -234,7 +234,7 @@ def journal(given: Any, rank: int, ranks: int) -> str | None:
     try:
         path = os.path.abspath(os.fsdecode(given))
     except (TypeError, ValueError) as cause:
-        raise SettingsError(f"journal={given!r} is no path: give the file that the run's journal is written to") from cause
+        raise SettingsError(f"journal={given!r} is not a path: give the file for the run's journal") from cause
     if ranks > 1 and "{rank}" not in path:
         raise SettingsError(
             f"journal={given!r} is one file for {ranks} ranks: put {{rank}} into its name, each writes its own"
@@ -252,7 +252,7 @@ def score_file(given: Any, every: Any, ranks: int, exchange: bool) -> dict[str, 
         path = os.path.abspath(os.fsdecode(given))
     except (TypeError, ValueError) as cause:
         raise SettingsError(
-            f"score_file={given!r} is no path: give the file that beliefs are kept in, which need not exist"
+            f"score_file={given!r} is not a path: give the file for the scores, which need not exist"
         ) from cause
     if ranks > 1 and not exchange and "{rank}" not in os.path.basename(path):
         raise SettingsError(

@@ -50,8 +50,8 @@ def take_up(loader: Any, again: bool) -> None:
     drawn = loader._given is None or loader._asked.weights is not None
     if loop.trainer.overfit_batches > 0 and drawn and not loader._settings["sampler"].get("in_order"):
         raise SettingsError(
-            f"Trainer(overfit_batches={loop.trainer.overfit_batches}) trains on the same batches each epoch, and this loader "
-            "draws others: make it with shuffle=False and no sampler"
+            f"Trainer(overfit_batches={loop.trainer.overfit_batches}) trains on the same batches each epoch, but this "
+            f"loader draws new ones: make it with shuffle=False and no sampler"
         )
     states, loop._combined_loader_states_to_load = loop._combined_loader_states_to_load, []
     if states:
@@ -61,9 +61,9 @@ def take_up(loader: Any, again: bool) -> None:
     batches = loop.epoch_loop.batch_progress
     if loop.restarting and batches.current.ready > 0 and not batches.is_last_batch and not loader._resumed:
         raise UsageError(
-            f"Lightning goes on behind batch {batches.current.ready} of an epoch, and its checkpoint has no state of this "
-            "loader: the epoch would begin again. Resume from a checkpoint of an epoch's end, or call load_state_dict on "
-            "the loader before trainer.fit"
+            f"Lightning continues after batch {batches.current.ready} of an epoch, but its checkpoint has no state of "
+            f"this loader, so the epoch would start again: resume from a checkpoint of an epoch's end, or call "
+            f"load_state_dict on the loader before trainer.fit"
         )
 
 
@@ -82,7 +82,7 @@ def _load(loop: Any, states: list[Any]) -> None:
                 said = str(cause)
     if said:
         warnings.warn(
-            f"the epoch begins without the scores and the position that Lightning's checkpoint has of the loader: {said}",
+            f"the epoch starts without the scores and position in Lightning's checkpoint: {said}",
             ResumeWarning,
             stacklevel=2,
         )

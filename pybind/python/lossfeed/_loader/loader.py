@@ -58,7 +58,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
         pad: joins arrays of different length: a fill value, ``"nested"``, ``"packed"``, a :class:`Packed`, or a dict of
             these by path.
         generator: what the seed is drawn from, on one rank.
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: where batches are, ready on the current stream.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: the device of batches, ready on the current stream.
         transform: an :class:`ImageTransform`, torchvision's, or a function of a batch's data; after the cache.
         seed: reproduces every order; the same on every rank. None: 0 with several ranks, else from torch's generator.
         rank, world_size: None: torch.distributed's, else the environment's ``RANK`` and ``WORLD_SIZE``.
@@ -71,9 +71,9 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
     arrives, with nothing scored or cached.
 
     Raises:
-        SettingsError: a setting is wrong, with its value and what to do.
+        SettingsError: a setting is wrong; the message has its value and a remedy.
         DeviceError: the device cannot be used.
-        MemoryLimitError: the cache or the batch slots cannot be had.
+        MemoryLimitError: the cache or the batch slots cannot be allocated.
     """
 
     def __init__(
@@ -216,37 +216,37 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
 
     @property
     def copy_path(self) -> str:
-        """The way batches take to the device: ``"gathered"``, ``"batched"`` or ``"mapped"``."""
+        """How cached rows get to the device: ``"gathered"``, ``"batched"`` or ``"mapped"``."""
         return self._account.engine().copy_path()[0]
 
     def copy_paths(self) -> dict[str, dict[str, float]]:
-        """What ``copy_path="auto"`` measured, for a batch of rows that lie anywhere in the cache's memory (µs):
-        ``gather_us`` of one loader thread, and ``copy_us`` from batch to batch on the device. A path's time is the
-        longer of ``gather_us`` over the number of threads and ``copy_us``; another path than ``"gathered"`` is taken if
-        that is more than a tenth shorter. Empty if nothing was measured: no GPU, no cache, a named path, or rows that
-        must be gathered."""
+        """What ``copy_path="auto"`` measured, for a batch of rows anywhere in the cache's memory (µs): ``gather_us`` of
+        one loader thread, and ``copy_us`` from batch to batch on the device. A path's time is the longer of
+        ``gather_us`` over the number of threads and ``copy_us``; a path other than ``"gathered"`` is chosen if it is
+        more than 10 % faster. Empty if nothing was measured: no GPU, no cache, a named path, or rows that must be
+        gathered."""
         costs = self._account.engine().copy_path()[1]
         return {path: {"gather_us": gather, "copy_us": copy} for path, gather, copy in costs}
 
     @property
     def epoch(self) -> int:
-        """The epoch under way, or the next one if none is."""
+        """The current epoch, or the next one between epochs."""
         return self._account.engine().epoch()
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch that the next ``iter(loader)`` delivers. Without it epochs count up from 0 by themselves.
+        """Chooses the epoch that the next ``iter(loader)`` delivers. Without it epochs count up from 0.
 
-        After :meth:`load_state_dict` the epoch it names keeps its resumed position; any other starts from its
-        beginning. A sampler of yours that has a ``set_epoch`` is told.
+        After :meth:`load_state_dict` the state's epoch continues at its position; any other starts from its beginning.
+        Your own sampler's ``set_epoch`` is called too.
         """
         self._account.engine().set_epoch(checks.whole("epoch", epoch, 0))
         if self._given is not None:
             self._given.set_epoch(epoch)
 
     def resize_cache(self, cache: int | float | str) -> int:
-        """Sets what the cache may hold, at most the ``cache=`` it was made with. Batches go on meanwhile; the policy
-        chooses who leaves. Returns the bytes of memory that went back to the system: 0 where a GPU has page-locked
-        them. Not with ``journal=``: a replay could not repeat it."""
+        """Changes the cache's limit, up to the ``cache=`` it was made with, while batches go on; the policy chooses
+        what to evict. Returns the bytes of memory freed: 0 if a GPU has page-locked them. Not with ``journal=``: a
+        replay could not repeat it."""
         form = self._settings["cache_form"]
         return self._account.engine().resize_cache(parse_cache(cache, lambda: self._data.cache_bytes(form)))
 
@@ -291,18 +291,18 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
         return user_order.numbers(planned), user_order.numbers(ends)
 
     def exchange(self, group: Any = None) -> None:
-        """Gives what this rank has learned since the last exchange to all ranks, and takes theirs: all then believe the
-        same of every sample, whoever delivered it. For ``ranks="exchange"``, where every epoch begins with it: call it
-        yourself only for another process group than the default one, which later epochs then use too. Ends the pass
-        under way. Every rank must call it.
+        """Sends this rank's scores since the last exchange to all ranks and receives theirs: afterwards all ranks have
+        the same importances. For ``ranks="exchange"``, which calls it at the start of every epoch: call it yourself
+        only to use another process group than the default, also for later epochs. Ends the current pass. Every rank
+        must call it.
 
-        One ``all_gather`` of 12 bytes a score of all ranks, behind one of a few hundred bytes a rank. A rank keeps 8
+        Cost: one ``all_gather`` of 12 bytes a score, after one of a few hundred bytes a rank. A rank keeps 8
         bytes a sample and 12 for each score until the next exchange, and draws the whole epoch's order, not a share.
 
         Raises:
-            SettingsError: on every rank, if they differ in dataset, epoch, seed, sampler or another setting that shapes
-                orders; what differs is named. UsageError: on every rank, if one of them cannot take part, or there is
-                no process group.
+            SettingsError: on every rank, if ranks differ in dataset, epoch, seed, sampler or another setting that
+                determines the order; the message names the difference. UsageError: on every rank, if one of them cannot
+                take part, or there is no process group.
         """
         if self._settings["exchange"]:
             self._group = group
@@ -324,11 +324,11 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
         sequence: literals.Sequence = "mean",
         overwrite_logits: bool = False,
     ) -> Any:
-        """The loss of a batch, with the keywords of :func:`torch.nn.functional.cross_entropy`, and its scores for free.
+        """The loss of a batch, with the keywords of :func:`torch.nn.functional.cross_entropy`, and records its scores.
 
         Where the transform mixes images (``mixup=``, ``cutmix=``) and no `target` is given, a row's loss is lam times that of
-        its own target and 1 − lam times that of its partner's, and so is what it adds to the mean's denominator. Weights
-        and scores are the own sample's: what is scored is the loss at the own target, of which a mixed image shows more.
+        its own target and 1 − lam times that of its partner's, and so is what it adds to the mean's denominator. Weight
+        and score belong to the own sample, which is seen more: the score is the loss at the own target.
 
         Unbiased: with row losses l_i, class weights c_i and the batch's weights w_i, ``"mean"`` is sum(w_i c_i l_i) /
         sum(c_i) over rows that are not ignored, ``"sum"`` is sum(w_i c_i l_i), ``"none"`` is w_i c_i l_i.
@@ -338,16 +338,16 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
             target: other targets than ``batch.target``, of the same samples: class indices, or probabilities in the
                 shape of ``logits`` (mixing, distillation; their cross entropy is then the score). ``(B · T,)`` beside
                 ``(B · T, C)`` logits too, where the samples are rows of T integers or more.
-            weighted: False leaves the batch's weights out: a biased mean, as plain training on these draws would have.
+            weighted: False ignores the batch's weights: a biased mean, as in plain training on these draws.
             sequence: as for :meth:`score`; it steers the scores, not the loss.
             overwrite_logits: as for :func:`lossfeed.cross_entropy`.
 
-        Under ``torch.compile`` it is part of the graph, without a break. A forward that is run again to save memory
-        (``torch.utils.checkpoint``) scores nothing more: it is counted as a repeat.
+        Under ``torch.compile`` it is part of the graph, without a break. A forward repeated to save memory
+        (``torch.utils.checkpoint``) does not score again: it is counted as a repeat.
 
         Returns:
-            A tensor like :func:`lossfeed.cross_entropy`'s. The batch's scores are taken up by the way, once a batch;
-            scores are those of the plain loss, without class weights and smoothing.
+            A tensor like :func:`lossfeed.cross_entropy`'s. Scores are recorded once a batch, from the plain loss
+            without class weights and smoothing.
         """
         settings = weight, ignore_index, reduction, label_smoothing, weighted, sequence, overwrite_logits
         hook = torch_half("cross_entropy").hook
@@ -364,7 +364,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
         weighted: bool = True,
         **options: Any,
     ) -> Any:
-        """The elementwise loss of a batch, differentiable, and its scores for free.
+        """The elementwise loss of a batch, differentiable; records its scores.
 
         Args:
             kind: ``"bce_with_logits"`` (binary and multi-label; option ``pos_weight``), ``"mse"``, ``"l1"``,
@@ -378,7 +378,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
 
         Returns:
             A float32 tensor (float64 for float64). Scores are the sample losses and the norms of their gradients at the
-            prediction, which are what ``score="gradient_norm"`` believes in.
+            prediction, which ``score="gradient_norm"`` uses.
         """
         hook = torch_half("loss").hook
         return hook.loss(self._account, kind, prediction, self._own(batch), target, reduction, weighted, options)
@@ -386,13 +386,14 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
     # ---- state -----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is: epoch, batches handed out, beliefs about all samples, and the epoch's order if scores
-        made it. Plain ints and bytes (8 bytes a sample, if anything was scored), for :func:`torch.save` or pickle.
+        """The run's state: epoch, delivered batches, importances of all samples, and the epoch's order if it depends on
+        scores. Plain ints and bytes (8 bytes a sample, if anything was scored), for :func:`torch.save` or pickle.
 
-        A pass that ended early (``break``, an exception, Ctrl-C) stays the position until another begins or
-        :meth:`set_epoch` names another epoch. A batch counts as handed out once the iterator has returned it: what Ctrl-C
-        or a signal handler's exception ends before that is still to come, from this state and from the same iterator,
-        which calls an interrupted ``collate_fn`` or ``transform`` again. After :meth:`close` the state is that of the moment of closing."""
+        After a pass that ended early (``break``, an exception, Ctrl-C) this is the position, until another pass begins
+        or :meth:`set_epoch` names another epoch. A batch counts as delivered once the iterator has returned it: after
+        an interruption (Ctrl-C, a signal handler's exception) it comes again, from this state and from the same
+        iterator, with ``collate_fn`` and ``transform`` called again. After :meth:`close` it is the state at the time of
+        closing."""
         if self._engine is None and self._last_state is not None:
             return self._last_state
         return self._state(0)
@@ -408,21 +409,22 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
         return states.of_loader(engine.state(unseen))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the batches that were left of
-        that epoch, in their order. The loader must be made as the saved one was, over the same dataset: whatever
-        shapes an order is compared, and a refusal names what differs. Threads, device, transform and ``on_error``
-        may change, and the cache too, which ``echo`` and ``replay`` need as large as it was (:meth:`resize_cache`).
+        """Continues from :meth:`state_dict`: the next ``iter(loader)`` delivers exactly the remaining batches of that
+        epoch, in order. The loader must be made as the saved one was, over the same dataset: all settings that
+        determine the order are compared, and an error names the differences. Threads, device, transform and
+        ``on_error`` may change, and the cache too, which ``echo`` and ``replay`` need at the same size
+        (:meth:`resize_cache`).
 
-        The number of ranks may change too, and ``batch_size`` with it, also within an epoch: what was left is dealt to
-        the ranks that load it, its batches numbered so that the last one has its usual number. ``{"ranks": [state,
-        …]}`` holds all ranks' states, in any order, of the same step. One rank's is enough where orders follow from the
-        seed (``uniform``, with ``shuffle`` or without) and with ``ranks="exchange"``, whose other ranks' scores since
-        the last exchange are then lost; others need all, unless an epoch was over. A :class:`lossfeed.ResumeWarning`
-        says what is not delivered: the rest of an epoch of ``echo`` and ``replay``, and, at an epoch's very end, fewer
-        samples than ranks (``drop_last`` drops them anyway).
+        The number of ranks may change too, and ``batch_size`` with it, also within an epoch: the remaining samples are
+        dealt to the ranks that load it, with batches numbered so that the last one has its usual number. ``{"ranks":
+        [state, …]}`` holds all ranks' states, in any order, of the same step. One rank's is enough where orders follow
+        from the seed (``uniform``, with ``shuffle`` or without) and with ``ranks="exchange"``, which loses the other
+        ranks' scores since the last exchange; other samplers need all states, except between epochs. A
+        :class:`lossfeed.ResumeWarning` says which samples are skipped: the rest of an epoch of ``echo`` and ``replay``,
+        and, at an epoch's very end, fewer samples than ranks (``drop_last`` drops them anyway).
 
         Raises:
-            SettingsError: it is no state, another run's, or one rank's where those of all are needed.
+            SettingsError: not a state, a state of another run, or one rank's state where all ranks' are needed.
         """
         note = (engine := self._account.engine()).load_states(states.of_engines(state))
         self._line.seed = engine.seed() or 0
@@ -431,12 +433,12 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
             warnings.warn(note, ResumeWarning, stacklevel=2)
 
     def close(self, timeout: float | None = 10.0) -> None:
-        """Ends the workers and gives the memory back. Batches you hold stay valid. Calling it again does nothing.
+        """Ends the workers and frees the memory. Batches you hold stay valid. Calling it again does nothing.
 
         Args:
-            timeout: seconds to wait for reads under way; None waits as long as they take. A read that has not ended
-                by then is left behind with a :class:`lossfeed.ThreadWarning` that says where it hangs; what it writes
-                to stays in memory. Dropping a loader waits for nothing, and the interpreter's exit for five seconds.
+            timeout: seconds to wait for reads in progress; None waits until they end. A read still running then is
+                abandoned with a :class:`lossfeed.ThreadWarning` that says where it hangs; its memory is not freed.
+                Dropping a loader does not wait; the interpreter's exit waits up to five seconds.
         """
         seconds = None if timeout is None else checks.seconds("timeout", timeout)
         engine = self._engine

@@ -144,8 +144,8 @@ def _seeds(asked: Options, settings: dict[str, Any], framework: str) -> Seeds | 
     if settings["world_size"] > 1 and settings["sampler"]["name"] != "given":
         # Another one on each rank is common where torch's DistributedSampler makes the orders: it has a seed of its own.
         raise SettingsError(
-            f"generator= with {settings['world_size']} ranks: each would draw a seed of its own, and their shares would "
-            "overlap and leave samples out. Pass seed=, the same number on every rank"
+            f"generator= with {settings['world_size']} ranks: each rank would draw its own seed, so samples would "
+            f"repeat and be missing: pass the same seed= on every rank"
         )
     seeds = Seeds(asked.generator, shuffles)
     if alone and settings["journal"] is None:
@@ -161,11 +161,11 @@ def _refuse(asked: Options) -> None:
     checks.flag("in_order", asked.in_order)
     if (asked.data is None) == (asked.dataset is None):
         raise SettingsError(
-            "give the dataset once: lf.Loader(data, …), where torch's name for it, dataset=, works too"
+            "the dataset is given twice: pass it once, as lf.Loader(data, …) or dataset="
         )
     if asked.batch_size is None:
         raise SettingsError(
-            "batch_size=None is refused: scores are counted in a batch. For single samples as torch gives them write "
+            "batch_size=None is refused, because scoring needs batches. For single samples as in torch write "
             "batch_size=1, collate_fn=lambda items: items[0]; for a sampler that gives lists of ids, batch_sampler=sampler"
         )
     if asked.collate_fn is not None and not callable(asked.collate_fn):
@@ -197,11 +197,10 @@ def _delivery(
     random = of_batches is not None or (made is not None and made.random)
     if made is not None and made.mixes and asked.collate_fn is not None:
         raise SettingsError(
-            "mixup and cutmix mix finished batches, and a collate_fn puts its own together: leave one of them out, or mix "
-            "in the collate_fn"
+            "mixup= and cutmix= do not work with collate_fn=: remove one of them, or mix in the collate_fn"
         )
     if asked.collate_fn is not None and views.packs:
-        raise SettingsError("pad= packs batches, and a collate_fn puts its own together: leave one of them out")
+        raise SettingsError("pad= does not work with collate_fn=: remove one of them")
     if read:
         move_to = None if device == "cpu" else device
         return _Delivery("cpu", views, None, random, None, None, None, None, None, move_to, of_batches)

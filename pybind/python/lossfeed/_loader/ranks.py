@@ -128,7 +128,7 @@ class _Seeds:
         if found is not None:
             raise SettingsError(
                 f"seed= differs between ranks: {found}. Pass the same number on every rank: each draws its own share of "
-                "that order. A loader that only some ranks make takes rank=0, world_size=1"
+                "that order. A loader that only some ranks make needs rank=0, world_size=1"
             )
 
 

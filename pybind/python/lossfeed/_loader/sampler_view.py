@@ -102,9 +102,8 @@ class Cut:
         """
         if sys._getframe(1).f_globals.get("__name__") == "accelerate.data_loader":
             raise UsageError(
-                "Accelerate would read these batches with a DataLoader of torch's, past this loader, its scores and its "
-                "position: give skip_first_batches a lossfeed.accelerate.Batches(loader), or load a state, which "
-                "skips nothing"
+                "Accelerate would read these batches with its own DataLoader, without this loader's scores and "
+                "position: pass skip_first_batches a lossfeed.accelerate.Batches(loader), or load a state"
             )
         ids, ends = self._loader._plan()
         return (ids[start:end].tolist() for start, end in zip(chain((0,), ends), ends))

@@ -41,14 +41,14 @@ def stage(iterable: Iterable[T], device: Any = "cpu", depth: int = 3) -> Staged[
             ...
 
     Tensors anywhere in nested tuples, named tuples, lists and dicts are moved; NumPy arrays become tensors on a CUDA
-    device and stay arrays on the CPU; everything else passes as it is.
+    device and stay arrays on the CPU; everything else is unchanged.
 
     Args:
         iterable: what to iterate; each ``iter()`` of the result iterates it again.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. On a CUDA device host tensors are copied to page-locked memory
-            unless they lie there, then to the device on a stream of its own; the tensors handed out are ready on the
-            stream that is current then, and the CPU waits for no copy.
-        depth: batches ahead, at least 1. So many batches (and one in the making) are held at most.
+            first, then to the device on a separate stream; delivered tensors are ready on the current stream, and the
+            CPU does not wait.
+        depth: batches ahead, at least 1. At most this many batches, and one in preparation, are held.
 
     Returns:
         An iterable with the length of `iterable` where that has one. An exception in `iterable` is raised at its place,
@@ -72,7 +72,7 @@ class Staged(Generic[T]):
             torch = require_torch(f"device={device!r}")
             if not torch.cuda.is_available():
                 raise DeviceError(
-                    f"device={device!r}, but this PyTorch ({torch.__version__}) sees no CUDA device: use device='cpu'"
+                    f"device={device!r}, but this PyTorch ({torch.__version__}) finds no CUDA device: use device='cpu'"
                 )
 
     def __len__(self) -> int:
@@ -210,8 +210,7 @@ class Mover:
         """Consumer's thread: a graph cannot hold the wait for a copy that was queued outside of it."""
         if self._torch.cuda.is_current_stream_capturing():
             raise UsageError(
-                "a staged batch was asked for while a CUDA graph is being captured: take batches outside of the "
-                "capture"
+                "staged batches cannot be taken during a CUDA graph capture: take them outside of the capture"
             )
 
     def send(self, batch: Any) -> Any:

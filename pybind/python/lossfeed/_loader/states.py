@@ -22,7 +22,7 @@ def of_engines(state: Any) -> list[bytes]:
     """
     states = state.get("ranks", [state]) if isinstance(state, dict) else None
     if not isinstance(states, (list, tuple)) or not all(map(_is_one, states)):
-        raise SettingsError("this is no loader state: pass what state_dict() returned")
+        raise SettingsError("this is not a loader state: pass the result of state_dict()")
     for one in states:
         if one.get("version") != _VERSION:
             raise SettingsError(

@@ -57,8 +57,8 @@ class Stream(MadeAgain):
             refused.add("shuffle")
         for name in sorted(refused):
             raise SettingsError(
-                f"{name}={given[name]!r} is refused: {kind} is a stream, whose samples have no ids to shuffle, choose, cache or "
-                "score by; leave it out, or give a dataset with __len__ and __getitem__"
+                f"{name}={given[name]!r} is refused: {kind} is a stream, whose samples have no ids for shuffling, "
+                f"choosing, caching or scoring: remove it, or give a dataset with __len__ and __getitem__"
             )
         device = keywords.device(asked.device, False)
         keywords.pin_memory_device(asked.pin_memory_device, device)
@@ -76,8 +76,8 @@ class Stream(MadeAgain):
             raise SettingsError(f"{kind}, a stream: {cause}") from cause
         if made.timeout and not made.num_workers:
             raise SettingsError(
-                f"timeout={made.timeout:g} with num_workers=0: the thread that asks for a batch reads the stream itself; leave it "
-                "out, or use num_workers=1 or more"
+                f"timeout={made.timeout:g} with num_workers=0: the calling thread reads the stream itself: remove it, "
+                f"or use num_workers=1 or more"
             )
         # It refuses a device that is not there.
         Staged(made, device, _DEPTH)
@@ -131,7 +131,7 @@ class Stream(MadeAgain):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state_dict`."""
         if not isinstance(state, Mapping) or set(state) != {"stream"}:
-            raise SettingsError("the state is of no stream: load what state_dict() of such a loader returned")
+            raise SettingsError("the state is not of a stream: load the state_dict() of a stream's loader")
         unknown = self._unknown()
         if unknown is None and state["stream"] is not None:
             self._asked_stream().load_state_dict(state["stream"])

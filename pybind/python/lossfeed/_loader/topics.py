@@ -155,8 +155,8 @@ class Sampling(Topic):
             in runs as long as requests are dear. Or a sampler object, torch's or whatever else gives ids: an epoch is taken
             from it whole when the epoch begins, as much as its ``len()``, and each rank gets what its own gives.
         score: the measurement that becomes a sample's importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or
-            ``"batch_rank"`` (the place of its loss in its batch; formerly ``"rank"``). None, the default, suits policy
-            and sampler, and takes losses where the run's first scores bring nothing else. A run keeps to one.
+            ``"batch_rank"`` (the place of its loss in its batch; formerly ``"rank"``). None, the default, chooses by
+            policy and sampler, or the loss if the first scores have nothing else. It stays fixed for the run.
         smoothing: weight of the old importance when a new score comes, at least 0 and below 1. None: 0 for batch ranks,
             else 0.5.
         ranks: ``"own"``, the default: each rank draws from its own share of the samples for the whole run.
@@ -224,7 +224,7 @@ class Reading(Topic):
             another sample of the batch under its own id. They are counted and listed by ``loader.bad_samples()``.
         max_slots: bound on batch slots, those you hold included; holding them all is a
             :class:`lossfeed.MemoryLimitError`. None, the default: the prefetch depth + 64, and batches in host memory
-            that you hold beyond 64 are copies.
+            that you hold beyond 64 are copied.
         worker_init_fn, multiprocessing_context, persistent_workers: as torch's, for worker processes; those of
             ``"auto"`` persist.
 

@@ -383,7 +383,7 @@ class Batches:
                 of.sent = made, *_own(of)
         except StopIteration:
             self._give_up()
-            raise SourceError("worker processes ended before their batches came: this is a bug of lossfeed") from None
+            raise SourceError("worker processes ended before delivering their batches: please report this bug") from None
         except (RuntimeError, OSError, ValueError) as error:
             words = str(error)
             if words.startswith("DataLoader timed out"):

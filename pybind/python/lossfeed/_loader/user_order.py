@@ -65,7 +65,7 @@ class UserOrder:
         try:
             return self.draw(engine)
         except StopIteration as end:
-            raise RuntimeError(f"{self.name} raised StopIteration where it was asked for its ids") from end
+            raise RuntimeError(f"{self.name} raised StopIteration while its ids were read") from end
 
     def draw(self, engine: _native.Engine) -> tuple[Any, array[int] | None]:
         """The next epoch of `engine`: its ids, and where its batches end if it gives batches."""
@@ -76,7 +76,8 @@ class UserOrder:
         for number, batch in enumerate(taken):
             if not (hasattr(batch, "__iter__") or hasattr(batch, "__getitem__")) or isinstance(batch, (str, bytes)):
                 raise SettingsError(
-                    f"batch {number} of {self.name} is {batch!r}, no list of ids: one that gives ids is a sampler="
+                    f"batch {number} of {self.name} is {batch!r}, not a list of ids: pass a sampler of single ids as "
+                    f"sampler="
                 )
             ids.extend(self._ids(_plain(batch), f"place {{}} of batch {number} of {{}}"))
             ends.append(len(ids))
@@ -98,8 +99,8 @@ class UserOrder:
         taken = list(islice(given, most + 1))
         if len(taken) > most:
             raise SettingsError(
-                f"{self.name} has no length and gave more than {most} items for {self._samples} samples: an epoch is "
-                "taken whole before it begins, so give it a __len__, which is then as much as is taken"
+                f"{self.name} has no length and gave more than {most} items for {self._samples} samples: an epoch's "
+                f"ids are read before it starts, so give it a __len__, which bounds them"
             )
         return taken
 
@@ -159,7 +160,7 @@ def find(asked: Options, samples: int, ranks: int) -> UserOrder | None:
     if asked.weights is not None:
         for name, value in (("sampler", sampler), ("batch_sampler", asked.batch_sampler)):
             if value is not None:
-                raise SettingsError(f"{name}= and weights= exclude each other: both say who comes; leave one out")
+                raise SettingsError(f"{name}= and weights= exclude each other, since both choose the samples: remove one")
         if asked.shuffle is False:
             raise SettingsError("shuffle=False and weights= exclude each other: weights draw at random")
         return Weighted(asked.weights, whole("batch_size", asked.batch_size, 1), asked.drop_last, samples, ranks)
@@ -187,8 +188,8 @@ def _iterable(name: str, value: Any) -> Any:
         )
     if hasattr(value, "__next__"):
         raise SettingsError(
-            f"{name}={type(value).__name__} is refused: an iterator gives its ids once, and every epoch begins it anew; "
-            "give a list, or an object with __iter__"
+            f"{name}={type(value).__name__} is refused: an iterator gives its ids only once, and each epoch needs "
+            f"them again; give a list, or an object with __iter__"
         )
     return value
 
@@ -204,6 +205,6 @@ def _largest(source: Any, asked: Any) -> int:
     if isinstance(source, (list, tuple)) and all(hasattr(batch, "__len__") for batch in source):
         return max((len(batch) for batch in source), default=1) or 1
     raise SettingsError(
-        f"batch_sampler={type(source).__name__} has no batch_size, and batches lie in memory that is made before: pass "
-        "batch_size= with the most samples that a batch of it has"
+        f"batch_sampler={type(source).__name__} has no batch_size, which is needed to allocate memory: pass "
+        f"batch_size= with the size of its largest batch"
     )

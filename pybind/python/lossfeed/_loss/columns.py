@@ -86,7 +86,7 @@ def known(target: Any) -> Any:
     """`target`, unless it is None: samples of any structure may have none."""
     if target is None:
         raise SettingsError(
-            "these samples have no target that is known: pass target=, or open the dataset with lf.open(…, target='key')"
+            "these samples have no known target: pass target=, or open the dataset with lf.open(…, target='key')"
         )
     return target
 

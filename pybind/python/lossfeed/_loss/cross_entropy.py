@@ -29,29 +29,28 @@ def cross_entropy(
         target: class indices in the shape of ``input`` without the class dimension (int64), or class probabilities in
             the shape of ``input``.
         weight: ``(C,)`` rescaling weight per class, in the dtype of ``input``.
-        size_average, reduce: deprecated in torch too, which says what to write instead; in their places, so that a call
-            by position means here what it means there.
-        ignore_index: rows with this target count for nothing.
+        size_average, reduce: deprecated in torch too, which says what to write instead; they keep the positions of the
+            other arguments.
+        ignore_index: rows with this target are ignored.
         reduction: ``"mean"`` (over the class weights of the rows that count), ``"sum"`` or ``"none"``.
         label_smoothing: in ``[0, 1]``.
-        overwrite_logits: the gradient may take the place of contiguous logits, which halves the loss's memory. Nothing
-            else may need the logits after the backward; autograd raises for whoever saved them. For class indices in
+        overwrite_logits: True writes the gradient over contiguous logits, which halves the loss's memory. The logits
+            cannot be used after the backward; autograd raises if another operation saved them. For class indices in
             eager mode; elsewhere it changes nothing.
 
     Returns:
         A tensor in the dtype of ``input`` (float32 under autocast): a scalar, or the shape of a class-index target for
         ``"none"``. Arithmetic is float32 inside (float64 for float64). Gradients of gradients work.
 
-    Class indices take the native forward and backward, which write nothing of the logits' size but the gradient; so
-    they do under ``torch.compile``, as one operator without a graph break. On CUDA devices probability targets do
-    too, and the work is queued on the current stream without a wait; it can be captured in a graph once it has run
-    outside of one. ``torch.func`` transforms, probability targets on the CPU and anything unusual take torch's own,
-    with torch's own errors.
+    Class indices use the native forward and backward, which write nothing of the logits' size but the gradient, also
+    under ``torch.compile`` (one operator, no graph break). On CUDA devices probability targets do too, and the work is
+    queued on the current stream without a wait; it can be captured in a graph once it has run outside of one.
+    ``torch.func`` transforms, probability targets on the CPU and unusual inputs use torch's implementation and errors.
 
     Raises:
         SampleError: a target outside ``[0, C)`` that is not ``ignore_index``, with the row, the target and C. On a
-            CUDA device that row's loss is NaN and a later call on the stream raises, since finding out at once would
-            have to wait.
+            CUDA device that row's loss is NaN and a later call on the stream raises, because checking at once would
+            stall.
     """
     losses = torch_half("cross_entropy").cross_entropy
     if size_average is not None or reduce is not None:

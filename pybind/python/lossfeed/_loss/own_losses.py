@@ -22,8 +22,8 @@ class OwnLosses:
     def score(
         self, logits: Any, batch: Batch[Any, Any], ignore_index: int = -100, *, sequence: literals.Sequence = "mean"
     ) -> None:
-        """Scores a batch from its logits, beside any loss of yours. Records no gradient and waits for nothing. Can be
-        captured in a CUDA graph once it has run outside of one; what a graph reads of the batch stays until the
+        """Scores a batch from its logits, for use with your own loss. Records no gradient and does not wait. Can be
+        captured in a CUDA graph once it has run outside of one; the batch's memory that a graph reads is kept until the
         loader is closed.
 
         Args:
@@ -44,31 +44,31 @@ class OwnLosses:
         module.score(self._account, logits, self._own(batch), ignore_index, sequence)
 
     def score_losses(self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None) -> None:
-        """Scores a batch from per-sample losses you hold already (regression, sequences, objectives of your own).
+        """Scores a batch from per-sample losses that you computed (regression, sequences, your own objectives).
 
         Args:
             losses: ``(B,)`` floats of this very batch, torch (any device) or NumPy. Of sequences also a number a token,
                 ``(B, T)``, ``(B · T,)`` or, packed, ``(rows, length)``: a sample has the mean of those whose
-                ``batch.target`` is not -100. They become importance as they are; NaN and infinite ones are no scores and
-                are counted (``scores_unranked_total``).
+                ``batch.target`` is not -100. They are used as importance unchanged; NaN and infinite losses are ignored
+                and counted (``scores_unranked_total``).
             grad_norms: ``(B,)`` floats, if you can bound each sample's gradient: with ``score="gradient_norm"`` they
                 become the importance.
 
         Raises:
-            UsageError: losses alone, where gradient norms or entropies are this run's importance: they were asked for
-                with ``score=``, or earlier batches brought them. Pass ``score="loss"`` to the loader, or `grad_norms`.
+            UsageError: only losses were given, but this run is scored by gradient norms or entropies (set by
+                ``score=``, or by earlier batches). Pass ``score="loss"`` to the loader, or `grad_norms`.
         """
         module = torch_half("score_losses").hook if is_tensor(losses) else arrays
         module.score_losses(self._account, losses, self._own(batch), grad_norms)
 
     def weighted_mean(self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None) -> Any:
-        """The mean of losses of your own, made unbiased by the batch's weights, and their scores by the way.
+        """The mean of your own losses, made unbiased by the batch's weights; records their scores.
 
         Args:
             losses: ``(B, …)`` of this very batch, a torch tensor, before any reduction: what torch's losses give with
                 ``reduction="none"``. A sample's loss is the mean over what follows its row, or, of packed samples
-                ``(rows, length, …)``, over its own tokens; ``(B · T,)`` of sequences is read as ``(B, T)``. Its score is
-                that mean too, of a number a token as for :meth:`score_losses`.
+                ``(rows, length, …)``, over its own tokens; ``(B · T,)`` of sequences is read as ``(B, T)``. Its score
+                is that mean, for values per token as in :meth:`score_losses`.
             grad_norms: as for :meth:`score_losses`.
 
         Returns:
@@ -82,7 +82,7 @@ class OwnLosses:
             hint = "; batch.to(device) moves one and keeps its samples" if isinstance(batch, dict) else ""
             hint += "; under Accelerate that of lossfeed.accelerate.Batches(loader)" if "accelerate" in sys.modules else ""
             raise UsageError(
-                f"{type(batch).__name__} is no batch of this loader: pass the batch as the loop variable gave it{hint}"
+                f"{type(batch).__name__} is not a batch of this loader: pass the batch that the loop delivered{hint}"
             )
         self._account.uses.scored = True
         return batch

@@ -27,7 +27,7 @@ def sample_scores(logits: Any, target: Any, ignore_index: int = -100) -> SampleS
     Raises:
         SettingsError: shapes or dtypes that do not fit, with both.
         SampleError: a target outside ``[0, C)``, with the row and the target. On a CUDA device such a row gets no rank
-            and a NaN loss, and a later call on that stream raises: finding out at once would have to wait.
+            and a NaN loss, and a later call on that stream raises: checking at once would stall.
     """
     check_ignored(ignore_index)
     check_dense("logits", logits)

@@ -49,8 +49,7 @@ def kernels(device: torch.device) -> _native.CudaKernels | None:
     if index not in _loaded:
         if torch.cuda.is_current_stream_capturing():
             raise UsageError(
-                "a graph that is being captured would load lossfeed's kernels, which ends the capture: run the step "
-                "once outside of it first"
+                "loading lossfeed's kernels would break this CUDA graph capture: run the step once before the capture"
             )
         try:
             _loaded[index] = _native.CudaKernels(index)
@@ -102,7 +101,7 @@ def captured_ids(box: _native.Mailbox, batch: Batch, device: torch.device) -> in
     """
     if batch.ids.device != device:
         raise UsageError(
-            f"a graph that scores on {device} finds the batch's ids on {batch.ids.device}: make the loader with "
+            f"a CUDA graph that scores on {device} finds the batch's ids on {batch.ids.device}: make the loader with "
             f"device={str(device)!r}"
         )
     # The graph knows them by their address alone, and may be replayed long after the batch has gone from the caller's
@@ -119,8 +118,8 @@ def mailbox(account: Account, device: torch.device) -> _native.Mailbox:
     if index not in account.mailboxes:
         if torch.cuda.is_current_stream_capturing():
             raise UsageError(
-                f"a graph that is being captured on {device} would make this loader's mailbox, which ends the capture: "
-                "score one batch outside of it first"
+                f"a graph that is being captured on {device} would create this loader's mailbox, which breaks the "
+                f"capture: score one batch before it"
             )
         account.mailboxes[index] = engine.mailbox(index, account.batch_size)
     return account.mailboxes[index]
@@ -330,8 +329,7 @@ def settle(account: Account) -> None:
     """
     if account.mailboxes and torch.cuda.is_current_stream_capturing():
         raise UsageError(
-            "the scores under way cannot be waited for while a CUDA graph is being captured: do it outside of the "
-            "capture"
+            "pending scores cannot be waited for during a CUDA graph capture: do it outside of the capture"
         )
     for box in account.mailboxes.values():
         box.settle()

@@ -91,7 +91,7 @@ def sample_losses(
     for name, value in options.items():
         _check_option(kind, name, value, prediction)
     if prediction.numel() == 0:
-        raise SettingsError(f"predictions of shape {tuple(prediction.shape)} hold nothing to take a loss of")
+        raise SettingsError(f"predictions of shape {tuple(prediction.shape)} are empty: there is no loss to compute")
     real = torch.float64 if prediction.dtype == torch.float64 else torch.float32
     losses, slope = _LOSSES[kind](prediction.to(real), target.to(real), **{**known, **options})
     if owners is not None:

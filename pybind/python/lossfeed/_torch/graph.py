@@ -38,8 +38,8 @@ class Graph:
         found = self._lent.get(ids.data_ptr())
         if found is None:
             raise UsageError(
-                "a compiled step scores ids that are those of no batch of this loader: pass it the batch as the loop "
-                "variable gave it"
+                "this compiled step scores ids that belong to no batch of this loader: pass it the batch that the "
+                "loop delivered"
             )
         return found
 
@@ -55,7 +55,7 @@ def credit(credited: torch.Tensor, loader: int, ids: torch.Tensor, scores: torch
     """Credits ``(k, B)`` scores (loss, grad_norm, entropy) to the batch with these ids."""
     account = _accounts.get(loader)
     if account is None:
-        raise UsageError("a compiled step scores for a loader that is gone: compile it again with the new loader")
+        raise UsageError("the loader that this compiled step scores for is gone: compile the step again with the new loader")
     _take_home(account, account.graph.batch(ids), scores)
     credited.add_(1)
 

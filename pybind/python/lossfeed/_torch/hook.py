@@ -259,7 +259,7 @@ def weighted_mean(account: Account, losses: Any, batch: Batch, grad_norms: Any) 
     if not losses.is_floating_point():
         raise SettingsError(f"losses have dtype {losses.dtype}: give floats")
     if losses.numel() == 0 and samples > 0:
-        raise SettingsError(f"losses of shape {tuple(losses.shape)} hold nothing to take a mean of")
+        raise SettingsError(f"losses of shape {tuple(losses.shape)} are empty: there is no mean to compute")
     if packed is not None:
         packed = _beside(packed, losses.device)
         tokens = losses if losses.dim() == 2 else losses.flatten(2).mean(2)
@@ -316,7 +316,8 @@ def _packed_target(
     check_packed_logits(logits, batch.documents)
     if target.is_floating_point():
         raise SettingsError(
-            "class probabilities are no targets of a packed batch: take F.cross_entropy(logits, target, reduction='none') in "
+            "class probabilities cannot be targets of a packed batch: use F.cross_entropy(logits, target, "
+            "reduction='none') in "
             "the shape (rows, length), and loader.weighted_mean(losses, batch)"
         )
     target = torch.where(packed.reshape(target.shape) >= 0, target, ignore_index)
@@ -380,7 +381,7 @@ def _beside(value: Any, device: torch.device) -> torch.Tensor:
     try:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as cause:
-        raise SettingsError(f"a target of {type(value).__name__} is no tensor or array of numbers: {cause}") from None
+        raise SettingsError(f"a target of {type(value).__name__} is not a tensor or array of numbers: {cause}") from None
     return tensor.to(device, non_blocking=True)
 
 

@@ -30,7 +30,7 @@ class Mail:
         """Queues the copy of float32 ``(k, B)`` scores (loss, and maybe grad_norm and entropy) and int32 counts."""
         if torch.cuda.is_current_stream_capturing():
             raise UsageError(
-                "scores that torch's operators compute cannot be part of a captured graph: score outside of the capture"
+                "scores computed by torch's operators cannot be captured in a CUDA graph: score outside of the capture"
             )
         self.deliver()
         if len(self._waiting) >= self._capacity:

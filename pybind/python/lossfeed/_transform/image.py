@@ -23,6 +23,51 @@ class ImageTransform(Spelled):
     """Crop, flip and normalise images, after the cache: ``lf.Loader(data, transform=lf.ImageTransform("float32",
     mean=…, std=…))``. ``pybind/docs/batches.md`` has torchvision's names beside these, and how exact each step is.
 
+    torchvision               here
+    ========================  =====================================================================================
+    ``RandomResizedCrop``     ``crop=224, scale=(0.08, 1.0)``; ``ratio`` has torchvision's default
+    ``Resize, CenterCrop``    ``resize=256, crop=224, random_crop=False``
+    ``Resize, RandomCrop``    ``resize=256, crop=224``
+    ``RandomCrop``            ``crop=32, padding=4``: no resizing
+    ``RandomHorizontalFlip``  ``flip=0.5``
+    ``TrivialAugmentWide``    ``augment="trivial"``
+    ``RandAugment``           ``augment="rand"``: two operations of magnitude 9 of 31
+    ``ColorJitter``           ``brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1``
+    ``RandomApply`` of it     ``jitter=0.8``
+    ``RandomGrayscale``       ``grayscale=0.2``
+    ``ToTensor, Normalize``   ``mean=…, std=…``
+    ``MixUp(alpha=0.2)``      ``mixup=0.2``; of whole batches
+    ``CutMix(alpha=1.0)``     ``cutmix=1.0``, likewise; both: ``RandomChoice`` of the two
+    ``RandomErasing``         ``erase=0.25``: 2 to 33 % of the area, 0.3 to 3.3 times as tall as wide, value 0
+    ========================  =====================================================================================
+
+    Without resizing the result is torchvision's up to float32 rounding; what is resized, up to 2 of 255 levels (Pillow's
+    bilinear filter with antialiasing, rounded between its two passes, which come in the other order here). Draws depend
+    only on seed, epoch, batch number and sample id: the same with any number of workers, on any device and in a resumed
+    run. A sample that appears twice in an epoch is drawn twice. Colours are changed as torchvision's ``v2`` changes
+    uint8 images, up to a level a step; after resizing, and before the crop that pads, so the ``padding`` stays black.
+
+    ``augment`` has the operations, ranges and formulas of torchvision's ``v2`` for uint8 images, with its nearest pixel,
+    and is applied after every crop and the flip, before normalising and erasing. It does not change which crops and
+    flips are drawn. Moved pixels equal torchvision's except where two are equally near; other operations differ by at
+    most one level. Strengths are exact: torchvision's are float32, which a translation by 16 pixels may leave at 15.
+
+    ``mixup`` and ``cutmix`` mix the images of a finished batch in pairs: row k with row B − 1 − k and that one with it, by
+    one lam a batch, drawn from Beta(alpha, alpha) by seed, epoch, batch number and rank. ``batch.target`` stays the own
+    sample's, ``batch.mix`` has lam and the partners' targets, and :meth:`Loader.cross_entropy` and :meth:`Loader.loss`
+    take ``lam · loss(own) + (1 − lam) · loss(partner)``. Lam is at least ½, so a row belongs to the sample that is seen
+    more; both mixes of a pair are in the batch. The score is the own target's part of the loss. timm's words:
+    ``mixup_alpha``, ``cutmix_alpha``, ``prob``, ``switch_prob``, mode "batch".
+
+    On a CUDA device samples are copied as bytes, and kernels change colours, augment, flip, normalise, erase and mix
+    them; on the CPU loader threads do this. Both give the same bits. Resizing is the work of the loader's threads on
+    every device. ``retouch="threads"`` leaves colours and ``augment``, with the crop and flip before them, to loader
+    threads too: for a GPU that is busier than the processors.
+
+    With ``scale`` or ``resize`` images in files may have any size: each is decoded at its own size, and the needed part
+    is resampled. The cache must then keep them encoded (its default). Images resized by :func:`lossfeed.open` or cached
+    decoded, arrays and Python datasets must have one size.
+=======
     Draws depend on the loader's seed, the epoch, the batch's number and the sample's id. On a CUDA device kernels make
     the batches, elsewhere loader threads; both give the same bits. With ``scale`` or ``resize`` images in files may have
     any size, and a cache must keep them encoded.
@@ -45,7 +90,7 @@ class ImageTransform(Spelled):
         augment: ``"trivial"``, ``"rand"``, or a dict: ``{"name": "rand", "ops": 2, "magnitude": 9, "bins": 31, "fill":
             0}``. ``bins``: number of strengths, 2 to 65536; ``magnitude``: the one of ``"rand"``, below ``bins``;
             ``ops``: operations in a row, 0 to 100; ``fill``: level outside the image, 0 to 255, or one a channel.
-        retouch: who changes colours and augments: ``"auto"``: the CUDA device if it makes the images, else loader
+        retouch: what changes colours and augments: ``"auto"``: the CUDA device if it makes the images, else loader
             threads; ``"threads"``: always these.
         mixup, cutmix: alpha of mixup and of CutMix, 0 to 1000. 0: off.
         mix_chance: chance that a batch is mixed.
@@ -229,7 +274,7 @@ def _jitter(changes: dict[str, Any], chance: Any, grayscale: Any) -> dict[str, A
     """The engine's settings of changes of colours; None where there is none."""
     chance, grayscale = real("jitter", chance, 0.0, 1.0), real("grayscale", grayscale, 0.0, 1.0)
     if chance < 1 and not any(changes.values()):
-        raise SettingsError(f"jitter={chance:g} is the chance that colours change: say how, as in brightness=0.4")
+        raise SettingsError(f"jitter={chance:g} is the probability of a colour change, and no change is given: add one, such as brightness=0.4")
     if not (chance and any(changes.values())) and not grayscale:
         return None
     return {**changes, "chance": chance, "grayscale": grayscale}
@@ -240,9 +285,9 @@ def _mix(mixup: Any, cutmix: Any, chance: Any, switch: Any) -> dict[str, float] 
     mixup, cutmix = real("mixup", mixup, 0.0, 1000.0), real("cutmix", cutmix, 0.0, 1000.0)
     chance, switch = real("mix_chance", chance, 0.0, 1.0), real("switch", switch, 0.0, 1.0)
     if chance < 1 and not (mixup or cutmix):
-        raise SettingsError(f"mix_chance={chance:g} is the chance that a batch is mixed: say how, as in mixup=0.2 or cutmix=1.0")
+        raise SettingsError(f"mix_chance={chance:g} is the probability of mixing, and no mixing is given: add mixup=0.2 or cutmix=1.0")
     if switch != 0.5 and not (mixup and cutmix):
-        raise SettingsError(f"switch={switch:g} is the chance of CutMix where mixup= and cutmix= are given: give both")
+        raise SettingsError(f"switch={switch:g} is the probability of CutMix, and needs both mixup= and cutmix=: give both")
     return {"mixup": mixup, "cutmix": cutmix, "chance": chance, "switch": switch} if chance and (mixup or cutmix) else None
 
 

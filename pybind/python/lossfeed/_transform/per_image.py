@@ -31,16 +31,17 @@ def of_batches(transform: Any, framework: str) -> Callable[..., Any]:
     mixing = next((name for name in names if name in ("MixUp", "CutMix")), None)
     if mixing is not None:
         raise SettingsError(
-            f"transform={mixing} mixes labels too, and a transform gets batch.data alone: write images, labels = mix(*batch) "
+            f"transform={mixing} mixes labels too, but a transform gets only batch.data: write images, labels = "
+            f"mix(*batch) "
             "in the loop, and loader.cross_entropy(model(images), batch, target=labels)"
         )
     if not _is_torchvision(transform):
         held = next(_held(transform), None)
         if held is not None:
             warnings.warn(
-                f"transform={named(transform)} is called once a batch, and {held}, which it has, draws once a call: all images of a "
-                "batch are changed alike, unless it takes them one by one. torchvision's transforms themselves, "
-                "transform=v2.Compose([…]), are applied to each image",
+                f"transform={named(transform)} is called once a batch, and {held}, which it has, draws once per call, "
+                f"so all images of a batch change alike unless it loops over them. torchvision's own transforms, "
+                f"transform=v2.Compose([…]), are applied image by image",
                 TrainingWarning,
                 stacklevel=6,  # whoever makes the loader
             )

@@ -137,7 +137,7 @@ impl<'a> Headers<'a> {
                 match next_marker(encoded, at) {
                     Some((marker @ 0xd0..=0xd7, body)) => {
                         if usize::from(marker & 7) != restarts % 8 {
-                            return Err(format!("its restart marker {restarts} is missing or another one"));
+                            return Err(format!("its restart marker {restarts} is missing or out of order"));
                         }
                         restarts += 1;
                         at = body;
@@ -186,7 +186,7 @@ impl<'a> Headers<'a> {
         let band = if first == 0 { last == 0 } else { members == 1 && (first..=63).contains(&last) };
         if !band || after > 13 || (before != 0 && before != after + 1) {
             return Err(format!(
-                "a scan brings coefficients {first} to {last}, bits {before} to {after}, which none may"
+                "a scan has coefficients {first} to {last}, bits {before} to {after}, which no scan may have"
             ));
         }
         let listed = |id: u8| header.get(3..3 + 2 * members).is_some_and(|m| m.iter().step_by(2).any(|&of| of == id));
@@ -220,7 +220,7 @@ fn scan_components(encoded: &[u8], scan: usize) -> Option<usize> {
 fn check_frame(marker: u8, bits: u8, components: &[Component]) -> Result<(), String> {
     if !matches!(marker, 0xc0..=0xc2 | 0xc9 | 0xca) {
         let kind = if matches!(marker, 0xc3 | 0xcb) { "lossless" } else { "hierarchical" };
-        return Err(format!("it is coded in the {kind} way"));
+        return Err(format!("it uses {kind} coding"));
     }
     if bits != 8 {
         return Err(format!("its samples have {bits} bits, not 8"));
@@ -236,7 +236,7 @@ fn check_frame(marker: u8, bits: u8, components: &[Component]) -> Result<(), Str
         return Ok(());
     }
     let factors: Vec<String> = components.iter().map(|c| format!("{}x{}", across(c), down(c))).collect();
-    Err(format!("its components are sampled by {}, of which one is no whole part of another", factors.join(", ")))
+    Err(format!("its components are sampled by {}, which are not multiples of one another", factors.join(", ")))
 }
 
 /// The next marker from here on, as libjpeg finds it: other bytes are passed over, and `ff 00` and repeated `ff`. With

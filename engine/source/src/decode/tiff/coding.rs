@@ -41,7 +41,7 @@ impl Coding {
                     50000 => "Zstandard".to_owned(),
                     50001 => "WebP".to_owned(),
                     50002 => "JPEG XL".to_owned(),
-                    other => format!("a way that has no name here ({other})"),
+                    other => format!("an unknown coding ({other})"),
                 });
             }
         })

@@ -95,10 +95,10 @@ impl<'a> Tiff<'a> {
             0 | 1 => Colors::Gray,
             2 => Colors::Rgb,
             5 => Colors::Cmyk,
-            3 => return Err(refused("its pixels are numbers of a palette".to_owned())),
+            3 => return Err(refused("its pixels index a palette".to_owned())),
             6 => return Err(refused("its colours are YCbCr".to_owned())),
             8..=10 => return Err(refused("its colours are Lab".to_owned())),
-            other => return Err(refused(format!("its colours are of a kind that has no name here ({other})"))),
+            other => return Err(refused(format!("its colours are of an unknown kind ({other})"))),
         };
         let samples = side(277, 1)?;
         let extras = values(338)?;
@@ -118,7 +118,7 @@ impl<'a> Tiff<'a> {
         };
         // 1 stands for unsigned whole numbers.
         if let Some(other) = values(339)?.into_iter().find(|&format| format != 1) {
-            return Err(refused(format!("its samples are no unsigned whole numbers (sample format {other})")));
+            return Err(refused(format!("its samples are not unsigned integers (sample format {other})")));
         }
         // Of those beside the colours, 1 stands for an alpha that the colours are multiplied by.
         let alpha = extras.iter().take(samples - colors.samples()).position(|&extra| extra == 1);
@@ -187,7 +187,7 @@ impl<'a> Tiff<'a> {
     fn stored(&self, number: usize, room: usize) -> Result<&'a [u8]> {
         let offset = self.offsets.get(number).ok_or_else(|| self.broken("it names too few strips or tiles"))?;
         let from = usize::try_from(*offset).ok().and_then(|offset| self.encoded.get(offset..));
-        let from = from.ok_or_else(|| self.broken("a strip or tile lies beyond the file"))?;
+        let from = from.ok_or_else(|| self.broken("a strip or tile begins after the file's end"))?;
         match self.lengths.get(number).map(|&length| usize::try_from(length)) {
             // Whatever it says: pixels that are not coded take the bytes that they take.
             _ if self.coding == Coding::Plain => Ok(from.get(..room).unwrap_or(from)),
@@ -195,7 +195,7 @@ impl<'a> Tiff<'a> {
             Some(length) => length
                 .ok()
                 .and_then(|length| from.get(..length))
-                .ok_or_else(|| self.broken("a strip or tile ends beyond the file")),
+                .ok_or_else(|| self.broken("a strip or tile ends after the file's end")),
         }
     }
 
@@ -211,7 +211,7 @@ impl<'a> Tiff<'a> {
         let planes: &[usize] = if self.together == 1 { &self.wanted } else { &[0] };
         let most = TILE_BYTES + height * width * self.together * self.bits / 8 * planes.len() * TILES_SHARE;
         if down.saturating_mul(across).saturating_mul(part_bytes).saturating_mul(planes.len()) > most {
-            return Err(self.broken(&format!("its strips or tiles become more than {most} bytes")));
+            return Err(self.broken(&format!("its strips or tiles decode to more than {most} bytes")));
         }
         let each = self.wanted.len();
         pixels.clear();
@@ -232,7 +232,7 @@ impl<'a> Tiff<'a> {
                 let part = part.get_mut(..room).unwrap_or_default();
                 self.coding
                     .unpack(stored, part_width * self.together, part)
-                    .ok_or_else(|| self.broken("a strip or tile has too few bytes or makes no sense"))?;
+                    .ok_or_else(|| self.broken("a strip or tile is too short or malformed"))?;
                 if self.differences {
                     add_up(part, row_bytes, self.together, self.bits, self.little);
                 }

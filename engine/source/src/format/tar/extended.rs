@@ -53,7 +53,7 @@ impl Extended {
                 b"GNU.sparse.map" => {
                     let numbers = std::str::from_utf8(value).unwrap_or_default().split(',').map(|n| n.trim().parse());
                     let numbers: Result<Vec<u64>, _> = numbers.collect();
-                    self.sparse.numbers = Some(numbers.map_err(|_| invalid("a sparse map makes no sense"))?);
+                    self.sparse.numbers = Some(numbers.map_err(|_| invalid("a sparse map is malformed"))?);
                 }
                 _ => {}
             }
@@ -81,7 +81,7 @@ impl Extended {
             (Some(numbers), _) => {
                 let parts = numbers.as_chunks::<2>();
                 let bytes = self.sparse.bytes.ok_or_else(|| invalid("a sparse file does not say how long it is"))?;
-                parts.1.is_empty().then_some(()).ok_or_else(|| invalid("a sparse map makes no sense"))?;
+                parts.1.is_empty().then_some(()).ok_or_else(|| invalid("a sparse map is malformed"))?;
                 Ok(Some(Map { bytes, parts: parts.0.iter().map(|&[at, bytes]| (at, bytes)).collect() }))
             }
             _ => Ok(None),

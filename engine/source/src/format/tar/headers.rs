@@ -100,7 +100,7 @@ impl<R: Read + Seek> Headers<R> {
                 return if header == first { Ok(None) } else { Err(why()) };
             };
             if !has_its_sum(&block) {
-                return Err(invalid("its checksum does not hold"));
+                return Err(invalid("its checksum does not match"));
             }
             let size = number(field(&block[..], 124, 12)).ok_or_else(|| invalid("numeric field"))?;
             let data = header + BLOCK_BYTES;

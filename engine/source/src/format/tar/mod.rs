@@ -60,8 +60,8 @@ impl Member {
     pub(crate) fn number(&self, shard: &str) -> Result<i64> {
         self.label.ok_or_else(|| {
             Error::sample(format!(
-                "{} in {shard} should hold a class number, and its {} bytes are none: write an integer there, or name the members that are \
-                 meant with fields=",
+                "{} in {shard} should hold a class number, and its {} bytes are not one: write an integer there, or \
+                 name other members with fields=",
                 self.name, self.bytes
             ))
         })
@@ -91,7 +91,8 @@ pub(crate) fn walk<R: Read + Seek>(mut reader: R, len: u64, what: &str) -> Resul
             return Error::unreadable(format!("{what} is not read: {after} comes {e}"));
         }
         let error = Error::unreadable(format!(
-            "{what} ({len} bytes) cannot be read as a tar archive: {after} lies no header of a member; re-create or download it again"
+            "{what} ({len} bytes) cannot be read as a tar archive: {after} there is no member header; create or \
+             download it again"
         ));
         // Numbers that are none would quote the file's own bytes.
         if e.to_string().contains("numeric field") { error } else { error.because(e) }
@@ -246,7 +247,7 @@ fn number<R: Read + Seek>(headers: &mut Headers<R>, member: &Member, what: &str)
 /// A name that means two members, the second of which lies at `offset`.
 pub(crate) fn twice(what: &str, name: &str, offset: u64) -> Error {
     Error::sample(format!(
-        "{what} holds {name} twice, the second time at offset {offset}: a name must mean one sample, rename or remove one"
+        "{what} holds {name} twice, the second time at offset {offset}: names must be unique: rename or remove one"
     ))
 }
 

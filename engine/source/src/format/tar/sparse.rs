@@ -52,7 +52,7 @@ impl Map {
         let mut until = 0u64;
         for &(at, bytes) in &self.parts {
             let end = at.checked_add(bytes).filter(|&end| at >= until && end <= self.bytes);
-            until = end.ok_or_else(|| invalid("a sparse map makes no sense"))?;
+            until = end.ok_or_else(|| invalid("a sparse map is malformed"))?;
         }
         if self.parts.iter().map(|&(_, bytes)| bytes).sum::<u64>() != stored {
             return Err(invalid("a sparse map has other bytes than are stored"));
