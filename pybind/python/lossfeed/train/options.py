@@ -281,7 +281,8 @@ def _option(label: str, sampler: str, key: str, value: str) -> Any:
     refusals = []
     for meaning in (*meanings, value):
         problem = sampler_problem(json.dumps({"name": sampler, key: meaning}))
-        if problem is None:
+        # A value out of range is refused by the loader, with the range.
+        if problem is None or not problem[0]:
             return meaning
         refusals.append(problem[1].rpartition("expected ")[2])
     raise OptionError(f"{name}: {value!r} is not {_KINDS.get(refusals[0], refusals[0])}")
