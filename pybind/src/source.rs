@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lossfeed::engine::Dataset;
 use lossfeed::settings::CacheForm;
-use lossfeed::source::{self, Arrays, DiskTier, Form, ImageMode, OpenOptions, Place, Records, Resize, Stop, Throttle};
+use lossfeed::source::{self, Arrays, DiskTier, Form, ImageMode, OpenOptions, Place, Records, Resize, Throttle};
 use lossfeed::{Error, SampleId};
 use pyo3::prelude::*;
 
