@@ -273,7 +273,7 @@ def a_bad_target_is_told_later():
 
 def arguments_go_by_name():
     """A kernel refuses names that it does not have, and says which are missing, before anything runs."""
-    native = _cuda.kernels(torch.device("cuda", 0))
+    native = cuda.kernels(torch.device("cuda", 0))
     for launch, missing in (
         (lambda **more: native.forward(0, "float32", 0, 1, 1, 1, 0, 0, **more), "loss"),
         (lambda **more: native.backward(0, "float32", 1, 1, 1, 0, 0, **more), "upstream_stride"),

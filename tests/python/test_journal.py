@@ -76,12 +76,12 @@ def test_a_journal_gives_the_runs_hits_again_whatever_the_sizes_and_the_threads(
 def test_a_file_that_is_there_and_one_file_for_many_ranks_are_refused(pictures, tmp_path):
     taken = tmp_path / "taken.csv"
     taken.write_text("mine")
-    with pytest.raises(lf.SettingsError, match="there already"):
+    with pytest.raises(lf.SettingsError, match="the file exists"):
         lf.Loader(str(pictures), 8, journal=taken)
     assert taken.read_text() == "mine"
     with pytest.raises(lf.SettingsError, match="rank"):
         lf.Loader(str(pictures), 8, journal=tmp_path / "run.csv", rank=0, world_size=2)
-    with pytest.raises(lf.SettingsError, match="no path"):
+    with pytest.raises(lf.SettingsError, match="not a path"):
         lf.Loader(str(pictures), 8, journal=3.5)
     lf.Loader(str(pictures), 8, journal=tmp_path / "run-{rank}.csv", rank=1, world_size=2).close()
     assert (tmp_path / "run-1.csv").exists()

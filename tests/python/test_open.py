@@ -64,7 +64,7 @@ def splits(tmp_path):
 
 
 def test_a_folder_of_splits_is_told_and_one_of_classes_is_not(splits, tmp_path_factory):
-    with pytest.warns(UserWarning, match="the classes of .* are train, val, which are splits by their names: open one.*train'") as told:
+    with pytest.warns(UserWarning, match="the classes of .* are train, val, which look like splits: open one.*train'") as told:
         lf.open(splits)
     assert told[0].filename == __file__
     other = tmp_path_factory.mktemp("classes")
@@ -79,7 +79,7 @@ def test_a_folder_of_splits_is_told_and_one_of_classes_is_not(splits, tmp_path_f
 def test_lists_of_image_files_say_what_to_open_and_lists_of_text_are_text(splits):
     file = splits / "train" / "cat" / "0.jpg"
     for names in ([file] * 3, [str(file)] * 2, [(str(file), 1)], ((file, 0), (file, 1))):
-        with pytest.raises(lf.SettingsError, match=r"item 0 is .*, a name that stays text: .*returns .PIL.Image.open"):
+        with pytest.raises(lf.SettingsError, match=r"item 0 is .*, a file name, which would be read as text: .*returns .PIL.Image.open"):
             lf.open(names)
     assert len(lf.open(["no such file.jpg", "text"])) == 2
 

@@ -306,7 +306,7 @@ def test_what_cannot_be_packed_is_refused_with_the_remedy():
         with pytest.raises(lf.Error, match=says):
             make()
     two = [{"a": np.ones(i + 1), "b": np.ones(2 * i + 1)} for i in range(4)]
-    with pytest.raises(lf.SampleError, match="a has 2 tokens in row 1 of a batch and b has 3: what is packed together"):
+    with pytest.raises(lf.SampleError, match="a has 2 tokens in row 1 of a batch and b has 3: arrays packed together must have equal lengths"):
         list(lf.Loader(lf.open(two, varying=True), 4, pad="packed", num_workers=0))
     wide = [{"a": np.ones((2, i + 1))} for i in range(4)]
     with pytest.raises(lf.SampleError, match="may differ in their first dimension alone"):

@@ -122,7 +122,9 @@ def test_every_option_of_every_sampler_can_be_typed():
         name = "shade" if sampler == "pads" else sampler
         for option in options:
             (given,) = Recipe.parse(f"{name}:{option}=1").sampler_options.values()
-            assert _native.sampler_problem(json.dumps({"name": sampler, option: given})) is None, f"{sampler}:{option}={given}"
+            # A problem without an option is a value out of range, which the loader refuses.
+            problem = _native.sampler_problem(json.dumps({"name": sampler, option: given}))
+            assert problem is None or not problem[0], f"{sampler}:{option}={given}"
             assert given == 1 and isinstance(given, (bool, int, float))
 
 

@@ -92,4 +92,7 @@ def test_users_are_shown_every_word():
 def test_signatures_name_their_words(function, keyword, words):
     said = inspect.signature(function).parameters[keyword].annotation
     name = next(name for name, value in vars(literals).items() if value is words)
+    if not isinstance(said, str):
+        assert said == words
+        return
     assert f"literals.{name}" in [ast.unparse(part) for part in ast.walk(ast.parse(said))]

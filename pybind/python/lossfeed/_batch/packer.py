@@ -79,7 +79,7 @@ class Packer:
                     raise SampleError(
                         f"{self._leaves[0].path} has {lengths[row]} tokens in row {row} of a batch and {leaf.path} has {shape[0]}: "
                         "arrays packed together must have equal lengths: name those that do, "
-                        "pad={{{self._leaves[0].path!r}: 'packed', …}}"
+                        f"pad={{{self._leaves[0].path!r}: 'packed', …}}"
                     )
                 if shape[1:] != found[0][1:]:
                     raise SampleError(
