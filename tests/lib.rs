@@ -14,3 +14,8 @@ pub fn cpp_compiler(what: &str) -> Option<String> {
     }
     found
 }
+
+/// The names of all cache policies, those that only a replay compares too.
+pub fn policy_names() -> impl Iterator<Item = &'static str> {
+    lossfeed_lab::policies::ALL.iter().map(|entry| entry.name)
+}

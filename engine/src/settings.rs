@@ -378,7 +378,7 @@ impl Settings {
         if let Some(slots) = self.max_slots.filter(|&slots| slots > u32::MAX as usize) {
             return Err(Error::settings(format!("max_slots {slots} is above the {} that can be counted", u32::MAX)));
         }
-        self.sampler.check_policy(self.policy_name(), policy::find_live(self.policy_name())?.needs)?;
+        self.sampler.check_policy(self.policy_name(), policy::find(self.policy_name())?.needs)?;
         if self.exchange && self.sampler.looks_at_residents() {
             return Err(Error::settings(format!(
                 "sampler {} looks at the cache, and every rank has a cache of its own: ranks that exchange scores draw one order together, so use importance, iis, infobatch, selective, curriculum or uniform, or leave the ranks their own shares",

@@ -15,6 +15,7 @@ const CRATES: &[&str] = &[
     "engine/stats/src/",
     "engine/disk/src/",
     "engine/cli/src/",
+    "engine/lab/src/",
     "engine/candle/src/",
     "kernels/src/",
     "pybind/src/",

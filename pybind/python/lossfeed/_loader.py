@@ -91,11 +91,9 @@ class Loader(Of[D, Y], Asked, Told, OwnLosses, MadeAgain):
             in the thread that takes batches, on a device after the copy, and returns ``batch.data``. It gets pictures of files
             and PIL's ``(…, channels, height, width)`` in uint8, all else as it is, and never a pair's target. It draws from
             torch's generator: a resumed run draws anew. ``sampler="auto"`` takes it to draw, but for ``"augmented": False``.
-        policy: who stays: ``"lru"``, ``"fifo"``, ``"minio"``, ``"shade"``, ``"importance"``, ``"sieve"``,
-            ``"s3fifo"``, ``"lfu"``, ``"arc"``, ``"clrfu"``, or, for samplers that need no scores, ``"belady"`` and
-            ``"lobster"``, which know the next epochs, or, delivering other samples than those drawn, ``"icache"`` and
-            ``"quiver"``; None takes the one that suits the sampler (for uniform minio, with several ranks belady; minio
-            for ods, shade for pads and shade-as-coded, fifo for echo and replay, else importance).
+        policy: who stays: a word of :data:`lossfeed.typing.Policy` (``lossfeed replay --help`` says what each does).
+            None takes the one that suits the sampler: for uniform minio, with several ranks belady; minio for ods, shade
+            for pads and shade-as-coded, fifo for echo and replay, else importance.
         seed: reproduces every order, on any machine. Pass the same number on every rank: each draws its own share of one
             order, and ranks of a process group that differ are refused (without a group nobody compares them, and samples
             would be left out). None draws it from ``generator``, else from torch's own (so it follows
