@@ -51,3 +51,8 @@ pub fn cpp_built(what: &str, place: &str, source: &str, name: &str, arguments: &
     }
     Some(built)
 }
+
+/// The names of all cache policies, those that only a replay compares too.
+pub fn policy_names() -> impl Iterator<Item = &'static str> {
+    lossfeed_lab::policies::ALL.iter().map(|entry| entry.name)
+}

@@ -11,10 +11,11 @@
 use std::fmt::Write;
 use std::time::Instant;
 
+use lossfeed::journal::{ROWS_MAX, read_trace};
 use lossfeed::policy;
 use lossfeed::random::{Purpose, generator, shuffle};
 use lossfeed::sampler::random_belief;
-use lossfeed::sim::{ROWS_MAX, Trace, replay};
+use lossfeed::sim::{Trace, replay};
 
 const BATCH: usize = 256;
 const REQUESTS: usize = 10_000_000;
@@ -32,7 +33,7 @@ fn recorded(samples: u32) -> Trace {
             }
         }
     }
-    Trace::read(text.as_bytes(), ROWS_MAX).unwrap()
+    read_trace(text.as_bytes(), ROWS_MAX).unwrap()
 }
 
 /// Seconds this process has run on a core (Linux).
@@ -47,11 +48,12 @@ fn main() {
     let only = std::env::var("LOSSFEED_POLICY").ok();
     for samples in samples.split(',').map(|n| n.parse().unwrap()) {
         let trace = recorded(samples);
-        for name in policy::NAMES.into_iter().filter(|name| only.as_ref().is_none_or(|only| only == name)) {
+        for entry in policy::ALL.iter().filter(|entry| only.as_ref().is_none_or(|only| only == entry.name)) {
+            let name = entry.name;
             let (mut best, mut wall, mut hits) = (f64::INFINITY, f64::NAN, 0);
             for _ in 0..rounds {
                 let (started, cpu) = (Instant::now(), cpu_s());
-                hits = replay(&trace, name, 0.2).unwrap().hits;
+                hits = replay(&trace, entry, 0.2).unwrap().hits;
                 let took = started.elapsed().as_secs_f64();
                 let cpu = cpu.zip(cpu_s()).map_or(took, |(before, after)| after - before);
                 if cpu < best {

@@ -1,8 +1,8 @@
-"""Gavel's cluster traces under three schedulers and five cache systems, by ``lossfeed jobs``: the record, with the time
+"""Gavel's cluster traces under three schedulers and five cache systems, by ``lossfeed-lab jobs``: the record, with the time
 that it took and every system beside LRU.
 
-    cargo build --release -p lossfeed-cli
-    python benches/scenarios/cluster_traces.py FOLDER --lossfeed target/release/lossfeed
+    cargo build --release -p lossfeed-lab
+    python benches/scenarios/cluster_traces.py FOLDER --lab target/release/lossfeed-lab
 
 FOLDER has ``simulation_throughputs.json`` of stanford-futuredata/gavel, and traces (``*.trace``) in it or below. They are
 not part of this project: without them this says so and ends well. No trace says what its jobs read; it is drawn by seed,
@@ -71,7 +71,7 @@ def rows(report: dict[str, Any]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help=f"the folder with {THROUGHPUTS} and the traces in or below it")
-    parser.add_argument("--lossfeed", default="lossfeed", help="the program")
+    parser.add_argument("--lab", default="lossfeed-lab", help="the program")
     parser.add_argument("--seeds", default="0,1,2", help="what jobs read is drawn by each of them")
     parser.add_argument("--date", help="the record's date, if it is not today's")
     args = parser.parse_args()
@@ -81,7 +81,7 @@ def main() -> None:
         return
     record = None
     for seed in map(int, args.seeds.split(",")):
-        report, took = simulated(args.lossfeed, args.folder, traces, seed)
+        report, took = simulated(args.lab, args.folder, traces, seed)
         if record is None:
             settings = {key: report[key] for key in ("gpus", "cache_bytes", "bandwidth_bytes_per_s", "scored", "assumed")}
             settings |= {"traces": [str(trace.relative_to(args.folder)) for trace in traces], "within_s": WITHIN_S}

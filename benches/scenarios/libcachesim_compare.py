@@ -1,11 +1,11 @@
-"""Holds `lossfeed replay` to libcachesim, hit for hit: sieve, s3fifo, lfu, lru, fifo, arc and belady, with equal and
+"""Holds `lossfeed-lab replay` to libcachesim, hit for hit: sieve, s3fifo, lfu, lru, fifo, arc and belady, with equal and
 with varying sizes.
 
     pip install libcachesim
-    python benches/scenarios/libcachesim_compare.py --lossfeed target/debug/lossfeed --out record.json
+    python benches/scenarios/libcachesim_compare.py --lab target/debug/lossfeed-lab --out record.json
 
     cargo bench -p lossfeed-benches --bench replay --no-run      # names the program that --rates takes
-    python benches/scenarios/libcachesim_compare.py --lossfeed … --rates target/release/deps/replay-…
+    python benches/scenarios/libcachesim_compare.py --lab … --rates target/release/deps/replay-…
 
 Both programs get the same accesses and the same capacity in bytes. Where they count different hits, the trace is made
 smaller, access by access, as long as they still do: what is left shows the difference, and stands in the record. Exit
@@ -174,7 +174,7 @@ def rates(program: str, samples: int, rounds: int = 3) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--lossfeed", default="lossfeed", help="the program to hold to it")
+    parser.add_argument("--lab", default="lossfeed-lab", help="the program to hold to it")
     parser.add_argument("--rounds", type=int, default=10, help="random traces of each kind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rates", metavar="PROGRAM", help="lossfeed's benchmark of replays: compare rates too")
@@ -183,7 +183,7 @@ def main() -> int:
     counted: dict[tuple[str, str], dict[str, int]] = {}
     differences, unknown = [], 0
     for kind, accesses, capacities in traces(args.seed, args.rounds):
-        mine = ours(args.lossfeed, list(POLICIES), accesses, capacities)
+        mine = ours(args.lab, list(POLICIES), accesses, capacities)
         for policy in POLICIES:
             row = counted.setdefault((policy, kind), {"compared": 0, "equal": 0, "hits": 0, "hits_libcachesim": 0})
             for capacity in capacities:
@@ -198,14 +198,14 @@ def main() -> int:
                 below = policy == "belady" and mine[policy, capacity] < hits
                 unknown += (policy, kind) not in KNOWN or below
                 if not any(d["policy"] == policy and d["kind"] == kind for d in differences):
-                    least = smallest(args.lossfeed, policy, accesses, capacity)
+                    least = smallest(args.lab, policy, accesses, capacity)
                     differences.append(
                         {
                             "policy": policy,
                             "kind": kind,
                             "capacity": capacity,
                             "accesses_id_bytes": least,
-                            "hits": ours(args.lossfeed, [policy], least, [capacity])[policy, capacity],
+                            "hits": ours(args.lab, [policy], least, [capacity])[policy, capacity],
                             "hits_libcachesim": theirs(policy, least, capacity),
                             "reason": KNOWN.get((policy, kind)),
                         }

@@ -359,7 +359,7 @@ impl Settings {
             ));
         }
         self.check_counts()?;
-        self.sampler.check_policy(self.policy_name(), policy::find_live(self.policy_name())?.needs)?;
+        self.sampler.check_policy(self.policy_name(), policy::find(self.policy_name())?.needs)?;
         if self.exchange {
             self.check_exchange()?;
         }

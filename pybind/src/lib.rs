@@ -71,6 +71,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cuda::relax_captures, module)?)?;
     module.add_function(wrap_pyfunction!(engine::exchange_refusal, module)?)?;
     module.add_function(wrap_pyfunction!(policies::cache_policies, module)?)?;
+    module.add_function(wrap_pyfunction!(policies::policies_in_the_lab, module)?)?;
     module.add_function(wrap_pyfunction!(policies::default_policy, module)?)?;
     module.add_function(wrap_pyfunction!(policies::counters, module)?)?;
     module.add_function(wrap_pyfunction!(samplers::sampler_options, module)?)?;

@@ -6,9 +6,9 @@ mod tuning;
 
 use lossfeed::index::ScoreTable;
 use lossfeed::ledger::{Access, Ledger};
-use lossfeed::policy;
 use lossfeed::sampler::{Outlook, Sampler, SamplerSettings, Uniform};
 use lossfeed::sim::{ClosedLoop, Losses, closed_loop};
+use lossfeed_lab::policies;
 
 /// Hit ratio of each epoch for orders drawn by `sampler`, with room for `fraction` of the samples.
 fn hit_ratios(policy: &str, sampler: &dyn Sampler, samples: u32, fraction: f64, epochs: u64) -> Vec<f64> {
@@ -22,7 +22,7 @@ fn hit_ratios(policy: &str, sampler: &dyn Sampler, samples: u32, fraction: f64, 
         })
         .collect();
     let capacity = (fraction * f64::from(samples)) as u64;
-    let mut ledger = Ledger::new(capacity, samples as usize, policy::from_name(policy, samples as usize).unwrap());
+    let mut ledger = Ledger::new(capacity, samples as usize, policies::from_name(policy, samples as usize).unwrap());
     ledger.plan(&orders.concat());
     let mut hits = |order: &Vec<u32>| {
         let hit = |&&id: &&u32| ledger.access(id, &|_| 1, &scores, &mut vec![]) == Access::Hit;
@@ -78,7 +78,7 @@ fn on_one_rank_of_shuffled_epochs_lobster_hits_more_than_nopfs_and_nopfs_more_th
             uniform(false).draw(&outlook).unwrap().ids
         };
         let orders: Vec<Vec<u32>> = (0..24).map(order).collect();
-        let mut ledger = Ledger::new(400, samples as usize, policy::from_name(policy, samples as usize).unwrap());
+        let mut ledger = Ledger::new(400, samples as usize, policies::from_name(policy, samples as usize).unwrap());
         ledger.plan(&orders.concat());
         let mut hits = 0;
         for order in &orders {
@@ -100,7 +100,7 @@ fn a_rank_of_several_that_looks_ahead_hits_two_to_five_times_as_often_as_one_tha
         let samples = 8_000;
         let (found, _) = closed_loop(&ClosedLoop {
             sampler: SamplerSettings::Uniform(Uniform { fixed_shares, ..Uniform::default() }),
-            policy,
+            policy: policies::find(policy).unwrap(),
             capacity: (fraction, (fraction * samples as f64) as u64),
             epochs: 24,
             batch: 100,
@@ -109,6 +109,7 @@ fn a_rank_of_several_that_looks_ahead_hits_two_to_five_times_as_often_as_one_tha
             losses: Losses::Planted { samples, decay: 1.0 },
             noise: false,
             costs: None,
+            watch: None,
         })
         .unwrap();
         // From the epoch on in which the rank has seen most samples.

@@ -4,8 +4,9 @@ use lossfeed::index::ScoreTable;
 use lossfeed::ledger::{Access, Ledger};
 use lossfeed::policy;
 use lossfeed::sampler::{Outlook, Pads, Sampler};
-use lossfeed::sim::{DIFFICULTY, ShadeAsCoded, ShadeRun, planted_losses, planted_normal};
+use lossfeed::sim::{DIFFICULTY, planted_normal};
 use lossfeed_kernels::rank;
+use lossfeed_lab::as_coded::{ShadeAsCoded, ShadeRun, planted_losses};
 
 const SAMPLES: u32 = 50_000;
 const CAPACITY: usize = 10_000;

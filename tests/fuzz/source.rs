@@ -173,7 +173,7 @@ fn every_file_of_the_corpus_is_refused_or_read_as_a_state_and_as_a_trace() {
             Ok(state) => assert!(!state.to_bytes().unwrap().is_empty()),
             Err(e) => assert_eq!(e.kind(), ErrorKind::Settings, "{e}"),
         }
-        match lossfeed::sim::Trace::read(&bytes[..], 4096) {
+        match lossfeed::journal::read_trace(&bytes[..], 4096) {
             Ok(trace) => assert!(trace.samples() <= trace.requests()),
             Err(e) => assert_eq!(e.kind(), ErrorKind::Source, "{e}"),
         }

@@ -2,14 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
-use lossfeed::sim::{ROWS_MAX, Replay, Trace, replay};
+use lossfeed::Result;
+use lossfeed::journal::{ROWS_MAX, read_trace};
+use lossfeed::sim::{Replay, Trace};
+use lossfeed_lab::policies::find;
+
+fn replay(trace: &Trace, policy: &str, fraction: f64) -> Result<Replay> {
+    lossfeed::sim::replay(trace, find(policy)?, fraction)
+}
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 fn read(path: &Path) -> Trace {
-    Trace::read(std::fs::File::open(path).unwrap(), ROWS_MAX).unwrap()
+    read_trace(std::fs::File::open(path).unwrap(), ROWS_MAX).unwrap()
 }
 
 /// Where an expectation contradicts the rules it comes with: (trace, policy, fraction, expected, counted by the rules).
@@ -97,10 +104,10 @@ fn no_policy_hits_more_often_than_beladys_bound() {
             &format!("{},{},{},{:.3}\n", access / 1_500, access / 16, (300.0 * chance * chance) as u32, 1.0 - chance);
     }
     let traces =
-        [read(&repository().join("tests/golden/small.csv.gz")), Trace::read(skewed.as_bytes(), ROWS_MAX).unwrap()];
+        [read(&repository().join("tests/golden/small.csv.gz")), read_trace(skewed.as_bytes(), ROWS_MAX).unwrap()];
     for (trace, fraction) in traces.iter().flat_map(|trace| [0.05, 0.2, 0.5, 0.9].map(|fraction| (trace, fraction))) {
         let bound = replay(trace, "belady", fraction).unwrap().hits;
-        for policy in lossfeed::policy::NAMES {
+        for policy in lossfeed_tests::policy_names() {
             let Replay { hits, substituted, .. } = replay(trace, policy, fraction).unwrap();
             if let Some(substituted) = substituted {
                 assert!(["icache", "quiver"].contains(&policy) && substituted > 0, "{policy} at {fraction}");

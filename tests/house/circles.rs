@@ -16,6 +16,7 @@ const CRATES: &[&str] = &[
     "engine/disk/src/",
     "engine/source/src/",
     "engine/cli/src/",
+    "engine/lab/src/",
     "engine/candle/src/",
     "kernels/src/",
     "pybind/src/",

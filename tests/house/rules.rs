@@ -126,6 +126,7 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
         &[
             "lossfeed",
             "lossfeed-cli",
+            "lossfeed-lab",
             "lossfeed-candle",
             "pyo3",
             "clap",
@@ -151,19 +152,29 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
             "pinned_vec",
             "rayon",
             "tracing",
+            "csv",
+            "flate2",
         ],
     ),
     ("engine/stats/Cargo.toml", &["lossfeed", "lossfeed-kernels", "tokio", "object_store", "cudarc"]),
     ("engine/disk/Cargo.toml", &["lossfeed", "lossfeed-kernels", "lossfeed-stats", "tokio", "object_store", "cudarc"]),
     (
         "engine/source/Cargo.toml",
-        &["lossfeed", "lossfeed-stats", "lossfeed-journal", "lossfeed-cli", "pyo3", "clap", "cudarc"],
+        &["lossfeed", "lossfeed-stats", "lossfeed-journal", "lossfeed-cli", "lossfeed-lab", "pyo3", "clap", "cudarc"],
     ),
-    ("engine/Cargo.toml", &["lossfeed-cli", "lossfeed-candle", "pyo3", "clap", "ratatui", "candle-core"]),
-    ("engine/cli/Cargo.toml", &["pyo3", "lossfeed-python", "lossfeed-candle", "candle-core"]),
+    (
+        "engine/Cargo.toml",
+        &["lossfeed-cli", "lossfeed-lab", "lossfeed-candle", "pyo3", "clap", "ratatui", "candle-core"],
+    ),
+    ("engine/cli/Cargo.toml", &["pyo3", "lossfeed-lab", "lossfeed-python", "lossfeed-candle", "candle-core"]),
+    // Nothing of the product looks at it, and it does without the engine.
+    ("engine/lab/Cargo.toml", &["lossfeed", "lossfeed-python", "lossfeed-candle", "pyo3"]),
     // Optional: it looks down on engine and kernels, and nobody looks at it.
-    ("engine/candle/Cargo.toml", &["lossfeed-cli", "lossfeed-python", "pyo3", "clap", "ratatui", "tokio"]),
-    ("pybind/Cargo.toml", &["lossfeed-candle", "candle-core"]),
+    (
+        "engine/candle/Cargo.toml",
+        &["lossfeed-cli", "lossfeed-lab", "lossfeed-python", "pyo3", "clap", "ratatui", "tokio"],
+    ),
+    ("pybind/Cargo.toml", &["lossfeed-lab", "lossfeed-candle", "candle-core"]),
 ];
 
 /// Longest file a person should have to read.

@@ -57,7 +57,7 @@ fn all_samplers() -> Vec<(SamplerSettings, Option<&'static str>)> {
         (SamplerSettings::default(), Some("lru")),
         (SamplerSettings::default(), Some("minio")),
         (SamplerSettings::Uniform(Uniform::default()), Some("lru")),
-        (SamplerSettings::Uniform(Uniform { in_order: true, ..Uniform::default() }), Some("sieve")),
+        (SamplerSettings::Uniform(Uniform { in_order: true, ..Uniform::default() }), Some("clrfu")),
         (SamplerSettings::Uniform(Uniform { replacement: true, ..Uniform::default() }), None),
         (SamplerSettings::default(), None),
         (SamplerSettings::Importance(Importance::default()), None),

@@ -16,12 +16,13 @@ use lossfeed::device::cuda::Mail;
 use lossfeed::engine::Credits;
 use lossfeed::error::ErrorKind;
 use lossfeed::index::ScoreTable;
+use lossfeed::journal::{ROWS_MAX, read_trace};
 use lossfeed::ledger::Ledger;
 use lossfeed::policy;
 use lossfeed::sampler::SamplerSettings;
 use lossfeed::scoring::Measured;
 use lossfeed::settings::OnError;
-use lossfeed::sim::{Trace, replay};
+use lossfeed::sim::replay;
 use lossfeed::{Engine, SampleId, Settings};
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -59,8 +60,8 @@ fn live_hits_equal_simulated_hits_to_the_last_one() {
                     live.apply_losses(&batch.ticket, &losses).unwrap();
                 });
             }
-            let trace = Trace::read(csv.as_bytes(), 1 << 20).unwrap();
-            let simulated = replay(&trace, policy, fraction).unwrap();
+            let trace = read_trace(csv.as_bytes(), ROWS_MAX).unwrap();
+            let simulated = replay(&trace, policy::find(policy).unwrap(), fraction).unwrap();
             assert_eq!(stat(&live, "hits_total") as u64, simulated.hits, "{policy} at {fraction}");
             assert!(simulated.hits > 0);
             assert_eq!(stat(&live, "admission_cancelled_total"), 0.0, "alone, an admission always finds its memory");

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use lossfeed::control::{Ahead, Control, Cut, Drawing, Plan, Room, Turn};
 use lossfeed::index::ScoreTable;
 use lossfeed::ledger::Ledger;
-use lossfeed::policy;
 use lossfeed::sampler::{Batches, Blocks, CostAware, Order, Sampler, Uniform};
 use lossfeed::types::SampleId;
+use lossfeed_lab::policies;
 use proptest::prelude::*;
 
 const ROOM: Room = Room { free_bytes: u64::MAX, sample_bytes_max: u64::MAX };
@@ -32,7 +32,7 @@ fn drawing(sampler: Arc<dyn Sampler>, samples: u32) -> Drawing {
 
 fn control(drawing: &Drawing, name: &str, capacity: u64) -> Control {
     let samples = drawing.samples as usize;
-    let ledger = Ledger::new(capacity, samples, policy::from_name(name, samples).unwrap());
+    let ledger = Ledger::new(capacity, samples, policies::from_name(name, samples).unwrap());
     Control::new(ScoreTable::new(samples, 0.5), ledger).with_drawing(drawing.clone())
 }
 

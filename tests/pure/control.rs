@@ -5,8 +5,9 @@ use std::sync::Arc;
 use lossfeed::control::{Control, Cut, Decision, PIECE, Plan, Turn, Verdict};
 use lossfeed::index::ScoreTable;
 use lossfeed::ledger::{Access, Ledger};
-use lossfeed::policy;
 use lossfeed::sampler::Order;
+use lossfeed_lab::policies;
+use lossfeed_tests::policy_names;
 use proptest::prelude::*;
 
 fn bytes(id: u32) -> u64 {
@@ -14,7 +15,7 @@ fn bytes(id: u32) -> u64 {
 }
 
 fn ledger(name: &str, samples: usize, capacity: u64) -> Ledger {
-    Ledger::new(capacity, samples, policy::from_name(name, samples).unwrap())
+    Ledger::new(capacity, samples, policies::from_name(name, samples).unwrap())
 }
 
 fn control(name: &str, samples: usize, capacity: u64) -> Control {
@@ -38,7 +39,7 @@ proptest! {
     /// The machine is its rooms called in their order, and nothing else.
     #[test]
     fn it_decides_what_the_ledger_decides(
-        name in prop::sample::select(policy::NAMES.to_vec()),
+        name in prop::sample::select(policy_names().collect::<Vec<_>>()),
         epochs in prop::collection::vec(prop::collection::vec(0u32..24, 1..60), 1..4),
         capacity in 0u64..90,
         rows in 1usize..9,

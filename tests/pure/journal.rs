@@ -5,11 +5,16 @@ use std::sync::Mutex;
 
 use lossfeed_control::index::ScoreTable;
 use lossfeed_control::ledger::{Access, Ledger};
-use lossfeed_control::policy;
 use lossfeed_journal::{
-    Ending, Event, Limits, Meta, Recording, Row, Scored, Verdict, WhenBehind, Writer, is_journal, replay,
+    Ending, Event, Limits, Meta, Recording, Replayed, Row, Scored, Verdict, WhenBehind, Writer, is_journal,
 };
+use lossfeed_lab::policies;
+use lossfeed_tests::policy_names;
 use proptest::prelude::*;
+
+fn replay(recording: &Recording, policy: &str, capacity_bytes: u64) -> lossfeed_control::Result<Replayed> {
+    lossfeed_journal::replay(recording, policies::find(policy)?, capacity_bytes)
+}
 
 const SAMPLES: usize = 200;
 const CAPACITY: u64 = 2500;
@@ -88,7 +93,7 @@ fn run(name: &str, workers: usize, seed: u64) -> ((u64, u64), Vec<u8>) {
     let path = folder.path().join("run.csv.gz");
     let meta = Meta::new(SAMPLES as u64, CAPACITY, name, 0.3);
     let books = Mutex::new(Books {
-        ledger: Ledger::new(CAPACITY, SAMPLES, policy::from_name(name, SAMPLES).unwrap()),
+        ledger: Ledger::new(CAPACITY, SAMPLES, policies::from_name(name, SAMPLES).unwrap()),
         scores: ScoreTable::new(SAMPLES, 0.3),
         clock: 0,
         journal: Writer::create(&path, &meta, WhenBehind::Wait).unwrap(),
@@ -123,7 +128,7 @@ fn run(name: &str, workers: usize, seed: u64) -> ((u64, u64), Vec<u8>) {
 
 #[test]
 fn a_replay_counts_the_runs_hits_to_the_last_one_for_every_policy_and_number_of_threads() {
-    for name in policy::NAMES {
+    for name in policy_names() {
         for workers in [0, 4] {
             let ((hits, misses), journal) = run(name, workers, 7);
             assert!(hits > 0 && misses > 0, "{name}");
@@ -154,7 +159,7 @@ fn any_policy_and_size_may_be_asked_of_a_journal() {
     let recording = Recording::read(&journal[..], Limits::default()).unwrap();
     let asked = (3 * STEPS as usize * BATCH) as u64;
     let mut best = 0;
-    for name in policy::NAMES {
+    for name in policy_names() {
         let all = replay(&recording, name, u64::MAX).unwrap();
         let none = replay(&recording, name, 0).unwrap();
         assert_eq!((all.hits + all.misses, none.hits), (asked, 0), "{name}");
@@ -202,7 +207,7 @@ proptest! {
             text[at] = byte;
         }
         match Recording::read(&text[..], Limits { rows: 10_000, samples: 100_000 }) {
-            Ok(recording) => for name in policy::NAMES {
+            Ok(recording) => for name in policy_names() {
                 let replayed = replay(&recording, name, 200).unwrap();
                 let (hits, misses) = recording.counted();
                 prop_assert_eq!(replayed.hits + replayed.misses, hits + misses);

@@ -10,6 +10,7 @@ mod large;
 mod pads;
 mod policies;
 mod queue;
+mod replays;
 mod samplers;
 mod selection;
 mod simulate;

@@ -4,6 +4,8 @@ use lossfeed::index::{ScoreTable, Sizes};
 use lossfeed::ledger::{Access, LEAVE_MAX, Ledger};
 use lossfeed::policy;
 use lossfeed::sampler::{SamplerSettings, Uniform};
+use lossfeed_lab::policies;
+use lossfeed_tests::policy_names;
 use proptest::prelude::*;
 
 use crate::twins::Twin;
@@ -45,7 +47,7 @@ fn sizes() -> impl Strategy<Value = Vec<u64>> {
 /// without victims, leaves the books right, and never holds more than the capacity.
 fn hold_to_twin(name: &'static str, capacity: u64, bytes: Vec<u64>, ops: &[Op]) -> Result<(), TestCaseError> {
     let mut scores = ScoreTable::new(SAMPLES, 0.0);
-    let mut ledger = Ledger::new(capacity, SAMPLES, policy::from_name(name, SAMPLES).unwrap());
+    let mut ledger = Ledger::new(capacity, SAMPLES, policies::from_name(name, SAMPLES).unwrap());
     let sizes = bytes.clone();
     let mut twin = Twin::new(name, capacity, bytes);
     let mut evicted = vec![];
@@ -109,7 +111,7 @@ proptest! {
     fn every_policy_decides_like_its_naive_twin_and_its_books_add_up(
         capacity in 0..40u64, bytes in sizes(), ops in ops()
     ) {
-        for name in policy::NAMES {
+        for name in policy_names() {
             hold_to_twin(name, capacity, bytes.clone(), &ops)?;
         }
     }
@@ -122,7 +124,7 @@ fn a_refusal_after_a_first_willing_victim_changes_no_resident() {
     let sizes = [1, 1, 2];
     for name in ["importance", "shade", "belady"] {
         let mut scores = ScoreTable::new(3, 0.0);
-        let mut ledger = Ledger::new(2, 3, policy::from_name(name, 3).unwrap());
+        let mut ledger = Ledger::new(2, 3, policies::from_name(name, 3).unwrap());
         [(0, 1.0), (1, 9.0), (2, 5.0)].iter().for_each(|&(id, score)| _ = scores.record(id, score, 0));
         // Belady: 0 is never used again, 1 before the candidate.
         ledger.plan(if name == "belady" { &[0, 1, 2, 1, 2] } else { &[] });
@@ -140,9 +142,9 @@ fn a_refusal_after_a_first_willing_victim_changes_no_resident() {
 #[test]
 fn a_cache_that_becomes_much_smaller_does_so_in_steps() {
     let samples = LEAVE_MAX * 2 + 10;
-    for name in policy::NAMES {
+    for name in policy_names() {
         let scores = ScoreTable::new(samples, 0.0);
-        let mut ledger = Ledger::new(samples as u64, samples, policy::from_name(name, samples).unwrap());
+        let mut ledger = Ledger::new(samples as u64, samples, policies::from_name(name, samples).unwrap());
         (0..samples as u32).for_each(|id| _ = ledger.access(id, &|_| 1, &scores, &mut vec![]));
         let mut left = vec![];
         for expected in [LEAVE_MAX, LEAVE_MAX, 5, 0] {
@@ -161,11 +163,10 @@ fn a_cache_that_becomes_much_smaller_does_so_in_steps() {
 
 #[test]
 fn the_registry_says_what_its_policies_say_and_each_sampler_has_one_default() {
-    for entry in &policy::ALL {
+    for entry in &policies::ALL {
         let made = (entry.make)(3);
         assert_eq!((made.name(), made.needs()), (entry.name, entry.needs));
         assert!(!entry.help.is_empty() && !entry.help.ends_with('.'));
-        assert_eq!(policy::find_live(entry.name).is_ok(), entry.is_live());
         assert!(made.needs().contains(policy::Needs::PLAN) || !made.needs().contains(policy::Needs::NEXT_USE));
         let substitutes = made.needs().contains(policy::Needs::SUBSTITUTES);
         assert_eq!(substitutes, ["icache", "quiver"].contains(&entry.name));
@@ -175,15 +176,20 @@ fn the_registry_says_what_its_policies_say_and_each_sampler_has_one_default() {
         ["uniform", "pads", "importance", "cost-aware", "anything"].map(default),
         ["minio", "shade", "importance", "importance", "importance"]
     );
-    let rest = policy::ALL.iter().filter(|e| e.suits == policy::Suits::TheRest).count();
+    let rest = policies::ALL.iter().filter(|e| e.suits == policy::Suits::TheRest).count();
     assert_eq!(rest, 1);
     let of_ranks = |sampler: &str, ranks| SamplerSettings::from_name(sampler).unwrap().default_policy(ranks).name;
     assert_eq!([1, 2].map(|ranks| of_ranks("uniform", ranks)), ["minio", "belady"]);
     assert_eq!(of_ranks("importance", 2), "importance");
     let shares = Uniform { fixed_shares: true, ..Uniform::default() };
     assert_eq!(SamplerSettings::Uniform(shares).default_policy(2).name, "minio");
-    let refused = policy::find_live("nopfs").unwrap_err().to_string();
-    assert!(refused.contains("replay") && refused.contains("minio") && !refused.contains("of nopfs"), "{refused}");
+    // Those of the lab are no training run's, and are refused with their place.
+    let of_lab = policies::ALL.iter().map(|entry| entry.name).filter(|name| policy::find(name).is_err());
+    assert_eq!(of_lab.collect::<Vec<_>>(), policy::IN_THE_LAB);
+    for name in policy::IN_THE_LAB {
+        let refused = policy::find(name).unwrap_err().to_string();
+        assert!(refused.contains("`lossfeed-lab replay`") && refused.contains("lru, fifo, minio"), "{refused}");
+    }
 }
 
 #[test]
@@ -259,7 +265,7 @@ fn a_sample_larger_than_the_cache_or_than_32_bits_passes_through() {
 fn an_unknown_policy_is_refused_with_the_names_there_are() {
     let error = policy::from_name("lruu", 1).err().unwrap();
     assert_eq!(error.kind(), lossfeed::ErrorKind::Settings);
-    for name in policy::NAMES {
+    for name in policy::ALL.map(|entry| entry.name) {
         assert!(error.to_string().contains(name));
         assert_eq!(policy::from_name(name, 1).unwrap().name(), name);
     }
@@ -269,9 +275,9 @@ fn an_unknown_policy_is_refused_with_the_names_there_are() {
 fn metadata_is_at_most_32_bytes_a_sample_when_everything_is_resident() {
     let samples = 100_000;
     let order: Vec<u32> = (0..samples as u32).rev().collect();
-    for (name, unequal) in policy::NAMES.into_iter().flat_map(|name| [(name, 0), (name, 1)]) {
+    for (name, unequal) in policy_names().flat_map(|name| [(name, 0), (name, 1)]) {
         let mut scores = ScoreTable::new(samples, 0.5);
-        let mut ledger = Ledger::new(2 * samples as u64, samples, policy::from_name(name, samples).unwrap());
+        let mut ledger = Ledger::new(2 * samples as u64, samples, policies::from_name(name, samples).unwrap());
         let mut evicted = vec![];
         for _ in 0..2 {
             ledger.plan(&order);
@@ -284,7 +290,7 @@ fn metadata_is_at_most_32_bytes_a_sample_when_everything_is_resident() {
         assert_eq!(ledger.residents(), samples);
         let each = (scores.metadata_bytes() + ledger.metadata_bytes()) as f64 / samples as f64;
         // Where each record is costs the engine of a live run 10 more.
-        let looks_ahead = policy::find(name).unwrap().needs.contains(policy::Needs::NEXT_USE);
+        let looks_ahead = policies::find(name).unwrap().needs.contains(policy::Needs::NEXT_USE);
         let most = if looks_ahead { 32.0 } else { 22.0 };
         assert!(each <= most, "{name}: {each:.1} bytes a sample");
     }

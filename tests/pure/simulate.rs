@@ -1,10 +1,10 @@
 //! Jobs that come, run, share and end: against closed forms, books that must balance, and small fixed steps of time.
 
-use lossfeed::jobs::{
-    CACHE_SYSTEMS, CacheSystem, Cluster, Dataset, HitCurve, Job, Moment, ORDERS, Order, Ran, Reads, Resources, Rules,
-    Submitted, Workload, cache_for, lru_hits, simulate,
-};
+use lossfeed::jobs::{Cluster, Dataset, HitCurve, Job, Resources, cache_for};
 use lossfeed::random::{Purpose, generator, unit};
+use lossfeed_lab::cluster::{
+    CACHE_SYSTEMS, CacheSystem, Moment, ORDERS, Order, Ran, Reads, Rules, Submitted, Workload, lru_hits, simulate,
+};
 use proptest::prelude::*;
 
 fn dataset(bytes: f64) -> Dataset {

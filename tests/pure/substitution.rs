@@ -7,8 +7,8 @@ use std::sync::Arc;
 use lossfeed::control::{Control, Cut, Plan, Turn, Verdict};
 use lossfeed::index::ScoreTable;
 use lossfeed::ledger::{Access, Ledger};
-use lossfeed::policy;
 use lossfeed::sampler::{Order, Outlook, SamplerSettings, random_belief};
+use lossfeed_lab::policies;
 use proptest::prelude::*;
 
 const SUBSTITUTE: [&str; 2] = ["icache", "quiver"];
@@ -16,7 +16,7 @@ const SUBSTITUTE: [&str; 2] = ["icache", "quiver"];
 /// Epochs in batches through a policy; samples are scored by a difficulty that is fixed by their id. By epoch the
 /// delivered samples, and whether each was a hit.
 fn run(policy: &str, samples: usize, capacity: u64, epochs: &[Vec<u32>], rows: usize) -> Vec<Vec<(u32, bool)>> {
-    let ledger = Ledger::new(capacity, samples, policy::from_name(policy, samples).unwrap());
+    let ledger = Ledger::new(capacity, samples, policies::from_name(policy, samples).unwrap());
     let mut control = Control::new(ScoreTable::new(samples, 0.0), ledger);
     let mut all = Vec::new();
     for (epoch, ids) in epochs.iter().enumerate() {
@@ -68,7 +68,7 @@ proptest! {
             prop_assert_eq!(times(planned.iter().copied()), times(came.iter().map(|row| row.0)));
         }
         let order: Vec<u32> = delivered.iter().flatten().map(|row| row.0).collect();
-        let mut belady = Ledger::new(capacity, 24, policy::from_name("belady", 24).unwrap());
+        let mut belady = Ledger::new(capacity, 24, policies::from_name("belady", 24).unwrap());
         belady.plan(&order);
         let scores = ScoreTable::new(24, 0.0);
         let hit = |&&id: &&u32| belady.access(id, &|_| 1, &scores, &mut vec![]) == Access::Hit;
@@ -90,7 +90,7 @@ proptest! {
     ) {
         let rows = 7;
         let made = || {
-            let ledger = Ledger::new(9, 24, policy::from_name(name, 24).unwrap());
+            let ledger = Ledger::new(9, 24, policies::from_name(name, 24).unwrap());
             Control::new(ScoreTable::new(24, 0.0), ledger)
         };
         let plan = |order: Order| {

@@ -1,10 +1,13 @@
 //! Traces come from anywhere: whatever the bytes, reading one answers a trace or an error that names the line.
 
-use lossfeed::sim::{Trace, read_oracle_general, replay};
+use lossfeed::journal::read_trace;
+use lossfeed::sim::{Trace, replay};
+use lossfeed_lab::policies::{self, find};
+use lossfeed_lab::traces::read_oracle_general;
 use proptest::prelude::*;
 
 fn read(text: &str) -> Result<Trace, String> {
-    Trace::read(text.as_bytes(), 1000).map_err(|e| e.to_string())
+    read_trace(text.as_bytes(), 1000).map_err(|e| e.to_string())
 }
 
 #[test]
@@ -54,16 +57,16 @@ fn files_that_hold_no_trace_are_refused_with_what_is_missing() {
 #[test]
 fn a_trace_longer_than_allowed_is_refused_and_one_as_long_is_not() {
     let rows = |n: usize| format!("epoch,step,id,loss\n{}", "0,0,1,0.5\n".repeat(n));
-    assert!(Trace::read(rows(5).as_bytes(), 5).is_ok());
-    let error = Trace::read(rows(6).as_bytes(), 5).unwrap_err().to_string();
+    assert!(read_trace(rows(5).as_bytes(), 5).is_ok());
+    let error = read_trace(rows(6).as_bytes(), 5).unwrap_err().to_string();
     assert!(error.contains("line 7") && error.contains("more than 5 rows"), "{error}");
 }
 
 #[test]
 fn a_gzip_cut_short_is_an_error_not_a_shorter_trace() {
     let whole = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/golden/small.csv.gz")).unwrap();
-    assert_eq!(Trace::read(&whole[..], 1 << 20).unwrap().requests(), 4200);
-    let error = Trace::read(&whole[..whole.len() / 2], 1 << 20).unwrap_err().to_string();
+    assert_eq!(read_trace(&whole[..], 1 << 20).unwrap().requests(), 4200);
+    let error = read_trace(&whole[..whole.len() / 2], 1 << 20).unwrap_err().to_string();
     assert!(error.contains("cut short"), "{error}");
 }
 
@@ -86,25 +89,25 @@ fn a_bytes_column_makes_capacity_a_part_of_the_bytes() {
     let rows = |e| format!("{e},0,0,1,60\n{e},0,1,1,20\n{e},0,2,1,20\n");
     let trace = read(&format!("epoch,step,id,loss,bytes\n{}{}{}", rows(0), rows(1), rows(2))).unwrap();
     assert_eq!(trace.total_bytes(), 100);
-    assert_eq!(replay(&trace, "lru", 0.4).unwrap().hits, 4);
-    assert_eq!(replay(&trace, "lru", 1.0).unwrap().hits, 6);
-    assert_eq!(replay(&trace, "lru", 0.0).unwrap().hits, 0);
+    assert_eq!(replay(&trace, find("lru").unwrap(), 0.4).unwrap().hits, 4);
+    assert_eq!(replay(&trace, find("lru").unwrap(), 1.0).unwrap().hits, 6);
+    assert_eq!(replay(&trace, find("lru").unwrap(), 0.0).unwrap().hits, 0);
 }
 
 #[test]
 fn a_row_without_a_loss_is_an_access_without_a_score() {
     // Ranked alone, sample 1 would not replace anything; rows without a loss must neither rank nor be counted below.
     let trace = read("epoch,step,id,loss\n0,0,0,\n0,0,1, \n0,0,2,0.5\n1,1,0,\n1,1,1,\n").unwrap();
-    for policy in lossfeed::policy::NAMES {
+    for policy in &policies::ALL {
         let replayed = replay(&trace, policy, 1.0).unwrap();
-        assert_eq!((replayed.hits, replayed.misses), (2, 3), "{policy}");
+        assert_eq!((replayed.hits, replayed.misses), (2, 3), "{}", policy.name);
     }
 }
 
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        let _ = Trace::read(&bytes[..], 100);
+        let _ = read_trace(&bytes[..], 100);
     }
 
     #[test]
@@ -114,7 +117,7 @@ proptest! {
         match read_oracle_general(&bytes[..], 12) {
             Ok((trace, _)) => {
                 prop_assert_eq!(trace.requests() * 24, bytes.len());
-                for policy in lossfeed::policy::NAMES {
+                for policy in &policies::ALL {
                     let replayed = replay(&trace, policy, 0.5).unwrap();
                     prop_assert_eq!(replayed.hits + replayed.misses, trace.requests() as u64);
                 }
@@ -148,8 +151,8 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = byte;
         }
-        match Trace::read(&bytes[..], 1000) {
-            Ok(trace) => for policy in lossfeed::policy::NAMES {
+        match read_trace(&bytes[..], 1000) {
+            Ok(trace) => for policy in &policies::ALL {
                 let replayed = replay(&trace, policy, 0.5).unwrap();
                 prop_assert_eq!(replayed.hits + replayed.misses, trace.requests() as u64);
             },

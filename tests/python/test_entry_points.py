@@ -25,7 +25,14 @@ def run(*argv, program="lossfeed"):
 
 def test_version_and_help():
     assert run("--version").stdout.split() == ["lossfeed", lf.__version__]
-    assert {"smi", "train", "replay", "allocate", "papers", "doctor"} <= set(run("--help").stdout.split())
+    assert {"smi", "train", "replay", "allocate", "doctor"} <= set(run("--help").stdout.split())
+
+
+@pytest.mark.parametrize("typed", [["papers"], ["jobs", "--trace", "a.trace"], ["replay", "--trace", "a.csv", "--html", "b"]])
+def test_what_moved_to_the_lab_is_named_with_its_place_in_one_line(typed):
+    moved = run(*typed)
+    assert moved.returncode == 2 and moved.stdout == ""
+    assert "is in the program lossfeed-lab" in moved.stderr and moved.stderr.count("\n") == 1
 
 
 def test_a_wrong_command_is_an_error_of_usage():

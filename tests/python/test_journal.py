@@ -38,7 +38,7 @@ def replay(path, *options):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("policy", ["importance", "lru", "minio", "s3fifo"])
+@pytest.mark.parametrize("policy", ["importance", "lru", "minio", "clrfu"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_journal_gives_the_runs_hits_again_whatever_the_sizes_and_the_threads(pictures, tmp_path, policy, workers):
     path = tmp_path / "run.csv.gz"

@@ -341,7 +341,7 @@ def test_cache_sizes_are_read(numbers, cache, expected):
         ({"copy_path": "zip"}, "gathered, batched or mapped"),
         ({"copy_path": "mapped"}, "set device="),
         ({"policy": "best"}, "best.*lru"),
-        ({"policy": "nopfs"}, "nopfs.*replay"),
+        ({"policy": "nopfs"}, "nopfs.*lossfeed-lab replay"),
         ({"policy": "belady", "sampler": "importance"}, "belady goes by the order of the next epoch.*use policy importance"),
         ({"sampler": "fair"}, "fair.*cost-aware"),
         ({"sampler": "cost_aware"}, "'cost_aware' is unknown .did you mean 'cost-aware'.*use uniform"),

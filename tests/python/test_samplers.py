@@ -248,9 +248,9 @@ def test_scores_and_substituting_policies_go_by_the_ids(dataset):
     beliefs = loader.importance()
     assert sorted(torch.nonzero(~beliefs.isnan()).flatten().tolist()) == sorted(set(sampler))
     assert all(beliefs[i] == i + 1 for i in set(sampler))
-    quiver = lf.Loader(dataset, 4, sampler=RandomSampler(range(N), generator=generator()), cache="25%", policy="quiver")
+    icache = lf.Loader(dataset, 4, sampler=RandomSampler(range(N), generator=generator()), cache="25%", policy="icache")
     for _ in range(3):
-        assert sorted(i for ids in epoch_ids(quiver) for i in ids.tolist()) == list(range(N))
+        assert sorted(i for ids in epoch_ids(icache) for i in ids.tolist()) == list(range(N))
 
 
 def test_a_recorded_run_in_an_order_of_its_own(dataset, tmp_path):

@@ -3,13 +3,16 @@
 use std::io::{self, Read, Write};
 
 use lossfeed_control::Result;
+use lossfeed_control::policy::Entry;
 use lossfeed_control::sim::{Options, Replay, Trace};
 use lossfeed_journal::{Ending, Limits, Measured, Recording};
 use serde::Serialize;
 
+use crate::bench::Bench;
+
 /// The recorded run, and the same policy and capacity replayed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Run {
+pub struct Run {
     policy: String,
     capacity_bytes: u64,
     /// Of the dataset, delivered or not.
@@ -38,11 +41,11 @@ pub(crate) struct Journal {
 }
 
 /// Reads the journal and replays it as the run was.
-pub(crate) fn read(file: impl Read) -> Result<Journal> {
+pub(crate) fn read(file: impl Read, bench: &Bench<'_>) -> Result<Journal> {
     let recording = Recording::read(file, Limits::default())?;
     let (hits, misses) = recording.counted();
     let meta = &recording.meta;
-    let same = lossfeed_journal::replay(&recording, &meta.policy, meta.capacity_bytes)?;
+    let same = lossfeed_journal::replay(&recording, bench.find(&meta.policy)?, meta.capacity_bytes)?;
     let run = Run {
         policy: meta.policy.clone(),
         capacity_bytes: meta.capacity_bytes,
@@ -67,16 +70,18 @@ pub(crate) fn losses(file: impl Read) -> Result<(Trace, Measured)> {
 
 impl Journal {
     /// The recorded run with another policy and capacity.
-    pub(crate) fn replay(&self, policy: &str, capacity: (f64, u64), options: &Options<'_>) -> Result<Replay> {
-        let name = if policy == "app" { "shade" } else { policy };
-        let found = lossfeed_journal::replay_with(&self.recording, name, capacity.1, options)?;
-        Ok(Replay::counted(policy, capacity, found.epochs, found.residents))
+    pub(crate) fn replay(&self, policy: &Entry, capacity: (f64, u64), options: &Options<'_>) -> Result<Replay> {
+        let found = lossfeed_journal::replay_with(&self.recording, policy, capacity.1, options)?;
+        Ok(Replay::counted(policy.name, capacity, found.epochs, found.residents))
     }
 }
 
 impl Run {
     /// In a few lines for people.
-    pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(
             out,
             "the run: {} with {} bytes for a dataset of {} samples: {} hits, {} misses",
@@ -114,15 +119,16 @@ mod tests {
     #[test]
     fn the_run_itself_comes_first_and_gaps_are_told() {
         let told = |text: &str| {
-            let journal = read(text.as_bytes()).unwrap();
+            let journal = read(text.as_bytes(), &crate::replay::OURS).unwrap();
             let mut out = Vec::new();
             journal.run.print(&mut out).unwrap();
             (journal, String::from_utf8(out).unwrap())
         };
         let (journal, said) = told(&format!("{JOURNAL}end,,,,,,,,,,,\n"));
         assert_eq!((journal.requests, journal.samples, journal.total_bytes), (5, 3, 30));
-        for policy in ["fifo", "app"] {
-            let found = journal.replay(policy, (1.0, 30), &Options::default()).unwrap();
+        for policy in ["fifo", "shade"] {
+            let entry = lossfeed_control::policy::find(policy).unwrap();
+            let found = journal.replay(entry, (1.0, 30), &Options::default()).unwrap();
             assert_eq!((&found.policy[..], found.hits, found.epochs[0].distinct), (policy, 2, 3));
             assert_eq!((found.epochs.len(), found.epochs[0].effective_samples), (1, Some(1.0)));
         }

@@ -10,6 +10,11 @@
 //! under `--require-gpu`.
 
 pub mod args;
+pub mod bench;
+pub mod journal;
+pub mod parallel;
+pub mod replay;
+pub mod report;
 pub mod smi;
 pub mod term;
 pub mod train;
@@ -20,20 +25,15 @@ mod doctor;
 mod forms;
 #[cfg(feature = "engine")]
 mod index;
-mod jobs;
-mod journal;
 mod manual;
 #[cfg(feature = "engine")]
 mod pack;
-mod papers;
-mod parallel;
 mod progress;
-mod replay;
-mod report;
 
 use std::ffi::OsString;
 
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
 
 pub use args::TrainArgs;
 
@@ -44,6 +44,10 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
     let cli = match args::Cli::try_parse_from(std::iter::once(&name).chain(args)) {
         Ok(cli) => cli,
         Err(e) => {
+            if let Some(moved) = moved(&e) {
+                term::complain(&moved);
+                return e.exit_code();
+            }
             // `--help` and `--version` arrive here too, with exit code 0; a closed pipe is nobody's mistake.
             let _ = e.print();
             return e.exit_code();
@@ -55,8 +59,6 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
         args::Command::Replay(options) => replay::run(&options),
         args::Command::Allocate(options) => allocate::run(&options),
         args::Command::Forms(options) => forms::run(&options),
-        args::Command::Jobs(options) => jobs::run(&options),
-        args::Command::Papers(options) => papers::run(&options),
         args::Command::Completions { shell } => manual::completions(shell),
         args::Command::Man { dir } => manual::pages(&dir),
         #[cfg(feature = "engine")]
@@ -65,5 +67,43 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
         args::Command::Index(options) => index::run(&options),
         #[cfg(feature = "engine")]
         args::Command::Doctor(options) => doctor::run(&options),
+    }
+}
+
+/// Where a command or option is that was ours once.
+fn moved(error: &clap::Error) -> Option<String> {
+    let said = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(&word[..]),
+        _ => None,
+    };
+    let (what, command) = match (said(ContextKind::InvalidSubcommand), said(ContextKind::InvalidArg)) {
+        (Some(command @ ("papers" | "jobs")), _) => (command, command),
+        (_, Some(option @ ("--html" | "--trained" | "--object-csv" | "--format"))) => (option, "replay"),
+        _ => return None,
+    };
+    Some(format!(
+        "{what} is in the program lossfeed-lab: `cargo install --path engine/lab` in lossfeed's source, then `lossfeed-lab {command}`"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moved_to_the_lab_is_named_with_its_place() {
+        for (typed, says) in [
+            (&["jobs", "--trace", "a.trace"][..], Some("jobs is in the program lossfeed-lab")),
+            (&["papers"], Some("then `lossfeed-lab papers`")),
+            (&["replay", "--trace=a.csv", "--html=page.html"], Some("--html is in the program lossfeed-lab")),
+            (&["replay", "--object-csv", "obj-id-col=1"], Some("then `lossfeed-lab replay`")),
+            (&["replays"], None),
+            (&["smi", "--htm"], None),
+        ] {
+            let error = args::Cli::try_parse_from(std::iter::once(&"lossfeed").chain(typed)).unwrap_err();
+            let found = moved(&error);
+            assert_eq!(found.is_some(), says.is_some(), "{typed:?}: {error}");
+            assert!(says.is_none_or(|says| found.as_ref().is_some_and(|found| found.contains(says))), "{found:?}");
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! `lossfeed replay`: a recorded run through cache policies, on the same ledger the live cache uses; or a run that
-//! samplers draw anew.
+//! samplers draw anew. The program `lossfeed-lab` runs the same with more policies and kinds of files: a [`Bench`].
 
 #[cfg(test)]
 mod tests;
@@ -8,20 +8,20 @@ use std::fs::File;
 use std::io::{self, Seek};
 use std::path::{Path, PathBuf};
 
-use lossfeed_control::policy::{self, Needs};
+use lossfeed_control::policy::{self, Entry, Needs};
 use lossfeed_control::sampler::SamplerSettings;
 use lossfeed_control::sim::{
-    ClosedLoop, Costs, Losses, Options, Population, ROWS_MAX, Replay, Taken, Trace, closed_loop, read_object_csv,
-    read_oracle_general, replay_with,
+    ClosedLoop, Costs, Losses, Options, Population, Replay, Trace, closed_loop, looks_at_scores, replay_with,
 };
 use lossfeed_control::{Error, ErrorKind, Result};
-use lossfeed_journal::Measured;
+use lossfeed_journal::{Measured, ROWS_MAX, read_trace};
 
-use crate::args::{ReplayArgs, TraceFormat};
+use crate::args::ReplayArgs;
+use crate::bench::Bench;
 use crate::journal::{self, Journal};
 use crate::parallel::in_parallel;
 use crate::progress::Progress;
-use crate::report::{Report, Row, read_trained, tell};
+use crate::report::{Report, Row, tell};
 use crate::term;
 
 /// Cache sizes if none is asked for.
@@ -31,15 +31,26 @@ const EPOCHS: u32 = 10;
 const BATCH: u32 = 256;
 const DECAY: f64 = 10.0;
 
-/// Runs the command and returns its exit code.
-pub(crate) fn run(args: &ReplayArgs) -> i32 {
-    let told = results(args).and_then(|report| tell(&report, args, &mut io::stdout().lock()));
-    told.unwrap_or_else(|e| term::failed(&e))
+/// That of `lossfeed`.
+pub(crate) const OURS: Bench<'_> = Bench { policies: const { &policy::ALL }, read: &in_the_lab, watch: None };
+
+fn in_the_lab(path: &Path, _file: &File) -> Result<Option<(Trace, Vec<String>)>> {
+    if path.file_name().is_some_and(|name| name.to_string_lossy().contains(".oracleGeneral")) {
+        return Err(Error::settings(
+            "traces of libCacheSim are read by the program lossfeed-lab: `lossfeed-lab replay`",
+        ));
+    }
+    Ok(None)
 }
 
-#[cfg(test)]
+/// Runs the command and returns its exit code.
+pub(crate) fn run(args: &ReplayArgs) -> i32 {
+    report(args, &mut io::stdout().lock()).unwrap_or_else(|e| term::failed(&e))
+}
+
 pub(crate) fn report(args: &ReplayArgs, out: &mut impl io::Write) -> Result<i32> {
-    tell(&results(args)?, args, out)
+    check_written(&[("--trace", args.trace.as_deref())], &[("--csv", args.csv.as_deref())])?;
+    tell(&results(args, &OURS)?, args, out)
 }
 
 /// What is replayed.
@@ -54,8 +65,8 @@ enum Source {
 enum Origin {
     /// Our CSV.
     Csv,
-    /// libCacheSim's formats, which have no losses.
-    Objects(Taken),
+    /// A file of another kind, and what it does not say.
+    Told(Vec<String>),
     /// A journal, for the losses alone.
     Journal(Measured),
 }
@@ -66,7 +77,9 @@ type Named = (String, SamplerSettings);
 /// One replay to be made.
 struct Asked<'a> {
     sampler: Option<&'a Named>,
-    policy: &'a str,
+    /// As it was typed.
+    name: &'a str,
+    policy: &'static Entry,
     /// Of the dataset, and in bytes.
     capacity: (f64, u64),
     /// Whether noise stands for scores.
@@ -74,20 +87,21 @@ struct Asked<'a> {
 }
 
 /// Every policy at every size, in the order asked for, as many at once as there are processors.
-fn results(args: &ReplayArgs) -> Result<Report> {
-    // What is wrong with the arguments is said before a large file is read.
-    check_written(args)?;
+///
+/// # Errors
+/// `Settings` for arguments that do not fit each other, before a large file is read; `Source` for a file that cannot
+/// be.
+pub fn results(args: &ReplayArgs, bench: &Bench<'_>) -> Result<Report> {
     let costs = args.costs()?;
     let samplers: Vec<Named> = args.sampler.iter().map(|text| named(text)).collect::<Result<_>>()?;
-    let pairs = pairs(args, &samplers)?;
-    let trained = args.trained.as_deref().map_or(Ok(Vec::new()), read_trained)?;
-    let source = read(args)?;
+    let pairs = pairs(args, &samplers, bench)?;
+    let source = read(args, bench)?;
     let capacities = capacities(args, &source)?;
     let mut asked = Vec::new();
-    for &(sampler, policy, scores) in &pairs {
+    for &(sampler, name, policy, scores) in &pairs {
         for &capacity in &capacities {
             let noises = if scores && !args.no_control { &[false, true][..] } else { &[false] };
-            asked.extend(noises.iter().map(|&noise| Asked { sampler, policy, capacity, noise }));
+            asked.extend(noises.iter().map(|&noise| Asked { sampler, name, policy, capacity, noise }));
         }
     }
     let population = match &source {
@@ -96,9 +110,10 @@ fn results(args: &ReplayArgs) -> Result<Report> {
         Source::Journal(journal) => Some(journal.recording.population()),
         Source::Planted(_) => None,
     };
+    let options = Options { noise: None, costs, population: population.as_ref(), watch: bench.watch };
     let progress = Progress::on_stderr("replays", asked.len());
     let one = |asked: &Asked<'_>| {
-        let found = one(args, &source, costs, population.as_ref(), asked);
+        let found = one(args, &source, &options, asked);
         progress.step();
         found
     };
@@ -107,6 +122,7 @@ fn results(args: &ReplayArgs) -> Result<Report> {
     let mut results: Vec<Row> = Vec::new();
     for (asked, found) in asked.iter().zip(found) {
         let (found, population) = found?;
+        let found = Replay { policy: asked.name.to_owned(), ..found };
         match results.last_mut() {
             Some(row) if asked.noise => row.random_scores = Some(found),
             _ => {
@@ -123,8 +139,7 @@ fn results(args: &ReplayArgs) -> Result<Report> {
     };
     let title = args.trace.as_ref().map_or_else(|| format!("{samples} samples"), |path| path.display().to_string());
     let mut assumed = assumed(args, &source, &samplers, costs);
-    let substitutes = |row: &Row| policy::find(&row.found.policy).is_ok_and(|e| e.needs.contains(Needs::SUBSTITUTES));
-    if results.iter().any(substitutes) {
+    if asked.iter().any(|asked| asked.policy.needs.contains(Needs::SUBSTITUTES)) {
         assumed.push(match source {
             Source::Journal(_) => "samples come as the run delivered them: no policy substitutes".to_owned(),
             _ => "policies that substitute deliver in another order, and their hits are of that order".to_owned(),
@@ -132,44 +147,39 @@ fn results(args: &ReplayArgs) -> Result<Report> {
     }
     let (_, _, sized) = dataset(&source);
     let run = if let Source::Journal(journal) = source { Some(journal.run) } else { None };
-    Ok(Report { run, requests, samples, assumed, costs, population, results, title, sized, trained })
+    Ok(Report { run, requests, samples, assumed, costs, population, results, title, sized })
 }
 
-/// No file that is read may be written, and none twice.
-fn check_written(args: &ReplayArgs) -> Result<()> {
-    let read = [("--trace", &args.trace), ("--trained", &args.trained)];
-    let written = [("--csv", &args.csv), ("--html", &args.html)];
-    let mut seen: Vec<(&str, PathBuf)> = Vec::new();
-    for (option, path) in read.into_iter().chain(written).filter_map(|(option, path)| Some((option, path.as_ref()?))) {
+/// No file that is read may be written, and none twice. Each comes with its option.
+///
+/// # Errors
+/// `Settings`, with both options.
+pub fn check_written(read: &[(&str, Option<&Path>)], written: &[(&str, Option<&Path>)]) -> Result<()> {
+    let mut seen: Vec<(&str, PathBuf, bool)> = Vec::new();
+    let all = read.iter().map(|file| (file, false)).chain(written.iter().map(|file| (file, true)));
+    for (&(option, path), is_written) in all {
         // Pipes and devices may be both.
-        if path.exists() && !path.is_file() {
-            continue;
-        }
-        let place = path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.clone());
-        if let Some((other, _)) = seen.iter().find(|(other, of)| *of == place && !(is_read(other) && is_read(option))) {
+        let Some(path) = path.filter(|path| !path.exists() || path.is_file()) else { continue };
+        let place = path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned());
+        if let Some((other, ..)) = seen.iter().find(|(_, of, also)| *of == place && (is_written || *also)) {
             return Err(Error::settings(format!(
                 "{option} and {other} are one file, {}: it would be written over, so give another name",
                 path.display()
             )));
         }
-        seen.push((option, place));
+        seen.push((option, place, is_written));
     }
     Ok(())
-}
-
-fn is_read(option: &str) -> bool {
-    ["--trace", "--trained"].contains(&option)
 }
 
 /// One replay; of a closed loop with the samples as it left them.
 fn one(
     args: &ReplayArgs,
     source: &Source,
-    costs: Option<Costs>,
-    population: Option<&Population>,
+    options: &Options<'_>,
     asked: &Asked<'_>,
 ) -> Result<(Replay, Option<Population>)> {
-    let options = Options { noise: asked.noise.then_some(args.seed), costs, population };
+    let options = Options { noise: asked.noise.then_some(args.seed), ..*options };
     let losses = match source {
         Source::Journal(journal) => return Ok((journal.replay(asked.policy, asked.capacity, &options)?, None)),
         Source::Trace(trace, _) => Losses::Recorded(trace),
@@ -177,7 +187,7 @@ fn one(
     };
     let Some(&(_, sampler)) = asked.sampler else {
         let Losses::Recorded(trace) = losses else { return Err(Error::internal("a replay of nothing")) };
-        return Ok((replay_with(trace, asked.policy, asked.capacity, &options)?, None));
+        return Ok((replay_with(trace, asked.policy, asked.capacity, &options), None));
     };
     let run = ClosedLoop {
         sampler,
@@ -189,7 +199,8 @@ fn one(
         seed: args.seed,
         losses,
         noise: asked.noise,
-        costs,
+        costs: options.costs,
+        watch: options.watch,
     };
     closed_loop(&run).map(|(found, population)| (found, Some(population)))
 }
@@ -224,46 +235,37 @@ fn named(typed: &str) -> Result<Named> {
     Ok((typed.to_owned(), settings))
 }
 
-/// Sampler and policy of each replay, and whether either looks at scores. All policies without samplers; else those
-/// that suit each, unless policies are named. A buffer sampler has no choice.
-fn pairs<'a>(args: &'a ReplayArgs, samplers: &'a [Named]) -> Result<Vec<(Option<&'a Named>, &'a str, bool)>> {
-    let entry = |name: &str| policy::find(if name == "app" { "shade" } else { name });
-    let named: Vec<&str> = args.policy.iter().map(String::as_str).collect();
-    named.iter().try_for_each(|name| entry(name).map(drop))?;
+/// One pair of sampler and policy: with the policy's name as it was typed, and whether either looks at scores.
+type Pair<'a> = (Option<&'a Named>, &'a str, &'static Entry, bool);
+
+/// All policies without samplers; else those that suit each, unless policies are named. A buffer sampler has no choice.
+fn pairs<'a>(args: &'a ReplayArgs, samplers: &'a [Named], bench: &Bench<'_>) -> Result<Vec<Pair<'a>>> {
+    let named: Vec<(&str, &'static Entry)> =
+        args.policy.iter().map(|name| Ok((&name[..], bench.find(name)?))).collect::<Result<_>>()?;
+    let itself = |entry: &'static Entry| (entry.name, entry);
     if samplers.is_empty() {
-        let policies = if named.is_empty() { policy::NAMES.to_vec() } else { named };
-        let scores = |name: &str| entry(name).map(|entry| entry.needs.contains(Needs::SCORES));
-        return policies.into_iter().map(|name| Ok((None, name, scores(name)?))).collect();
+        let policies = if named.is_empty() { bench.policies.iter().map(itself).collect() } else { named };
+        let scores = |entry: &Entry| entry.needs.contains(Needs::SCORES);
+        return Ok(policies.into_iter().map(|(name, entry)| (None, name, entry, scores(entry))).collect());
     }
     let mut pairs = Vec::new();
     for named_sampler in samplers {
         let sampler = &named_sampler.1;
         let policies = match (sampler.buffer(), named.is_empty()) {
-            (Some(_), _) => vec!["fifo"],
-            (None, true) => vec![sampler.default_policy(ranks(args)).name],
+            (Some(_), _) => vec![itself(bench.find("fifo")?)],
+            (None, true) => vec![itself(sampler.default_policy(ranks(args)))],
             (None, false) => named.clone(),
         };
-        for name in policies {
-            let run = ClosedLoop {
-                sampler: *sampler,
-                policy: entry(name)?.name,
-                capacity: (0.0, 0),
-                epochs: 0,
-                batch: 1,
-                ranks: 1,
-                seed: 0,
-                losses: Losses::Planted { samples: 1, decay: 1.0 },
-                noise: false,
-                costs: None,
-            };
-            pairs.push((Some(named_sampler), policy::find_live(run.policy)?.name, run.looks_at_scores()?));
+        for (name, entry) in policies {
+            sampler.check_policy(entry.name, entry.needs)?;
+            pairs.push((Some(named_sampler), name, entry, looks_at_scores(sampler, entry)?));
         }
     }
     Ok(pairs)
 }
 
 /// Opens and reads what the arguments name.
-fn read(args: &ReplayArgs) -> Result<Source> {
+fn read(args: &ReplayArgs, bench: &Bench<'_>) -> Result<Source> {
     let Some(path) = &args.trace else {
         let samples = args.samples.ok_or_else(|| {
             Error::settings("there is no dataset: give --trace FILE, or --samples N for modelled losses")
@@ -274,15 +276,12 @@ fn read(args: &ReplayArgs) -> Result<Source> {
     let told = |e: Error| Error::unreadable(format!("trace {}", path.display())).because(e);
     let mut file = File::open(path).map_err(|e| told(Error::unreadable("cannot open it").because(e)))?;
     let seekable = file.stream_position().is_ok();
-    let (trace, origin) = if let Some(columns) = args.object_csv {
-        let (trace, taken) = read_object_csv(file, columns, ROWS_MAX).map_err(told)?;
-        (trace, Origin::Objects(taken))
-    } else if is_oracle_general(args.format, path) {
-        let (trace, taken) = read_oracle_general(file, ROWS_MAX).map_err(told)?;
-        (trace, Origin::Objects(taken))
+    let told = |e: Error| if e.kind() == ErrorKind::Settings { e } else { told(e) };
+    let (trace, origin) = if let Some((trace, assumed)) = (bench.read)(path, &file).map_err(told)? {
+        (trace, Origin::Told(assumed))
     } else {
         // A pipe cannot be looked at twice; it is read as a trace.
-        let is_journal = args.format == TraceFormat::Auto && seekable && lossfeed_journal::is_journal(&file);
+        let is_journal = seekable && lossfeed_journal::is_journal(&file);
         if seekable {
             file.rewind().map_err(|e| told(Error::unreadable("cannot read it twice").because(e)))?;
         }
@@ -290,14 +289,13 @@ fn read(args: &ReplayArgs) -> Result<Source> {
             if args.samples.is_some() {
                 return Err(Error::settings("--samples is for traces: a journal knows how large its dataset is"));
             }
-            let told = |e: Error| if e.kind() == ErrorKind::Settings { e } else { told(e) };
             if closed {
                 let (trace, measured) = journal::losses(file).map_err(told)?;
                 return Ok(Source::Trace(trace, Origin::Journal(measured)));
             }
-            return Ok(Source::Journal(Box::new(journal::read(file).map_err(told)?)));
+            return Ok(Source::Journal(Box::new(journal::read(file, bench).map_err(told)?)));
         }
-        (Trace::read(file, ROWS_MAX).map_err(told)?, Origin::Csv)
+        (read_trace(file, ROWS_MAX).map_err(told)?, Origin::Csv)
     };
     match args.samples {
         Some(_) if closed => Err(Error::settings(
@@ -305,15 +303,6 @@ fn read(args: &ReplayArgs) -> Result<Source> {
         )),
         Some(samples) => Ok(Source::Trace(trace.of_dataset(samples as usize)?, origin)),
         None => Ok(Source::Trace(trace, origin)),
-    }
-}
-
-/// Whether the file is one of libCacheSim's: nothing in it says so, but its name usually does.
-fn is_oracle_general(format: TraceFormat, path: &Path) -> bool {
-    match format {
-        TraceFormat::OracleGeneral => true,
-        TraceFormat::Csv => false,
-        TraceFormat::Auto => path.file_name().is_some_and(|name| name.to_string_lossy().contains(".oracleGeneral")),
     }
 }
 
@@ -362,17 +351,7 @@ fn assumed(args: &ReplayArgs, source: &Source, samplers: &[Named], costs: Option
         assumed.push("every sample takes 1: capacities are numbers of samples".to_owned());
     }
     match source {
-        Source::Trace(_, Origin::Objects(Taken { other_sizes, empty })) => {
-            assumed.push("the trace is one epoch, and nothing has a score".to_owned());
-            if *other_sizes > 0 {
-                assumed.push(format!(
-                    "{other_sizes} requests have another size than their sample's first one, which counts"
-                ));
-            }
-            if *empty > 0 {
-                assumed.push(format!("{empty} requests have size 0, which counts as 1"));
-            }
-        }
+        Source::Trace(_, Origin::Told(more)) => assumed.extend_from_slice(more),
         Source::Trace(..) if !closed => {
             assumed.push("a score is SHADE's rank in its batch, and the newest one is believed".to_owned());
         }

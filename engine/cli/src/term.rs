@@ -72,7 +72,7 @@ pub(crate) fn width() -> u16 {
 }
 
 /// How a command ended, as an exit code; a closed pipe is an end like any other.
-pub(crate) fn exit_code(written: io::Result<i32>) -> i32 {
+pub fn exit_code(written: io::Result<i32>) -> i32 {
     match written {
         Ok(code) => code,
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => 0,
@@ -84,19 +84,22 @@ pub(crate) fn exit_code(written: io::Result<i32>) -> i32 {
 }
 
 /// A JSON document on a line of its own.
-pub(crate) fn document(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
+///
+/// # Errors
+/// Those of `out`.
+pub fn document(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, value).map_err(io::Error::from)?;
     writeln!(out)
 }
 
 /// Says what went wrong; the exit code is that of wrong arguments for settings, else that of a failure.
-pub(crate) fn failed(error: &Error) -> i32 {
+pub fn failed(error: &Error) -> i32 {
     complain(&error.to_string());
     if error.kind() == ErrorKind::Settings { 2 } else { 1 }
 }
 
 /// One line on standard error.
-pub(crate) fn complain(message: &str) {
+pub fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "lossfeed: {message}");
 }
 

@@ -42,8 +42,12 @@ mod line;
 mod losses;
 mod reader;
 mod recording;
+mod short_lines;
+mod trace;
 mod writer;
 
+#[cfg(test)]
+mod bomb_tests;
 #[cfg(test)]
 mod tests;
 
@@ -52,4 +56,6 @@ pub use losses::{Measured, losses};
 pub use lossfeed_control::control::Verdict;
 pub use reader::{Ending, Limits, Reader, is_journal};
 pub use recording::{Recording, Replayed, replay, replay_with};
+pub use short_lines::ShortLines;
+pub use trace::{ROWS_MAX, next_line, read_trace};
 pub use writer::{Summary, WhenBehind, Writer};

@@ -72,7 +72,7 @@ pub fn losses(recording: &Recording) -> Result<(Trace, Measured)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Limits;
+    use crate::{Limits, read_trace};
 
     const HEAD: &str = "# {\"lossfeed-journal\":1,\"samples\":9,\"capacity_bytes\":20,\"policy\":\"lru\",\"smoothing\":0}\n\
         event,epoch,step,row,id,drawn,verdict,bytes,weight,score,loss,gradient_norm\n";
@@ -89,7 +89,7 @@ mod tests {
             learn,4,0,0,2,,,,,9,0.5,\nlearn,4,0,1,7,,,,,9,inf,\nlearn,5,0,0,8,,,,,9,0.25,\nlearn,5,9,0,8,,,,,9,7,\n\
             begin,4,0,,,,,,,,,\ndecide,4,0,0,2,2,hit,30,1,,,\nlearn,4,0,0,2,,,,,9,0.125,\nend,,,,,,,,,,,\n";
         let by_hand = "epoch,step,id,loss,bytes\n0,0,7,,10\n0,0,2,0.5,30\n1,0,2,,30\n1,0,8,0.25,20\n2,0,2,0.125,30\n";
-        let by_hand = Trace::read(by_hand.as_bytes(), 10).unwrap();
+        let by_hand = read_trace(by_hand.as_bytes(), 10).unwrap();
         assert_eq!(format!("{:?}", told(events).unwrap()), format!("{:?}", (by_hand, Measured::Loss)));
         let scores = events.replace(",9,0.5,", ",0.5,,").replace(",9,inf,", ",,,").replace(",9,0.25,", ",0.25,,");
         let scores = scores.replace(",9,7,", ",7,,").replace(",9,0.125,", ",0.125,,");

@@ -4,11 +4,10 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
-use lossfeed_control::sim::ShortLines;
 use lossfeed_control::{Error, Result, SampleId};
 
 use crate::line::{self, COLUMNS, END, Line};
-use crate::{Event, Meta};
+use crate::{Event, Meta, ShortLines};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// How the first line begins.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lossfeed_control::control::{Control, Cut, Plan};
 use lossfeed_control::index::ScoreTable;
 use lossfeed_control::ledger::Ledger;
-use lossfeed_control::policy::{self, Needs};
+use lossfeed_control::policy::{self, Entry, Needs};
 use lossfeed_control::sampler::{Order, random_belief};
 use lossfeed_control::sim::{Ages, Composition, Epoch, Options, Population, Tally};
 use lossfeed_control::{Error, Result, SampleId};
@@ -155,27 +155,27 @@ impl Recording {
 /// order. A policy that needs the whole future (`belady`) knows the whole journal; every other one a pass at its begin.
 ///
 /// # Errors
-/// `Settings` if there is no such policy.
-pub fn replay(recording: &Recording, policy: &str, capacity_bytes: u64) -> Result<Replayed> {
+/// `Source` if the dataset has more samples than fit.
+pub fn replay(recording: &Recording, policy: &Entry, capacity_bytes: u64) -> Result<Replayed> {
     replay_with(recording, policy, capacity_bytes, &Options::default())
 }
 
 /// The same with `options`. A journal tells who was delivered, so no policy substitutes here.
 ///
 /// # Errors
-/// `Settings` if there is no such policy.
+/// As [`replay`].
 pub fn replay_with(
     recording: &Recording,
-    policy: &str,
+    policy: &Entry,
     capacity_bytes: u64,
     options: &Options<'_>,
 ) -> Result<Replayed> {
     let samples = usize::try_from(recording.meta.samples)
         .map_err(|e| Error::unreadable("the dataset has more samples than fit").because(e))?;
     let bytes = |id: SampleId| recording.sizes.get(id as usize).copied().unwrap_or(0);
-    let mut ledger = Ledger::new(capacity_bytes, samples, policy::from_name(policy, samples)?);
+    let mut ledger = Ledger::new(capacity_bytes, samples, (policy.make)(samples));
     // The run's own policy is told what the run told it, others what a run of theirs would tell them.
-    let own = policy == recording.meta.policy;
+    let own = policy.name == recording.meta.policy;
     let clairvoyant = ledger.needs().contains(Needs::NEXT_EPOCH) && !own;
     let told_more = policy::find(&recording.meta.policy).is_ok_and(|run| run.needs.contains(Needs::NEXT_EPOCH)) && !own;
     if clairvoyant {

@@ -49,7 +49,7 @@ impl Engine {
     /// is taken. [`crate::ErrorKind::Memory`] or [`crate::ErrorKind::Device`] for memory that cannot be had.
     pub fn new(dataset: Dataset, settings: Settings) -> Result<Self> {
         let (settings, chosen) = chosen(&dataset, settings)?;
-        let policy = policy::find_live(settings.policy_name())?.make;
+        let policy = policy::find(settings.policy_name())?.make;
         let samples = dataset.source.len();
         Checked::new(dataset, settings, chosen)?.build(policy(samples))?.keeping()
     }

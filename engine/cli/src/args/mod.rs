@@ -1,20 +1,20 @@
 //! Every option, defined once: help, parsing, completions and manual pages come from here.
 
+mod allocate;
 #[cfg(feature = "engine")]
 mod data;
-mod jobs;
 mod replay;
 mod train;
-mod units;
+pub mod units;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::term::Color;
 
+pub use allocate::{AllocateArgs, FormsArgs, Sharing};
 #[cfg(feature = "engine")]
 pub use data::{IndexArgs, PackArgs};
-pub use jobs::{AllocateArgs, FormsArgs, JobsArgs, Sharing};
-pub use replay::{ReplayArgs, TraceFormat};
+pub use replay::{ReplayArgs, policies_help};
 pub use train::TrainArgs;
 
 /// Trains models faster when the data is the bottleneck: samples are cached, chosen and weighted by their own losses.
@@ -39,10 +39,6 @@ pub enum Command {
     Allocate(AllocateArgs),
     /// Choose in which form to cache samples: as stored, decoded, augmented
     Forms(FormsArgs),
-    /// Run a cluster's trace of jobs under several schedulers and cache systems, and compare completion times
-    Jobs(JobsArgs),
-    /// Compute again what papers about such caches print, and say where the numbers agree
-    Papers(PapersArgs),
     /// Print what a shell needs to complete this program's words: `source <(lossfeed completions bash)`
     Completions {
         /// For which shell.
@@ -85,18 +81,6 @@ pub struct SmiArgs {
     /// Draw with plain ASCII, as is done where the locale says that nothing else can be shown
     #[arg(long, help_heading = "Output")]
     pub ascii: bool,
-}
-
-/// `lossfeed papers`.
-#[derive(Debug, Clone, Args)]
-pub struct PapersArgs {
-    /// Also ask who is first on Gavel's cluster traces: the folder with simulation_throughputs.json and, in or below it,
-    /// NAME.trace
-    #[arg(long, value_name = "FOLDER")]
-    pub gavel: Option<std::path::PathBuf>,
-    /// One JSON document instead of lines
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// `lossfeed doctor`.

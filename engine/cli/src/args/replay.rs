@@ -1,28 +1,20 @@
 //! The options of `lossfeed replay`.
 
-use clap::{Args, ValueEnum};
-use lossfeed_control::policy;
-use lossfeed_control::sim::{Costs, ObjectColumns};
+use clap::Args;
+use lossfeed_control::policy::{self, Entry};
+use lossfeed_control::sim::Costs;
 
 use super::units::{bytes, fraction, positive, seconds};
 
 /// `lossfeed replay`.
 #[derive(Debug, Clone, Args)]
 pub struct ReplayArgs {
-    /// The recorded run: a journal, CSV with the columns epoch,step,id,loss[,bytes], or libCacheSim's oracleGeneral or
-    /// CSV (--object-csv); plain or gzipped
+    /// The recorded run: a journal, or CSV with the columns epoch,step,id,loss[,bytes]; plain or gzipped
     #[arg(long, value_name = "FILE", required_unless_present = "sampler", help_heading = "What")]
     pub trace: Option<std::path::PathBuf>,
-    /// What the file is; "auto" tells a journal by its first line and oracleGeneral by its name
-    #[arg(long, value_enum, value_name = "KIND", default_value = "auto", help_heading = "What")]
-    pub format: TraceFormat,
-    /// The file is libCacheSim's CSV, with these columns: what its option -t takes, such as
-    /// "time-col=2,obj-id-col=5,obj-size-col=4,has-header=true,delimiter=;"
-    #[arg(long, value_name = "COLUMNS", requires = "trace", conflicts_with = "format", help_heading = "What")]
-    pub object_csv: Option<ObjectColumns>,
     /// Cache policies, comma-separated; --help says what each does [default: all; with --sampler the one that suits
     /// each]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', long_help = policies_help(), help_heading = "What")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', long_help = policies_help(const { &policy::ALL }), help_heading = "What")]
     pub policy: Vec<String>,
     /// Cache sizes as shares of the dataset (of its bytes, if the trace has them), comma-separated [default:
     /// 0.1,0.2,0.5, if there is no --capacity]
@@ -85,12 +77,6 @@ pub struct ReplayArgs {
     /// Write every number, a line an epoch, as CSV
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub csv: Option<std::path::PathBuf>,
-    /// Write one self-contained page with charts and tables
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub html: Option<std::path::PathBuf>,
-    /// Show accuracy against bytes on that page: what `lossfeed train --json` printed
-    #[arg(long, value_name = "FILE", requires = "html", help_heading = "Output")]
-    pub trained: Option<std::path::PathBuf>,
 }
 
 impl ReplayArgs {
@@ -122,20 +108,9 @@ impl ReplayArgs {
     }
 }
 
-/// What `lossfeed replay` reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TraceFormat {
-    /// By the file's first line and its name
-    Auto,
-    /// CSV, epoch,step,id,loss[,bytes]
-    Csv,
-    /// libCacheSim's: 24 bytes a request
-    OracleGeneral,
-}
-
 /// The policies and what they do, one a line.
-fn policies_help() -> String {
+pub fn policies_help(policies: &[Entry]) -> String {
     let mut help = "Cache policies, comma-separated [default: all; with --sampler the one that suits each]:".to_owned();
-    policy::ALL.iter().for_each(|entry| help += &format!("\n- {}: {}", entry.name, entry.help));
+    policies.iter().for_each(|entry| help += &format!("\n- {}: {}", entry.name, entry.help));
     help
 }

@@ -1,7 +1,10 @@
 //! Numbers with and without units, as people type them.
 
 /// A finite number above zero.
-pub(crate) fn positive(text: &str) -> Result<f64, String> {
+///
+/// # Errors
+/// What must be typed.
+pub fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
         _ => Err("must be a number above 0".to_owned()),
@@ -9,7 +12,10 @@ pub(crate) fn positive(text: &str) -> Result<f64, String> {
 }
 
 /// A share from 0 to 1.
-pub(crate) fn fraction(text: &str) -> Result<f64, String> {
+///
+/// # Errors
+/// What must be typed.
+pub fn fraction(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(x) if (0.0..=1.0).contains(&x) => Ok(x),
         _ => Err("must be from 0 to 1".to_owned()),
@@ -17,7 +23,10 @@ pub(crate) fn fraction(text: &str) -> Result<f64, String> {
 }
 
 /// "250us", "2ms" or "1.5s" → seconds. A number without a unit is refused, for nobody knows what was meant: 20 of what?
-pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+///
+/// # Errors
+/// What must be typed.
+pub fn seconds(text: &str) -> Result<f64, String> {
     let (number, unit) = split_unit(text);
     let scale = match unit {
         "us" | "µs" => 1e-6,
@@ -38,7 +47,10 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// "64KiB", "20MB", "1.5GiB" or plain bytes → bytes.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// What must be typed.
+pub fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split_unit(text);
     let scale = match unit.trim_end_matches("/s").to_ascii_lowercase().as_str() {
         "" | "b" => 1.0,

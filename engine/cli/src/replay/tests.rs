@@ -14,6 +14,10 @@ fn args(options: &[&str]) -> (tempfile::NamedTempFile, ReplayArgs) {
     (file, args)
 }
 
+fn ours(args: &ReplayArgs) -> Result<Report> {
+    results(args, &OURS)
+}
+
 fn hits(rows: &[Row]) -> Vec<(&str, u64)> {
     rows.iter().map(|row| (&row.found.policy[..], row.found.hits)).collect()
 }
@@ -48,86 +52,44 @@ fn the_document_has_exactly_the_promised_keys_in_the_asked_order() {
 #[test]
 fn a_capacity_in_bytes_and_a_larger_dataset_are_taken_at_their_word() {
     let (_file, mut args) = args(&["--policy=lru,minio", "--capacity-fraction=0.5", "--capacity=2", "--samples=40"]);
-    let report = results(&args).unwrap();
+    let report = ours(&args).unwrap();
     let found = report.results.iter().map(|row| &row.found);
     let found: Vec<_> = found.map(|found| (found.capacity_bytes, found.capacity_fraction, found.hits)).collect();
     // Half of 40 samples hold all that the trace names; 2 samples are a twentieth of the dataset.
     assert_eq!(found, [(20, 0.5, 4), (2, 0.05, 2), (20, 0.5, 4), (2, 0.05, 2)]);
     assert!(!report.assumed.iter().any(|what| what.contains("--samples")));
     args.samples = Some(3);
-    let error = results(&args).unwrap_err();
+    let error = ours(&args).unwrap_err();
     assert!(error.kind() == ErrorKind::Settings && error.to_string().contains("names 4"), "{error}");
     (args.samples, args.capacity, args.capacity_fraction) = (None, vec![], vec![]);
-    assert_eq!(results(&args).unwrap().results.len(), 2 * FRACTIONS.len());
+    assert_eq!(ours(&args).unwrap().results.len(), 2 * FRACTIONS.len());
     args.policy.clear();
-    assert_eq!(results(&args).unwrap().results.len(), policy::NAMES.len() * FRACTIONS.len());
+    assert_eq!(ours(&args).unwrap().results.len(), policy::ALL.len() * FRACTIONS.len());
 }
 
 #[test]
 fn whoever_looks_at_scores_has_a_control_unless_it_is_left_out() {
     let (_file, mut args) = args(&["--policy=lru,shade,importance", "--capacity=2"]);
     let controls = |args: &ReplayArgs| -> Vec<bool> {
-        results(args).unwrap().results.iter().map(|row| row.random_scores.is_some()).collect()
+        ours(args).unwrap().results.iter().map(|row| row.random_scores.is_some()).collect()
     };
     assert_eq!(controls(&args), [false, true, true]);
     args.no_control = true;
     assert_eq!(controls(&args), [false, false, false]);
 }
 
-/// The same accesses as libCacheSim writes them, one step each in CSV.
-#[test]
-fn an_oracle_general_trace_gives_the_hits_of_the_same_accesses_in_csv() {
-    let (mut csv, mut binary) = (String::from("epoch,step,id,loss,bytes\n"), Vec::new());
-    for step in 0..3000u64 {
-        let id = step.wrapping_mul(step).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57;
-        let size = 1 + id as u32 % 9;
-        csv += &format!("0,{step},{id},,{size}\n");
-        binary.extend_from_slice(&(step as u32).to_le_bytes());
-        // Objects have 64 bits there.
-        binary.extend_from_slice(&(id << 40).to_le_bytes());
-        binary.extend_from_slice(&(if step == 2999 { size + 1 } else { size }).to_le_bytes());
-        binary.extend_from_slice(&(-1i64).to_le_bytes());
-    }
-    let (file, mut args) = args(&["--capacity=40,300", "--capacity-fraction=0.5"]);
-    std::fs::write(file.path(), csv).unwrap();
-    let expected = results(&args).unwrap();
-    std::fs::write(file.path(), &binary).unwrap();
-    args.format = TraceFormat::OracleGeneral;
-    let found = results(&args).unwrap();
-    assert_eq!(found.results, expected.results);
-    assert_eq!((found.requests, found.samples), (3000, expected.samples));
-    assert!(found.assumed.iter().any(|what| what.starts_with("1 requests have another size")));
-    let objects = binary.chunks(24).map(|record| {
-        let word = |at: usize| u32::from_le_bytes(record[at..at + 4].try_into().unwrap());
-        format!("{};{};{}\n", word(0), u64::from_le_bytes(record[4..12].try_into().unwrap()), word(12))
-    });
-    std::fs::write(file.path(), objects.collect::<String>()).unwrap();
-    (args.format, args.object_csv) = (
-        TraceFormat::Auto,
-        Some("time-col=1,obj-id-col=2,obj-size-col=3,obj-id-is-num=true,delimiter=;".parse().unwrap()),
-    );
-    assert_eq!(results(&args).unwrap().results, expected.results);
-    (args.format, args.object_csv) = (TraceFormat::OracleGeneral, None);
-    std::fs::write(file.path(), &binary[..binary.len() - 1]).unwrap();
-    assert!(results(&args).unwrap_err().to_string().contains("record 3000: it ends within it"));
-    std::fs::write(file.path(), "").unwrap();
-    assert!(results(&args).unwrap_err().to_string().contains("it is empty"));
-    assert!(is_oracle_general(TraceFormat::Auto, Path::new("/x/w01.oracleGeneral.bin")));
-    assert!(!is_oracle_general(TraceFormat::Auto, Path::new("/oracleGeneral/run.csv")));
-}
-
 #[test]
 fn time_is_told_if_anything_was_said_of_it() {
     let (_file, untold) = args(&["--policy=lru", "--capacity=2"]);
-    assert_eq!(results(&untold).unwrap().results[0].found.time, None);
+    assert_eq!(ours(&untold).unwrap().results[0].found.time, None);
     let (_file, args) =
         args(&["--policy=lru", "--capacity=2", "--latency=1s", "--step-time=0", "--in-flight=1", "--ahead=1"]);
-    let found = results(&args).unwrap().results.remove(0).found;
+    let found = ours(&args).unwrap().results.remove(0).found;
     // Six misses, one after the other; nothing else takes time.
     let time = found.time.unwrap();
     assert!((time.total_s - 6.0).abs() < 1e-9 && (time.stall_s - 6.0).abs() < 1e-9, "{time:?}");
     let wrong = ReplayArgs { latency: None, step_time: None, ..args };
-    assert!(results(&wrong).unwrap_err().to_string().contains("--in-flight"));
+    assert!(ours(&wrong).unwrap_err().to_string().contains("--in-flight"));
 }
 
 #[test]
@@ -135,7 +97,7 @@ fn samplers_draw_anew_over_a_model_or_a_trace() {
     let modelled = ["--samples=400", "--epochs=3", "--batch-size=16", "--capacity-fraction=0.2"];
     let report = |sampler: &str| {
         let sampler = format!("--sampler={sampler}");
-        results(&ReplayArgs::of(&[&[&sampler[..]], &modelled[..]].concat())).unwrap()
+        ours(&ReplayArgs::of(&[&[&sampler[..]], &modelled[..]].concat())).unwrap()
     };
     let all = report("uniform,importance,cost-aware,pads,echo,replay");
     let policies = ["minio", "importance", "importance", "shade", "fifo", "fifo"];
@@ -147,7 +109,7 @@ fn samplers_draw_anew_over_a_model_or_a_trace() {
     assert_eq!(hits(&all.results)[0].1, 2 * 80);
     assert!(all.results.iter().all(|row| row.population.is_some() && row.found.epochs.len() == 3));
     let (_file, args) = args(&["--sampler=uniform", "--policy=lru,minio", "--capacity=2"]);
-    let found = results(&args).unwrap();
+    let found = ours(&args).unwrap();
     assert_eq!((found.requests, found.results.len()), (8, 2));
     let told = report("replay,replay:lag=3");
     assert_ne!(told.results[0].found.epochs, told.results[1].found.epochs);
@@ -157,11 +119,11 @@ fn samplers_draw_anew_over_a_model_or_a_trace() {
     let told = report("replay:lag=75");
     assert!(told.assumed.iter().any(|what| what.contains("replay:lag=75 counts scores after 75 batches")));
     let refused = |args: ReplayArgs, said: &str| {
-        let error = results(&args).unwrap_err();
+        let error = ours(&args).unwrap_err();
         assert!(error.kind() == ErrorKind::Settings && error.to_string().contains(said), "{error}");
     };
     refused(ReplayArgs { samples: Some(9), ..args.clone() }, "if there is no trace");
-    refused(ReplayArgs { policy: vec!["nopfs".to_owned()], ..args.clone() }, "whole future");
+    refused(ReplayArgs { policy: vec!["nopfs".to_owned()], ..args.clone() }, "in the program lossfeed-lab");
     let typed = |sampler: &str| ReplayArgs { sampler: vec![sampler.to_owned()], ..args.clone() };
     refused(typed("magic"), "no sampler");
     refused(typed("cost-aware:kappa"), "give key=value");
@@ -175,7 +137,7 @@ fn an_unknown_policy_is_a_wrong_argument_and_a_missing_file_a_failure() {
     let (_file, wrong) = args(&["--policy=lru,magic"]);
     assert_eq!(run(&wrong), 2);
     let missing = ReplayArgs { trace: Some("/nonexistent/trace.csv".into()), policy: vec!["lru".to_owned()], ..wrong };
-    assert!(results(&missing).unwrap_err().to_string().contains("/nonexistent/trace.csv"));
+    assert!(ours(&missing).unwrap_err().to_string().contains("/nonexistent/trace.csv"));
     assert_eq!(run(&missing), 1);
 }
 
@@ -183,7 +145,7 @@ fn an_unknown_policy_is_a_wrong_argument_and_a_missing_file_a_failure() {
 fn a_file_that_is_read_is_not_written_and_none_is_written_twice() {
     let (file, args) = args(&["--policy=lru", "--capacity-fraction=0.5"]);
     let folder = tempfile::tempdir().unwrap();
-    let (link, new) = (folder.path().join("link.csv"), folder.path().join("new.csv"));
+    let link = folder.path().join("link.csv");
     std::os::unix::fs::symlink(file.path(), &link).unwrap();
     let before = std::fs::read(file.path()).unwrap();
     let refused = |args: ReplayArgs, says: &[&str]| {
@@ -191,12 +153,25 @@ fn a_file_that_is_read_is_not_written_and_none_is_written_twice() {
         assert!(says.iter().all(|says| error.contains(says)), "{error}");
     };
     for path in [file.path().to_owned(), link] {
-        refused(ReplayArgs { csv: Some(path.clone()), ..args.clone() }, &["--csv and --trace", "another name"]);
-        refused(ReplayArgs { html: Some(path), ..args.clone() }, &["--html and --trace"]);
+        refused(ReplayArgs { csv: Some(path), ..args.clone() }, &["--csv and --trace", "another name"]);
     }
-    let both = ReplayArgs { csv: Some(new.clone()), html: Some(new.clone()), ..args.clone() };
-    refused(both, &["--html and --csv"]);
-    assert!(std::fs::read(file.path()).unwrap() == before && !new.exists());
-    let nowhere = Some(std::path::PathBuf::from("/dev/null"));
-    report(&ReplayArgs { csv: nowhere.clone(), html: nowhere, ..args }, &mut Vec::new()).unwrap();
+    assert!(std::fs::read(file.path()).unwrap() == before);
+    report(&ReplayArgs { csv: Some("/dev/null".into()), ..args }, &mut Vec::new()).unwrap();
+}
+
+#[test]
+fn what_the_lab_reads_and_compares_is_refused_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w01.oracleGeneral.bin");
+    std::fs::write(&path, [0; 24]).unwrap();
+    let trace = ReplayArgs::of(&["--trace", path.to_str().unwrap()]);
+    let (_file, sieve) = args(&["--policy=sieve"]);
+    for (args, says) in
+        [(trace, "traces of libCacheSim are read by the program lossfeed-lab"), (sieve, "policy sieve is in")]
+    {
+        let error = ours(&args).err().unwrap();
+        assert!(error.kind() == ErrorKind::Settings && error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains("`lossfeed-lab replay`"), "{error}");
+        assert_eq!(run(&args), 2);
+    }
 }

@@ -1,15 +1,9 @@
-//! What `lossfeed replay` found, as a table, JSON, CSV or one HTML page.
+//! What `lossfeed replay` found, as a table, JSON or CSV.
 
-mod bars;
-mod chart;
 mod csv;
-mod html;
-mod lines;
-mod style;
 mod table;
 #[cfg(test)]
 mod tests;
-mod trained;
 
 use std::io::{self, Write};
 
@@ -21,76 +15,85 @@ use crate::args::ReplayArgs;
 use crate::journal::Run;
 use crate::term;
 
-pub(crate) use trained::Trained;
-pub(crate) use trained::read as read_trained;
+pub use table::{Table, table};
 
 /// The JSON document. Its keys are a contract: `{"requests","samples","assumed":[…],"results":[{"policy",
 /// "capacity_fraction","capacity_bytes","hits","misses","hit_ratio","epochs":[…],"residents"}…]}`. A journal has `run`
 /// before them: what was recorded, and the same replayed. `population`: the samples at the end of the run; of a closed
 /// loop every result has its own.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) run: Option<Run>,
-    pub(crate) requests: usize,
-    pub(crate) samples: usize,
+    /// Of a journal.
+    pub run: Option<Run>,
+    /// Accesses.
+    pub requests: usize,
+    /// Of the dataset.
+    pub samples: usize,
     /// What is not told and had to be taken as given.
-    pub(crate) assumed: Vec<String>,
+    pub assumed: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) costs: Option<Costs>,
+    /// What things take, where time was counted.
+    pub costs: Option<Costs>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) population: Option<Population>,
-    pub(crate) results: Vec<Row>,
+    /// The samples at the end of a recorded run.
+    pub population: Option<Population>,
+    /// In the order asked for.
+    pub results: Vec<Row>,
     /// What was read, for a heading.
     #[serde(skip)]
-    pub(crate) title: String,
+    pub title: String,
     /// Whether capacities are bytes; else they are numbers of samples.
     #[serde(skip)]
-    pub(crate) sized: bool,
-    /// Runs of `lossfeed train`, for the page.
-    #[serde(skip)]
-    pub(crate) trained: Vec<Trained>,
+    pub sized: bool,
 }
 
 /// One policy at one size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Row {
+pub struct Row {
     /// Who drew, in a closed loop.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) sampler: Option<String>,
+    pub sampler: Option<String>,
+    /// What came of it.
     #[serde(flatten)]
-    pub(crate) found: Replay,
+    pub found: Replay,
+    /// The samples at the end of a closed loop.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) population: Option<Population>,
+    pub population: Option<Population>,
     /// The same with noise in the place of every score, where anybody looks at scores.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) random_scores: Option<Replay>,
+    pub random_scores: Option<Replay>,
 }
 
 impl Row {
     /// Sampler and policy.
-    fn name(&self) -> String {
+    pub fn name(&self) -> String {
         match &self.sampler {
             Some(sampler) => format!("{sampler} + {}", self.found.policy),
             None => self.found.policy.clone(),
         }
     }
     /// What was found, and of the control.
-    fn all(&self) -> impl Iterator<Item = (bool, &Replay)> {
+    pub fn all(&self) -> impl Iterator<Item = (bool, &Replay)> {
         std::iter::once((false, &self.found)).chain(self.random_scores.as_ref().map(|control| (true, control)))
     }
 }
 
-/// Writes the files that were asked for, and prints.
-pub(crate) fn tell(report: &Report, args: &ReplayArgs, out: &mut impl Write) -> Result<i32> {
-    let write = |path: &std::path::Path, text: String| {
-        std::fs::write(path, text).map_err(|e| Error::unreadable(format!("cannot write {}", path.display())).because(e))
-    };
+/// Writes `text` to the file.
+///
+/// # Errors
+/// `Source`, with the path.
+pub fn write(path: &std::path::Path, text: String) -> Result<()> {
+    std::fs::write(path, text).map_err(|e| Error::unreadable(format!("cannot write {}", path.display())).because(e))
+}
+
+/// Writes the CSV that was asked for, and prints.
+///
+/// # Errors
+/// `Source` if either cannot be written.
+pub fn tell(report: &Report, args: &ReplayArgs, out: &mut impl Write) -> Result<i32> {
     if let Some(path) = &args.csv {
         write(path, csv::csv(report))?;
-    }
-    if let Some(path) = &args.html {
-        write(path, html::page(report))?;
     }
     let printed = if args.json { term::document(report, out) } else { table::print(report, out) };
     match printed.and_then(|()| out.flush()) {
@@ -100,7 +103,7 @@ pub(crate) fn tell(report: &Report, args: &ReplayArgs, out: &mut impl Write) -> 
 }
 
 /// A capacity for people: percent of the dataset, without digits that say nothing.
-fn percent(fraction: f64) -> String {
+pub fn percent(fraction: f64) -> String {
     // Fractions that were asked for are shown in full, and those that follow from bytes to a hundredth.
     let percent = (fraction * 1e10).round() / 1e8;
     let exact = format!("{percent}%");

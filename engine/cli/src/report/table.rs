@@ -1,5 +1,6 @@
-//! The report for a terminal, and the rows that the page shows too.
+//! The report for a terminal, and the rows that the lab's page shows too.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use lossfeed_control::sim::Replay;
@@ -7,14 +8,15 @@ use lossfeed_control::sim::Replay;
 use super::{Report, mean, percent};
 
 /// The columns' names and the rows under them. The first two or three are words, the others numbers.
-pub(super) struct Table {
-    pub(super) head: Vec<&'static str>,
+pub struct Table {
+    /// The columns' names.
+    pub head: Vec<&'static str>,
     /// Whether the row is a control, and its cells.
-    pub(super) rows: Vec<(bool, Vec<String>)>,
+    pub rows: Vec<(bool, Vec<String>)>,
 }
 
 /// One row a result, and one more for its control.
-pub(super) fn table(report: &Report) -> Table {
+pub fn table(report: &Report) -> Table {
     let closed = report.results.iter().any(|row| row.sampler.is_some());
     let weighed = report.results.iter().any(|row| row.found.epochs.iter().any(|e| e.effective_samples.is_some()));
     let mut head = if closed { vec!["sampler"] } else { vec![] };
@@ -26,10 +28,8 @@ pub(super) fn table(report: &Report) -> Table {
     if substituted {
         head.push("substituted");
     }
-    let packed = report.results.iter().any(|row| row.found.packed.is_some());
-    if packed {
-        head.extend(["packed", "packages"]);
-    }
+    let watched: BTreeSet<&str> = report.results.iter().flat_map(|row| row.found.watched.keys().copied()).collect();
+    head.extend(&watched);
     if report.costs.is_some() {
         head.extend(["time s", "stall s"]);
     }
@@ -49,10 +49,8 @@ pub(super) fn table(report: &Report) -> Table {
             if substituted {
                 cells.push(found.substituted.map_or("-".to_owned(), |times| times.to_string()));
             }
-            if packed {
-                let counts = found.packed.map(|packed| [packed.samples, packed.packages].map(|n| n.to_string()));
-                cells.extend(counts.unwrap_or_else(|| ["-".to_owned(), "-".to_owned()]));
-            }
+            let count = |name: &&str| found.watched.get(name).map_or("-".to_owned(), u64::to_string);
+            cells.extend(watched.iter().map(count));
             if let Some(time) = found.time {
                 cells.extend([format!("{:.3}", time.total_s), format!("{:.3}", time.stall_s)]);
             }
@@ -94,9 +92,8 @@ pub(super) fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
 
 fn width(column: &str) -> usize {
     match column {
-        "hits" | "misses" | "substituted" | "packed" | "time s" | "stall s" => 12,
+        "hits" | "misses" | "substituted" | "time s" | "stall s" => 12,
         "capacity" => 8,
-        "distinct%" | "packages" => 9,
-        _ => 7,
+        name => name.len().max(7),
     }
 }

@@ -2,20 +2,21 @@
 
 /// Each gets t × its weight, and nobody more than it wants; t is the largest for which `total` suffices. With equal
 /// weights that is what a fair queue makes of a link. Exact: one sort, one pass.
-pub(super) fn fill(wanted: &[f64], weights: &[f64], total: f64) -> Vec<f64> {
+pub fn fill(wanted: &[f64], weights: &[f64], total: f64) -> Vec<f64> {
     Filler::default().fill(wanted, weights, total)
 }
 
 /// [`fill`] for amounts that change little from one call to the next: it begins with the order of the last call, and a
 /// sort of what is nearly in order takes one pass. The results are the same to the last bit.
 #[derive(Debug, Default)]
-pub(super) struct Filler {
+pub struct Filler {
     first_full: Vec<usize>,
     ratios: Vec<f64>,
 }
 
 impl Filler {
-    pub(super) fn fill(&mut self, wanted: &[f64], weights: &[f64], total: f64) -> Vec<f64> {
+    /// See [`fill`].
+    pub fn fill(&mut self, wanted: &[f64], weights: &[f64], total: f64) -> Vec<f64> {
         let Self { first_full, ratios } = self;
         if first_full.len() != wanted.len() {
             first_full.clear();
@@ -48,17 +49,6 @@ impl Filler {
         }
         given
     }
-}
-
-/// One after the other, each as much as it wants.
-pub(super) fn take_turns(wanted: &[f64], total: f64) -> Vec<f64> {
-    let mut left = total;
-    let take = |&wanted: &f64| {
-        let given = wanted.min(left);
-        left -= given;
-        given
-    };
-    wanted.iter().map(take).collect()
 }
 
 #[cfg(test)]

@@ -8,35 +8,20 @@
 //! Cache is given to datasets, not to jobs: jobs that read the same one share what is cached of it. [`cache_for`]
 //! divides it so that the least is left to be fetched, and both ways of sharing build on it: [`in_order`] gives the
 //! link to the first who asks, [`max_min`] lets nobody fall behind. [`by_aiv`] is iCACHE's way instead.
-//!
-//! [`simulate`] runs a list of jobs through a cluster that divides both in one of several systems' ways. The lists are
-//! Gavel's traces ([`parse_trace`]).
 
 mod aiv;
-mod assign;
-mod cache_system;
 mod curve;
 mod dlcache;
 mod form;
-mod gavel;
 mod link;
-mod rules;
-mod schedule;
 mod share;
-mod simulate;
-mod workload;
 
 pub use aiv::{BENEFIT_MIN, PROBE_BATCHES, aggregated, benefit, by_aiv, expected_benefits};
-pub use assign::{READINGS, Reading, SCORED_HITS, assign};
-pub use cache_system::lru_hits;
 pub use curve::HitCurve;
 pub use dlcache::{Loading, NodeView, Placement, place, placement_scores, workers};
 pub use form::{Form, Forms, Means, Samples, choose_forms};
-pub use gavel::{Throughputs, TraceJob, parse_trace};
-pub use rules::{CACHE_SYSTEMS, CacheSystem, ORDERS, Order, Rules};
-pub use share::{Allocation, cache_for, equal_split, in_order, max_min, rate};
-pub use simulate::{Moment, Ran, simulate};
-pub use workload::{Reads, Submitted, Workload};
+pub use link::{Filler, fill};
+pub use share::{Allocation, Fair, cache_for, equal_split, in_order, max_min, max_min_within, rate};
 
 use serde::{Deserialize, Serialize};
 
@@ -109,6 +94,10 @@ impl Cluster {
         }
         Ok(Self { resources, datasets, jobs })
     }
+    /// The same of what was checked before.
+    pub fn of_checked(resources: Resources, datasets: Vec<Dataset>, jobs: Vec<Job>) -> Self {
+        Self { resources, datasets, jobs }
+    }
     /// What is shared.
     pub fn resources(&self) -> Resources {
         self.resources
@@ -123,14 +112,22 @@ impl Cluster {
     }
 }
 
-fn amount(what: &str, value: f64, unit: &str) -> Result<()> {
+/// Checks an amount.
+///
+/// # Errors
+/// `Settings` if it is negative or not finite.
+pub fn amount(what: &str, value: f64, unit: &str) -> Result<()> {
     if value.is_finite() && value >= 0.0 {
         return Ok(());
     }
     Err(Error::settings(format!("{what} has {value} {unit}: give a finite number that is not negative")))
 }
 
-fn above_zero(what: &str, value: f64, unit: &str) -> Result<()> {
+/// Checks an amount of which there must be some.
+///
+/// # Errors
+/// `Settings` if it is not above 0, or not finite.
+pub fn above_zero(what: &str, value: f64, unit: &str) -> Result<()> {
     amount(what, value, unit)?;
     if value > 0.0 { Ok(()) } else { Err(Error::settings(format!("{what} has {value} {unit}: give a number above 0"))) }
 }

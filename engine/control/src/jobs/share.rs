@@ -38,7 +38,7 @@ pub fn cache_for(cluster: &Cluster, rates: &[f64]) -> Vec<f64> {
 
 /// The straight pieces of what the jobs of each dataset save together; they stay the same at all rates.
 #[derive(Debug)]
-pub(super) struct Pieces {
+struct Pieces {
     datasets: usize,
     cache_bytes: f64,
     /// In the order of each dataset's bytes.
@@ -54,7 +54,7 @@ struct Piece {
 }
 
 impl Pieces {
-    pub(super) fn of(cluster: &Cluster) -> Self {
+    fn of(cluster: &Cluster) -> Self {
         let mut readers_of: Vec<Vec<(usize, &HitCurve)>> = vec![Vec::new(); cluster.datasets().len()];
         for (number, job) in cluster.jobs().iter().enumerate() {
             readers_of[job.dataset].push((number, &job.hits));
@@ -81,7 +81,7 @@ impl Pieces {
         Self { datasets: cluster.datasets().len(), cache_bytes: cluster.resources().cache_bytes, pieces }
     }
 
-    pub(super) fn cache_for(&self, rates: &[f64]) -> Vec<f64> {
+    fn cache_for(&self, rates: &[f64]) -> Vec<f64> {
         let saved = |piece: &Piece| piece.slopes.iter().map(|&(job, slope)| rates[job] * slope).sum::<f64>();
         let mut steepest: Vec<(f64, &Piece)> = self.pieces.iter().map(|piece| (saved(piece), piece)).collect();
         // Stable: the pieces of a dataset stay in their order.
@@ -154,13 +154,15 @@ pub fn max_min(cluster: &Cluster) -> Allocation {
 
 /// What [`max_min`] found, and the rate of each job that its share is measured by.
 #[derive(Debug)]
-pub(super) struct Fair {
-    pub(super) allocation: Allocation,
-    pub(super) worth: Vec<f64>,
+pub struct Fair {
+    /// Who gets what.
+    pub allocation: Allocation,
+    /// By job, in bytes a second.
+    pub worth: Vec<f64>,
 }
 
 /// The same, with a factor that is at most this part of it below the largest.
-pub(super) fn max_min_within(cluster: &Cluster, within: f64) -> Fair {
+pub fn max_min_within(cluster: &Cluster, within: f64) -> Fair {
     let pieces = Pieces::of(cluster);
     let equal = equal_split(cluster).rates(cluster);
     let jobs = cluster.jobs();

@@ -20,14 +20,14 @@ pub(super) const ENTRY: Entry = Entry {
 ///
 /// 4½ bytes a sample, beside the [`NextUse`] that the ledger keeps for it.
 #[derive(Debug)]
-pub struct Belady {
+struct Belady {
     /// By [`nearness`]: the least is the farthest.
     residents: PriorityQueue<u32>,
 }
 
 impl Belady {
     /// No residents; ids `0..samples`.
-    pub fn new(samples: usize) -> Self {
+    fn new(samples: usize) -> Self {
         Self { residents: PriorityQueue::new(samples) }
     }
 }

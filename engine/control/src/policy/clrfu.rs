@@ -25,14 +25,14 @@ const SCALED_AFTER: u32 = 64;
 /// 2 and step ½, and takes the time from its caller. For samples it is epochs here: with finer ages no two would be
 /// equal, and the cost would never be asked. The cost of a sample is its bytes.
 ///
-/// What costs are worth: in that simulation ([`DlcacheAsCoded`](crate::sim::DlcacheAsCoded)) they break the ties of
+/// What costs are worth: in that simulation (the lab's `DlcacheAsCoded`) they break the ties of
 /// files that are read in a loop, and costs that differ by thousandths do most of it. Who lets the newest of equals go,
-/// and asks for no cost, fetches for 3 % less time (`lossfeed papers`).
+/// and asks for no cost, fetches for 3 % less time (`lossfeed-lab papers`).
 ///
 /// Relative to each other, CRFs only change when a sample is used. So what is kept is Σ 2^(epoch of the use), in
 /// float32: uses 24 epochs older than the newest are lost to rounding. 9 bytes a sample.
 #[derive(Debug)]
-pub struct Clrfu {
+struct Clrfu {
     /// Keyed by (CRF, bytes).
     residents: PriorityQueue<u64>,
     /// What a use adds now.
@@ -43,7 +43,7 @@ pub struct Clrfu {
 
 impl Clrfu {
     /// No residents; ids `0..samples`.
-    pub fn new(samples: usize) -> Self {
+    fn new(samples: usize) -> Self {
         Self { residents: PriorityQueue::new(samples), weight: 1.0, epochs: 0 }
     }
     fn use_now(&mut self, id: SampleId, bytes: u64) {

@@ -10,14 +10,14 @@ use crate::types::SampleId;
 /// Samples that were asked for while others came in their place, the oldest first. Each will find a place: that of a
 /// sample which came too early.
 #[derive(Debug, Default)]
-pub(super) struct Debts {
+pub struct Debts {
     owed: VecDeque<SampleId>,
 }
 
 impl Debts {
     /// Who is due now that `asked` is asked for: that one, if the plan still has a delivery of it; else, because it came
     /// early, who is owed for longest. Without a debt it is `asked` again, as after a pass that was not planned so.
-    pub(super) fn due(&mut self, asked: SampleId, view: &View<'_>) -> SampleId {
+    pub fn due(&mut self, asked: SampleId, view: &View<'_>) -> SampleId {
         if view.next_use.is_planned(asked) {
             return asked;
         }
@@ -30,18 +30,19 @@ impl Debts {
         asked
     }
     /// Another one is delivered in place of `id`.
-    pub(super) fn owe(&mut self, id: SampleId) {
+    pub fn owe(&mut self, id: SampleId) {
         self.owed.push_back(id);
     }
     /// Whether the resident `id` may come now, ahead of its time.
-    pub(super) fn may_come_early(id: SampleId, view: &View<'_>) -> bool {
+    pub fn may_come_early(id: SampleId, view: &View<'_>) -> bool {
         view.next_use.is_planned(id) && view.next_use.is_exact(id)
     }
     /// A new plan: who was owed under the last one is in this one, or is not wanted.
-    pub(super) fn forget(&mut self) {
+    pub fn forget(&mut self) {
         self.owed = VecDeque::new();
     }
-    pub(super) fn metadata_bytes(&self) -> usize {
+    /// Heap bytes held.
+    pub fn metadata_bytes(&self) -> usize {
         self.owed.capacity() * size_of::<SampleId>()
     }
 }

@@ -17,13 +17,6 @@ pub struct Entry {
     pub make: fn(samples: usize) -> Box<dyn Policy>,
 }
 
-impl Entry {
-    /// Whether a training run can use it, which knows its order an epoch at a time.
-    pub fn is_live(&self) -> bool {
-        !self.needs.contains(Needs::WHOLE_FUTURE)
-    }
-}
-
 /// The samplers a policy is taken with if nobody named one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suits {

@@ -15,13 +15,13 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// Evicts the resident that was admitted first, however often it was used since. 8 bytes a sample.
 #[derive(Debug)]
-pub struct Fifo {
+struct Fifo {
     arrivals: Lists,
 }
 
 impl Fifo {
     /// No residents; ids `0..samples`.
-    pub fn new(samples: usize) -> Self {
+    fn new(samples: usize) -> Self {
         Self { arrivals: Lists::new(samples, 1) }
     }
 }

@@ -1,7 +1,7 @@
 //! iCACHE (Chen et al., HPCA'23): important samples are kept by importance, and of the others any will do that the
 //! epoch has not had yet.
 //!
-//! As the paper means it, not as its public code has it (which [`IcacheAsCoded`](crate::sim::IcacheAsCoded) rebuilds):
+//! As the paper means it, not as its public code has it (which the lab's `IcacheAsCoded` rebuilds):
 //! 1. importance is the sample's own, not its position's, and of the last visit;
 //! 2. a substitute is a cached sample that is wanted later in this epoch, and who gave way to it comes when its turn
 //!    would have been. So each sample is delivered as often as the plan has it, where the paper leaves out the one and
@@ -11,7 +11,7 @@
 //! Not here: packing samples that are not important into packages of 1 MB, written in the background and read in one
 //! piece. A source is read only: nothing here writes a second copy of a dataset to its store. Nor are samples fetched
 //! that no batch has asked for: the books admit what is accessed, and so a replay counts what a run counted. Packages
-//! change neither hits nor bytes, but requests. [`Packed`](crate::sim::Packed) counts how few they could be. What the
+//! change neither hits nor bytes, but requests. `lossfeed-lab replay` counts how few they could be. What the
 //! engine has instead: samples that lie near each other come with one request (decision 23), and `block` draws them so.
 //! Nor is the shadow heap here: the queue takes a new key at once. At 14 M samples that is 0.08 µs a score under the
 //! lock, and what is as long as the dataset (0.2 to 0.3 s when an epoch is planned) is done outside it.
@@ -52,7 +52,7 @@ const UNKNOWN: u16 = u16::MAX;
 /// A resident changes its region when it is used. 7 bytes a sample, and 4 for each that is owed; the plan itself is the
 /// ledger's, a byte a sample.
 #[derive(Debug)]
-pub struct Icache {
+struct Icache {
     /// Region H, by belief.
     important: PriorityQueue,
     /// Region L: who may come early, and who may not because the plan has no more use of it.
@@ -80,7 +80,7 @@ const L: usize = 1;
 
 impl Icache {
     /// No residents; ids `0..samples`.
-    pub fn new(samples: usize) -> Self {
+    fn new(samples: usize) -> Self {
         Self {
             important: PriorityQueue::new(samples),
             fresh: IdSet::new(samples),

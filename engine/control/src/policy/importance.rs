@@ -33,7 +33,7 @@ pub(super) const ENTRY: Entry = Entry {
 /// 4⅔ bytes a sample, and up to 4 a resident between its last use and the next eviction. The plan itself is the
 /// ledger's: a byte a sample.
 #[derive(Debug)]
-pub struct Importance {
+struct Importance {
     /// Residents the plan does not need any more (or that `released` still holds), by belief.
     evictable: PriorityQueue,
     /// Residents that are not in `evictable`.
@@ -48,7 +48,7 @@ pub struct Importance {
 
 impl Importance {
     /// No residents; ids `0..samples`.
-    pub fn new(samples: usize) -> Self {
+    fn new(samples: usize) -> Self {
         Self {
             evictable: PriorityQueue::new(samples),
             held: Residents::new(samples),

@@ -17,7 +17,7 @@ struct Node {
 /// A few lists of which a sample is in one at most, each from oldest to newest; 8 bytes a sample however many there
 /// are.
 #[derive(Debug, Clone)]
-pub(super) struct Lists {
+pub struct Lists {
     /// By id, and one more at the end for each list, which closes its ring: there `newer` is the oldest member and
     /// `older` the newest.
     nodes: Vec<Node>,
@@ -25,10 +25,11 @@ pub(super) struct Lists {
 }
 
 /// The first list, for those who have only one.
-pub(super) const ONLY: u32 = 0;
+pub const ONLY: u32 = 0;
 
 impl Lists {
-    pub(super) fn new(samples: usize, lists: u32) -> Self {
+    /// So many empty lists; ids `0..samples`.
+    pub fn new(samples: usize, lists: u32) -> Self {
         let samples = samples as u32;
         // Exactly: a list that grows by doubling would keep twice as much.
         let mut nodes = Vec::with_capacity(samples as usize + lists as usize);
@@ -41,7 +42,7 @@ impl Lists {
     }
     /// Adds `id`, which must be outside, as the newest of `list`.
     #[inline]
-    pub(super) fn push_newest(&mut self, list: u32, id: SampleId) {
+    pub fn push_newest(&mut self, list: u32, id: SampleId) {
         let ring = self.samples + list;
         let newest = self.nodes[ring as usize].older;
         self.nodes[id as usize] = Node { older: newest, newer: ring };
@@ -50,7 +51,7 @@ impl Lists {
     }
     /// Takes `id` out if it is a member.
     #[inline]
-    pub(super) fn remove(&mut self, id: SampleId) {
+    pub fn remove(&mut self, id: SampleId) {
         let Node { older, newer } = self.nodes[id as usize];
         if newer != OUT {
             self.nodes[older as usize].newer = newer;
@@ -60,12 +61,12 @@ impl Lists {
     }
     /// The oldest member of `list`.
     #[inline]
-    pub(super) fn oldest(&self, list: u32) -> Option<SampleId> {
+    pub fn oldest(&self, list: u32) -> Option<SampleId> {
         self.member(self.nodes[(self.samples + list) as usize].newer)
     }
     /// Takes the oldest of `list`, one after the other, until they free `missing` bytes together. Takes nobody and
     /// returns false if all are not enough.
-    pub(super) fn take_oldest(&mut self, list: u32, missing: u64, sizes: &Sizes, victims: &mut Vec<SampleId>) -> bool {
+    pub fn take_oldest(&mut self, list: u32, missing: u64, sizes: &Sizes, victims: &mut Vec<SampleId>) -> bool {
         let (mut freed, before) = (0, victims.len());
         let mut members = self.iter(list);
         while freed < missing {
@@ -82,17 +83,19 @@ impl Lists {
     }
     /// The member that came after the member `id`.
     #[inline]
-    pub(super) fn newer(&self, id: SampleId) -> Option<SampleId> {
+    pub fn newer(&self, id: SampleId) -> Option<SampleId> {
         self.member(self.nodes[id as usize].newer)
     }
     /// The members of `list`, oldest first.
-    pub(super) fn iter(&self, list: u32) -> impl Iterator<Item = SampleId> + '_ {
+    pub fn iter(&self, list: u32) -> impl Iterator<Item = SampleId> + '_ {
         std::iter::successors(self.oldest(list), |&id| self.newer(id))
     }
-    pub(super) fn prefetch(&self, ids: &[SampleId]) {
+    /// See [`Policy::prefetch`](super::Policy::prefetch).
+    pub fn prefetch(&self, ids: &[SampleId]) {
         std::hint::black_box(ids.iter().fold(0, |all, &id| all ^ self.nodes[id as usize].newer));
     }
-    pub(super) fn metadata_bytes(&self) -> usize {
+    /// Heap bytes held.
+    pub fn metadata_bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<Node>()
     }
 }

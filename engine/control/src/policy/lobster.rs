@@ -27,7 +27,7 @@ pub(super) const ENTRY: Entry = Entry {
 /// 9 bytes a sample, beside the [`NextUse`] that the ledger keeps for it; and about 20 for each sample that is used
 /// more than 32 times.
 #[derive(Debug)]
-pub struct Lobster {
+struct Lobster {
     /// By (uses, nearness): see [`Uses::key`].
     residents: PriorityQueue<u64>,
     uses: Uses,
@@ -35,7 +35,7 @@ pub struct Lobster {
 
 impl Lobster {
     /// No residents; ids `0..samples`. Until an epoch begins every planned use counts.
-    pub fn new(samples: usize) -> Self {
+    fn new(samples: usize) -> Self {
         Self { residents: PriorityQueue::new(samples), uses: Uses::until(u32::MAX) }
     }
 }

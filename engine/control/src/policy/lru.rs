@@ -18,13 +18,13 @@ pub(super) const ENTRY: Entry = Entry {
 /// With one fresh permutation an epoch and room for a fraction c of the data it hits c + (1−c)·ln(1−c) of the accesses:
 /// 2 % at a fifth. It is here to be compared with.
 #[derive(Debug)]
-pub struct Lru {
+struct Lru {
     uses: Lists,
 }
 
 impl Lru {
     /// No residents; ids `0..samples`.
-    pub fn new(samples: usize) -> Self {
+    fn new(samples: usize) -> Self {
         Self { uses: Lists::new(samples, 1) }
     }
 }

@@ -1,9 +1,9 @@
 //! Who stays: cache policies, one file each.
 //!
-//! To add one: a file with the policy and its [`Entry`], a line in `registry.rs`, and a naive twin in
-//! `tests/pure/twins.rs`.
+//! To add one: a file with the policy and its [`Entry`], `mod` and a line of [`ALL`] below, and its name for Python's
+//! type checkers in `pybind/python/lossfeed/_words.py`. Its naive twin is in `tests/pure/twins.rs`. Policies of other
+//! crates are made of the same parts: `engine/lab/src/policies`.
 
-mod arc;
 mod belady;
 mod clrfu;
 mod debts;
@@ -11,40 +11,80 @@ mod entry;
 mod fifo;
 mod icache;
 mod importance;
-mod lfu;
 mod list;
 mod lobster;
 mod lru;
 mod minio;
-mod nopfs;
-mod queues;
-mod quiver;
-mod registry;
-mod s3fifo;
 mod shade;
-mod sieve;
 
-pub use arc::AdaptiveReplacement;
-pub use belady::Belady;
-pub use clrfu::Clrfu;
+pub use debts::Debts;
 pub use entry::{Entry, Suits};
-pub use fifo::Fifo;
-pub use icache::Icache;
-pub use importance::Importance;
-pub use lfu::Lfu;
-pub use lobster::Lobster;
-pub use lru::Lru;
+pub use list::{Lists, ONLY};
 pub use minio::MinIo;
-pub use nopfs::NoPfs;
-pub use quiver::Quiver;
-pub use registry::{ALL, NAMES, default_for, find, find_live, from_name};
-pub use s3fifo::S3Fifo;
-pub use shade::Shade;
-pub use sieve::Sieve;
 
+use crate::error::{Error, Result};
 use crate::index::queue::Key;
 use crate::index::{NextUse, PriorityQueue, Residents, ScoreTable, Sizes};
 use crate::types::SampleId;
+
+/// The policies a training run can use, in the order in which they are listed and replayed. Whoever lists, checks or
+/// makes one asks here: the command line, Python, settings and errors.
+pub const ALL: [Entry; 9] = [
+    lru::ENTRY,
+    fifo::ENTRY,
+    minio::ENTRY,
+    shade::ENTRY,
+    importance::ENTRY,
+    clrfu::ENTRY,
+    icache::ENTRY,
+    lobster::ENTRY,
+    belady::ENTRY,
+];
+
+/// Policies that are only compared on recorded runs, by the program `lossfeed-lab`: not in [`ALL`].
+pub const IN_THE_LAB: [&str; 6] = ["sieve", "s3fifo", "lfu", "arc", "quiver", "nopfs"];
+
+/// The policy of that name.
+///
+/// # Errors
+/// `Settings` if there is no such policy.
+pub fn find(name: &str) -> Result<&'static Entry> {
+    find_in(const { &ALL }, name)
+}
+
+/// The policy of that name among `all`.
+///
+/// # Errors
+/// `Settings` if there is no such policy.
+pub fn find_in(all: &'static [Entry], name: &str) -> Result<&'static Entry> {
+    all.iter().find(|entry| entry.name == name).ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|entry| entry.name).collect();
+        let names = names.join(", ");
+        Error::settings(if IN_THE_LAB.contains(&name) {
+            format!(
+                "policy {name} is in the program lossfeed-lab (`lossfeed-lab replay` compares it): use one of {names}"
+            )
+        } else {
+            format!("there is no cache policy {name:?}: choose one of {names}")
+        })
+    })
+}
+
+/// The policy that suits a sampler, where a rank draws from the same samples in every epoch.
+pub fn default_for(sampler: &str) -> &'static Entry {
+    let all = const { &ALL };
+    let suits = |entry: &&Entry| matches!(entry.suits, Suits::Samplers(names) if names.contains(&sampler));
+    let otherwise = |entry: &&Entry| entry.suits == Suits::TheRest;
+    all.iter().find(suits).or_else(|| all.iter().find(otherwise)).unwrap_or(&all[0])
+}
+
+/// The policy of that name, empty, for ids `0..samples`.
+///
+/// # Errors
+/// `Settings` if there is no such policy.
+pub fn from_name(name: &str, samples: usize) -> Result<Box<dyn Policy>> {
+    Ok((find(name)?.make)(samples))
+}
 
 /// What a policy asks of the run it serves, beside the accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -158,8 +198,11 @@ pub trait Policy: Send {
     fn check(&self, view: &View<'_>) -> Result<(), String>;
 }
 
-/// The part of [`Policy::check`] that every policy shares.
-fn check_members(ids: impl Iterator<Item = SampleId>, view: &View<'_>) -> Result<(), String> {
+/// The part of [`Policy::check`] that every policy shares: `ids` are the view's residents, each once.
+///
+/// # Errors
+/// What differs.
+pub fn check_members(ids: impl Iterator<Item = SampleId>, view: &View<'_>) -> Result<(), String> {
     let mut ids: Vec<_> = ids.collect();
     ids.sort_unstable();
     let (members, residents) = (ids.len(), view.residents.count());
@@ -173,10 +216,10 @@ fn check_members(ids: impl Iterator<Item = SampleId>, view: &View<'_>) -> Result
     }
 }
 
-/// Takes the least of `queue`, one after the other, until they free `missing` bytes together. Takes nobody and answers
+/// Takes the least of `queue`, one after the other, until they free `missing` bytes together. Takes nobody and returns
 /// false if one of them does not give way, or if all are not enough.
 #[inline]
-fn take_least<K: Key>(
+pub fn take_least<K: Key>(
     queue: &mut PriorityQueue<K>,
     missing: u64,
     sizes: &Sizes,

@@ -19,13 +19,13 @@ pub(super) const ENTRY: Entry = Entry {
 /// As the paper has it: ≥, not the authors' code's strict > on (score, frequency), so an equal newcomer enters. A
 /// sample that enters an empty place unseen starts at 0. 4½ bytes a sample.
 #[derive(Debug)]
-pub struct Shade {
+struct Shade {
     residents: PriorityQueue,
 }
 
 impl Shade {
     /// No residents; ids `0..samples`.
-    pub fn new(samples: usize) -> Self {
+    fn new(samples: usize) -> Self {
         Self { residents: PriorityQueue::new(samples) }
     }
 }

@@ -1,6 +1,6 @@
 //! SHADE's sampler as its public code has it, to be compared with: [`Pads`] has the departures that this undoes.
 //!
-//! [`ShadeAsCoded`](crate::sim::ShadeAsCoded) is the whole of that code, cache included, as a simulation. This is what
+//! The lab's `ShadeAsCoded` is the whole of that code, cache included, as a simulation. This is what
 //! of it is a sampler.
 
 use serde::{Deserialize, Serialize};

@@ -14,18 +14,16 @@ use std::sync::Arc;
 
 use lossfeed_kernels::rank;
 
-use super::packages::Packages;
 use super::pipeline::Costs;
 use super::population::{Ages, Population};
-use super::replay::Replay;
-use super::shade_as_coded::{DIFFICULTY, planted_normal};
+use super::replay::{Replay, Watch};
 use super::tally::Tally;
 use super::trace::{B0, Trace};
 use crate::control::{BufferSetup, Control, Cut, Drawing, Plan, Turn, Verdict};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::ledger::Ledger;
-use crate::policy::{self, Needs};
+use crate::policy::{Entry, Needs};
 use crate::sampler::{Batches, Block, Blocks, Order, SamplerSettings, owned_ids, random_belief};
 use crate::types::SampleId;
 
@@ -68,7 +66,7 @@ pub struct ClosedLoop<'a> {
     /// Who draws.
     pub sampler: SamplerSettings,
     /// Who stays. A sampler that trains on the cache as a buffer needs `fifo`.
-    pub policy: &'a str,
+    pub policy: &'a Entry,
     /// What the cache holds as a part of the dataset, which is reported as it is given, and in bytes.
     pub capacity: (f64, u64),
     /// Epochs to run.
@@ -85,27 +83,29 @@ pub struct ClosedLoop<'a> {
     pub noise: bool,
     /// Time is counted.
     pub costs: Option<Costs>,
+    /// Creates a counter for each run, where samples have sizes.
+    pub watch: Option<fn() -> Box<dyn Watch>>,
+}
+
+/// Whether anybody looks at scores, in a run of this sampler and policy.
+///
+/// # Errors
+/// `Settings` if the sampler refuses its options.
+pub fn looks_at_scores(sampler: &SamplerSettings, policy: &Entry) -> Result<bool> {
+    let by_score = sampler.buffer().is_some_and(|options| options.by_score);
+    Ok(sampler.build()?.adaptive() || by_score || policy.needs.contains(Needs::SCORES))
 }
 
 impl ClosedLoop<'_> {
-    /// Whether anybody looks at scores.
-    ///
-    /// # Errors
-    /// `Settings` if there is no such policy, or the sampler refuses its options.
-    pub fn looks_at_scores(&self) -> Result<bool> {
-        let sampler = self.sampler.build()?;
-        let by_score = self.sampler.buffer().is_some_and(|options| options.by_score);
-        Ok(sampler.adaptive() || by_score || policy::find(self.policy)?.needs.contains(Needs::SCORES))
-    }
     fn ranked(&self) -> bool {
-        self.sampler.by_batch_rank() || self.policy == "shade"
+        self.sampler.by_batch_rank() || self.policy.name == "shade"
     }
 }
 
 /// Runs it. Answers the numbers, and the samples as the run left them.
 ///
 /// # Errors
-/// `Settings` if there is no such policy, it does not go with the sampler, an option is refused, or the dataset is
+/// `Settings` if the policy does not go with the sampler, an option is refused, or the dataset is
 /// empty or larger than 2³² − 2.
 pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
     let samples = run.losses.samples();
@@ -119,12 +119,13 @@ pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
     let mut known: VecDeque<Arc<Order>> = VecDeque::new();
     let mut losses = Model::new(run.losses);
     let mut tally = Tally::new(samples, run.costs);
-    let mut packages = matches!(run.losses, Losses::Recorded(trace) if trace.has_sizes()).then(Packages::default);
+    let sized = matches!(run.losses, Losses::Recorded(trace) if trace.has_sizes());
+    let mut watch = run.watch.filter(|_| sized).map(|make| make());
     let mut ages = Ages::new(samples);
     for epoch in 0..run.epochs {
         losses.begin_epoch(epoch);
         tally.begin_epoch();
-        packages.iter_mut().for_each(Packages::begin_epoch);
+        watch.iter_mut().for_each(|watch| watch.begin_epoch());
         let order = match known.pop_front() {
             Some(order) => order,
             None => Arc::new(draw(&mut control, epoch)?),
@@ -138,8 +139,8 @@ pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
         while let Turn::Decided(decision) = control.decide(pass, &bytes) {
             let rows = &decision.rows;
             tally.batch(rows.iter().map(|row| (row.delivered, row.verdict == Verdict::Hit)), bytes);
-            if let Some(packages) = &mut packages {
-                packages.batch(decision.fetched(), control.ledger(), bytes);
+            if let Some((watch, books)) = watch.as_mut().zip(control.ledger()) {
+                decision.fetched().for_each(|id| watch.fetched(id, bytes(id), books));
             }
             tally.weigh(rows.iter().map(|row| row.weight));
             let ids: Vec<SampleId> = rows.iter().map(|row| row.delivered).collect();
@@ -164,9 +165,9 @@ pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
     }
     let population = Population::new(control.scores().as_slice(), &ages);
     let residents = control.ledger().map(|ledger| population.composition(ledger.residents_iter()));
-    let packed = packages.and_then(Packages::finish);
-    let counted = Replay::counted(run.policy, run.capacity, tally.finish(), residents);
-    Ok((Replay { packed, ..counted }, population))
+    let watched = watch.map(|watch| watch.counted()).unwrap_or_default();
+    let counted = Replay::counted(run.policy.name, run.capacity, tally.finish(), residents);
+    Ok((Replay { watched, ..counted }, population))
 }
 
 /// Refuses what cannot be run.
@@ -191,7 +192,7 @@ fn check(run: &ClosedLoop<'_>, samples: usize) -> Result<()> {
 }
 
 fn control_of(run: &ClosedLoop<'_>, samples: usize) -> Result<Control> {
-    let entry = policy::find_live(run.policy)?;
+    let entry = run.policy;
     run.sampler.check_policy(entry.name, entry.needs)?;
     let smoothing = if run.ranked() { 0.0 } else { 0.5 };
     let ledger = Ledger::new(run.capacity.1, samples, (entry.make)(samples));
@@ -294,3 +295,11 @@ impl<'a> Model<'a> {
         }
     }
 }
+
+/// Standard normal enough: twelve uniforms less six. Fixed by (id, salt).
+pub fn planted_normal(id: SampleId, salt: u64) -> f64 {
+    (0..12).map(|k| f64::from(random_belief(salt * 16 + k, id) / 4.0).cbrt()).sum::<f64>() - 6.0
+}
+
+/// The salt of [`planted_normal`] under which a sample's difficulty is planted.
+pub const DIFFICULTY: u64 = 1000;

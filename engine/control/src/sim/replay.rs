@@ -9,12 +9,12 @@
 //! order: they can be more than Belady's bound of the recorded one. A sample that comes early or late has the loss that
 //! was recorded of it in that epoch, and its score is the rank among those delivered with it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::own_losses::OwnLosses;
-use super::packages::{Packages, Packed};
 use super::pipeline::{Costs, Time};
 use super::population::{Composition, Population};
 use super::tally::{Epoch, Tally, total_time};
@@ -23,14 +23,14 @@ use crate::control::{Control, Cut, Plan, Turn, Verdict};
 use crate::error::Result;
 use crate::index::ScoreTable;
 use crate::ledger::Ledger;
-use crate::policy::{self, Needs};
+use crate::policy::{Entry, Needs};
 use crate::sampler::{Order, random_belief};
 use crate::types::SampleId;
 
 /// What one policy made of a trace at one size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Replay {
-    /// The policy's name, as asked for.
+    /// The policy's name.
     pub policy: String,
     /// Size of the cache as a fraction of the dataset's bytes.
     pub capacity_fraction: f64,
@@ -45,10 +45,9 @@ pub struct Replay {
     /// Accesses at which another sample was delivered than was asked for; `None` under a policy that never does that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub substituted: Option<u64>,
-    /// What packages would make of the misses that the policy's paper reads in packages; `None` under other policies,
-    /// and without sizes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub packed: Option<Packed>,
+    /// What [`Options::watch`] counted.
+    #[serde(flatten)]
+    pub watched: BTreeMap<&'static str, u64>,
     /// By epoch, [`EPOCHS_MAX`](super::EPOCHS_MAX) at most.
     pub epochs: Vec<Epoch>,
     /// Who was in the cache at the end, if a population was there to tell them by.
@@ -69,6 +68,18 @@ pub struct Options<'a> {
     pub costs: Option<Costs>,
     /// Residents are told by these samples' scores and ages.
     pub population: Option<&'a Population>,
+    /// Creates a counter for each run, where samples have sizes.
+    pub watch: Option<fn() -> Box<dyn Watch>>,
+}
+
+/// Counts more of a replayed run than the replay itself.
+pub trait Watch {
+    /// An epoch begins.
+    fn begin_epoch(&mut self);
+    /// `id` is fetched; its batch was decided before.
+    fn fetched(&mut self, id: SampleId, bytes: u64, books: &Ledger);
+    /// What was counted, by name.
+    fn counted(&self) -> BTreeMap<&'static str, u64>;
 }
 
 impl Replay {
@@ -88,7 +99,7 @@ impl Replay {
             misses,
             hit_ratio: hits as f64 / (hits + misses) as f64,
             substituted: None,
-            packed: None,
+            watched: BTreeMap::new(),
             time: total_time(&epochs),
             epochs,
             residents,
@@ -96,33 +107,19 @@ impl Replay {
     }
 }
 
-/// Replays `trace` through the policy of that name (`app`, the paper's name for it, is `shade`) with room for
-/// ⌊capacity_fraction × [`Trace::total_bytes`]⌋ bytes.
+/// Replays `trace` through the policy with room for ⌊capacity_fraction × [`Trace::total_bytes`]⌋ bytes.
 ///
 /// # Errors
-/// `Settings` if there is no such policy or the fraction is not between 0 and 1.
-pub fn replay(trace: &Trace, policy: &str, capacity_fraction: f64) -> Result<Replay> {
+/// `Settings` if the fraction is not between 0 and 1.
+pub fn replay(trace: &Trace, policy: &Entry, capacity_fraction: f64) -> Result<Replay> {
     let bytes = trace.capacity(capacity_fraction)?;
-    replay_with(trace, policy, (capacity_fraction, bytes), &Options::default())
-}
-
-/// The same with room for `capacity_bytes`, or for so many samples if the trace has no sizes.
-///
-/// # Errors
-/// `Settings` if there is no such policy.
-pub fn replay_bytes(trace: &Trace, policy: &str, capacity_bytes: u64) -> Result<Replay> {
-    let fraction = capacity_bytes as f64 / trace.total_bytes() as f64;
-    replay_with(trace, policy, (fraction, capacity_bytes), &Options::default())
+    Ok(replay_with(trace, policy, (capacity_fraction, bytes), &Options::default()))
 }
 
 /// The same with `options`; the capacity is what it is of the dataset, which is reported as it is given, and bytes.
-///
-/// # Errors
-/// `Settings` if there is no such policy.
-pub fn replay_with(trace: &Trace, policy: &str, capacity: (f64, u64), options: &Options<'_>) -> Result<Replay> {
-    let name = if policy == "app" { "shade" } else { policy };
+pub fn replay_with(trace: &Trace, policy: &Entry, capacity: (f64, u64), options: &Options<'_>) -> Replay {
     let samples = trace.samples();
-    let mut ledger = Ledger::new(capacity.1, samples, policy::from_name(name, samples)?);
+    let mut ledger = Ledger::new(capacity.1, samples, (policy.make)(samples));
     let needs = ledger.needs();
     let clairvoyant = needs.contains(Needs::NEXT_EPOCH);
     if clairvoyant {
@@ -132,12 +129,12 @@ pub fn replay_with(trace: &Trace, policy: &str, capacity: (f64, u64), options: &
     let bytes = |id: SampleId| trace.bytes(id);
     let mut control = Control::new(ScoreTable::new(samples, 0.0), ledger);
     let mut tally = Tally::new(samples, options.costs);
-    let mut packages = trace.has_sizes().then(Packages::default);
+    let mut watch = options.watch.filter(|_| trace.has_sizes()).map(|make| make());
     let mut own = needs.contains(Needs::SUBSTITUTES).then(|| OwnLosses::new(samples));
     for (epoch, batches) in trace.epochs().enumerate() {
         let Some(start) = batches.first().map(|rows| rows.start) else { continue };
         tally.begin_epoch();
-        packages.iter_mut().for_each(Packages::begin_epoch);
+        watch.iter_mut().for_each(|watch| watch.begin_epoch());
         let rows = start..batches.last().map_or(start, |rows| rows.end);
         let order = Order { ids: trace.ids[rows.clone()].to_vec(), weights: vec![1.0; rows.len()] };
         let ends = batches.iter().map(|rows| rows.end - start).collect();
@@ -149,8 +146,8 @@ pub fn replay_with(trace: &Trace, policy: &str, capacity: (f64, u64), options: &
         for rows in batches {
             let Turn::Decided(decision) = control.decide(pass, &bytes) else { break };
             tally.batch(decision.rows.iter().map(|row| (row.delivered, row.verdict == Verdict::Hit)), bytes);
-            if let Some(packages) = &mut packages {
-                packages.batch(decision.fetched(), control.ledger(), bytes);
+            if let Some((watch, books)) = watch.as_mut().zip(control.ledger()) {
+                decision.fetched().for_each(|id| watch.fetched(id, bytes(id), books));
             }
             let own = own.as_mut().and_then(|own| own.scores(&decision.rows));
             if scored {
@@ -164,6 +161,6 @@ pub fn replay_with(trace: &Trace, policy: &str, capacity: (f64, u64), options: &
     let residents = options.population.zip(control.ledger());
     let residents = residents.map(|(population, ledger)| population.composition(ledger.residents_iter()));
     let substituted = own.map(|own| own.substituted);
-    let packed = packages.and_then(Packages::finish);
-    Ok(Replay { substituted, packed, ..Replay::counted(policy, capacity, tally.finish(), residents) })
+    let watched = watch.map(|watch| watch.counted()).unwrap_or_default();
+    Replay { substituted, watched, ..Replay::counted(policy.name, capacity, tally.finish(), residents) }
 }

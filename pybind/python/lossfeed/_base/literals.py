@@ -14,10 +14,7 @@ Sampler = Literal[
     "uniform", "auto", "replay", "echo", "cost-aware", "importance", "pads", "iis", "infobatch", "selective", "curriculum",
     "ods", "shade-as-coded",
 ]
-Policy = Literal[
-    "lru", "fifo", "minio", "shade", "importance", "sieve", "s3fifo", "lfu", "arc", "clrfu", "icache", "quiver", "lobster",
-    "belady",
-]
+Policy = Literal["lru", "fifo", "minio", "shade", "importance", "clrfu", "icache", "lobster", "belady"]
 Score = Literal["gradient_norm", "loss", "entropy", "batch_rank"]
 CacheForm = Literal["auto", "encoded", "decoded"]
 CopyPath = Literal["auto", "gathered", "batched", "mapped"]

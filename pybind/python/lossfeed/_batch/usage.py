@@ -13,7 +13,7 @@ from .._base.memory import torch_loaded
 from .._native import cache_policies
 
 #: Policies that keep by score.
-_SCORED_POLICIES = tuple(name for name, _, _, by_score in cache_policies() if by_score)
+_SCORED_POLICIES = tuple(name for name, _, by_score in cache_policies() if by_score)
 
 
 #: A wait for a Python dataset's items that is worth a word: in seconds, and as a share of the time.

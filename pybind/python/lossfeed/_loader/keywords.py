@@ -148,14 +148,14 @@ def policy(value: Any) -> str | None:
     """The name of a policy that a training run can use."""
     if value is None:
         return None
-    live = [name for name, _, is_live, _ in _native.cache_policies() if is_live]
-    if (name := str(value)) in live:
+    known = [name for name, *_ in _native.cache_policies()]
+    if (name := str(value)) in known:
         return name
-    if any(name == found for found, *_ in _native.cache_policies()):
+    if name.lower() in _native.policies_in_the_lab():
         raise SettingsError(
-            f"policy={name!r} needs the whole run's order, so only the replay command has it: use {', '.join(live)}"
+            f"policy={value!r} is in the program lossfeed-lab (`lossfeed-lab replay` compares it): use {', '.join(known)}"
         )
-    raise SettingsError(f"policy={value!r} is unknown{did_you_mean(name, live, WORD)}: use {', '.join(live)}")
+    raise SettingsError(f"policy={value!r} is unknown{did_you_mean(name, known, WORD)}: use {', '.join(known)}")
 
 
 def seed(value: Any, generator: Any) -> int | None:

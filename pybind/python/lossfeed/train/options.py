@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from .._native import cache_policies, default_policy, sampler_options, sampler_problem
+from .._base.errors import SettingsError
+from .._loader.keywords import policy as known_policy
+from .._native import default_policy, sampler_options, sampler_problem
 
 _OPTIONS = dict(sampler_options())
 # Name a user types → the policy that goes with it when none is named. ``shade`` is the ``pads`` sampler.
@@ -19,7 +21,6 @@ _OPTIONS = dict(sampler_options())
 SAMPLERS: dict[str, str | None] = {
     name: None if name == "auto" else default_policy("pads" if name == "shade" else name) for name in (*_OPTIONS, "shade")
 }
-POLICIES = tuple(name for name, *_ in cache_policies())
 AUGMENTATIONS = ("none", "crop", "crop-flip")
 # Echo is the control of what scores are worth: the same reuse of what is cached, without any.
 DEFAULT_COMPARE = "uniform+minio,shade,cost-aware,echo,replay"
@@ -51,9 +52,10 @@ class Recipe:
         name, _, policy = head.partition("+")
         if name not in SAMPLERS:
             raise OptionError(f"--compare: no sampler is called {name!r}; there are {', '.join(SAMPLERS)}")
-        chosen = policy or SAMPLERS[name]
-        if chosen is not None and chosen not in POLICIES:
-            raise OptionError(f"--compare: no cache policy is called {chosen!r}; there are {', '.join(POLICIES)}")
+        try:
+            chosen = known_policy(policy or SAMPLERS[name])
+        except SettingsError as error:
+            raise OptionError(f"--compare: {error}") from None
         sampler = "pads" if name == "shade" else name
         known = _OPTIONS[sampler]
         sampler_options: dict[str, Any] = {}

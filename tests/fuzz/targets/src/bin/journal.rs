@@ -5,6 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use lossfeed::ErrorKind;
 use lossfeed::journal::{Limits, Recording, replay};
+use lossfeed::policy::find;
 
 /// Rows to read at most, and samples: enough for every path, too few to spend the time on.
 const LIMITS: Limits = Limits { rows: 4096, samples: 4096 };
@@ -23,7 +24,7 @@ fuzz_target!(
         match Recording::read(bytes, LIMITS) {
             Ok(recording) => {
                 let (hits, misses) = recording.counted();
-                let replayed = replay(&recording, "lru", recording.meta.capacity_bytes).expect("there is such a policy");
+                let replayed = replay(&recording, find("lru").expect("there is such a policy"), recording.meta.capacity_bytes).expect("it fits");
                 assert_eq!(replayed.hits + replayed.misses, hits + misses);
             }
             Err(e) => assert_eq!(e.kind(), ErrorKind::Source, "{e}"),

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use lossfeed::ErrorKind;
-use lossfeed::sim::Trace;
+use lossfeed::journal::read_trace;
 
 /// Rows to read at most: enough for every path, too few to spend the time on.
 const ROWS: usize = 4096;
@@ -16,7 +16,7 @@ fuzz_target!(
         vec![plain.to_vec(), sized.to_vec(), include_bytes!("../../../../golden/small.csv.gz").to_vec()]
     }),
     |bytes: &[u8]| {
-        match Trace::read(bytes, ROWS) {
+        match read_trace(bytes, ROWS) {
             Ok(trace) => {
                 assert!((1..=ROWS).contains(&trace.requests()));
                 assert!((1..=trace.requests()).contains(&trace.samples()));

@@ -1,0 +1,27 @@
+//! What `lossfeed replay` compares and reads: ours, or that of `lossfeed-lab`.
+
+use std::fs::File;
+use std::path::Path;
+
+use lossfeed_control::Result;
+use lossfeed_control::policy::{self, Entry};
+use lossfeed_control::sim::{Trace, Watch};
+
+/// What a program brings to the command.
+#[derive(Clone, Copy)]
+pub struct Bench<'a> {
+    /// The policies there are; all of them are replayed where none is named.
+    pub policies: &'static [Entry],
+    /// Reads a trace that is neither a journal nor our CSV, with sentences on what it does not say; `None` for a file
+    /// that is one of these.
+    pub read: &'a dyn Fn(&Path, &File) -> Result<Option<(Trace, Vec<String>)>>,
+    /// Counts what a replay does not count by itself.
+    pub watch: Option<fn() -> Box<dyn Watch>>,
+}
+
+impl Bench<'_> {
+    /// By the name that a user types; `app` is what the paper calls `shade`.
+    pub(crate) fn find(&self, name: &str) -> Result<&'static Entry> {
+        policy::find_in(self.policies, if name == "app" { "shade" } else { name })
+    }
+}
