@@ -33,7 +33,9 @@ VENV := .venv
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: venv wheel ## train on digits (or DATA=PATH), policies side by side; ARGS="--help" for its options
+run: ## train on digits (or DATA=PATH), policies side by side; ARGS="--seeds 3" for the spread, ARGS="--help" for all options
+	@.ci/wheel demo
+	@.ci/venv run
 	@$(VENV)/bin/lossfeed train $(if $(DATA),--data '$(DATA)') $(ARGS)
 
 test: ## everything: format, lints, cargo tests, wheel, Python tests, kernels, Dockerfile

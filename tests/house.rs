@@ -7,6 +7,8 @@
 mod circles;
 #[path = "house/code.rs"]
 mod code;
+#[path = "house/language.rs"]
+mod language;
 #[path = "house/rules.rs"]
 mod rules;
 
@@ -110,6 +112,8 @@ fn an_arrow_upwards_is_found_however_it_is_written() {
         ("engine/src/arena/planted.rs", "use crate::staging::SlotPool;"),
         ("engine/src/cache/planted.rs", "use crate::source::Source;"),
         ("engine/src/loader/planted.rs", "use crate::engine::Engine;"),
+        ("engine/source/src/request/planted.rs", "use crate::format::Arrays;"),
+        ("engine/source/src/stop.rs", "use crate::sample::Source;"),
     ] {
         assert_found(path, &format!("//! Head.\n{text}\n"), "may not use");
     }
@@ -143,6 +147,12 @@ fn unsafe_code_is_found_outside_the_named_files_and_not_in_words_about_it() {
     let words =
         "//! Head: no unsafe here.\n/* unsafe */ const A: &str = \"unsafe { }\";\nconst B: &str = r#\"unsafe\"#;\n";
     assert_eq!(planted("engine/control/src/ledger/planted.rs", words), Vec::<String>::new());
+}
+
+#[test]
+fn a_room_that_names_the_gpu_instead_of_the_device_is_found() {
+    let text = "//! Head.\nuse crate::device::cuda::Cuda;\n";
+    assert_found("engine/src/staging/planted.rs", text, "GPU's own calls");
 }
 
 #[test]

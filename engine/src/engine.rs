@@ -14,6 +14,8 @@
 //! | `mail` | scores on their way back from it |
 //! | `crew` | how many loader threads there are |
 //! | `threads` | they, started and waited for |
+//!
+//! Lock: `clock` guards the current epoch and iteration; held for a few instructions, and while an epoch is drawn.
 
 #[cfg(test)]
 mod auto_tests;
@@ -66,8 +68,7 @@ use keeping::Keeper;
 pub use mail::{Credits, Kept, ScoreMailbox};
 use threads::Threads;
 
-use crate::decided::Knob;
-use crate::device::Device;
+use crate::device::{Cuda, Device};
 use crate::error::{Error, Result};
 use crate::loader::checkpoint::WeightUse;
 use crate::loader::{BadSample, Deliveries, EpochReport, Feed, Ticket};
@@ -78,6 +79,7 @@ use crate::settings::{ScoreKind, Settings};
 use crate::source::{Decisions, Source};
 use crate::staging::BatchLayout;
 use crate::stats::Publisher;
+use crate::tune::Knob;
 use lossfeed_kernels::rank;
 use lossfeed_sync::Mutex;
 use run::Clock;
@@ -96,6 +98,7 @@ pub struct Engine {
     policy_name: &'static str,
     batches: Batches,
     device: Arc<dyn Device>,
+    gpu: Option<Cuda>,
     copy_choice: CopyChoice,
     /// The run's; it changes in runs whose seed was left open, under the clock's lock.
     seed: AtomicU64,
@@ -158,6 +161,11 @@ impl Engine {
         &self.device
     }
 
+    /// The same where it is a GPU.
+    pub fn gpu(&self) -> Option<&Cuda> {
+        self.gpu.as_ref()
+    }
+
     /// The way batches take to the GPU, and what was measured to choose it.
     pub fn copy_choice(&self) -> &CopyChoice {
         &self.copy_choice
@@ -175,9 +183,9 @@ impl Engine {
 
     fn same_process(&self) -> Result<()> {
         self.made_by.check(|of, fork| {
-            format!(
+            Error::usage(format!(
                 "this loader was made in process {of} and is used in its fork {fork}: threads and device memory do not survive a fork; make a loader in the child"
-            )
+            ))
         })
     }
 
@@ -232,7 +240,7 @@ impl Engine {
                 Knob::Requests => Some((&c.read_ahead_changes_total, &c.read_ahead_reason)),
                 Knob::Lead => Some((&c.read_ahead_limit_changes_total, &c.read_ahead_limit_reason)),
                 // Who decides them counts them.
-                Knob::Threads | Knob::Disk => None,
+                Knob::Threads | Knob::Disk | Knob::Fetches | Knob::Block => None,
             };
             if let Some((changes, reason)) = counted {
                 changes.fetch_add(1, Relaxed);
@@ -270,7 +278,7 @@ impl Engine {
     /// Whether losses are all that this run needs of a batch's scores: its importance is made of them (a rank is one
     /// of losses), and no journal writes down the rest.
     pub fn losses_suffice(&self) -> bool {
-        self.settings.record.is_none() && matches!(self.score_kind(), ScoreKind::Loss | ScoreKind::Rank)
+        self.settings.journal.is_none() && matches!(self.score_kind(), ScoreKind::Loss | ScoreKind::BatchRank)
     }
 
     /// Credits per-sample losses you hold already; ranks are counted here.

@@ -38,19 +38,21 @@
 //! threads). `engine/ARCHITECTURE.md` draws the house; `tests/house.rs` checks its arrows.
 
 pub use lossfeed_control::{
-    circuit, control, crew, decided, error, index, jobs, lead, ledger, policy, random, sampler, sim, types,
+    circuit, control, crew, decided, error, index, jobs, lead, ledger, policy, random, sampler, sim, tune, types,
 };
 pub use lossfeed_disk as disk;
 pub use lossfeed_journal as journal;
 pub use lossfeed_stats as stats;
 
+pub use lossfeed_source as source;
+#[doc(hidden)]
+pub use lossfeed_sync::process;
+
 pub mod device;
 pub mod engine;
 pub mod loader;
-mod prefetch;
 pub mod scoring;
 pub mod settings;
-pub mod source;
 pub mod staging;
 mod sync;
 
@@ -59,8 +61,6 @@ mod sync;
 pub mod arena;
 #[doc(hidden)]
 pub mod cache;
-#[doc(hidden)]
-pub mod process;
 
 pub use engine::{Dataset, Engine};
 pub use error::{Error, ErrorKind, Result, printable};

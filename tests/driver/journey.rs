@@ -34,7 +34,7 @@ fn every_score_comes_home_to_its_sample_while_streams_run_past_each_other() {
         let settings =
             Settings { device: "cuda:0".into(), cache_bytes: 128 * 64, score: Some(ScoreKind::Loss), ..settings(32) };
         let engine = Arc::new(engine(Patterned::new(SAMPLES), settings));
-        let cuda = engine.device().cuda().expect("the settings said so").clone();
+        let cuda = engine.gpu().expect("the settings said so").clone();
         let kernels = cuda.kernels().unwrap();
         assert!(double.get("pinned_bytes") > 0, "cache and slots are page-locked");
         let mailbox = ScoreMailbox::open(&engine, 0, 32, 16).unwrap();
@@ -102,7 +102,7 @@ fn runs_ahead_of_the_device(double: &Double, workers: usize, says_so: bool) -> O
     double.set("delay_us", 4000);
     let with = Settings { device: "cuda:0".into(), workers: Some(workers), prefetch_factor: 1, ..settings(8) };
     let engine = engine(Patterned::new(SAMPLES), Settings { max_slots: Some(with.depth()), ..with });
-    let cuda = engine.device().cuda().expect("the settings said so").clone();
+    let cuda = engine.gpu().expect("the settings said so").clone();
     let (consumer, bytes) = (double.stream(), engine.layout().total_bytes());
     let place = double.allocate(bytes);
     let iteration = engine.start_epoch().unwrap();

@@ -2,6 +2,7 @@
 //! meet.
 
 mod shade;
+mod tuning;
 
 use lossfeed::index::ScoreTable;
 use lossfeed::ledger::{Access, Ledger};

@@ -1,5 +1,6 @@
 """Shared pieces of the Python tests."""
 
+import gc
 import os
 import signal
 
@@ -17,6 +18,12 @@ def pytest_sessionstart():
     # `make gpu` sets it: there, tests that find no GPU must not pass by being skipped.
     if os.environ.get("LOSSFEED_REQUIRE_GPU") and not torch.cuda.is_available():
         raise pytest.UsageError("LOSSFEED_REQUIRE_GPU is set, and torch finds no GPU")
+
+
+def pytest_collection_finish():
+    # What was imported stays. Each collection, and those in worker processes, would look through all of torch's modules.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

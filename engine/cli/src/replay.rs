@@ -358,37 +358,41 @@ fn assumed(args: &ReplayArgs, source: &Source, samplers: &[Named], costs: Option
         _ => {}
     }
     if closed {
-        let from = match source {
-            Source::Planted(_) => format!(
-                "losses are a model's: planted difficulty and noise, times e^(-deliveries / {})",
-                args.decay.unwrap_or(DECAY)
-            ),
-            _ => "a sample's loss is the last that the trace has of it by the end of that epoch".to_owned(),
-        };
-        assumed.push(from);
-        if let Source::Trace(_, Origin::Journal(measured)) = source {
-            assumed.push(
-                "samples that the run delivered without telling their size have the mean of the others".to_owned(),
-            );
-            if *measured == Measured::Score {
-                assumed.push("the journal has no losses: its scores stand for them".to_owned());
-            }
-        }
-        assumed.push("scores come at once; they are ranks for pads and shade, else losses".to_owned());
-        let a_epoch = (dataset(source).0 as u64).div_ceil(u64::from(args.batch_size.unwrap_or(BATCH)));
-        let batches = a_epoch * epochs(args, source);
-        for (typed, sampler) in samplers {
-            if let Some(lag) = sampler.buffer().filter(|options| options.by_score).map(|options| options.lag)
-                && batches <= lag
-            {
-                assumed.push(format!(
-                    "{typed} counts scores after {lag} batches, so none counts in {batches}: give it a lag, or more batches"
-                ));
-            }
-        }
+        assumed_of_samplers(&mut assumed, args, source, samplers);
     }
     if costs.is_some() && !sized {
         assumed.push("bandwidths are in samples a second".to_owned());
     }
     assumed
+}
+
+/// What is taken for true where a sampler draws the orders.
+fn assumed_of_samplers(assumed: &mut Vec<String>, args: &ReplayArgs, source: &Source, samplers: &[Named]) {
+    let from = match source {
+        Source::Planted(_) => format!(
+            "losses are a model's: planted difficulty and noise, times e^(-deliveries / {})",
+            args.decay.unwrap_or(DECAY)
+        ),
+        _ => "a sample's loss is the last that the trace has of it by the end of that epoch".to_owned(),
+    };
+    assumed.push(from);
+    if let Source::Trace(_, Origin::Journal(measured)) = source {
+        assumed
+            .push("samples that the run delivered without telling their size have the mean of the others".to_owned());
+        if *measured == Measured::Score {
+            assumed.push("the journal has no losses: its scores stand for them".to_owned());
+        }
+    }
+    assumed.push("scores come at once; they are ranks for pads and shade, else losses".to_owned());
+    let a_epoch = (dataset(source).0 as u64).div_ceil(u64::from(args.batch_size.unwrap_or(BATCH)));
+    let batches = a_epoch * epochs(args, source);
+    for (typed, sampler) in samplers {
+        if let Some(lag) = sampler.buffer().filter(|options| options.by_score).map(|options| options.lag)
+            && batches <= lag
+        {
+            assumed.push(format!(
+                "{typed} counts scores after {lag} batches, so none counts in {batches}: give it a lag, or more batches"
+            ));
+        }
+    }
 }

@@ -12,26 +12,15 @@
 //! | `sampler` | an epoch's order and its weights |
 //! | `control` | all of these as one state machine, driven by the engine and by the simulator |
 //! | `sim` | a recorded run through a policy, a run that samplers draw, and how long it takes |
-//! | `circuit` | whether a tier before the source is asked |
-//! | `crew` | how many loader threads fill batches |
-//! | `lead` | how many bytes are read ahead |
-//! | `decided` | what was decided about reading while a run goes on, and why |
-//! | `reasons` | numbers and words for why something was decided |
+//! | `tune` | what adjusts itself while a run goes on: threads, bytes read ahead, a tier's circuit, fetches |
 //! | `jobs` | cache and bandwidth, divided among several jobs |
 //! | `ring` | the states of batch slots |
 //! | `error`, `types`, `random` | words shared by all crates |
 
-#[macro_use]
-mod reasons;
-
-pub mod circuit;
 pub mod control;
-pub mod crew;
-pub mod decided;
 pub mod error;
 pub mod index;
 pub mod jobs;
-pub mod lead;
 pub mod ledger;
 pub mod policy;
 pub mod random;
@@ -40,7 +29,9 @@ pub mod ring;
 mod ring_tests;
 pub mod sampler;
 pub mod sim;
+pub mod tune;
 pub mod types;
 
 pub use error::{Error, ErrorKind, Result, printable};
+pub use tune::{circuit, crew, decided, lead};
 pub use types::{Dtype, SampleId, TensorSpec};

@@ -132,7 +132,7 @@ pub enum Event {
         epoch: u64,
         /// The batch that was to be delivered next.
         step: u32,
-        /// What was set otherwise: `threads`, `requests`, `disk`; a later version may know others.
+        /// What was set otherwise, by the name that `lossfeed_control::tune::Knob` has; a later version may know others.
         knob: String,
         /// To what it was set before.
         before: u64,

@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         let meta = read_meta(&mut text)?;
         if meta.samples > limits.samples {
             return Err(Error::unreadable(format!(
-                "line 1: the dataset has {} samples: {} are the most that are replayed",
+                "line 1: the dataset has {} samples; replays take at most {}",
                 meta.samples, limits.samples
             )));
         }
@@ -125,32 +125,25 @@ impl<'a> Reader<'a> {
             }
             // The first line of the file is the description.
             let number = self.lines.position().line() + 1;
-            match self.lines.read_record(&mut self.record) {
-                Ok(true) => {}
-                Ok(false) => {
-                    self.ending = Some(Ending::Cut);
-                    continue;
-                }
-                Err(e) if self.stops_short(&e) => {
-                    self.ending = Some(Ending::Cut);
-                    continue;
-                }
-                Err(e) => return Err(broken(number, e)),
-            }
             let wrong = |what: String| Error::unreadable(format!("line {number}: {what}"));
-            let line: Line<'_> = match self.record.deserialize(None) {
-                Ok(line) => line,
-                Err(_) if self.lines.get_ref().stopped_short() => {
+            let read = self.lines.read_record(&mut self.record);
+            let line: Line<'_> = match read {
+                Ok(true) => match self.record.deserialize(None) {
+                    // Its last field may have been cut, and a number cut short is another number.
+                    _ if self.lines.get_ref().stopped_short() => {
+                        self.ending = Some(Ending::Cut);
+                        continue;
+                    }
+                    Ok(line) => line,
+                    Err(e) => return Err(broken(number, e)),
+                },
+                Err(e) if !self.stops_short(&e) => return Err(broken(number, e)),
+                // The file ends here, without a last event.
+                Ok(false) | Err(_) => {
                     self.ending = Some(Ending::Cut);
                     continue;
                 }
-                Err(e) => return Err(broken(number, e)),
             };
-            if self.lines.get_ref().stopped_short() {
-                // Its last field may have been cut, and a number cut short is another number.
-                self.ending = Some(Ending::Cut);
-                continue;
-            }
             if line.event == END {
                 self.ending = Some(Ending::Closed);
                 return Ok(self.event.take().map(Building::done));
@@ -257,7 +250,7 @@ fn read_meta(text: &mut dyn BufRead) -> Result<Meta> {
         return Err(Error::unreadable(format!("line 1: it is longer than {META_BYTES_MAX} bytes")));
     }
     let json = line.strip_prefix(b"# ").ok_or_else(|| {
-        Error::unreadable("line 1: it is no journal: it must begin with \"# \" and the run's description in JSON")
+        Error::unreadable("line 1: not a journal: it must begin with \"# \" and the run's description in JSON")
     })?;
     // The version first: another one may have other keys.
     #[derive(serde::Deserialize)]
@@ -282,5 +275,5 @@ fn read_meta(text: &mut dyn BufRead) -> Result<Meta> {
 }
 
 fn broken(number: u64, error: csv::Error) -> Error {
-    Error::unreadable(format!("line {number}: it is not as a journal has it")).because(error)
+    Error::unreadable(format!("line {number}: not a journal's line")).because(error)
 }

@@ -80,7 +80,7 @@ impl Recording {
             events.push(event);
         }
         if sizes.is_empty() {
-            return Err(Error::unreadable("no batch was decided: there is nothing to replay"));
+            return Err(Error::unreadable("it contains no batch: there is nothing to replay"));
         }
         let ending = reader.ending().unwrap_or(Ending::Cut);
         Ok(Self { meta: reader.meta().clone(), events, ending, sizes })
@@ -206,17 +206,7 @@ pub fn replay_with(
                 if counted.replace(*epoch) != Some(*epoch) {
                     tally.begin_epoch();
                 }
-                // What was not known in the run is not known here.
-                let unknown: HashSet<SampleId> = rows.iter().filter(|row| row.bytes == 0).map(|row| row.id).collect();
-                let told = |id| if unknown.contains(&id) { UNKNOWN } else { bytes(id) };
-                let verdicts = control.follow(rows.iter().map(|row| row.id), &told);
-                let hits = verdicts.iter().map(|&verdict| verdict == Verdict::Hit);
-                let known = |id| Some(bytes(id)).filter(|&bytes| bytes != UNKNOWN).unwrap_or(0);
-                tally.batch(rows.iter().map(|row| row.id).zip(hits), known);
-                tally.weigh(rows.iter().map(|row| row.weight));
-                let differs =
-                    |(verdict, row): (Verdict, &Row)| (verdict == Verdict::Hit) != (row.verdict == Verdict::Hit);
-                otherwise += verdicts.into_iter().zip(rows).filter(|&pair| differs(pair)).count() as u64;
+                otherwise += decide(&mut control, &mut tally, rows, &bytes);
             }
             Event::Learn { rows, .. } => {
                 control.learn(None, rows.iter().map(|row| (row.id, score(row.id, row.score))));
@@ -243,4 +233,18 @@ pub fn replay_with(
     let residents = options.population.zip(control.ledger());
     let residents = residents.map(|(population, ledger)| population.composition(ledger.residents_iter()));
     Ok(Replayed { hits: counts.hits, misses: counts.misses, otherwise, epochs: tally.finish(), residents })
+}
+
+/// Decides a batch and counts it. Answers of how many rows the run's own cache had it otherwise.
+fn decide(control: &mut Control, tally: &mut Tally, rows: &[Row], bytes: &dyn Fn(SampleId) -> u64) -> u64 {
+    // What was not known in the run is not known here.
+    let unknown: HashSet<SampleId> = rows.iter().filter(|row| row.bytes == 0).map(|row| row.id).collect();
+    let told = |id| if unknown.contains(&id) { UNKNOWN } else { bytes(id) };
+    let verdicts = control.follow(rows.iter().map(|row| row.id), &told);
+    let hits = verdicts.iter().map(|&verdict| verdict == Verdict::Hit);
+    let known = |id| Some(bytes(id)).filter(|&bytes| bytes != UNKNOWN).unwrap_or(0);
+    tally.batch(rows.iter().map(|row| row.id).zip(hits), known);
+    tally.weigh(rows.iter().map(|row| row.weight));
+    let differs = |(verdict, row): (Verdict, &Row)| (verdict == Verdict::Hit) != (row.verdict == Verdict::Hit);
+    verdicts.into_iter().zip(rows).filter(|&pair| differs(pair)).count() as u64
 }

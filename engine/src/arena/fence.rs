@@ -59,10 +59,8 @@ impl Granules {
 
 #[cfg(test)]
 mod tests {
-    use super::super::words::Words;
-    use super::super::{GRANULE_BYTES, Mapping};
+    use super::super::granules::tests::books;
     use super::*;
-    use crate::device::Cpu;
     use proptest::prelude::*;
 
     proptest! {
@@ -72,8 +70,7 @@ mod tests {
             total in 40u32..600,
             steps in proptest::collection::vec((0..9u8, 0u32..2000, any::<prop::sample::Index>()), 1..200),
         ) {
-            let memory = Mapping::new(u64::from(total) * GRANULE_BYTES, &Cpu, "a test", "").unwrap();
-            let mut books = Granules::new(Words::new(&memory), total);
+            let (mut books, _memory) = books(total);
             let (mut held, mut fence, mut at): (Vec<u32>, u32, Option<u32>) = (Vec::new(), total, None);
             for (what, number, pick) in steps {
                 match what {

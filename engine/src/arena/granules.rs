@@ -13,10 +13,11 @@
 //! The look into the rounded-down bin is the departure from allocators that only round up, and the reason this is not a
 //! crate: in a cache of equal samples every hole has exactly the size of the next request, and a search that starts one
 //! bin higher never finds it again unless the size happens to be a bin's own.
+#![allow(unsafe_code)]
 
 use super::GRANULE_BYTES;
 use super::withdrawn::Withdrawn;
-use super::words::Words;
+use super::words::{Word, Words};
 
 const MANTISSA_BITS: u32 = 3;
 const BINS: usize = 256;
@@ -35,7 +36,7 @@ const REFERENCES: u16 = u16::MAX >> 1;
 const FREE_BEHIND: u16 = !REFERENCES;
 
 /// Where the length lies in the tag of the block that ends at `end`.
-fn length_at(end: u32) -> u64 {
+pub(super) fn length_at(end: u32) -> u64 {
     u64::from(end) * GRANULE_BYTES - 4
 }
 
@@ -55,11 +56,6 @@ enum Head {
 /// Granules of a record of `bytes`, tag included.
 pub(super) const fn granules(bytes: u32) -> u32 {
     (bytes as u64 + TAG_BYTES).div_ceil(GRANULE_BYTES) as u32
-}
-
-/// Length in bytes of the record whose block ends at `end`; the caller holds a reference to it.
-pub(super) fn record_bytes(words: Words, end: u32) -> u32 {
-    words.get(length_at(end))
 }
 
 /// The books of an arena: a kilobyte, and [`TAG_BYTES`] a record.
@@ -90,7 +86,11 @@ fn bin_of(size: u32) -> usize {
 
 impl Granules {
     /// Books for `total` granules, all free, in `words`.
-    pub(super) fn new(words: Words, total: u32) -> Self {
+    ///
+    /// # Safety
+    /// `words` are of zeroed memory that has no other books and no slots yet; slots in it are those that
+    /// [`Self::allocate`] hands out, and a slot's owner leaves the tag behind it alone.
+    pub(super) unsafe fn new(words: Words, total: u32) -> Self {
         let (heads, filled) = ([NONE; BINS], [0; BINS / 64]);
         let mut books = Self {
             words,
@@ -106,6 +106,16 @@ impl Granules {
             books.link(0, total);
         }
         books
+    }
+
+    fn get<T: Word>(&self, at: u64) -> T {
+        // SAFETY: only these books write the words (`new`), and whoever has them in hand holds their lock.
+        unsafe { self.words.get(at) }
+    }
+
+    fn set<T: Word>(&mut self, at: u64, value: T) {
+        // SAFETY: as in `get`; the books write nothing but tags and free blocks, which nobody else refers to (`new`).
+        unsafe { self.words.set(at, value) }
     }
 
     /// Granules handed out.
@@ -132,8 +142,8 @@ impl Granules {
         let start = self.find(size)?;
         let end = start + size;
         let rest = self.unlink(start) - size;
-        self.words.set(length_at(end), bytes);
-        self.words.set(state_at(end), 1u16);
+        self.set(length_at(end), bytes);
+        self.set(state_at(end), 1u16);
         if rest > 0 {
             self.link(end, rest);
         }
@@ -144,27 +154,27 @@ impl Granules {
 
     /// One more reference to the record whose block ends at `end`; the caller holds one.
     pub(super) fn pin(&mut self, end: u32) {
-        let state: u16 = self.words.get(state_at(end));
+        let state: u16 = self.get(state_at(end));
         if state & REFERENCES != REFERENCES {
-            self.words.set(state_at(end), state + 1);
+            self.set(state_at(end), state + 1);
         }
     }
 
     /// Takes back a reference that [`Self::allocate`] or [`Self::pin`] gave; with the last one the block is free.
     pub(super) fn unpin(&mut self, end: u32) {
-        let state: u16 = self.words.get(state_at(end));
+        let state: u16 = self.get(state_at(end));
         match state & REFERENCES {
             REFERENCES => {}
             1 => self.free(end),
             references => {
                 debug_assert!(references > 0, "a free block was referenced");
-                self.words.set(state_at(end), state - 1);
+                self.set(state_at(end), state - 1);
             }
         }
     }
 
     fn free(&mut self, end: u32) {
-        let size = granules(self.words.get(length_at(end)));
+        let size = granules(self.get(length_at(end)));
         self.used -= size;
         self.records -= 1;
         if self.is_behind(end) {
@@ -177,8 +187,8 @@ impl Granules {
     /// Makes granules free that lie in no bin, together with a free block before them. None may be behind them.
     pub(super) fn make_free(&mut self, from: u32, to: u32) {
         let mut from = from;
-        if from > 0 && self.words.get::<u16>(state_at(from)) & REFERENCES == 0 {
-            from -= self.words.get::<u32>(length_at(from));
+        if from > 0 && self.get::<u16>(state_at(from)) & REFERENCES == 0 {
+            from -= self.get::<u32>(length_at(from));
             self.unlink(from);
         }
         self.link(from, to - from);
@@ -186,22 +196,22 @@ impl Granules {
 
     /// Where the block starts that ends at `end`, and whether it is free.
     pub(super) fn block_before(&self, end: u32) -> (u32, bool) {
-        let length: u32 = self.words.get(length_at(end));
-        let free = self.words.get::<u16>(state_at(end)) & REFERENCES == 0;
+        let length: u32 = self.get(length_at(end));
+        let free = self.get::<u16>(state_at(end)) & REFERENCES == 0;
         (end - if free { length } else { granules(length) }, free)
     }
 
     /// Whether a free block starts where another ends.
     fn is_free_behind(&self, end: u32) -> bool {
-        if end == 0 { self.first_free } else { self.words.get::<u16>(state_at(end)) & FREE_BEHIND != 0 }
+        if end == 0 { self.first_free } else { self.get::<u16>(state_at(end)) & FREE_BEHIND != 0 }
     }
 
     fn set_free_behind(&mut self, end: u32, free: bool) {
         if end == 0 {
             self.first_free = free;
         } else {
-            let state = self.words.get::<u16>(state_at(end)) & REFERENCES;
-            self.words.set(state_at(end), if free { state | FREE_BEHIND } else { state });
+            let state = self.get::<u16>(state_at(end)) & REFERENCES;
+            self.set(state_at(end), if free { state | FREE_BEHIND } else { state });
         }
     }
 
@@ -229,11 +239,11 @@ impl Granules {
     }
 
     fn head(&self, start: u32, field: Head) -> u32 {
-        self.words.get(u64::from(start) * GRANULE_BYTES + 4 * field as u64)
+        self.get(u64::from(start) * GRANULE_BYTES + 4 * field as u64)
     }
 
     fn set_head(&mut self, start: u32, field: Head, value: u32) {
-        self.words.set(u64::from(start) * GRANULE_BYTES + 4 * field as u64, value);
+        self.set(u64::from(start) * GRANULE_BYTES + 4 * field as u64, value);
     }
 
     /// Makes a free block of `size` granules from `start` on.
@@ -246,8 +256,8 @@ impl Granules {
         self.set_head(start, Head::Size, size);
         self.set_head(start, Head::Before, NONE);
         self.set_head(start, Head::After, after);
-        self.words.set(length_at(start + size), size);
-        self.words.set(state_at(start + size), 0u16); // two free blocks never touch
+        self.set(length_at(start + size), size);
+        self.set(state_at(start + size), 0u16); // two free blocks never touch
         self.set_free_behind(start, true);
         self.heads[bin] = start;
         self.filled[bin / 64] |= 1 << (bin % 64);
@@ -314,16 +324,17 @@ impl Granules {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::Mapping;
     use super::*;
     use crate::device::Cpu;
     use proptest::prelude::*;
 
     /// Books for `total` granules, and the memory they lie in.
-    fn books(total: u32) -> (Granules, Mapping) {
+    pub(in super::super) fn books(total: u32) -> (Granules, Mapping) {
         let memory = Mapping::new(u64::from(total) * GRANULE_BYTES, &Cpu, "a test", "").unwrap();
-        (Granules::new(Words::new(&memory), total), memory)
+        // SAFETY: the memory is new, and has no slots but these books'.
+        (unsafe { Granules::new(Words::new(&memory), total) }, memory)
     }
 
     /// The longest record of `size` granules.

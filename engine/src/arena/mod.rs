@@ -6,6 +6,9 @@
 //!
 //! Cost: one short lock for an allocation, one for all that a batch pins and one for all that it lets go of, no system
 //! call. A record has 6 bytes of books behind it in the arena and a place of 4 on the [`Shelf`].
+//!
+//! Lock: guards free granules and reference counts; held for one allocation, or all pins or frees of a batch.
+#![allow(unsafe_code)]
 
 mod fence;
 mod granules;
@@ -68,11 +71,13 @@ impl Arena {
         let limit_bytes = u64::from(granules) * GRANULE_BYTES;
         let mapping = Mapping::new(limit_bytes, device, "the cache", "lower `cache`")?;
         let words = Words::new(&mapping);
+        // SAFETY: the mapping is new, and its slots are those that these books hand out: a slot ends before its tag.
+        let books = unsafe { Granules::new(words, granules) };
         Ok(Arc::new(Self {
             limit_bytes,
             mapping,
             words,
-            books: Mutex::new(Granules::new(words, granules)),
+            books: Mutex::new(books),
             used_bytes: AtomicU64::new(0),
             peak_bytes: AtomicU64::new(0),
             records: AtomicU64::new(0),
@@ -86,7 +91,7 @@ impl Arena {
     pub fn check_limit(limit_bytes: u64) -> Result<()> {
         if limit_bytes > LIMIT_MAX_BYTES {
             return Err(Error::settings(format!(
-                "a cache of {} is above the {} that one engine can hold: lower `cache`, or run one engine per rank and give each its share",
+                "cache={} exceeds the {} of one engine: lower it, or run one engine per rank",
                 human(limit_bytes),
                 human(LIMIT_MAX_BYTES)
             )));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::slot::{self, End};
-use super::{Arena, Pins, Slot, granules};
+use super::{Arena, Pins, Slot};
 use crate::types::SampleId;
 
 /// A reference to each kept record, found by its sample: 4 bytes a sample, none if the arena holds nothing.
@@ -33,7 +33,7 @@ impl Shelf {
         // A batch that panicked has not settled.
         self.pinned.clear();
         self.pinned.reserve(ids.len());
-        let length = |end: End| granules::record_bytes(self.arena.words, end.get());
+        let length = |end| slot::length(&self.arena, end);
         let touched = |all, &id: &SampleId| all ^ self.place(id).map_or(0, length);
         std::hint::black_box(ids.iter().fold(0, touched));
     }

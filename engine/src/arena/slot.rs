@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use super::{Arena, GRANULE_BYTES, granules};
 use crate::device::PINNED_PIECE_BYTES;
-use crate::prefetch;
 
 /// The granule that a record's block ends at: never 0, so that a place for one takes four bytes.
 pub(super) type End = NonZeroU32;
@@ -36,9 +35,15 @@ pub struct Pins {
     pub(super) ends: Vec<End>,
 }
 
+/// Length in bytes of the record whose block ends at `end`.
+pub(super) fn length(arena: &Arena, end: End) -> u32 {
+    // SAFETY: an `End` stands for a reference to its record (above), whose length nobody writes meanwhile.
+    unsafe { arena.words.get(granules::length_at(end.get())) }
+}
+
 /// Where the record lies whose block ends at `end`; the caller holds a reference to it.
 fn record(arena: &Arena, end: End) -> NonNull<[u8]> {
-    let bytes = granules::record_bytes(arena.words, end.get());
+    let bytes = length(arena, end);
     let start = u64::from(end.get() - granules::granules(bytes)) * GRANULE_BYTES;
     NonNull::slice_from_raw_parts(arena.words.address(start), bytes as usize)
 }
@@ -129,10 +134,10 @@ impl Pins {
         self.at(self.ends[k])
     }
 
-    /// As [`crate::prefetch::begin`] does it, of the record pinned as number `k`, if there is such a record: for
+    /// As [`lossfeed_kernels::fast::prefetch_row`] does it, of the record pinned as number `k`, if there is such a record: for
     /// whoever copies the record before it.
     pub fn prefetch(&self, k: usize) {
-        prefetch::begin(self.ends.get(k).map_or(&[][..], |&end| self.at(end)));
+        lossfeed_kernels::fast::prefetch_row(self.ends.get(k).map_or(&[][..], |&end| self.at(end)));
     }
 
     fn at(&self, end: End) -> &[u8] {

@@ -394,7 +394,7 @@ fn a_smaller_arena_gives_its_pages_back_and_what_it_keeps_is_whole() {
     drop(shelf.settle());
     let given = arena.give_back();
     // No byte of a record is 0; what went back to the system reads as zeros.
-    let empty = |page: &u64| (0..4096).step_by(4).all(|at| arena.words.get::<u32>(page + at) == 0);
+    let empty = |page: &u64| (0..4096).step_by(4).all(|at| arena.words.peek(page + at) == 0);
     let pages = (bytes / 2..bytes).step_by(4096).filter(empty).count() as u64;
     assert!(given > bytes / 2 - (1 << 20) && pages * 4096 >= given, "{given} given back, {pages} empty pages");
     assert!(arena.allocate(record).is_none() || arena.used_bytes() <= bytes / 2);

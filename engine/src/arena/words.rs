@@ -15,7 +15,7 @@ pub(super) struct Words {
     bytes: u64,
 }
 
-// SAFETY: an address and a bound; who may use it from which thread is said at `get` and `set`.
+// SAFETY: an address and a bound; `get` and `set` say which threads may use it.
 unsafe impl Send for Words {}
 // SAFETY: as above.
 unsafe impl Sync for Words {}
@@ -47,19 +47,32 @@ impl Words {
         self.address(at).cast()
     }
 
-    pub(super) fn get<T: Word>(self, at: u64) -> T {
-        // SAFETY:
-        // - `place` has checked that the word lies in the mapping and is aligned; the kernel zeroed it, or someone
-        //   wrote it;
-        // - whoever reads holds the lock of the books, under which alone words are written; or reads the length of a
-        //   record that it holds a reference to, and a length is written only while its block has none.
+    /// Reads the word at `at`.
+    ///
+    /// # Safety
+    /// No thread writes it meanwhile: the caller holds the lock of the books, under which alone words are written, or a
+    /// reference to the record whose length this is.
+    pub(super) unsafe fn get<T: Word>(self, at: u64) -> T {
+        // SAFETY: `place` has checked that the word is in the mapping and aligned; the kernel zeroed it, or `set` wrote
+        // it. Nobody writes it now (the caller's promise).
         unsafe { self.place(at).read() }
     }
 
-    pub(super) fn set<T: Word>(self, at: u64, value: T) {
-        // SAFETY: in the mapping and aligned, as above. The writer holds the lock of the books, and the word lies in a
-        // free block or in a tag: in no slot, so that no reference to its bytes exists.
+    /// Writes the word at `at`.
+    ///
+    /// # Safety
+    /// The caller holds the lock of the books, and the word is part of a free block or of a tag: of no slot, so that no
+    /// reference to its bytes exists.
+    pub(super) unsafe fn set<T: Word>(self, at: u64, value: T) {
+        // SAFETY: in the mapping and aligned, as in `get`; nobody else reads or writes it (the caller's promise).
         unsafe { self.place(at).write(value) }
+    }
+
+    /// The word at `at`, for a test whose other threads are idle.
+    #[cfg(test)]
+    pub(super) fn peek(self, at: u64) -> u32 {
+        // SAFETY: nobody writes while the test looks.
+        unsafe { self.get(at) }
     }
 }
 

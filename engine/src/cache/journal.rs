@@ -2,9 +2,9 @@
 
 use crate::arena::Arena;
 use crate::control::{self, Plan};
-use crate::decided::Decided;
 use crate::error::Result;
 use crate::sampler::SamplerSettings;
+use crate::tune::decided::Decided;
 use crate::types::{SIZE_UNKNOWN, SampleId};
 use lossfeed_journal::{Event, Row, Scored, Summary, Writer};
 
@@ -88,7 +88,7 @@ impl Journal {
     pub(super) fn io(&self, decided: &Decided, at: (u64, usize)) {
         let &Decided { knob, before, now, why, .. } = decided;
         let (epoch, step) = (at.0, at.1 as u32);
-        self.push(|| Event::Io { epoch, step, knob: knob.name().to_owned(), before, now, why: why.to_owned() });
+        self.push(|| Event::Io { epoch, step, knob: knob.about().name.to_owned(), before, now, why: why.to_owned() });
     }
 
     /// What a resumed run believes at its start. `standings` as in the score table.

@@ -1,7 +1,8 @@
 //! The machine a batch ends on: the CPU or a CUDA GPU, behind one trait.
 //!
-//! The CPU is a real device, not a mock: every room above works on it unchanged. This room owns everything that talks
-//! to a driver; nothing above it names one.
+//! The CPU is a real device, not a mock: every room above works on it unchanged. Only this room calls a driver. What
+//! a CPU has no counterpart of (copies on a stream, kernels, the mailbox) is [`Cuda`]'s own, which above this room only
+//! `engine` calls (`courier.rs`, `copy_cost.rs`, `mail.rs`). A house test holds both.
 
 mod cpu;
 pub mod cuda;
@@ -61,10 +62,6 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn near_processors(&self) -> &[usize] {
         &[]
     }
-    /// The CUDA device behind the trait, for the calls that only a GPU has.
-    fn cuda(&self) -> Option<&Cuda> {
-        None
-    }
     /// Makes `memory` fit for asynchronous copies (page-locks it); nothing to do on a CPU.
     ///
     /// The caller keeps the memory mapped until the registration is dropped: the device may go on reading pages that
@@ -102,13 +99,22 @@ impl fmt::Debug for Registration {
     }
 }
 
+/// A device that [`open`] has found.
+#[derive(Debug)]
+pub struct Opened {
+    /// Any device, as most rooms use it.
+    pub device: Arc<dyn Device>,
+    /// The same one where it is a GPU, for the calls that only a GPU has.
+    pub gpu: Option<Cuda>,
+}
+
 /// Reads a device's name: `cpu`, `cuda` (the first GPU) or `cuda:N`.
 ///
 /// # Errors
 /// [`crate::ErrorKind::Settings`] for anything else.
 pub fn parse(spec: &str) -> Result<DeviceKind> {
     let unknown =
-        || Error::settings(format!("device {spec:?} is none of \"cpu\", \"cuda\" and \"cuda:N\" (N = 0, 1, …)"));
+        || Error::settings(format!("device={spec:?} is not one of \"cpu\", \"cuda\" and \"cuda:N\" (N = 0, 1, …)"));
     match spec {
         "cpu" => Ok(DeviceKind::Cpu),
         "cuda" => Ok(DeviceKind::Cuda(0)),
@@ -128,10 +134,13 @@ pub fn parse(spec: &str) -> Result<DeviceKind> {
 /// # Errors
 /// [`crate::ErrorKind::Settings`] for an unknown name, [`crate::ErrorKind::Device`] if there is no such device, with
 /// what is missing and what to do.
-pub fn open(spec: &str) -> Result<Arc<dyn Device>> {
+pub fn open(spec: &str) -> Result<Opened> {
     match parse(spec)? {
-        DeviceKind::Cpu => Ok(Arc::new(Cpu)),
-        DeviceKind::Cuda(ordinal) => Ok(Arc::new(Cuda::open(ordinal)?)),
+        DeviceKind::Cpu => Ok(Opened { device: Arc::new(Cpu), gpu: None }),
+        DeviceKind::Cuda(ordinal) => {
+            let gpu = Cuda::open(ordinal)?;
+            Ok(Opened { device: Arc::new(gpu.clone()), gpu: Some(gpu) })
+        }
     }
 }
 
@@ -154,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_cpu_opens_anywhere_and_pins_nothing() {
-        let cpu = open("cpu").unwrap();
+        let cpu = open("cpu").unwrap().device;
         assert_eq!((cpu.kind(), cpu.pins(), cpu.uuid()), (DeviceKind::Cpu, false, None));
         assert_eq!(cpu.register(&mut [0; 64]).unwrap().pinned_bytes(), 0);
     }

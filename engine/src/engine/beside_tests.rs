@@ -1,13 +1,13 @@
 //! Files that are slow are read ahead, by threads beside each other: it brings samples sooner and changes nothing else.
 
 use super::{Dataset, Engine};
-use crate::decided::Requests;
 use crate::journal::{Event, Limits, Recording};
 use crate::loader::Next;
 use crate::settings::{OnError, Settings};
 use crate::source::{
     Concat, Decisions, Form, ImageMode, OpenOptions, Payload, Piece, Place, Records, Source, Subset, Traffic, open,
 };
+use crate::tune::decided::Requests;
 use crate::types::{Dtype, SampleId, TensorSpec};
 use lossfeed_sync::{Condvar, Mutex};
 use std::ops::ControlFlow;
@@ -243,7 +243,7 @@ fn batches_hits_and_journals_are_the_same_however_files_are_read() {
                     .footprint(0);
             let policy = Some("lru".into());
             let settings =
-                Settings { cache_bytes, policy, record: Some(journal.clone()), ..settings(read_ahead, workers) };
+                Settings { cache_bytes, policy, journal: Some(journal.clone()), ..settings(read_ahead, workers) };
             let engine = engine(dataset, settings);
             let seen = run(&engine, &journal);
             (engine, seen)

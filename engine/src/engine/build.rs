@@ -10,11 +10,10 @@ use super::{CopyChoice, Dataset, Engine, copy_cost, keeping};
 use crate::arena::Arena;
 use crate::cache::Cache;
 use crate::control::{BufferSetup, Control, Drawing};
-use crate::device::{self, Device};
+use crate::device::{self, Cuda, Device, Opened};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::journal::{Meta, WhenBehind, Writer};
-use crate::lead::Lead;
 use crate::ledger::Ledger;
 use crate::loader::checkpoint::WeightUse;
 use crate::loader::{BadSamples, Deliveries, Feed, Images, ReadAhead, RecordSizes};
@@ -23,9 +22,10 @@ use crate::process::Process;
 use crate::sampler::{self, Batches, Block, Blocks, Circumstances, EpochSize, Pace, Sampler, SamplerSettings};
 use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, ImageSteps, OnError, Settings};
-use crate::source::Source;
+use crate::source::{Decisions, Source};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
+use crate::tune::lead::Lead;
 use crate::types::SampleId;
 use lossfeed_sync::Mutex;
 use std::path::Path;
@@ -63,12 +63,12 @@ impl Engine {
     pub fn with_policy(dataset: Dataset, settings: Settings, policy: Box<dyn Policy>) -> Result<Self> {
         if matches!(settings.sampler, SamplerSettings::Auto(_)) {
             return Err(Error::settings(
-                "sampler auto chooses the cache policy too: name a sampler beside a policy of your own",
+                "sampler=\"auto\" chooses the cache policy itself: name a sampler to use your own policy",
             ));
         }
         if settings.sampler.buffer().is_some() {
             return Err(Error::settings(format!(
-                "sampler {} trains on the cache as a buffer from which the oldest leave first: it takes no policy of your own",
+                "sampler={:?} manages the cache itself (first in, first out): remove your policy",
                 settings.sampler.name()
             )));
         }
@@ -96,12 +96,13 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
     let SamplerSettings::Auto(auto) = settings.sampler else { return Ok((settings, Left::default())) };
     if settings.exchange {
         return Err(Error::settings(
-            "sampler auto goes by a rank's own cache: where ranks exchange scores name a sampler, importance for example",
+            "sampler=\"auto\" depends on each rank's own cache: with ranks=\"exchange\" name a sampler, such as \
+             \"importance\"",
         ));
     }
     if let Some(policy) = &settings.policy {
         return Err(Error::settings(format!(
-            "sampler auto chooses the cache policy too: leave policy {policy} out, or name a sampler"
+            "sampler=\"auto\" chooses the cache policy itself: remove policy={policy:?}, or name a sampler"
         )));
     }
     let steps = ImageSteps::of(dataset.spec(), &settings)?;
@@ -121,7 +122,7 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
     if let Some(pace) = &pace {
         sampler = sampler.with_fetches(pace.fetches(0));
     }
-    tracing::info!(sampler = sampler.name(), ?run, "sampler auto has chosen");
+    tracing::info!(sampler = sampler.name(), ?run, "sampler=\"auto\" chose");
     let awaits_weights = !matches!(sampler, SamplerSettings::Uniform(_));
     Ok((Settings { sampler, ..settings }, Left { awaits_weights, pace }))
 }
@@ -130,12 +131,13 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
 struct Checked {
     dataset: Dataset,
     settings: Settings,
-    sampler: Box<dyn Sampler>,
+    sampler: Arc<dyn Sampler>,
     batches: Batches,
     steps: ImageSteps,
     layout: BatchLayout,
     records: RecordSizes,
     device: Arc<dyn Device>,
+    gpu: Option<Cuda>,
     left: Left,
     /// `None`: the ways to the GPU are to be measured, in the engine's own memory.
     copy_path: Option<CopyPath>,
@@ -148,11 +150,9 @@ impl Checked {
         let samples = dataset.source.len();
         settings.validate(samples)?;
         if settings.read_ahead.is_some_and(|bytes| bytes > 0) && dataset.source.expected_bytes(0).is_none() {
-            return Err(Error::settings(
-                "read_ahead is for samples whose size is known before they are read, and these differ: leave it out",
-            ));
+            return Err(Error::settings("read_ahead= needs samples of known size, and these vary: remove it"));
         }
-        let sampler = settings.sampler.build()?;
+        let sampler = settings.sampler.build()?.into();
         let batches = settings.batches(samples)?;
         let steps = ImageSteps::of(dataset.spec(), &settings)?;
         let delivered = if steps.any() { vec![steps.delivered().clone()] } else { dataset.fields().to_vec() };
@@ -160,7 +160,7 @@ impl Checked {
         Arena::check_limit(settings.cache_bytes)?;
         let records = dataset.records(settings.cache_form);
         check_cache_holds_a_sample(&records, settings.cache_bytes)?;
-        let device = device::open(&settings.device)?;
+        let Opened { device, gpu } = device::open(&settings.device)?;
         let obstacles = Obstacles {
             device: device.kind(),
             slot_bytes: layout.total_bytes(),
@@ -168,96 +168,29 @@ impl Checked {
             transformed: steps.any(),
             scattered: dataset.source.form().tailed() || layout.fields().len() != 1,
         };
-        let copy_path = copy_cost::settled_on(&settings, &obstacles, &*device)?;
-        Ok(Self { dataset, settings, sampler, batches, steps, layout, records, device, left, copy_path })
+        let copy_path = copy_cost::settled_on(&settings, &obstacles, gpu.as_ref())?;
+        Ok(Self { dataset, settings, sampler, batches, steps, layout, records, device, gpu, left, copy_path })
     }
 
     /// Takes the memory.
     fn build(self, policy: Box<dyn Policy>) -> Result<Engine> {
-        let Self { dataset, settings, sampler, batches, steps, layout, records, device, left, copy_path } = self;
-        let Dataset { source, decoder } = dataset;
-        let samples = source.len();
         let policy_name = policy.name();
         if policy.needs().contains(Needs::SUBSTITUTES) {
             tracing::warn!(
                 policy = policy_name,
-                "this policy delivers other samples than those drawn: means over an epoch are biased"
+                "this policy replaces drawn samples by cached ones: means over an epoch are biased"
             );
         }
-        let counters = Arc::new(Counters::default());
-        counters.samples_in_dataset.store(samples as u64, Relaxed);
-        counters.samples_in_share.store(batches.share() as u64, Relaxed);
-        counters.batches_per_epoch.store(batches.len() as u64, Relaxed);
-        let slot_bytes = layout.total_bytes();
-        let threading = Threading::new(&settings, slot_bytes);
-        let slots_max = settings.slots_max(threading.most(), slot_bytes);
-        let pool = SlotPool::new(layout, settings.depth(), slots_max, Arc::clone(&device))?;
-        let mut arena = Arena::new(settings.cache_bytes, &*device)?;
-        let copy_choice = match copy_path {
-            Some(path) => CopyChoice { path, measured: Vec::new() },
-            None => {
-                let only = Arc::get_mut(&mut arena).ok_or_else(|| Error::internal("a new arena is shared already"))?;
-                copy_cost::measure(&settings, only, &pool, &*device)?
-            }
-        };
-        let scores = ScoreTable::new(samples, settings.smoothing_weight());
-        let ledger = Ledger::new(settings.cache_bytes, samples, policy);
-        let block = settings.sampler.buffer().map_or(Block::default(), |options| options.block);
-        let drawing = Drawing {
-            sampler: sampler.into(),
-            samples: samples as u32,
-            owned: match settings.exchange || settings.sampler.given().is_some() {
-                true => (0..samples as u32).collect(),
-                false => {
-                    sampler::owned_ids(samples, settings.seed, settings.rank, settings.world_size, block.granule())
-                        .into()
-                }
-            },
-            seed: settings.seed,
-            rank: settings.rank,
-            world_size: settings.world_size,
-            blocks: Blocks::new(block),
-            awaits_weights: left.awaits_weights,
-        };
-        let mut control = Control::new(scores, ledger).with_drawing(drawing.clone());
-        if settings.exchange {
-            control = control.with_exchange();
-        }
-        if let Some(options) = settings.sampler.buffer() {
-            let smallest = records.smallest_footprint().max(1);
-            control = control.with_buffer(BufferSetup {
-                options,
-                residents_max: (settings.cache_bytes / smallest).min(drawing.owned.len() as u64) as usize,
-                seed: settings.seed,
-                rank: settings.rank,
-                share_weight: (f64::from(settings.world_size) * drawing.owned.len() as f64 / samples as f64) as f32,
-                owned: drawing.owned,
-                awaits_weights: left.awaits_weights,
-            });
-        }
-        let journal =
-            settings.record.as_ref().map(|path| journal(path, &settings, policy_name, samples)).transpose()?;
-        let cache = Cache::new(control, arena, Arc::clone(&counters));
-        let cache = if let Some(writer) = journal { cache.recorded(writer) } else { cache };
-        let cache = if source.in_memory() { cache.over_memory() } else { cache };
+        let samples = self.dataset.source.len();
+        let counters = self.counters();
+        let (threading, pool) = self.slots()?;
+        let (arena, copy_choice) = self.arena(&pool)?;
+        let cache = self.cache(policy, arena, &counters)?;
         let decisions = Arc::default();
-        let target_bytes = source.target_spec().bytes();
-        let read_ahead_bytes = if source.in_memory() || source.expected_bytes(0).is_none() {
-            0
-        } else if source.in_turn() {
-            settings.files_ahead_bytes(mean_bytes(&*source) + target_bytes as u64)
-        } else {
-            settings.read_ahead_bytes(source.remote())
-        };
-        let found = settings.read_ahead.is_none() && source.remote() && !source.in_turn() && read_ahead_bytes > 0;
-        let leading = found.then(|| Leading::new(Lead::new(read_ahead_bytes, settings.read_ahead_most())));
-        let read_ahead = (read_ahead_bytes > 0).then(|| {
-            let ahead = ReadAhead::new(read_ahead_bytes, target_bytes, Arc::clone(&counters));
-            match source.in_turn() {
-                true => ahead.beside(settings.read_ahead.is_some(), Arc::clone(&decisions)),
-                false => ahead,
-            }
-        });
+        let (read_ahead, leading) = self.reading(&counters, &decisions);
+        let tuning = self.tuning();
+        let Self { dataset, settings, batches, steps, records, device, gpu, left, .. } = self;
+        let Dataset { source, decoder } = dataset;
         // What is kept decoded has one size already, and what a dataset makes one size is cropped of that.
         let own_size = records.encoded() && decoder.as_ref().is_some_and(|decoder| !decoder.resizes());
         let images = steps.any().then(|| Images::new(steps, own_size, settings.seed, settings.rank));
@@ -281,9 +214,6 @@ impl Checked {
         // A run must not fail because nobody can watch it.
         let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
         feed.source.tell(&decisions);
-        let found = (block == Block::Auto).then(|| mean_bytes(&*feed.source));
-        let tuned = left.pace.is_some() || found.is_some();
-        let tuning = Tuning::new(left.pace, Blocks::new(block), found);
         Ok(Engine {
             feed: Arc::new(feed),
             decisions,
@@ -294,8 +224,9 @@ impl Checked {
             policy_name,
             batches,
             device,
+            gpu,
             copy_choice,
-            tuning: tuned.then(|| Mutex::new(tuning)),
+            tuning: tuning.map(Mutex::new),
             weights: left.awaits_weights.then(|| Mutex::new(WeightUse::Unread)),
             clock: Mutex::new(Clock::default()),
             digest: OnceLock::new(),
@@ -309,6 +240,120 @@ impl Checked {
             closed: AtomicBool::new(false),
             made_by: Process::current(),
         })
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        let counters = Counters::default();
+        counters.samples_in_dataset.store(self.dataset.source.len() as u64, Relaxed);
+        counters.samples_in_share.store(self.batches.share() as u64, Relaxed);
+        counters.batches_per_epoch.store(self.batches.len() as u64, Relaxed);
+        Arc::new(counters)
+    }
+
+    /// The batch slots, for as many threads as there may be.
+    fn slots(&self) -> Result<(Threading, SlotPool)> {
+        let slot_bytes = self.layout.total_bytes();
+        let threading = Threading::new(&self.settings, slot_bytes);
+        let most = self.settings.slots_max(threading.most(), slot_bytes);
+        let pool = SlotPool::new(self.layout.clone(), self.settings.depth(), most, Arc::clone(&self.device))?;
+        Ok((threading, pool))
+    }
+
+    /// The cache's memory, and the way to the GPU, which may be measured in it.
+    fn arena(&self, pool: &SlotPool) -> Result<(Arc<Arena>, CopyChoice)> {
+        let mut arena = Arena::new(self.settings.cache_bytes, &*self.device)?;
+        let choice = match self.copy_path {
+            Some(path) => CopyChoice { path, measured: Vec::new() },
+            None => {
+                let only = Arc::get_mut(&mut arena).ok_or_else(|| Error::internal("a new arena is shared already"))?;
+                copy_cost::measure(&self.settings, only, pool, self.gpu.as_ref())?
+            }
+        };
+        Ok((arena, choice))
+    }
+
+    fn cache(&self, policy: Box<dyn Policy>, arena: Arc<Arena>, counters: &Arc<Counters>) -> Result<Cache> {
+        let (settings, source) = (&self.settings, &self.dataset.source);
+        let (samples, policy_name) = (source.len(), policy.name());
+        let scores = ScoreTable::new(samples, settings.smoothing_weight());
+        let ledger = Ledger::new(settings.cache_bytes, samples, policy);
+        let drawing = self.drawing();
+        let mut control = Control::new(scores, ledger).with_drawing(drawing.clone());
+        if settings.exchange {
+            control = control.with_exchange();
+        }
+        if let Some(options) = settings.sampler.buffer() {
+            let smallest = self.records.smallest_footprint().max(1);
+            control = control.with_buffer(BufferSetup {
+                options,
+                residents_max: (settings.cache_bytes / smallest).min(drawing.owned.len() as u64) as usize,
+                seed: settings.seed,
+                rank: settings.rank,
+                share_weight: (f64::from(settings.world_size) * drawing.owned.len() as f64 / samples as f64) as f32,
+                owned: drawing.owned,
+                awaits_weights: self.left.awaits_weights,
+            });
+        }
+        let journal =
+            settings.journal.as_ref().map(|path| journal(path, settings, policy_name, samples)).transpose()?;
+        let cache = Cache::new(control, arena, Arc::clone(counters));
+        let cache = if let Some(writer) = journal { cache.recorded(writer) } else { cache };
+        Ok(if source.in_memory() { cache.over_memory() } else { cache })
+    }
+
+    /// What epochs are drawn from.
+    fn drawing(&self) -> Drawing {
+        let (settings, samples) = (&self.settings, self.dataset.source.len());
+        let (seed, rank, world_size) = (settings.seed, settings.rank, settings.world_size);
+        let owned = match settings.exchange || settings.sampler.given().is_some() {
+            true => (0..samples as u32).collect(),
+            false => sampler::owned_ids(samples, seed, rank, world_size, self.block().granule()).into(),
+        };
+        Drawing {
+            sampler: Arc::clone(&self.sampler),
+            samples: samples as u32,
+            owned,
+            seed,
+            rank,
+            world_size,
+            blocks: Blocks::new(self.block()),
+            awaits_weights: self.left.awaits_weights,
+        }
+    }
+
+    /// Neighbours that a buffer sampler takes together.
+    fn block(&self) -> Block {
+        self.settings.sampler.buffer().map_or(Block::default(), |options| options.block)
+    }
+
+    /// Reading ahead, and the rule that finds how much, where that is not set.
+    fn reading(&self, counters: &Arc<Counters>, decisions: &Arc<Decisions>) -> (Option<ReadAhead>, Option<Leading>) {
+        let (settings, source) = (&self.settings, &*self.dataset.source);
+        let target_bytes = source.target_spec().bytes();
+        let bytes = if source.in_memory() || source.expected_bytes(0).is_none() {
+            0
+        } else if source.in_turn() {
+            settings.files_ahead_bytes(mean_bytes(source) + target_bytes as u64)
+        } else {
+            settings.read_ahead_bytes(source.remote())
+        };
+        let found = settings.read_ahead.is_none() && source.remote() && !source.in_turn() && bytes > 0;
+        let leading = found.then(|| Leading::new(Lead::new(bytes, settings.read_ahead_most())));
+        let read_ahead = (bytes > 0).then(|| {
+            let ahead = ReadAhead::new(bytes, target_bytes, Arc::clone(counters));
+            match source.in_turn() {
+                true => ahead.beside(settings.read_ahead.is_some(), Arc::clone(decisions)),
+                false => ahead,
+            }
+        });
+        (read_ahead, leading)
+    }
+
+    /// What is set between epochs; `None` where nothing is.
+    fn tuning(&self) -> Option<Tuning> {
+        let (pace, block) = (self.left.pace, self.block());
+        let found = (block == Block::Auto).then(|| mean_bytes(&*self.dataset.source));
+        (pace.is_some() || found.is_some()).then(|| Tuning::new(pace, Blocks::new(block), found))
     }
 }
 
@@ -335,7 +380,7 @@ fn mean_bytes(source: &dyn Source) -> u64 {
 /// The journal's file, made now: a place that cannot be written is no surprise in mid-epoch.
 fn journal(path: &Path, settings: &Settings, policy: &str, samples: usize) -> Result<Writer> {
     let mut meta = Meta::new(samples as u64, settings.cache_bytes, policy, settings.smoothing_weight());
-    if let Ok(serde_json::Value::Object(all)) = serde_json::to_value(Settings { record: None, ..settings.clone() }) {
+    if let Ok(serde_json::Value::Object(all)) = serde_json::to_value(Settings { journal: None, ..settings.clone() }) {
         meta.settings = all;
     }
     meta.settings.insert("lossfeed".into(), env!("CARGO_PKG_VERSION").into());

@@ -1,10 +1,11 @@
 //! What each way to a GPU costs here: batches of the run's own shape, out of its own cache memory, before the run
 //! begins.
+#![allow(unsafe_code)]
 
 use super::copy_path::{CopyChoice, CopyCost, Obstacles, fastest, settled};
 use super::courier::Road;
 use crate::arena::{Arena, human};
-use crate::device::{Device, PINNED_PIECE_BYTES};
+use crate::device::{Cuda, PINNED_PIECE_BYTES};
 use crate::error::{Error, Result};
 use crate::random::{Purpose, generator};
 use crate::settings::{CopyPath, Settings};
@@ -21,10 +22,10 @@ const MEASURED_BYTES: usize = 128 << 20;
 /// # Errors
 /// [`crate::ErrorKind::Settings`] for a path that this engine's batches cannot take, [`crate::ErrorKind::Device`] for
 /// one that its GPU cannot.
-pub(super) fn settled_on(settings: &Settings, obstacles: &Obstacles, device: &dyn Device) -> Result<Option<CopyPath>> {
+pub(super) fn settled_on(settings: &Settings, obstacles: &Obstacles, gpu: Option<&Cuda>) -> Result<Option<CopyPath>> {
     let path = settled(settings, obstacles)?;
     if let Some(path) = path.filter(|&path| path != CopyPath::Gathered) {
-        Road::open(device, path)?;
+        Road::open(gpu, path)?;
     }
     Ok(path)
 }
@@ -38,7 +39,7 @@ pub(super) fn measure(
     settings: &Settings,
     arena: &mut Arena,
     pool: &SlotPool,
-    device: &dyn Device,
+    gpu: Option<&Cuda>,
 ) -> Result<CopyChoice> {
     // There is one: the pool begins with several.
     let Some(mut slot) = pool.acquire(Duration::ZERO)? else {
@@ -48,20 +49,20 @@ pub(super) fn measure(
     let mut measured = Vec::new();
     for path in CopyPath::ALL {
         // A GPU that cannot go one way has another; one that can go none says so when the first batch is sent.
-        match cost(path, memory, &mut slot, device) {
+        match cost(path, memory, &mut slot, gpu) {
             Ok(cost) => measured.push(cost),
-            Err(error) => tracing::info!(path = path.name(), %error, "a way to the GPU is left out"),
+            Err(error) => tracing::info!(path = path.name(), %error, "a copy path to the GPU was skipped"),
         }
     }
     let threads = settings.worker_count().max(1);
     let path = fastest(&measured, threads);
-    tracing::info!(path = path.name(), ?measured, threads, "the way batches take to the GPU");
+    tracing::info!(path = path.name(), ?measured, threads, "copy path to the GPU");
     Ok(CopyChoice { path, measured })
 }
 
 /// Batches of rows that lie anywhere in `memory`, one after the other.
-fn cost(path: CopyPath, memory: &[u8], slot: &mut BatchSlot, device: &dyn Device) -> Result<CopyCost> {
-    let road = Road::open(device, path)?;
+fn cost(path: CopyPath, memory: &[u8], slot: &mut BatchSlot, gpu: Option<&Cuda>) -> Result<CopyCost> {
+    let road = Road::open(gpu, path)?;
     let layout = slot.layout().clone();
     let (row_bytes, bytes) = (layout.data_row_bytes(), layout.data_range(layout.rows()).len());
     let room = memory.len().checked_sub(row_bytes).ok_or_else(|| {
@@ -81,12 +82,14 @@ fn cost(path: CopyPath, memory: &[u8], slot: &mut BatchSlot, device: &dyn Device
             gather_us = if batch == 0 { 0.0 } else { gather_us + microseconds(begun) / (batches - 1) as f64 };
         }
     }
-    let to = road.cuda().memory(bytes, "memory to measure copies with")?;
+    let to = road.cuda().memory(bytes, "memory to measure copy paths")?;
     let mut copies = Vec::with_capacity(batches);
     let mut begun = Instant::now();
     for batch in 0..=batches {
         let rows = if path == CopyPath::Gathered { Vec::new() } else { rows_of(batch) };
-        copies.push(road.rehearse(&slot.gathered_data()[..bytes], &rows, row_bytes, to.address())?);
+        // SAFETY: slot, cache memory and `to` outlive the copies, each of which is waited for below; where one fails,
+        // dropping `to` waits for the device.
+        copies.push(unsafe { road.rehearse(&slot.gathered_data()[..bytes], &rows, row_bytes, to.address()) }?);
         if batch == 0 {
             // Loads what is loaded at the first use.
             copies[0].wait()?;

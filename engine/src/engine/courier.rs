@@ -13,7 +13,6 @@
 #![allow(unsafe_code)]
 
 use super::Engine;
-use crate::device::Device;
 use crate::device::cuda::{CopyEvent, CopyQueue, Cuda, CudaKernels};
 use crate::error::{Error, Result};
 use crate::settings::CopyPath;
@@ -36,16 +35,15 @@ impl Road {
     /// # Errors
     /// [`crate::ErrorKind::Usage`] if the device is no GPU, [`crate::ErrorKind::Device`] if it cannot do what the path
     /// needs.
-    pub(super) fn open(device: &dyn Device, path: CopyPath) -> Result<Self> {
-        let Some(cuda) = device.cuda() else {
-            return Err(Error::usage(format!("batches stay where they are: the device is {}", device.name())));
-        };
+    pub(super) fn open(gpu: Option<&Cuda>, path: CopyPath) -> Result<Self> {
+        let Some(cuda) = gpu else { return Err(Error::usage("batches are not copied: the device is the CPU")) };
         let road = Self { cuda: cuda.clone(), path, kernels: OnceLock::new() };
         // Both others hand the device the host's addresses of registered memory. Only where it says that it reads them:
         // elsewhere (WSL 2) the context would be lost to an illegal address.
         if path != CopyPath::Gathered && !cuda.reads_host_addresses()? {
             return Err(Error::device(format!(
-                "copy_path {:?}: this GPU does not read page-locked memory at the host's addresses, as under WSL 2: use copy_path \"gathered\"",
+                "copy_path {:?}: this GPU cannot read page-locked memory at host addresses (as under WSL 2): use \
+                 copy_path \"gathered\"",
                 path.name()
             )));
         }
@@ -98,10 +96,20 @@ impl Road {
     /// Brings a batch to `to` as batches of this path go there: `gathered` as a whole, or each of `rows`. The caller
     /// waits for the event, or else for the device, while it keeps all of them.
     ///
+    /// # Safety
+    /// `gathered` and `rows` are registered memory that stays as it is, and `to` device memory for all rows that is
+    /// not freed, until the event that is returned has come.
+    ///
     /// # Errors
     /// As for [`Cuda::queue`].
-    pub(super) fn rehearse(&self, gathered: &[u8], rows: &[&[u8]], row_bytes: usize, to: u64) -> Result<CopyEvent> {
-        // SAFETY: the caller keeps what is read; the default stream is alive.
+    pub(super) unsafe fn rehearse(
+        &self,
+        gathered: &[u8],
+        rows: &[&[u8]],
+        row_bytes: usize,
+        to: u64,
+    ) -> Result<CopyEvent> {
+        // SAFETY: the caller's promises; the default stream is alive.
         unsafe {
             self.cuda.queue((), 0, |queue| match self.path {
                 CopyPath::Gathered => queue.copy(gathered, 0..gathered.len(), to),
@@ -183,7 +191,7 @@ impl Courier {
     /// # Errors
     /// [`crate::ErrorKind::Usage`] if it is not.
     pub fn of(engine: &Engine) -> Result<Self> {
-        Road::open(&**engine.device(), engine.copy_choice().path).map(Self)
+        Road::open(engine.gpu.as_ref(), engine.copy_choice().path).map(Self)
     }
 
     /// Raw handle of the copy stream; it lives as long as the process.

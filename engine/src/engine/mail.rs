@@ -7,7 +7,6 @@ use std::sync::{Arc, Weak};
 use lossfeed_sync::Mutex;
 
 use super::Engine;
-use crate::device::DeviceKind;
 use crate::device::cuda::{Cuda, Mail, Mailbox};
 use crate::error::{Error, Result};
 use crate::loader::Ticket;
@@ -131,10 +130,8 @@ impl ScoreMailbox {
     /// have.
     pub fn open(engine: &Arc<Engine>, ordinal: usize, rows_max: usize, slots: usize) -> Result<Self> {
         engine.usable()?;
-        let cuda = match engine.device.cuda() {
-            Some(cuda) if engine.device.kind() == DeviceKind::Cuda(ordinal) => cuda.clone(),
-            _ => Cuda::open(ordinal)?,
-        };
+        let own = engine.gpu.as_ref().filter(|gpu| gpu.gpu().ordinal == ordinal);
+        let cuda = own.map_or_else(|| Cuda::open(ordinal), |gpu| Ok(gpu.clone()))?;
         let credits = Arc::new(Credits::new(engine));
         let sink = credits.clone();
         let mailbox = cuda.mailbox(rows_max, slots, move |mail| sink.deliver(mail))?;

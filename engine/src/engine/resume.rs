@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::other_ranks::Taken;
-use crate::control::Cut;
+use crate::control::{Cut, News};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::loader::Iteration;
@@ -257,7 +257,8 @@ impl Engine {
             return Ok(());
         }
         Err(Error::settings(format!(
-            "the state is another run's: it was taken with {}; make the loader as it was, or start an epoch afresh",
+            "the state belongs to another run: it was saved with {}; make the loader with these settings, or start a \
+             new epoch",
             differing.join(", ")
         )))
     }
@@ -289,11 +290,18 @@ impl Engine {
         let cache = &self.feed.cache;
         if cache.is_recorded() && (!cache.is_new() || self.settings.sampler.buffer().is_some()) {
             return Err(Error::usage(
-                "a journal tells of one run from its first batch on: make a new loader with record= for the resumed run (with the samplers echo and replay, whose state holds the cache too, without record=)",
+                "a journal must record a run from its first batch: make a new loader with journal= for the resumed run \
+                 (without it for sampler \"echo\" and \"replay\", whose state includes the cache)",
             ));
         }
-        let states: Vec<Checkpoint> =
+        let mut states: Vec<Checkpoint> =
             states.iter().map(|bytes| Checkpoint::from_bytes(bytes)).collect::<Result<_>>()?;
+        // Old states have a score's old name.
+        for score in states.iter_mut().filter_map(|state| state.header.identity.get_mut("score")) {
+            if let Ok(kind) = ScoreKind::from_name(score) {
+                *score = kind.name().to_owned();
+            }
+        }
         let Taken { state: checkpoint, note } = self.taken(states)?;
         let h = &checkpoint.header;
         self.check_identity(h, &[])?;
@@ -303,36 +311,12 @@ impl Engine {
         self.check_position(&checkpoint)?;
         let measured = h.measured.as_deref().map(ScoreKind::from_name).transpose()?;
         measured.map_or(Ok(()), |kind| self.scale.accepts(kind))?;
-        let mut scores = ScoreTable::new(h.samples, self.settings.smoothing_weight());
-        if let Some((beliefs, stamps)) = &checkpoint.scores {
-            scores.restore(beliefs, stamps)?;
-        }
-        let cut = self.given_batches() && checkpoint.order.is_some();
-        let remembers = self.settings.sampler.buffer().is_some() || self.settings.exchange || cut;
-        if remembers == checkpoint.buffer.is_empty() {
-            return Err(Error::settings(
-                "the state has a buffer and the sampler has none, or the other way round: it is damaged",
-            ));
-        }
-        let news = match &checkpoint.buffer[..] {
-            [_, words @ ..] if self.settings.exchange => super::exchange::news(words, h.samples)?,
-            _ => Vec::new(),
-        };
+        let (scores, news) = self.beliefs_of(&checkpoint)?;
         let mut clock = self.clock.lock();
-        let (buffer, sizes) = match self.settings.sampler.buffer() {
-            Some(_) => checkpoint.buffer.split_at(checkpoint.buffer.len().saturating_sub(h.sizes)),
-            None => (&[][..], &[][..]),
-        };
-        if ![0, h.samples, 2 * h.samples].contains(&sizes.len()) {
-            return Err(Error::settings(format!(
-                "the state has {} sizes of {} samples: it is damaged",
-                sizes.len(),
-                h.samples
-            )));
-        }
+        let (buffer, sizes) = self.buffer_of(&checkpoint)?;
         if !buffer.is_empty() && !self.feed.cache.is_new() {
             return Err(Error::usage(format!(
-                "a state of sampler {} goes into a loader that has not begun an epoch: make a new one",
+                "a state of sampler={:?} can be loaded only before the first epoch: make a new loader",
                 self.settings.sampler.name()
             )));
         }
@@ -366,5 +350,42 @@ impl Engine {
         clock.iteration += 1;
         clock.resume = Some(checkpoint);
         Ok(note)
+    }
+
+    /// The beliefs of a state, and what its rank had learned since the last exchange.
+    fn beliefs_of(&self, checkpoint: &Checkpoint) -> Result<(ScoreTable, Vec<News>)> {
+        let samples = checkpoint.header.samples;
+        let mut scores = ScoreTable::new(samples, self.settings.smoothing_weight());
+        if let Some((beliefs, stamps)) = &checkpoint.scores {
+            scores.restore(beliefs, stamps)?;
+        }
+        let cut = self.given_batches() && checkpoint.order.is_some();
+        let remembers = self.settings.sampler.buffer().is_some() || self.settings.exchange || cut;
+        if remembers == checkpoint.buffer.is_empty() {
+            return Err(Error::settings(
+                "the state has a buffer and the sampler has none, or the other way round: it is damaged",
+            ));
+        }
+        match &checkpoint.buffer[..] {
+            [_, words @ ..] if self.settings.exchange => Ok((scores, super::exchange::news(words, samples)?)),
+            _ => Ok((scores, Vec::new())),
+        }
+    }
+
+    /// The buffer sampler's part of a state, and the sizes of the samples it held; both empty under other samplers.
+    fn buffer_of<'a>(&self, checkpoint: &'a Checkpoint) -> Result<(&'a [u32], &'a [u32])> {
+        if self.settings.sampler.buffer().is_none() {
+            return Ok((&[], &[]));
+        }
+        let (header, words) = (&checkpoint.header, &checkpoint.buffer);
+        let (buffer, sizes) = words.split_at(words.len().saturating_sub(header.sizes));
+        if ![0, header.samples, 2 * header.samples].contains(&sizes.len()) {
+            return Err(Error::settings(format!(
+                "the state has {} sizes of {} samples: it is damaged",
+                sizes.len(),
+                header.samples
+            )));
+        }
+        Ok((buffer, sizes))
     }
 }

@@ -6,7 +6,7 @@
 //! copy. Once they are slow they stay so until hundreds of reads cost a quarter of that on average, and for longer each
 //! time that this turns out to have been wrong. One read that hangs says little, however long.
 
-use crate::decided::Requests as Why;
+use crate::tune::decided::Requests as Why;
 
 /// A read that costs this much is slow.
 const SLOW_S: f64 = 1e-3;

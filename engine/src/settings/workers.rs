@@ -1,7 +1,7 @@
 //! How many loader threads a run has, and how many batches they may prepare.
 
 use super::{MAX_WORKERS, Settings};
-use crate::crew::{Processors, share};
+use crate::tune::crew::{Processors, share};
 
 /// Read ahead where nobody says how much: some tens of thousands of small samples, or a few batches of photographs.
 const READ_AHEAD_BYTES: u64 = 128 << 20;

@@ -3,7 +3,6 @@
 from os import PathLike
 from typing import Any, Callable, Iterator, Literal, Sequence
 from typing_extensions import Buffer as _Buffer
-
 __version__: str
 _Spec = tuple[str, list[int]]
 _AnySpec = tuple[str, tuple[int, ...]] | _Spec
@@ -168,160 +167,28 @@ class CudaKernels:
     def __init__(self, ordinal: int) -> None: ...
     @property
     def multiprocessors(self) -> int: ...
+    # `more`: names that `pybind/src/cuda.rs` has; it refuses others.
     def forward(
-        self,
-        stream: int,
-        dtype_name: str,
-        rows: int,
-        classes: int,
-        row_stride: int,
-        logits: int,
-        targets: int,
-        scratch: int,
-        *,
-        loss: int,
-        max: int = 0,
-        log_sum: int = 0,
-        grad_norm: int = 0,
-        entropy: int = 0,
-        correct: int = 0,
-        count: int = 0,
-        rank_score: int = 0,
-        weight: int = 0,
-        weight_sum: int = 0,
-        term: int = 0,
-        share: int = 0,
-        reduced: int = 0,
-        mean: bool = True,
-        narrow: bool = False,
-        divisor: int = 0,
-        sample_weight: int = 0,
-        sample_rows: int = 1,
-        error: int = 0,
-        mail: int = 0,
-        tag: int = 0,
-        ids: int = 0,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-        b0: float = 10.0,
+        self, stream: int, dtype_name: str, scratch: int, rows: int, classes: int, row_stride: int, logits: int,
+        targets: int, **more: float
     ) -> None: ...
     def backward(
-        self,
-        stream: int,
-        dtype_name: str,
-        rows: int,
-        classes: int,
-        row_stride: int,
-        logits: int,
-        targets: int,
-        *,
-        max: int,
-        log_sum: int,
-        upstream: int,
-        upstream_stride: int,
-        gradient: int,
-        gradient_stride: int,
-        upstream_narrow: bool = False,
-        divisor: int = 0,
-        sample_weight: int = 0,
-        sample_rows: int = 1,
-        upstream_lse: int = 0,
-        upstream_lse_stride: int = 0,
-        weight: int = 0,
-        weight_sum: int = 0,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
+        self, stream: int, dtype_name: str, rows: int, classes: int, row_stride: int, logits: int, targets: int,
+        **more: float
     ) -> None: ...
     def probabilities(
-        self,
-        stream: int,
-        dtype_name: str,
-        rows: int,
-        classes: int,
-        row_stride: int,
-        logits: int,
-        probabilities: int,
-        probability_stride: int,
-        scratch: int,
-        *,
-        loss: int,
-        max: int = 0,
-        log_sum: int = 0,
-        grad_norm: int = 0,
-        entropy: int = 0,
-        mass: int = 0,
-        count: int = 0,
-        rank_score: int = 0,
-        weight: int = 0,
-        mail: int = 0,
-        tag: int = 0,
-        ids: int = 0,
-        label_smoothing: float = 0.0,
-        b0: float = 10.0,
+        self, stream: int, dtype_name: str, scratch: int, rows: int, classes: int, row_stride: int, logits: int,
+        probabilities: int, probability_stride: int, **more: float
     ) -> None: ...
     def backward_probabilities(
-        self,
-        stream: int,
-        dtype_name: str,
-        rows: int,
-        classes: int,
-        row_stride: int,
-        logits: int,
-        probabilities: int,
-        probability_stride: int,
-        *,
-        max: int,
-        log_sum: int,
-        mass: int,
-        upstream: int,
-        upstream_stride: int,
-        gradient: int,
-        gradient_stride: int,
-        weight: int = 0,
-        label_smoothing: float = 0.0,
+        self, stream: int, dtype_name: str, rows: int, classes: int, row_stride: int, logits: int, probabilities: int,
+        probability_stride: int, **more: float
     ) -> None: ...
     def sequences(
-        self,
-        stream: int,
-        double: bool,
-        sequences: int,
-        length: int,
-        loss: int,
-        correct: int,
-        scratch: int,
-        *,
-        mean: int,
-        grad_norm: int = 0,
-        entropy: int = 0,
-        max: int = 0,
-        sum: int = 0,
-        mean_grad_norm: int = 0,
-        mean_entropy: int = 0,
-        counted: int = 0,
-        count: int = 0,
-        rank_score: int = 0,
-        mail: int = 0,
-        tag: int = 0,
-        ids: int = 0,
-        rank_by: str = "mean",
-        b0: float = 10.0,
+        self, stream: int, double: bool, rank_by: str, scratch: int, sequences: int, length: int, loss: int,
+        correct: int, **more: float
     ) -> None: ...
-    def ranks(
-        self,
-        stream: int,
-        rows: int,
-        losses: int,
-        scratch: int,
-        *,
-        grad_norm: int = 0,
-        entropy: int = 0,
-        count: int = 0,
-        rank_score: int = 0,
-        mail: int = 0,
-        tag: int = 0,
-        ids: int = 0,
-        b0: float = 10.0,
-    ) -> None: ...
+    def ranks(self, stream: int, rows: int, scratch: int, loss: int, **more: float) -> None: ...
     def check(self, stream: int, mailbox: Mailbox | None = None) -> None: ...
 
 class ScorePlan:
@@ -495,6 +362,7 @@ def relax_captures() -> None: ...
 def cache_policies() -> list[tuple[str, str, bool]]: ...
 def policies_in_the_lab() -> list[str]: ...
 def default_policy(sampler: str) -> str: ...
+def counters() -> list[tuple[str, bool, str, str, list[tuple[int, str]]]]: ...
 def sampler_options() -> list[tuple[str, list[str]]]: ...
 def sampler_problem(settings: str) -> tuple[str, str] | None: ...
 def exchange_refusal(rank: int, problem: str) -> str: ...

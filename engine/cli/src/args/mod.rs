@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(json["latency"], 0.002);
         assert_eq!(json["compare"], serde_json::json!(["shade", "cost-aware"]));
         assert_eq!(json["seeds"], 2);
-        assert!(["bandwidth", "batch_size", "record"].iter().all(|left_out| json[left_out].is_null()));
+        assert!(["bandwidth", "batch_size", "journal"].iter().all(|left_out| json[left_out].is_null()));
         assert_eq!(json["json"], false);
         assert_eq!(json.as_object().unwrap().len(), 24);
     }

@@ -7,7 +7,7 @@ use crate::types::SampleId;
 /// For the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "belady",
-    help: "Belady's bound: who is needed farthest in the future gives way",
+    help: "Belady's bound: evicts the sample needed farthest in the future",
     needs: Needs::NEXT_EPOCH,
     suits: Suits::Nobody,
     make: |samples| Box::new(Belady::new(samples)),

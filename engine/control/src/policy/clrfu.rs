@@ -8,7 +8,7 @@ use crate::types::SampleId;
 /// For the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "clrfu",
-    help: "CLRFU: the fewest uses gives way, counting half as much each epoch, of equals the smallest sample",
+    help: "CLRFU: evicts the least used sample, uses halved each epoch; among equals the smallest",
     needs: Needs::NOTHING,
     suits: Suits::Nobody,
     make: |samples| Box::new(Clrfu::new(samples)),

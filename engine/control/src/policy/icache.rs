@@ -26,7 +26,7 @@ use crate::types::SampleId;
 /// For the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "icache",
-    help: "iCACHE's: the most important stay; a cached one takes the turn of another that is not important",
+    help: "iCACHE's: keeps the most important; delivers cached samples in place of unimportant ones",
     needs: Needs::SCORES.and(Needs::PLAN).and(Needs::SUBSTITUTES),
     suits: Suits::Nobody,
     make: |samples| Box::new(Icache::new(samples)),

@@ -15,7 +15,7 @@ use crate::types::SampleId;
 /// For the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "importance",
-    help: "the highest beliefs stay, and whatever the rest of the epoch needs",
+    help: "keeps the most important samples and those that the rest of the epoch needs",
     needs: Needs::SCORES.and(Needs::PLAN),
     suits: Suits::TheRest,
     make: |samples| Box::new(Importance::new(samples)),

@@ -10,7 +10,7 @@ use crate::types::SampleId;
 /// For the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "lobster",
-    help: "Lobster's: the fewest uses until the next epoch's end gives way, of equals the farthest",
+    help: "Lobster's: evicts the sample with the fewest uses until the next epoch's end; among equals the farthest",
     needs: Needs::NEXT_EPOCH,
     suits: Suits::Nobody,
     make: |samples| Box::new(Lobster::new(samples)),

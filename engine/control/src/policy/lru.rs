@@ -7,7 +7,7 @@ use crate::types::SampleId;
 /// For the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "lru",
-    help: "the least recently used gives way",
+    help: "evicts the least recently used",
     needs: Needs::NOTHING,
     suits: Suits::Nobody,
     make: |samples| Box::new(Lru::new(samples)),

@@ -7,7 +7,7 @@ use crate::types::SampleId;
 /// For the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "shade",
-    help: "SHADE's: the highest scores stay, an equal newcomer enters",
+    help: "SHADE's: keeps the highest scores; a new sample with an equal score enters",
     needs: Needs::SCORES,
     suits: Suits::Samplers(&["pads", "shade-as-coded"]),
     make: |samples| Box::new(Shade::new(samples)),

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::pads::check_repeats;
 use super::{Order, Outlook, Pads, Sampler};
 use crate::error::Result;
 use crate::index::ScoreTable;
@@ -47,6 +48,15 @@ impl PadsAsCoded {
 impl Sampler for PadsAsCoded {
     fn name(&self) -> &'static str {
         "shade-as-coded"
+    }
+    fn looks_at_residents(&self) -> bool {
+        true
+    }
+    fn by_batch_rank(&self) -> bool {
+        true
+    }
+    fn check(&self) -> Result<()> {
+        check_repeats("shade-as-coded", self.repeats)
     }
     fn biased(&self) -> bool {
         true

@@ -6,9 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::pace::LEAST_PART;
 use super::{Block, Budget, EpochSize, Pace};
 use crate::error::{Error, Result};
+use crate::tune::LEAST_PART;
 
 /// Chooses among `uniform`, `replay` and `cost-aware` when a run begins; see [`Auto::choose`].
 ///

@@ -89,7 +89,7 @@ impl Replay {
 }
 
 impl BufferOptions {
-    pub(super) fn check(&self, name: &str) -> Result<()> {
+    fn check(&self, name: &str) -> Result<()> {
         if !(self.fresh > 0.0 && self.fresh <= 1.0) {
             return Err(Error::settings(format!(
                 "{name}: fresh is {}: give the part of a batch that is new, above 0 and at most 1",
@@ -111,6 +111,15 @@ impl Sampler for Echo {
     fn name(&self) -> &'static str {
         "echo"
     }
+    fn looks_at_residents(&self) -> bool {
+        true
+    }
+    fn buffer(&self) -> Option<BufferOptions> {
+        Some(self.options())
+    }
+    fn check(&self) -> Result<()> {
+        self.options().check("echo")
+    }
     fn adaptive(&self) -> bool {
         false
     }
@@ -123,6 +132,18 @@ impl Sampler for Echo {
 impl Sampler for Replay {
     fn name(&self) -> &'static str {
         "replay"
+    }
+    fn looks_at_residents(&self) -> bool {
+        true
+    }
+    fn buffer(&self) -> Option<BufferOptions> {
+        Some(self.options())
+    }
+    fn random_scores(&self) -> bool {
+        self.random_scores
+    }
+    fn check(&self) -> Result<()> {
+        self.options().check("replay")
     }
     fn adaptive(&self) -> bool {
         false

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tilt::{self, random_belief};
 use super::{Order, Outlook, Sampler, mixed};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// q ∝ g/√c over the rank's own samples: g as in [`Importance`](super::Importance), c = 1 for residents and κ for the
 /// rest. Systematic resampling, weights W/(N q), mixed evenly over the epoch (`mixed.rs`). No sample's share is above
@@ -53,6 +53,27 @@ fn discount(outlook: &Outlook<'_>, gains: &[f32], fetches: f32) -> f32 {
 impl Sampler for CostAware {
     fn name(&self) -> &'static str {
         "cost-aware"
+    }
+    fn looks_at_residents(&self) -> bool {
+        true
+    }
+    fn random_scores(&self) -> bool {
+        self.random_scores
+    }
+    fn check(&self) -> Result<()> {
+        tilt::check_floor("cost-aware", self.floor)?;
+        if !(1.0..=1e6).contains(&self.kappa) {
+            return Err(Error::settings(format!(
+                "cost-aware: kappa is {}: give what a fetch costs in uses of a cached sample, 1 to 1000000",
+                self.kappa
+            )));
+        }
+        if let Some(fetches) = self.fetches.filter(|f| !(*f > 0.0 && *f <= 1.0)) {
+            return Err(Error::settings(format!(
+                "cost-aware: fetches is {fetches}: give the part of the draws that may miss, above 0 and at most 1"
+            )));
+        }
+        Ok(())
     }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
         let gains =

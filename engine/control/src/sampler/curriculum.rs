@@ -31,7 +31,21 @@ impl Default for Curriculum {
 }
 
 impl Curriculum {
-    pub(super) fn check(&self) -> Result<()> {
+    /// The part of the samples that `epoch` trains on.
+    fn part(&self, epoch: u64) -> f64 {
+        let grown = i32::try_from(epoch.saturating_sub(1)).map_or(f64::INFINITY, |e| self.growth.powi(e));
+        if epoch == 0 { 1.0 } else { (self.start * grown).min(1.0) }
+    }
+}
+
+impl Sampler for Curriculum {
+    fn name(&self) -> &'static str {
+        "curriculum"
+    }
+    fn looks_at_residents(&self) -> bool {
+        false
+    }
+    fn check(&self) -> Result<()> {
         if !(self.start > 0.0 && self.start <= 1.0) {
             return Err(Error::settings(format!(
                 "curriculum: start is {}: give the part of the samples to begin with, above 0 and at most 1",
@@ -45,17 +59,6 @@ impl Curriculum {
             )));
         }
         Ok(())
-    }
-    /// The part of the samples that `epoch` trains on.
-    fn part(&self, epoch: u64) -> f64 {
-        let grown = i32::try_from(epoch.saturating_sub(1)).map_or(f64::INFINITY, |e| self.growth.powi(e));
-        if epoch == 0 { 1.0 } else { (self.start * grown).min(1.0) }
-    }
-}
-
-impl Sampler for Curriculum {
-    fn name(&self) -> &'static str {
-        "curriculum"
     }
     fn biased(&self) -> bool {
         true

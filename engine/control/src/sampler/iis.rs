@@ -42,14 +42,6 @@ impl Default for Iis {
 }
 
 impl Iis {
-    pub(super) fn check(&self) -> Result<()> {
-        self.passes().check("iis")?;
-        tilt::check_floor("iis", self.floor)?;
-        if self.reuse == 0 {
-            return Err(Error::settings("iis: reuse is 0: give 1 (every epoch is full) or more"));
-        }
-        Ok(())
-    }
     fn passes(&self) -> Passes {
         Passes { beta: self.beta }
     }
@@ -68,6 +60,17 @@ impl Iis {
 impl Sampler for Iis {
     fn name(&self) -> &'static str {
         "iis"
+    }
+    fn looks_at_residents(&self) -> bool {
+        false
+    }
+    fn check(&self) -> Result<()> {
+        self.passes().check("iis")?;
+        tilt::check_floor("iis", self.floor)?;
+        if self.reuse == 0 {
+            return Err(Error::settings("iis: reuse is 0: give 1 (every epoch is full) or more"));
+        }
+        Ok(())
     }
     fn biased(&self) -> bool {
         !self.corrected

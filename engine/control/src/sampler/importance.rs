@@ -27,6 +27,12 @@ impl Sampler for Importance {
     fn name(&self) -> &'static str {
         "importance"
     }
+    fn looks_at_residents(&self) -> bool {
+        false
+    }
+    fn check(&self) -> Result<()> {
+        tilt::check_floor("importance", self.floor)
+    }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
         Ok(match tilt::gains(outlook, self.floor, |_, belief| belief) {
             Some(chances) => mixed::evenly(outlook, tilt::weighted_draws(outlook, chances)),

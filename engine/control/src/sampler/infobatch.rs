@@ -31,7 +31,19 @@ impl Default for InfoBatch {
 }
 
 impl InfoBatch {
-    pub(super) fn check(&self) -> Result<()> {
+    fn is_full(&self, epoch: u64) -> bool {
+        self.epochs.is_some_and(|epochs| epoch as f64 >= self.delta * epochs as f64)
+    }
+}
+
+impl Sampler for InfoBatch {
+    fn name(&self) -> &'static str {
+        "infobatch"
+    }
+    fn looks_at_residents(&self) -> bool {
+        false
+    }
+    fn check(&self) -> Result<()> {
         if !(0.0..1.0).contains(&self.ratio) {
             return Err(Error::settings(format!(
                 "infobatch: ratio is {}: give the part of the easy samples to leave out, 0 up to but not including 1",
@@ -45,15 +57,6 @@ impl InfoBatch {
             )));
         }
         Ok(())
-    }
-    fn is_full(&self, epoch: u64) -> bool {
-        self.epochs.is_some_and(|epochs| epoch as f64 >= self.delta * epochs as f64)
-    }
-}
-
-impl Sampler for InfoBatch {
-    fn name(&self) -> &'static str {
-        "infobatch"
     }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
         let scored = || outlook.owned.iter().filter_map(|&id| outlook.scores.importance(id)).map(f64::from);

@@ -1,10 +1,8 @@
-//! Who is next: samplers, one file each.
+//! Who is next: samplers, one file each, and the table of all of them.
 
 mod as_coded;
 mod auto;
 pub mod batches;
-mod block;
-mod budget;
 mod buffer;
 mod cap;
 mod cost_aware;
@@ -14,10 +12,8 @@ mod iis;
 mod importance;
 mod infobatch;
 mod mixed;
-mod observed;
 mod ods;
 mod ownership;
-mod pace;
 mod pads;
 mod part;
 mod percentile;
@@ -30,8 +26,6 @@ mod weighted;
 pub use as_coded::PadsAsCoded;
 pub use auto::{Auto, CAREFUL_KAPPA, Chosen, Circumstances};
 pub use batches::Batches;
-pub use block::{Block, Blocks, ReadCost};
-pub use budget::{Budget, EpochSize};
 pub use buffer::{BufferOptions, Echo, Replay};
 pub use cap::MAX_GAIN;
 pub use cost_aware::CostAware;
@@ -40,22 +34,49 @@ pub use given::Given;
 pub use iis::Iis;
 pub use importance::Importance;
 pub use infobatch::InfoBatch;
-pub use observed::Observed;
 pub use ods::Ods;
 pub use ownership::owned_ids;
-pub use pace::Pace;
 pub use pads::Pads;
 pub use part::{Dealt, Leg, Part, in_turn};
 pub use selective::Selective;
-pub use settings::{NAMES, SamplerSettings};
+pub use settings::blind;
 pub use tilt::random_belief;
 pub(crate) use tilt::{first_pass, pass_in_blocks};
 pub use uniform::Uniform;
 pub use weighted::weighted;
 
+pub use crate::tune::{Block, Blocks, Budget, EpochSize, Observed, Pace, ReadCost};
+
 use crate::error::Result;
 use crate::index::ScoreTable;
 use crate::types::SampleId;
+
+settings::samplers! {
+    /// Every sample alike.
+    Uniform = "uniform",
+    /// SHADE's.
+    Pads = "pads",
+    /// Unbiased, by importance.
+    Importance = "importance",
+    /// Unbiased, by importance and what a fetch costs.
+    CostAware = "cost-aware",
+    /// New samples from a stream, and passes over what the cache holds.
+    Echo = "echo",
+    /// New samples from a stream, and what the cache holds by importance.
+    Replay = "replay",
+    /// iCACHE's.
+    Iis = "iis",
+    /// InfoBatch's.
+    InfoBatch = "infobatch",
+    /// Selective-Backprop's: by loss, biased.
+    Selective = "selective",
+    /// From easy to hard, biased.
+    Curriculum = "curriculum",
+    /// SHADE's as its public code has it, biased.
+    PadsAsCoded = "shade-as-coded",
+    /// Seneca's: what is cached comes first.
+    Ods = "ods",
+}
 
 /// What a sampler may look at when it draws an epoch.
 pub struct Outlook<'a> {
@@ -106,6 +127,27 @@ pub trait Sampler: Send + Sync {
     /// epoch is known without drawing for every rank.
     fn shares_one_list(&self) -> bool {
         false
+    }
+    /// Whether draws depend on what is in the cache, so that ranks with caches of their own cannot draw one order.
+    fn looks_at_residents(&self) -> bool;
+    /// Whether it goes by a score's rank in its batch where the user names no score.
+    fn by_batch_rank(&self) -> bool {
+        false
+    }
+    /// How it runs, if it trains on the cache as a buffer instead of drawing epochs.
+    fn buffer(&self) -> Option<BufferOptions> {
+        None
+    }
+    /// Whether noise stands for every score: a control run.
+    fn random_scores(&self) -> bool {
+        false
+    }
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// `Settings`, with the value, the range and what it means, if an option is out of range or not a number.
+    fn check(&self) -> Result<()> {
+        Ok(())
     }
     /// Draws the epoch: as many draws as the rank owns samples, whatever the sampler leaves out. A run's steps then
     /// depend on its settings alone, ranks step alike, and samplers are compared at equal steps. A method that was

@@ -15,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{Order, Outlook, Sampler, cap, tilt};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::index::Standing;
 use crate::random::{LARGE, Purpose, below, generator, part_sizes, shuffle, shuffle_large, unit};
 use crate::types::SampleId;
@@ -46,6 +46,14 @@ impl Default for Pads {
     fn default() -> Self {
         Self { repeats: 2.0, miss_quota: 0.1, unseen: None, interleave: true, first_pass: true, corrected: false }
     }
+}
+
+/// Refuses repeats that no draw has.
+pub(super) fn check_repeats(name: &str, repeats: f64) -> Result<()> {
+    if (1.0..=64.0).contains(&repeats) && (repeats * 2.0).fract() == 0.0 {
+        return Ok(());
+    }
+    Err(Error::settings(format!("{name}: repeats is {repeats}: give 1 (no repeats) to 64 in steps of 0.5")))
 }
 
 /// Stands for a chance that is the mean of the others.
@@ -110,6 +118,32 @@ impl Pads {
 impl Sampler for Pads {
     fn name(&self) -> &'static str {
         "pads"
+    }
+    fn looks_at_residents(&self) -> bool {
+        true
+    }
+    fn by_batch_rank(&self) -> bool {
+        true
+    }
+    fn check(&self) -> Result<()> {
+        let Self { miss_quota, unseen, corrected, .. } = *self;
+        check_repeats("pads", self.repeats)?;
+        if !(0.0..1.0).contains(&miss_quota) {
+            return Err(Error::settings(format!(
+                "pads: miss_quota is {miss_quota}: give the part of an epoch kept for samples that are not cached, 0 up to but not including 1"
+            )));
+        }
+        if let Some(unseen) = unseen.filter(|u| !u.is_finite() || *u <= 0.0) {
+            return Err(Error::settings(format!(
+                "pads: unseen is {unseen}: give a belief above 0, or leave it out for the largest one held"
+            )));
+        }
+        if corrected && miss_quota == 0.0 {
+            return Err(Error::settings(
+                "pads: corrected weights need misses to weigh, and miss_quota is 0: give a miss_quota above 0",
+            ));
+        }
+        Ok(())
     }
     fn biased(&self) -> bool {
         !self.corrected

@@ -32,13 +32,6 @@ impl Default for Selective {
 }
 
 impl Selective {
-    pub(super) fn check(&self) -> Result<()> {
-        self.passes().check("selective")?;
-        if self.stale == 0 {
-            return Err(Error::settings("selective: stale is 0: give 1 (every epoch renews all losses) or more"));
-        }
-        Ok(())
-    }
     fn passes(&self) -> Passes {
         Passes { beta: self.beta }
     }
@@ -47,6 +40,16 @@ impl Selective {
 impl Sampler for Selective {
     fn name(&self) -> &'static str {
         "selective"
+    }
+    fn looks_at_residents(&self) -> bool {
+        false
+    }
+    fn check(&self) -> Result<()> {
+        self.passes().check("selective")?;
+        if self.stale == 0 {
+            return Err(Error::settings("selective: stale is 0: give 1 (every epoch renews all losses) or more"));
+        }
+        Ok(())
     }
     fn biased(&self) -> bool {
         true

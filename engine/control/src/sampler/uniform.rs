@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Order, Outlook, Sampler, tilt};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::random::{Purpose, below, generator, shuffle};
 
 /// One permutation of the whole dataset an epoch, rank r taking positions r, r + world size, …: every sample once, over
@@ -28,6 +28,24 @@ pub struct Uniform {
 impl Sampler for Uniform {
     fn name(&self) -> &'static str {
         "uniform"
+    }
+    fn looks_at_residents(&self) -> bool {
+        false
+    }
+    fn check(&self) -> Result<()> {
+        let set = match self {
+            Self { fixed_shares: true, replacement: true, .. } => "replacement",
+            Self { fixed_shares: true, in_order: true, .. } => "in_order",
+            Self { replacement: true, in_order: true, .. } => {
+                return Err(Error::settings(
+                    "uniform: replacement and in_order are both set: draws with replacement have no order to keep, so leave one out",
+                ));
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::settings(format!(
+            "uniform: fixed_shares is set beside {set}: draws with replacement are from all samples, and a walk in order has fixed shares already, so leave one out"
+        )))
     }
     fn adaptive(&self) -> bool {
         false

@@ -98,7 +98,7 @@ pub fn looks_at_scores(sampler: &SamplerSettings, policy: &Entry) -> Result<bool
 
 impl ClosedLoop<'_> {
     fn ranked(&self) -> bool {
-        ["pads", "shade-as-coded"].contains(&self.sampler.name()) || self.policy.name == "shade"
+        self.sampler.by_batch_rank() || self.policy.name == "shade"
     }
 }
 
@@ -109,22 +109,7 @@ impl ClosedLoop<'_> {
 /// empty or larger than 2³² − 2.
 pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
     let samples = run.losses.samples();
-    if samples == 0 || samples > crate::types::MAX_SAMPLES {
-        return Err(Error::settings(format!(
-            "a dataset of {samples} samples: give 1 to {}",
-            crate::types::MAX_SAMPLES
-        )));
-    }
-    if let Losses::Planted { decay, .. } = run.losses
-        && !(decay > 0.0)
-    {
-        return Err(Error::settings(format!("losses decay within {decay} deliveries: give a number above 0")));
-    }
-    if run.sampler.buffer().is_some_and(|options| options.block == Block::Auto) {
-        return Err(Error::settings(
-            "block auto goes by what a source's requests cost, and here is no source: give a number of neighbours",
-        ));
-    }
+    check(run, samples)?;
     let mut control = control_of(run, samples)?;
     let cut = Cut::Even(Batches::new(samples, run.batch, false, 0, run.ranks)?);
     let bytes = |id: SampleId| match run.losses {
@@ -183,6 +168,27 @@ pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
     let watched = watch.map(|watch| watch.counted()).unwrap_or_default();
     let counted = Replay::counted(run.policy.name, run.capacity, tally.finish(), residents);
     Ok((Replay { watched, ..counted }, population))
+}
+
+/// Refuses what cannot be run.
+fn check(run: &ClosedLoop<'_>, samples: usize) -> Result<()> {
+    if samples == 0 || samples > crate::types::MAX_SAMPLES {
+        return Err(Error::settings(format!(
+            "a dataset of {samples} samples: give 1 to {}",
+            crate::types::MAX_SAMPLES
+        )));
+    }
+    if let Losses::Planted { decay, .. } = run.losses
+        && !(decay > 0.0)
+    {
+        return Err(Error::settings(format!("losses decay within {decay} deliveries: give a number above 0")));
+    }
+    if run.sampler.buffer().is_some_and(|options| options.block == Block::Auto) {
+        return Err(Error::settings(
+            "block auto goes by what a source's requests cost, and here is no source: give a number of neighbours",
+        ));
+    }
+    Ok(())
 }
 
 fn control_of(run: &ClosedLoop<'_>, samples: usize) -> Result<Control> {

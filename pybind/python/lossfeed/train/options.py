@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -10,18 +11,15 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from .._errors import SettingsError
-from .._keywords import policy as known_policy
-from .._native import default_policy
+from .._base.errors import SettingsError
+from .._loader.keywords import policy as known_policy
+from .._native import default_policy, sampler_options, sampler_problem
 
+_OPTIONS = dict(sampler_options())
 # Name a user types → the policy that goes with it when none is named. ``shade`` is the ``pads`` sampler.
 # ``auto`` takes none: it chooses its own.
-SAMPLERS: dict[str, str | None] = {"auto": None} | {
-    name: default_policy("pads" if name == "shade" else name)
-    for name in (
-        *("uniform", "shade", "pads", "importance", "cost-aware", "echo", "replay"),
-        *("iis", "infobatch", "selective", "curriculum", "shade-as-coded", "ods"),
-    )
+SAMPLERS: dict[str, str | None] = {
+    name: None if name == "auto" else default_policy("pads" if name == "shade" else name) for name in (*_OPTIONS, "shade")
 }
 AUGMENTATIONS = ("none", "crop", "crop-flip")
 # Echo is the control of what scores are worth: the same reuse of what is cached, without any.
@@ -59,16 +57,18 @@ class Recipe:
         except SettingsError as error:
             raise OptionError(f"--compare: {error}") from None
         sampler = "pads" if name == "shade" else name
-        known = _SAMPLER_KEYS[sampler]
+        known = _OPTIONS[sampler]
         sampler_options: dict[str, Any] = {}
         loader_options: dict[str, Any] = {}
         for setting in settings:
             key, eq, value = setting.partition("=")
-            target, kind = (sampler_options, known[key]) if key in known else (loader_options, _LOADER_KEYS.get(key))
-            if not eq or kind is None:
+            if not eq or key not in (*known, *_LOADER_KEYS):
                 allowed = ", ".join([*known, *_LOADER_KEYS])
                 raise OptionError(f"--compare {label}: {setting!r} is not KEY=VALUE with one of the keys {allowed}")
-            target[key] = _convert(f"--compare {label}: {key}", value, kind)
+            if key in known:
+                sampler_options[key] = _option(label, sampler, key, value)
+            else:
+                loader_options[key] = _convert(f"--compare {label}: {key}", value, _LOADER_KEYS[key])
         return cls(label, sampler, chosen, sampler_options, loader_options)
 
 
@@ -83,7 +83,7 @@ class Options:
     batch_size: int | None = None
     cache_fraction: float | None = 0.2
     cache_bytes: int | None = None
-    seeds: int = 3
+    seeds: int = 1
     seed: int = 0
     latency_s: float | None = None
     bandwidth_bytes_per_s: int | None = None
@@ -100,7 +100,7 @@ class Options:
     json: bool = False
     quiet: bool = False
     threads: int | None = None
-    record: Path | None = None
+    journal: Path | None = None
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any]) -> Options:
@@ -129,7 +129,7 @@ class Options:
             batch_size=_at_least(2, "--batch-size", take("batch_size", None)),
             cache_fraction=fraction,
             cache_bytes=size,
-            seeds=_at_least(1, "--seeds", take("seeds", 3)),
+            seeds=_at_least(1, "--seeds", take("seeds", 1)),
             seed=_at_least(0, "--seed", take("seed", 0)),
             latency_s=_optional(parse_duration, "--latency", take("latency", None)),
             bandwidth_bytes_per_s=_optional(parse_bandwidth, "--bandwidth", take("bandwidth", None)),
@@ -146,7 +146,7 @@ class Options:
             json=bool(take("json", False)),
             quiet=bool(take("quiet", False)),
             threads=_at_least(1, "--threads", take("threads", None)),
-            record=None if (folder := take("record", None)) is None else Path(folder).expanduser(),
+            journal=None if (folder := take("journal", None)) is None else Path(folder).expanduser(),
         )
         if left:
             known = sorted(
@@ -264,36 +264,37 @@ def _at_least(least: int, name: str, value: Any) -> Any:
     return int(number)
 
 
-def _convert(name: str, value: str, kind: Any) -> Any:
-    if kind is float:
-        return _number(name, value)
-    if kind is int:
-        return _at_least(0, name, value)
-    if kind is bool:
-        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-        if value.lower() not in words:
-            raise OptionError(f"{name}: {value!r} is neither 1 nor 0")
-        return words[value.lower()]
-    return value if kind is str else kind(name, value)
+def _convert(name: str, value: str, kind: type) -> Any:
+    return _number(name, value) if kind is float else value
 
 
-def _block(name: str, value: str) -> int | str:
-    return value if value == "auto" else _at_least(1, name, value)
+_BOOLS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
-#: Of each option what its text is: a type, or what reads it.
-_SAMPLER_KEYS: dict[str, dict[str, Any]] = {
-    "auto": {"augmented": bool, "fetches": float, "stall": float, "bytes": parse_bytes, "epochs": int, "block": _block},
-    "uniform": {"replacement": bool},
-    "pads": {"repeats": float, "miss_quota": float, "interleave": bool, "corrected": bool},
-    "importance": {"floor": float},
-    "cost-aware": {"floor": float, "kappa": float, "fetches": float, "random_scores": bool},
-    "echo": {"fresh": float, "lag": int, "block": _block},
-    "replay": {"fresh": float, "lag": int, "block": _block, "random_scores": bool},
-    "iis": {"beta": float, "warm_up": int, "reuse": int, "floor": float, "corrected": bool},
-    "infobatch": {"ratio": float, "epochs": int, "delta": float},
-    "selective": {"beta": float, "stale": int},
-    "curriculum": {"start": float, "growth": float},
-    "shade-as-coded": {"repeats": float, "misplaced": bool},
-    "ods": {},
-}
+def _option(label: str, sampler: str, key: str, value: str) -> Any:
+    """An option of a sampler, from its text: of what the text can mean, the first that the engine takes."""
+    name = f"--compare {label}: {key}"
+    meanings: list[Any] = [parse_bytes(name, value)] if key == "bytes" else []
+    for read in (int, _number_of, lambda text: _BOOLS[text.lower()]):
+        try:
+            meanings.append(read(value))
+        except (KeyError, ValueError):
+            pass
+    refusals = []
+    for meaning in (*meanings, value):
+        problem = sampler_problem(json.dumps({"name": sampler, key: meaning}))
+        if problem is None:
+            return meaning
+        refusals.append(problem[1].rpartition("expected ")[2])
+    raise OptionError(f"{name}: {value!r} is not {_KINDS.get(refusals[0], refusals[0])}")
+
+
+def _number_of(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+#: What the engine's names of types mean to whoever types an option.
+_KINDS = {"u32": "a whole number", "u64": "a whole number", "f32": "a finite number", "f64": "a finite number", "a boolean": "1 or 0"}

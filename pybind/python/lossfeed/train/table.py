@@ -108,7 +108,7 @@ def render(runs: Sequence[RunResult], columns: int = 120) -> str:
         lines.append("")
     counts = sorted({len(row["seeds"]) for row in table})
     many = f"mean ± sd over {' to '.join(map(str, counts))} seeds"
-    seeds = "one seed, so no spread" if counts == [1] else many
+    seeds = "one seed, so no spread (--seeds 3 trains with three)" if counts == [1] else many
     if not alone and counts != [1]:
         seeds += "; against: mean of the pairs' differences ± half of its 95 % interval"
     steps = " or ".join(f"{n:,}" for n in sorted({row["steps"] for row in table}))

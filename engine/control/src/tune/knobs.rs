@@ -1,0 +1,125 @@
+//! The numbers that are set while a run goes on: one table, which journal, `smi`, the counters' help and the page
+//! `pybind/docs/tuning.md` follow (`tests/facts` holds the last two to it).
+
+use super::decided::Requests;
+use super::{circuit, crew, lead};
+
+/// What is said of a number that is set while a run goes on.
+#[derive(Debug)]
+pub struct About {
+    /// The journal's word for it.
+    pub name: &'static str,
+    /// What it is.
+    pub sets: &'static str,
+    /// From where to where it goes.
+    pub range: &'static str,
+    /// What a user gives to set it himself, or to have it set at all.
+    pub given: &'static str,
+    /// The counter that has its value.
+    pub gauge: &'static str,
+    /// The counter of its changes; empty where an epoch has one at most.
+    pub changes: &'static str,
+    /// The counter of the last change's reason; empty where there is one reason only.
+    pub reason: &'static str,
+    /// The reasons in words: number 1 is the first.
+    pub reasons: &'static [&'static str],
+    /// The decision of that number.
+    pub decision: u32,
+}
+
+macro_rules! knobs {
+    ($($(#[$about:meta])* $Knob:ident { $($field:ident: $value:expr),+ $(,)? })+) => {
+        /// A number that is set while a run goes on.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Knob {
+            $($(#[$about])* $Knob,)+
+        }
+
+        impl Knob {
+            /// All of them, in the order of the page.
+            pub const ALL: [Self; [$(Self::$Knob),+].len()] = [$(Self::$Knob),+];
+
+            /// What is said of it.
+            pub fn about(self) -> &'static About {
+                match self {
+                    $(Self::$Knob => const { &About { $($field: $value),+ } },)+
+                }
+            }
+        }
+    };
+}
+
+knobs! {
+    /// Loader threads that fill batches.
+    Threads {
+        name: "threads",
+        sets: "loader threads that fill batches",
+        range: "1 to 64, from one a processor on, as many as memory for their batches allows",
+        given: "`num_workers=N` sets it",
+        gauge: "workers",
+        changes: "workers_changes_total",
+        reason: "workers_reason",
+        reasons: crew::Why::WORDS,
+        decision: 44,
+    }
+    /// Requests in flight ahead of need.
+    Requests {
+        name: "requests",
+        sets: "requests to the store that are in flight ahead of need; of files of this machine, threads that read them",
+        range: "1 to `connections=`; for files 0 while their reads are quick, else 8 to 64",
+        given: "`read_ahead=0` has none",
+        gauge: "read_ahead_requests",
+        changes: "read_ahead_changes_total",
+        reason: "read_ahead_reason",
+        reasons: Requests::WORDS,
+        decision: 30,
+    }
+    /// Bytes that are read ahead at most.
+    Lead {
+        name: "lead",
+        sets: "bytes that are asked for ahead of their batch, at most",
+        range: "128 MiB to 1 GiB, and no more than a sixteenth of the memory",
+        given: "`read_ahead=BYTES` sets it",
+        gauge: "read_ahead_limit_bytes",
+        changes: "read_ahead_limit_changes_total",
+        reason: "read_ahead_limit_reason",
+        reasons: lead::Why::WORDS,
+        decision: 54,
+    }
+    /// The circuit before the disk tier, by [`circuit::State::code`].
+    Disk {
+        name: "disk",
+        sets: "whether the disk tier is asked (its circuit breaker)",
+        range: "0 closed: asked, 1 open: left out, 2 half open: tried",
+        given: "",
+        gauge: "disk_circuit",
+        changes: "disk_opened_total",
+        reason: "disk_circuit_reason",
+        reasons: circuit::Why::WORDS,
+        decision: 47,
+    }
+    /// The part of the rows that may be fetched in the next epoch.
+    Fetches {
+        name: "fetches",
+        sets: "the part of the rows that the next epoch may fetch, in millionths",
+        range: "a sixty-fourth to `fetches`, or to all",
+        given: "`stall` or `bytes` of `sampler=\"auto\"` has it set",
+        gauge: "fetches_ppm",
+        changes: "",
+        reason: "",
+        reasons: &[],
+        decision: 53,
+    }
+    /// Neighbouring samples that are new together.
+    Block {
+        name: "block",
+        sets: "neighbouring samples that are new together in the next pass over the dataset",
+        range: "1 to 64",
+        given: "`\"block\": \"auto\"` of `replay`, `echo` and `auto` has it set",
+        gauge: "block_samples",
+        changes: "",
+        reason: "",
+        reasons: &[],
+        decision: 53,
+    }
+}

@@ -1,0 +1,35 @@
+//! What adjusts itself while a run goes on: a file or folder a rule, and the table of what the rules set.
+//!
+//! A rule is a plain value without a clock. It is told what was seen, and answers with another number or with nothing.
+//! Who measures and who obeys is in the effect half. No rule changes which samples are in a batch that is decided; what
+//! shapes orders (`pace`, `budget`, `block`) is set between epochs and kept in a run's state.
+//!
+//! | file | rule |
+//! | --- | --- |
+//! | `knobs` | the table: of each number its name, range, counters, reasons and decision |
+//! | `crew` | how many loader threads fill batches |
+//! | `lead` | how many bytes are read ahead |
+//! | `circuit` | whether a tier before the source is asked |
+//! | `pace`, `budget` | which part of the rows may be fetched: by waits, by bytes |
+//! | `block` | how many neighbours come together |
+//! | `observed` | what an epoch was seen to take |
+//! | `decided`, `reasons` | what was decided, and why, for journal, counters and `smi` |
+
+#[macro_use]
+mod reasons;
+
+mod block;
+mod budget;
+pub mod circuit;
+pub mod crew;
+pub mod decided;
+mod knobs;
+pub mod lead;
+mod observed;
+mod pace;
+
+pub use block::{Block, Blocks, ReadCost};
+pub use budget::{Budget, EpochSize};
+pub use knobs::{About, Knob};
+pub use observed::Observed;
+pub use pace::{LEAST_PART, Pace};
