@@ -160,7 +160,7 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
     ("engine/disk/Cargo.toml", &["lossfeed", "lossfeed-kernels", "lossfeed-stats", "tokio", "object_store", "cudarc"]),
     (
         "engine/source/Cargo.toml",
-        &["lossfeed", "lossfeed-stats", "lossfeed-journal", "lossfeed-cli", "pyo3", "clap", "cudarc"],
+        &["lossfeed", "lossfeed-stats", "lossfeed-journal", "lossfeed-cli", "lossfeed-lab", "pyo3", "clap", "cudarc"],
     ),
     (
         "engine/Cargo.toml",

@@ -80,9 +80,9 @@ class Cache(Topic):
             to 1). It is never exceeded. None, the default, or 0: no cache. ``loader.resize_cache`` changes it later.
         form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` pixels. ``"auto"``, the default, keeps pixels if
             ``lf.open(resize=…)`` made them fewer bytes. The loader's keyword is ``cache_form``.
-        policy: who leaves when the cache is full: a word of :data:`lossfeed.typing.Policy`; ``lossfeed replay --help``
-            says what each does. None, the default, suits the sampler: minio for uniform (belady with several ranks) and
-            ods, shade for pads and shade-as-coded, fifo for echo and replay, else importance.
+        policy: which sample leaves when the cache is full, a word of :data:`lossfeed.typing.Policy`. None, the default,
+            suits the sampler: minio for uniform (belady with several ranks) and ods, shade for pads and shade-as-coded,
+            fifo for echo and replay, else importance. ``lossfeed replay --help`` describes each.
         copy_path: how cached rows get to a CUDA device: ``"gathered"`` (loader threads gather a batch, which is copied
             as a whole), ``"batched"`` (the driver copies each row from the cache, in one call; driver 570 or newer) or
             ``"mapped"`` (a kernel reads the rows over the bus). ``"auto"``, the default, takes the fastest, measured
