@@ -1,8 +1,8 @@
 //! Who stays: cache policies, one file each.
 //!
 //! To add one: a file with the policy and its [`Entry`], `mod` and a line of [`ALL`] below, and its name for Python's
-//! type checkers in `pybind/python/lossfeed/_words.py`. Its naive twin is in `tests/pure/twins.rs`. Policies of other
-//! crates are made of the same parts: `engine/lab/src/policies`.
+//! type checkers in `pybind/python/lossfeed/_base/literals.py`. Its naive twin is in `tests/pure/twins.rs`. Policies of
+//! other crates are made of the same parts: `engine/lab/src/policies`.
 
 mod belady;
 mod clrfu;
