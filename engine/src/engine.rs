@@ -66,7 +66,6 @@ use keeping::Keeper;
 pub use mail::{Credits, Kept, ScoreMailbox};
 use threads::Threads;
 
-use crate::tune::Knob;
 use crate::device::{Cuda, Device};
 use crate::error::{Error, Result};
 use crate::loader::checkpoint::WeightUse;
@@ -78,6 +77,7 @@ use crate::settings::{ScoreKind, Settings};
 use crate::source::{Decisions, Source};
 use crate::staging::BatchLayout;
 use crate::stats::Publisher;
+use crate::tune::Knob;
 use lossfeed_kernels::rank;
 use lossfeed_sync::Mutex;
 use run::Clock;

@@ -2,9 +2,9 @@
 
 use crate::arena::Arena;
 use crate::control::{self, Plan};
-use crate::tune::decided::Decided;
 use crate::error::Result;
 use crate::sampler::SamplerSettings;
+use crate::tune::decided::Decided;
 use crate::types::{SIZE_UNKNOWN, SampleId};
 use lossfeed_journal::{Event, Row, Scored, Summary, Writer};
 

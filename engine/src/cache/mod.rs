@@ -14,10 +14,10 @@ pub use long::Begun;
 
 use crate::arena::{Arena, Pins, Shelf, Slot};
 use crate::control::{self, Ahead, Control, Room, Turn, Verdict};
-use crate::tune::decided::Decided;
 use crate::error::{Error, Result};
 use crate::journal::{Scored, Summary, Writer};
 use crate::stats::Counters;
+use crate::tune::decided::Decided;
 use crate::types::SampleId;
 use journal::Journal;
 use lossfeed_sync::{Condvar, Mutex, MutexGuard};

@@ -1,13 +1,13 @@
 //! Files that are slow are read ahead, by threads beside each other: it brings samples sooner and changes nothing else.
 
 use super::{Dataset, Engine};
-use crate::tune::decided::Requests;
 use crate::journal::{Event, Limits, Recording};
 use crate::loader::Next;
 use crate::settings::{OnError, Settings};
 use crate::source::{
     Concat, Decisions, Form, ImageMode, OpenOptions, Payload, Piece, Place, Records, Source, Subset, Traffic, open,
 };
+use crate::tune::decided::Requests;
 use crate::types::{Dtype, SampleId, TensorSpec};
 use lossfeed_sync::{Condvar, Mutex};
 use std::ops::ControlFlow;

@@ -4,11 +4,11 @@
 //! thread exists for it.
 
 use super::Engine;
-use crate::tune::crew::{Crew, Seen};
 use crate::error::Result;
 use crate::loader::Iteration;
 use crate::settings::Settings;
 use crate::stats::Counters;
+use crate::tune::crew::{Crew, Seen};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -2,12 +2,12 @@
 
 use super::Engine;
 use super::buffer_tests::{SAMPLES, dataset, settings};
-use crate::tune::crew::{Change, Why};
-use crate::tune::decided::{Decided, Knob};
 use crate::journal::{Event, Limits, Recording, replay};
 use crate::loader::Next;
 use crate::sampler::{Echo, Replay, SamplerSettings, Uniform};
 use crate::settings::Settings;
+use crate::tune::crew::{Change, Why};
+use crate::tune::decided::{Decided, Knob};
 use crate::types::SampleId;
 use std::fs::File;
 use std::sync::atomic::Ordering::Relaxed;

@@ -2,9 +2,9 @@
 //! goes on. As for the crew, the consumer's own thread asks it after each batch that it takes.
 
 use super::Engine;
-use crate::tune::lead::{Lead, Seen};
 use crate::loader::ReadAhead;
 use crate::stats::Counters;
+use crate::tune::lead::{Lead, Seen};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A lead that is found, and what had been counted when it was looked at last.

@@ -2,8 +2,8 @@
 //! one around it.
 
 use super::slow::Judge;
-use crate::tune::decided::{Decided, Knob, Requests};
 use crate::source::Flow;
+use crate::tune::decided::{Decided, Knob, Requests};
 use crate::types::SampleId;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -7,9 +7,9 @@
 use super::desk::{Desk, Job};
 use super::slow::Judge;
 use super::watch::Watch;
-use crate::tune::decided::Decided;
 use crate::error::Result;
 use crate::source::{Decisions, Payload, Source, Traffic};
+use crate::tune::decided::Decided;
 use crate::types::SampleId;
 use lossfeed_sync::{Condvar, Mutex};
 use std::collections::VecDeque;

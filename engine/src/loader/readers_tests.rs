@@ -2,10 +2,10 @@
 
 use super::read_ahead::ReadAhead;
 use super::readers::Hand;
-use crate::tune::decided::Requests;
 use crate::error::{Error, Result};
 use crate::source::{Decisions, Form, Payload, Source, Traffic};
 use crate::stats::Counters;
+use crate::tune::decided::Requests;
 use crate::types::{Dtype, SampleId, TensorSpec};
 use lossfeed_sync::{Condvar, Mutex};
 use std::ops::ControlFlow;
